@@ -1,0 +1,102 @@
+"""The command line: `sscc compile`, `sscc run`, `sscc pack`, `sscc doctor`.
+
+Each command is a module of `sscc.compiler.commands` with `add_arguments(parser)` and `main(args) -> exit code`;
+whatever is heavy they import inside `main`, so that `--help` answers at once. This module is the one place that
+turns exceptions into a line on stderr and an exit code (sscc.ir.errors lists the codes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import sscc
+from sscc.ir.errors import InternalError, SsccError, UsageError
+
+COMMANDS = {
+    "compile": "compile a model into an artifact that `sscc run` executes",
+    "run": "generate text from an artifact, or replay its goldens",
+    "pack": "write a checkpoint and its tokenizer into one .pt file",
+    "doctor": "tell what sscc finds on this machine",
+}
+EXIT_BUG = InternalError.exit_code
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+REPORT_HINT = "this is a bug in sscc: please report it with what --traceback prints"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line as every other error of the person's: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="sscc", description="Compiles language models for decoding over a compressed KV cache.")
+    parser.add_argument("--version", action="version", version=f"sscc {sscc.__version__}")
+    common = _Parser(add_help=False)
+    common.add_argument("--traceback", action="store_true", help="show Python's traceback of an error (SSCC_TRACEBACK=1)")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=_sentence(summary), parents=[common])
+        importlib.import_module(f"sscc.compiler.commands.{name}").add_arguments(command)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code; never raises on a person's input."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    show_traceback = "--traceback" in words or os.environ.get("SSCC_TRACEBACK", "0") not in ("", "0")
+    try:
+        return _run(words)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return EXIT_BROKEN_PIPE
+    except SsccError as error:
+        hint = f"; {REPORT_HINT}" if isinstance(error, InternalError) else ""
+        return _report(f"{error}{hint}", error.exit_code, show_traceback)
+    except Exception as error:
+        return _report(f"{_described(error)}; {REPORT_HINT}", EXIT_BUG, show_traceback)
+
+
+def _run(words: list[str]) -> int:
+    args = build_parser().parse_args(words)
+    code: int = importlib.import_module(f"sscc.compiler.commands.{args.command}").main(args)
+    sys.stdout.flush()  # here, where a closed pipe is still caught
+    return code
+
+
+def _report(message: str, code: int, show_traceback: bool) -> int:
+    if show_traceback:
+        traceback.print_exc()
+    print(f"sscc: error: {message}", file=sys.stderr)
+    return code
+
+
+def _described(error: Exception) -> str:
+    """The kind, the first line of the message and the place in sscc where it came from."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    first_line = (str(error).splitlines() or [""])[0][:200]
+    return f"{type(error).__name__}{where}: {first_line}"
+
+
+def _silence_stdout() -> None:
+    """Whoever read stdout is gone: the flush at exit must not complain about it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""`sscc compile`: a model becomes an artifact."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from sscc.compiler.options import (
+    DEFAULT_BATCH,
+    DEFAULT_CHUNK,
+    DEFAULT_GOLDEN_TOKENS,
+    DTYPES,
+    LEVELS,
+    TARGETS,
+    CompileOptions,
+)
+from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, POOL_MODES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="Hugging Face folder, .gguf, .pt, .pth or .pt2 file, a dumped .mlir"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: MODEL's stem + .rdu, in this folder")
+    parser.add_argument("--target", default="rdu", help=f"machine to compile for: {', '.join(TARGETS)} (default: rdu)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
+    parser.add_argument("-O", dest="opt_level", type=int, default=0, metavar="LEVEL", help="0: one kernel per op")
+    _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
+    _add_graph_arguments(parser.add_argument_group("static graphs"))
+    _add_content_arguments(parser.add_argument_group("contents of the artifact"))
+    _add_ir_arguments(parser.add_argument_group("intermediate representation"))
+    noise = parser.add_mutually_exclusive_group()
+    noise.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    noise.add_argument("-v", "--verbose", action="store_true", help="print what each pass did")
+
+
+def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--kv-budget", type=int, metavar="ROWS", help="all rows; what sinks and ring leave is top-K")
+    group.add_argument("--kv-sink", type=int, metavar="ROWS", help=f"first tokens, kept (default: {DEFAULT_SINK})")
+    group.add_argument("--kv-recent", type=int, metavar="ROWS", help=f"newest tokens (default: up to {DEFAULT_RECENT})")
+    group.add_argument("--kv-topk", type=int, metavar="ROWS", help="tokens picked from the prompt (0: StreamingLLM)")
+    group.add_argument("--kv-obs", type=int, metavar="N", help=f"last queries that score (default: {DEFAULT_OBS})")
+    group.add_argument("--kv-pool", type=int, metavar="N", help=f"odd width of the pooling (default: {DEFAULT_POOL})")
+    group.add_argument("--kv-pool-mode", metavar="MODE", help=f"{' or '.join(POOL_MODES)} (default: avg)")
+
+
+def _add_graph_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--max-context", type=int, metavar="N", help="prompt plus new tokens (default: the model's)")
+    group.add_argument("--batch", type=int, metavar="B", help=f"sequences decoded at once (default: {DEFAULT_BATCH})")
+    group.add_argument("--prefill-chunk", type=int, metavar="C", help=f"tokens (default: up to {DEFAULT_CHUNK})")
+    group.add_argument("--dtype", metavar="TYPE", help=f"{' or '.join(DTYPES)} (default: what fits the weights)")
+
+
+def _add_content_arguments(group: argparse._ArgumentGroup) -> None:
+    weights = group.add_mutually_exclusive_group()
+    weights.add_argument("--weights", default="embed", metavar="HOW", help="embed (default), or reference by digest")
+    weights.add_argument("--no-weights", action="store_true", help="from the config alone, for models too large to load")
+    group.add_argument("--save-golden", action="store_true", help="record eager PyTorch's outputs for `sscc run --check`")
+    group.add_argument("--golden-prompt-file", type=Path, metavar="FILE", help="prompt to record (default: built in)")
+    group.add_argument("--golden-tokens", type=int, metavar="N", help=f"to record (default: {DEFAULT_GOLDEN_TOKENS})")
+
+
+def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
+    levels = ", ".join(LEVELS)
+    group.add_argument("--dump-ir-dir", type=Path, metavar="DIR", help="write a file per level and per pass that acted")
+    group.add_argument("--compile-to", default="schedule", metavar="LEVEL", help=f"stop after one of: {levels}")
+    group.add_argument("--compile-from", metavar="LEVEL", help="MODEL is a dump of this level")
+    group.add_argument("--checkpoint", type=Path, metavar="PATH", help="weights for --compile-from")
+
+
+def options_from(args: argparse.Namespace) -> CompileOptions:
+    """The checked options of a parsed command line. Raises UsageError."""
+    same = set(CompileOptions.__dataclass_fields__) - {"weights"}
+    weights = "none" if args.no_weights else args.weights
+    return CompileOptions(weights=weights, **{name: getattr(args, name) for name in same})
+
+
+def main(args: argparse.Namespace) -> int:
+    options = options_from(args)
+    level = logging.WARNING if args.quiet else logging.DEBUG if args.verbose else logging.INFO
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("sscc").setLevel(level)
+
+    from sscc.compiler.driver import compile_model
+
+    result = compile_model(options)
+    if not args.quiet:
+        for line in result.report:
+            print(line, file=sys.stderr)
+        print(f"sscc: wrote {result.path}", file=sys.stderr)
+    return 0

@@ -1,0 +1,29 @@
+"""`sscc pack`: a checkpoint and its tokenizer become one `.pt` file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, metavar="MODEL", help="Hugging Face folder or .gguf file")
+    parser.add_argument("-o", "--output", type=Path, metavar="OUT.pt", help="default: MODEL's stem + .pt, in this folder")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+
+
+def main(args: argparse.Namespace) -> int:
+    from sscc.compiler.frontend.checkpoint import open_checkpoint, pack
+
+    checkpoint = open_checkpoint(args.model)
+    output: Path = args.output or Path(_stem(args.model) + ".pt")
+    pack(checkpoint, output)
+    if not args.quiet:
+        tokenizer = "with" if checkpoint.tokenizer else "without"
+        print(f"sscc: wrote {output}: {len(checkpoint.names())} tensors, {tokenizer} a tokenizer", file=sys.stderr)
+    return 0
+
+
+def _stem(model: Path) -> str:
+    return model.stem if model.is_file() else model.absolute().name

@@ -1,0 +1,230 @@
+"""SnapStream in plain torch: the one readable definition of the algorithm that sscc compiles.
+
+SnapStream (arXiv 2511.03092) keeps a fixed number of rows of K and V per layer and sequence: the first tokens
+(attention sinks) and a ring of the newest ones, as StreamingLLM does (arXiv 2309.17453), and the prompt positions that
+the last queries of the prompt attend to most, as SnapKV does (arXiv 2404.14469)::
+
+    row:   0 .......... sink-1 | sink ............. SR-1 | SR ............ budget-1
+           attention sinks     | recent ring (rotates)   | top-K picked from the prompt
+
+Where the papers are silent or disagree with their own examples the rule is ours, and the docstring says so.
+
+Everything here is written for reading: one sequence, one layer, no static shapes, no tricks. Nothing is shared with
+an interpreter. Notation: n prompt tokens, H query heads, Hkv KV heads, D head width (Dv for values), R = g.budget
+rows. Query head h belongs to KV head h // (H // Hkv). Keys carry their rotary embedding at their true position;
+nothing is ever rotated again (unlike StreamingLLM, which re-indexes by row).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sscc.ir.geometry import Geometry
+
+# ------------------------------------------------------------------------------------------- rows and validity
+
+
+def row(position: int, g: Geometry) -> int:
+    """The row of an absolute position (0-based): itself for a sink, else its place in the ring.
+
+    SnapStream's Eq. 4 and Listing 5 use other offsets and contradict its worked example (sink 1, recent 4: the
+    ring after index 26 is [25, 26, 23, 24] and token 27 replaces 23). This rule is ours and gives the example.
+    """
+    if position < g.sink:
+        return position
+    return g.sink + (position - g.sink) % g.recent
+
+
+def ring_positions(length: int, g: Geometry) -> Tensor:
+    """The absolute position in each ring row after `length` tokens, [recent] i64, -1 where the row is not valid.
+
+    ``p_i = last - ((last - sink - i) mod recent)`` with ``last = length - 1`` (an index, not a count) and the
+    floor modulo; valid if ``p_i >= sink``. Ours: SnapStream selects between two gathers over the newest laps.
+    """
+    last = length - 1
+    i = torch.arange(g.recent)
+    positions = last - torch.remainder(last - g.sink - i, g.recent)
+    return torch.where(positions >= g.sink, positions, -1)
+
+
+def valid_rows(position: int, valid_topk: int, g: Geometry) -> Tensor:
+    """Which rows the query at `position` sees, its own token included: [R] bool.
+
+    ``row < min(position + 1, SR)`` or ``SR <= row < SR + valid_topk`` (SnapStream section 3). The order inside the
+    ring does not matter: keys carry their own rotation.
+    """
+    rows = torch.arange(g.budget)
+    written = rows < min(position + 1, g.sink_recent)
+    selected = (rows >= g.sink_recent) & (rows < g.sink_recent + valid_topk)
+    return written | selected
+
+
+# --------------------------------------------------------------------------------------------------- selection
+
+
+def observation_scores(queries: Tensor, keys: Tensor, scale: float, g: Geometry) -> Tensor:
+    """How much the end of the prompt attends to each prompt position.
+
+    ``S[h, i, t] = softmax over t <= pos(i) of Q[h, i] . K[t] * scale``, summed over the observation queries i and
+    averaged over the query heads of a KV group; then zero for ``t >= n - min(obs, recent)``, so that the columns
+    of the window never bleed through the pool. From SnapKV's observation window; over all keys, and the mean over
+    the group, are ours.
+
+    Args:
+        queries: [H, w, D], the last ``w = min(obs, n)`` positions of the prompt.
+        keys: [Hkv, n, D], every position of the prompt.
+        scale: factor on the dot products.
+        g: cache geometry.
+
+    Returns:
+        [Hkv, n] f32 (f64 for f64 inputs).
+    """
+    kv_heads, n = keys.shape[0], keys.shape[1]
+    heads, window = queries.shape[0], queries.shape[1]
+    wide = _accumulator(queries)
+    grouped = queries.to(wide).reshape(kv_heads, heads // kv_heads, window, -1)
+    logits = torch.einsum("ghid,gtd->ghit", grouped, keys.to(wide)) * scale
+    query_positions = torch.arange(n - window, n)
+    future = torch.arange(n)[None, :] > query_positions[:, None]
+    attention = logits.masked_fill(future, float("-inf")).softmax(dim=-1)
+    scores = attention.sum(dim=2).mean(dim=1)
+    scores[:, max(n - min(g.obs, g.recent), 0) :] = 0.0
+    return scores
+
+
+def pool_scores(scores: Tensor, g: Geometry) -> Tensor:
+    """Smooths scores over neighbouring positions, so that whole phrases are kept: [Hkv, n] to [Hkv, n].
+
+    Kernel ``pool``, stride 1, padding ``pool // 2`` (SnapKV). The average always divides by ``pool``, at the edges
+    too; the maximum ignores the padding.
+    """
+    padding = g.pool // 2
+    if g.pool_mode == "avg":
+        pooled = torch.nn.functional.avg_pool1d(scores[None], g.pool, 1, padding, count_include_pad=True)
+    else:
+        pooled = torch.nn.functional.max_pool1d(scores[None], g.pool, 1, padding)
+    return pooled[0]
+
+
+def select(scores: Tensor, n: int, g: Geometry) -> Tensor:
+    """Picks the prompt positions that stay, per KV head.
+
+    Candidates are the positions in ``[sink, n - recent)``: neither sinks nor recents. The first
+    ``valid_topk = min(max(n - SR, 0), topk)`` by (score descending, position ascending) are taken, then sorted
+    ascending. The order and the rule for ties are ours; the selection is made once, from the whole prompt.
+
+    Args:
+        scores: [Hkv, n], pooled.
+        n: tokens of the prompt.
+        g: cache geometry.
+
+    Returns:
+        [Hkv, topk] i64: positions in ascending order, then -1 as padding.
+    """
+    selected = torch.full((scores.shape[0], g.topk), -1, dtype=torch.int64)
+    count = g.valid_topk(n)
+    if count == 0:
+        return selected
+    candidates = scores[:, g.sink : n - g.recent]
+    order = torch.sort(candidates, dim=1, descending=True, stable=True).indices
+    selected[:, :count] = (order[:, :count] + g.sink).sort(dim=1).values
+    return selected
+
+
+# --------------------------------------------------------------------------------------------------- the cache
+
+
+def assemble(x: Tensor, selected: Tensor, g: Geometry) -> Tensor:
+    """Builds the cache rows of one tensor after a prompt: sinks, ring, then the selected positions.
+
+    Args:
+        x: [Hkv, n, D], K (after RoPE) or V of every prompt position.
+        selected: [Hkv, topk] i64 from `select`; negative means padding.
+        g: cache geometry.
+
+    Returns:
+        [Hkv, R, D] of x's dtype; rows that are not valid are zero.
+    """
+    kv_heads, n = x.shape[0], x.shape[1]
+    sinks = torch.arange(g.sink)
+    sinks = torch.where(sinks < n, sinks, -1)
+    head = torch.cat([sinks, ring_positions(n, g)]).expand(kv_heads, -1)
+    positions = torch.cat([head, selected], dim=1)
+    index = positions.clamp(min=0)[:, :, None].expand(-1, -1, x.shape[2])
+    return torch.where(positions[:, :, None] >= 0, x.gather(1, index), 0)
+
+
+def compress(queries: Tensor, keys: Tensor, values: Tensor, scale: float, g: Geometry) -> tuple[Tensor, Tensor, Tensor]:
+    """What happens to one layer at the end of prefill: score, pool, select, assemble K and V.
+
+    Args:
+        queries: [H, n, D], of every prompt position; only the last ``min(obs, n)`` are read.
+        keys: [Hkv, n, D].
+        values: [Hkv, n, Dv].
+        scale: factor on the dot products.
+        g: cache geometry.
+
+    Returns:
+        (K rows [Hkv, R, D], V rows [Hkv, R, Dv], selected [Hkv, topk] i64).
+    """
+    n = keys.shape[1]
+    observed = queries[:, n - min(g.obs, n) :]
+    scores = pool_scores(observation_scores(observed, keys, scale, g), g)
+    selected = select(scores, n, g)
+    return assemble(keys, selected, g), assemble(values, selected, g), selected
+
+
+# --------------------------------------------------------------------------------------------------- attention
+
+
+def cached_attention(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float) -> Tensor:
+    """Attention of one query over the valid rows of a cache.
+
+    Args:
+        q: [H, D].
+        k: [Hkv, R, D].
+        v: [Hkv, R, Dv].
+        valid: [R] bool; rows outside must hold finite numbers (0 * NaN is NaN).
+        scale: factor on the dot products.
+
+    Returns:
+        [H, Dv] of q's dtype, computed in f32 (f64 for f64) and rounded once; zeros if no row is valid.
+    """
+    if not bool(valid.any()):
+        return q.new_zeros(q.shape[0], v.shape[2])
+    return _attention(q[:, None], k, v, valid[None], scale)[:, 0]
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Full causal attention of a whole sequence: the query at position i sees keys 0..i.
+
+    Args:
+        q: [H, n, D].
+        k: [Hkv, n, D].
+        v: [Hkv, n, Dv].
+        scale: factor on the dot products.
+
+    Returns:
+        [H, n, Dv] of q's dtype, computed in f32 (f64 for f64) and rounded once.
+    """
+    n = q.shape[1]
+    past = torch.ones(n, n, dtype=torch.bool).tril()
+    return _attention(q, k, v, past, scale)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float) -> Tensor:
+    """softmax(q k^T scale) v where `visible` [s, t] allows; one query head at a time, to keep memory at s * t."""
+    wide = _accumulator(q)
+    group = q.shape[0] // k.shape[0]
+    out = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
+    for head in range(q.shape[0]):
+        logits = q[head].to(wide) @ k[head // group].to(wide).T * scale
+        weights = logits.masked_fill(~visible, float("-inf")).softmax(dim=-1)
+        out[head] = (weights @ v[head // group].to(wide)).to(q.dtype)
+    return out
+
+
+def _accumulator(x: Tensor) -> torch.dtype:
+    """f32, or f64 when the input already is."""
+    return torch.promote_types(x.dtype, torch.float32)

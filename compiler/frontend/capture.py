@@ -1,0 +1,246 @@
+"""Capture: a transformers decoder, or somebody's own ExportedProgram, becomes two static torch programs.
+
+`prefill` sees one sequence in chunks of C tokens ([1, C]); `decode` sees B slots of one token ([B, 1]). Both
+call `sscc::attention` once per layer and know nothing of a cache: the compiler threads it through later. No
+weight bytes are touched: parameters live on the meta device and become named arguments. Buffers that no
+checkpoint holds (rotary frequencies, embedding scales) are computed from the config and kept as constants.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+
+from sscc.compiler.frontend.operator import IMPLEMENTATION, context_limit
+from sscc.ir.errors import UnsupportedError
+
+WRAPPER_PREFIX = "model."
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One captured entry.
+
+    Attributes:
+        program: decomposed ExportedProgram; every placeholder is a weight, a constant or an input.
+        weights: placeholder name -> name of the tensor in the checkpoint.
+        constants: placeholder name -> name of the constant.
+        inputs: placeholder name -> role (`ids`, `positions`, `last`).
+    """
+
+    program: ExportedProgram
+    weights: dict[str, str]
+    constants: dict[str, str]
+    inputs: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Both entries of a model, and the values of its constants.
+
+    Attributes:
+        weight_shapes: checkpoint name -> shape, for every weight that an entry uses.
+        constants: constant name -> value, on the CPU.
+    """
+
+    prefill: Captured
+    decode: Captured
+    weight_shapes: dict[str, tuple[int, ...]]
+    constants: dict[str, torch.Tensor]
+
+
+class _Entry(torch.nn.Module):
+    """A decoder as a function of ids, positions and, in prefill, the index of the last prompt token."""
+
+    def __init__(self, model: torch.nn.Module, exported: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.exported = exported
+
+    def forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if self.exported:
+            out = self.model(ids, positions)
+            logits: torch.Tensor = out[0] if isinstance(out, (tuple, list)) else out
+            return logits if last is None else logits.index_select(1, last)
+        keep: dict[str, Any] = {} if last is None else {"logits_to_keep": last}
+        result: torch.Tensor = self.model(input_ids=ids, position_ids=positions, use_cache=False, **keep).logits
+        return result
+
+
+def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> torch.nn.Module:
+    """The untouched transformers model of `config` with its parameters on the meta device and its buffers
+    computed on the CPU, calling our attention operator."""
+    with _parameters_on_meta():
+        model: torch.nn.Module = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation=IMPLEMENTATION, dtype=dtype
+        )
+    return model.eval()
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Parameters registered inside move to the meta device at once; buffers stay real.
+
+    A parameter is allocated before it is registered, but never written, so its memory is never touched.
+    """
+    original = torch.nn.Module.register_parameter
+
+    def register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        if param is not None and param.device.type != "meta":
+            param = torch.nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
+        original(module, name, param)
+
+    torch.nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = original  # type: ignore[method-assign]
+
+
+def capture(model: torch.nn.Module | ExportedProgram, *, batch: int, chunk: int, max_context: int) -> Capture:
+    """Exports `model` at [1, chunk] and [batch, 1].
+
+    Args:
+        model: from `build_model`, or an ExportedProgram over (ids, positions), both [b, s] and dynamic.
+        batch: decode slots B.
+        chunk: prefill chunk C in tokens, at least 2 (a chunk of one token could not be told from a slot).
+        max_context: longest sequence that will be run, in tokens; a sliding window at least as long is inert.
+
+    Raises:
+        UnsupportedError: when the model cannot be exported, naming torch's first reason.
+    """
+    exported = isinstance(model, ExportedProgram)
+    module = model.module() if isinstance(model, ExportedProgram) else model
+    module.requires_grad_(False)
+    aliases = _canonical_names(module)
+    constants = _lift_hidden_buffers(module)
+    entry = _Entry(module.to("meta"), exported)
+    with context_limit(max_context):
+        prefill = _export(entry, (1, chunk), True, aliases, set(constants))
+        decode = _export(entry, (batch, 1), False, aliases, set(constants))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for captured in (prefill, decode):
+        shapes |= _weight_shapes(captured)
+        for name in captured.constants.values():
+            if name not in constants:
+                constants[name] = _program_constant(captured.program, name)
+    return Capture(prefill, decode, shapes, constants)
+
+
+def _canonical_names(module: torch.nn.Module) -> dict[str, str]:
+    """Every name of every parameter -> the first name of the same parameter (tied embeddings share one)."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(p), name) for name, p in module.named_parameters(remove_duplicate=False)}
+
+
+def _lift_hidden_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Values of the non-persistent buffers; they become persistent so that export lifts them as inputs (with
+    hidden ones torch's importers lose the state mapping)."""
+    constants: dict[str, torch.Tensor] = {}
+    for path, child in module.named_modules():
+        for name in sorted(child._non_persistent_buffers_set):
+            buffer = child._buffers.get(name)
+            if buffer is not None:
+                constants[f"{path}.{name}" if path else name] = buffer.detach().clone()
+        child._non_persistent_buffers_set = set()
+    return constants
+
+
+def _export(
+    entry: torch.nn.Module, shape: tuple[int, int], with_last: bool, aliases: dict[str, str], hidden: set[str]
+) -> Captured:
+    ids = torch.zeros(shape, dtype=torch.long, device="meta")
+    args: tuple[torch.Tensor, ...] = (ids, torch.zeros_like(ids))
+    if with_last:
+        args = (*args, torch.zeros(1, dtype=torch.long, device="meta"))
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.export.export(entry, args, strict=False)
+            program = program.run_decompositions(get_decomposition_table())
+    except UnsupportedError:
+        raise
+    except Exception as error:  # torch.export raises many kinds; all mean: this model cannot be captured
+        reason = str(error).strip().splitlines()
+        raise UnsupportedError(
+            f"torch.export cannot capture this model at {list(shape)}: {reason[0] if reason else error!r}"
+        ) from error
+    return _classify(program, aliases, hidden)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger = logging.getLogger("torch.export")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+def _classify(program: ExportedProgram, aliases: dict[str, str], hidden: set[str]) -> Captured:
+    weights: dict[str, str] = {}
+    constants: dict[str, str] = {}
+    inputs: dict[str, str] = {}
+    roles = iter(("ids", "positions", "last"))
+    for spec in program.graph_signature.input_specs:
+        name, target = spec.arg.name, (spec.target or "").removeprefix(WRAPPER_PREFIX)
+        if spec.kind is InputKind.USER_INPUT:
+            inputs[name] = next(roles)
+        elif spec.kind is InputKind.PARAMETER or (spec.kind is InputKind.BUFFER and target not in hidden):
+            weights[name] = aliases.get(target, target)
+        elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            constants[name] = target
+        else:
+            raise UnsupportedError(f"the captured program has an input of kind {spec.kind.name}: {target or name}")
+    return Captured(program, weights, constants, inputs)
+
+
+def _weight_shapes(captured: Captured) -> dict[str, tuple[int, ...]]:
+    placeholders = {node.name: node for node in captured.program.graph.nodes if node.op == "placeholder"}
+    return {name: tuple(placeholders[arg].meta["val"].shape) for arg, name in captured.weights.items()}
+
+
+def _program_constant(program: ExportedProgram, name: str) -> torch.Tensor:
+    for table in (program.constants, program.state_dict):
+        value = table.get(WRAPPER_PREFIX + name, table.get(name))
+        if isinstance(value, torch.Tensor) and value.device.type != "meta":
+            return value.detach().clone()
+    raise UnsupportedError(f"the value of the constant {name!r} was lost at capture; store it as a buffer")
+
+
+def attention_layers(captured: Captured) -> list[int]:
+    """The `layer` argument of every attention operator, in program order."""
+    target = torch.ops.sscc.attention.default
+    return [int(node.args[3]) for node in captured.program.graph.nodes if node.target is target]
+
+
+def check_attention(captured: Captured, layers: int) -> None:
+    """Refuses a program that does not call the attention operator exactly once per layer 0 .. layers-1: some
+    models export cleanly while computing attention in a way of their own."""
+    found = attention_layers(captured)
+    if found == list(range(layers)):
+        return
+    missing = [layer for layer in range(layers) if layer not in found]
+    doubled = sorted({layer for layer in found if found.count(layer) > 1})
+    detail = f"layers {missing[:8]} never call it" if missing else f"layers {doubled[:8]} call it more than once"
+    if not missing and not doubled:
+        detail = f"it is called for layers {found[:8]} in this order"
+    raise UnsupportedError(
+        f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}: "
+        "it computes attention in a way of its own, which would bypass the KV cache"
+    )

@@ -1,0 +1,390 @@
+"""Opens what people bring: Hugging Face folders, `.gguf`, `.pt`, `.pt2`, or a bare config.
+
+One `Checkpoint` class hides the format: a config, named tensors read one at a time, the tokenizer's files, a digest.
+No hub is ever asked and no code from a file is ever run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch.export import ExportedProgram
+from transformers import PreTrainedConfig
+
+from sscc.compiler.frontend.model_config import (
+    config_bytes,
+    config_from_dict,
+    config_to_dict,
+    read_config,
+    token_ids,
+)
+from sscc.compiler.frontend.sources import (
+    DictSource,
+    TensorInfo,
+    TensorSource,
+    load_weights_only,
+    open_folder_weights,
+    state_dict,
+)
+from sscc.ir.errors import InputError, OutputError, SsccError, UnsupportedError, UsageError
+
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
+SLOW_TOKENIZER_FILES = ("tokenizer.model", "vocab.json", "spiece.model")
+SHOWN = 5  # names listed in one message
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A model somebody brought.
+
+    Attributes:
+        path: the file or folder it came from.
+        config: transformers' config; None for a `.pt2`.
+        program: the exported program; None unless a `.pt2`.
+        source: where the weights are read; None without weights.
+        load_tokenizer: called once, gives the tokenizer's files.
+    """
+
+    path: Path
+    config: PreTrainedConfig | None
+    program: ExportedProgram | None
+    source: TensorSource | None
+    load_tokenizer: Callable[[], dict[str, bytes]]
+
+    @property
+    def has_weights(self) -> bool:
+        return self.source is not None
+
+    @cached_property
+    def tokenizer(self) -> dict[str, bytes]:
+        """File name -> bytes, those of TOKENIZER_FILES that there are. Takes seconds for a `.gguf`."""
+        return self.load_tokenizer()
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 (hex) over config, names and weight bytes; reads every weight once.
+
+        A folder, its shards and its packed `.pt` share a digest. A `.gguf` is digested as stored (quantized).
+        """
+        digest = hashlib.sha256()
+        if self.program is not None:
+            with self.path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        if self.config is not None:
+            digest.update(config_bytes(self.config))
+        if self.source is not None:
+            self.source.update_digest(digest)
+        return digest.hexdigest()
+
+    @cached_property
+    def default_dtype(self) -> torch.dtype:
+        """The activation dtype that fits the weights: bf16 if most of them are bf16, else f32."""
+        if self.source is None:
+            return torch.bfloat16 if getattr(self.config, "dtype", None) == torch.bfloat16 else torch.float32
+        elements = {True: 0, False: 0}
+        for shape, dtype in self.source.names().values():
+            elements[dtype == torch.bfloat16] += torch.Size(shape).numel()
+        return torch.bfloat16 if elements[True] > elements[False] else torch.float32
+
+    @cached_property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a text: those of generation_config.json, else the config's, else none."""
+        name = "generation_config.json"
+        # The tokenizer of a .gguf takes seconds and never holds this file.
+        generation = self.tokenizer.get(name) if self.path.suffix != ".gguf" else None
+        if generation is not None:
+            found = token_ids(_json_object(generation, name).get("eos_token_id"), name)
+            if found:
+                return found
+        return token_ids(getattr(self.config, "eos_token_id", None), "config")
+
+    def names(self) -> dict[str, TensorInfo]:
+        """name -> (shape, dtype as stored; f32 for a `.gguf`); empty without weights."""
+        return {} if self.source is None else self.source.names()
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """One weight on the CPU, in the checkpoint's dtype, read now.
+
+        Raises:
+            InputError: there is no such tensor, or its bytes cannot be read.
+            UnsupportedError: it is not a floating-point tensor of 16 bits or more.
+        """
+        if self.source is None:
+            raise UsageError(f"{self.path} was opened without weights, tensor {name!r} cannot be read")
+        held = self.names()
+        if name not in held:
+            raise InputError(f"{self.path} has no tensor {name!r}")
+        _check_dtype(self.path, name, held[name][1])
+        return self.source.tensor(name)
+
+
+# ------------------------------------------------------------------------------------------------------- opening
+
+
+def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = True) -> Checkpoint:
+    """Opens a checkpoint of any known form; reads headers only.
+
+    Args:
+        path: a Hugging Face folder, a `.gguf`, `.pt`/`.pth` or `.pt2` file, or with `weights=False` a `config.json`.
+        config: a `config.json` for weights that bring none.
+        weights: False leaves the weights alone; a folder may then lack them.
+
+    Raises:
+        InputError: missing, truncated or damaged. UsageError: options that do not fit the form of `path`.
+        UnsupportedError: pickled code, quantized weights, an architecture that is not known or not decoder-only.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    if path.is_dir():
+        return _open_folder(path, config, weights)
+    openers: dict[str, Callable[[Path, Path | None, bool], Checkpoint]] = {
+        ".gguf": _open_gguf,
+        ".pt": _open_torch,
+        ".pth": _open_torch,
+        ".pt2": _open_exported,
+        ".json": _open_config,
+    }
+    opener = openers.get(path.suffix.lower())
+    if opener is None:
+        raise UsageError(
+            f"{path} is not a form that is known: give a Hugging Face folder or a .gguf, .pt, .pth, .pt2 file"
+            + (" (give the folder that holds this file)" if path.suffix in (".safetensors", ".bin") else "")
+        )
+    try:
+        return opener(path, config, weights)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
+    own = path / "config.json"
+    if own.is_file() and config is not None:
+        raise UsageError(f"{path} has its own config.json: leave out the other config, {config}")
+    if not own.is_file() and config is None:
+        raise InputError(f"{path} has no config.json: it is not a Hugging Face folder, or give the config separately")
+    parsed = read_config(config or own)
+    source = None
+    if weights:
+        try:
+            source = open_folder_weights(path)
+        except OSError as error:
+            raise InputError(f"{path}: {error.filename or 'a file'} cannot be read: {error.strerror}") from error
+        if source is None:
+            raise InputError(
+                f"{path} holds no weights: looked for model.safetensors, pytorch_model.bin and their index files"
+            )
+        _check_weight_dtypes(path, source)
+    return Checkpoint(path, parsed, None, source, lambda: _folder_tokenizer(path))
+
+
+def _open_gguf(path: Path, config: Path | None, weights: bool) -> Checkpoint:
+    from sscc.compiler.frontend.gguf_file import GgufFile, GgufSource  # gguf is slow to import
+
+    _refuse_config(path, config)
+    file = GgufFile(path)
+    source = GgufSource(file) if weights else None
+    return Checkpoint(path, file.config, None, source, file.tokenizer)
+
+
+def _open_exported(path: Path, config: Path | None, weights: bool) -> Checkpoint:
+    from sscc.compiler.frontend.exported import load_program
+
+    _refuse_config(path, config)
+    program = load_program(path)
+    source = DictSource(program.state_dict) if weights else None
+    if source is not None:
+        _check_weight_dtypes(path, source)
+    return Checkpoint(path, None, program, source, dict)
+
+
+def _open_config(path: Path, config: Path | None, weights: bool) -> Checkpoint:
+    _refuse_config(path, config)
+    if weights:
+        raise UsageError(f"{path} is a config without weights: give the checkpoint, or compile without weights")
+    return Checkpoint(path, read_config(path), None, None, lambda: _folder_tokenizer(path.parent))
+
+
+def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
+    values = load_weights_only(path)
+    if not isinstance(values, Mapping):
+        raise InputError(f"{path} holds a {type(values).__name__}, it must hold a dict with config and state_dict")
+    packed = isinstance(values.get("state_dict"), Mapping)
+    own = values.get("config") if packed else None
+    if own is None and config is None:
+        raise UsageError(
+            f"{path} holds a state dict without its config: give the model's config.json with --config, or save "
+            f"{{'config': model.config.to_dict(), 'state_dict': model.state_dict()}}"
+        )
+    if own is not None and not isinstance(own, Mapping):
+        raise InputError(f"{path}: config is a {type(own).__name__}, it must be a Hugging Face config as a dict")
+    if own is not None:
+        _refuse_config(path, config)
+        parsed = config_from_dict(own, f"the config in {path}")
+    else:
+        assert config is not None
+        parsed = read_config(config)
+    source = DictSource(state_dict(values["state_dict"] if packed else values, str(path))) if weights else None
+    if source is not None:
+        _check_weight_dtypes(path, source)
+    files = _packed_tokenizer(path, values.get("tokenizer") if packed else None)
+    if not files and config is not None:
+        return Checkpoint(path, parsed, None, source, lambda: _folder_tokenizer(config.parent))
+    return Checkpoint(path, parsed, None, source, lambda: files)
+
+
+def _refuse_config(path: Path, config: Path | None) -> None:
+    if config is not None:
+        raise UsageError(f"{path} brings its own config: leave out the other config, {config}")
+
+
+# ----------------------------------------------------------------------------------------------------- tokenizers
+
+
+def _folder_tokenizer(folder: Path) -> dict[str, bytes]:
+    """The tokenizer's files in a Hugging Face folder, tokenizer.json made from older forms where it lacks."""
+    files = {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
+    if "tokenizer.json" in files or not any((folder / name).is_file() for name in SLOW_TOKENIZER_FILES):
+        return files
+    with tempfile.TemporaryDirectory() as saved:
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+            tokenizer.save_pretrained(saved)
+        except Exception as error:  # a missing sentencepiece, a damaged vocabulary, ...
+            raise InputError(
+                f"{folder} has no tokenizer.json and its older tokenizer cannot be converted "
+                f"({' '.join(str(error).split())[:160]}): save it with transformers' save_pretrained"
+            ) from error
+        return files | _known_files(Path(saved))
+
+
+def _known_files(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
+
+
+def _packed_tokenizer(path: Path, files: Any) -> dict[str, bytes]:
+    if files is None:
+        return {}
+    if not isinstance(files, Mapping) or not all(isinstance(data, (bytes, str)) for data in files.values()):
+        raise InputError(f"{path}: tokenizer must be a dict from file name to bytes")
+    return {name: data.encode() if isinstance(data, str) else data for name, data in files.items()}
+
+
+def _json_object(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        values = json.loads(data)
+    except ValueError as error:
+        raise InputError(f"{name} is not readable JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{name} holds a JSON {type(values).__name__}, it must hold an object")
+    return values
+
+
+# ------------------------------------------------------------------------------------------------------- checking
+
+
+def check_names(checkpoint: Checkpoint, wanted: Mapping[str, tuple[int, ...]]) -> None:
+    """Verifies that every parameter the program needs is there with its shape and a floating-point dtype.
+
+    Args:
+        wanted: name -> shape. A tied head is simply not asked for.
+
+    Raises:
+        InputError: listing the first missing and the first mismatched parameters, with the numbers.
+        UnsupportedError: a wanted parameter is int8, float8 or the like.
+    """
+    held = checkpoint.names()
+    missing = [name for name in wanted if name not in held]
+    wrong = [name for name, shape in wanted.items() if name in held and held[name][0] != tuple(shape)]
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} of {len(wanted)} parameters are missing: {_listed(missing)}")
+    if wrong:
+        shown = [f"{name} is {list(held[name][0])}, the config asks for {list(wanted[name])}" for name in wrong]
+        parts.append(f"{len(wrong)} of {len(wanted)} parameters have another shape: {_listed(shown)}")
+    if parts:
+        unused = [name for name in held if name not in wanted]
+        hint = f" (the checkpoint holds {_listed(unused[:3])})" if missing and unused else ""
+        raise InputError(f"{checkpoint.path} does not fit its config: {'; '.join(parts)}{hint}")
+    for name in wanted:
+        _check_dtype(checkpoint.path, name, held[name][1])
+
+
+def _listed(items: list[str]) -> str:
+    rest = len(items) - SHOWN
+    return ", ".join(items[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _check_weight_dtypes(path: Path, source: TensorSource) -> None:
+    """Refuses quantized weights at once; masks and other integer buffers of old checkpoints may pass."""
+    for name, (_, dtype) in source.names().items():
+        if name.endswith(".weight"):
+            _check_dtype(path, name, dtype)
+
+
+def _check_dtype(path: Path, name: str, dtype: torch.dtype) -> None:
+    if dtype not in FLOAT_DTYPES:
+        raise UnsupportedError(
+            f"{path}: tensor {name!r} is {str(dtype).removeprefix('torch.')}, weights must be f16, bf16, f32 or f64: "
+            f"dequantize the checkpoint first"
+        )
+
+
+# -------------------------------------------------------------------------------------------------------- packing
+
+
+def pack(checkpoint: Checkpoint, out: Path) -> None:
+    """Writes the `.pt` form: {"config": dict, "state_dict": name -> tensor, "tokenizer": file name -> bytes}.
+
+    The file appears under its name only when complete; equal checkpoints give equal bytes.
+
+    Raises:
+        UsageError: a `.pt2`, or a checkpoint without weights.
+        OutputError: `out` cannot be written.
+    """
+    if checkpoint.config is None:
+        raise UsageError(f"{checkpoint.path} is an exported program, which is packed already: compile it as it is")
+    if checkpoint.source is None:
+        raise UsageError(f"{checkpoint.path} has no weights to pack")
+    out = Path(out)
+    if out.suffix not in (".pt", ".pth"):
+        raise UsageError(f"{out}: the packed file must be named .pt or .pth")
+    source = checkpoint.source
+    values = {
+        "config": config_to_dict(checkpoint.config),
+        "state_dict": {name: source.tensor(name) for name in sorted(source.names())},
+        "tokenizer": dict(sorted(checkpoint.tokenizer.items())),
+    }
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(values, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(out)
+    except SsccError:
+        raise
+    except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+        raise OutputError(f"{out} cannot be written: {reason}") from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,197 @@
+"""Runs an unmodified model eagerly with a SnapStream cache, straight from the definition in `algorithm`.
+
+This is what the compiled program is compared with: prefill of the whole prompt in one go (full causal attention, then
+every layer compressed), then one token at a time over the assembled caches. One sequence, no chunks, no batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from transformers import PreTrainedModel
+
+from sscc.compiler.frontend import algorithm
+from sscc.compiler.frontend.operator import IMPLEMENTATION, Observer, context_limit, observing
+from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.geometry import Geometry
+
+# ids [1, s] i64, positions [1, s] i64 -> logits [1, s' >= 1, V], the last row being the last token's.
+Forward = Callable[[Tensor, Tensor], Tensor]
+Model = Union[ExportedProgram, torch.nn.Module]  # a transformers model is a module
+
+
+class EagerSnapStream:
+    """One sequence on one model, with a compressed cache per layer.
+
+    Attributes:
+        k_cache: per layer, [Hkv, R, D] of the model's dtype; empty before `prefill`.
+        v_cache: per layer, [Hkv, R, Dv].
+        selected: per layer, [Hkv, topk] i64, ascending, -1 as padding.
+        position: absolute position of the next token.
+        valid_topk: top-K rows that hold a selected position.
+    """
+
+    def __init__(self, model: Model, geometry: Geometry) -> None:
+        """Wraps a model.
+
+        Args:
+            model: a transformers model loaded with ``attn_implementation="sscc"``, or an ExportedProgram (or any
+                module) called as ``(ids, positions)`` that calls `sscc::attention` once per layer.
+            geometry: cache geometry.
+
+        Raises:
+            UnsupportedError: a transformers model with another attention implementation.
+        """
+        self.geometry = geometry
+        self._forward = _forward_of(model)
+        self.k_cache: list[Tensor] = []
+        self.v_cache: list[Tensor] = []
+        self.selected: list[Tensor] = []
+        self.position = 0
+        self.valid_topk = 0
+
+    def prefill(self, prompt: Sequence[int]) -> Tensor:
+        """Starts over with a prompt and compresses every layer.
+
+        Returns:
+            logits [V] of the last prompt token, from full causal attention.
+
+        Raises:
+            UsageError: an empty prompt, or one beyond max_context.
+            UnsupportedError: the model does not call `sscc::attention` exactly once per layer, in order.
+        """
+        g, n = self.geometry, len(prompt)
+        if n == 0:
+            raise UsageError("the prompt has 0 tokens, it must have at least 1")
+        if n > g.max_context:
+            raise UsageError(f"the prompt has {n} tokens, more than max-context {g.max_context}")
+        self.k_cache, self.v_cache, self.selected = [], [], []
+        self.position, self.valid_topk = n, g.valid_topk(n)
+        logits = self._run(self._prefill_layer, list(prompt), 0)
+        if not self.k_cache:
+            raise UnsupportedError("the model never calls sscc::attention: its attention cannot be compressed")
+        return logits
+
+    def decode(self, token: int, position: int | None = None) -> Tensor:
+        """Feeds one token over the compressed caches.
+
+        Args:
+            token: token id.
+            position: where it stands; the next position if None. Position n - 1 replays the last prompt token
+                through the compressed cache, which prefill's own logits never see.
+
+        Returns:
+            logits [V].
+
+        Raises:
+            UsageError: no prefill yet, or a position beyond max_context.
+        """
+        at = self.position if position is None else position
+        if not self.k_cache:
+            raise UsageError("decode needs a prefill first")
+        if not 0 <= at < self.geometry.max_context:
+            raise UsageError(f"position {at} is outside max-context {self.geometry.max_context}")
+        self.position = at + 1
+        valid = algorithm.valid_rows(at, self.valid_topk, self.geometry)
+        row = algorithm.row(at, self.geometry)
+
+        def decode_layer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
+            self.k_cache[layer][:, row] = k[0, :, 0]
+            self.v_cache[layer][:, row] = v[0, :, 0]
+            out = algorithm.cached_attention(q[0, :, 0], self.k_cache[layer], self.v_cache[layer], valid, scale)
+            return out[None, :, None]
+
+        return self._run(decode_layer, [token], at)
+
+    def _prefill_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
+        if layer != len(self.k_cache):
+            raise UnsupportedError(
+                f"the model calls sscc::attention for layer {layer} where layer {len(self.k_cache)} was expected: "
+                "every layer must attend exactly once, in order"
+            )
+        k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, self.geometry)
+        self.k_cache.append(k_rows)
+        self.v_cache.append(v_rows)
+        self.selected.append(selected)
+        return algorithm.causal_attention(q[0], k[0], v[0], scale)[None]
+
+    @torch.no_grad()
+    def _run(self, observer: Observer, tokens: list[int], start: int) -> Tensor:
+        positions = torch.arange(start, start + len(tokens))
+        with observing(observer), context_limit(self.geometry.max_context):
+            return self._forward(torch.tensor([tokens]), positions[None])[0, -1]
+
+
+def make_golden(
+    model: Model, geometry: Geometry, prompt: Sequence[int], new_tokens_count: int
+) -> tuple[list[int], list[int], dict[str, Tensor]]:
+    """Greedy generation with every tensor that a compiled program can be compared with.
+
+    Args:
+        model: as for `EagerSnapStream`.
+        geometry: cache geometry.
+        prompt: token ids.
+        new_tokens_count: how many tokens to generate; all of them are also fed back.
+
+    Returns:
+        prompt: the prompt as a list.
+        new_tokens: [new_tokens_count] greedy tokens; the first comes from ``prefill_logits``.
+        tensors: in execution order ``k_cache.0``, ``v_cache.0``, ``selected.0`` (absent if topk is 0), .. as prefill
+            leaves them, ``prefill_logits`` [V], then ``logits.s`` [V] after feeding ``new_tokens[s]`` at position
+            ``len(prompt) + s``.
+
+    Raises:
+        UsageError: prompt and new tokens together exceed max_context.
+    """
+    if len(prompt) + new_tokens_count > geometry.max_context:
+        raise UsageError(
+            f"{len(prompt)} prompt tokens and {new_tokens_count} new ones exceed max-context {geometry.max_context}"
+        )
+    run = EagerSnapStream(model, geometry)
+    logits = run.prefill(prompt)
+    tensors: dict[str, Tensor] = {}
+    for layer, (keys, values, selected) in enumerate(zip(run.k_cache, run.v_cache, run.selected, strict=True)):
+        tensors[f"k_cache.{layer}"], tensors[f"v_cache.{layer}"] = keys.clone(), values.clone()
+        if geometry.topk:
+            tensors[f"selected.{layer}"] = selected
+    tensors["prefill_logits"] = logits.clone()
+    new_tokens: list[int] = []
+    for step in range(new_tokens_count):
+        new_tokens.append(int(logits.argmax()))
+        logits = run.decode(new_tokens[-1])
+        tensors[f"logits.{step}"] = logits.clone()
+    return list(prompt), new_tokens, tensors
+
+
+def _plain_forward(module: torch.nn.Module) -> Forward:
+    """A module called as (ids, positions), which gives the logits or a tuple that starts with them."""
+
+    def forward(ids: Tensor, positions: Tensor) -> Tensor:
+        out: Any = module(ids, positions)
+        logits: Tensor = out[0] if isinstance(out, (tuple, list)) else out
+        return logits
+
+    return forward
+
+
+def _forward_of(model: Model) -> Forward:
+    """Brings the kinds of model to one calling convention."""
+    if not isinstance(model, PreTrainedModel):
+        return _plain_forward(model.module() if isinstance(model, ExportedProgram) else model)
+    used = model.config._attn_implementation
+    if used != IMPLEMENTATION:
+        raise UnsupportedError(
+            f'the model runs attention implementation {used!r}: load it with attn_implementation="{IMPLEMENTATION}"'
+        )
+    last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+
+    def forward(ids: Tensor, positions: Tensor) -> Tensor:
+        logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False, **last).logits
+        return logits
+
+    return forward

@@ -1,0 +1,101 @@
+"""A `.pt2` file: somebody's own decoder, exported over ids and positions, both [b, s] and dynamic."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.export import ExportedProgram
+
+from sscc.compiler.frontend import operator  # noqa: F401 - registers sscc::attention, which the program names
+from sscc.ir.errors import InputError, UnsupportedError
+
+EXPORT_HOWTO = (
+    "export it with b, s = Dim('b', min=1), Dim('s', min=1) and torch.export.export(model, (ids, positions), "
+    "dynamic_shapes=({0: b, 1: s}, {0: b, 1: s}))"
+)
+
+
+def load_program(path: Path) -> ExportedProgram:
+    """Loads and checks an exported decoder.
+
+    Returns:
+        A program over ids and positions, both i64 [b, s] with both dimensions dynamic.
+
+    Raises:
+        InputError: not a `.pt2` archive, truncated, or of another form.
+        UnsupportedError: it holds pickled objects, or its inputs are not those above.
+    """
+    _refuse_pickles(path)
+    try:
+        with _quiet():
+            program = torch.export.load(path)
+    except Exception as error:  # torch raises its own kinds, and SerializeError for operators it does not know
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise InputError(f"{path} cannot be loaded as an exported program: {reason}") from error
+    _check_inputs(path, program)
+    return program
+
+
+def _refuse_pickles(path: Path) -> None:
+    """torch.export.load unpickles some payloads with code in them: refuse those archives before it sees them."""
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path} is not a .pt2 archive (torch.export.save), or truncated")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+            for name in archive.namelist():
+                _check_member(path, archive, name)
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
+        raise InputError(f"{path} is a damaged .pt2 archive: {error}") from error
+    if broken is not None:
+        raise InputError(f"{path} is a damaged .pt2 archive: the checksum of {broken} does not hold")
+
+
+def _check_member(path: Path, archive: zipfile.ZipFile, name: str) -> None:
+    """Refuses a payload that torch would unpickle with code, and a torch.save member that needs code."""
+    if name.endswith(("weights_config.json", "constants_config.json")):
+        config = json.loads(archive.read(name)).get("config", {})
+        pickled = [key for key, meta in config.items() if meta.get("use_pickle")]
+        if pickled:
+            raise UnsupportedError(f"{path} holds pickled objects ({', '.join(pickled[:3])}): export plain tensors only")
+    if not name.endswith(".pt") or archive.getinfo(name).file_size == 0:
+        return
+    try:
+        torch.load(io.BytesIO(archive.read(name)), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.export.load would fall back to unpickling code
+        raise UnsupportedError(f"{path}: {name} holds pickled objects: export plain tensors only") from error
+
+
+def _check_inputs(path: Path, program: ExportedProgram) -> None:
+    names = [str(name) for name in program.graph_signature.user_inputs]
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    inputs = [values.get(name) for name in names]
+    if len(inputs) != 2:
+        raise UnsupportedError(f"{path} takes {len(inputs)} inputs ({', '.join(names)}), it must take 2: {EXPORT_HOWTO}")
+    for name, value in zip(names, inputs, strict=True):
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.int64 or value.dim() != 2:
+            raise UnsupportedError(f"{path}: input {name} must be an int64 tensor [b, s]: {EXPORT_HOWTO}")
+        static = [f"{dim} (size {size})" for dim, size in enumerate(value.shape) if isinstance(size, int)]
+        if static:
+            raise UnsupportedError(
+                f"{path}: input {name} has a static dimension {static[0]}, both must be dynamic: {EXPORT_HOWTO}"
+            )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch.export logs a traceback before it raises: the message we raise says it in one line."""
+    logger = logging.getLogger("torch.export")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

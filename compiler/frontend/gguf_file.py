@@ -1,0 +1,198 @@
+"""Weights, config and tokenizer of a `.gguf` file, through transformers' own GGUF code.
+
+transformers maps the metadata to a config and undoes llama.cpp's changes to the weights; `gguf` dequantizes. What
+transformers would drop in silence (rope scaling, tensors without a place in the model) is refused here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+from transformers import PreTrainedConfig
+from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+from transformers.integrations.gguf import is_gguf_arch_supported
+from transformers.integrations.gguf.dequant import GGML_BLOCK
+from transformers.integrations.gguf.reader import GgufHeader, LazyGgufTensor, load_gguf_state_dict, read_gguf_metadata
+from transformers.modeling_gguf_pytorch_utils import (
+    TENSOR_PROCESSORS,
+    TensorProcessor,
+    get_gguf_hf_weights_map,
+    load_gguf_checkpoint,
+)
+
+from sscc.compiler.frontend.model_config import config_from_dict
+from sscc.compiler.frontend.sources import TensorInfo, TensorSource
+from sscc.ir.errors import InputError, UnsupportedError
+
+# Metadata under the architecture's prefix that has no field in a config and changes no result.
+HARMLESS_KEYS = frozenset({"attention.value_length", "tensor_data_layout", "attention.causal"})
+ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+class GgufFile:
+    """A `.gguf` file whose header has been read and checked; tensors stay on disk.
+
+    Raises:
+        InputError: not a GGUF file, truncated, or damaged.
+        UnsupportedError: an architecture or a metadata key that would not be honoured.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.header = GgufHeader.from_file(str(path))
+            self.metadata, _ = read_gguf_metadata(str(path))
+        except Exception as error:  # struct, index, unicode and value errors: all say that the bytes are wrong
+            raise InputError(f"{path} is not a GGUF file, or truncated: {_short(error)}") from error
+        self._check_size()
+        self._check_metadata()
+        self.config = self._config()
+
+    def _check_size(self) -> None:
+        end = max((info.offset + info.nbytes for info in self.header.tensors), default=0) + self.header.data_start
+        size = self.path.stat().st_size
+        if end > size:
+            raise InputError(f"{self.path} is truncated: its tensors end at byte {end}, the file has {size}")
+
+    def _check_metadata(self) -> None:
+        architecture = self.header.architecture
+        if is_gguf_arch_supported(architecture):  # transformers' second reader: all of them hybrids
+            raise UnsupportedError(f"{self.path}: architecture {architecture!r} has layers that are not full attention")
+        scaling = self.metadata.get(f"{architecture}.rope.scaling.type", "none")
+        factors = [name for name in ROPE_FACTORS if name in self.header.ggml_types and not self._all_ones(name)]
+        if scaling != "none" or factors:
+            raise UnsupportedError(
+                f"{self.path}: transformers {transformers.__version__} drops the rope scaling of a GGUF file "
+                f"({', '.join(factors) or scaling}): compile the Hugging Face folder instead"
+            )
+        known = GGUF_CONFIG_MAPPING.get(architecture, {}).keys() | HARMLESS_KEYS
+        for key, value in self.metadata.items():
+            prefix, _, name = key.partition(".")
+            if prefix == architecture and name not in known and value and not name.startswith("rope.scaling."):
+                raise UnsupportedError(f"{self.path}: metadata {key} = {value} is dropped by transformers' GGUF reader")
+
+    def _all_ones(self, name: str) -> bool:
+        values = _dequantized(load_gguf_state_dict(self.header)[name], self.header.ggml_types[name])
+        return bool((values == 1).all())
+
+    def _config(self) -> PreTrainedConfig:
+        try:
+            values: dict[str, Any] = load_gguf_checkpoint(str(self.path), return_tensors=False)["config"]
+        except Exception as error:
+            if "not supported" in str(error):
+                raise UnsupportedError(f"{self.path}: {_short(error)}") from error
+            raise InputError(f"{self.path} has metadata that transformers cannot read: {_short(error)}") from error
+        values.pop("_model_name_or_path", None)
+        return config_from_dict(values, str(self.path))
+
+    def tokenizer(self) -> dict[str, bytes]:
+        """Files of the tokenizer that transformers converts from the metadata; takes seconds."""
+        if not self.metadata.get("tokenizer.ggml.tokens"):
+            return {}
+        with tempfile.TemporaryDirectory() as folder:
+            # Alone in a folder, so that no neighbour's tokenizer_config.json is mixed in.
+            link = Path(folder) / "model.gguf"
+            link.symlink_to(self.path.resolve())
+            saved = Path(folder) / "tokenizer"
+            try:
+                tokenizer = transformers.AutoTokenizer.from_pretrained(
+                    folder, gguf_file=link.name, local_files_only=True, trust_remote_code=False
+                )
+                tokenizer.save_pretrained(saved)
+            except Exception as error:
+                raise InputError(f"{self.path}: its tokenizer cannot be converted: {_short(error)}") from error
+            return {path.name: path.read_bytes() for path in sorted(saved.iterdir())}
+
+
+class GgufSource(TensorSource):
+    """Tensors of a `.gguf` file under transformers' names, dequantized to f32 one at a time."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self._path = file.path
+        self._types = file.header.ggml_types
+        processor = TENSOR_PROCESSORS.get(file.header.architecture, TensorProcessor)
+        self._processor: TensorProcessor = processor(config=file.config.to_dict())
+        stored = load_gguf_state_dict(file.header)
+        mapping = self._name_map(file.config, stored)
+        unknown = sorted(set(stored) - set(mapping) - set(ROPE_FACTORS))
+        if unknown:
+            raise UnsupportedError(
+                f"{self._path}: {len(unknown)} tensors have no place in transformers' {file.config.model_type}: "
+                f"{', '.join(unknown[:4])}"
+            )
+        self._stored = {mapping[name]: (name, tensor) for name, tensor in stored.items() if name in mapping}
+        self._names = {name: (self._shape(name), torch.float32) for name in self._stored}
+
+    def _name_map(self, config: PreTrainedConfig, stored: Iterable[str]) -> dict[str, str]:
+        """GGUF name -> name of the parameter, found by transformers on an empty model."""
+        try:
+            with torch.device("meta"):
+                model = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            # transformers descends into every submodule and builds gguf's table anew in each (8 s for 30 layers), for
+            # the few models whose names only fit without a prefix: the flat names come first.
+            flat = SimpleNamespace(config=config, state_dict=model.state_dict, named_children=list)
+            mapping: dict[str, str] = get_gguf_hf_weights_map(flat, self._processor)
+            if not mapping.keys() >= set(stored) - set(ROPE_FACTORS):
+                mapping = get_gguf_hf_weights_map(model, self._processor)
+        except (ValueError, NotImplementedError, KeyError, AttributeError) as error:
+            raise UnsupportedError(f"{self._path}: {config.model_type}: {_short(error)}") from error
+        return mapping
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """Shape after transformers' conversion, found on an array that takes no memory."""
+        gguf_name, tensor = self._stored[name]
+        block, size = _block(self._types[gguf_name])
+        shape = tensor.shape if size is None else (*tensor.shape[:-1], tensor.shape[-1] // size * block)
+        return tuple(int(dim) for dim in self._converted(np.broadcast_to(np.float32(-1), shape), gguf_name).shape)
+
+    def _converted(self, values: np.ndarray, gguf_name: str) -> np.ndarray:
+        result = self._processor.process(values, name=gguf_name)
+        if result.name is None:
+            raise UnsupportedError(f"{self._path}: tensor {gguf_name!r} holds stacked experts (mixture of experts)")
+        converted: np.ndarray = result.weights
+        return converted
+
+    def names(self) -> dict[str, TensorInfo]:
+        return self._names
+
+    def tensor(self, name: str) -> torch.Tensor:
+        gguf_name, stored = self._stored[name]
+        values = self._converted(_dequantized(stored, self._types[gguf_name]), gguf_name)
+        return torch.from_numpy(np.require(values, np.float32, ["C", "W"]))
+
+    def update_digest(self, digest: hashlib._Hash) -> None:
+        """Feeds the bytes as stored: dequantizing them would only take time."""
+        for name, (gguf_name, tensor) in sorted(self._stored.items()):
+            digest.update(f"{name} ggml {self._types[gguf_name]} {tensor.shape}\n".encode())
+            digest.update(memoryview(np.ascontiguousarray(tensor.data)))
+
+
+def _dequantized(tensor: LazyGgufTensor, ggml_type: int) -> np.ndarray:
+    """f32 values of a stored tensor, in torch's order of dimensions."""
+    values: np.ndarray = dequantize(_rows(tensor), GGMLQuantizationType(ggml_type))
+    return values
+
+
+def _rows(tensor: LazyGgufTensor) -> np.ndarray:
+    """The mapped bytes as [..., bytes per row]."""
+    rows: np.ndarray = np.asarray(tensor.data).reshape(*tensor.shape[:-1], -1)
+    return rows
+
+
+def _block(ggml_type: int) -> tuple[int, int | None]:
+    """(elements, bytes) of one block, bytes None for a plain float type."""
+    return GGML_BLOCK.get(ggml_type, (1, None))
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

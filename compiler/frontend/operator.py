@@ -1,0 +1,213 @@
+"""The attention operator through which every captured model calls SnapStream.
+
+A transformers decoder loaded with ``attn_implementation="sscc"`` calls `torch.ops.sscc.attention` once per layer,
+with Q, K and V after RoPE and without a cache in the signature; the compiler threads cache and scratch through it.
+Run eagerly it is full causal attention over what it gets, unless an observer is installed, which then computes each
+layer in its place (see `sscc.compiler.frontend.eager`).
+
+Importing this module registers the operator and the attention implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache
+from transformers.masking_utils import AttentionMaskInterface
+
+from sscc.compiler.frontend.algorithm import causal_attention
+from sscc.ir.errors import UnsupportedError
+
+IMPLEMENTATION = "sscc"
+
+# Called as observer(q [b, H, s, D], k [b, Hkv, s, D], v [b, Hkv, s, Dv], layer, scale), returns [b, H, s, Dv].
+Observer = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
+
+_observer: ContextVar[Observer | None] = ContextVar("sscc_observer", default=None)
+_context: ContextVar[int | None] = ContextVar("sscc_context", default=None)
+
+# Keywords that models pass along but that do not change causal attention over the given Q, K and V.
+HARMLESS_KEYWORDS = frozenset(
+    {
+        "cache_position",
+        "deterministic",
+        "layer_idx",
+        "layer_past",
+        "logits_to_keep",
+        "num_items_in_batch",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "past_key_values",
+        "position_embeddings",
+        "position_ids",
+        "return_dict",
+        "use_cache",
+    }
+)
+# Keywords that are harmless at one value only.
+HARMLESS_VALUES = {"is_causal": True, "is_cross_attention": False}
+
+
+# -------------------------------------------------------------------------------------------------- the operator
+
+
+@torch.library.custom_op("sscc::attention", mutates_args=())
+def attention(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
+    """Causal attention of decoder layer `layer`, with grouped KV heads; softmax and sums in f32.
+
+    Args:
+        q: [b, H, s, D], after RoPE.
+        k: [b, Hkv, s, D], after RoPE; H is a multiple of Hkv.
+        v: [b, Hkv, s, Dv].
+        layer: index of the decoder layer.
+        scale: factor on the dot products.
+
+    Returns:
+        [b, H, s, Dv] of q's dtype. Eagerly, without an observer: every sequence sees exactly the s tokens given.
+    """
+    observer = _observer.get()
+    if observer is not None:
+        return observer(q, k, v, layer, scale)
+    return torch.stack([causal_attention(*one, scale) for one in zip(q, k, v, strict=True)])
+
+
+@attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
+    return q.new_empty((*q.shape[:-1], v.shape[-1]))
+
+
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Lets `observer` compute every `sscc::attention` that runs eagerly inside the block."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+@contextmanager
+def context_limit(max_context: int) -> Iterator[None]:
+    """States the longest sequence that will be run, in tokens: a sliding window at least as long has no effect."""
+    token = _context.set(max_context)
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+# ------------------------------------------------------------------------------- registration with transformers
+
+
+def attention_function(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **keywords: Any,
+) -> tuple[Tensor, None]:
+    """The transformers attention implementation named "sscc": one call of `sscc::attention`.
+
+    Args:
+        module: the attention module; its `layer_idx` names the layer.
+        query: [b, H, s, D], after RoPE.
+        key: [b, Hkv, s, D].
+        value: [b, Hkv, s, Dv].
+        attention_mask: must be None.
+        scaling: factor on the dot products; D ** -0.5 if None.
+        dropout: must be zero.
+        keywords: whatever else the model passes; see `check_keywords`.
+
+    Returns:
+        (output [b, s, H, Dv] contiguous, None).
+
+    Raises:
+        UnsupportedError: something would change the result; the message names the layer and the keyword.
+    """
+    layer = getattr(module, "layer_idx", None)
+    if layer is None:
+        raise UnsupportedError(f"{type(module).__name__} has no layer_idx: sscc cannot tell which layer it attends for")
+    if attention_mask is not None:
+        raise UnsupportedError(
+            f"layer {layer} passes an attention mask: sscc compiles plain causal attention only; "
+            "leave attention_mask out, and use a model that builds no mask of its own"
+        )
+    if dropout:
+        raise UnsupportedError(f"layer {layer} uses dropout {dropout}: call model.eval() first")
+    if key.shape[2] != query.shape[2]:
+        raise UnsupportedError(
+            f"layer {layer} attends from {query.shape[2]} queries to {key.shape[2]} keys: cross-attention and "
+            "caches of the model's own are not supported; run it with use_cache=False"
+        )
+    check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    out = torch.ops.sscc.attention(query, key, value, layer, scale)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
+    """Refuses any keyword that could change what attention computes.
+
+    None always passes, names in `HARMLESS_KEYWORDS` pass, and a sliding window passes if it spans the whole
+    context announced with `context_limit`.
+
+    Raises:
+        UnsupportedError: naming the layer, the keyword and its value.
+    """
+    for name, given in keywords.items():
+        if given is None or name in HARMLESS_KEYWORDS:
+            continue
+        if name in HARMLESS_VALUES and given == HARMLESS_VALUES[name]:
+            continue
+        if name == "sliding_window":
+            _check_window(layer, given)
+            continue
+        shown = f"a {type(given).__name__}" if isinstance(given, Tensor) else repr(given)
+        raise UnsupportedError(
+            f"layer {layer} passes {name}={shown} to its attention: sscc would ignore it and compile something else; "
+            f"only models with plain causal attention are supported"
+        )
+
+
+def _check_window(layer: int, window: int) -> None:
+    limit = _context.get()
+    if limit is not None and window >= limit:
+        return
+    told = "an unknown context" if limit is None else f"a context of {limit} tokens"
+    raise UnsupportedError(
+        f"layer {layer} attends with sliding_window={window} in {told}: sliding-window layers are not supported; "
+        f"lower --max-context to at most {window}, where the window has no effect"
+    )
+
+
+def no_mask(*args: Any, **keywords: Any) -> None:
+    """The mask function of the "sscc" implementation: causality is the operator's own business."""
+
+
+AttentionInterface.register(IMPLEMENTATION, attention_function)
+AttentionMaskInterface.register(IMPLEMENTATION, no_mask)
+
+
+class PassThroughCache(Cache):
+    """A transformers cache that keeps nothing: `update` returns the new K and V unchanged.
+
+    For models that insist on a cache object, so that their own never enters the captured graph.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        return key_states, value_states

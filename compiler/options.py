@@ -1,0 +1,250 @@
+"""The options of a compilation and everything about them that can be checked without reading the model.
+
+Whatever was not given is None until `CompileOptions.resolve` meets the model's context length: the defaults fit the
+model. Nothing heavy is imported here, so the command line can describe its options without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sscc.ir.errors import UsageError
+from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, POOL_MODES, Geometry
+
+TARGETS = ("rdu",)
+LEVELS = ("import", "graph", "kernels", "schedule")  # the same as sscc.ir.levels.LEVELS, which needs MLIR to import
+DTYPES = ("f32", "bf16")
+WEIGHTS = ("embed", "reference", "none")
+OPT_LEVELS = (0,)
+
+DEFAULT_BATCH = 1
+DEFAULT_CHUNK = 256
+DEFAULT_BUDGET = 1024
+DEFAULT_GOLDEN_TOKENS = 16
+MIN_CHUNK = 2
+
+_MODEL_SUFFIXES = (".pt", ".pth", ".pt2", ".gguf", ".mlir", ".json")
+
+
+@dataclass(frozen=True)
+class ProgramShape:
+    """What `CompileOptions.resolve` decides: the geometry and the sizes of the two static graphs.
+
+    Attributes:
+        batch: decode slots B.
+        chunk: tokens C of one prefill chunk, at least 2.
+        dtype: activations and caches, "f32" or "bf16".
+    """
+
+    geometry: Geometry
+    batch: int
+    chunk: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What to compile and how; None means "the default that fits the model".
+
+    Attributes:
+        model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
+        output: the artifact's folder; below level "schedule" the .mlir file to write.
+        config: a config.json for a .pt file that holds a bare state_dict.
+        kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
+        kv_budget: rows of the whole cache; sets `kv_topk` (or `kv_recent`) from the rest.
+        kv_obs: last prompt queries that score the prompt.
+        kv_pool, kv_pool_mode: odd width and kind ("avg", "max") of the pooling over scores.
+        max_context: longest sequence, prompt plus new tokens; at most the model's own.
+        weights: "embed" copies them into the artifact, "reference" names the checkpoint by digest, "none" has none.
+        save_golden: record eager PyTorch's outputs for `sscc run --check`.
+        golden_prompt_file, golden_tokens: the prompt to record with, and how many tokens to generate.
+        dump_ir_dir: where to write numbered dumps of every level and pass.
+        compile_to, compile_from: levels of LEVELS; stop after one, start at a dump of one.
+        checkpoint: the weights of a dump.
+
+    Raises:
+        UsageError: options that contradict each other or that this version cannot honour.
+    """
+
+    model: Path
+    output: Path | None = None
+    target: str = "rdu"
+    config: Path | None = None
+    kv_sink: int | None = None
+    kv_recent: int | None = None
+    kv_topk: int | None = None
+    kv_budget: int | None = None
+    kv_obs: int | None = None
+    kv_pool: int | None = None
+    kv_pool_mode: str | None = None
+    max_context: int | None = None
+    batch: int | None = None
+    prefill_chunk: int | None = None
+    dtype: str | None = None
+    opt_level: int = 0
+    weights: str = "embed"
+    save_golden: bool = False
+    golden_prompt_file: Path | None = None
+    golden_tokens: int | None = None
+    dump_ir_dir: Path | None = None
+    compile_to: str = "schedule"
+    compile_from: str | None = None
+    checkpoint: Path | None = None
+
+    def __post_init__(self) -> None:
+        self._check_choices()
+        self._check_sizes()
+        self._check_golden()
+        self._check_levels()
+
+    def _check_choices(self) -> None:
+        _choice("--target", self.target, TARGETS, "no other target is available in this version")
+        _choice("--compile-to", self.compile_to, LEVELS)
+        _choice("--weights", self.weights, WEIGHTS)
+        if self.opt_level not in OPT_LEVELS:
+            raise UsageError(f"-O{self.opt_level} is not available in this version: use -O0")
+        if self.dtype is not None:
+            _choice("--dtype", self.dtype, DTYPES)
+        if self.compile_from is not None:
+            _choice("--compile-from", self.compile_from, LEVELS[:-1])
+
+    def _check_sizes(self) -> None:
+        _at_least("--batch", self.batch, 1)
+        _at_least("--prefill-chunk", self.prefill_chunk, MIN_CHUNK)
+        _at_least("--max-context", self.max_context, 1)
+        _at_least("--kv-budget", self.kv_budget, 1)
+        _at_least("--kv-sink", self.kv_sink, 0)
+        _at_least("--kv-recent", self.kv_recent, 1)
+        _at_least("--kv-topk", self.kv_topk, 0)
+        _at_least("--kv-obs", self.kv_obs, 1)
+        _at_least("--kv-pool", self.kv_pool, 1)
+        if self.kv_pool is not None and self.kv_pool % 2 == 0:
+            raise UsageError(f"--kv-pool is {self.kv_pool}, the pooling kernel must be odd")
+        if self.kv_pool_mode is not None:
+            _choice("--kv-pool-mode", self.kv_pool_mode, POOL_MODES)
+        parts = [self.kv_sink, self.kv_recent, self.kv_topk]
+        rows = sum(part for part in parts if part is not None)
+        if self.kv_budget is not None and None not in parts and rows != self.kv_budget:
+            raise UsageError(
+                f"--kv-budget {self.kv_budget} is not sink + recent + topk = {self.kv_sink} + {self.kv_recent} + "
+                f"{self.kv_topk} = {rows}: leave one of them out"
+            )
+
+    def _check_golden(self) -> None:
+        if not self.save_golden:
+            _absent("needs --save-golden", golden_prompt_file=self.golden_prompt_file, golden_tokens=self.golden_tokens)
+            return
+        _at_least("--golden-tokens", self.golden_tokens, 1)
+        if self.weights == "none":
+            raise UsageError("--save-golden runs the model, which --no-weights leaves without weights: drop one of them")
+        if self.compile_to != "schedule":
+            raise UsageError(f"--save-golden goes into an artifact, and --compile-to {self.compile_to} makes none")
+
+    def _check_levels(self) -> None:
+        if self.compile_from is None:
+            _absent("only goes with --compile-from: give the checkpoint as MODEL", checkpoint=self.checkpoint)
+            return
+        if LEVELS.index(self.compile_from) >= LEVELS.index(self.compile_to):
+            raise UsageError(f"--compile-from {self.compile_from} is not below --compile-to {self.compile_to}")
+        _absent(
+            "is recorded in the dump, it cannot be given with --compile-from",
+            config=self.config,
+            kv_sink=self.kv_sink,
+            kv_recent=self.kv_recent,
+            kv_topk=self.kv_topk,
+            kv_budget=self.kv_budget,
+            kv_obs=self.kv_obs,
+            kv_pool=self.kv_pool,
+            kv_pool_mode=self.kv_pool_mode,
+            max_context=self.max_context,
+            batch=self.batch,
+            prefill_chunk=self.prefill_chunk,
+            dtype=self.dtype,
+        )
+        if self.compile_to == "schedule" and self.weights != "none" and self.checkpoint is None:
+            raise UsageError("a dump holds no weights: give them with --checkpoint, or compile with --no-weights")
+
+    @property
+    def output_path(self) -> Path:
+        """Where the result goes: `output`, else in the current folder the model's stem + ".rdu" (or ".LEVEL.mlir")."""
+        if self.output is not None:
+            return self.output
+        name = self.model.absolute().name
+        stem = self.model.stem if self.model.suffix.lower() in _MODEL_SUFFIXES else name
+        return Path(stem + (".rdu" if self.compile_to == "schedule" else f".{self.compile_to}.mlir"))
+
+    def resolve(self, model_context: int | None, model_dtype: str = "f32") -> ProgramShape:
+        """Settles every default.
+
+        Args:
+            model_context: the longest sequence the model was made for, in tokens; None where it does not say.
+            model_dtype: the activation dtype that fits the checkpoint, one of DTYPES.
+
+        Raises:
+            UsageError: an impossible geometry, or a context beyond the model's.
+        """
+        if self.max_context is None and model_context is None:
+            raise UsageError("the model does not say how long a context it takes: give --max-context")
+        if self.max_context is not None and model_context is not None and self.max_context > model_context:
+            raise UsageError(f"--max-context {self.max_context} exceeds the {model_context} tokens the model was made for")
+        context = self.max_context or model_context or 1
+        return ProgramShape(
+            geometry=self._geometry(context),
+            batch=self.batch or DEFAULT_BATCH,
+            chunk=self.prefill_chunk or max(MIN_CHUNK, min(DEFAULT_CHUNK, context)),
+            dtype=self.dtype or model_dtype,
+        )
+
+    def _geometry(self, context: int) -> Geometry:
+        """A given number is taken as it is; a default gives way until it fits `context`."""
+        obs = self.kv_obs or DEFAULT_OBS
+        pool = self.kv_pool or DEFAULT_POOL
+        mode = self.kv_pool_mode or "avg"
+        sink = min(DEFAULT_SINK, context - 1) if self.kv_sink is None else self.kv_sink
+        if self.kv_topk is not None:
+            sink, recent = self._rows_around_topk(sink, self.kv_topk, context)
+            return Geometry(sink, recent, self.kv_topk, obs, pool, mode, context)
+        if self.kv_budget is not None:
+            return Geometry.from_budget(
+                self.kv_budget, context, sink=sink, recent=self.kv_recent, obs=obs, pool=pool, pool_mode=mode
+            )
+        budget = max(min(context, max(DEFAULT_BUDGET, context // 16)), sink + (self.kv_recent or 1))
+        recent = self.kv_recent or max(1, min(DEFAULT_RECENT, max(obs + pool // 2, budget // 4), budget - sink))
+        return Geometry(sink, recent, budget - sink - recent, obs, pool, mode, context)
+
+    def _rows_around_topk(self, sink: int, topk: int, context: int) -> tuple[int, int]:
+        """(sink, recent) where topk is given: what a budget leaves, else the default ring cut to the context."""
+        if self.kv_budget is None:
+            return sink, self.kv_recent or max(1, min(DEFAULT_RECENT, context - sink - topk))
+        if self.kv_recent is not None:
+            sink = self.kv_budget - self.kv_recent - topk
+            _fits(self.kv_budget, f"recent {self.kv_recent} + topk {topk}", "the sinks", sink, 0)
+            return sink, self.kv_recent
+        recent = self.kv_budget - sink - topk
+        _fits(self.kv_budget, f"sink {sink} + topk {topk}", "the ring", recent, 1)
+        return sink, recent
+
+
+def _choice(option: str, value: str, choices: tuple[str, ...], hint: str = "") -> None:
+    if value not in choices:
+        raise UsageError(f"{option} is {value!r}, it must be {' or '.join(choices)}{f': {hint}' if hint else ''}")
+
+
+def _at_least(option: str, value: int | None, low: int) -> None:
+    if value is not None and value < low:
+        raise UsageError(f"{option} is {value}, it must be at least {low}")
+
+
+def _absent(reason: str, **given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"--{name.replace('_', '-')} {reason}")
+
+
+def _fits(budget: int, taken: str, part: str, left: int, low: int) -> None:
+    if left < low:
+        raise UsageError(
+            f"a KV budget of {budget} rows leaves {left} for {part} after {taken}, at least {low} is needed: "
+            f"raise --kv-budget or lower --kv-topk"
+        )

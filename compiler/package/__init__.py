@@ -1,0 +1,64 @@
+"""sscc: compiles decoder-only language models for decoding over a compressed KV cache.
+
+`sscc.compile(model, ...)` writes an artifact, `sscc.load(path)` opens one; options and errors are here too. Names
+are imported when first used (PEP 562), so that `import sscc` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sscc.compiler.api import compile, load
+    from sscc.compiler.options import CompileOptions
+    from sscc.compiler.result import CompileResult
+    from sscc.ir.errors import (
+        CheckError,
+        InputError,
+        InternalError,
+        OutputError,
+        SsccError,
+        UnsupportedError,
+        UsageError,
+    )
+    from sscc.ir.geometry import Geometry
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckError",
+    "CompileOptions",
+    "CompileResult",
+    "Geometry",
+    "InputError",
+    "InternalError",
+    "OutputError",
+    "SsccError",
+    "UnsupportedError",
+    "UsageError",
+    "__version__",
+    "compile",
+    "load",
+]
+
+_HOME = {
+    "sscc.compiler.api": ("compile", "load"),
+    "sscc.compiler.options": ("CompileOptions",),
+    "sscc.compiler.result": ("CompileResult",),
+    "sscc.ir.errors": tuple(name for name in __all__ if name.endswith("Error")),
+    "sscc.ir.geometry": ("Geometry",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOME.items():
+        if name in names:
+            value = getattr(importlib.import_module(module), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'sscc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

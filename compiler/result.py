@@ -1,0 +1,19 @@
+"""What a compilation gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """Attributes:
+    path: what was written: the artifact's folder, or the .mlir file of a lower level.
+    level: the level that was reached, "schedule" for an artifact.
+    report: lines for the person who asked (geometry, sizes, counts of kernels and launches).
+    """
+
+    path: Path
+    level: str
+    report: tuple[str, ...] = ()

@@ -1,0 +1,154 @@
+"""Building functions: typed arguments with attributes, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, func, linalg, tensor
+
+ROLES = ("weight", "constant", "input", "state", "output")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A function argument: what it is (`role`), its name in that role, and its type."""
+
+    role: str
+    name: str
+    type: ir.Type
+
+    def attributes(self) -> ir.DictAttr:
+        return ir.DictAttr.get({f"sscc.{self.role}": ir.StringAttr.get(self.name)})
+
+
+def arguments_of(function: Any) -> list[Argument]:
+    """The arguments of a function that was made with `make_function` or by the importer."""
+    found = []
+    for attributes, type_ in zip(function.arg_attrs, function.type.inputs, strict=True):
+        role = next(role for role in ROLES if f"sscc.{role}" in attributes)
+        found.append(Argument(role, attributes[f"sscc.{role}"].value, type_))
+    return found
+
+
+def make_function(
+    module: ir.Module,
+    name: str,
+    arguments: Sequence[Argument],
+    results: Sequence[Argument],
+    location: ir.Location,
+    attributes: dict[str, ir.Attribute] | None = None,
+) -> Any:
+    """Appends an empty private function with an entry block to `module`; results carry names like arguments."""
+    with ir.InsertionPoint(module.body), location:
+        type_ = ir.FunctionType.get([a.type for a in arguments], [r.type for r in results])
+        function = func.FuncOp(name, type_, visibility="private")
+        function.add_entry_block([location] * len(arguments))
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([a.attributes() for a in arguments])
+    function.attributes["res_attrs"] = ir.ArrayAttr.get([r.attributes() for r in results])
+    for key, value in (attributes or {}).items():
+        function.attributes[key] = value
+    return function
+
+
+def results_of(function: Any) -> list[Argument]:
+    """The results of a function made with `make_function`."""
+    found = []
+    for attributes, type_ in zip(function.attributes["res_attrs"], function.type.results, strict=True):
+        role = next(role for role in ROLES if f"sscc.{role}" in attributes)
+        found.append(Argument(role, attributes[f"sscc.{role}"].value, type_))
+    return found
+
+
+def i64_attr(value: int) -> ir.IntegerAttr:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def tensor_type(shape: Sequence[int], element: ir.Type) -> ir.RankedTensorType:
+    return ir.RankedTensorType.get(list(shape), element)
+
+
+Offset = int | ir.Value  # a static offset in elements, or an index value
+
+
+def _mixed(offsets: Sequence[Offset]) -> tuple[list[ir.Value], list[int]]:
+    dynamic = [offset for offset in offsets if not isinstance(offset, int)]
+    static = [offset if isinstance(offset, int) else ir.ShapedType.get_dynamic_size() for offset in offsets]
+    return dynamic, static
+
+
+def extract_slice(source: ir.Value, offsets: Sequence[Offset], sizes: Sequence[int], drop: int = 0) -> ir.Value:
+    """The box of `sizes` at `offsets` of a tensor, unit strides, without its first `drop` (unit) dimensions."""
+    dynamic, static = _mixed(offsets)
+    type_ = tensor_type(list(sizes)[drop:], source.type.element_type)
+    ones = [1] * len(static)
+    value: ir.Value = tensor.ExtractSliceOp(type_, source, dynamic, [], [], static, list(sizes), ones).result
+    return value
+
+
+def insert_slice(source: ir.Value, dest: ir.Value, offsets: Sequence[Offset]) -> ir.Value:
+    """`dest` with `source` written at `offsets`, unit strides; `source` may lack leading unit dimensions."""
+    dynamic, static = _mixed(offsets)
+    shape = list(source.type.shape)
+    sizes = [1] * (len(static) - len(shape)) + shape
+    value: ir.Value = tensor.InsertSliceOp(source, dest, dynamic, [], [], static, sizes, [1] * len(static)).result
+    return value
+
+
+def reshape(source: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """`source` with unit dimensions added or removed: one expand or collapse."""
+    old, new = list(source.type.shape), list(shape)
+    type_ = tensor_type(new, source.type.element_type)
+    longer, shorter = (new, old) if len(new) > len(old) else (old, new)
+    groups = _unit_groups(longer, shorter)
+    if len(new) > len(old):
+        expanded: ir.Value = tensor.ExpandShapeOp(type_, source, groups, [], new).result
+        return expanded
+    collapsed: ir.Value = tensor.CollapseShapeOp(type_, source, groups).result
+    return collapsed
+
+
+def _unit_groups(longer: list[int], shorter: list[int]) -> list[list[int]]:
+    """For every dimension of `shorter`, the consecutive dimensions of `longer` that make it up."""
+    groups: list[list[int]] = []
+    position = 0
+    for index, size in enumerate(shorter):
+        group, product = [position], longer[position]
+        position += 1
+        last = index == len(shorter) - 1
+        while position < len(longer) and (product < size or last or longer[position] == 1):
+            group.append(position)
+            product *= longer[position]
+            position += 1
+        groups.append(group)
+    return groups
+
+
+def index_constant(value: int) -> ir.Value:
+    constant: ir.Value = arith.ConstantOp(ir.IndexType.get(), value).result
+    return constant
+
+
+def positions_tensor(shape: Sequence[int], start: ir.Value, limit: ir.Value) -> ir.Value:
+    """An i64 tensor holding min(start + i, limit) along its last dimension; both are index values."""
+    i64 = ir.IntegerType.get_signless(64)
+    type_ = tensor_type(shape, i64)
+    rank = len(list(shape))
+    empty = tensor.EmptyOp(list(shape), i64).result
+    identity = ir.AffineMap.get_identity(rank)
+    generic = linalg.GenericOp(
+        [type_],
+        [],
+        [empty],
+        ir.ArrayAttr.get([ir.AffineMapAttr.get(identity)]),
+        ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * rank),
+    )
+    block = generic.regions[0].blocks.append(i64)
+    with ir.InsertionPoint(block):
+        position = arith.AddIOp(start, linalg.IndexOp(rank - 1).result).result
+        bounded = arith.MinSIOp(position, limit).result
+        linalg.YieldOp([arith.IndexCastOp(i64, bounded).result])
+    value: ir.Value = generic.results[0]
+    return value

@@ -1,0 +1,64 @@
+"""The MLIR context of the process, with torch's and our own dialects loaded.
+
+A dialect declared in Python binds to one context, so there is exactly one; everything that parses, builds or
+prints IR does it inside ``with mlir():``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from torch_mlir import ir
+from torch_mlir.dialects import torch as torch_dialect
+from torch_mlir.passmanager import PassManager
+
+from sscc.ir.dialects.kv import Kv
+from sscc.ir.errors import InputError
+
+
+@cache
+def context() -> ir.Context:
+    """The process's context. The `torch_c` dialect loads with the first torch conversion pass."""
+    created = ir.Context()
+    torch_dialect.register_dialect(created)
+    with created, ir.Location.unknown():
+        Kv.load()
+        PassManager.parse("builtin.module(func.func(convert-torch-to-arith))").run(
+            ir.Module.parse("module {}").operation
+        )
+    return created
+
+
+@contextmanager
+def mlir() -> Iterator[ir.Context]:
+    """Enters the context with an unknown default location."""
+    with context() as entered, ir.Location.unknown():
+        yield entered
+
+
+def parse_module(text: str, name: str) -> ir.Module:
+    """Parses and verifies IR text.
+
+    Raises:
+        InputError: with the parser's or verifier's first message; `name` says whose text it is.
+    """
+    try:
+        return ir.Module.parse(text)
+    except ir.MLIRError as error:
+        raise InputError(f"{name} is not valid IR: {first_diagnostic(error)}") from None
+
+
+def first_diagnostic(error: ir.MLIRError) -> str:
+    """The first error of an MLIRError as `location: message`."""
+    for diagnostic in error.error_diagnostics:
+        return f"{diagnostic.location}: {diagnostic.message}"
+    return str(error)
+
+
+def print_module(module: ir.Module) -> str:
+    """The text form that dumps use: with locations, and with tensor literals elided above 1 KiB (there are
+    none in a legal module)."""
+    text: str = module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False)
+    return text

@@ -1,0 +1,275 @@
+"""The `kv` dialect: a compressed KV cache, stated the way a person would write the algorithm.
+
+The cache of a layer and a slot has `budget = sink + recent + topk` rows: attention sinks, a ring of recent
+positions, and the prompt positions that the observation window voted for. The geometry stands once, as the
+attribute `kv.geometry` of the enclosing module; every operation here has exact semantics under it.
+
+Tensors are values: an "update" returns the new cache. Letters in signatures: B slots, H query heads, Hkv KV
+heads, D head dim, R budget rows, T rows of the prompt scratch, C tokens of a chunk, J gathered rows.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch_mlir import ir
+from torch_mlir.dialects import ext
+
+from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
+from sscc.ir.errors import SsccError
+from sscc.ir.geometry import Geometry
+
+GEOMETRY = "kv.geometry"
+
+
+class Kv(ext.Dialect, name="kv"):
+    """Compressed-cache operations on tensors."""
+
+
+def geometry_attribute(geometry: Geometry) -> ir.DictAttr:
+    """`geometry` as the dictionary attribute that modules carry under ``kv.geometry``."""
+    i64 = ir.IntegerType.get_signless(64)
+    values: dict[str, ir.Attribute] = {
+        name: ir.StringAttr.get(value) if isinstance(value, str) else ir.IntegerAttr.get(i64, value)
+        for name, value in geometry.to_dict().items()
+    }
+    return ir.DictAttr.get(values)
+
+
+def geometry_of(op: ir.Operation) -> Geometry:
+    """The geometry of the module around `op`.
+
+    Raises:
+        SignatureMismatch: when no enclosing module carries a valid ``kv.geometry``.
+    """
+    current: Any = op
+    while current is not None:
+        current = current.operation
+        if GEOMETRY in current.attributes:
+            try:
+                return Geometry.from_dict({entry.name: entry.attr.value for entry in current.attributes[GEOMETRY]})
+            except (SsccError, TypeError, AttributeError) as error:
+                raise SignatureMismatch(f"{GEOMETRY} is invalid: {error}") from None
+        current = current.parent
+    raise SignatureMismatch(f"no enclosing module has the attribute {GEOMETRY}")
+
+
+class Checked(Kv.Operation):
+    """Verifies an operation against its `signature` (operands, then results) and `extra` rules."""
+
+    signature = dict[str, str]()
+
+    @staticmethod
+    def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
+        """Rules beyond shapes; raises SignatureMismatch."""
+
+    @classmethod
+    def verify_invariants(cls, op: Any) -> bool:
+        try:
+            geometry = geometry_of(op)
+            known = {"R": geometry.budget, "K": geometry.topk, "W": geometry.obs, "N": geometry.recent}
+            sizes = check_signature(op.operation, cls.signature, known)
+            cls.extra(op, sizes, geometry)
+        except SignatureMismatch as error:
+            op.location.emit_error(f"'{op.OPERATION_NAME}' {error}")
+            return False
+        return True
+
+
+def _require_groups(sizes: Mapping[str, int]) -> None:
+    if sizes["H"] % sizes["Hkv"]:
+        raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
+
+
+class SelfAttention(Checked, name="self_attention", traits=[ext.Pure]):
+    """Causal attention of a model over exactly the tokens it is given, as captured; the compiler threads the
+    cache through it. `layer` counts attention operators from 0."""
+
+    signature = {"query": "B H S D:f", "key": "B Hkv S D:f", "value": "B Hkv S Dv:f", "out": "B H S Dv:f"}
+
+    query: ext.Operand[ir.RankedTensorType]
+    key: ext.Operand[ir.RankedTensorType]
+    value: ext.Operand[ir.RankedTensorType]
+    layer: ir.IntegerAttr
+    scale: ir.FloatAttr
+    out: ext.Result[ir.RankedTensorType]
+
+    @staticmethod
+    def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
+        _require_groups(sizes)
+
+
+class Row(Checked, name="row", traits=[ext.Pure]):
+    """The cache row of each absolute position: p where p < sink, else sink + (p - sink) mod recent."""
+
+    signature = {"position": "B:i64", "row": "B:i64"}
+
+    position: ext.Operand[ir.RankedTensorType]
+    row: ext.Result[ir.RankedTensorType]
+
+
+class Update(Checked, name="update", traits=[ext.Pure]):
+    """The cache with `new` in row `row` of every active slot; all other rows keep their bytes."""
+
+    signature = {
+        "cache": "B Hkv R D:f",
+        "new": "B Hkv 1 D:f",
+        "row": "B:i64",
+        "active": "B:i1",
+        "updated": "B Hkv R D:f",
+    }
+
+    cache: ext.Operand[ir.RankedTensorType]
+    new: ext.Operand[ir.RankedTensorType]
+    row: ext.Operand[ir.RankedTensorType]
+    active: ext.Operand[ir.RankedTensorType]
+    updated: ext.Result[ir.RankedTensorType]
+
+
+class Validity(Checked, name="validity", traits=[ext.Pure]):
+    """Rows a query at `position` may see: row < min(position + 1, SR), or SR <= row < SR + valid_topk; none
+    for a slot that is not active."""
+
+    signature = {"position": "B:i64", "valid_topk": "B:i64", "active": "B:i1", "valid": "B R:i1"}
+
+    position: ext.Operand[ir.RankedTensorType]
+    valid_topk: ext.Operand[ir.RankedTensorType]
+    active: ext.Operand[ir.RankedTensorType]
+    valid: ext.Result[ir.RankedTensorType]
+
+
+class CachedAttention(Checked, name="cached_attention", traits=[ext.Pure]):
+    """Attention of one query per slot over the valid rows of its cache; zeros where no row is valid."""
+
+    signature = {
+        "query": "B H 1 D:f",
+        "key": "B Hkv R D:f",
+        "value": "B Hkv R Dv:f",
+        "valid": "B R:i1",
+        "out": "B H 1 Dv:f",
+    }
+
+    query: ext.Operand[ir.RankedTensorType]
+    key: ext.Operand[ir.RankedTensorType]
+    value: ext.Operand[ir.RankedTensorType]
+    valid: ext.Operand[ir.RankedTensorType]
+    scale: ir.FloatAttr
+    out: ext.Result[ir.RankedTensorType]
+
+    @staticmethod
+    def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
+        _require_groups(sizes)
+
+
+class CausalAttention(Checked, name="causal_attention", traits=[ext.Pure]):
+    """Full causal attention of a prefill chunk: the query at position start + i sees rows 0 .. start + i of
+    the prompt scratch. Rows from start + C on are never read."""
+
+    signature = {
+        "query": "1 H C D:f",
+        "key": "1 Hkv T D:f",
+        "value": "1 Hkv T Dv:f",
+        "start": ":index",
+        "out": "1 H C Dv:f",
+    }
+
+    query: ext.Operand[ir.RankedTensorType]
+    key: ext.Operand[ir.RankedTensorType]
+    value: ext.Operand[ir.RankedTensorType]
+    start: ext.Operand[ir.IndexType]
+    scale: ir.FloatAttr
+    out: ext.Result[ir.RankedTensorType]
+
+    @staticmethod
+    def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
+        _require_groups(sizes)
+        if sizes["T"] % sizes["C"]:
+            raise SignatureMismatch(f"{sizes['T']} scratch rows are not a multiple of the chunk of {sizes['C']}")
+
+
+class Observe(Checked, name="observe", traits=[ext.Pure]):
+    """Keeps the last queries of the prompt: the query at position p goes to row p - max(length - obs, 0);
+    rows outside 0 .. min(obs, length) - 1 are dropped (the padded tail of the last chunk among them)."""
+
+    signature = {
+        "observed": "1 H W D:f",
+        "query": "1 H C D:f",
+        "start": ":index",
+        "length": ":index",
+        "updated": "1 H W D:f",
+    }
+
+    observed: ext.Operand[ir.RankedTensorType]
+    query: ext.Operand[ir.RankedTensorType]
+    start: ext.Operand[ir.IndexType]
+    length: ext.Operand[ir.IndexType]
+    updated: ext.Result[ir.RankedTensorType]
+
+
+class ObservationScores(Checked, name="observation_scores", traits=[ext.Pure]):
+    """SnapKV scores per KV head: softmax over all earlier keys of each observation query, summed over the
+    queries, averaged over the heads of a group; zero for the newest min(obs, recent) positions."""
+
+    signature = {"observed": "1 H W D:f", "key": "1 Hkv T D:f", "length": ":index", "scores": "Hkv T:f32"}
+
+    observed: ext.Operand[ir.RankedTensorType]
+    key: ext.Operand[ir.RankedTensorType]
+    length: ext.Operand[ir.IndexType]
+    scale: ir.FloatAttr
+    scores: ext.Result[ir.RankedTensorType]
+
+    @staticmethod
+    def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
+        _require_groups(sizes)
+
+
+class Pool(Checked, name="pool", traits=[ext.Pure]):
+    """Scores pooled along positions with the geometry's kernel, stride 1, padding pool // 2."""
+
+    signature = {"scores": "Hkv T:f32", "length": ":index", "pooled": "Hkv T:f32"}
+
+    scores: ext.Operand[ir.RankedTensorType]
+    length: ext.Operand[ir.IndexType]
+    pooled: ext.Result[ir.RankedTensorType]
+
+
+class Select(Checked, name="select", traits=[ext.Pure]):
+    """The top-K candidates in [sink, length - recent) per KV head by (score descending, position ascending),
+    in ascending order of position, then -1 for rows that stay empty."""
+
+    signature = {"scores": "Hkv T:f32", "length": ":index", "selected": "Hkv K:i64"}
+
+    scores: ext.Operand[ir.RankedTensorType]
+    length: ext.Operand[ir.IndexType]
+    selected: ext.Result[ir.RankedTensorType]
+
+
+class RingPositions(Checked, name="ring_positions", traits=[ext.Pure]):
+    """Which position each ring row holds after a prompt: p_i = last - floormod(last - sink - i, recent) with
+    last = length - 1; -1 where p_i < sink (a short prompt)."""
+
+    signature = {"length": ":index", "positions": "N:i64"}
+
+    length: ext.Operand[ir.IndexType]
+    positions: ext.Result[ir.RankedTensorType]
+
+
+class Gather(Checked, name="gather", traits=[ext.Pure]):
+    """Rows of the prompt scratch by position, per KV head or the same for all; zeros where it is negative."""
+
+    signature = {"source": "1 Hkv T D:f", "index": "Hkv J:i64", "out": "1 Hkv J D:f"}
+    shared = {"source": "1 Hkv T D:f", "index": "J:i64", "out": "1 Hkv J D:f"}
+
+    source: ext.Operand[ir.RankedTensorType]
+    index: ext.Operand[ir.RankedTensorType]
+    out: ext.Result[ir.RankedTensorType]
+
+    @classmethod
+    def verify_invariants(cls, op: Any) -> bool:
+        index_type = op.operation.operands[1].type
+        rank = index_type.rank if isinstance(index_type, ir.RankedTensorType) else 0
+        try:
+            check_signature(op.operation, cls.shared if rank == 1 else cls.signature, {})
+        except SignatureMismatch as error:
+            op.location.emit_error(f"'{op.OPERATION_NAME}' {error}")
+            return False
+        return True

@@ -1,0 +1,60 @@
+"""Shape signatures for dialect verifiers: one line per operand instead of a page of comparisons.
+
+A signature names dimensions, e.g. ``"1 Hkv T D : f"``: equal names must have equal sizes across the operands
+of one operation, a number must match exactly, and the part after the colon is the element type: ``i1``,
+``i64``, ``f32``, ``index`` (not a tensor), or ``f`` for any float type (the same one everywhere in the op).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch_mlir import ir
+
+
+class SignatureMismatch(Exception):
+    """An operand does not fit its signature; the message becomes the operation's error."""
+
+
+def check_signature(op: ir.Operation, signature: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Checks operands, then results, of `op` against `signature`, in order.
+
+    Args:
+        op: the operation under verification.
+        signature: name -> pattern, for every operand and then every result.
+        sizes: dimensions known beforehand (for example from the cache geometry).
+
+    Returns:
+        The sizes of all named dimensions.
+
+    Raises:
+        SignatureMismatch: with the operand's name, its type, and what was expected.
+    """
+    bound = dict(sizes)
+    element: dict[str, str] = {}
+    values = [*op.operands, *op.results]
+    for (name, pattern), value in zip(signature.items(), values, strict=True):
+        _check_value(name, pattern, value.type, bound, element)
+    return bound
+
+
+def _check_value(name: str, pattern: str, type_: ir.Type, bound: dict[str, int], element: dict[str, str]) -> None:
+    dims, _, dtype = pattern.partition(":")
+    dtype = dtype.strip()
+    if dtype == "index":
+        if not isinstance(type_, ir.IndexType):
+            raise SignatureMismatch(f"{name} is {type_}, expected index")
+        return
+    expected = dims.split()
+    if not isinstance(type_, ir.RankedTensorType) or type_.rank != len(expected):
+        raise SignatureMismatch(f"{name} is {type_}, expected a tensor of rank {len(expected)} [{dims.strip()}]")
+    for axis, (dim, size) in enumerate(zip(expected, type_.shape, strict=True)):
+        wanted = int(dim) if dim.isdigit() else bound.setdefault(dim, size)
+        if size != wanted:
+            raise SignatureMismatch(f"{name} is {type_}: dimension {axis} ({dim}) is {size}, expected {wanted}")
+    actual = str(type_.element_type)
+    if dtype == "f" and actual not in ("f32", "bf16", "f16", "f64"):
+        raise SignatureMismatch(f"{name} is {type_}, expected a float element type")
+    wanted_type = element.setdefault("f", actual) if dtype == "f" else dtype
+    if actual != wanted_type:
+        raise SignatureMismatch(f"{name} is {type_}, expected element type {wanted_type}")

@@ -1,0 +1,47 @@
+"""Every exception that sscc raises on purpose, with the exit code a command ends with.
+
+A message names what was wrong, the number or name that did not fit, and what to change. A traceback on a
+user's input is a bug, so the command line turns exactly these classes into one line on stderr.
+"""
+
+
+class SsccError(Exception):
+    """Base class: an error meant for the person who ran the command."""
+
+    exit_code = 1
+
+
+class UsageError(SsccError):
+    """An option, a geometry or a prompt that cannot be honoured."""
+
+    exit_code = 2
+
+
+class UnsupportedError(SsccError):
+    """A model feature that the compiler refuses rather than compiles wrongly."""
+
+    exit_code = 3
+
+
+class CheckError(SsccError):
+    """A replayed golden tensor differs from the recorded one."""
+
+    exit_code = 4
+
+
+class InputError(SsccError):
+    """A checkpoint, dump or artifact that is missing, truncated, damaged or of another format."""
+
+    exit_code = 5
+
+
+class OutputError(SsccError):
+    """An output that could not be written; nothing half-written is left behind."""
+
+    exit_code = 6
+
+
+class InternalError(SsccError):
+    """A broken invariant of sscc itself: please report it."""
+
+    exit_code = 70

@@ -1,0 +1,120 @@
+"""The geometry of a compressed KV cache: which rows exist and which absolute position lives in each.
+
+One sequence and one layer own ``budget = sink + recent + topk`` rows::
+
+    row:   0 .......... sink-1 | sink ............. SR-1 | SR ............ budget-1
+           attention sinks     | recent ring (rotates)   | top-K picked from the prompt
+
+with ``SR = sink + recent``. This is the only place that checks a geometry; passes, dialect verifiers, the
+runtime and the command line all ask it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sscc.ir.errors import UsageError
+
+POOL_MODES = ("avg", "max")
+DEFAULT_SINK = 4
+DEFAULT_RECENT = 512
+DEFAULT_OBS = 32
+DEFAULT_POOL = 7
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of a compressed cache, in rows (tokens) unless said otherwise.
+
+    Attributes:
+        sink: leading positions kept for ever (attention sinks), >= 0.
+        recent: rows of the ring that holds the newest positions, >= 1.
+        topk: prompt positions selected at the end of prefill, per KV head, >= 0.
+        obs: observation window: how many last prompt queries score the prompt, >= 1.
+        pool: odd width of the pooling kernel over scores.
+        pool_mode: "avg" (always divides by ``pool``) or "max".
+        max_context: longest sequence (prompt plus new tokens) the program accepts, in tokens.
+    """
+
+    sink: int
+    recent: int
+    topk: int
+    obs: int
+    pool: int
+    pool_mode: str
+    max_context: int
+
+    def __post_init__(self) -> None:
+        for name, low in (("sink", 0), ("recent", 1), ("topk", 0), ("obs", 1), ("pool", 1), ("max_context", 1)):
+            if getattr(self, name) < low:
+                raise UsageError(f"KV {name} is {getattr(self, name)}, it must be at least {low}")
+        if self.pool % 2 == 0:
+            raise UsageError(f"KV pool is {self.pool}, the pooling kernel must be odd")
+        if self.pool_mode not in POOL_MODES:
+            raise UsageError(f"KV pool mode is {self.pool_mode!r}, it must be one of {', '.join(POOL_MODES)}")
+        if self.sink + self.recent > self.max_context:
+            raise UsageError(
+                f"sink + recent = {self.sink} + {self.recent} = {self.sink_recent} rows exceed max-context "
+                f"{self.max_context}: lower --kv-recent or raise --max-context"
+            )
+        if self.topk > self.max_context - self.sink_recent:
+            raise UsageError(
+                f"topk = {self.topk} exceeds max-context - sink - recent = {self.max_context} - {self.sink} - "
+                f"{self.recent} = {self.max_context - self.sink_recent}: lower --kv-topk or raise --max-context"
+            )
+
+    @classmethod
+    def from_budget(
+        cls,
+        budget: int,
+        max_context: int,
+        *,
+        sink: int | None = None,
+        recent: int | None = None,
+        obs: int = DEFAULT_OBS,
+        pool: int = DEFAULT_POOL,
+        pool_mode: str = "avg",
+    ) -> Geometry:
+        """Splits ``budget`` rows: sink 4, recent min(512, max(obs + pool//2, budget//4)), topk the rest."""
+        sink = DEFAULT_SINK if sink is None else sink
+        if recent is None:
+            recent = min(DEFAULT_RECENT, max(obs + pool // 2, budget // 4))
+        topk = budget - sink - recent
+        if topk < 0:
+            raise UsageError(
+                f"a KV budget of {budget} rows cannot hold sink {sink} + recent {recent} = {sink + recent} rows: "
+                f"raise --kv-budget or give --kv-sink and --kv-recent"
+            )
+        return cls(sink, recent, topk, obs, pool, pool_mode, max_context)
+
+    @property
+    def sink_recent(self) -> int:
+        """SR: rows outside the top-K block."""
+        return self.sink + self.recent
+
+    @property
+    def budget(self) -> int:
+        """Physical rows per sequence, layer and KV head."""
+        return self.sink_recent + self.topk
+
+    def valid_topk(self, prompt_len: int) -> int:
+        """How many top-K rows hold a selected position after a prompt of ``prompt_len`` tokens."""
+        return min(max(prompt_len - self.sink_recent, 0), self.topk)
+
+    def row(self, position: int) -> int:
+        """The cache row of an absolute position (0-based) that is a sink or in the ring."""
+        if position < self.sink:
+            return position
+        return self.sink + (position - self.sink) % self.recent
+
+    def kept_rows(self, length: int, prompt_len: int) -> int:
+        """Valid rows once ``length`` positions have been written, ``prompt_len`` of them by prefill."""
+        return min(length, self.sink_recent) + self.valid_topk(prompt_len)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Geometry:
+        return cls(**values)

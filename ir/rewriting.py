@@ -1,0 +1,87 @@
+"""Small tools that several passes share: cloning operations with a value map, and reading locations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torch_mlir import ir
+
+from sscc.ir.errors import InternalError
+from sscc.ir.levels import walk
+
+ValueMap = dict[ir.Value, ir.Value]
+
+_REMATERIALISED = frozenset({"arith.constant", "tensor.empty"})
+
+
+def is_rematerialised(op: ir.Operation) -> bool:
+    """Whether `op` only names a value (a constant, an uninitialised tensor, a filled one): such operations are
+    cloned to their users instead of crossing a function boundary."""
+    if op.name in _REMATERIALISED:
+        return True
+    return op.name == "linalg.fill" and all(
+        isinstance(value.owner, ir.Operation | ir.OpView) and is_rematerialised(value.owner.operation)
+        for value in op.operands
+    )
+
+
+def outer_values(op: ir.Operation) -> list[ir.Value]:
+    """Values that `op` or an operation nested in it reads and that are defined outside of it, in order."""
+    inside = {result for inner in walk(op) for result in inner.results}
+    inside |= {argument for inner in (op, *walk(op)) for region in inner.regions for block in region.blocks
+               for argument in block.arguments}  # fmt: skip
+    seen: dict[ir.Value, None] = {}
+    for inner in (op, *walk(op)):
+        for operand in inner.operands:
+            if operand not in inside:
+                seen.setdefault(operand)
+    return list(seen)
+
+
+def producer(value: ir.Value) -> ir.Operation | None:
+    """The operation that defines `value`, None for a block argument."""
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+def clone_with(op: ir.Operation, values: ValueMap) -> ir.Operation:
+    """Clones `op` at the current insertion point with operands replaced by `values`; rematerialised operands
+    that `values` does not hold are cloned first. Results are added to `values`."""
+    for operand in outer_values(op):
+        source = producer(operand)
+        if operand not in values and source is not None and is_rematerialised(source):
+            clone_with(source, values)
+        if operand not in values:
+            raise InternalError(f"{op.location}: '{op.name}' reads a value that was left behind")
+    clone: ir.Operation = op.clone().operation
+    for inner in (clone, *walk(clone)):
+        for index, operand in enumerate(inner.operands):
+            if operand in values:
+                inner.operands[index] = values[operand]
+    for old, new in zip(op.results, clone.results, strict=True):
+        values[old] = new
+    return clone
+
+
+def clone_all(ops: Iterable[ir.Operation], values: ValueMap) -> None:
+    """`clone_with` for each of `ops` in order, skipping rematerialised ones (they follow their users)."""
+    for op in ops:
+        if not is_rematerialised(op):
+            clone_with(op, values)
+
+
+def module_path(location: ir.Location) -> str:
+    """The model's module path in a location ("" when it has none), looking through call sites and fusions."""
+    if isinstance(location, ir.NameLoc):
+        return str(location.name_str)
+    if isinstance(location, ir.CallSiteLoc):
+        return module_path(location.callee)
+    if isinstance(location, ir.FusedLoc):
+        return next((path for path in map(module_path, location.locations) if path), "")
+    return ""
+
+
+def functions(module: ir.Module) -> Iterator[ir.OpView]:
+    """The module's functions in order."""
+    for op in list(module.body.operations):
+        if op.operation.name == "func.func":
+            yield op

@@ -1,0 +1,71 @@
+"""lower-torch: the torch dialect becomes linalg on tensors, by torch-mlir's own passes.
+
+What: torch-mlir's published lowering, spelled out, with two differences. Its last verification is left out,
+because it rejects every foreign dialect, `kv` among them. Common subexpression elimination is left out, because
+it would merge what two layers compute alike and blur the boundary between them.
+
+Checks that a token is inside the vocabulary become a check at entry (the program's `vocab_size`), so the
+assertions inside loops are dropped here.
+
+When it does not apply: an operator without a lowering is refused by name, with its source line.
+
+Preserves: locations (module path and source line), argument attributes, function names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+from torch_mlir.passmanager import PassManager
+
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.levels import walk
+from sscc.passes.base import Pass, run_upstream
+
+_CANONICALIZE = "func.func(canonicalize)"
+_TO_BACKEND_CONTRACT = "builtin.module(torchdynamo-export-to-torch-backend-pipeline)"
+_TO_LINALG = (
+    "builtin.module("
+    "func.func(torch-restructure-non-constant-axes),"
+    "func.func(convert-torch-to-tmtensor),"
+    f"{_CANONICALIZE},"
+    "func.func(convert-torch-to-linalg),"
+    f"{_CANONICALIZE},"
+    "func.func(convert-torch-to-scf),"
+    "func.func(convert-torch-to-arith),"
+    "func.func(convert-torch-to-tensor),"
+    f"{_CANONICALIZE},"
+    "func.func(resolve-shaped-type-result-dims),"
+    "torch-func-backend-type-conversion,"
+    f"{_CANONICALIZE},"
+    "func.func(torch-finalizing-backend-type-conversion)"
+    ")"
+)
+
+
+@dataclass(frozen=True)
+class LowerTorch(Pass):
+    name: ClassVar[str] = "lower-torch"
+    level: ClassVar[str] = "graph"
+
+    def run(self, module: ir.Module) -> None:
+        run_upstream(module, _TO_BACKEND_CONTRACT, "torch-mlir's simplification")
+        try:
+            PassManager.parse(_TO_LINALG).run(module.operation)
+        except ir.MLIRError as error:
+            raise UnsupportedError(_unlowered(error)) from None
+        for op in list(walk(module)):
+            if op.name == "cf.assert":
+                op.erase()
+        run_upstream(module, f"builtin.module({_CANONICALIZE})", "canonicalize")
+
+
+def _unlowered(error: ir.MLIRError) -> str:
+    for diagnostic in error.error_diagnostics:
+        match = re.search(r"operation '([^']+)'", diagnostic.message)
+        if match:
+            return f"{diagnostic.location}: the operator {match.group(1)} cannot be lowered to linalg"
+    return f"the model cannot be lowered to linalg: {error}"

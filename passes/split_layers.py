@@ -1,0 +1,229 @@
+"""split-layers: each captured entry becomes one function per decoder layer, an embedding and a head.
+
+What: operations carry the module path they came from. The attention operators tell which part of a path names
+the layer; an operation belongs to the layer that its path names, to the embedding when it depends on no layer,
+and to the head when it follows the last one. Each group becomes a function.
+
+Why: kernels are layers. A layer that consumes exactly the hidden state, tables of positions (rotary), its
+weights and its own K/V can run layer-major over the chunks of a prompt, and N equal layers can become one
+looped kernel.
+
+Before::
+
+    func.func @decode(%embed {sscc.weight}, %w0 {sscc.weight}, .., %ids, %positions) -> %logits
+
+After::
+
+    func.func private @decode.embed(%ids, %positions, %embed) -> (%hidden, %cos, %sin)
+    func.func private @decode.layer.0(%hidden, %cos, %sin, %w0, ..) -> %hidden
+    func.func private @decode.head(%hidden, %w) -> %logits
+
+When it does not apply: a layer that reads a value of a layer other than the one before it, or token-dependent
+values besides the hidden state, is refused with the source line of the reader.
+
+Preserves: every operation and its location; constants are cloned to their users.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import func
+
+from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, module_path, outer_values, producer
+from sscc.passes.base import Pass
+
+EMBED = -1
+ATTENTION = "kv.self_attention"
+
+
+@dataclass(frozen=True)
+class SplitLayers(Pass):
+    name: ClassVar[str] = "split-layers"
+    level: ClassVar[str] = "graph"
+
+    def run(self, module: ir.Module) -> None:
+        for function in list(functions(module)):
+            _Splitter(module, function).split()
+            function.operation.erase()
+
+
+class _Splitter:
+    """Splits one captured function. Stages are numbered -1 (embedding), 0 .. L-1 (layers), L (head)."""
+
+    def __init__(self, module: ir.Module, function: Any) -> None:
+        self.module = module
+        self.entry = function.name.value
+        self.arguments = dict(zip(function.arguments, arguments_of(function), strict=True))
+        *body, self.terminator = [op.operation for op in function.entry_block.operations]
+        self.ops = [op for op in body if not is_rematerialised(op)]
+        self.prefixes = _layer_prefixes([op for op in self.ops if op.name == ATTENTION])
+        self.layers = len(self.prefixes)
+        self.stage: dict[ir.Operation, int] = {}
+        self.of_token: set[ir.Value] = {v for v, a in self.arguments.items() if (a.role, a.name) == ("input", "ids")}
+        self._assign()
+
+    def _assign(self) -> None:
+        for op in self.ops:
+            operands = outer_values(op)
+            after = max((self._stage_of(value) for value in operands), default=EMBED)
+            stage = self._named_layer(op)
+            if stage is None:
+                stage = after if after < self.layers - 1 else self.layers
+            if stage < after:
+                raise UnsupportedError(f"{op.location}: layer {stage} reads a value that layer {after} makes")
+            self.stage[op] = stage
+            if any(value in self.of_token for value in operands):
+                self.of_token.update(op.results)
+        self._sink_to_head()
+
+    def _sink_to_head(self) -> None:
+        """Moves what only the head reads (index arithmetic on the last position) out of the embedding."""
+        head_only: set[ir.Value] = set()
+        read_elsewhere: set[ir.Value] = set()
+        for op in reversed(self.ops):
+            results = set(op.results)
+            if self.stage[op] == EMBED and results & head_only and not results & read_elsewhere:
+                self.stage[op] = self.layers
+            (head_only if self.stage[op] == self.layers else read_elsewhere).update(outer_values(op))
+
+    def _named_layer(self, op: ir.Operation) -> int | None:
+        path = module_path(op.location)
+        for layer, prefix in enumerate(self.prefixes):
+            if path == prefix or path.startswith(prefix + "."):
+                return layer
+        return None
+
+    def _stage_of(self, value: ir.Value) -> int:
+        op = producer(value)
+        return EMBED if op is None or is_rematerialised(op) else self.stage[op]
+
+    def split(self) -> None:
+        groups: dict[int, list[ir.Operation]] = {stage: [] for stage in range(EMBED, self.layers + 1)}
+        for op in self.ops:
+            groups[self.stage[op]].append(op)
+        hidden = [self._hidden_into(stage, groups[stage]) for stage in range(self.layers + 1)]
+        tables = self._tables(groups)
+        self._build("embed", groups[EMBED], [], [hidden[0], *tables])
+        for layer in range(self.layers):
+            self._build(f"layer.{layer}", groups[layer], [hidden[layer], *tables], [hidden[layer + 1]], layer)
+        self._build("head", groups[self.layers], [hidden[self.layers]], list(self.terminator.operands))
+
+    def _crossing(self, ops: list[ir.Operation], stage: int) -> dict[ir.Value, ir.Operation]:
+        """Values that `ops` read from earlier stages, weights left out, with their first reader."""
+        found: dict[ir.Value, ir.Operation] = {}
+        for op in ops:
+            for value in outer_values(op):
+                source = producer(value)
+                if source is None and self.arguments[value].role in ("weight", "constant"):
+                    continue
+                if (source is None or not is_rematerialised(source)) and self._stage_of(value) != stage:
+                    found.setdefault(value, op)
+        if stage == self.layers:
+            for value in self.terminator.operands:
+                if self._stage_of(value) != stage:
+                    found.setdefault(value, self.terminator)
+        return found
+
+    def _hidden_into(self, stage: int, ops: list[ir.Operation]) -> ir.Value:
+        hidden: dict[ir.Value, ir.Operation] = {}
+        for value, reader in self._crossing(ops, stage).items():
+            made = self._stage_of(value)
+            if made == EMBED and value not in self.of_token:
+                continue
+            if made != stage - 1:
+                origin = "the embedding" if made == EMBED else f"layer {made}"
+                raise UnsupportedError(
+                    f"{reader.location}: {self._stage_name(stage)} reads a value of {origin}; "
+                    "it may read only the hidden state of the stage before it"
+                )
+            hidden[value] = reader
+        if len(hidden) != 1:
+            at = next(iter(hidden.values()), self.terminator).location
+            raise UnsupportedError(
+                f"{at}: {self._stage_name(stage)} reads {len(hidden)} token-dependent values of the stage before it "
+                "besides its weights and K/V, expected exactly the hidden state"
+            )
+        return next(iter(hidden))
+
+    def _stage_name(self, stage: int) -> str:
+        return "the head" if stage == self.layers else f"layer {stage}"
+
+    def _tables(self, groups: dict[int, list[ir.Operation]]) -> list[ir.Value]:
+        """Values of positions only (rotary tables) that layers read, in program order."""
+        found: dict[ir.Value, ir.Operation] = {}
+        for layer in range(self.layers):
+            for value, reader in self._crossing(groups[layer], layer).items():
+                if self._stage_of(value) == EMBED and value not in self.of_token:
+                    found.setdefault(value, reader)
+        order = {value: index for index, value in enumerate(self.arguments)}
+        for op in groups[EMBED]:
+            order.update({result: len(order) for result in op.results})
+        return sorted(found, key=lambda value: order[value])
+
+    def _build(
+        self,
+        suffix: str,
+        ops: list[ir.Operation],
+        reads: list[ir.Value],
+        writes: list[ir.Value],
+        layer: int | None = None,
+    ) -> None:
+        arguments = [Argument("input", name, value.type) for name, value in zip(_names(reads), reads, strict=False)]
+        captured = [value for value in self._arguments_read(ops, writes) if value not in reads]
+        location = _location(ops)
+        results = [Argument("output", name, value.type) for name, value in zip(_names(writes), writes, strict=False)]
+        if suffix == "head":
+            results = [Argument("output", "logits", value.type) for value in writes]
+        attributes: dict[str, ir.Attribute] = {"sscc.entry": ir.StringAttr.get(self.entry)}
+        if layer is not None:
+            attributes["sscc.layer"] = i64_attr(layer)
+            location = ir.Location.name(self.prefixes[layer])
+        function = make_function(
+            self.module,
+            f"{self.entry}.{suffix}",
+            [*arguments, *(self.arguments[value] for value in captured)],
+            results,
+            location,
+            attributes,
+        )
+        values: ValueMap = dict(zip([*reads, *captured], function.arguments, strict=True))
+        with ir.InsertionPoint(function.entry_block), location:
+            clone_all(ops, values)
+            func.ReturnOp([values[value] for value in writes])
+
+    def _arguments_read(self, ops: list[ir.Operation], writes: list[ir.Value]) -> list[ir.Value]:
+        read = {value for op in ops for value in outer_values(op)} | set(writes)
+        return [value for value in self.arguments if value in read]
+
+
+def _names(values: list[ir.Value]) -> list[str]:
+    return ["hidden", *(f"table.{index}" for index in range(len(values) - 1))]
+
+
+def _location(ops: list[ir.Operation]) -> ir.Location:
+    return ops[0].location if ops else ir.Location.unknown()
+
+
+def _layer_prefixes(attentions: list[ir.Operation]) -> list[str]:
+    """The module path of each layer, from the paths of its attention operator.
+
+    With several layers it ends at the component in which the first two paths differ; with one, at the last
+    numeric component.
+    """
+    paths = [module_path(op.location).split(".") for op in attentions]
+    for op, path in zip(attentions, paths, strict=True):
+        if not any(part.isdigit() for part in path):
+            raise UnsupportedError(
+                f"{op.location}: this attention operator is not inside a numbered module (such as layers.0), so the "
+                "layers cannot be told apart; put the decoder layers into a torch.nn.ModuleList"
+            )
+    if len(paths) == 1:
+        depth = max(index for index, part in enumerate(paths[0]) if part.isdigit())
+    else:
+        depth = next(i for i, (a, b) in enumerate(zip(paths[0], paths[1], strict=False)) if a != b)
+    return [".".join(path[: depth + 1]) for path in paths]

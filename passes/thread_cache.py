@@ -1,0 +1,240 @@
+"""thread-cache: attention over the captured tokens becomes attention over a compressed KV cache.
+
+What: in a decode layer, `kv.self_attention` becomes row, update, validity and attention over cached rows; in a
+prefill layer it becomes an append to the layer's prompt scratch, full causal attention over it, and the
+collection of observation queries. For every layer a `compress` function is added: SnapKV scores, pooling,
+top-K, gathers of K and V, ring build and assembly, written into a slot of the decode cache. Nothing is fused:
+the algorithm stands as a person would write it.
+
+Before::
+
+    %o = "kv.self_attention"(%q, %k, %v) {layer = 0 : i64, scale = 0.25 : f64}
+
+After, in a decode layer::
+
+    %row = "kv.row"(%position)
+    %k_cache1 = "kv.update"(%k_cache, %k, %row, %active)
+    %v_cache1 = "kv.update"(%v_cache, %v, %row, %active)
+    %valid = "kv.validity"(%position, %valid_topk, %active)
+    %o = "kv.cached_attention"(%q, %k_cache1, %v_cache1, %valid) {scale = 0.25 : f64}
+
+When it does not apply: a layer with other than one attention operator, and layers whose K/V differ in shape
+(the cache is one stacked tensor), are refused.
+
+Preserves: every other operation, locations, the order of arguments (new ones are appended).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import func, tensor
+
+from sscc.ir.builders import (
+    Argument,
+    arguments_of,
+    extract_slice,
+    insert_slice,
+    make_function,
+    results_of,
+    tensor_type,
+)
+from sscc.ir.dialects import kv
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import ProgramFacts, get_facts
+from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
+from sscc.passes.base import Pass
+
+LAYER = "sscc.layer"
+
+
+@dataclass(frozen=True)
+class ThreadCache(Pass):
+    name: ClassVar[str] = "thread-cache"
+    level: ClassVar[str] = "graph"
+
+    def run(self, module: ir.Module) -> None:
+        facts, geometry = get_facts(module)
+        layers = [function for function in functions(module) if LAYER in function.attributes]
+        _check_uniform([_attention_of(function) for function in layers])
+        for function in layers:
+            threader = _Threader(module, function, facts, geometry)
+            threader.rewrite()
+        for function in layers:
+            function.operation.erase()
+
+
+def _attention_of(function: Any) -> ir.Operation:
+    found = [op.operation for op in function.entry_block.operations if op.operation.name == "kv.self_attention"]
+    if len(found) != 1:
+        raise UnsupportedError(f"{function.location}: {function.name.value} has {len(found)} attention operators")
+    return found[0]
+
+
+def _check_uniform(attentions: list[ir.Operation]) -> None:
+    first: dict[int, ir.Operation] = {}
+    for op in attentions:
+        shape = tuple(tuple(op.operands[i].type.shape[axis] for axis in (1, 3)) for i in (1, 2))
+        reference = first.setdefault(0, op)
+        wanted = tuple(tuple(reference.operands[i].type.shape[axis] for axis in (1, 3)) for i in (1, 2))
+        if shape != wanted:
+            raise UnsupportedError(
+                f"{op.location}: K and V have (heads, head dim) {shape}, another layer has {wanted}; one stacked "
+                "cache needs the same in every layer"
+            )
+
+
+class _Threader:
+    """Rewrites one layer function and, for prefill, adds its `compress` function."""
+
+    def __init__(self, module: ir.Module, function: Any, facts: ProgramFacts, geometry: Geometry) -> None:
+        self.module, self.function, self.facts, self.geometry = module, function, facts, geometry
+        self.attention = _attention_of(function)
+        self.layer = function.attributes[LAYER].value
+        self.entry = function.attributes["sscc.entry"].value
+        query, key, value, _ = (v.type for v in [*self.attention.operands, self.attention.results[0]])
+        self.element = key.element_type
+        self.heads, self.dim = query.shape[1], query.shape[3]
+        self.kv_heads, self.value_dim = key.shape[1], value.shape[3]
+        self.scale = self.attention.attributes["scale"]
+
+    def rewrite(self) -> None:
+        if self.entry == "decode":
+            self._rebuild(self._decode_states(), self._decode_inputs(), self._decode_attention)
+        else:
+            self._rebuild(self._scratch(), self._chunk_inputs(), self._prefill_attention)
+            self._compress()
+
+    # ------------------------------------------------------------------------------------------ arguments
+
+    def _state(self, name: str, shape: list[int]) -> Argument:
+        return Argument("state", name, tensor_type(shape, self.element))
+
+    def _decode_states(self) -> list[Argument]:
+        b, h, r = self.facts.batch, self.kv_heads, self.geometry.budget
+        return [self._state("k_cache", [b, h, r, self.dim]), self._state("v_cache", [b, h, r, self.value_dim])]
+
+    def _decode_inputs(self) -> list[Argument]:
+        slots = tensor_type([self.facts.batch], ir.IntegerType.get_signless(64))
+        flags = tensor_type([self.facts.batch], ir.IntegerType.get_signless(1))
+        return [
+            Argument("input", "position", slots),
+            Argument("input", "valid_topk", slots),
+            Argument("input", "active", flags),
+        ]
+
+    def _scratch(self) -> list[Argument]:
+        rows = self.facts.scratch_rows(self.geometry)
+        return [
+            self._state("k_scratch", [1, self.kv_heads, rows, self.dim]),
+            self._state("v_scratch", [1, self.kv_heads, rows, self.value_dim]),
+            self._state("observed", [1, self.heads, self.geometry.obs, self.dim]),
+        ]
+
+    def _chunk_inputs(self) -> list[Argument]:
+        index = ir.IndexType.get()
+        return [Argument("input", "start", index), Argument("input", "length", index)]
+
+    # ---------------------------------------------------------------------------------------- the rewrite
+
+    def _rebuild(
+        self,
+        states: list[Argument],
+        inputs: list[Argument],
+        attend: Callable[[list[ir.Value], list[ir.Value]], tuple[ir.Value, list[ir.Value]]],
+    ) -> None:
+        old = self.function
+        attributes = {key: old.attributes[key] for key in (LAYER, "sscc.entry")}
+        name = old.name.value
+        old.attributes["sym_name"] = ir.StringAttr.get(name + ".captured")
+        arguments = [*arguments_of(old), *states, *inputs]
+        new = make_function(self.module, name, arguments, [*results_of(old), *states], old.location, attributes)
+        values: ValueMap = dict(zip(old.arguments, new.arguments, strict=False))
+        added = list(new.arguments)[len(old.arguments) :]
+        outputs: list[ir.Value] = []
+        *body, terminator = [op.operation for op in old.entry_block.operations]
+        with ir.InsertionPoint(new.entry_block):
+            for op in body:
+                if op == self.attention:
+                    with op.location:
+                        out, outputs = attend([values[v] for v in op.operands], added)
+                    values[op.results[0]] = out
+                elif not is_rematerialised(op):
+                    clone_with(op, values)
+            with terminator.location:
+                func.ReturnOp([*(values[v] for v in terminator.operands), *outputs])
+
+    def _decode_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
+        query, key, value = qkv
+        k_cache, v_cache, position, valid_topk, active = added
+        row = kv.Row(position, position.type).row
+        k_new = kv.Update(k_cache, key, row, active, k_cache.type).updated
+        v_new = kv.Update(v_cache, value, row, active, v_cache.type).updated
+        flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
+        valid = kv.Validity(position, valid_topk, active, flags).valid
+        out = kv.CachedAttention(query, k_new, v_new, valid, self.scale, self.attention.results[0].type).out
+        return out, [k_new, v_new]
+
+    def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
+        query, key, value = qkv
+        k_scratch, v_scratch, observed, start, length = added
+        k_new = insert_slice(key, k_scratch, [0, 0, start, 0])
+        v_new = insert_slice(value, v_scratch, [0, 0, start, 0])
+        out = kv.CausalAttention(query, k_new, v_new, start, self.scale, self.attention.results[0].type).out
+        seen = kv.Observe(observed, query, start, length, observed.type).updated
+        return out, [k_new, v_new, seen]
+
+    # ----------------------------------------------------------------------------------------- compression
+
+    def _compress(self) -> None:
+        g, index = self.geometry, ir.IndexType.get()
+        selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
+        outputs = list(self._decode_states())
+        if g.topk:
+            outputs.append(Argument("state", "selected", selected_type))
+        arguments = [
+            *self._scratch(),
+            *self._decode_states(),
+            Argument("input", "slot", index),
+            Argument("input", "length", index),
+        ]
+        location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
+        name = f"prefill.compress.{self.layer}"
+        function = make_function(self.module, name, arguments, outputs, location, {"sscc.entry": _text("prefill")})
+        k_scratch, v_scratch, observed, k_cache, v_cache, slot, length = function.arguments
+        with ir.InsertionPoint(function.entry_block), location:
+            selected = self._select(observed, k_scratch, length, selected_type) if g.topk else None
+            rows = ir.IntegerType.get_signless(64)
+            ring = kv.RingPositions(length, tensor_type([g.recent], rows)).positions
+            caches = [
+                insert_slice(self._assemble(scratch, ring, selected), cache, [slot, 0, 0, 0])
+                for scratch, cache in ((k_scratch, k_cache), (v_scratch, v_cache))
+            ]
+            func.ReturnOp([*caches, *([] if selected is None else [selected])])
+
+    def _select(self, observed: ir.Value, keys: ir.Value, length: ir.Value, type_: ir.Type) -> ir.Value:
+        scores_type = tensor_type([self.kv_heads, keys.type.shape[2]], ir.F32Type.get())
+        scores = kv.ObservationScores(observed, keys, length, self.scale, scores_type).scores
+        pooled = kv.Pool(scores, length, scores_type).pooled
+        selected: ir.Value = kv.Select(pooled, length, type_).selected
+        return selected
+
+    def _assemble(self, scratch: ir.Value, ring: ir.Value, selected: ir.Value | None) -> ir.Value:
+        g = self.geometry
+        _, heads, _, dim = scratch.type.shape
+        parts = [extract_slice(scratch, [0, 0, 0, 0], [1, heads, g.sink, dim])] if g.sink else []
+        parts.append(kv.Gather(scratch, ring, tensor_type([1, heads, g.recent, dim], self.element)).out)
+        if selected is not None:
+            parts.append(kv.Gather(scratch, selected, tensor_type([1, heads, g.topk, dim], self.element)).out)
+        if len(parts) == 1:
+            return parts[0]
+        assembled: ir.Value = tensor.ConcatOp(tensor_type([1, heads, g.budget, dim], self.element), 2, parts).result
+        return assembled
+
+
+def _text(value: str) -> ir.StringAttr:
+    return ir.StringAttr.get(value)

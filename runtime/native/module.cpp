@@ -1,0 +1,26 @@
+// The Python face of the native runtime: sscc.runtime._native (types and documentation in runtime/_native.pyi).
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bandwidth.hpp"
+#include "machine.hpp"
+
+namespace nb = nanobind;
+
+NB_MODULE(_native, m) {
+    m.def("architecture", &sscc::architecture);
+    m.def("cpu_features", &sscc::cpu_features);
+    m.def("affinity_threads", &sscc::affinity_threads);
+    m.def("cpu_quota", &sscc::cpu_quota);
+    m.def("usable_threads", &sscc::usable_threads);
+    m.def("cache_sizes", &sscc::cache_sizes);
+    m.def("page_size", &sscc::page_size);
+    m.def("total_memory", &sscc::total_memory);
+    m.def("memory_limit", &sscc::memory_limit);
+    m.def("read_bandwidth", &sscc::read_bandwidth, nb::arg("threads"), nb::arg("nbytes"), nb::arg("repeats") = 3,
+          nb::call_guard<nb::gil_scoped_release>());
+    m.attr("compiler") = SSCC_COMPILER;
+}

@@ -1,0 +1,73 @@
+"""Affine access maps as strided torch views: element ``map(point)`` of a parameter at every point.
+
+An affine map composed with a strided view is again strided, so every access is one `as_strided`: dimension d
+of the iteration space gets the stride sum_r map[r][d] * stride[r]. Dimensions that a map does not use get size
+1 and broadcast. Maps that walk backwards (negative coefficients) have no torch view and are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sscc.runtime.reference.interface import Interface
+from sscc.runtime.schedule import Access
+
+
+class AccessMap:
+    """A checked access map over an iteration space of sizes `dims`.
+
+    Raises InputError where the map does not fit the parameter, leaves its bounds or walks backwards.
+    """
+
+    def __init__(self, access: Access, dims: tuple[int, ...], kernel: Interface) -> None:
+        self.param = kernel.param(access.param)
+        self._dims = dims
+        shape = self.param.shape
+        if len(access.map) != len(shape) or any(len(row) != len(dims) + 1 for row in access.map):
+            kernel.refuse(
+                f"an access map of {self.param.name!r} must have {len(shape)} rows of {len(dims) + 1} numbers, "
+                f"it is {access.map}"
+            )
+        if any(size < 1 for size in dims):
+            kernel.refuse(f"an iteration space has dimensions {list(dims)}, each must be at least 1")
+        # A dimension of size 1 contributes nothing, whatever its coefficient.
+        self._rows = [[c if n > 1 else 0 for c, n in zip(row, dims, strict=False)] for row in access.map]
+        self._constants = [row[-1] for row in access.map]
+        self._check_bounds(kernel)
+
+    def _check_bounds(self, kernel: Interface) -> None:
+        for axis, (row, constant, size) in enumerate(zip(self._rows, self._constants, self.param.shape, strict=True)):
+            if any(coefficient < 0 for coefficient in row):
+                kernel.refuse(f"an access map of {self.param.name!r} walks backwards along axis {axis}: {row}")
+            highest = constant + sum(c * (n - 1) for c, n in zip(row, self._dims, strict=True))
+            if constant < 0 or highest >= size:
+                kernel.refuse(
+                    f"an access map reaches {constant} .. {highest} of axis {axis} of {self.param.name!r}, "
+                    f"whose size is {size}"
+                )
+
+    def uses(self, dim: int) -> bool:
+        return any(row[dim] for row in self._rows)
+
+    def injective(self, dims: Sequence[int]) -> bool:
+        """Whether no two points that differ in `dims` touch the same element of a dense parameter."""
+        step, reach = 1, 0
+        dense = [0] * len(self.param.shape)
+        for axis in reversed(range(len(dense))):
+            dense[axis], step = step, step * self.param.shape[axis]
+        pairs = [(sum(r[d] * s for r, s in zip(self._rows, dense, strict=True)), self._dims[d]) for d in dims]
+        for stride, size in sorted(pair for pair in pairs if pair[1] > 1):
+            if stride <= reach:
+                return False
+            reach += stride * (size - 1)
+        return True
+
+    def view(self, tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+        """The elements that the iteration dimensions `dims`, in this order, touch; size 1 where unused."""
+        strides = tensor.stride()
+        offset = tensor.storage_offset() + sum(c * s for c, s in zip(self._constants, strides, strict=True))
+        step = [sum(row[d] * s for row, s in zip(self._rows, strides, strict=True)) for d in dims]
+        sizes = [self._dims[d] if self.uses(d) else 1 for d in dims]
+        return tensor.as_strided(sizes, step, offset)

@@ -1,0 +1,52 @@
+"""Which torch dtype stands for which dtype of the schedule, in the native and in the double precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sscc.ir.errors import UsageError
+
+PRECISIONS = ("f32", "f64")
+FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
+INTEGERS = {"i8": torch.int8, "i32": torch.int32, "i64": torch.int64, "index": torch.int64}
+BOOLEAN = "i1"
+_LARGEST_GROWTH = 4  # bf16 (2 bytes) becomes f64 (8 bytes)
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """`precision` "f32": every dtype is itself. "f64": every floating dtype is stored and computed as float64.
+
+    Raises UsageError for another precision.
+    """
+
+    precision: str = "f32"
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise UsageError(f"precision is {self.precision!r}, the reference interpreter has {', '.join(PRECISIONS)}")
+
+    @property
+    def accumulate(self) -> torch.dtype:
+        """The dtype of sums, softmax and products."""
+        return torch.float64 if self.precision == "f64" else torch.float32
+
+    @property
+    def address_scale(self) -> int:
+        """Factor on arena addresses that keeps disjoint tensors disjoint after their elements grew."""
+        return _LARGEST_GROWTH if self.precision == "f64" else 1
+
+    def dtype(self, name: str) -> torch.dtype | None:
+        """The torch dtype that holds values of schedule dtype `name`; None if there is no such dtype."""
+        if name in FLOATS:
+            return torch.float64 if self.precision == "f64" else FLOATS[name]
+        return torch.bool if name == BOOLEAN else INTEGERS.get(name)
+
+    def require(self, name: str) -> torch.dtype:
+        """Like `dtype`, for names that the schedule's own types already restrict."""
+        dtype = self.dtype(name)
+        if dtype is None:
+            raise UsageError(f"dtype {name!r} is not one of {[*FLOATS, *INTEGERS, BOOLEAN]}")
+        return dtype

@@ -1,0 +1,177 @@
+"""The scalar operations of vector programs: MLIR's arith and math dialects, each as one torch function.
+
+Semantics are MLIR's: integer division truncates unless named otherwise, ordered float comparisons are false
+and unordered ones true on NaN, maximumf gives NaN for NaN while maxnumf ignores it, i1 is -1 when signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Function = Callable[..., Tensor]
+
+_SIGN_BIT = {torch.int64: -(2**63), torch.int32: -(2**31), torch.int8: -(2**7)}
+
+
+def _round_half_away(x: Tensor) -> Tensor:
+    whole = torch.trunc(x)
+    return whole + torch.sign(x) * ((x - whole).abs() >= 0.5).to(x.dtype)
+
+
+def _ceil_divide(a: Tensor, b: Tensor) -> Tensor:
+    return torch.div(a.neg(), b, rounding_mode="floor").neg()
+
+
+def _signed(x: Tensor) -> Tensor:
+    return x.to(torch.int8).neg() if x.dtype is torch.bool else x
+
+
+def _unsigned(x: Tensor) -> Tensor:
+    """Maps integers so that signed comparison of the results is unsigned comparison of the arguments."""
+    return x if x.dtype is torch.bool else torch.bitwise_xor(x, _SIGN_BIT[x.dtype])
+
+
+FLOAT: dict[str, Function] = {
+    "addf": torch.add,
+    "subf": torch.sub,
+    "mulf": torch.mul,
+    "divf": torch.div,
+    "remf": torch.fmod,
+    "negf": torch.neg,
+    "maximumf": torch.maximum,
+    "minimumf": torch.minimum,
+    "maxnumf": torch.fmax,
+    "minnumf": torch.fmin,
+    "absf": torch.abs,
+    "exp": torch.exp,
+    "exp2": torch.exp2,
+    "expm1": torch.expm1,
+    "log": torch.log,
+    "log2": torch.log2,
+    "log10": torch.log10,
+    "log1p": torch.log1p,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "tanh": torch.tanh,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "tan": torch.tan,
+    "atan": torch.atan,
+    "atan2": torch.atan2,
+    "sinh": torch.sinh,
+    "cosh": torch.cosh,
+    "erf": torch.erf,
+    "erfc": torch.erfc,
+    "powf": torch.pow,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "round": _round_half_away,
+    "roundeven": torch.round,
+    "trunc": torch.trunc,
+    "copysign": torch.copysign,
+    "fma": lambda a, b, c: a * b + c,
+}
+"""Every argument and the result have one floating dtype."""
+
+INTEGER: dict[str, Function] = {
+    "addi": torch.add,
+    "subi": torch.sub,
+    "muli": torch.mul,
+    "divsi": partial(torch.div, rounding_mode="trunc"),
+    "floordivsi": partial(torch.div, rounding_mode="floor"),
+    "ceildivsi": _ceil_divide,
+    "remsi": torch.fmod,
+    "maxsi": torch.maximum,
+    "minsi": torch.minimum,
+    "absi": torch.abs,
+    "shli": torch.bitwise_left_shift,
+    "shrsi": torch.bitwise_right_shift,
+}
+"""Every argument and the result have one integer dtype wider than i1."""
+
+BITWISE: dict[str, Function] = {"andi": torch.bitwise_and, "ori": torch.bitwise_or, "xori": torch.bitwise_xor}
+"""Like INTEGER, and for i1 too."""
+
+COMPARE_FLOAT: dict[str, Function] = {
+    "cmpf_oeq": torch.eq,
+    "cmpf_ogt": torch.gt,
+    "cmpf_oge": torch.ge,
+    "cmpf_olt": torch.lt,
+    "cmpf_ole": torch.le,
+    "cmpf_one": lambda a, b: (a < b) | (a > b),
+    "cmpf_ord": lambda a, b: (a == a) & (b == b),
+    "cmpf_ueq": lambda a, b: ~((a < b) | (a > b)),
+    "cmpf_ugt": lambda a, b: ~(a <= b),
+    "cmpf_uge": lambda a, b: ~(a < b),
+    "cmpf_ult": lambda a, b: ~(a >= b),
+    "cmpf_ule": lambda a, b: ~(a > b),
+    "cmpf_une": torch.ne,
+    "cmpf_uno": lambda a, b: (a != a) | (b != b),
+    "cmpf_false": lambda a, b: torch.zeros_like(a == b),
+    "cmpf_true": lambda a, b: torch.ones_like(a == b),
+}
+"""Two arguments of one floating dtype give i1."""
+
+COMPARE_INTEGER: dict[str, Function] = {
+    "cmpi_eq": torch.eq,
+    "cmpi_ne": torch.ne,
+    "cmpi_slt": lambda a, b: _signed(a) < _signed(b),
+    "cmpi_sle": lambda a, b: _signed(a) <= _signed(b),
+    "cmpi_sgt": lambda a, b: _signed(a) > _signed(b),
+    "cmpi_sge": lambda a, b: _signed(a) >= _signed(b),
+    "cmpi_ult": lambda a, b: _unsigned(a) < _unsigned(b),
+    "cmpi_ule": lambda a, b: _unsigned(a) <= _unsigned(b),
+    "cmpi_ugt": lambda a, b: _unsigned(a) > _unsigned(b),
+    "cmpi_uge": lambda a, b: _unsigned(a) >= _unsigned(b),
+}
+"""Two arguments of one integer dtype, i1 included, give i1."""
+
+
+def _float_to_float(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype)
+
+
+def _signed_to_float(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return _signed(x).to(dtype)
+
+
+def _unsigned_to_float(x: Tensor, dtype: torch.dtype) -> Tensor:
+    if x.dtype is torch.bool:
+        return x.to(dtype)
+    wide = x.to(torch.float64)
+    return torch.where(x < 0, wide + 2.0 * -float(_SIGN_BIT[x.dtype]), wide).to(dtype)
+
+
+def _signed_extend(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype).neg() if x.dtype is torch.bool else x.to(dtype)
+
+
+def _unsigned_extend(x: Tensor, dtype: torch.dtype) -> Tensor:
+    if x.dtype is torch.bool:
+        return x.to(dtype)
+    return torch.bitwise_and(x.to(dtype), 2 * -_SIGN_BIT[x.dtype] - 1) if x.dtype is not dtype else x
+
+
+def _truncate(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.bitwise_and(x, 1).to(dtype) if dtype is torch.bool else x.to(dtype)
+
+
+CONVERT: dict[str, tuple[str, str, Callable[[Tensor, Any], Tensor]]] = {
+    "truncf": ("float", "float", _float_to_float),
+    "extf": ("float", "float", _float_to_float),
+    "sitofp": ("integer", "float", _signed_to_float),
+    "uitofp": ("integer", "float", _unsigned_to_float),
+    "fptosi": ("float", "integer", _float_to_float),
+    "fptoui": ("float", "integer", _float_to_float),
+    "extsi": ("integer", "integer", _signed_extend),
+    "extui": ("integer", "integer", _unsigned_extend),
+    "trunci": ("integer", "integer", _truncate),
+    "index_cast": ("integer", "integer", _signed_extend),
+    "index_castui": ("integer", "integer", _unsigned_extend),
+}
+"""Operation -> kind of the argument, kind of the result, function of the argument and the result's torch dtype."""

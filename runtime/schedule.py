@@ -1,0 +1,483 @@
+"""The schedule: the typed program that the compiler emits and the interpreters execute.
+
+A `Program` needs no MLIR to run. It holds
+
+* **tensors**: named regions with a shape, a dtype, a memory tier and an address;
+* **kernels**: isolated programs over their parameters, each a firing order of stages;
+* **entries** (`prefill`, `decode`): straight-line control (loops, branches, scalar arithmetic) around
+  kernel launches, whose arguments are strided views of tensors.
+
+The file form is canonical JSON (`Program.to_json`): keys sorted, no spaces, so that equal programs are
+equal bytes. Unknown fields, kinds or operations are refused at load.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+
+from sscc.ir.errors import InputError
+
+FORMAT_VERSION = 1
+DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i1": 1}
+
+Dtype = Literal["f32", "bf16", "i64", "i1"]
+Role = Literal["weight", "constant", "input", "output", "state", "temporary"]
+Tier = Literal["sram", "hbm", "ddr"]
+ParamAccess = Literal["read", "write", "update"]
+Number = Union[int, float]
+
+
+# ---------------------------------------------------------------------------------------------- tensors
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named region. Roles: `weight` (bytes from a checkpoint, under `source`), `constant` (bytes computed
+    from the model's config, under `source`), `input`/`output` (the caller's, per call), `state` (zero at the
+    start, kept between calls), `temporary` (undefined at the start of a call; addresses may be shared).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+    role: Role
+    tier: Tier
+    address: int
+    source: str = ""
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+# ------------------------------------------------------------------------------- entries: control and views
+
+Operand = Union[int, str]  # an integer literal, or the name of an entry's scalar
+
+
+@dataclass(frozen=True)
+class View:
+    """A strided window of a tensor: element (i0, i1, ..) sits at ``offset + sum(terms) + sum(i * stride)``.
+
+    Offsets and strides count elements. `terms` are (scalar name, coefficient) pairs, the only dynamic part.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    terms: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """``name = op(args)`` on 64-bit integers; comparisons give 0 or 1.
+
+    Operations: add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select.
+    """
+
+    kind: ClassVar[str] = "scalar"
+    name: str
+    op: str
+    args: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of a kernel: a view per tensor parameter, an operand per scalar parameter, both in order."""
+
+    kind: ClassVar[str] = "launch"
+    kernel: str
+    args: tuple[View, ...]
+    scalars: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True)
+class For:
+    """``for index in range(lower, upper): body``."""
+
+    kind: ClassVar[str] = "for"
+    index: str
+    lower: Operand
+    upper: Operand
+    body: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class If:
+    """``if condition != 0: body``."""
+
+    kind: ClassVar[str] = "if"
+    condition: Operand
+    body: tuple[Item, ...]
+
+
+Item = Union[Scalar, Launch, For, If]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a caller can run. Inputs and outputs are tensor names; scalars are 64-bit integers."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scalar_inputs: tuple[str, ...]
+    scalar_outputs: tuple[Operand, ...]
+    body: tuple[Item, ...]
+
+
+# --------------------------------------------------------------------------------------- kernels and stages
+
+
+@dataclass(frozen=True)
+class Param:
+    """A tensor parameter of a kernel, always seen as a strided view of this shape."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+    access: ParamAccess
+
+
+@dataclass(frozen=True)
+class Access:
+    """An affine access map: which element of `param` a point of the iteration space touches.
+
+    `map` has one row per dimension of the parameter: a coefficient per iteration dimension, then a constant.
+    """
+
+    param: str
+    map: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Instr:
+    """One scalar operation of a vector program, named as in MLIR's arith and math dialects.
+
+    `args` name inputs (``in0``..), earlier results, scalar parameters of the kernel, or are literals.
+    Special operations: ``index`` (args: an iteration dimension; gives i64), ``load`` (args: a parameter's
+    name, then one i64 index per dimension), ``const`` (args: a literal). `type` is the result's dtype.
+    """
+
+    name: str
+    op: str
+    args: tuple[Union[int, float, str], ...]
+    type: str
+
+
+@dataclass(frozen=True)
+class Vector:
+    """An element-wise program over `dims`: out = result(body(inputs)) at every point.
+
+    Written once per point; with loads in the body it is a gather.
+    """
+
+    kind: ClassVar[str] = "vector"
+    dims: tuple[int, ...]
+    inputs: tuple[Access, ...]
+    output: Access
+    body: tuple[Instr, ...]
+    result: str
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A vector program whose results are combined over the dimensions in `reduce`, starting from `init`.
+
+    `combine` is addf, mulf, maximumf or minimumf; accumulation is in f32 (or wider).
+    """
+
+    kind: ClassVar[str] = "reduction"
+    dims: tuple[int, ...]
+    reduce: tuple[int, ...]
+    inputs: tuple[Access, ...]
+    output: Access
+    body: tuple[Instr, ...]
+    result: str
+    combine: str
+    init: float
+
+
+@dataclass(frozen=True)
+class Product:
+    """out[..] = sum over `reduce` of a[..] * b[..], accumulated in f32 (or wider), rounded once on writing."""
+
+    kind: ClassVar[str] = "product"
+    dims: tuple[int, ...]
+    reduce: tuple[int, ...]
+    a: Access
+    b: Access
+    output: Access
+
+
+@dataclass(frozen=True)
+class UpdateRows:
+    """cache[b, h, row[b], :] = new[b, h, 0, :] for every slot b with active[b]; other rows keep their bytes.
+
+    Shapes: cache [B, Hkv, R, D] (update), new [B, Hkv, 1, D], row [B] i64, active [B] i1.
+    """
+
+    kind: ClassVar[str] = "update_rows"
+    cache: str
+    new: str
+    row: str
+    active: str
+
+
+@dataclass(frozen=True)
+class CachedAttention:
+    """Attention of one query per slot over the valid rows of its cache; softmax and sums in f32.
+
+    Shapes: query [B, H, 1, D], key [B, Hkv, R, D], value [B, Hkv, R, Dv], valid [B, R] i1, out [B, H, 1, Dv].
+    Query head h reads KV head h // (H // Hkv). A slot without a valid row gives zeros.
+    """
+
+    kind: ClassVar[str] = "cached_attention"
+    query: str
+    key: str
+    value: str
+    valid: str
+    out: str
+    scale: float
+
+
+@dataclass(frozen=True)
+class CausalAttention:
+    """Full causal attention of one prefill chunk: the query at position start + i sees keys 0 .. start + i.
+
+    Shapes: query [1, H, C, D], key [1, Hkv, T, D], value [1, Hkv, T, Dv], out [1, H, C, Dv]; `start` is a
+    scalar parameter. Rows from start + C on are not read. Softmax and sums in f32.
+    """
+
+    kind: ClassVar[str] = "causal_attention"
+    query: str
+    key: str
+    value: str
+    out: str
+    start: str
+    scale: float
+
+
+@dataclass(frozen=True)
+class Observe:
+    """Keeps the last queries of a prompt: observed[0, h, pos - max(n - obs, 0), :] = query[0, h, i, :] for
+    pos = start + i; rows outside 0 .. min(obs, n) - 1 are dropped.
+
+    Shapes: observed [1, H, obs, D] (update), query [1, H, C, D]; `start` and `length` (n) are scalars.
+    """
+
+    kind: ClassVar[str] = "observe"
+    observed: str
+    query: str
+    start: str
+    length: str
+
+
+@dataclass(frozen=True)
+class ObservationScores:
+    """SnapKV scores of every prompt position, per KV head (snapstream definition, docs/algorithm.md):
+    causal softmax of the observation queries over all n keys, summed over queries, averaged over the query
+    heads of a group; zero for t >= n - min(obs, recent).
+
+    Shapes: observed [1, H, obs, D], key [1, Hkv, T, D], scores [Hkv, T] f32 (write).
+    """
+
+    kind: ClassVar[str] = "observation_scores"
+    observed: str
+    key: str
+    scores: str
+    length: str
+    scale: float
+    recent: int
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Pooling of scores along t, stride 1, padding width // 2; "avg" always divides by `width`.
+
+    Shapes: scores [Hkv, T] f32, pooled [Hkv, T] f32 (write). Only t < length need be written.
+    """
+
+    kind: ClassVar[str] = "pool"
+    scores: str
+    pooled: str
+    length: str
+    width: int
+    mode: str
+
+
+@dataclass(frozen=True)
+class Select:
+    """Top-K positions per KV head: candidates [sink, n - recent) by (score descending, position ascending),
+    the first valid_topk = min(max(n - sink - recent, 0), topk) of them, sorted ascending, then -1.
+
+    Shapes: scores [Hkv, T] f32, selected [Hkv, topk] i64 (write).
+    """
+
+    kind: ClassVar[str] = "select"
+    scores: str
+    selected: str
+    length: str
+    sink: int
+    recent: int
+
+
+@dataclass(frozen=True)
+class GatherRows:
+    """out[0, h, j, :] = source[0, h, index[h, j], :], zeros where the index is negative.
+
+    Shapes: source [1, Hkv, T, D], index [Hkv, J] or [J] (the same for all heads) i64, out [1, Hkv, J, D].
+    """
+
+    kind: ClassVar[str] = "gather_rows"
+    source: str
+    index: str
+    out: str
+
+
+Stage = Union[
+    Vector,
+    Reduction,
+    Product,
+    UpdateRows,
+    CachedAttention,
+    CausalAttention,
+    Observe,
+    ObservationScores,
+    Pool,
+    Select,
+    GatherRows,
+]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An isolated program: tensor parameters, scalar parameters (names), stages in firing order."""
+
+    name: str
+    params: tuple[Param, ...]
+    scalars: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    location: str = ""
+
+
+# -------------------------------------------------------------------------------------------------- program
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything an interpreter needs besides the bytes of weights and constants.
+
+    Attributes:
+        arena_bytes: bytes of the region that holds inputs, outputs, states and temporaries (addresses below
+            it); weights and constants follow.
+    """
+
+    tensors: tuple[Tensor, ...]
+    kernels: tuple[Kernel, ...]
+    entries: tuple[Entry, ...]
+    arena_bytes: int
+    version: int = field(default=FORMAT_VERSION)
+
+    def entry(self, name: str) -> Entry:
+        for entry in self.entries:
+            if entry.name == name:
+                return entry
+        raise InputError(f"the schedule has no entry {name!r}, it has {[entry.name for entry in self.entries]}")
+
+    def to_json(self) -> str:
+        return json.dumps(_encode(self), sort_keys=True, separators=(",", ":")) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Program:
+        """Parses and type-checks the file form. Raises InputError naming the first thing that does not fit."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise InputError(f"the schedule is not JSON: {error}") from None
+        if not isinstance(data, dict) or data.get("version") != FORMAT_VERSION:
+            found = data.get("version") if isinstance(data, dict) else None
+            raise InputError(f"the schedule has format version {found}, this sscc reads {FORMAT_VERSION}")
+        program: Program = _decode(data, cls, "program")
+        return program
+
+
+# -------------------------------------------------------------------------------- serialisation of dataclasses
+
+
+def _encode(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        encoded = {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        kind = getattr(value, "kind", None)
+        return encoded if kind is None else {"kind": kind, **encoded}
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    return value
+
+
+def _decode(data: Any, hint: Any, where: str) -> Any:
+    hint = _resolve(hint)
+    origin = get_origin(hint)
+    if origin is Literal:
+        return _expect(data in get_args(hint), data, where, f"one of {get_args(hint)}")
+    if origin is tuple:
+        return _decode_tuple(data, get_args(hint), where)
+    if origin in (Union, types.UnionType):
+        return _decode_union(data, get_args(hint), where)
+    if dataclasses.is_dataclass(hint):
+        return _decode_record(data, typing.cast(type, hint), where)
+    if hint is float and type(data) is int:
+        return float(data)
+    return _expect(type(data) is hint, data, where, hint.__name__)
+
+
+def _resolve(hint: Any) -> Any:
+    if isinstance(hint, typing.ForwardRef):
+        return globals()[hint.__forward_arg__]
+    return globals()[hint] if isinstance(hint, str) else hint
+
+
+def _expect(holds: bool, data: Any, where: str, wanted: str) -> Any:
+    if not holds:
+        raise InputError(f"the schedule is malformed: {where} is {str(data)[:60]!r}, expected {wanted}")
+    return data
+
+
+def _decode_tuple(data: Any, args: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    _expect(isinstance(data, list), data, where, "a list")
+    if len(args) == 2 and args[1] is Ellipsis:
+        return tuple(_decode(item, args[0], f"{where}[{i}]") for i, item in enumerate(data))
+    _expect(len(data) == len(args), data, where, f"{len(args)} items")
+    return tuple(_decode(item, arg, f"{where}[{i}]") for i, (item, arg) in enumerate(zip(data, args, strict=True)))
+
+
+def _decode_union(data: Any, args: tuple[Any, ...], where: str) -> Any:
+    if isinstance(data, dict):
+        for arg in map(_resolve, args):
+            if data.get("kind") == getattr(arg, "kind", None):
+                return _decode_record(data, arg, where)
+    elif type(data) in args:
+        return data
+    return _expect(False, data, where, " or ".join(getattr(_resolve(arg), "__name__", str(arg)) for arg in args))
+
+
+def _decode_record(data: Any, record: type, where: str) -> Any:
+    _expect(isinstance(data, dict), data, where, record.__name__)
+    given = {key: value for key, value in data.items() if key != "kind"}
+    hints = typing.get_type_hints(record)
+    names = {f.name for f in dataclasses.fields(record)}
+    _expect(given.keys() == names, sorted(given.keys() ^ names), where, f"the fields of {record.__name__}")
+    return record(**{name: _decode(value, hints[name], f"{where}.{name}") for name, value in given.items()})
