@@ -41,7 +41,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="sscc", description="Compiles language models for decoding over a compressed KV cache.")
     parser.add_argument("--version", action="version", version=f"sscc {sscc.__version__}")
     common = _Parser(add_help=False)
-    common.add_argument("--traceback", action="store_true", help="show Python's traceback of an error (SSCC_TRACEBACK=1)")
+    common.add_argument(
+        "--traceback", action="store_true", help="show Python's traceback of an error (SSCC_TRACEBACK=1)"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=_sentence(summary), parents=[common])

@@ -137,7 +137,9 @@ class CompileOptions:
             return
         _at_least("--golden-tokens", self.golden_tokens, 1)
         if self.weights == "none":
-            raise UsageError("--save-golden runs the model, which --no-weights leaves without weights: drop one of them")
+            raise UsageError(
+                "--save-golden runs the model, which --no-weights leaves without weights: drop one of them"
+            )
         if self.compile_to != "schedule":
             raise UsageError(f"--save-golden goes into an artifact, and --compile-to {self.compile_to} makes none")
 
@@ -187,7 +189,9 @@ class CompileOptions:
         if self.max_context is None and model_context is None:
             raise UsageError("the model does not say how long a context it takes: give --max-context")
         if self.max_context is not None and model_context is not None and self.max_context > model_context:
-            raise UsageError(f"--max-context {self.max_context} exceeds the {model_context} tokens the model was made for")
+            raise UsageError(
+                f"--max-context {self.max_context} exceeds the {model_context} tokens the model was made for"
+            )
         context = self.max_context or model_context or 1
         return ProgramShape(
             geometry=self._geometry(context),

@@ -14,6 +14,7 @@ equal bytes. Unknown fields, kinds or operations are refused at load.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -406,7 +407,7 @@ class Program:
         """Parses and type-checks the file form. Raises InputError naming the first thing that does not fit."""
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"the schedule is not JSON: {error}") from None
         if not isinstance(data, dict) or data.get("version") != FORMAT_VERSION:
             found = data.get("version") if isinstance(data, dict) else None
@@ -467,17 +468,23 @@ def _decode_tuple(data: Any, args: tuple[Any, ...], where: str) -> tuple[Any, ..
 def _decode_union(data: Any, args: tuple[Any, ...], where: str) -> Any:
     if isinstance(data, dict):
         for arg in map(_resolve, args):
-            if data.get("kind") == getattr(arg, "kind", None):
+            if dataclasses.is_dataclass(arg) and data.get("kind") == getattr(arg, "kind", None):
                 return _decode_record(data, arg, where)
     elif type(data) in args:
         return data
     return _expect(False, data, where, " or ".join(getattr(_resolve(arg), "__name__", str(arg)) for arg in args))
 
 
+@functools.cache
+def _fields(record: type) -> dict[str, Any]:
+    """The type of each field; computed once, because a schedule holds tens of thousands of records."""
+    hints = typing.get_type_hints(record)
+    return {f.name: hints[f.name] for f in dataclasses.fields(record)}
+
+
 def _decode_record(data: Any, record: type, where: str) -> Any:
     _expect(isinstance(data, dict), data, where, record.__name__)
     given = {key: value for key, value in data.items() if key != "kind"}
-    hints = typing.get_type_hints(record)
-    names = {f.name for f in dataclasses.fields(record)}
-    _expect(given.keys() == names, sorted(given.keys() ^ names), where, f"the fields of {record.__name__}")
+    hints = _fields(record)
+    _expect(given.keys() == hints.keys(), sorted(given.keys() ^ hints.keys()), where, f"the fields of {record.__name__}")
     return record(**{name: _decode(value, hints[name], f"{where}.{name}") for name, value in given.items()})

@@ -47,16 +47,19 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._silent = {token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}
         self._tokens: list[int] = []
         self._start = 0  # where the window begins
         self._done = 0  # tokens whose text was given out
         self._given = ""  # the text of the window's tokens that was given out
+        self._in_byte_run = False
 
     def push(self, token: int) -> str:
         """The text that `token` completes, often empty."""
         self._tokens.append(token)
+        self._note_byte_run(token)
         text = decode(self._tokenizer, self._tokens[self._start :])
-        if text.endswith(_REPLACEMENT) or self._in_byte_run(token) or not text.startswith(self._given):
+        if text.endswith(_REPLACEMENT) or self._in_byte_run or not text.startswith(self._given):
             return ""
         piece = text[len(self._given) :]
         if piece:
@@ -72,6 +75,8 @@ class TextStream:
         self._given = ""
         return piece
 
-    def _in_byte_run(self, token: int) -> bool:
+    def _note_byte_run(self, token: int) -> None:
+        """A run of byte tokens goes on over tokens that have no text of their own."""
         spelling = self._tokenizer.id_to_token(token)
-        return spelling is not None and _BYTE_TOKEN.fullmatch(spelling) is not None
+        if spelling is not None and token not in self._silent:
+            self._in_byte_run = _BYTE_TOKEN.fullmatch(spelling) is not None

@@ -55,9 +55,13 @@ def _add_graph_arguments(group: argparse._ArgumentGroup) -> None:
 
 def _add_content_arguments(group: argparse._ArgumentGroup) -> None:
     weights = group.add_mutually_exclusive_group()
-    weights.add_argument("--weights", default="embed", metavar="HOW", help="embed (default), or reference by digest")
-    weights.add_argument("--no-weights", action="store_true", help="from the config alone, for models too large to load")
-    group.add_argument("--save-golden", action="store_true", help="record eager PyTorch's outputs for `sscc run --check`")
+    weights.add_argument("--weights", metavar="HOW", help="embed (default), or reference by digest")
+    weights.add_argument(
+        "--no-weights", action="store_true", help="from the config alone, for models too large to load"
+    )
+    group.add_argument(
+        "--save-golden", action="store_true", help="record eager PyTorch's outputs for `sscc run --check`"
+    )
     group.add_argument("--golden-prompt-file", type=Path, metavar="FILE", help="prompt to record (default: built in)")
     group.add_argument("--golden-tokens", type=int, metavar="N", help=f"to record (default: {DEFAULT_GOLDEN_TOKENS})")
 
@@ -73,7 +77,7 @@ def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
 def options_from(args: argparse.Namespace) -> CompileOptions:
     """The checked options of a parsed command line. Raises UsageError."""
     same = set(CompileOptions.__dataclass_fields__) - {"weights"}
-    weights = "none" if args.no_weights else args.weights
+    weights = "none" if args.no_weights else args.weights or "embed"
     return CompileOptions(weights=weights, **{name: getattr(args, name) for name in same})
 
 

@@ -129,8 +129,8 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
         f"compilers  {', '.join(diagnosis.compilers.values()) or 'none found'}",
         f"linkers    {', '.join(diagnosis.linkers.values()) or 'none found'}",
     ]
-    return lines + [f"problem    {problem}" for problem in diagnosis.problems] + ["all is well"] * (
-        not diagnosis.problems
+    return (
+        lines + [f"problem    {problem}" for problem in diagnosis.problems] + ["all is well"] * (not diagnosis.problems)
     )
 
 

@@ -7,9 +7,7 @@ No hub is ever asked and no code from a file is ever run.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch.export import ExportedProgram
 from transformers import PreTrainedConfig
 
@@ -25,6 +22,7 @@ from sscc.compiler.frontend.model_config import (
     config_bytes,
     config_from_dict,
     config_to_dict,
+    parse_json,
     read_config,
     token_ids,
 )
@@ -36,17 +34,10 @@ from sscc.compiler.frontend.sources import (
     open_folder_weights,
     state_dict,
 )
+from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_tokenizer
 from sscc.ir.errors import InputError, OutputError, SsccError, UnsupportedError, UsageError
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
-)
-SLOW_TOKENIZER_FILES = ("tokenizer.model", "vocab.json", "spiece.model")
 SHOWN = 5  # names listed in one message
 
 
@@ -74,7 +65,7 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> dict[str, bytes]:
-        """File name -> bytes, those of TOKENIZER_FILES that there are. Takes seconds for a `.gguf`."""
+        """File name -> bytes, those of tokenizer_files.TOKENIZER_FILES that there are. Takes seconds for a `.gguf`."""
         return self.load_tokenizer()
 
     @cached_property
@@ -110,7 +101,7 @@ class Checkpoint:
         # The tokenizer of a .gguf takes seconds and never holds this file.
         generation = self.tokenizer.get(name) if self.path.suffix != ".gguf" else None
         if generation is not None:
-            found = token_ids(_json_object(generation, name).get("eos_token_id"), name)
+            found = token_ids(parse_json(generation, name).get("eos_token_id"), name)
             if found:
                 return found
         return token_ids(getattr(self.config, "eos_token_id", None), "config")
@@ -192,7 +183,7 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
                 f"{path} holds no weights: looked for model.safetensors, pytorch_model.bin and their index files"
             )
         _check_weight_dtypes(path, source)
-    return Checkpoint(path, parsed, None, source, lambda: _folder_tokenizer(path))
+    return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(path))
 
 
 def _open_gguf(path: Path, config: Path | None, weights: bool) -> Checkpoint:
@@ -219,7 +210,7 @@ def _open_config(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     _refuse_config(path, config)
     if weights:
         raise UsageError(f"{path} is a config without weights: give the checkpoint, or compile without weights")
-    return Checkpoint(path, read_config(path), None, None, lambda: _folder_tokenizer(path.parent))
+    return Checkpoint(path, read_config(path), None, None, lambda: folder_tokenizer(path.parent))
 
 
 def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
@@ -227,76 +218,34 @@ def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     if not isinstance(values, Mapping):
         raise InputError(f"{path} holds a {type(values).__name__}, it must hold a dict with config and state_dict")
     packed = isinstance(values.get("state_dict"), Mapping)
-    own = values.get("config") if packed else None
-    if own is None and config is None:
+    parsed = _torch_config(path, values.get("config") if packed else None, config)
+    source = DictSource(state_dict(values["state_dict"] if packed else values, str(path))) if weights else None
+    if source is not None:
+        _check_weight_dtypes(path, source)
+    files = packed_tokenizer(path, values.get("tokenizer") if packed else None)
+    if not files and config is not None:
+        return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(config.parent))
+    return Checkpoint(path, parsed, None, source, lambda: files)
+
+
+def _torch_config(path: Path, own: Any, given: Path | None) -> PreTrainedConfig:
+    """The config inside a `.pt`, or else the one that was given."""
+    if own is not None and not isinstance(own, Mapping):
+        raise InputError(f"{path}: config is a {type(own).__name__}, it must be a Hugging Face config as a dict")
+    if own is not None:
+        _refuse_config(path, given)
+        return config_from_dict(own, f"the config in {path}")
+    if given is None:
         raise UsageError(
             f"{path} holds a state dict without its config: give the model's config.json with --config, or save "
             f"{{'config': model.config.to_dict(), 'state_dict': model.state_dict()}}"
         )
-    if own is not None and not isinstance(own, Mapping):
-        raise InputError(f"{path}: config is a {type(own).__name__}, it must be a Hugging Face config as a dict")
-    if own is not None:
-        _refuse_config(path, config)
-        parsed = config_from_dict(own, f"the config in {path}")
-    else:
-        assert config is not None
-        parsed = read_config(config)
-    source = DictSource(state_dict(values["state_dict"] if packed else values, str(path))) if weights else None
-    if source is not None:
-        _check_weight_dtypes(path, source)
-    files = _packed_tokenizer(path, values.get("tokenizer") if packed else None)
-    if not files and config is not None:
-        return Checkpoint(path, parsed, None, source, lambda: _folder_tokenizer(config.parent))
-    return Checkpoint(path, parsed, None, source, lambda: files)
+    return read_config(given)
 
 
 def _refuse_config(path: Path, config: Path | None) -> None:
     if config is not None:
         raise UsageError(f"{path} brings its own config: leave out the other config, {config}")
-
-
-# ----------------------------------------------------------------------------------------------------- tokenizers
-
-
-def _folder_tokenizer(folder: Path) -> dict[str, bytes]:
-    """The tokenizer's files in a Hugging Face folder, tokenizer.json made from older forms where it lacks."""
-    files = {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
-    if "tokenizer.json" in files or not any((folder / name).is_file() for name in SLOW_TOKENIZER_FILES):
-        return files
-    with tempfile.TemporaryDirectory() as saved:
-        try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
-            tokenizer.save_pretrained(saved)
-        except Exception as error:  # a missing sentencepiece, a damaged vocabulary, ...
-            raise InputError(
-                f"{folder} has no tokenizer.json and its older tokenizer cannot be converted "
-                f"({' '.join(str(error).split())[:160]}): save it with transformers' save_pretrained"
-            ) from error
-        return files | _known_files(Path(saved))
-
-
-def _known_files(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
-
-
-def _packed_tokenizer(path: Path, files: Any) -> dict[str, bytes]:
-    if files is None:
-        return {}
-    if not isinstance(files, Mapping) or not all(isinstance(data, (bytes, str)) for data in files.values()):
-        raise InputError(f"{path}: tokenizer must be a dict from file name to bytes")
-    return {name: data.encode() if isinstance(data, str) else data for name, data in files.items()}
-
-
-def _json_object(data: bytes, name: str) -> dict[str, Any]:
-    try:
-        values = json.loads(data)
-    except ValueError as error:
-        raise InputError(f"{name} is not readable JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{name} holds a JSON {type(values).__name__}, it must hold an object")
-    return values
 
 
 # ------------------------------------------------------------------------------------------------------- checking

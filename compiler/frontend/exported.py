@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.pt2_archive._package import load_pt2
 
 from sscc.compiler.frontend import operator  # noqa: F401 - registers sscc::attention, which the program names
 from sscc.ir.errors import InputError, UnsupportedError
@@ -34,11 +35,15 @@ def load_program(path: Path) -> ExportedProgram:
     """
     _refuse_pickles(path)
     try:
+        # torch.export.load would hide the reason of a failure, and then try an older form that it unpickles.
         with _quiet():
-            program = torch.export.load(path)
+            programs = load_pt2(str(path)).exported_programs
     except Exception as error:  # torch raises its own kinds, and SerializeError for operators it does not know
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        reason = " ".join(str(error).split()).split(". This is an internal")[0][:300] or type(error).__name__
         raise InputError(f"{path} cannot be loaded as an exported program: {reason}") from error
+    if "model" not in programs:
+        raise InputError(f"{path} holds no program named model: save one with torch.export.save")
+    program: ExportedProgram = programs["model"]
     _check_inputs(path, program)
     return program
 
@@ -64,7 +69,7 @@ def _check_member(path: Path, archive: zipfile.ZipFile, name: str) -> None:
         config = json.loads(archive.read(name)).get("config", {})
         pickled = [key for key, meta in config.items() if meta.get("use_pickle")]
         if pickled:
-            raise UnsupportedError(f"{path} holds pickled objects ({', '.join(pickled[:3])}): export plain tensors only")
+            raise UnsupportedError(f"{path} pickles {', '.join(pickled[:3])}: export plain tensors only")
     if not name.endswith(".pt") or archive.getinfo(name).file_size == 0:
         return
     try:
@@ -78,7 +83,7 @@ def _check_inputs(path: Path, program: ExportedProgram) -> None:
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     inputs = [values.get(name) for name in names]
     if len(inputs) != 2:
-        raise UnsupportedError(f"{path} takes {len(inputs)} inputs ({', '.join(names)}), it must take 2: {EXPORT_HOWTO}")
+        raise UnsupportedError(f"{path} takes {len(inputs)} inputs ({', '.join(names)}), not 2: {EXPORT_HOWTO}")
     for name, value in zip(names, inputs, strict=True):
         if not isinstance(value, torch.Tensor) or value.dtype != torch.int64 or value.dim() != 2:
             raise UnsupportedError(f"{path}: input {name} must be an int64 tensor [b, s]: {EXPORT_HOWTO}")

@@ -20,9 +20,9 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from transformers import PreTrainedConfig
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
-from transformers.integrations.gguf import is_gguf_arch_supported
 from transformers.integrations.gguf.dequant import GGML_BLOCK
 from transformers.integrations.gguf.reader import GgufHeader, LazyGgufTensor, load_gguf_state_dict, read_gguf_metadata
+from transformers.integrations.gguf.utils import is_gguf_arch_supported
 from transformers.modeling_gguf_pytorch_utils import (
     TENSOR_PROCESSORS,
     TensorProcessor,
@@ -75,7 +75,8 @@ class GgufFile:
                 f"{self.path}: transformers {transformers.__version__} drops the rope scaling of a GGUF file "
                 f"({', '.join(factors) or scaling}): compile the Hugging Face folder instead"
             )
-        known = GGUF_CONFIG_MAPPING.get(architecture, {}).keys() | HARMLESS_KEYS
+        mapping: Any = GGUF_CONFIG_MAPPING
+        known = mapping.get(architecture, {}).keys() | HARMLESS_KEYS
         for key, value in self.metadata.items():
             prefix, _, name = key.partition(".")
             if prefix == architecture and name not in known and value and not name.startswith("rope.scaling."):
@@ -174,7 +175,7 @@ class GgufSource(TensorSource):
         """Feeds the bytes as stored: dequantizing them would only take time."""
         for name, (gguf_name, tensor) in sorted(self._stored.items()):
             digest.update(f"{name} ggml {self._types[gguf_name]} {tensor.shape}\n".encode())
-            digest.update(memoryview(np.ascontiguousarray(tensor.data)))
+            digest.update(np.ascontiguousarray(tensor.data).data)
 
 
 def _dequantized(tensor: LazyGgufTensor, ggml_type: int) -> np.ndarray:

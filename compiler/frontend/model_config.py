@@ -21,13 +21,22 @@ from sscc.ir.errors import InputError, UnsupportedError
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; InputError if it is missing, not JSON or not an object."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not readable JSON: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    return parse_json(data, str(path))
+
+
+def parse_json(data: bytes, origin: str) -> dict[str, Any]:
+    """The JSON object in `data`, which came from `origin`."""
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON
+        raise InputError(f"{origin} is not readable JSON: {error}") from error
     if not isinstance(values, dict):
-        raise InputError(f"{path} holds a JSON {type(values).__name__}, it must hold an object")
+        raise InputError(f"{origin} holds a JSON {type(values).__name__}, it must hold an object")
     return values
 
 
@@ -104,8 +113,8 @@ def _refuse_foreign_forms(config: PreTrainedConfig, origin: str) -> None:
     quantization = getattr(config, "quantization_config", None)
     if not quantization:
         return
-    read = quantization.get if isinstance(quantization, dict) else lambda key: getattr(quantization, key, None)
-    method = read("quant_method") or "unknown method"
+    fields = quantization if isinstance(quantization, dict) else vars(quantization)
+    method = fields.get("quant_method") or "unknown method"
     raise UnsupportedError(
         f"{origin}: the weights are quantized ({method}): dequantize them to f32, f16 or bf16 and remove "
         f"quantization_config"

@@ -10,6 +10,7 @@ import hashlib
 import os
 import pickle
 import re
+import warnings
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -84,7 +85,7 @@ class SafetensorsSource(TensorSource):
 
     def _add(self, path: Path, wanted: Iterable[str] | None) -> None:
         try:
-            handle = safe_open(str(path), framework="pt", device="cpu")
+            handle: Any = safe_open(str(path), framework="pt", device="cpu")
             held = set(handle.keys())
         except (SafetensorError, OSError, ValueError) as error:
             raise InputError(f"{path} is truncated or corrupted: {error}") from error
@@ -124,7 +125,7 @@ class DictSource(TensorSource):
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a CPU tensor, row-major, without a copy where it is contiguous."""
-    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 # -------------------------------------------------------------------------------------------- Hugging Face folders
@@ -186,7 +187,9 @@ def load_weights_only(path: Path) -> Any:
     if not archive and _starts_with(path, b"PK"):
         raise InputError(f"{path} is a truncated or damaged archive")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
+        with warnings.catch_warnings():  # the message we raise says it
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except pickle.UnpicklingError as error:
         raise _unpickling_refused(path, str(error)) from error
     except Exception as error:  # torch raises RuntimeError, EOFError, KeyError, struct.error... for damaged files

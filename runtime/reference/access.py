@@ -8,6 +8,7 @@ of the iteration space gets the stride sum_r map[r][d] * stride[r]. Dimensions t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import mul
 
 import torch
 
@@ -35,6 +36,12 @@ class AccessMap:
         # A dimension of size 1 contributes nothing, whatever its coefficient.
         self._rows = [[c if n > 1 else 0 for c, n in zip(row, dims, strict=False)] for row in access.map]
         self._constants = [row[-1] for row in access.map]
+        self._columns = [
+            [(axis, row[dim]) for axis, row in enumerate(self._rows) if row[dim]] for dim in range(len(dims))
+        ]
+        self._identity = shape == dims and all(
+            column == [(dim, 1)] or dims[dim] == 1 for dim, column in enumerate(self._columns)
+        )
         self._check_bounds(kernel)
 
     def _check_bounds(self, kernel: Interface) -> None:
@@ -49,7 +56,7 @@ class AccessMap:
                 )
 
     def uses(self, dim: int) -> bool:
-        return any(row[dim] for row in self._rows)
+        return bool(self._columns[dim])
 
     def injective(self, dims: Sequence[int]) -> bool:
         """Whether no two points that differ in `dims` touch the same element of a dense parameter."""
@@ -66,8 +73,10 @@ class AccessMap:
 
     def view(self, tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
         """The elements that the iteration dimensions `dims`, in this order, touch; size 1 where unused."""
+        if self._identity and list(dims) == list(range(len(self._dims))):
+            return tensor
         strides = tensor.stride()
-        offset = tensor.storage_offset() + sum(c * s for c, s in zip(self._constants, strides, strict=True))
-        step = [sum(row[d] * s for row, s in zip(self._rows, strides, strict=True)) for d in dims]
-        sizes = [self._dims[d] if self.uses(d) else 1 for d in dims]
+        offset = tensor.storage_offset() + sum(map(mul, self._constants, strides))
+        step = [sum([strides[axis] * factor for axis, factor in self._columns[dim]]) for dim in dims]
+        sizes = [self._dims[dim] if self._columns[dim] else 1 for dim in dims]
         return tensor.as_strided(sizes, step, offset)

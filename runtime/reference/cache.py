@@ -84,9 +84,7 @@ def compile_select(stage: Select, kernel: Interface) -> Bind:
 
     def bind(views: Views) -> Fire:
         scores, selected = views[stage.scores], views[stage.selected]
-        return lambda scalars: select(
-            scores, selected, length=scalars[length], sink=stage.sink, recent=stage.recent
-        )
+        return lambda scalars: select(scores, selected, length=scalars[length], sink=stage.sink, recent=stage.recent)
 
     return bind
 

@@ -250,5 +250,3 @@ class _EntryCode:
                 written.write(name)
 
         return guarded
-
-

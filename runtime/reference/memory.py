@@ -37,7 +37,7 @@ class Memory:
     ) -> None:
         self._numerics = numerics
         self._limit = program.arena_bytes
-        self._arena = torch.zeros(program.arena_bytes * numerics.address_scale, dtype=torch.uint8)
+        self._arena = _allocate(program.arena_bytes * numerics.address_scale)
         if poison:
             self._arena.fill_(_POISON)
         self.declared: dict[str, Tensor] = {}
@@ -57,7 +57,8 @@ class Memory:
                 self.tensors[name].zero_()
 
     def _placed(self, tensor: Tensor) -> torch.Tensor:
-        if tensor.address < 0 or tensor.address % ALIGNMENT or tensor.address + tensor.nbytes > self._limit:
+        misplaced = tensor.address < 0 or tensor.address % ALIGNMENT or tensor.address + tensor.nbytes > self._limit
+        if misplaced or min((*tensor.shape, 0)) < 0:
             raise InputError(
                 f"the schedule is malformed: tensor {tensor.name!r} takes {tensor.nbytes} bytes at address "
                 f"{tensor.address}; it must be a multiple of {ALIGNMENT} within an arena of {self._limit} bytes"
@@ -81,6 +82,13 @@ class Memory:
         return value.to(self._numerics.require(tensor.dtype)) if tensor.dtype in FLOATS else value
 
 
+def _allocate(size: int) -> torch.Tensor:
+    try:
+        return torch.zeros(size, dtype=torch.uint8)
+    except (RuntimeError, MemoryError):
+        raise InputError(f"the schedule needs an arena of {size} bytes, which this machine does not give") from None
+
+
 class Written:
     """Which tensors hold defined bytes: refuses reads of what nothing has written, or what was overwritten.
 
@@ -96,9 +104,7 @@ class Written:
 
     def begin(self, inputs: tuple[str, ...]) -> None:
         """A call starts: temporaries and outputs are undefined, the entry's inputs are not."""
-        self._defined = {
-            name for name in self._defined if self._roles[name] not in ("temporary", "output", "input")
-        }
+        self._defined = {name for name in self._defined if self._roles[name] not in ("temporary", "output", "input")}
         for name in inputs:
             self.write(name)
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.operator import attention
 from sscc.ir.geometry import Geometry
-from torch import Tensor
 
-deterministic = settings(derandomize=True, deadline=None, max_examples=120, database=None)
+deterministic = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 
 KV_HEADS, GROUP, WIDTH, SCALE = 2, 2, 4, 0.7
 
@@ -207,9 +208,7 @@ def test_j_attention_token_by_token_is_causal_attention(case: tuple[Geometry, in
     _, n, seed = case
     q, k, v = random_qkv(n, seed)
     every = torch.ones(n, dtype=torch.bool)
-    steps = [
-        algorithm.cached_attention(q[:, i], k[:, : i + 1], v[:, : i + 1], every[: i + 1], SCALE) for i in range(n)
-    ]
+    steps = [algorithm.cached_attention(q[:, i], k[:, : i + 1], v[:, : i + 1], every[: i + 1], SCALE) for i in range(n)]
     whole = algorithm.causal_attention(q, k, v, SCALE)
     assert torch.linalg.norm(torch.stack(steps, 1) - whole) <= 1e-5 * torch.linalg.norm(whole)
 

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.models.tiny.task import BOS, KEYS, TRIPLES, VOCABULARY, fixed_queries, scattered_triples
+from tests.models.tiny.task import BOS, KEYS, VOCABULARY, fixed_queries, scattered_triples
 
 SEED = 7
 TOKENS_PER_STEP = 4096
 PEAK_RATE = 3e-3
 WARMUP_STEPS = 50
-CURRICULUM = ((32, 500), (64, 200), (128, 150), (256, 100), (512, 100), (1024, 400))
+CURRICULUM = ((32, 500), (64, 250), (128, 80), (256, 80), (512, 80), (1024, 160))
 LOG_EVERY = 50
 
 
@@ -61,10 +61,10 @@ def periodic_copies(batch: int, length: int, generator: torch.Generator) -> tupl
 def batches(generator: torch.Generator) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yields (length, tokens [b, length], learn [b, length] bool) for every step of the curriculum."""
     for length, steps in CURRICULUM:
-        triples = min(TRIPLES, (length - 1) // 8)
+        triples = min(48, (length - 1) // 6)
         half = TOKENS_PER_STEP // length // 2
         for _ in range(steps):
-            recall = scattered_triples(half, length, triples, min(triples, 8), generator)
+            recall = scattered_triples(half, length, triples, min(triples, 32), generator)
             copy = periodic_copies(half, length, generator)
             tokens, learn = (torch.cat(pair) for pair in zip(recall, copy, strict=True))
             yield length, tokens, learn

@@ -1,0 +1,59 @@
+# make demo   compile and run a small real model
+# make test   lint, type check and the whole test suite
+# make dev    an editable install, for working on sscc (make test goes back to a normal one)
+#
+# Needs Python 3.11 with venv, a C++20 compiler and pip; everything else goes into .venv.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+BUILD_FILES := pyproject.toml CMakeLists.txt
+# Folders too: their time changes when a file goes away.
+SOURCES := $(shell find compiler ir passes runtime -name __pycache__ -prune -o -print)
+
+.PHONY: demo test lint typecheck pytest install dev clean
+.DELETE_ON_ERROR:
+
+test: lint typecheck pytest
+
+demo: $(VENV)/.installed
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" bash examples/demo.sh
+
+lint: $(VENV)/.installed
+	$(PY) -m ruff check .
+
+typecheck: $(VENV)/.installed
+	$(PY) -m mypy -p sscc
+
+pytest: $(VENV)/.installed
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: $(VENV)/.build-tools $(BUILD_FILES) $(SOURCES)
+	$(PIP) install --quiet --no-build-isolation ".[test]"
+	@touch $@
+
+dev: $(VENV)/.build-tools
+	$(PIP) install --quiet --no-build-isolation --editable ".[test]"
+	@rm -f $(VENV)/.installed
+
+# Builds happen inside .venv rather than in pip's throw-away one: then a re-install compiles only what changed.
+# The build system's own list, then what it asks for on this machine: cmake and ninja where they are missing.
+$(VENV)/.build-tools: pyproject.toml | $(PY)
+	$(PIP) install --quiet $$($(PY) -c 'import tomllib; \
+	print(*(r.replace(" ", "") for r in tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]))')
+	needed=$$($(PY) -c 'from scikit_build_core.build import get_requires_for_build_wheel as needed; \
+	print(*(r.replace(" ", "") for r in needed()))') && if test -n "$$needed"; then $(PIP) install --quiet $$needed; fi
+	@touch $@
+
+$(PY):
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v[:2] != (3, 11) and f"sscc needs Python 3.11, \
+	$(PYTHON) is {v[0]}.{v[1]}: run make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+clean:
+	rm -rf $(VENV) build .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

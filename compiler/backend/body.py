@@ -1,0 +1,124 @@
+"""The body of a linalg.generic as the schedule's vector program."""
+
+from __future__ import annotations
+
+from typing import Union
+
+from torch_mlir import ir
+
+from sscc.ir.errors import UnsupportedError
+from sscc.runtime.schedule import Instr
+
+Literal = Union[int, float]
+Arg = Union[int, float, str]
+
+_CMPF = "false oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno true".split()
+_CMPI = "eq ne slt sle sgt sge ult ule ugt uge".split()
+_TYPES = {"f32": "f32", "f64": "f64", "bf16": "bf16", "f16": "f16", "i1": "i1", "i64": "i64", "i32": "i32", "index": "i64"}
+
+
+class Body:
+    """Translates the operations of one block, naming inputs `in0`.. and results `v0`..
+
+    Args:
+        block: the body block.
+        names: names of the kernel's tensor and scalar parameters.
+        literals: values known at compile time.
+    """
+
+    def __init__(self, block: ir.Block, names: dict[ir.Value, str], literals: dict[ir.Value, Literal]) -> None:
+        self.block = block
+        self.names = names
+        self.known: dict[ir.Value, Arg] = dict(literals)
+        self.instructions: dict[ir.Value, Instr] = {}
+        *self.operations, self.terminator = [op.operation for op in block.operations]
+
+    def bind(self, argument: ir.Value, value: Arg) -> None:
+        """What a block argument stands for."""
+        self.known[argument] = value
+
+    def bind_output(self, argument: ir.Value, init: Literal | None) -> None:
+        """The output's previous value, legal to read only where it is a constant."""
+        if init is not None:
+            self.known[argument] = init
+
+    def program(self) -> tuple[tuple[Instr, ...], str]:
+        """All instructions and the name of the yielded value."""
+        return self.program_for(self.terminator.operands[0])
+
+    def program_for(self, value: ir.Value) -> tuple[tuple[Instr, ...], str]:
+        """The instructions that `value` needs, and its name."""
+        for op in self._needed(value):
+            if op.results[0] not in self.known:
+                self._translate(op)
+        needed = tuple(
+            self.instructions[op.results[0]] for op in self._needed(value) if op.results[0] in self.instructions
+        )
+        name = self._arg(value)
+        if isinstance(name, str):
+            return needed, name
+        return (*needed, Instr("literal", "const", (name,), _type(value.type))), "literal"
+
+    def product_of(self, value: ir.Value) -> tuple[str, str] | None:
+        """(a, b) when `value` is in_a * in_b, each possibly widened first; None otherwise."""
+        op = value.owner
+        if isinstance(op, ir.Block) or op.operation.name != "arith.mulf":
+            return None
+        factors = []
+        for operand in op.operation.operands:
+            source = operand.owner
+            if not isinstance(source, ir.Block) and source.operation.name == "arith.extf":
+                operand = source.operation.operands[0]
+            name = self.known.get(operand)
+            if not isinstance(name, str):
+                return None
+            factors.append(name)
+        return factors[0], factors[1]
+
+    def _needed(self, value: ir.Value) -> list[ir.Operation]:
+        """The operations that `value` depends on, in order."""
+        wanted = {value}
+        needed = []
+        for op in reversed(self.operations):
+            if op.results and op.results[0] in wanted:
+                needed.append(op)
+                wanted.update(op.operands)
+        return needed[::-1]
+
+    def _arg(self, value: ir.Value) -> Arg:
+        if value in self.known:
+            return self.known[value]
+        if value in self.names:
+            return self.names[value]
+        raise UnsupportedError(f"a loop body reads {value.type} from outside, which a schedule cannot express")
+
+    def _translate(self, op: ir.Operation) -> None:
+        if op.name == "arith.constant":
+            self.known[op.results[0]] = op.attributes["value"].value
+            return
+        name, args = self._operation(op)
+        result = op.results[0]
+        instruction = Instr(f"v{len(self.instructions)}", name, tuple(args), _type(result.type))
+        self.instructions[result] = instruction
+        self.known[result] = instruction.name
+
+    def _operation(self, op: ir.Operation) -> tuple[str, list[Arg]]:
+        dialect, _, name = op.name.partition(".")
+        if op.name == "linalg.index":
+            return "index", [op.attributes["dim"].value]
+        if op.name == "tensor.extract":
+            table, *indices = op.operands
+            return "load", [self.names[table], *map(self._arg, indices)]
+        if dialect not in ("arith", "math"):
+            raise UnsupportedError(f"{op.location}: '{op.name}' inside a loop body has no vector instruction")
+        if name in ("cmpf", "cmpi"):
+            predicates = _CMPF if name == "cmpf" else _CMPI
+            name = f"{name}_{predicates[op.attributes['predicate'].value]}"
+        return name, [self._arg(operand) for operand in op.operands]
+
+
+def _type(type_: ir.Type) -> str:
+    name = _TYPES.get(str(type_))
+    if name is None:
+        raise UnsupportedError(f"a loop body computes in {type_}, which a schedule cannot express")
+    return name

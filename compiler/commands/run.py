@@ -1,0 +1,260 @@
+"""`sscc run`: an artifact makes tokens, or replays its goldens."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sscc.ir.errors import CheckError, InputError, UsageError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.sampling import Sampling
+    from sscc.runtime.session import Kept, Session
+
+INTERPRETERS = ("reference",)
+DEFAULT_NEW_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What `--json` prints: tokens made (the ending one included), their text, and what it took.
+
+    Rows are per layer and KV head; bytes are of this sequence's cache over all layers, and of an uncompressed one of
+    max_context rows and of just as many rows as there are tokens. Seconds are wall time; prefill ends with the first
+    new token, decode has the others. `text` is None where the artifact has no tokenizer.
+    """
+
+    tokens: list[int]
+    text: str | None
+    finish: str
+    prompt_tokens: int
+    kept_rows: int
+    evicted_rows: int
+    budget_rows: int
+    kv_bytes: int
+    full_kv_bytes: int
+    full_kv_bytes_now: int
+    prefill_seconds: float
+    decode_seconds: float
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: float | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument("--prompt", metavar="TEXT", help="the prompt, as it is")
+    prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="UTF-8; the newline that ends it is dropped")
+    prompt.add_argument("--token-ids", metavar="IDS", help="1,2,3 or @FILE with such a list")
+    prompt.add_argument("--check", action="store_true", help="replay the goldens; exit code 4 where a tensor differs")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout instead of the text")
+    _add_generation_arguments(parser.add_argument_group("generation"))
+    machine = parser.add_argument_group("execution")
+    machine.add_argument("--checkpoint", type=Path, metavar="PATH", help="run these weights, of the same shapes")
+    machine.add_argument("--interpreter", default="reference", metavar="NAME", help=f"one of: {', '.join(INTERPRETERS)}")
+    machine.add_argument("--slot", type=int, default=0, metavar="N", help="batch slot to run in (default: 0)")
+    machine.add_argument("--threads", type=int, metavar="N", help="default: all that this process may use")
+
+
+def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--max-new-tokens", type=int, metavar="N", help=f"default: {DEFAULT_NEW_TOKENS}, if they fit")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
+    group.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0: all (default)")
+    group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest of total P")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (default: 0)")
+    group.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends the text")
+
+
+def main(args: argparse.Namespace) -> int:
+    _check_arguments(args)
+    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.sampling import Sampling
+
+    sampling = Sampling(args.temperature, args.top_k, args.top_p, args.seed)
+    _use_threads(args.threads)
+    artifact = Artifact.load(args.artifact)
+    session = artifact.session(checkpoint=args.checkpoint)
+    return _check(artifact, session, args) if args.check else _generate(artifact, session, sampling, args)
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    if args.interpreter not in INTERPRETERS:
+        raise UsageError(f"--interpreter is {args.interpreter!r}, this version has {' and '.join(INTERPRETERS)}")
+    if not args.check and args.prompt is args.prompt_file is args.token_ids is None:
+        raise UsageError("there is no prompt: give --prompt, --prompt-file or --token-ids (or --check)")
+    if args.threads is not None and args.threads < 1:
+        raise UsageError(f"--threads is {args.threads}, it must be at least 1")
+
+
+def _use_threads(threads: int | None) -> None:
+    import torch
+
+    from sscc.runtime import _native
+
+    torch.set_num_threads(threads or _native.usable_threads())
+
+
+# --------------------------------------------------------------------------------------------------- generation
+
+
+def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: argparse.Namespace) -> int:
+    tokenizer = _tokenizer(artifact, needed=args.token_ids is None)
+    prompt = _prompt(tokenizer, args)
+    room = session.signature.geometry.max_context - len(prompt)
+    count = max(1, min(DEFAULT_NEW_TOKENS, room)) if args.max_new_tokens is None else args.max_new_tokens
+    eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
+
+    start = time.perf_counter()
+    first = math.nan
+    tokens: list[int] = []
+    stream = _Output(tokenizer, silent=args.json)
+    for token in session.generate(prompt, count, sampling, eos, args.slot):
+        if not tokens:
+            first = time.perf_counter()
+        tokens.append(token)
+        stream.push(token)
+    end = time.perf_counter()
+    stream.finish()
+
+    finish = "eos" if tokens[-1] in eos else "length"
+    text = stream.text if tokenizer is not None else None
+    figures = _figures(tokens, text, finish, session.kept(args.slot), first - start, end - first)
+    if args.json:
+        print(json.dumps(asdict(figures)))
+    sys.stdout.flush()
+    print("\n".join(_lines(figures)), file=sys.stderr)
+    return 0
+
+
+class _Output:
+    """Writes text to stdout as it is made; token ids where there is no tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer | None, silent: bool) -> None:
+        from sscc.runtime.text import TextStream
+
+        self._stream = None if tokenizer is None else TextStream(tokenizer)
+        self._silent = silent
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def push(self, token: int) -> None:
+        self._write(f"{token} " if self._stream is None else self._stream.push(token))
+
+    def finish(self) -> None:
+        self._write("" if self._stream is None else self._stream.finish())
+        if not self._silent:
+            print()
+
+    def _write(self, piece: str) -> None:
+        self._pieces.append(piece)
+        if piece and not self._silent:
+            print(piece, end="", flush=True)
+
+
+def _figures(
+    tokens: list[int], text: str | None, finish: str, kept: Kept, prefill_seconds: float, decode_seconds: float
+) -> Figures:
+    decoded = len(tokens) - 1
+    return Figures(
+        tokens=tokens,
+        text=text,
+        finish=finish,
+        prompt_tokens=kept.prompt_len,
+        kept_rows=kept.kept,
+        evicted_rows=kept.evicted,
+        budget_rows=kept.budget,
+        kv_bytes=kept.kv_bytes,
+        full_kv_bytes=kept.full_bytes,
+        full_kv_bytes_now=kept.full_bytes_now,
+        prefill_seconds=prefill_seconds,
+        decode_seconds=decode_seconds,
+        prefill_tokens_per_second=kept.prompt_len / prefill_seconds,
+        decode_tokens_per_second=decoded / decode_seconds if decoded else None,
+    )
+
+
+def _lines(figures: Figures) -> Iterator[str]:
+    length = figures.kept_rows + figures.evicted_rows
+    share = figures.kv_bytes / figures.full_kv_bytes
+    yield f"prompt   {figures.prompt_tokens} tokens, {len(figures.tokens)} new ({figures.finish})"
+    yield (
+        f"cache    {figures.kept_rows} of {length} positions kept, {figures.evicted_rows} evicted "
+        f"(budget {figures.budget_rows} rows)"
+    )
+    yield f"KV       {_mib(figures.kv_bytes)} against {_mib(figures.full_kv_bytes)} for a full cache ({share:.1%})"
+    yield f"prefill  {figures.prefill_tokens_per_second:.1f} tokens/s ({figures.prefill_seconds:.2f} s)"
+    if figures.decode_tokens_per_second is not None:
+        yield f"decode   {figures.decode_tokens_per_second:.2f} tokens/s ({figures.decode_seconds:.2f} s)"
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):.2f} MiB"
+
+
+# ------------------------------------------------------------------------------------------------------- prompts
+
+
+def _tokenizer(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
+    """The artifact's tokenizer; None where it has none and none is needed."""
+    from sscc.runtime.text import load_tokenizer
+
+    path = artifact.path / "tokenizer" / "tokenizer.json"
+    return load_tokenizer(path) if needed or path.is_file() else None
+
+
+def _prompt(tokenizer: Tokenizer | None, args: argparse.Namespace) -> list[int]:
+    from sscc.runtime.text import encode
+
+    if args.token_ids is not None:
+        return parse_token_ids(args.token_ids)
+    if tokenizer is None:
+        raise UsageError("the artifact has no tokenizer: give --token-ids")
+    text: str = args.prompt if args.prompt is not None else _read(args.prompt_file).removesuffix("\n")
+    return encode(tokenizer, text)
+
+
+def parse_token_ids(text: str) -> list[int]:
+    """The ids in "1,2,3" (spaces do as well as commas), or in the file that "@FILE" names. Raises UsageError."""
+    listed = _read(Path(text[1:])) if text.startswith("@") else text
+    words = listed.replace(",", " ").split()
+    for word in words:
+        if not word.isdecimal():
+            raise UsageError(f"--token-ids has {word[:40]!r}, a token is a number from 0 up")
+    return [int(word) for word in words]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+
+
+# ------------------------------------------------------------------------------------------------------- goldens
+
+
+def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> int:
+    from sscc.runtime.golden import replay
+
+    report = replay(session, artifact.golden)
+    if args.json:
+        print(json.dumps(asdict(report)))
+    if not report.passed:
+        raise CheckError(str(report))
+    print(report, file=sys.stderr)
+    return 0

@@ -1,0 +1,56 @@
+"""The files of a tokenizer: those in a folder, converted from an older form, or packed in a `.pt`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from sscc.ir.errors import InputError
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
+SLOW_TOKENIZER_FILES = ("tokenizer.model", "vocab.json", "spiece.model")
+
+
+def folder_tokenizer(folder: Path) -> dict[str, bytes]:
+    """The tokenizer's files in a Hugging Face folder, tokenizer.json made from older forms where it lacks."""
+    try:
+        files = _known_files(folder)
+    except OSError as error:
+        raise InputError(f"{folder}: its tokenizer cannot be read: {error.strerror}") from error
+    if "tokenizer.json" in files or not any((folder / name).is_file() for name in SLOW_TOKENIZER_FILES):
+        return files
+    with tempfile.TemporaryDirectory() as saved:
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+            tokenizer.save_pretrained(saved)
+        except Exception as error:  # a missing sentencepiece, a damaged vocabulary, ...
+            raise InputError(
+                f"{folder} has no tokenizer.json and its older tokenizer cannot be converted "
+                f"({' '.join(str(error).split())[:160]}): save it with transformers' save_pretrained"
+            ) from error
+        return files | _known_files(Path(saved))
+
+
+def _known_files(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
+
+
+def packed_tokenizer(path: Path, files: Any) -> dict[str, bytes]:
+    """The tokenizer's files inside a `.pt`, checked; empty if it has none."""
+    if files is None:
+        return {}
+    if not isinstance(files, Mapping) or not all(isinstance(data, (bytes, str)) for data in files.values()):
+        raise InputError(f"{path}: tokenizer must be a dict from file name to bytes")
+    return {name: data.encode() if isinstance(data, str) else data for name, data in files.items()}

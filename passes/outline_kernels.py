@@ -1,0 +1,123 @@
+"""outline-kernels: work becomes kernels, entries become call schedules.
+
+What: the parts of an entry (embedding, layers, compression, head) are inlined, and every operation that computes
+becomes a function of its own, called where the operation stood. Reshapes, slices and transposes stay in the
+entry: they move nothing, they are strided windows on what a kernel reads or writes.
+
+Why: a kernel is what the machine loads and launches. At -O0 there is one per operation, which is slow and
+simple: the baseline that every other level must agree with.
+
+Before::
+
+    %1 = call @decode.layer.0(%h, .., %w)
+
+After::
+
+    %t = linalg.transpose ins(%w) ..
+    %1 = call @matmul.0(%h, %t)
+    %2 = call @addf.1(%h, %1)
+
+When it does not apply: never; an operation that cannot be emitted is refused by the backend.
+
+Preserves: program order, locations, the entries' signatures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import func
+
+from sscc.ir.builders import Argument, make_function
+from sscc.ir.levels import walk
+from sscc.ir.rewriting import ValueMap, clone_all, clone_with, functions, is_rematerialised, outer_values, producer
+from sscc.passes.base import Pass
+from sscc.passes.build_entries import entries
+
+KERNEL = "sscc.kernel"
+VIEWS = frozenset(
+    {"tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice", "tensor.insert_slice", "linalg.transpose"}
+)
+
+
+@dataclass(frozen=True)
+class OutlineKernels(Pass):
+    name: ClassVar[str] = "outline-kernels"
+    level: ClassVar[str] = "kernels"
+
+    def run(self, module: ir.Module) -> None:
+        parts = {function.name.value: function for function in functions(module)}
+        count = 0
+        for entry in list(entries(module)):
+            _inline(entry, parts)
+            for op in [op for op in walk(entry) if _computes(op, entry)]:
+                _outline(module, op, f"{_verb(op)}.{count}")
+                count += 1
+        for function in parts.values():
+            if function.visibility.value != "public":
+                function.operation.erase()
+        for entry in entries(module):
+            _erase_unused(entry)
+
+
+def _inline(entry: Any, parts: dict[str, Any]) -> None:
+    for op in [op for op in walk(entry) if op.name == "func.call"]:
+        callee = parts[op.attributes["callee"].value]
+        values: ValueMap = dict(zip(callee.arguments, op.operands, strict=True))
+        *body, terminator = [inner.operation for inner in callee.entry_block.operations]
+        with ir.InsertionPoint(op):
+            clone_all(body, values)
+        for old, returned in zip(op.results, terminator.operands, strict=True):
+            source = producer(returned)
+            if returned not in values and source is not None:
+                with ir.InsertionPoint(op):
+                    clone_with(source, values)
+            old.replace_all_uses_with(values[returned])
+        op.erase()
+
+
+def _computes(op: ir.Operation, entry: Any) -> bool:
+    if op.name in VIEWS or is_rematerialised(op):
+        return False
+    dialect = op.name.partition(".")[0]
+    parent = op.parent.operation.name
+    return dialect in ("linalg", "kv", "tensor") and parent in ("func.func", "scf.for", "scf.if")
+
+
+def _outline(module: ir.Module, op: ir.Operation, name: str) -> None:
+    inputs = [value for value in outer_values(op) if not _follows(value)]
+    arguments = [Argument("input", f"x{index}", value.type) for index, value in enumerate(inputs)]
+    results = [Argument("output", f"y{index}", value.type) for index, value in enumerate(op.results)]
+    kernel = make_function(module, name, arguments, results, op.location, {KERNEL: ir.UnitAttr.get()})
+    values: ValueMap = dict(zip(inputs, kernel.arguments, strict=True))
+    with ir.InsertionPoint(kernel.entry_block), op.location:
+        clone = clone_with(op, values)
+        func.ReturnOp(list(clone.results))
+    with ir.InsertionPoint(op), op.location:
+        call = func.CallOp([result.type for result in op.results], name, inputs)
+    for old, new in zip(op.results, call.results, strict=True):
+        old.replace_all_uses_with(new)
+    op.erase()
+
+
+def _follows(value: ir.Value) -> bool:
+    source = producer(value)
+    return source is not None and is_rematerialised(source)
+
+
+def _verb(op: ir.Operation) -> str:
+    """A readable name: what a generic operation computes last, or the operation itself."""
+    if op.name != "linalg.generic":
+        return op.name.partition(".")[2]
+    body = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
+    return body[-2].partition(".")[2] if len(body) > 1 else "copy"
+
+
+def _erase_unused(entry: Any) -> None:
+    """Removes constants, empty tensors and views whose readers moved into kernels."""
+    for op in reversed(list(walk(entry))):
+        removable = op.name in VIEWS or is_rematerialised(op) or op.name.startswith("arith.")
+        if removable and not any(True for result in op.results for _ in result.uses):
+            op.erase()

@@ -1,0 +1,654 @@
+"""Opening every form of checkpoint, packing, and one clear error for every damaged one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_checkpoint, pack
+from sscc.ir.errors import InputError, OutputError, SsccError, UnsupportedError, UsageError
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 128,
+}
+K_PROJ = "model.layers.0.self_attn.k_proj.weight"
+
+
+def tiny_llama(**changes: Any) -> transformers.LlamaForCausalLM:
+    torch.manual_seed(7)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **changes)).eval()
+
+
+def save_tokenizer(folder: Path) -> None:
+    vocabulary = {chr(ord("a") + i): i for i in range(26)} | {"<eos>": 26}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+
+
+@pytest.fixture(scope="module")
+def model() -> transformers.LlamaForCausalLM:
+    return tiny_llama()
+
+
+@pytest.fixture(scope="module")
+def saved(model: transformers.LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hf")
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [26, 5]}))
+    return folder
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A copy of the saved folder that a test may damage."""
+    return Path(shutil.copytree(saved, tmp_path / "model"))
+
+
+@pytest.fixture
+def sharded(model: transformers.LlamaForCausalLM, tmp_path: Path) -> Path:
+    model.save_pretrained(tmp_path / "shards", max_shard_size="40KB")
+    return tmp_path / "shards"
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **keywords: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def assert_same_weights(checkpoint: Checkpoint, expected: dict[str, torch.Tensor]) -> None:
+    assert set(checkpoint.names()) == set(expected)
+    for name, (shape, dtype) in checkpoint.names().items():
+        tensor = checkpoint.tensor(name)
+        assert (tuple(tensor.shape), tensor.dtype) == (shape, dtype)
+        assert tensor.equal(expected[name]), name
+
+
+# ---------------------------------------------------------------------------------------------------------- forms
+
+
+def test_safetensors_folder(saved: Path, model: transformers.LlamaForCausalLM) -> None:
+    checkpoint = open_checkpoint(saved)
+    assert_same_weights(checkpoint, model.state_dict())
+    assert checkpoint.has_weights
+    assert checkpoint.program is None
+    assert checkpoint.config is not None
+    assert checkpoint.config.model_type == "llama"
+    assert checkpoint.default_dtype == torch.float32
+    assert checkpoint.eos_token_ids == (26, 5)
+    assert set(checkpoint.tokenizer) == {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "chat_template.jinja",
+    }
+
+
+def test_sharded_folder(sharded: Path, saved: Path, model: transformers.LlamaForCausalLM) -> None:
+    assert (sharded / "model.safetensors.index.json").is_file()
+    checkpoint = open_checkpoint(sharded)
+    assert_same_weights(checkpoint, model.state_dict())
+    assert checkpoint.digest == open_checkpoint(saved).digest
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_pytorch_bin(folder: Path, model: transformers.LlamaForCausalLM, zipped: bool) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    assert_same_weights(open_checkpoint(folder), model.state_dict())
+
+
+def test_sharded_pytorch_bin(folder: Path, model: transformers.LlamaForCausalLM) -> None:
+    (folder / "model.safetensors").unlink()
+    state = model.state_dict()
+    weight_map = {name: f"pytorch_model-0000{1 + i % 2}-of-00002.bin" for i, name in enumerate(state)}
+    for shard in set(weight_map.values()):
+        torch.save({name: state[name] for name in state if weight_map[name] == shard}, folder / shard)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert_same_weights(open_checkpoint(folder), state)
+
+
+def test_pt_with_config(tmp_path: Path, model: transformers.LlamaForCausalLM) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"config": model.config.to_dict(), "state_dict": model.state_dict()}, path)
+    checkpoint = open_checkpoint(path)
+    assert_same_weights(checkpoint, model.state_dict())
+    assert checkpoint.tokenizer == {}
+    assert checkpoint.eos_token_ids == (model.config.eos_token_id,)
+
+
+def test_bare_state_dict_takes_a_config(folder: Path, tmp_path: Path, model: transformers.LlamaForCausalLM) -> None:
+    path = tmp_path / "weights.pth"
+    torch.save(model.state_dict(), path)
+    checkpoint = open_checkpoint(path, config=folder / "config.json")
+    assert_same_weights(checkpoint, model.state_dict())
+    assert "tokenizer.json" in checkpoint.tokenizer  # it lies beside the config
+    with pytest.raises(UsageError, match=r"without its config: give the model's config.json"):
+        open_checkpoint(path)
+
+
+def test_config_alone(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    for path in (folder, folder / "config.json"):
+        checkpoint = open_checkpoint(path, weights=False)
+        assert not checkpoint.has_weights
+        assert checkpoint.names() == {}
+        with pytest.raises(UsageError, match=r"opened without weights"):
+            checkpoint.tensor(K_PROJ)
+    with pytest.raises(InputError, match=r"holds no weights: looked for model.safetensors"):
+        open_checkpoint(folder)
+    with pytest.raises(UsageError, match=r"a config without weights"):
+        open_checkpoint(folder / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("stored", "default"),
+    [
+        (torch.bfloat16, torch.bfloat16),
+        (torch.float16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float32),
+    ],
+)
+def test_float_dtypes(tmp_path: Path, stored: torch.dtype, default: torch.dtype) -> None:
+    tiny_llama().to(stored).save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.tensor(K_PROJ).dtype == stored
+    assert checkpoint.default_dtype == default
+
+
+def test_a_tensor_brings_no_other_into_memory(
+    saved: Path, model: transformers.LlamaForCausalLM, tmp_path: Path
+) -> None:
+    torch.save({"config": model.config.to_dict(), "state_dict": model.state_dict()}, tmp_path / "model.pt")
+    for path in (saved, tmp_path / "model.pt"):
+        tensor = open_checkpoint(path).tensor(K_PROJ)
+        assert tensor.untyped_storage().nbytes() == tensor.numel() * 4
+
+
+# ----------------------------------------------------------------------------------------------------------- names
+
+
+def test_check_names(saved: Path, model: transformers.LlamaForCausalLM) -> None:
+    checkpoint = open_checkpoint(saved)
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    check_names(checkpoint, wanted)
+    with pytest.raises(InputError, match=r"1 of 22 parameters are missing: model.extra.weight"):
+        check_names(checkpoint, wanted | {"model.extra.weight": (2, 2)})
+    with pytest.raises(InputError, match=r"k_proj.weight is \[16, 32\], the config asks for \[8, 32\]"):
+        check_names(checkpoint, wanted | {K_PROJ: (8, 32)})
+
+
+def test_tied_head_is_not_asked_for(tmp_path: Path) -> None:
+    model = tiny_llama(tie_word_embeddings=True)
+    model.save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    assert "lm_head.weight" not in checkpoint.names()
+    wanted = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    check_names(checkpoint, wanted)
+    with pytest.raises(InputError, match=r"missing: lm_head.weight"):
+        check_names(checkpoint, {"lm_head.weight": (64, 32)})
+
+
+def test_integer_buffers_pass_until_they_are_wanted(folder: Path, model: transformers.LlamaForCausalLM) -> None:
+    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    save_file(dict(model.state_dict()) | {"model.attention.bias": mask}, folder / "model.safetensors")
+    checkpoint = open_checkpoint(folder)
+    with pytest.raises(UnsupportedError, match=r"'model.attention.bias' is bool"):
+        check_names(checkpoint, {"model.attention.bias": (1, 1, 4, 4)})
+
+
+# --------------------------------------------------------------------------------------------------------- packing
+
+
+def test_pack_round_trip(saved: Path, tmp_path: Path, model: transformers.LlamaForCausalLM) -> None:
+    checkpoint = open_checkpoint(saved)
+    pack(checkpoint, tmp_path / "a.pt")
+    pack(checkpoint, tmp_path / "b.pt")
+    assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "b.pt").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt", "b.pt"]
+    packed = open_checkpoint(tmp_path / "a.pt")
+    assert_same_weights(packed, model.state_dict())
+    assert packed.tokenizer == checkpoint.tokenizer
+    assert packed.digest == checkpoint.digest
+    assert packed.eos_token_ids == (26, 5)
+
+
+def test_pack_leaves_nothing_behind(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = open_checkpoint(saved)
+    with pytest.raises(OutputError, match=r"No such file or directory"):
+        pack(checkpoint, tmp_path / "absent" / "model.pt")
+    with pytest.raises(OutputError, match=r"directory"):
+        pack(checkpoint, _made(tmp_path / "folder.pt"))
+
+    def full(values: object, file: Any) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OutputError, match=r"model.pt cannot be written: No space left on device"):
+        pack(checkpoint, tmp_path / "model.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.pt"]
+
+
+def test_pack_on_a_full_disk(saved: Path, tmp_path: Path) -> None:
+    """The real writer, stopped by a limit on the size of files as it would be by a full disk."""
+    script = (
+        "import resource, signal, sys\nfrom pathlib import Path\n"
+        "from sscc.compiler.frontend.checkpoint import open_checkpoint, pack\n"
+        "from sscc.ir.errors import OutputError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "checkpoint = open_checkpoint(Path(sys.argv[1]))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
+        "try:\n    pack(checkpoint, Path(sys.argv[2]))\n"
+        "except OutputError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(saved), str(tmp_path / "model.pt")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "model.pt cannot be written: File too large" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pack_refuses_what_it_cannot_pack(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no weights to pack"):
+        pack(open_checkpoint(folder, weights=False), tmp_path / "model.pt")
+    with pytest.raises(UsageError, match=r"must be named .pt or .pth"):
+        pack(open_checkpoint(folder), tmp_path / "model.bin")
+
+
+# -------------------------------------------------------------------------------------------------------- bad input
+
+
+def _made(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def _edit_config(folder: Path, **changes: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return folder
+
+
+def _truncate(path: Path, keep: float) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    return path
+
+
+class Gadget:
+    """Unpickling this would run code."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.system, ("touch /nonexistent/sscc",)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.0001, 0.5, 0.99])
+def test_truncated_safetensors(folder: Path, keep: float) -> None:
+    _truncate(folder / "model.safetensors", keep)
+    with pytest.raises(InputError, match=r"model.safetensors is truncated or corrupted"):
+        open_checkpoint(folder)
+
+
+def test_corrupted_safetensors_header(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[8:40] = b"\xff" * 32
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"truncated or corrupted"):
+        open_checkpoint(folder)
+
+
+def test_missing_shards_are_named(sharded: Path) -> None:
+    shard = sorted(sharded.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(InputError, match=f"lacks 1 of .* shards: {shard.name}"):
+        open_checkpoint(sharded)
+
+
+def test_index_that_disagrees_with_its_shards(sharded: Path) -> None:
+    index = sharded / "model.safetensors.index.json"
+    values = json.loads(index.read_text())
+    values["weight_map"]["model.ghost.weight"] = next(iter(values["weight_map"].values()))
+    index.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"lacks tensor 'model.ghost.weight'"):
+        open_checkpoint(sharded)
+    values["weight_map"]["model.ghost.weight"] = "../outside.safetensors"
+    index.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"a shard must lie beside the index"):
+        open_checkpoint(sharded)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.uint8])
+def test_quantized_weights_are_refused(folder: Path, model: transformers.LlamaForCausalLM, dtype: torch.dtype) -> None:
+    state = dict(model.state_dict())
+    state[K_PROJ] = state[K_PROJ].to(dtype)
+    save_file(state, folder / "model.safetensors")
+    with pytest.raises(UnsupportedError, match=f"'{K_PROJ}' is {str(dtype).removeprefix('torch.')}, weights must be"):
+        open_checkpoint(folder)
+
+
+def test_configs_that_are_refused(folder: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"'nosuch' is not known to transformers 5.*auto_map, is never run"):
+        open_checkpoint(_edit_config(folder, model_type="nosuch", auto_map={"AutoConfig": "evil.Config"}))
+    with pytest.raises(InputError, match=r"not a valid llama config"):
+        open_checkpoint(_edit_config(folder, model_type="llama", hidden_size="wide"))
+    with pytest.raises(InputError, match=r"not a valid llama config.*33.*multiple"):
+        open_checkpoint(_edit_config(folder, hidden_size=33))
+    with pytest.raises(UnsupportedError, match=r"weights are quantized .fp8."):
+        open_checkpoint(_edit_config(folder, hidden_size=32, quantization_config={"quant_method": "fp8"}))
+    with pytest.raises(UnsupportedError, match=r"t5 is an encoder-decoder"):
+        open_checkpoint(_edit_config(folder, model_type="t5"))
+    with pytest.raises(InputError, match=r"has no model_type"):
+        open_checkpoint(_edit_config(folder, model_type=None))
+    (folder / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"config.json is not readable JSON"):
+        open_checkpoint(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(InputError, match=r"has no config.json"):
+        open_checkpoint(folder)
+
+
+def test_paths_that_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent does not exist"):
+        open_checkpoint(tmp_path / "absent")
+    with pytest.raises(UsageError, match=r"give the folder that holds this file"):
+        open_checkpoint(folder / "model.safetensors")
+    with pytest.raises(UsageError, match=r"has its own config.json"):
+        open_checkpoint(folder, config=folder / "config.json")
+
+
+def test_pickled_modules_are_refused(tmp_path: Path, model: transformers.LlamaForCausalLM) -> None:
+    path = tmp_path / "model.pt"
+    torch.save(model, path)
+    with pytest.raises(UnsupportedError, match=r"pickled .*LlamaForCausalLM.*save torch.save"):
+        open_checkpoint(path)
+    torch.save({"state_dict": {"a": Gadget()}}, path)
+    with pytest.raises(UnsupportedError, match=r"needs its code to be run"):
+        open_checkpoint(path)
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path)
+    with pytest.raises(UnsupportedError, match=r"TorchScript"):
+        open_checkpoint(path)
+
+
+def test_pickled_bin_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": Gadget()}, folder / "pytorch_model.bin")
+    with pytest.raises(UnsupportedError, match=r"pytorch_model.bin holds a pickled"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.001, 0.5, 0.99])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_truncated_pytorch_files(folder: Path, model: transformers.LlamaForCausalLM, keep: float, zipped: bool) -> None:
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    torch.save(model.state_dict(), path, _use_new_zipfile_serialization=zipped)
+    _truncate(path, keep)
+    with pytest.raises(InputError, match=r"truncated|damaged"):
+        open_checkpoint(folder)
+    path = path.rename(folder / "model.pt")
+    with pytest.raises(InputError, match=r"truncated|damaged"):
+        open_checkpoint(path)
+
+
+def test_pt_of_another_shape(tmp_path: Path, model: transformers.LlamaForCausalLM, folder: Path) -> None:
+    path, config = tmp_path / "model.pt", model.config.to_dict()
+    for values, message in [
+        ([1, 2], "holds a list"),
+        ({"config": [1], "state_dict": model.state_dict()}, "config is a list"),
+        ({"config": config, "state_dict": {"a": 1}}, "entry 'a' is a int"),
+        ({"config": config, "state_dict": {}}, "empty state dict"),
+        ({"config": config, "state_dict": {"a": torch.ones(2).to_sparse()}}, "'a' is not dense"),
+        ({"config": config, "state_dict": model.state_dict(), "tokenizer": [1]}, "tokenizer must be a dict"),
+        ({"config": {}, "state_dict": model.state_dict()}, "has no model_type"),
+    ]:
+        torch.save(values, path)
+        with pytest.raises(InputError, match=message):
+            open_checkpoint(path)
+    torch.save({"config": config, "state_dict": model.state_dict()}, path)
+    with pytest.raises(UsageError, match=r"brings its own config"):
+        open_checkpoint(path, config=folder / "config.json")
+
+
+def test_unreadable_generation_config(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"eos_token_id": "end"}')
+    with pytest.raises(InputError, match=r"eos_token_id is 'end'"):
+        _ = open_checkpoint(folder).eos_token_ids
+
+
+# ------------------------------------------------------------------------------------------------------------ gguf
+
+
+def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
+    """llama.cpp's order of the rotary rows, which transformers undoes."""
+    rows = weight.reshape(heads, 2, weight.shape[0] // heads // 2, -1)
+    return rows.swapaxes(1, 2).reshape(weight.shape)
+
+
+def write_gguf(path: Path, model: transformers.LlamaForCausalLM, **extra: str) -> None:
+    """A tiny llama with a byte-level vocabulary, one tensor quantized."""
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_name("tiny")
+    writer.add_context_length(128)
+    writer.add_embedding_length(32)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(8)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(64)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    tokens = [chr(ord("a") + i) for i in range(26)] + ["ab", "<eos>"] + [f"<u{i}>" for i in range(36)]
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * 27 + [3] * 37)
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(27)
+    writer.add_eos_token_id(27)
+    for key, value in extra.items():
+        writer.add_string(key.replace("__", "."), value)
+    for name, tensor in gguf_tensors(model).items():
+        if name == "output.weight":
+            blocks = gguf.quants.quantize(tensor, gguf.GGMLQuantizationType.Q8_0)
+            writer.add_tensor(name, blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+        else:
+            writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gguf_tensors(model: transformers.LlamaForCausalLM) -> dict[str, np.ndarray]:
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        stem, suffix = name.rsplit(".", 1)
+        values = tensor.numpy()
+        if "q_proj" in name or "k_proj" in name:
+            values = permuted(values, 4 if "q_proj" in name else 2)
+        tensors[f"{names.get_name(stem)}.{suffix}"] = np.ascontiguousarray(values)
+    return tensors
+
+
+@pytest.fixture(scope="module")
+def gguf_file(model: transformers.LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_gguf(path, model)
+    return path
+
+
+def test_gguf(gguf_file: Path, model: transformers.LlamaForCausalLM, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(gguf_file)
+    state = model.state_dict()
+    wanted = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    check_names(checkpoint, wanted)
+    for name, tensor in state.items():
+        tolerance = 1e-3 if name == "lm_head.weight" else 0.0  # Q8_0
+        assert (checkpoint.tensor(name) - tensor).abs().max() <= tolerance
+    assert checkpoint.default_dtype == torch.float32
+    assert checkpoint.eos_token_ids == (27,)
+    assert checkpoint.config is not None
+    assert checkpoint.config.head_dim == 8
+    tokenizer = Tokenizer.from_str(checkpoint.tokenizer["tokenizer.json"].decode())
+    assert tokenizer.encode("abc<eos>").ids == [26, 2, 27]
+    assert checkpoint.digest == open_checkpoint(gguf_file).digest
+    pack(checkpoint, tmp_path / "tiny.pt")
+    packed = open_checkpoint(tmp_path / "tiny.pt")
+    assert_same_weights(packed, {name: checkpoint.tensor(name) for name in wanted})
+    assert packed.tokenizer == checkpoint.tokenizer
+    assert packed.eos_token_ids == (27,)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.0005, 0.02, 0.5, 0.999])
+def test_truncated_gguf(gguf_file: Path, tmp_path: Path, keep: float) -> None:
+    path = Path(shutil.copy(gguf_file, tmp_path))
+    with pytest.raises(InputError, match=r"truncated"):
+        open_checkpoint(_truncate(path, keep))
+
+
+def test_gguf_whose_features_transformers_drops(tmp_path: Path, model: transformers.LlamaForCausalLM) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, model, llama__rope__scaling__type="yarn")
+    with pytest.raises(UnsupportedError, match=r"drops the rope scaling of a GGUF file .yarn"):
+        open_checkpoint(path)
+    write_gguf(path, model, llama__attention__novelty="x")
+    with pytest.raises(UnsupportedError, match=r"llama.attention.novelty = x is dropped"):
+        open_checkpoint(path)
+
+
+# ------------------------------------------------------------------------------------------------------------- pt2
+
+
+class Decoder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(64, 16)
+        self.position = torch.nn.Embedding(128, 16)
+        self.head = torch.nn.Linear(16, 64)
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        hidden = (self.embed(ids) + self.position(positions)).unsqueeze(1)
+        hidden = hidden + torch.ops.sscc.attention(hidden, hidden, hidden, 0, 0.25)
+        logits: torch.Tensor = self.head(hidden.squeeze(1))
+        return logits
+
+
+def export(path: Path, *, dynamic: bool = True, dtype: torch.dtype = torch.int64) -> None:
+    import sscc.compiler.frontend.operator  # noqa: F401 - registers sscc::attention
+
+    batch, length = torch.export.Dim("b", min=1), torch.export.Dim("s", min=1)
+    shapes = {"ids": {0: batch, 1: length}, "positions": {0: batch, 1: length}} if dynamic else None
+    ids = torch.zeros(2, 3, dtype=dtype)
+    program = torch.export.export(Decoder().eval(), (ids, ids), dynamic_shapes=shapes)
+    torch.export.save(program, path)
+
+
+def test_pt2(tmp_path: Path) -> None:
+    path = tmp_path / "decoder.pt2"
+    export(path)
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.config is None
+    assert checkpoint.program is not None
+    assert checkpoint.names()["head.weight"] == ((64, 16), torch.float32)
+    assert checkpoint.tensor("head.weight").shape == (64, 16)
+    assert checkpoint.eos_token_ids == ()
+    assert checkpoint.tokenizer == {}
+    assert checkpoint.default_dtype == torch.float32
+    assert checkpoint.digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(UsageError, match=r"packed already"):
+        pack(checkpoint, tmp_path / "again.pt")
+
+
+def test_pt2_that_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "decoder.pt2"
+    export(path, dynamic=False)
+    with pytest.raises(UnsupportedError, match=r"input ids has a static dimension 0 \(size 2\).*Dim\('b', min=1\)"):
+        open_checkpoint(path)
+    export(path, dtype=torch.int32)
+    with pytest.raises(UnsupportedError, match=r"input ids must be an int64 tensor"):
+        open_checkpoint(path)
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), path)
+    with pytest.raises(UnsupportedError, match=r"takes 1 inputs"):
+        open_checkpoint(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data/sample_inputs/model.pt", b"\x80\x04cos\nsystem\n.")
+    with pytest.raises(UnsupportedError, match=r"sample_inputs/model.pt holds pickled objects"):
+        open_checkpoint(path)
+    config = {"config": {"w": {"path_name": "weight_0", "use_pickle": True}}}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data/weights/model_weights_config.json", json.dumps(config))
+    with pytest.raises(UnsupportedError, match=r"pickles w: export plain tensors only"):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.001, 0.5, 0.99])
+def test_truncated_pt2(tmp_path: Path, keep: float, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "decoder.pt2"
+    export(path)
+    with pytest.raises(InputError, match=r"not a .pt2 archive|cannot be loaded"):
+        open_checkpoint(_truncate(path, keep))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_damaged_pt2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "decoder.pt2"
+    export(path)
+    data = bytearray(path.read_bytes())
+    middle = data.index(b'"graph_module"')
+    data[middle : middle + 8] = b"XXXXXXXX"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"damaged|cannot be loaded"):
+        open_checkpoint(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("hello.txt", "hello")
+    with pytest.raises(InputError, match=r"cannot be loaded as an exported program|holds no program"):
+        open_checkpoint(path)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".pt2", ".gguf", ".json"])
+def test_random_bytes(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"noise{suffix}"
+    for seed in range(5):
+        path.write_bytes(np.random.default_rng(seed).bytes(2000))
+        with pytest.raises(SsccError):
+            open_checkpoint(path, weights=suffix != ".json")

@@ -1,0 +1,149 @@
+"""The attention operator, and what its registration with transformers accepts and refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GptOssConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+)
+
+from sscc.compiler.frontend import operator
+from sscc.compiler.frontend.algorithm import causal_attention
+from sscc.ir.errors import UnsupportedError
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def run(config: PreTrainedConfig, **inputs: Any) -> Tensor:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=operator.IMPLEMENTATION).eval()
+    with torch.no_grad():
+        logits: Tensor = model(input_ids=torch.arange(9)[None], **{"use_cache": False, **inputs}).logits
+    return logits
+
+
+def test_operator_is_well_formed() -> None:
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 6)
+    torch.library.opcheck(operator.attention, (q, k, v, 0, 0.5), test_utils=("test_schema", "test_faketensor"))
+    assert torch.ops.sscc.attention(q, k, v, 0, 0.5).shape == (2, 4, 5, 6)
+
+
+def test_operator_equals_torch() -> None:
+    q, k, v = torch.randn(2, 8, 7, 16), torch.randn(2, 2, 7, 16), torch.randn(2, 2, 7, 16)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True)
+    torch.testing.assert_close(operator.attention(q, k, v, 0, 0.3), wanted)
+
+
+def test_observer_replaces_the_operator_inside_its_block() -> None:
+    q = torch.randn(1, 2, 3, 4)
+    seen: list[tuple[int, float]] = []
+
+    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
+        seen.append((layer, scale))
+        return torch.zeros_like(q)
+
+    with operator.observing(observer):
+        assert not operator.attention(q, q, q, 5, 0.5).any()
+    assert seen == [(5, 0.5)]
+    assert torch.equal(operator.attention(q, q, q, 5, 0.5)[0], causal_attention(q[0], q[0], q[0], 0.5))
+
+
+def test_a_pass_through_cache_changes_nothing() -> None:
+    config = LlamaConfig(**SHAPE)
+    assert torch.equal(run(config), run(config, use_cache=True, past_key_values=operator.PassThroughCache()))
+
+
+def test_a_model_of_its_own_cache_is_refused() -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**SHAPE), attn_implementation="sscc").eval()
+    cache = model(input_ids=torch.arange(9)[None], use_cache=True).past_key_values
+    with pytest.raises(UnsupportedError, match="layer 0 attends from 1 queries to 10 keys"):
+        model(input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
+
+
+def test_a_window_as_long_as_the_context_is_inert() -> None:
+    config = MistralConfig(**SHAPE, sliding_window=16)
+    with operator.context_limit(16):
+        windowed = run(config)
+    assert torch.equal(windowed, run(MistralConfig(**SHAPE, sliding_window=None)))
+    with operator.context_limit(17), pytest.raises(UnsupportedError, match=r"layer 0 .*sliding_window=16.*17 tokens"):
+        run(config)
+    with pytest.raises(UnsupportedError, match="sliding_window=16 in an unknown context"):
+        run(config)
+
+
+def test_soft_capping_and_sinks_are_refused() -> None:
+    with operator.context_limit(16):
+        with pytest.raises(UnsupportedError, match=r"layer 0 passes softcap=50\.0"):
+            run(Gemma2Config(**SHAPE, head_dim=8))
+        with pytest.raises(UnsupportedError, match="layer 0 passes s_aux=a Parameter"):
+            run(GptOssConfig(**SHAPE, head_dim=8))
+
+
+class Module(torch.nn.Module):
+    """The least an attention module must be."""
+
+    layer_idx = 3
+    is_causal = True
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"is_causal": False}, "layer 3 passes is_causal=False"),
+        ({"position_bias": torch.zeros(1)}, "layer 3 passes position_bias=a Tensor"),
+        ({"cu_seq_lens_q": torch.zeros(1)}, "layer 3 passes cu_seq_lens_q=a Tensor"),
+        ({"softcap": 30.0}, r"layer 3 passes softcap=30\.0"),
+        ({"never_heard_of": 1}, "layer 3 passes never_heard_of=1"),
+        ({"attention_mask": torch.zeros(1)}, "layer 3 passes an attention mask"),
+        ({"dropout": 0.1}, r"layer 3 uses dropout 0\.1"),
+    ],
+)
+def test_keywords_that_change_the_result_are_refused(keywords: dict[str, Any], message: str) -> None:
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(UnsupportedError, match=message):
+        operator.attention_function(Module(), q, q, q, **{"attention_mask": None, **keywords})
+
+
+def test_harmless_keywords_pass_and_the_scale_defaults() -> None:
+    q = torch.randn(1, 2, 3, 4)
+    keywords: dict[str, Any] = {
+        "position_ids": torch.zeros(1),
+        "use_cache": False,
+        "is_causal": True,
+        "softcap": None,
+        "s_aux": None,
+    }
+    out, weights = operator.attention_function(Module(), q, q, q, None, **keywords)
+    assert weights is None
+    assert out.shape == (1, 3, 2, 4)
+    assert out.is_contiguous()
+    assert torch.equal(out.transpose(1, 2)[0], causal_attention(q[0], q[0], q[0], 0.5))
+
+
+def test_modules_that_are_no_decoder_layers_are_refused() -> None:
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(UnsupportedError, match="Linear has no layer_idx"):
+        operator.attention_function(torch.nn.Linear(1, 1), q, q, q, None)
+    encoder = Module()
+    encoder.is_causal = False
+    with pytest.raises(UnsupportedError, match="layer 3 passes is_causal=False"):
+        operator.attention_function(encoder, q, q, q, None)

@@ -1,0 +1,202 @@
+"""The command line: help without heavy imports, one line per error, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import sscc
+from sscc.compiler import cli
+from sscc.compiler.commands import doctor
+from sscc.ir import errors
+
+HEAVY = ("torch", "torch_mlir", "transformers", "numpy", "tokenizers", "safetensors", "jinja2", "gguf")
+
+
+def sscc_process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sscc.compiler.cli", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment}
+    )
+
+
+def imported_by(statement: str) -> set[str]:
+    """Which heavy packages a fresh Python holds after `statement`."""
+    code = f"import sys\n{statement}\nprint(*(name for name in {HEAVY} if name in sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return set(result.stdout.splitlines()[-1].split())
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Makes `sscc doctor` raise."""
+
+    def install(error: BaseException) -> None:
+        def fail(args: object) -> NoReturn:
+            raise error
+
+        monkeypatch.setattr(doctor, "main", fail)
+
+    return install
+
+
+class TestLight:
+    def test_import_sscc(self) -> None:
+        assert imported_by("import sscc; sscc.CompileOptions, sscc.UsageError, sscc.Geometry, dir(sscc)") == set()
+
+    def test_help(self) -> None:
+        assert imported_by("from sscc.compiler import cli; cli.build_parser().format_help()") == set()
+
+    def test_refused_options(self) -> None:
+        assert imported_by("from sscc.compiler import cli; cli.main(['compile', 'm', '-O2'])") == set()
+
+
+class TestHelp:
+    def test_names_the_commands(self) -> None:
+        result = sscc_process("--help")
+        assert result.returncode == 0
+        assert all(name in result.stdout for name in cli.COMMANDS)
+
+    @pytest.mark.parametrize("command", cli.COMMANDS)
+    def test_of_a_command(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main([command, "--help"])
+        assert exit_info.value.code == 0
+        assert f"usage: sscc {command}" in capsys.readouterr().out
+
+    def test_version(self) -> None:
+        result = sscc_process("--version")
+        assert (result.returncode, result.stdout) == (0, f"sscc {sscc.__version__}\n")
+
+    def test_console_script(self) -> None:
+        script = Path(sys.executable).with_name("sscc")
+        result = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=120, check=True)
+        assert result.stdout == f"sscc {sscc.__version__}\n"
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            ((), "the following arguments are required: COMMAND"),
+            (("fly",), "invalid choice: 'fly'"),
+            (("compile",), "the following arguments are required: MODEL"),
+            (("compile", "m", "--kv-topk", "many"), "argument --kv-topk: invalid int value: 'many'"),
+            (("compile", "m", "--target", "gpu"), "--target is 'gpu', it must be rdu"),
+            (("compile", "m", "-O1"), "-O1 is not available in this version"),
+            (("compile", "m", "--no-weights", "--save-golden"), "--save-golden runs the model"),
+            (("compile", "m", "--no-weights", "--weights", "embed"), "not allowed with argument"),
+        ],
+    )
+    def test_wrong_words_are_one_line(
+        self, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.main(words) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("sscc: error: ")
+        assert err.count("\n") == 1
+        assert message in err
+
+    @pytest.mark.parametrize(
+        ("kind", "code"),
+        [
+            (errors.SsccError, 1),
+            (errors.UsageError, 2),
+            (errors.UnsupportedError, 3),
+            (errors.CheckError, 4),
+            (errors.InputError, 5),
+            (errors.OutputError, 6),
+        ],
+    )
+    def test_exit_codes(
+        self, kind: type[errors.SsccError], code: int, failing: Any, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        failing(kind("what, and what to change"))
+        assert cli.main(["doctor"]) == code
+        assert capsys.readouterr().err == "sscc: error: what, and what to change\n"
+
+    @pytest.mark.parametrize("error", [errors.InternalError("stage lost"), KeyError("stage lost")])
+    def test_bugs_say_so(self, error: Exception, failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+        failing(error)
+        assert cli.main(["doctor"]) == 70
+        err = capsys.readouterr().err
+        assert "stage lost" in err
+        assert "a bug in sscc" in err
+        assert "Traceback" not in err
+
+    def test_traceback_on_request(self, failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+        failing(errors.InputError("damaged"))
+        assert cli.main(["doctor", "--traceback"]) == 5
+        assert "Traceback" in capsys.readouterr().err
+
+    def test_traceback_by_the_environment(
+        self, failing: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        failing(errors.InputError("damaged"))
+        monkeypatch.setenv("SSCC_TRACEBACK", "1")
+        assert cli.main(["doctor"]) == 5
+        assert "Traceback" in capsys.readouterr().err
+
+    def test_interrupt(self, failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+        failing(KeyboardInterrupt())
+        assert cli.main(["doctor"]) == 130
+        assert "Traceback" not in capsys.readouterr().err
+
+    def test_closed_pipe_is_quiet(self) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "-m", "sscc.compiler.cli", "doctor", "--json"]
+        with os.fdopen(writer, "wb") as stdout:
+            result = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+        assert (result.returncode, result.stderr) == (141, "")
+
+
+class TestDoctor:
+    def test_for_people(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["doctor"]) == 0
+        out = capsys.readouterr().out
+        assert all(word in out for word in ("threads", "GB/s", "torch-mlir 20261001", "all is well"))
+
+    def test_for_machines(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["doctor", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["sscc"] == sscc.__version__
+        assert found["native"]["threads"] >= 1
+        assert all(speed > 0 for speed in found["native"]["bandwidth_gb_per_second"].values())
+        assert found["problems"] == []
+
+    def test_another_version_is_a_problem(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(doctor, "_version", lambda name: None if name == "gguf" else "2.12.0+cpu")
+        assert cli.main(["doctor"]) == 1
+        out = capsys.readouterr().out
+        assert "the package gguf is not installed" in out
+        assert "torch is 2.12.0+cpu, sscc needs 2.13.0" in out
+
+
+class TestPackage:
+    def test_every_name_is_there(self) -> None:
+        missing = [name for name in sscc.__all__ if not hasattr(sscc, name)]
+        assert missing == []
+
+    def test_an_unknown_name_is_an_attribute_error(self) -> None:
+        with pytest.raises(AttributeError, match="no attribute 'decompile'"):
+            sscc.decompile  # noqa: B018
+
+    def test_nothing_is_installed_under_a_folders_own_name(self, tmp_path: Path) -> None:
+        code = "import importlib.util as u; print([n for n in %r if u.find_spec(n)])" % (
+            ("compiler", "ir", "passes", "runtime"),
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path
+        )
+        assert result.stdout == "[]\n"

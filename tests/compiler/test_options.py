@@ -1,0 +1,153 @@
+"""Options: contradictions are refused by name, and defaults fit the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sscc.compiler.options import LEVELS, CompileOptions
+from sscc.ir import levels
+from sscc.ir.errors import UsageError
+from sscc.ir.geometry import Geometry
+
+MODEL = Path("some/model-1.5b")
+
+
+def options(**values: Any) -> CompileOptions:
+    return CompileOptions(model=MODEL, **values)
+
+
+REFUSED = {
+    "target": ({"target": "gpu"}, "--target is 'gpu', it must be rdu"),
+    "opt-level": ({"opt_level": 2}, "-O2 is not available in this version: use -O0"),
+    "dtype": ({"dtype": "f16"}, "--dtype is 'f16', it must be f32 or bf16"),
+    "weights": ({"weights": "copy"}, "--weights is 'copy'"),
+    "compile-to": ({"compile_to": "looped"}, "--compile-to is 'looped'"),
+    "compile-from": ({"compile_from": "schedule"}, "--compile-from is 'schedule', it must be import or graph or kernels"),
+    "batch": ({"batch": 0}, "--batch is 0, it must be at least 1"),
+    "chunk": ({"prefill_chunk": 1}, "--prefill-chunk is 1, it must be at least 2"),
+    "context": ({"max_context": 0}, "--max-context is 0"),
+    "sink": ({"kv_sink": -1}, "--kv-sink is -1, it must be at least 0"),
+    "recent": ({"kv_recent": 0}, "--kv-recent is 0, it must be at least 1"),
+    "topk": ({"kv_topk": -3}, "--kv-topk is -3"),
+    "budget": ({"kv_budget": 0}, "--kv-budget is 0"),
+    "obs": ({"kv_obs": 0}, "--kv-obs is 0"),
+    "even-pool": ({"kv_pool": 4}, "--kv-pool is 4, the pooling kernel must be odd"),
+    "pool-mode": ({"kv_pool_mode": "sum"}, "--kv-pool-mode is 'sum', it must be avg or max"),
+    "over-determined": (
+        {"kv_budget": 64, "kv_sink": 4, "kv_recent": 8, "kv_topk": 20},
+        r"--kv-budget 64 is not sink \+ recent \+ topk = 4 \+ 8 \+ 20 = 32",
+    ),
+    "golden-tokens": ({"golden_tokens": 4}, "--golden-tokens needs --save-golden"),
+    "golden-prompt": ({"golden_prompt_file": MODEL}, "--golden-prompt-file needs --save-golden"),
+    "no-golden-tokens": ({"save_golden": True, "golden_tokens": 0}, "--golden-tokens is 0"),
+    "golden-without-weights": ({"save_golden": True, "weights": "none"}, "--no-weights"),
+    "golden-without-artifact": ({"save_golden": True, "compile_to": "graph"}, "--compile-to graph makes none"),
+    "checkpoint": ({"checkpoint": MODEL}, "--checkpoint only goes with --compile-from"),
+    "backwards": ({"compile_from": "graph", "compile_to": "graph"}, "--compile-from graph is not below"),
+    "geometry-of-a-dump": ({"compile_from": "graph", "kv_topk": 4}, "--kv-topk is recorded in the dump"),
+    "context-of-a-dump": ({"compile_from": "graph", "max_context": 4}, "--max-context is recorded in the dump"),
+    "weights-of-a-dump": ({"compile_from": "graph"}, "a dump holds no weights: give them with --checkpoint"),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), REFUSED.values(), ids=REFUSED)
+def test_contradictions_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        options(**values)
+
+
+def test_levels_are_those_of_the_ir() -> None:
+    assert LEVELS == levels.LEVELS
+
+
+@pytest.mark.parametrize(
+    ("model", "level", "expected"),
+    [
+        ("dir/SmolLM2-1.7B", "schedule", "SmolLM2-1.7B.rdu"),
+        ("dir/model.Q4_1.gguf", "schedule", "model.Q4_1.rdu"),
+        ("model.pt", "schedule", "model.rdu"),
+        ("model.pt", "graph", "model.graph.mlir"),
+    ],
+)
+def test_default_output(model: str, level: str, expected: str) -> None:
+    assert CompileOptions(model=Path(model), compile_to=level).output_path == Path(expected)
+
+
+def test_given_output_is_taken() -> None:
+    assert options(output=Path("x.rdu")).output_path == Path("x.rdu")
+
+
+class TestGeometry:
+    def test_default_fits_a_long_context(self) -> None:
+        assert options().resolve(131072).geometry == Geometry(4, 512, 8192 - 516, 32, 7, "avg", 131072)
+
+    def test_default_for_a_usual_context(self) -> None:
+        assert options().resolve(8192).geometry == Geometry(4, 256, 764, 32, 7, "avg", 8192)
+
+    def test_budget_alone_is_split_as_defined(self) -> None:
+        assert options(kv_budget=256).resolve(8192).geometry == Geometry(4, 64, 188, 32, 7, "avg", 8192)
+
+    def test_budget_and_topk_leave_the_ring(self) -> None:
+        assert options(kv_budget=64, kv_topk=20).resolve(8192).geometry.recent == 40
+
+    def test_budget_recent_and_topk_leave_the_sinks(self) -> None:
+        assert options(kv_budget=64, kv_topk=20, kv_recent=36).resolve(8192).geometry.sink == 8
+
+    def test_topk_alone_keeps_the_default_ring(self) -> None:
+        assert options(kv_topk=0).resolve(8192).geometry == Geometry(4, 512, 0, 32, 7, "avg", 8192)
+
+    def test_everything_given_is_taken(self) -> None:
+        given = options(kv_sink=1, kv_recent=8, kv_topk=3, kv_obs=2, kv_pool=1, kv_pool_mode="max", max_context=99)
+        assert given.resolve(8192).geometry == Geometry(1, 8, 3, 2, 1, "max", 99)
+
+    def test_full_cache(self) -> None:
+        given = options(kv_sink=0, kv_recent=64, kv_topk=0, max_context=64)
+        assert given.resolve(None).geometry.budget == 64
+
+    @given(st.integers(1, 200_000))
+    def test_defaults_fit_every_context(self, context: int) -> None:
+        shape = options().resolve(context)
+        assert shape.geometry.budget <= context
+        assert shape.chunk >= 2
+
+    @given(context=st.integers(1, 3000), sink=st.none() | st.integers(0, 40), recent=st.none() | st.integers(1, 900))
+    def test_given_numbers_are_kept_or_refused(self, context: int, sink: int | None, recent: int | None) -> None:
+        given = options(kv_sink=sink, kv_recent=recent)
+        if (sink or 0) + (recent or 1) > context:
+            with pytest.raises(UsageError, match=f"max-context {context}"):
+                given.resolve(context)
+            return
+        geometry = given.resolve(context).geometry
+        assert sink in (None, geometry.sink)
+        assert recent in (None, geometry.recent)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kv_budget": 16}, r"a KV budget of 16 rows cannot hold sink 4 \+ recent 35"),
+        ({"kv_budget": 16, "kv_topk": 12}, r"leaves 0 for the ring after sink 4 \+ topk 12"),
+        ({"kv_budget": 16, "kv_topk": 12, "kv_recent": 5}, r"leaves -1 for the sinks after recent 5 \+ topk 12"),
+        ({"kv_budget": 200}, "topk = .* exceeds max-context"),
+        ({"kv_recent": 200}, "exceed max-context 100"),
+        ({"max_context": 101}, "--max-context 101 exceeds the 100 tokens the model was made for"),
+    ],
+)
+def test_impossible_geometries_are_refused_with_the_numbers(values: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        options(**values).resolve(100)
+
+
+def test_a_model_without_a_context_needs_one() -> None:
+    with pytest.raises(UsageError, match="give --max-context"):
+        options().resolve(None)
+
+
+def test_dtype_is_the_checkpoints_unless_given() -> None:
+    assert options().resolve(100, "bf16").dtype == "bf16"
+    assert options(dtype="f32").resolve(100, "bf16").dtype == "f32"

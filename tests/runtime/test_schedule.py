@@ -1,0 +1,110 @@
+"""The file form of a schedule: what goes out comes back, and nothing malformed comes in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import InputError
+from sscc.runtime import schedule
+from sscc.runtime.schedule import (
+    Access,
+    Entry,
+    For,
+    If,
+    Instr,
+    Kernel,
+    Launch,
+    Param,
+    Program,
+    Scalar,
+    Tensor,
+    View,
+)
+
+ONE = Access("x", ((1, 0),))
+BODY = (Instr("r", "addf", ("in0", 1.5), "f32"), Instr("i", "index", (0,), "i64"))
+STAGES = (
+    schedule.Vector((4,), (ONE,), ONE, BODY, "r"),
+    schedule.Reduction((4,), (0,), (ONE,), Access("y", ()), BODY, "r", "maximumf", float("-inf")),
+    schedule.Product((4, 4), (1,), ONE, ONE, ONE),
+    schedule.UpdateRows("c", "n", "r", "a"),
+    schedule.CachedAttention("q", "k", "v", "m", "o", 0.125),
+    schedule.CausalAttention("q", "k", "v", "o", "s", 0.125),
+    schedule.Observe("o", "q", "s", "n"),
+    schedule.ObservationScores("o", "k", "s", "n", 0.125, 8),
+    schedule.Pool("s", "p", "n", 7, "avg"),
+    schedule.Select("s", "i", "n", 4, 8),
+    schedule.GatherRows("s", "i", "o"),
+)
+
+
+def sample() -> Program:
+    launch = Launch("k", (View("x", (4,), (1,), 2, (("i", 4),)),), ("i", 3))
+    body = (Scalar("n", "add", ("m", 1)), For("i", 0, "n", (If("i", (launch,)),)))
+    return Program(
+        (Tensor("x", (4, 4), "f32", "input", "hbm", 0), Tensor("w", (4,), "bf16", "weight", "ddr", 64, "model.w")),
+        (Kernel("k", (Param("x", (4,), "f32", "update"),), ("i", "j"), STAGES, "model.py:3"),),
+        (Entry("main", ("x",), (), ("m",), ("n", 7), body),),
+        64,
+    )
+
+
+def test_every_kind_survives_the_file_form_and_equal_programs_are_equal_bytes() -> None:
+    text = sample().to_json()
+    assert Program.from_json(text) == sample()
+    assert Program.from_json(text).to_json() == text
+    assert {stage.kind for stage in STAGES} == {kind.kind for kind in schedule.Stage.__args__}
+
+
+def test_sizes() -> None:
+    x, w = sample().tensors
+    assert (x.elements, x.nbytes, w.nbytes) == (16, 64, 8)
+
+
+def test_entries_are_found_by_name() -> None:
+    assert sample().entry("main").outputs == ()
+    with pytest.raises(InputError, match=r"no entry 'decode', it has \['main'\]"):
+        sample().entry("decode")
+
+
+def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
+    """The sample's file form with the value at `path` replaced or dropped."""
+    data = json.loads(sample().to_json())
+    target = data
+    for key in path[:-1]:
+        target = target[key]
+    if drop:
+        del target[path[-1]]
+    else:
+        target[path[-1]] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "format version None"),
+        (edited("version", value=99), "format version 99, this sscc reads 1"),
+        (edited("arena_bytes", value="64"), "program.arena_bytes is '64', expected int"),
+        (edited("arena_bytes", value=True), "program.arena_bytes is 'True', expected int"),
+        (edited("arena_bytes", drop=True), r"program is \"\['arena_bytes'\]\", expected the fields of Program"),
+        (edited("extra", value=1), r"program is \"\['extra'\]\""),
+        (edited("tensors", value={}), "program.tensors is '{}', expected a list"),
+        (edited("tensors", 0, "dtype", value="f8"), r"program.tensors\[0\].dtype is 'f8', expected one of"),
+        (edited("tensors", 0, "shape", 1, value=1.5), r"program.tensors\[0\].shape\[1\] is '1.5', expected int"),
+        (edited("tensors", 0, value=7), r"program.tensors\[0\] is '7', expected Tensor"),
+        (edited("kernels", 0, "stages", 0, "kind", value="vectr"), r"program.kernels\[0\].stages\[0\] is"),
+        (edited("kernels", 0, "stages", 0, "dims", drop=True), "expected the fields of Vector"),
+        (edited("kernels", 0, "params", 0, "access", value="peek"), "expected one of"),
+        (edited("entries", 0, "body", 1, "lower", value={}), r"body\[1\].lower is '{}', expected int or str"),
+        (edited("entries", 0, "body", 1, "lower", value=None), r"body\[1\].lower is 'None', expected int or str"),
+        (edited("entries", 0, "body", 1, "body", value=[3]), "expected Scalar or Launch or For or If"),
+    ],
+)
+def test_malformed_schedules_are_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Program.from_json(text)
