@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.driver import compile_model
+from sscc.compiler.loading import open_session
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.result import CompileResult
 from sscc.runtime.artifact import Artifact
@@ -28,10 +29,13 @@ def compile(model: str | PathLike[str], **options: Any) -> CompileResult:
     return compile_model(CompileOptions(model=Path(model), **options))
 
 
-def load(path: str | PathLike[str]) -> Session:
+def load(path: str | PathLike[str], checkpoint: str | PathLike[str] | None = None) -> Session:
     """Opens the artifact in `path` and gives a session on the reference interpreter, ready to generate.
+
+    Args:
+        checkpoint: run these weights, of the same names and shapes, instead of the artifact's.
 
     Raises:
         InputError: missing, truncated, damaged, or of a newer format.
     """
-    return Session(Artifact.load(Path(path)))
+    return open_session(Artifact.load(path), None if checkpoint is None else Path(checkpoint))

@@ -19,6 +19,7 @@ from sscc.ir.geometry import Geometry
 LEVELS = ("import", "graph", "kernels", "schedule")
 LEVEL = "sscc.level"
 PROGRAM = "sscc.program"
+PASSES = "sscc.passes"
 MAX_LITERAL_BYTES = 1024
 
 _GRAPH = frozenset({"builtin", "func", "linalg", "tensor", "arith", "math", "scf", "kv"})
@@ -96,6 +97,17 @@ def get_level(module: ir.Module) -> str:
     if level not in LEVELS:
         raise InputError(f"the module has no known {LEVEL} (found {level!r}): it is not a dump of sscc")
     return str(level)
+
+
+def record_pass(module: ir.Module, name: str) -> None:
+    """Notes that pass `name` has run, so that a dump can be compiled on from exactly where it stands."""
+    done = [ir.StringAttr.get(other) for other in passes_done(module)]
+    module.operation.attributes[PASSES] = ir.ArrayAttr.get([*done, ir.StringAttr.get(name)])
+
+
+def passes_done(module: ir.Module) -> tuple[str, ...]:
+    attributes = module.operation.attributes
+    return tuple(item.value for item in attributes[PASSES]) if PASSES in attributes else ()
 
 
 def walk(op: Any) -> Iterator[ir.Operation]:

@@ -13,7 +13,7 @@ from torch_mlir.passmanager import PassManager
 
 from sscc.ir.context import first_diagnostic, print_module
 from sscc.ir.errors import InternalError
-from sscc.ir.levels import check_legal, set_level
+from sscc.ir.levels import check_legal, record_pass, set_level
 
 Observer = Callable[[str, str], None]
 """Called with (pass name, IR text) after every pass that changed something."""
@@ -57,6 +57,7 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observer: Observer | N
         item.run(module)
         seconds = time.perf_counter() - start
         set_level(module, item.level)
+        record_pass(module, item.name)
         try:
             check_legal(module, item.level)
         except InternalError as error:

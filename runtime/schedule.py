@@ -469,7 +469,7 @@ def _decode_union(data: Any, args: tuple[Any, ...], where: str) -> Any:
     if isinstance(data, dict):
         for arg in map(_resolve, args):
             if dataclasses.is_dataclass(arg) and data.get("kind") == getattr(arg, "kind", None):
-                return _decode_record(data, arg, where)
+                return _decode_record(data, typing.cast(type, arg), where)
     elif type(data) in args:
         return data
     return _expect(False, data, where, " or ".join(getattr(_resolve(arg), "__name__", str(arg)) for arg in args))
@@ -486,5 +486,7 @@ def _decode_record(data: Any, record: type, where: str) -> Any:
     _expect(isinstance(data, dict), data, where, record.__name__)
     given = {key: value for key, value in data.items() if key != "kind"}
     hints = _fields(record)
-    _expect(given.keys() == hints.keys(), sorted(given.keys() ^ hints.keys()), where, f"the fields of {record.__name__}")
+    _expect(
+        given.keys() == hints.keys(), sorted(given.keys() ^ hints.keys()), where, f"the fields of {record.__name__}"
+    )
     return record(**{name: _decode(value, hints[name], f"{where}.{name}") for name, value in given.items()})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -19,6 +19,9 @@ from sscc.runtime.reference import ReferenceInterpreter
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.schedule import Program
 from sscc.runtime.signature import Signature
+
+if TYPE_CHECKING:
+    from sscc.runtime.artifact import Artifact, Resolver
 
 
 class Interpreter(Protocol):
@@ -101,6 +104,19 @@ class Session:
         self._slots: dict[int, _Slot] = {}
         self._pending: _Prefill | None = None
         self._prefill_logits: torch.Tensor | None = None
+
+    @classmethod
+    def from_artifact(
+        cls,
+        artifact: Artifact,
+        *,
+        resolver: Resolver | None = None,
+        precision: str = "f32",
+        checked: bool = False,
+    ) -> Session:
+        """Joins an artifact to its own weights, or to those of the checkpoint that `resolver` opens."""
+        weights = artifact.weights(resolver)
+        return cls(artifact.program, weights, artifact.signature, precision=precision, checked=checked)
 
     # -- prefill
 

@@ -39,10 +39,10 @@ def decode(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
 class TextStream:
     """Turns tokens into text piece by piece; the pieces together are `decode` of all the tokens.
 
-    A token may be a part of a character, and how it is spelt depends on its neighbours: sentencepiece drops the space
-    before a text's first word, byte-level BPE joins bytes over tokens, and byte fallback reads a run of byte tokens as a
-    whole. So each piece is the difference between two decodings of a window that begins one piece earlier, and nothing
-    is given out while the window ends in an incomplete character or in a run of byte tokens.
+    A token may be a part of a character, and how it is spelt depends on its neighbours: sentencepiece drops the
+    space before a text's first word, byte-level BPE joins bytes over tokens, and byte fallback reads a run of byte
+    tokens as a whole. So each piece is the difference between two decodings of a window that begins one piece earlier,
+    and nothing is given out while the window ends in an incomplete character or in a run of byte tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -10,14 +10,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sscc.ir.errors import CheckError, InputError, UsageError
+from sscc.ir.errors import InputError, InternalError, UsageError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from sscc.runtime.artifact import Artifact
+    from sscc.runtime.golden import Check
     from sscc.runtime.sampling import Sampling
     from sscc.runtime.session import Kept, Session
 
@@ -61,7 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_generation_arguments(parser.add_argument_group("generation"))
     machine = parser.add_argument_group("execution")
     machine.add_argument("--checkpoint", type=Path, metavar="PATH", help="run these weights, of the same shapes")
-    machine.add_argument("--interpreter", default="reference", metavar="NAME", help=f"one of: {', '.join(INTERPRETERS)}")
+    machine.add_argument(
+        "--interpreter", default="reference", metavar="NAME", help=f"one of: {', '.join(INTERPRETERS)}"
+    )
     machine.add_argument("--slot", type=int, default=0, metavar="N", help="batch slot to run in (default: 0)")
     machine.add_argument("--threads", type=int, metavar="N", help="default: all that this process may use")
 
@@ -77,13 +80,14 @@ def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
 
 def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
+    from sscc.compiler.loading import open_session
     from sscc.runtime.artifact import Artifact
     from sscc.runtime.sampling import Sampling
 
     sampling = Sampling(args.temperature, args.top_k, args.top_p, args.seed)
     _use_threads(args.threads)
     artifact = Artifact.load(args.artifact)
-    session = artifact.session(checkpoint=args.checkpoint)
+    session = open_session(artifact, args.checkpoint)
     return _check(artifact, session, args) if args.check else _generate(artifact, session, sampling, args)
 
 
@@ -221,7 +225,7 @@ def _prompt(tokenizer: Tokenizer | None, args: argparse.Namespace) -> list[int]:
     if args.token_ids is not None:
         return parse_token_ids(args.token_ids)
     if tokenizer is None:
-        raise UsageError("the artifact has no tokenizer: give --token-ids")
+        raise InternalError("a prompt of text without a tokenizer")
     text: str = args.prompt if args.prompt is not None else _read(args.prompt_file).removesuffix("\n")
     return encode(tokenizer, text)
 
@@ -251,10 +255,20 @@ def _read(path: Path) -> str:
 def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> int:
     from sscc.runtime.golden import replay
 
-    report = replay(session, artifact.golden)
+    golden = artifact.golden()
+    if golden is None:
+        raise InputError(f"{artifact.path} holds no goldens: compile with --save-golden")
+    report = replay(session, golden)
     if args.json:
-        print(json.dumps(asdict(report)))
-    if not report.passed:
-        raise CheckError(str(report))
-    print(report, file=sys.stderr)
+        print(
+            json.dumps({"passed": report.passed, "dtype": report.dtype, "checks": [_record(c) for c in report.checks]})
+        )
+    report.require()
+    print(report.summary(), file=sys.stderr)
     return 0
+
+
+def _record(check: Check) -> dict[str, Any]:
+    """One check as JSON can say it: a number that is not finite becomes null."""
+    numbers = {name: value if math.isfinite(value) else None for name, value in asdict(check.difference).items()}
+    return {"name": check.name, "passed": check.passed, "picks": check.picks, "excused": check.excused, **numbers}

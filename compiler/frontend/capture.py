@@ -215,12 +215,50 @@ def _weight_shapes(captured: Captured) -> dict[str, tuple[int, ...]]:
     return {name: tuple(placeholders[arg].meta["val"].shape) for arg, name in captured.weights.items()}
 
 
+def config_constants(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The values of a model's non-persistent buffers, by name; `model` from `build_model`, not yet captured."""
+    return _lift_hidden_buffers(model)
+
+
+def program_constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """The constants of somebody's exported program, by name."""
+    return {name: value for name, value in program.constants.items() if isinstance(value, torch.Tensor)}
+
+
 def _program_constant(program: ExportedProgram, name: str) -> torch.Tensor:
     for table in (program.constants, program.state_dict):
         value = table.get(WRAPPER_PREFIX + name, table.get(name))
         if isinstance(value, torch.Tensor) and value.device.type != "meta":
             return value.detach().clone()
     raise UnsupportedError(f"the value of the constant {name!r} was lost at capture; store it as a buffer")
+
+
+def vocabulary(captured: Captured) -> int:
+    """How many token ids are legal: rows of the smallest table that ids index, else the width of the logits."""
+    graph = captured.program.graph
+    ids = next(name for name, role in captured.inputs.items() if role == "ids")
+    tables = [
+        node.args[0].meta["val"].shape[0]
+        for node in graph.nodes
+        if node.target is torch.ops.aten.embedding.default and node.args[1].name == ids
+    ]
+    if tables:
+        return int(min(tables))
+    output = next(node for node in graph.nodes if node.op == "output")
+    return int(output.args[0][0].meta["val"].shape[-1])
+
+
+def count_layers(captured: Capture, config: transformers.PreTrainedConfig | None) -> int:
+    """Decoder layers: what the config says, or for an exported program the attention operators it calls."""
+    if config is not None:
+        return int(config.num_hidden_layers)
+    layers = len(attention_layers(captured.prefill))
+    if layers == 0:
+        raise UnsupportedError(
+            "the exported program never calls torch.ops.sscc.attention: its decoder must attend through this "
+            "operator, once per layer (docs/models.md shows how)"
+        )
+    return layers
 
 
 def attention_layers(captured: Captured) -> list[int]:

@@ -6,6 +6,7 @@ No hub is ever asked and no code from a file is ever run.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Mapping
@@ -336,4 +337,5 @@ def pack(checkpoint: Checkpoint, out: Path) -> None:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
         raise OutputError(f"{out} cannot be written: {reason}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # nothing was made where the folder does not exist
+            temporary.unlink()

@@ -192,7 +192,8 @@ def _rows(tensor: LazyGgufTensor) -> np.ndarray:
 
 def _block(ggml_type: int) -> tuple[int, int | None]:
     """(elements, bytes) of one block, bytes None for a plain float type."""
-    return GGML_BLOCK.get(ggml_type, (1, None))
+    block: tuple[int, int | None] = GGML_BLOCK.get(ggml_type, (1, None))
+    return block
 
 
 def _short(error: BaseException) -> str:

@@ -75,7 +75,7 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
 
 def config_to_dict(config: PreTrainedConfig) -> dict[str, Any]:
     """The config as plain data, without the two fields that say where and when it was read."""
-    values = config.to_dict()
+    values: dict[str, Any] = config.to_dict()
     for name in ("transformers_version", "_name_or_path"):
         values.pop(name, None)
     return values

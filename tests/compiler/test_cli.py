@@ -193,9 +193,8 @@ class TestPackage:
             sscc.decompile  # noqa: B018
 
     def test_nothing_is_installed_under_a_folders_own_name(self, tmp_path: Path) -> None:
-        code = "import importlib.util as u; print([n for n in %r if u.find_spec(n)])" % (
-            ("compiler", "ir", "passes", "runtime"),
-        )
+        names = ("compiler", "ir", "passes", "runtime")
+        code = f"from importlib.util import find_spec; print([name for name in {names} if find_spec(name)])"
         result = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path
         )

@@ -27,7 +27,7 @@ REFUSED = {
     "dtype": ({"dtype": "f16"}, "--dtype is 'f16', it must be f32 or bf16"),
     "weights": ({"weights": "copy"}, "--weights is 'copy'"),
     "compile-to": ({"compile_to": "looped"}, "--compile-to is 'looped'"),
-    "compile-from": ({"compile_from": "schedule"}, "--compile-from is 'schedule', it must be import or graph or kernels"),
+    "compile-from": ({"compile_from": "schedule"}, "--compile-from is 'schedule', it must be import or"),
     "batch": ({"batch": 0}, "--batch is 0, it must be at least 1"),
     "chunk": ({"prefill_chunk": 1}, "--prefill-chunk is 1, it must be at least 2"),
     "context": ({"max_context": 0}, "--max-context is 0"),

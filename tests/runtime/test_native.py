@@ -78,7 +78,7 @@ def test_bandwidth_is_measured(threads: int) -> None:
 
 @pytest.mark.parametrize(("threads", "nbytes", "repeats"), [(0, MIB, 1), (-1, MIB, 1), (1, MIB, 0), (2, 127, 1)])
 def test_impossible_measurements_are_refused(threads: int, nbytes: int, repeats: int) -> None:
-    with pytest.raises(ValueError, match="at least|smaller than"):
+    with pytest.raises(ValueError, match=r"at least|smaller than"):
         native.read_bandwidth(threads, nbytes, repeats)
 
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from sscc.ir.errors import InputError
 from sscc.runtime.text import TextStream, decode, encode, load_tokenizer
 
-CORPUS = ["the quick brown fox jumps over the lazy dog", "naïve café, Übergröße", "你好世界 hello world", "🎉🎊 party 🎉"]
+CORPUS = ["the quick brown fox jumps over the lazy dog", "naïve café, Übergröße", "你好 hello", "🎉🎊 party 🎉"]
 END = "<|end|>"
 
 

@@ -248,7 +248,11 @@ def test_pack_leaves_nothing_behind(saved: Path, tmp_path: Path, monkeypatch: py
     checkpoint = open_checkpoint(saved)
     with pytest.raises(OutputError, match=r"No such file or directory"):
         pack(checkpoint, tmp_path / "absent" / "model.pt")
-    with pytest.raises(OutputError, match=r"directory"):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"Not a directory"):
+        pack(checkpoint, tmp_path / "file" / "model.pt")
+    (tmp_path / "file").unlink()
+    with pytest.raises(OutputError, match=r"Is a directory"):
         pack(checkpoint, _made(tmp_path / "folder.pt"))
 
     def full(values: object, file: Any) -> None:

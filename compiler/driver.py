@@ -1,0 +1,219 @@
+"""The driver: from what a person brings to an artifact, level by level.
+
+    open -> admit -> capture -> import -> passes -> emit -> artifact
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch_mlir import ir
+
+from sscc.compiler.backend.emit import emit_program
+from sscc.compiler.frontend.admission import check_config
+from sscc.compiler.frontend.capture import (
+    build_model,
+    capture,
+    check_attention,
+    config_constants,
+    count_layers,
+    program_constants,
+    vocabulary,
+)
+from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_checkpoint
+from sscc.compiler.frontend.importer import import_capture
+from sscc.compiler.frontend.model_config import config_from_dict, config_to_dict
+from sscc.compiler.frontend.probe import golden_for, probe
+from sscc.compiler.options import CompileOptions
+from sscc.compiler.packaging import write_artifact
+from sscc.compiler.result import CompileResult
+from sscc.ir.context import mlir, parse_module, print_module
+from sscc.ir.errors import InputError, OutputError, UsageError
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import ProgramFacts, check_legal, get_facts, get_level, passes_done
+from sscc.passes.base import run_passes
+from sscc.passes.pipeline import passes_between
+from sscc.runtime.golden import Golden
+from sscc.runtime.schedule import Program
+
+logger = logging.getLogger("sscc")
+
+TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a compilation starts: a module, the weights that belong to it, and its constants.
+
+    Attributes:
+        checkpoint: None when there is none (a dump compiled without weights).
+        constants: computes values by name; called for the constants that the schedule really uses.
+    """
+
+    module: ir.Module
+    facts: ProgramFacts
+    geometry: Geometry
+    checkpoint: Checkpoint | None
+    constants: Callable[[], dict[str, torch.Tensor]]
+
+
+def compile_model(options: CompileOptions) -> CompileResult:
+    """Compiles as `options` say and writes the artifact, or the module of a lower level.
+
+    Raises:
+        SsccError: the subclass says whether the input, the model, an option or the output is at fault.
+    """
+    dumps = _Dumps(options.dump_ir_dir)
+    source = _from_dump(options) if options.compile_from else _from_model(options)
+    with mlir():
+        dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}", source.module)
+        level = options.compile_to if options.compile_to != "schedule" else "kernels"
+        passes = passes_between(passes_done(source.module), level)
+        for item in run_passes(source.module, passes, dumps.pass_done if options.dump_ir_dir else None):
+            logger.debug("%-24s %7.3f s%s", item.name, item.seconds, "" if item.changed else "  (no change)")
+        if options.compile_to != "schedule":
+            _write_text(options.output_path, print_module(source.module))
+            return CompileResult(options.output_path, options.compile_to)
+        program = emit_program(source.module)
+    dumps.write_schedule(program)
+    golden = _golden(options, source)
+    report = write_artifact(options, program, source.facts, source.geometry, source.checkpoint, source.constants(), golden)
+    return CompileResult(options.output_path, "schedule", tuple(report))
+
+
+# ------------------------------------------------------------------------------------------------ where it starts
+
+
+def _from_model(options: CompileOptions) -> Source:
+    with_weights = options.weights != "none"
+    checkpoint = open_checkpoint(options.model, config=options.config, weights=with_weights)
+    config = checkpoint.config
+    context = None if config is None else getattr(config, "max_position_embeddings", None)
+    shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype])
+    geometry = shape.geometry
+    dtype = TORCH_DTYPES[shape.dtype]
+    if config is not None:
+        check_config(config, geometry.max_context)
+        model: torch.nn.Module | torch.export.ExportedProgram = build_model(config, dtype)
+    elif checkpoint.program is not None:
+        model = checkpoint.program
+        if options.dtype is not None and dtype != checkpoint.default_dtype:
+            raise UsageError(
+                f"{options.model} is a program of {DTYPE_NAMES[checkpoint.default_dtype]}, --dtype {options.dtype} "
+                "cannot change it: export it again in that dtype"
+            )
+    logger.info("capturing %s", options.model)
+    captured = capture(model, batch=shape.batch, chunk=shape.chunk, max_context=geometry.max_context)
+    layers = count_layers(captured, config)
+    check_attention(captured.prefill, layers)
+    if with_weights:
+        check_names(checkpoint, captured.weight_shapes)
+        probe(checkpoint, dtype, geometry)
+    facts = ProgramFacts(
+        batch=shape.batch,
+        chunk=shape.chunk,
+        dtype=shape.dtype,
+        layers=layers,
+        vocab_size=vocabulary(captured.prefill),
+        config=json.dumps({} if config is None else config_to_dict(config), sort_keys=True),
+        digest=checkpoint.digest if with_weights else "",
+        eos=checkpoint.eos_token_ids,
+    )
+    module = import_capture(captured, facts, geometry)
+    return Source(module, facts, geometry, checkpoint, lambda: captured.constants)
+
+
+def _from_dump(options: CompileOptions) -> Source:
+    try:
+        text = options.model.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{options.model} cannot be read: {error}") from None
+    with mlir():
+        module = parse_module(text, str(options.model))
+        level = get_level(module)
+        if level != options.compile_from:
+            raise UsageError(f"{options.model} is a dump of level {level}, not {options.compile_from}")
+        facts, geometry = get_facts(module)
+        check_legal(module, level)
+    checkpoint = None
+    if options.weights != "none" and options.checkpoint is not None:
+        checkpoint = open_checkpoint(options.checkpoint)
+        if checkpoint.digest != facts.digest:
+            logger.warning("sscc: the dump was made from another checkpoint; only shapes and names are checked")
+    return Source(module, facts, geometry, checkpoint, lambda: _dump_constants(facts, checkpoint))
+
+
+def _dump_constants(facts: ProgramFacts, checkpoint: Checkpoint | None) -> dict[str, torch.Tensor]:
+    """Constants are in no dump: computed again from the config, or read from the exported program."""
+    if checkpoint is not None and checkpoint.program is not None:
+        return program_constants(checkpoint.program)
+    config = json.loads(facts.config)
+    if not config:
+        raise UsageError("this dump comes from an exported program: give it with --checkpoint for its constants")
+    return config_constants(build_model(config_from_dict(config, "the dump's config"), TORCH_DTYPES[facts.dtype]))
+
+
+def _golden(options: CompileOptions, source: Source) -> Golden | None:
+    if not options.save_golden:
+        return None
+    if source.checkpoint is None:
+        raise UsageError("--save-golden runs the model: give its weights with --checkpoint")
+    logger.info("recording eager PyTorch's outputs")
+    return golden_for(
+        source.checkpoint,
+        TORCH_DTYPES[source.facts.dtype],
+        source.geometry,
+        source.facts,
+        options.golden_prompt_file,
+        options.golden_tokens,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- dumps
+
+
+class _Dumps:
+    """Numbered files: one for the level a compilation starts from, one per pass that changed something."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.count = 0
+
+    def write(self, name: str, module: ir.Module) -> None:
+        if self.folder is not None:
+            self._text(f"{name}.mlir", print_module(module))
+
+    def pass_done(self, name: str, text: str) -> None:
+        self._text(f"{name}.mlir", text)
+
+    def write_schedule(self, program: Program) -> None:
+        if self.folder is not None:
+            self._text("schedule.json", program.to_json())
+
+    def _text(self, name: str, text: str) -> None:
+        assert self.folder is not None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{self.folder} cannot be made: {error.strerror}") from None
+        _write_text(self.folder / f"{self.count:02d}-{name}", text)
+        self.count += 1
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Writes a file under a temporary name and renames it. Raises OutputError; leaves nothing half-written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,127 @@
+"""Running the model eagerly at compile time: a probe against the untouched model, and golden outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from sscc.compiler.frontend.capture import build_model
+from sscc.compiler.frontend.checkpoint import Checkpoint
+from sscc.compiler.frontend.eager import make_golden
+from sscc.compiler.frontend.operator import context_limit
+from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
+from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import ProgramFacts
+from sscc.runtime.golden import Golden
+
+PROBE_TOKENS = 24
+PROBE_SEED = 0
+# Normwise tolerance of the probe. f32: summation order only, far above 24 tokens' rounding. bf16: both runs round
+# every operation to 8 bits of mantissa in another order, which adds up over the layers.
+PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
+
+
+def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> torch.nn.Module:
+    """The untouched transformers model with the checkpoint's weights, calling our attention operator.
+
+    Weights that have `dtype` already stay memory-mapped.
+    """
+    assert checkpoint.config is not None
+    model = build_model(checkpoint.config, dtype)
+    held = checkpoint.names()
+    wanted = [name for name, _ in model.named_parameters() if name in held]
+    state = {name: checkpoint.tensor(name).to(dtype) for name in wanted}
+    model.load_state_dict(state, strict=False, assign=True)
+    if hasattr(model, "tie_weights"):
+        model.tie_weights()
+    left = [name for name, parameter in model.named_parameters() if parameter.device.type == "meta"]
+    if left:
+        raise InputError(f"{checkpoint.path} lacks {len(left)} parameters, the first is {left[0]!r}")
+    return model.requires_grad_(False)
+
+
+def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry) -> None:
+    """Compares the model as it is captured (our attention operator, no mask) with the untouched model.
+
+    A mask or a bias that got lost on the way shows here. An exported program is its own definition and has no
+    untouched model to compare with.
+
+    Raises:
+        UnsupportedError: the logits of a short random text differ, with max abs, normwise and the tolerance.
+    """
+    if checkpoint.config is None:
+        return
+    model = load_model(checkpoint, dtype)
+    count = min(PROBE_TOKENS, geometry.max_context)
+    vocabulary = int(checkpoint.config.vocab_size)
+    ids = torch.randint(0, vocabulary, (1, count), generator=torch.Generator().manual_seed(PROBE_SEED))
+    with torch.no_grad(), context_limit(geometry.max_context):
+        ours = _logits(model, ids)
+        model.set_attn_implementation("eager")  # type: ignore[operator]
+        theirs = _logits(model, ids)
+    difference = (ours - theirs).norm() / theirs.norm()
+    if not difference <= PROBE_TOLERANCE[dtype]:
+        raise UnsupportedError(
+            f"captured with sscc's attention, the model computes something else than untouched: over {count} tokens "
+            f"its logits differ by {difference:.2e} normwise ({(ours - theirs).abs().max():.2e} max abs), at most "
+            f"{PROBE_TOLERANCE[dtype]:.0e} is rounding; it uses a feature that sscc cannot see"
+        )
+
+
+def _logits(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    positions = torch.arange(ids.shape[1])[None]
+    logits: torch.Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    return logits.float()
+
+
+def golden_for(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    geometry: Geometry,
+    facts: ProgramFacts,
+    prompt_file: Path | None,
+    tokens: int | None,
+) -> Golden:
+    """Runs eager PyTorch with a SnapStream cache and records what `sscc run --check` compares with.
+
+    Args:
+        prompt_file: text to tokenize; without one a fixed random prompt longer than the cache, where it fits.
+        tokens: how many tokens to generate.
+
+    Raises:
+        UsageError: the prompt and the new tokens do not fit the context, or there is no tokenizer for the text.
+    """
+    count = DEFAULT_GOLDEN_TOKENS if tokens is None else tokens
+    if count >= geometry.max_context:
+        raise UsageError(f"--golden-tokens {count} leaves no room for a prompt in {geometry.max_context} tokens")
+    if prompt_file is None:
+        prompt = _default_prompt(geometry, facts.vocab_size, count)
+    else:
+        prompt = _tokenize(checkpoint, prompt_file)
+    model = checkpoint.program if checkpoint.config is None else load_model(checkpoint, dtype)
+    assert model is not None
+    _, new_tokens, tensors = make_golden(model, geometry, prompt, count)
+    return Golden(tuple(prompt), tuple(new_tokens), tensors)
+
+
+def _default_prompt(geometry: Geometry, vocab_size: int, new_tokens: int) -> list[int]:
+    """Random tokens, a quarter more of them than the cache has rows where the context allows."""
+    length = min(geometry.budget + geometry.budget // 4 + 1, geometry.max_context - new_tokens)
+    generator = torch.Generator().manual_seed(PROBE_SEED)
+    return [int(token) for token in torch.randint(0, vocab_size, (length,), generator=generator)]
+
+
+def _tokenize(checkpoint: Checkpoint, prompt_file: Path) -> list[int]:
+    from tokenizers import Tokenizer
+
+    data = checkpoint.tokenizer.get("tokenizer.json")
+    if data is None:
+        raise UsageError(f"{checkpoint.path} has no tokenizer: the prompt {prompt_file} cannot become tokens")
+    try:
+        text = prompt_file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{prompt_file} cannot be read: {error}") from None
+    return list(Tokenizer.from_str(json.dumps(json.loads(data))).encode(text).ids)

@@ -1,0 +1,122 @@
+"""Writing the artifact of a compiled program, and the report about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from sscc.compiler.frontend.checkpoint import Checkpoint
+from sscc.compiler.options import CompileOptions
+from sscc.ir.errors import InternalError
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import ProgramFacts
+from sscc.runtime.artifact_writer import ArtifactWriter
+from sscc.runtime.golden import Golden
+from sscc.runtime.manifest import Manifest, WeightsRecord
+from sscc.runtime.schedule import For, If, Item, Launch, Program, Tensor
+from sscc.runtime.signature import Signature
+from sscc.runtime.tensor_files import TORCH_DTYPES, TensorSpec
+
+TOOLS = ("torch", "torch-mlir", "transformers")
+
+
+def write_artifact(
+    options: CompileOptions,
+    program: Program,
+    facts: ProgramFacts,
+    geometry: Geometry,
+    checkpoint: Checkpoint | None,
+    constants: Mapping[str, torch.Tensor],
+    golden: Golden | None,
+) -> list[str]:
+    """Writes OUT.rdu, complete or not at all, and returns the lines that report on it.
+
+    Args:
+        checkpoint: where the weights and the tokenizer come from; None where there is none.
+        constants: values by name, of at least the constants that the program uses.
+
+    Raises:
+        OutputError: it cannot be written; nothing is left behind.
+    """
+    signature = _signature(program, facts, geometry)
+    spec = {t.source: TensorSpec(t.shape, t.dtype) for t in program.tensors if t.role == "weight"}
+    with ArtifactWriter(options.output_path) as writer:
+        writer.write_program(program)
+        writer.write_constants(_constants(program, constants))
+        if checkpoint is not None:
+            for name, data in sorted(checkpoint.tokenizer.items()):
+                writer.write_bytes(f"tokenizer/{name}", data)
+        if golden is not None:
+            golden.save(writer)
+        digest, mode, origin = facts.digest, "reference", None
+        if checkpoint is not None and checkpoint.has_weights:
+            origin = str(checkpoint.path.resolve())
+            if options.weights == "embed":
+                mode, origin = "embedded", None
+                digest = writer.write_weights(
+                    spec, lambda name: checkpoint.tensor(name).to(TORCH_DTYPES[spec[name].dtype])
+                )
+        tools = {name: importlib.metadata.version(name) for name in TOOLS}
+        version = importlib.metadata.version("sscc")
+        record = WeightsRecord(mode, digest, origin, spec)
+        writer.finish(Manifest(version, tools, options.target, json.loads(facts.config), signature, record))
+    return _report(program, signature, mode, origin)
+
+
+def _constants(program: Program, constants: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    found = {}
+    for tensor in program.tensors:
+        if tensor.role != "constant":
+            continue
+        if tensor.source not in constants:
+            raise InternalError(f"the value of the constant {tensor.source!r} is not known")
+        found[tensor.source] = constants[tensor.source].to(TORCH_DTYPES[tensor.dtype]).contiguous()
+    return found
+
+
+def _signature(program: Program, facts: ProgramFacts, geometry: Geometry) -> Signature:
+    tensors: dict[str, Tensor] = {tensor.name: tensor for tensor in program.tensors}
+    _, _, kv_heads, _, dim = tensors["k_cache"].shape
+    return Signature(
+        geometry=geometry,
+        batch=facts.batch,
+        prefill_chunk=facts.chunk,
+        dtype=facts.dtype,
+        layers=facts.layers,
+        heads=tensors["observed"].shape[1],
+        kv_heads=kv_heads,
+        head_dim=dim,
+        vocab_size=facts.vocab_size,
+        eos_token_ids=facts.eos,
+    )
+
+
+def launches(items: tuple[Item, ...]) -> Iterator[Launch]:
+    """Every launch of an entry's body once, loops and branches entered."""
+    for item in items:
+        if isinstance(item, Launch):
+            yield item
+        elif isinstance(item, For | If):
+            yield from launches(item.body)
+
+
+def _report(program: Program, signature: Signature, mode: str, origin: str | None) -> list[str]:
+    g = signature.geometry
+    kept, full = signature.kv_bytes(g.budget), signature.kv_bytes(g.max_context)
+    weights = sum(tensor.nbytes for tensor in program.tensors if tensor.role == "weight")
+    held = {"embedded": "embedded", "reference": f"read from {origin}" if origin else "none"}[mode]
+    decode = sum(1 for _ in launches(program.entry("decode").body))
+    return [
+        f"cache: {g.budget} rows (sink {g.sink} + recent {g.recent} + topk {g.topk}) for a context of "
+        f"{g.max_context} tokens; observation window {g.obs}, {g.pool_mode} pool {g.pool}",
+        f"KV: {_mib(kept)} a sequence, {_mib(full)} uncompressed ({full / kept:.1f}x); batch {signature.batch}, "
+        f"prefill chunk {signature.prefill_chunk}, {signature.dtype}",
+        f"schedule: {len(program.kernels)} kernels, {decode} launches per decode step; weights {_mib(weights)} ({held})",
+    ]
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"

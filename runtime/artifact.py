@@ -1,0 +1,187 @@
+"""Reading an artifact, the folder NAME.rdu/::
+
+    manifest.json                    versions, sizes, geometry, digests (`Manifest`)
+    schedule.json, schedule.txt      the program, and a listing of it
+    weights/constants.safetensors    tables computed from the model's config
+    weights/model-*.safetensors      the weights, in mode "embedded"
+    tokenizer/, golden/, ir/         optional
+
+The program and the weights are separate: `Artifact.weights` joins the program to the embedded weights, to
+the checkpoint that the artifact refers to, or to any other one of the same spec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from sscc.ir.errors import InputError
+from sscc.runtime.artifact_writer import CONSTANTS, MANIFEST, SCHEDULE, ArtifactWriter, is_artifact
+from sscc.runtime.golden import Golden
+from sscc.runtime.manifest import FileRecord, Manifest, WeightsRecord
+from sscc.runtime.schedule import Program
+from sscc.runtime.signature import Signature
+from sscc.runtime.tensor_files import TORCH_DTYPES, Specs, TensorSpec, digest_of, read_specs, read_tensors
+
+Resolver = Callable[[WeightsRecord], Mapping[str, torch.Tensor]]
+"""Opens a checkpoint: gives at least the tensors that the record's spec names."""
+
+_READ_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A loaded artifact. Weights are not read before `weights` is called, and then only as they are used."""
+
+    path: Path
+    manifest: Manifest
+    program: Program
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, verify: bool = False) -> Artifact:
+        """Opens and checks an artifact.
+
+        Checks the format version, that every file is there with its size, the sha256 of everything but weight
+        shards (all of them with `verify`), the headers of weight shards, and that program and weights fit.
+        Raises InputError naming the first thing that is missing, truncated, damaged or of another format.
+        """
+        folder = Path(path)
+        manifest = Manifest.from_json(_read_text(folder, MANIFEST))
+        for name, record in manifest.files.items():
+            _check_file(folder / name, record, digest=verify or not _is_shard(name))
+        if SCHEDULE not in manifest.files:
+            raise InputError(f"{folder} has no {SCHEDULE}")
+        artifact = cls(folder, manifest, Program.from_json(_read_text(folder, SCHEDULE)))
+        artifact._check_specs()
+        return artifact
+
+    @property
+    def signature(self) -> Signature:
+        return self.manifest.signature
+
+    @property
+    def checkpoint_spec(self) -> Specs:
+        """Names, shapes and dtypes of the weights that the program expects."""
+        return self.manifest.weights.spec
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """The folder with the tokenizer's files, if the artifact has one."""
+        folder = self.path / "tokenizer"
+        return folder if any(name.startswith("tokenizer/") for name in self.manifest.files) else None
+
+    def golden(self) -> Golden | None:
+        """The recorded run, if the artifact was compiled with one."""
+        return Golden.load(self.path / "golden") if "golden/golden.json" in self.manifest.files else None
+
+    def weights(self, resolver: Resolver | None = None, *, check_digest: bool = False) -> dict[str, torch.Tensor]:
+        """Every tensor that the program wants besides its own memory: weights and constants, by source.
+
+        Args:
+            resolver: opens a checkpoint instead of the embedded weights; required in mode "reference".
+            check_digest: refuse weights that are not the ones it was compiled with (reads all their bytes).
+
+        Raises InputError where there are no weights, one is missing, or a shape differs. Floating dtypes are
+        converted to the program's.
+        """
+        record = self.manifest.weights
+        if resolver is None and record.mode == "reference":
+            source = f", it refers to {record.source}" if record.source else ""
+            raise InputError(f"{self.path} holds no weights{source}: give a checkpoint")
+        given = self._embedded() if resolver is None else resolver(record)
+        weights = {name: _fitting(name, given.get(name), spec) for name, spec in record.spec.items()}
+        if check_digest and digest_of(weights, record.spec) != record.digest:
+            raise InputError(f"the weights are not the ones that {self.path} was compiled with: their digest differs")
+        return {**weights, **self._constants()}
+
+    # -- files
+
+    def _shards(self) -> list[Path]:
+        return [self.path / name for name in sorted(self.manifest.files) if _is_shard(name)]
+
+    def _embedded(self) -> dict[str, torch.Tensor]:
+        return {name: tensor for shard in self._shards() for name, tensor in read_tensors(shard).items()}
+
+    def _constants(self) -> dict[str, torch.Tensor]:
+        return read_tensors(self.path / CONSTANTS) if CONSTANTS in self.manifest.files else {}
+
+    # -- checks
+
+    def _check_specs(self) -> None:
+        """The shards hold the manifest's spec, and the program wants nothing else."""
+        spec = self.manifest.weights.spec
+        if self.manifest.weights.mode == "embedded":
+            _check_equal(
+                {name: s for shard in self._shards() for name, s in read_specs(shard).items()}, spec, f"{self.path}"
+            )
+        constants = read_specs(self.path / CONSTANTS) if CONSTANTS in self.manifest.files else {}
+        for tensor in self.program.tensors:
+            if tensor.role not in ("weight", "constant"):
+                continue
+            found = (spec if tensor.role == "weight" else constants).get(tensor.source)
+            if found != TensorSpec(tensor.shape, tensor.dtype):
+                raise InputError(
+                    f"{self.path}: the program wants {tensor.role} {tensor.source!r} as {tensor.dtype} "
+                    f"{list(tensor.shape)}, the artifact has {found}"
+                )
+
+
+def _is_shard(name: str) -> bool:
+    return name.startswith("weights/") and name != CONSTANTS
+
+
+def _read_text(folder: Path, name: str) -> str:
+    if not folder.is_dir() or not (folder / name).is_file():
+        raise InputError(f"{folder} is not an .rdu artifact: it has no {name}")
+    try:
+        return (folder / name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{folder / name} cannot be read: {error}") from None
+
+
+def _check_file(path: Path, record: FileRecord, *, digest: bool) -> None:
+    try:
+        size = path.stat().st_size
+        if size != record.bytes:
+            raise InputError(f"{path} is damaged: it has {size} bytes, the manifest says {record.bytes}")
+        if digest and _sha256(path) != record.sha256:
+            raise InputError(f"{path} is damaged: its sha256 is not the one in the manifest")
+    except OSError as error:
+        raise InputError(f"{path} is missing or cannot be read: {error.strerror}") from None
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(_READ_BYTES):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def _check_equal(found: Specs, wanted: Specs, where: str) -> None:
+    for name in sorted({*found, *wanted}):
+        if found.get(name) != wanted.get(name):
+            raise InputError(
+                f"{where}: weight {name!r} is {found.get(name, 'missing')} in the shards and "
+                f"{wanted.get(name, 'missing')} in the manifest"
+            )
+
+
+def _fitting(name: str, tensor: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
+    if tensor is None:
+        raise InputError(f"the checkpoint has no tensor {name!r}, the program wants it as {spec}")
+    dtype = TORCH_DTYPES[spec.dtype]
+    convertible = tensor.dtype is dtype or (tensor.is_floating_point() and dtype.is_floating_point)
+    if tuple(tensor.shape) != spec.shape or not convertible:
+        raise InputError(
+            f"the checkpoint's tensor {name!r} is {tensor.dtype} {list(tensor.shape)}, the program wants {spec}"
+        )
+    return tensor.to(dtype)
+
+
+__all__ = ["Artifact", "ArtifactWriter", "Resolver", "is_artifact"]

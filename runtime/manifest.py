@@ -1,0 +1,176 @@
+"""manifest.json of an artifact: what was compiled, for which sizes, with which weights, and every file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from sscc.ir.errors import InputError, UsageError
+from sscc.ir.geometry import Geometry
+from sscc.runtime.schedule import DTYPE_BYTES
+from sscc.runtime.signature import Signature
+from sscc.runtime.tensor_files import TensorSpec
+
+FORMAT_VERSION = 1
+WEIGHT_MODES = ("embedded", "reference")
+_SIZES = ("batch", "prefill_chunk", "layers", "heads", "kv_heads", "head_dim", "vocab_size")
+
+
+@dataclass(frozen=True)
+class WeightsRecord:
+    """Which weights a program wants, and where they are.
+
+    Attributes:
+        mode: "embedded" (in the artifact) or "reference" (a checkpoint is opened at load).
+        digest: of the weights that it was compiled with (`weights_digest`); "" if there were none.
+        source: the checkpoint's path in mode "reference", else None.
+        spec: shape and dtype per name.
+    """
+
+    mode: str
+    digest: str
+    source: str | None
+    spec: Mapping[str, TensorSpec]
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """Size in bytes and sha256 of a file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of manifest.json.
+
+    Attributes:
+        sscc: version of the compiler; tools: versions of what it used, by name.
+        target: the machine, "rdu".
+        model: the Hugging Face config, or {}.
+        signature: sizes and geometry.
+        weights: see `WeightsRecord`.
+        files: every other file of the artifact by relative path.
+    """
+
+    sscc: str
+    tools: Mapping[str, str]
+    target: str
+    model: Mapping[str, Any]
+    signature: Signature
+    weights: WeightsRecord
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Canonical: sorted keys, no times, no paths but `weights.source`."""
+        signature = self.signature
+        data = {
+            "format": FORMAT_VERSION,
+            "sscc": self.sscc,
+            "tools": dict(self.tools),
+            "target": self.target,
+            "model": dict(self.model),
+            "geometry": signature.geometry.to_dict(),
+            "dtype": signature.dtype,
+            "eos_token_ids": list(signature.eos_token_ids),
+            **{name: getattr(signature, name) for name in _SIZES},
+            "weights": {
+                "mode": self.weights.mode,
+                "digest": self.weights.digest,
+                "source": self.weights.source,
+                "spec": {n: {"shape": list(s.shape), "dtype": s.dtype} for n, s in self.weights.spec.items()},
+            },
+            "files": {path: {"bytes": r.bytes, "sha256": r.sha256} for path, r in self.files.items()},
+        }
+        return json.dumps(data, sort_keys=True, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Raises InputError where the text is no manifest of this format version, naming what is wrong."""
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"the manifest is not JSON: {error}") from None
+        found = data.get("format") if isinstance(data, dict) else None
+        if type(found) is int and found > FORMAT_VERSION:
+            raise InputError(
+                f"the artifact has format version {found}, this sscc reads {FORMAT_VERSION}: it was made by a newer "
+                f"sscc ({data.get('sscc')}), update yours or compile again"
+            )
+        if found != FORMAT_VERSION:
+            raise InputError(f"the artifact has format version {found}, this sscc reads {FORMAT_VERSION}")
+        return cls(
+            sscc=_take(data, "sscc", str),
+            tools=_take(data, "tools", dict),
+            target=_take(data, "target", str),
+            model=_take(data, "model", dict),
+            signature=_signature(data),
+            weights=_weights(_take(data, "weights", dict)),
+            files=_files(_take(data, "files", dict)),
+        )
+
+
+def _take(data: dict[str, Any], key: str, kind: type, where: str = "") -> Any:
+    value = data.get(key)
+    if type(value) is not kind:
+        raise InputError(f"the manifest is malformed: {where}{key} is {str(value)[:60]!r}, expected {kind.__name__}")
+    return value
+
+
+def _integers(values: list[Any], name: str, low: int) -> tuple[int, ...]:
+    if any(type(value) is not int or value < low for value in values):
+        raise InputError(f"the manifest is malformed: {name} is {values}, expected integers of at least {low}")
+    return tuple(values)
+
+
+def _dtype(data: dict[str, Any], where: str) -> str:
+    dtype: str = _take(data, "dtype", str, where)
+    if dtype not in DTYPE_BYTES:
+        raise InputError(f"the manifest is malformed: {where}dtype is {dtype!r}, expected one of {list(DTYPE_BYTES)}")
+    return dtype
+
+
+def _signature(data: dict[str, Any]) -> Signature:
+    sizes = {name: _take(data, name, int) for name in _SIZES}
+    _integers(list(sizes.values()), ", ".join(sizes), 1)
+    try:
+        geometry = Geometry.from_dict(_take(data, "geometry", dict))
+    except (TypeError, UsageError) as error:
+        raise InputError(f"the manifest is malformed: geometry: {error}") from None
+    return Signature(
+        geometry=geometry,
+        dtype=_dtype(data, ""),
+        eos_token_ids=_integers(_take(data, "eos_token_ids", list), "eos_token_ids", 0),
+        **sizes,
+    )
+
+
+def _weights(data: dict[str, Any]) -> WeightsRecord:
+    mode = _take(data, "mode", str, "weights.")
+    if mode not in WEIGHT_MODES:
+        raise InputError(f"the manifest is malformed: weights.mode is {mode!r}, expected one of {WEIGHT_MODES}")
+    spec = {}
+    for name, entry in _take(data, "spec", dict, "weights.").items():
+        where = f"weights.spec.{name}."
+        if not isinstance(entry, dict):
+            raise InputError(f"the manifest is malformed: weights.spec.{name} is {str(entry)[:60]!r}, expected dict")
+        spec[name] = TensorSpec(_integers(_take(entry, "shape", list, where), where + "shape", 0), _dtype(entry, where))
+    source = data.get("source")
+    if source is not None:
+        _take(data, "source", str, "weights.")
+    return WeightsRecord(mode, _take(data, "digest", str, "weights."), source, spec)
+
+
+def _files(data: dict[str, Any]) -> dict[str, FileRecord]:
+    files = {}
+    for path, entry in data.items():
+        pure = PurePosixPath(path)
+        if pure.is_absolute() or ".." in pure.parts or not pure.parts or not isinstance(entry, dict):
+            raise InputError(f"the manifest is malformed: files has an entry {path!r}")
+        where = f"files.{path}."
+        files[path] = FileRecord(_take(entry, "bytes", int, where), _take(entry, "sha256", str, where))
+    return files
