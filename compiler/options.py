@@ -205,7 +205,8 @@ class CompileOptions:
         obs = self.kv_obs or DEFAULT_OBS
         pool = self.kv_pool or DEFAULT_POOL
         mode = self.kv_pool_mode or "avg"
-        sink = min(DEFAULT_SINK, context - 1) if self.kv_sink is None else self.kv_sink
+        room = max(0, context - (self.kv_recent or 1) - (self.kv_topk or 0))
+        sink = min(DEFAULT_SINK, room) if self.kv_sink is None else self.kv_sink
         if self.kv_topk is not None:
             sink, recent = self._rows_around_topk(sink, self.kv_topk, context)
             return Geometry(sink, recent, self.kv_topk, obs, pool, mode, context)

@@ -18,7 +18,7 @@ from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import Manifest, WeightsRecord
 from sscc.runtime.schedule import For, If, Item, Launch, Program, Tensor
 from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import TORCH_DTYPES, TensorSpec
+from sscc.runtime.tensor_files import TORCH_DTYPES, Specs, TensorSpec, digest_of
 
 TOOLS = ("torch", "torch-mlir", "transformers")
 
@@ -51,19 +51,27 @@ def write_artifact(
                 writer.write_bytes(f"tokenizer/{name}", data)
         if golden is not None:
             golden.save(writer)
-        digest, mode, origin = facts.digest, "reference", None
-        if checkpoint is not None and checkpoint.has_weights:
-            origin = str(checkpoint.path.resolve())
-            if options.weights == "embed":
-                mode, origin = "embedded", None
-                digest = writer.write_weights(
-                    spec, lambda name: checkpoint.tensor(name).to(TORCH_DTYPES[spec[name].dtype])
-                )
+        mode, digest, origin = _write_weights(writer, options, checkpoint, spec)
         tools = {name: importlib.metadata.version(name) for name in TOOLS}
         version = importlib.metadata.version("sscc")
         record = WeightsRecord(mode, digest, origin, spec)
         writer.finish(Manifest(version, tools, options.target, json.loads(facts.config), signature, record))
     return _report(program, signature, mode, origin)
+
+
+def _write_weights(
+    writer: ArtifactWriter, options: CompileOptions, checkpoint: Checkpoint | None, spec: Specs
+) -> tuple[str, str, str | None]:
+    """Embeds the weights or refers to them. Returns the mode, their digest, and the path referred to."""
+    if checkpoint is None or not checkpoint.has_weights:
+        return "reference", "", None
+
+    def read(name: str) -> torch.Tensor:
+        return checkpoint.tensor(name).to(TORCH_DTYPES[spec[name].dtype])
+
+    if options.weights == "embed":
+        return "embedded", writer.write_weights(spec, read), None
+    return "reference", digest_of(spec, read), str(checkpoint.path.resolve())
 
 
 def _constants(program: Program, constants: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -95,7 +95,7 @@ class Artifact:
             raise InputError(f"{self.path} holds no weights{source}: give a checkpoint")
         given = self._embedded() if resolver is None else resolver(record)
         weights = {name: _fitting(name, given.get(name), spec) for name, spec in record.spec.items()}
-        if check_digest and digest_of(weights, record.spec) != record.digest:
+        if check_digest and digest_of(record.spec, weights.__getitem__) != record.digest:
             raise InputError(f"the weights are not the ones that {self.path} was compiled with: their digest differs")
         return {**weights, **self._constants()}
 

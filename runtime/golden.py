@@ -149,7 +149,7 @@ class Check:
 
     def __str__(self) -> str:
         picks = f", {self.excused} of {self.picks} picks differ" if self.picks else ""
-        return f"{self.name}: {'equal' if self.passed else 'DIFFERS'} ({self.difference}{picks})"
+        return f"{self.name}: {'agrees' if self.passed else 'DIFFERS'} ({self.difference}{picks})"
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,6 @@ def weights_digest(tensors: Mapping[str, str], specs: Specs) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def digest_of(weights: Mapping[str, torch.Tensor], specs: Specs) -> str:
-    """The `weights_digest` of tensors at hand; reads all their bytes."""
-    digests = {name: hashlib.sha256(tensor_bytes(weights[name])).hexdigest() for name in specs}
-    return weights_digest(digests, specs)
+def digest_of(specs: Specs, read: Reader) -> str:
+    """The `weights_digest` of the tensors that `read` gives, asked for one at a time."""
+    return weights_digest({name: hashlib.sha256(tensor_bytes(read(name))).hexdigest() for name in specs}, specs)

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import sscc
+from sscc.compiler.commands.units import format_bytes
 from sscc.ir.errors import InternalError
 
 PACKAGES = ("torch", "torch-mlir", "transformers", "safetensors", "tokenizers", "gguf", "jinja2", "numpy")
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 LINKERS = ("ld", "ld.lld", "mold")
-MIB = 1 << 20
-BANDWIDTH_BYTES = 256 * MIB
+BANDWIDTH_BYTES = 256 << 20
 BANDWIDTH_PASSES = 5
 
 
@@ -136,21 +136,14 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
 
 def _native_lines(native: dict[str, Any]) -> list[str]:
     quota = "no CPU quota" if native["cpu_quota"] is None else f"a quota of {native['cpu_quota']:g} CPUs"
-    limit = "" if native["memory_limit"] is None else f", limited to {_size(native['memory_limit'])}"
-    caches = [f"{name.upper()} {_size(nbytes)}" for name, nbytes in native["caches"].items()]
+    limit = "" if native["memory_limit"] is None else f", limited to {format_bytes(native['memory_limit'])}"
+    caches = [f"{name.upper()} {format_bytes(nbytes)}" for name, nbytes in native["caches"].items()]
     speeds = [f"{speed} GB/s with {count} thread(s)" for count, speed in native["bandwidth_gb_per_second"].items()]
     return [
         f"native     built by {native['compiler']}",
         f"cpu        {native['architecture']}: {' '.join(native['features']) or 'no vector extensions known'}",
         f"threads    {native['threads']} usable: {native['affinity_threads']} in the affinity mask, {quota}",
         f"caches     {', '.join(caches) or 'unknown'}",
-        f"memory     {_size(native['total_memory'])}{limit}, pages of {_size(native['page_size'])}",
-        f"reads      {', '.join(speeds)} (buffer of {_size(native['bandwidth_bytes'])})",
+        f"memory     {format_bytes(native['total_memory'])}{limit}, pages of {format_bytes(native['page_size'])}",
+        f"reads      {', '.join(speeds)} (buffer of {format_bytes(native['bandwidth_bytes'])})",
     ]
-
-
-def _size(nbytes: int) -> str:
-    for unit, scale in (("GiB", 1 << 30), ("MiB", MIB), ("KiB", 1 << 10)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.4g} {unit}"
-    return f"{nbytes} bytes"

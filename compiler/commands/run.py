@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sscc.compiler.commands.units import format_bytes
 from sscc.ir.errors import InputError, InternalError, UsageError
 
 if TYPE_CHECKING:
@@ -193,19 +194,16 @@ def _figures(
 def _lines(figures: Figures) -> Iterator[str]:
     length = figures.kept_rows + figures.evicted_rows
     share = figures.kv_bytes / figures.full_kv_bytes
+    held, full = format_bytes(figures.kv_bytes), format_bytes(figures.full_kv_bytes)
     yield f"prompt   {figures.prompt_tokens} tokens, {len(figures.tokens)} new ({figures.finish})"
     yield (
         f"cache    {figures.kept_rows} of {length} positions kept, {figures.evicted_rows} evicted "
         f"(budget {figures.budget_rows} rows)"
     )
-    yield f"KV       {_mib(figures.kv_bytes)} against {_mib(figures.full_kv_bytes)} for a full cache ({share:.1%})"
+    yield f"KV       {held} against {full} for a full cache ({share:.1%})"
     yield f"prefill  {figures.prefill_tokens_per_second:.1f} tokens/s ({figures.prefill_seconds:.2f} s)"
     if figures.decode_tokens_per_second is not None:
         yield f"decode   {figures.decode_tokens_per_second:.2f} tokens/s ({figures.decode_seconds:.2f} s)"
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / (1 << 20):.2f} MiB"
 
 
 # ------------------------------------------------------------------------------------------------------- prompts

@@ -19,8 +19,8 @@ import torch
 import transformers
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
-from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
+from sscc.compiler.frontend.decompositions import decomposition_table
 from sscc.compiler.frontend.operator import IMPLEMENTATION, context_limit
 from sscc.ir.errors import UnsupportedError
 
@@ -36,12 +36,14 @@ class Captured:
         weights: placeholder name -> name of the tensor in the checkpoint.
         constants: placeholder name -> name of the constant.
         inputs: placeholder name -> role (`ids`, `positions`, `last`).
+        path_prefix: what module paths in the program start with and the person's own paths do not.
     """
 
     program: ExportedProgram
     weights: dict[str, str]
     constants: dict[str, str]
     inputs: dict[str, str]
+    path_prefix: str
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ class _Entry(torch.nn.Module):
         self, ids: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None = None
     ) -> torch.Tensor:
         if self.exported:
-            out = self.model(ids, positions)
+            # Node by node, so that every operation keeps the module path and source line of the original export.
+            with torch.fx.traceback.preserve_node_meta():
+                out = torch.fx.Interpreter(self.model).run(ids, positions)
             logits: torch.Tensor = out[0] if isinstance(out, (tuple, list)) else out
             return logits if last is None else logits.index_select(1, last)
         keep: dict[str, Any] = {} if last is None else {"logits_to_keep": last}
@@ -126,7 +130,8 @@ def capture(model: torch.nn.Module | ExportedProgram, *, batch: int, chunk: int,
     module.requires_grad_(False)
     aliases = _canonical_names(module)
     constants = _lift_hidden_buffers(module)
-    entry = _Entry(module.to("meta"), exported)
+    # An exported program guards its tensors' device, so it stays where it is; a model needs no memory at all.
+    entry = _Entry(module if exported else module.to("meta"), exported)
     with context_limit(max_context):
         prefill = _export(entry, (1, chunk), True, aliases, set(constants))
         decode = _export(entry, (batch, 1), False, aliases, set(constants))
@@ -159,16 +164,17 @@ def _lift_hidden_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _export(
-    entry: torch.nn.Module, shape: tuple[int, int], with_last: bool, aliases: dict[str, str], hidden: set[str]
+    entry: _Entry, shape: tuple[int, int], with_last: bool, aliases: dict[str, str], hidden: set[str]
 ) -> Captured:
-    ids = torch.zeros(shape, dtype=torch.long, device="meta")
+    device = next(entry.parameters()).device
+    ids = torch.zeros(shape, dtype=torch.long, device=device)
     args: tuple[torch.Tensor, ...] = (ids, torch.zeros_like(ids))
     if with_last:
-        args = (*args, torch.zeros(1, dtype=torch.long, device="meta"))
+        args = (*args, torch.zeros(1, dtype=torch.long, device=device))
     try:
         with _quiet(), torch.no_grad():
             program = torch.export.export(entry, args, strict=False)
-            program = program.run_decompositions(get_decomposition_table())
+            program = program.run_decompositions(decomposition_table())
     except UnsupportedError:
         raise
     except Exception as error:  # torch.export raises many kinds; all mean: this model cannot be captured
@@ -176,7 +182,7 @@ def _export(
         raise UnsupportedError(
             f"torch.export cannot capture this model at {list(shape)}: {reason[0] if reason else error!r}"
         ) from error
-    return _classify(program, aliases, hidden)
+    return _classify(program, aliases, hidden, "" if entry.exported else WRAPPER_PREFIX)
 
 
 @contextmanager
@@ -192,7 +198,7 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _classify(program: ExportedProgram, aliases: dict[str, str], hidden: set[str]) -> Captured:
+def _classify(program: ExportedProgram, aliases: dict[str, str], hidden: set[str], path_prefix: str) -> Captured:
     weights: dict[str, str] = {}
     constants: dict[str, str] = {}
     inputs: dict[str, str] = {}
@@ -207,7 +213,7 @@ def _classify(program: ExportedProgram, aliases: dict[str, str], hidden: set[str
             constants[name] = target
         else:
             raise UnsupportedError(f"the captured program has an input of kind {spec.kind.name}: {target or name}")
-    return Captured(program, weights, constants, inputs)
+    return Captured(program, weights, constants, inputs, path_prefix)
 
 
 def _weight_shapes(captured: Captured) -> dict[str, tuple[int, ...]]:

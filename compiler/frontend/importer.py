@@ -13,7 +13,7 @@ import torch.fx
 from torch_mlir import ir
 from torch_mlir.extras.fx_importer import ContextCache, FxImporter
 
-from sscc.compiler.frontend.capture import WRAPPER_PREFIX, Capture, Captured
+from sscc.compiler.frontend.capture import Capture, Captured
 from sscc.ir.context import mlir
 from sscc.ir.dialects.kv import SelfAttention
 from sscc.ir.errors import UnsupportedError
@@ -28,10 +28,14 @@ _LIBRARY = re.compile(r"/torch/")
 class SourceLocations(ContextCache):  # type: ignore[misc]
     """Locations as the module path, wrapped around the model's own source line."""
 
+    path_prefix = ""
+
     def get_node_location(self, node: torch.fx.Node) -> ir.Location:
         line = self._source_line(node)
         stack = list(node.meta.get("nn_module_stack", {}).values())
-        path = _module_path(stack[-1][0]) if stack else ""
+        path = stack[-1][0].removeprefix(self.path_prefix) if stack else ""
+        if path == self.path_prefix.rstrip("."):
+            path = ""
         return ir.Location.name(path, line, context=self._c) if path else line
 
     def _source_line(self, node: torch.fx.Node) -> ir.Location:
@@ -41,11 +45,6 @@ class SourceLocations(ContextCache):  # type: ignore[misc]
             return ir.Location.unknown(context=self._c)
         file, line = own[-1]
         return ir.Location.file(_relative(file), int(line), 0, context=self._c)
-
-
-def _module_path(path: str) -> str:
-    """`model.model.layers.0` without the capture wrapper's own name."""
-    return path.removeprefix(WRAPPER_PREFIX) if path.startswith(WRAPPER_PREFIX) else ""
 
 
 def _relative(file: str) -> str:
@@ -60,7 +59,9 @@ def import_capture(captured: Capture, facts: ProgramFacts, geometry: Geometry) -
     """The module of level `import`, with the functions `prefill` and `decode`."""
     with mlir() as context:
         importer = FxImporter(context=context)
-        importer._cc = SourceLocations(context, py_attr_tracker=importer._py_attr_tracker)
+        locations = SourceLocations(context, py_attr_tracker=importer._py_attr_tracker)
+        locations.path_prefix = captured.prefill.path_prefix
+        importer._cc = locations
         for name, entry in (("prefill", captured.prefill), ("decode", captured.decode)):
             importer.import_stateless_graph(entry.program.graph, func_name=name)
         module: ir.Module = importer.module

@@ -1,6 +1,7 @@
 """The tiny trained model answers through a compressed cache, and cannot without the rows that top-K keeps.
 
 These gates run the definition (EagerSnapStream). The same queries gate the compiled program elsewhere.
+Measured: full 0.992, 32 rows 0.961, 64 rows 0.992, without top-K (32 rows) 0.023; with obs 32 instead of 8, 0.719.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def answers_right(g: Geometry, query: Query) -> tuple[bool, bool]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("geometry", "low", "high"), [(ROWS_32, 0.95, 1.0), (ROWS_64, 0.95, 1.0), (STREAMING, 0.0, 0.1)]
+    ("geometry", "low", "high"), [(ROWS_32, 0.93, 1.0), (ROWS_64, 0.96, 1.0), (STREAMING, 0.0, 0.1)]
 )
 def test_accuracy_through_the_cache(geometry: Geometry, low: float, high: float) -> None:
     results = [answers_right(geometry, query) for query in fixed_queries()]

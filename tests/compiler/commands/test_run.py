@@ -1,0 +1,208 @@
+"""`sscc run`: prompts of every form, text and figures, goldens, and refusals in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from sscc.compiler import cli
+from sscc.compiler.commands.run import parse_token_ids
+from sscc.ir.errors import UsageError
+
+Capture = pytest.CaptureFixture[str]
+PROMPT = "The quick brown fox jumps over the lazy dog."
+
+
+def run_json(capsys: Capture, artifact: Path, *words: str) -> dict[str, Any]:
+    assert cli.main(["run", str(artifact), "--json", *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+class TestGeneration:
+    def test_text_goes_to_stdout_and_figures_to_stderr(self, artifact: Path, capsys: Capture) -> None:
+        assert cli.main(["run", str(artifact), "--prompt", PROMPT, "--max-new-tokens", "4", "--ignore-eos"]) == 0
+        out, err = capsys.readouterr()
+        assert out.endswith("\n")
+        assert f"{len(PROMPT)} tokens, 4 new (length)" in err
+        assert "16 of 47 positions kept, 31 evicted (budget 16 rows)" in err
+        assert "4 KiB against 32 KiB for a full cache (12.5%)" in err
+        assert err.count("tokens/s") == 2
+
+    def test_json(self, artifact: Path, capsys: Capture) -> None:
+        found = run_json(capsys, artifact, "--prompt", PROMPT, "--max-new-tokens", "4", "--ignore-eos")
+        assert len(found["tokens"]) == 4
+        assert isinstance(found["text"], str)
+        assert found["finish"] == "length"
+        assert (found["prompt_tokens"], found["kept_rows"], found["evicted_rows"]) == (len(PROMPT), 16, 31)
+        assert (found["kv_bytes"], found["full_kv_bytes"]) == (16 * 256, 128 * 256)
+        assert found["prefill_seconds"] > 0
+        assert found["decode_tokens_per_second"] > 0
+
+    def test_a_short_text_is_the_models_own(self, artifact: Path, checkpoint: Path, capsys: Capture) -> None:
+        found = run_json(capsys, artifact, "--token-ids", "1,2,3", "--max-new-tokens", "6", "--ignore-eos")
+        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+        expected = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=6, min_new_tokens=6, do_sample=False)
+        assert found["tokens"] == expected[0, 3:].tolist()
+
+    def test_prompts_of_every_form_are_the_same(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
+        text, ids = tmp_path / "prompt.txt", tmp_path / "ids.txt"
+        text.write_text("abc\n")
+        ids.write_text("64 65\n66")  # a, b, c in the byte alphabet
+        forms = (["--prompt", "abc"], ["--prompt-file", str(text)], ["--token-ids", f"@{ids}"])
+        found = [run_json(capsys, artifact, *form, "--max-new-tokens", "3")["tokens"] for form in forms]
+        assert found[0] == found[1] == found[2]
+
+    def test_slots_are_alike(self, artifact: Path, capsys: Capture) -> None:
+        words = ["--prompt", PROMPT, "--max-new-tokens", "4"]
+        assert (
+            run_json(capsys, artifact, *words)["tokens"] == run_json(capsys, artifact, *words, "--slot", "1")["tokens"]
+        )
+
+    def test_sampling_is_reproducible(self, artifact: Path, capsys: Capture) -> None:
+        words = ["--prompt", PROMPT, "--max-new-tokens", "8", "--temperature", "5", "--ignore-eos"]
+        runs = [run_json(capsys, artifact, *words, "--seed", seed)["tokens"] for seed in ("1", "1", "2")]
+        assert runs[0] == runs[1] != runs[2]
+
+    def test_the_default_length_fits_the_context(self, artifact: Path, capsys: Capture) -> None:
+        found = run_json(capsys, artifact, "--prompt", "x" * 120, "--ignore-eos")
+        assert len(found["tokens"]) == 8
+
+    def test_transformers_and_mlir_stay_out(self, artifact: Path) -> None:
+        code = (
+            "import sys\nfrom sscc.compiler import cli\n"
+            f"cli.main(['run', {str(artifact)!r}, '--prompt', 'a', '--max-new-tokens', '1'])\n"
+            "print([name for name in ('transformers', 'torch_mlir', 'gguf') if name in sys.modules])"
+        )
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+        assert result.stdout.splitlines()[-1] == "[]"
+
+    def test_without_a_tokenizer_ids_are_printed(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
+        bare = without_tokenizer(artifact, tmp_path)
+        assert cli.main(["run", str(bare), "--token-ids", "1,2", "--max-new-tokens", "2", "--ignore-eos"]) == 0
+        assert [word.isdecimal() for word in capsys.readouterr().out.split()] == [True, True]
+        assert run_json(capsys, bare, "--token-ids", "1,2", "--max-new-tokens", "1")["text"] is None
+
+
+class TestCheckpoint:
+    def test_its_own_checkpoint_changes_nothing(self, artifact: Path, checkpoint: Path, capsys: Capture) -> None:
+        words = ["--prompt", PROMPT, "--max-new-tokens", "4"]
+        own = run_json(capsys, artifact, *words)["tokens"]
+        assert run_json(capsys, artifact, *words, "--checkpoint", str(checkpoint))["tokens"] == own
+
+    def test_another_checkpoint_fails_the_goldens(
+        self, artifact: Path, checkpoint: Path, tmp_path: Path, capsys: Capture
+    ) -> None:
+        other = Path(shutil.copytree(checkpoint, tmp_path / "other"))
+        weights = load_file(other / "model.safetensors")
+        weights["model.norm.weight"] *= 2
+        save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+        assert cli.main(["run", str(artifact), "--check", "--checkpoint", str(other)]) == 4
+        err = capsys.readouterr().err
+        assert "sscc: error: first diverging tensor of" in err
+        assert all(word in err for word in ("prefill_logits", "max abs", "max rel", "correlation"))
+
+    def test_other_shapes_are_refused(self, artifact: Path, checkpoint: Path, tmp_path: Path, capsys: Capture) -> None:
+        other = Path(shutil.copytree(checkpoint, tmp_path / "other"))
+        weights = load_file(other / "model.safetensors")
+        weights["model.norm.weight"] = torch.ones(16)
+        save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+        assert cli.main(["run", str(artifact), "--prompt", "a", "--checkpoint", str(other)]) == 5
+        assert "model.norm.weight" in capsys.readouterr().err
+
+
+class TestCheck:
+    def test_goldens_agree(self, artifact: Path, capsys: Capture) -> None:
+        assert cli.main(["run", str(artifact), "--check"]) == 0
+        assert "golden tensors agree" in capsys.readouterr().err
+
+    def test_for_machines(self, artifact: Path, capsys: Capture) -> None:
+        found = run_json(capsys, artifact, "--check")
+        assert found["passed"] is True
+        assert {"prefill_logits", "logits.2", "k_cache.1"} <= {check["name"] for check in found["checks"]}
+
+    def test_without_goldens(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
+        bare = without(artifact, tmp_path, "golden/")
+        assert cli.main(["run", str(bare), "--check"]) == 5
+        assert "compile with --save-golden" in capsys.readouterr().err
+
+
+REFUSED = {
+    "no-prompt": ([], 2, "there is no prompt"),
+    "two-prompts": (["--prompt", "a", "--token-ids", "1"], 2, "not allowed with"),
+    "prompt-and-check": (["--prompt", "a", "--check"], 2, "not allowed with"),
+    "empty-prompt": (["--prompt", ""], 2, "the prompt has 0 tokens"),
+    "no-ids": (["--token-ids", ""], 2, "the prompt has 0 tokens"),
+    "long-prompt": (["--prompt", "x" * 129], 2, "the prompt has 129 tokens, the program was compiled for at most 128"),
+    "long-answer": (["--prompt", "x" * 100, "--max-new-tokens", "29"], 2, "= 129 exceed the program's max-context 128"),
+    "no-answer": (["--prompt", "a", "--max-new-tokens", "0"], 2, "max-new-tokens is 0"),
+    "token-out-of-range": (["--token-ids", "1,257"], 2, "token 257 is out of range, the vocabulary is 0 .. 256"),
+    "not-a-token": (["--token-ids", "1,two"], 2, "--token-ids has 'two'"),
+    "slot": (["--prompt", "a", "--slot", "2"], 2, "slot 2 does not exist, the program has slots 0 .. 1"),
+    "threads": (["--prompt", "a", "--threads", "0"], 2, "--threads is 0"),
+    "interpreter": (["--prompt", "a", "--interpreter", "native"], 2, "--interpreter is 'native'"),
+    "temperature": (["--prompt", "a", "--temperature", "-1"], 2, "temperature is -1.0"),
+    "missing-file": (["--prompt-file", "/nowhere/prompt.txt"], 5, "/nowhere/prompt.txt cannot be read"),
+    "missing-ids": (["--token-ids", "@/nowhere/ids"], 5, "/nowhere/ids cannot be read"),
+    "missing-checkpoint": (["--prompt", "a", "--checkpoint", "/nowhere"], 5, "/nowhere does not exist"),
+}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(("words", "code", "message"), REFUSED.values(), ids=REFUSED)
+    def test_is_one_line(self, words: list[str], code: int, message: str, artifact: Path, capsys: Capture) -> None:
+        assert cli.main(["run", str(artifact), *words]) == code
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("sscc: error: ")
+        assert err.count("\n") == 1
+        assert message in err
+
+    def test_not_an_artifact(self, tmp_path: Path, capsys: Capture) -> None:
+        assert cli.main(["run", str(tmp_path), "--prompt", "a"]) == 5
+        assert "is not an .rdu artifact" in capsys.readouterr().err
+
+    def test_not_text(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
+        (tmp_path / "prompt").write_bytes(b"ab\xff")
+        assert cli.main(["run", str(artifact), "--prompt-file", str(tmp_path / "prompt")]) == 5
+        assert "is not UTF-8 text: byte 2 is 0xff" in capsys.readouterr().err
+
+    def test_text_without_a_tokenizer(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
+        assert cli.main(["run", str(without_tokenizer(artifact, tmp_path)), "--prompt", "a"]) == 5
+        assert "give --token-ids" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1,2,3", [1, 2, 3]), ("7", [7]), (" 1, 2 3\n", [1, 2, 3]), ("", []), ("0", [0])]
+)
+def test_token_ids(text: str, expected: list[int]) -> None:
+    assert parse_token_ids(text) == expected
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "1,x", "0x10"])
+def test_bad_token_ids(text: str) -> None:
+    with pytest.raises(UsageError, match="a token is a number from 0 up"):
+        parse_token_ids(text)
+
+
+def without(artifact: Path, tmp_path: Path, prefix: str) -> Path:
+    """A copy of the artifact that lacks every file under `prefix`, as if it had been compiled so."""
+    copy = Path(shutil.copytree(artifact, tmp_path / "bare.rdu"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["files"] = {name: record for name, record in manifest["files"].items() if not name.startswith(prefix)}
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    shutil.rmtree(copy / prefix)
+    return copy
+
+
+def without_tokenizer(artifact: Path, tmp_path: Path) -> Path:
+    return without(artifact, tmp_path, "tokenizer/")

@@ -1,0 +1,77 @@
+"""An interpreter that computes nothing real: enough to test what the host does around a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sscc.ir.geometry import Geometry
+from sscc.runtime.schedule import Program
+from sscc.runtime.session import Session
+from sscc.runtime.signature import Signature
+
+GEOMETRY = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
+SIGNATURE = Signature(
+    GEOMETRY,
+    batch=2,
+    prefill_chunk=8,
+    dtype="f32",
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=4,
+    vocab_size=11,
+    eos_token_ids=(7,),
+)
+
+
+class FakeInterpreter:
+    """Prefill walks the cursor as a program does; the next token is always (token + 1) mod V."""
+
+    def __init__(self, signature: Signature = SIGNATURE) -> None:
+        self.signature = signature
+        s, g = signature, signature.geometry
+        shape = (s.layers, s.batch, s.kv_heads, g.budget, s.head_dim)
+        generator = torch.Generator().manual_seed(0)
+        self.states = {
+            "k_cache": torch.randn(shape, generator=generator),
+            "v_cache": torch.randn(shape, generator=generator),
+            "selected": torch.tensor([[[2, 4, 5], [3, 4, 5]], [[2, 3, 4], [2, 3, 5]]]),
+        }
+        self.calls: list[tuple[str, dict[str, Any], dict[str, int]]] = []
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self.states[name]
+
+    def reset(self) -> None:
+        self.calls.clear()
+
+    def run(
+        self, entry: str, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]:
+        self.calls.append((entry, {name: value.tolist() for name, value in inputs.items()}, dict(scalars or {})))
+        if entry == "decode":
+            return {"logits": torch.stack([self._logits(token) for token in inputs["token"][:, 0].tolist()])}, ()
+        assert scalars is not None
+        phase, chunk = scalars["phase"], scalars["chunk"]
+        chunks = -(-scalars["length"] // self.signature.prefill_chunk)
+        for _ in range(scalars["steps"]):
+            if phase == self.signature.layers + 2:
+                break
+            chunk += 1
+            if phase == self.signature.layers + 1 or chunk == chunks:
+                phase, chunk = phase + 1, 0
+        last = int(inputs["tokens"][0, scalars["length"] - 1])
+        return {"prefill_logits": self._logits(last)[None]}, (phase, chunk)
+
+    def _logits(self, token: int) -> torch.Tensor:
+        return torch.nn.functional.one_hot(
+            torch.tensor((token + 1) % self.signature.vocab_size), self.signature.vocab_size
+        ).float()
+
+
+def fake_session(interpreter: FakeInterpreter | None = None) -> Session:
+    program = Program((), (), (), 0)
+    return Session(program, {}, SIGNATURE, interpreter=interpreter or FakeInterpreter())

@@ -1,0 +1,134 @@
+"""Comparing tensors, and replaying a golden: what passes, what is excused, what is named."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sscc.ir.errors import CheckError, InputError
+from sscc.runtime.golden import Golden, compare, replay
+from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
+
+PROMPT, NEW = (1, 2, 3, 4, 5, 6, 7, 8, 9), (10, 0)
+
+
+def record() -> Golden:
+    """What the fake interpreter makes: ten rows of prompt use 2 + 4 + 3 cache rows."""
+    interpreter = FakeInterpreter()
+    tensors = {}
+    for layer in range(SIGNATURE.layers):
+        for kind in ("k_cache", "v_cache"):
+            tensors[f"{kind}.{layer}"] = interpreter.states[kind][layer, 0].clone()
+        tensors[f"selected.{layer}"] = interpreter.states["selected"][layer].clone()
+    for name, token in (("prefill_logits", PROMPT[-1]), ("logits.0", NEW[0]), ("logits.1", NEW[1])):
+        tensors[name] = interpreter._logits(token)
+    return Golden(PROMPT, NEW, tensors)
+
+
+def changed(golden: Golden, name: str, index: tuple[int, ...], value: float) -> Golden:
+    tensors = {key: tensor.clone() for key, tensor in golden.tensors.items()}
+    tensors[name][index] = value
+    return replace(golden, tensors=tensors)
+
+
+def test_an_equal_run_passes() -> None:
+    report = replay(fake_session(), record())
+    assert report.passed
+    assert [check.name for check in report.checks] == list(record().tensors)
+    assert "9 golden tensors agree" in report.summary()
+    report.require()
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [("k_cache.0", (1, 8, 2)), ("v_cache.1", (0, 0, 0)), ("prefill_logits", (3,)), ("logits.1", (0,))],
+)
+def test_the_first_diverging_tensor_is_named(name: str, index: tuple[int, ...]) -> None:
+    report = replay(fake_session(), changed(changed(record(), "logits.1", (5,), 9.0), name, index, 9.0))
+    assert report.first_failure is not None
+    assert report.first_failure.name == name
+    with pytest.raises(CheckError, match=rf"first diverging tensor of 9: {name}: DIFFERS \(max abs .*, correlation"):
+        report.require()
+
+
+def test_rows_that_are_not_valid_are_not_compared() -> None:
+    short = replace(record(), prompt=(1, 2, 3), new_tokens=())
+    tensors = {name: t for name, t in short.tensors.items() if "cache" in name}
+    spoiled = changed(replace(short, tensors=tensors), "k_cache.0", (0, 3, 0), 99.0)
+    assert replay(fake_session(), spoiled).passed
+    assert not replay(fake_session(), changed(spoiled, "k_cache.0", (0, 2, 0), 99.0)).passed
+
+
+def test_a_near_tie_is_excused_counted_and_its_rows_adopted() -> None:
+    golden = changed(record(), "selected.0", (1, 0), 2)  # ours picked 3 instead
+    golden = changed(golden, "k_cache.0", (1, 6, 0), 5.0)  # and so the row differs
+    interpreter = FakeInterpreter()
+    report = replay(fake_session(interpreter), golden)
+    assert report.passed
+    assert report.excused == 1
+    assert "1 near ties excused" in report.summary()
+    assert torch.equal(interpreter.states["k_cache"][0, 0], golden.tensors["k_cache.0"])
+
+
+def test_picks_are_matched_by_position_when_one_shifts_the_rows() -> None:
+    """Golden picks (3, 4, 5) where ours are (2, 4, 5) and rows of 4 and 5 must agree wherever they stand."""
+    golden = record()
+    tensors = {name: tensor.clone() for name, tensor in golden.tensors.items()}
+    tensors["selected.0"][0] = torch.tensor([4, 5, 6])  # ours: 2, 4, 5
+    for kind in ("k_cache.0", "v_cache.0"):
+        tensors[kind][0, 6:8] = tensors[kind][0, 7:9].clone()
+        tensors[kind][0, 8] = 77.0
+    report = replay(fake_session(), replace(golden, tensors=tensors))
+    assert report.passed
+    assert report.excused == 1
+
+
+def test_too_many_differing_picks_are_no_near_ties() -> None:
+    golden = record()
+    for index, value in (((0, 0), 5), ((0, 1), 6), ((0, 2), 7)):
+        golden = changed(golden, "selected.1", index, value)
+    report = replay(fake_session(), golden)
+    assert report.first_failure is not None
+    assert report.first_failure.name == "selected.1"
+
+
+def test_a_golden_of_another_program_is_refused() -> None:
+    golden = record()
+    with pytest.raises(InputError, match=r"\['k_cache.7'\]"):
+        replay(fake_session(), replace(golden, tensors={**golden.tensors, "k_cache.7": torch.zeros(1)}))
+    with pytest.raises(InputError, match="golden 'prefill_logits' is"):
+        replay(fake_session(), replace(golden, tensors={**golden.tensors, "prefill_logits": torch.zeros(5)}))
+
+
+def test_compare_gives_textbook_numbers() -> None:
+    b = torch.tensor([[3.0, 4.0], [0.0, 5.0]])
+    difference = compare(b + torch.tensor([[0.0, 0.4], [0.1, 0.0]]), b)
+    assert difference.max_abs == pytest.approx(0.4)
+    assert difference.max_rel == pytest.approx(0.1 / 0.005)
+    assert difference.normwise == pytest.approx(math.sqrt(0.17) / math.sqrt(50))
+    assert difference.rowwise == pytest.approx(0.4 / 5)
+    assert difference.correlation == pytest.approx(0.9967, abs=2e-3)
+    same = compare(b, b)
+    assert (same.max_abs, same.max_rel, same.correlation, same.normwise, same.rowwise) == (0, 0, pytest.approx(1), 0, 0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_never_passes(value: float) -> None:
+    assert compare(torch.tensor([1.0, value]), torch.tensor([1.0, 2.0])).rowwise == math.inf
+    assert compare(torch.tensor([1.0, 2.0]), torch.tensor([1.0, value])).rowwise == math.inf
+    assert compare(torch.tensor([1.0, math.inf]), torch.tensor([1.0, math.inf])).rowwise == 0.0
+
+
+def test_zeros_and_empty_tensors_compare() -> None:
+    assert compare(torch.zeros(3), torch.zeros(3)).rowwise == 0.0
+    assert compare(torch.ones(3), torch.zeros(3)).rowwise == math.inf
+    assert compare(torch.zeros(0, 4), torch.zeros(0, 4)).rowwise == 0.0
+
+
+def test_a_folder_without_a_golden_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is missing or damaged"):
+        Golden.load(tmp_path)

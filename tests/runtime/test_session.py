@@ -1,0 +1,153 @@
+"""What the host keeps per slot, and what it refuses before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import UsageError
+from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
+
+
+def test_prefill_passes_the_cursor_on() -> None:
+    interpreter = FakeInterpreter()
+    session = fake_session(interpreter)
+    session.start_prefill(1, [3] * 9)  # two chunks of 8, two layers: (embed + 2 layers) * 2 + head = 7 steps
+    done = [session.step_prefill(2) for _ in range(4)]
+    assert done == [False, False, False, True]
+    assert session.prefill_steps(9) == 7
+    cursors = [(scalars["phase"], scalars["chunk"]) for _, _, scalars in interpreter.calls]
+    assert cursors == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    _, inputs, scalars = interpreter.calls[0]
+    assert inputs["tokens"] == [[3] * 9 + [0] * 15]
+    assert (scalars["length"], scalars["slot"], scalars["steps"]) == (9, 1, 2)
+    assert session.position(1) == 9
+    assert int(session.prefill_logits.argmax()) == 4
+
+
+def test_decode_masks_other_slots_and_counts_positions() -> None:
+    interpreter = FakeInterpreter()
+    session = fake_session(interpreter)
+    session.prefill(0, [1] * 8)
+    session.prefill(1, [2])
+    session.decode({0: 5, 1: 6})
+    logits = session.decode({1: 9})
+    assert logits.shape == (2, 11)
+    _, inputs, _ = interpreter.calls[-2]
+    assert inputs == {"token": [[5], [6]], "position": [8, 1], "valid_topk": [2, 0], "active": [True, True]}
+    _, inputs, _ = interpreter.calls[-1]
+    assert inputs == {"token": [[0], [9]], "position": [0, 2], "valid_topk": [0, 0], "active": [False, True]}
+    assert (session.position(0), session.position(1)) == (9, 3)
+
+
+def test_a_slot_being_prefilled_is_not_active() -> None:
+    session = fake_session()
+    session.prefill(0, [1, 2])
+    session.prefill(1, [1, 2])
+    session.start_prefill(1, [4])
+    session.step_prefill(1)
+    session.decode({0: 3})
+    with pytest.raises(UsageError, match="slot 1 holds no prompt"):
+        session.decode({1: 3})
+    with pytest.raises(UsageError, match="slot 0 cannot prefill while slot 1 does"):
+        session.start_prefill(0, [1])
+    session.abandon_prefill()
+    session.prefill(0, [1])
+
+
+def test_generate_stops_at_the_end_token_or_the_count() -> None:
+    session = fake_session()
+    assert list(session.generate([1, 4], 8)) == [5, 6, 7]
+    assert list(session.generate([1, 4], 4, eos=())) == [5, 6, 7, 8]
+    assert list(session.generate([1, 4], 5, eos=[5])) == [5]
+    assert session.position(0) == 2  # the last token of a text is never fed
+    assert list(session.generate([7], 2, slot=1)) == [8, 9]
+
+
+def test_an_iterator_that_nobody_starts_leaves_no_prefill_behind() -> None:
+    session = fake_session()
+    session.generate([1, 2], 3)
+    session.prefill(0, [1])
+
+
+def test_kept_figures() -> None:
+    session = fake_session()
+    session.prefill(0, [1] * 12)
+    session.decode({0: 1})
+    kept = session.kept(0)
+    row = 2 * 2 * 2 * 4 * 4  # K and V, layers, KV heads, head_dim, bytes
+    assert (kept.prompt_len, kept.length, kept.kept, kept.evicted, kept.budget) == (12, 13, 9, 4, 9)
+    assert (kept.kv_bytes, kept.full_bytes, kept.full_bytes_now) == (9 * row, 20 * row, 13 * row)
+    session.prefill(0, [1] * 3)
+    assert (session.kept(0).kept, session.kept(0).evicted) == (3, 0)
+    session.release(0)
+    with pytest.raises(UsageError, match="slot 0 holds no prompt"):
+        session.kept(0)
+
+
+@pytest.mark.parametrize(
+    ("slot", "tokens", "message"),
+    [
+        (0, [], "the prompt has 0 tokens"),
+        (0, [1] * 21, "the prompt has 21 tokens, the program was compiled for at most 20"),
+        (0, [1, 11], r"token 11 is out of range, the vocabulary is 0 .. 10"),
+        (0, [-1], "token -1 is out of range"),
+        (2, [1], r"slot 2 does not exist, the program has slots 0 .. 1"),
+        (-1, [1], "slot -1 does not exist"),
+    ],
+)
+def test_bad_prompts_are_refused(slot: int, tokens: list[int], message: str) -> None:
+    session = fake_session()
+    for call in (session.prefill, session.start_prefill):
+        with pytest.raises(UsageError, match=message):
+            call(slot, tokens)
+    with pytest.raises(UsageError, match=message):
+        session.generate(tokens, 3, slot=slot)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [({0: 11}, "token 11 is out of range"), ({5: 1}, "slot 5 does not exist"), ({1: 1}, "slot 1 holds no prompt")],
+)
+def test_bad_decode_steps_are_refused(tokens: Any, message: str) -> None:
+    session = fake_session()
+    session.prefill(0, [1])
+    with pytest.raises(UsageError, match=message):
+        session.decode(tokens)
+
+
+def test_nothing_goes_past_max_context() -> None:
+    session = fake_session()
+    session.prefill(0, [1] * 20)
+    with pytest.raises(UsageError, match="slot 0 holds 20 tokens, the program was compiled for at most 20"):
+        session.decode({0: 1})
+    with pytest.raises(UsageError, match="18 prompt tokens \\+ 3 new tokens = 21 exceed"):
+        session.generate([1] * 18, 3)
+    with pytest.raises(UsageError, match="max-new-tokens is 0"):
+        session.generate([1], 0)
+    assert len(list(session.generate([1] * 18, 2))) == 2
+
+
+def test_prefill_calls_are_checked() -> None:
+    session = fake_session()
+    with pytest.raises(UsageError, match="no prefill has finished yet"):
+        _ = session.prefill_logits
+    with pytest.raises(UsageError, match="no prefill is in progress"):
+        session.step_prefill(1)
+    session.start_prefill(0, [1])
+    with pytest.raises(UsageError, match="at least 1 step, not 0"):
+        session.step_prefill(0)
+
+
+def test_reset_forgets_everything() -> None:
+    session = fake_session()
+    session.prefill(0, [1])
+    session.reset()
+    with pytest.raises(UsageError, match="slot 0 holds no prompt"):
+        session.decode({0: 1})
+
+
+def test_scratch_is_whole_chunks() -> None:
+    assert SIGNATURE.scratch_tokens == 24
+    assert SIGNATURE.kv_bytes(1) == 128
