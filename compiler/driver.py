@@ -84,7 +84,8 @@ def compile_model(options: CompileOptions) -> CompileResult:
         program = emit_program(source.module)
     dumps.write_schedule(program)
     golden = _golden(options, source)
-    report = write_artifact(options, program, source.facts, source.geometry, source.checkpoint, source.constants(), golden)
+    constants = source.constants()
+    report = write_artifact(options, program, source.facts, source.geometry, source.checkpoint, constants, golden)
     return CompileResult(options.output_path, "schedule", tuple(report))
 
 

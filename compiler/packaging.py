@@ -120,9 +120,10 @@ def _report(program: Program, signature: Signature, mode: str, origin: str | Non
     return [
         f"cache: {g.budget} rows (sink {g.sink} + recent {g.recent} + topk {g.topk}) for a context of "
         f"{g.max_context} tokens; observation window {g.obs}, {g.pool_mode} pool {g.pool}",
-        f"KV: {_mib(kept)} a sequence, {_mib(full)} uncompressed ({full / kept:.1f}x); batch {signature.batch}, "
-        f"prefill chunk {signature.prefill_chunk}, {signature.dtype}",
-        f"schedule: {len(program.kernels)} kernels, {decode} launches per decode step; weights {_mib(weights)} ({held})",
+        f"KV: {_mib(kept)} a sequence, {_mib(full)} uncompressed ({full / kept:.1f}x); "
+        f"batch {signature.batch}, prefill chunk {signature.prefill_chunk}, {signature.dtype}",
+        f"schedule: {len(program.kernels)} kernels, {decode} launches per decode step; "
+        f"weights {_mib(weights)} ({held})",
     ]
 
 

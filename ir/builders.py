@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch_mlir import ir
 from torch_mlir.dialects import arith, func, linalg, tensor
@@ -70,7 +70,7 @@ def tensor_type(shape: Sequence[int], element: ir.Type) -> ir.RankedTensorType:
     return ir.RankedTensorType.get(list(shape), element)
 
 
-Offset = int | ir.Value  # a static offset in elements, or an index value
+Offset: TypeAlias = "int | ir.Value"  # a static offset in elements, or an index value
 
 
 def _mixed(offsets: Sequence[Offset]) -> tuple[list[ir.Value], list[int]]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from torch_mlir import ir
@@ -122,8 +123,8 @@ class _Entry:
         """Calls a part: inputs and states by name from `given`, weights from the entry's arguments."""
         operands = []
         for argument in arguments_of(function):
-            weight = self.values.get((argument.role, argument.name)) if argument.role in ("weight", "constant") else None
-            operands.append(given[argument.name] if weight is None else weight)
+            stored = argument.role in ("weight", "constant")
+            operands.append(self.values[argument.role, argument.name] if stored else given[argument.name])
         results = results_of(function)
         with function.location:
             call = func.CallOp([r.type for r in results], function.name.value, operands)
@@ -212,7 +213,8 @@ class _Prefill(_Entry):
         axes = {}
         for result in results_of(self.part("embed")):
             ours, theirs = list(result.type.shape), list(decoded.get(result.name, []))
-            found = [i for i, (c, one) in enumerate(zip(ours, theirs, strict=False)) if (c, one) == (self.facts.chunk, 1)]
+            wanted = (self.facts.chunk, 1)
+            found = [axis for axis, sizes in enumerate(zip(ours, theirs, strict=False)) if sizes == wanted]
             if len(found) != 1 or len(ours) != len(theirs):
                 raise UnsupportedError(
                     f"the token axis of {result.name} cannot be told from its shapes {ours} (prefill) and {theirs} "
@@ -234,12 +236,9 @@ class _Prefill(_Entry):
         self.chunks = arith.CeilDivSIOp(self.values["input", "length"], chunk).result
         self._phase(0, ["hidden", *self._tables()], self._embed)
         for layer in range(self.facts.layers):
-            done = self._phase(
-                layer + 1,
-                ["hidden", "k_scratch", "v_scratch", "observed"],
-                lambda start, layer=layer: self._layer(layer, start),
-            )
-            self._when(done, self._cache_names(), lambda layer=layer: self._compress(layer))
+            names = ["hidden", "k_scratch", "v_scratch", "observed"]
+            done = self._phase(layer + 1, names, partial(self._layer, layer))
+            self._when(done, self._cache_names(), partial(self._compress, layer))
         logits = self._head()
         return [logits, *self.cursor[:2], *self.state.values()]
 

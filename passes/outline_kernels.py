@@ -110,8 +110,8 @@ def _follows(value: ir.Value) -> bool:
 def _verb(op: ir.Operation) -> str:
     """A readable name: what a generic operation computes last, or the operation itself."""
     if op.name != "linalg.generic":
-        return op.name.partition(".")[2]
-    body = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
+        return str(op.name).partition(".")[2]
+    body = [str(inner.operation.name) for inner in op.regions[0].blocks[0].operations]
     return body[-2].partition(".")[2] if len(body) > 1 else "copy"
 
 

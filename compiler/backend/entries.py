@@ -204,8 +204,8 @@ class EntryEmitter:
         """An in-place update is legal only where nobody reads the old value afterwards."""
         for use in value.uses:
             reader = use.owner.operation
-            later = reader.block == op.block and op.is_before_in_block(reader)
-            if reader != op and later and not isinstance(value.owner, ir.Block) and reader.name != "tensor.insert_slice":
+            later = reader != op and reader.block == op.block and op.is_before_in_block(reader)
+            if later and not isinstance(value.owner, ir.Block) and reader.name != "tensor.insert_slice":
                 raise InternalError(f"{op.location}: '{op.name}' overwrites a value that {reader.location} reads later")
 
     def _call(self, op: ir.Operation) -> None:

@@ -331,8 +331,9 @@ def _update(e: _KernelEmitter, op: ir.Operation) -> None:
 
 
 def _cached_attention(e: _KernelEmitter, op: ir.Operation) -> None:
-    operands = [e.operand(op, index) for index in range(4)]
-    e.stages.append(sch.CachedAttention(*operands, e.names[op.results[0]], op.attributes["scale"].value))
+    query, key, value, valid = (e.operand(op, index) for index in range(4))
+    out = e.names[op.results[0]]
+    e.stages.append(sch.CachedAttention(query, key, value, valid, out, op.attributes["scale"].value))
 
 
 def _causal_attention(e: _KernelEmitter, op: ir.Operation) -> None:

@@ -25,7 +25,7 @@ _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 _LIBRARY = re.compile(r"/torch/")
 
 
-class SourceLocations(ContextCache):  # type: ignore[misc]
+class SourceLocations(ContextCache):
     """Locations as the module path, wrapped around the model's own source line."""
 
     path_prefix = ""

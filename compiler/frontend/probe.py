@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import torch
+import transformers
 
 from sscc.compiler.frontend.capture import build_model
 from sscc.compiler.frontend.checkpoint import Checkpoint
@@ -35,7 +36,7 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> torch.nn.Module:
     wanted = [name for name, _ in model.named_parameters() if name in held]
     state = {name: checkpoint.tensor(name).to(dtype) for name in wanted}
     model.load_state_dict(state, strict=False, assign=True)
-    if hasattr(model, "tie_weights"):
+    if isinstance(model, transformers.PreTrainedModel):
         model.tie_weights()
     left = [name for name, parameter in model.named_parameters() if parameter.device.type == "meta"]
     if left:
