@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import transformers
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from sscc.compiler.frontend.decompositions import decomposition_table
 from sscc.compiler.frontend.operator import IMPLEMENTATION, context_limit
@@ -129,6 +129,7 @@ def capture(model: torch.nn.Module | ExportedProgram, *, batch: int, chunk: int,
     module = model.module() if isinstance(model, ExportedProgram) else model
     module.requires_grad_(False)
     aliases = _canonical_names(module)
+    _freeze_frequencies(module)
     constants = _lift_hidden_buffers(module)
     # An exported program guards its tensors' device, so it stays where it is; a model needs no memory at all.
     entry = _Entry(module if exported else module.to("meta"), exported)
@@ -148,6 +149,14 @@ def _canonical_names(module: torch.nn.Module) -> dict[str, str]:
     """Every name of every parameter -> the first name of the same parameter (tied embeddings share one)."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(p), name) for name, p in module.named_parameters(remove_duplicate=False)}
+
+
+def _freeze_frequencies(module: torch.nn.Module) -> None:
+    """Makes rotary embeddings static that would choose their frequencies anew in every call, by the longest position
+    they see (longrope): within the original context, which admission has checked, the choice is the one at hand."""
+    for child in module.modules():
+        if getattr(child, "rope_type", None) == "longrope":
+            child.rope_type = "default"
 
 
 def _lift_hidden_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -199,6 +208,12 @@ def _quiet() -> Iterator[None]:
 
 
 def _classify(program: ExportedProgram, aliases: dict[str, str], hidden: set[str], path_prefix: str) -> Captured:
+    mutated = [spec.target for spec in program.graph_signature.output_specs if spec.kind is not OutputKind.USER_OUTPUT]
+    if mutated:
+        raise UnsupportedError(
+            f"the model changes {str(mutated[0]).removeprefix(WRAPPER_PREFIX)} while it runs: a compiled program keeps no "
+            "state besides its KV cache"
+        )
     weights: dict[str, str] = {}
     constants: dict[str, str] = {}
     inputs: dict[str, str] = {}

@@ -27,6 +27,7 @@ from sscc.compiler.frontend.model_config import (
     read_config,
     token_ids,
 )
+from sscc.compiler.frontend.naming import RenamedSource
 from sscc.compiler.frontend.sources import (
     DictSource,
     TensorInfo,
@@ -184,6 +185,7 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
                 f"{path} holds no weights: looked for model.safetensors, pytorch_model.bin and their index files"
             )
         _check_weight_dtypes(path, source)
+        source = RenamedSource(source, parsed)
     return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(path))
 
 
@@ -220,9 +222,11 @@ def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
         raise InputError(f"{path} holds a {type(values).__name__}, it must hold a dict with config and state_dict")
     packed = isinstance(values.get("state_dict"), Mapping)
     parsed = _torch_config(path, values.get("config") if packed else None, config)
-    source = DictSource(state_dict(values["state_dict"] if packed else values, str(path))) if weights else None
-    if source is not None:
+    source: TensorSource | None = None
+    if weights:
+        source = DictSource(state_dict(values["state_dict"] if packed else values, str(path)))
         _check_weight_dtypes(path, source)
+        source = RenamedSource(source, parsed)
     files = packed_tokenizer(path, values.get("tokenizer") if packed else None)
     if not files and config is not None:
         return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(config.parent))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,23 @@ from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """Operator -> decomposition, for `ExportedProgram.run_decompositions`."""
-    return {**get_decomposition_table(), torch.ops.aten.native_layer_norm.default: native_layer_norm}
+    ours: dict[Any, Callable[..., Any]] = {
+        torch.ops.aten.native_layer_norm.default: native_layer_norm,
+        torch.ops.aten.gelu.default: gelu,
+    }
+    return {**get_decomposition_table(), **ours}
+
+
+def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    """GELU (arXiv 1606.08415), exact or by tanh, computed in f32 and rounded once to x's dtype, as eager does.
+
+    torch-mlir's own lowering of the tanh form has 0.797724 for sqrt(2 / pi) = 0.797885 (2e-4 off).
+    """
+    wide = x.to(torch.float32)
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * (wide * wide * wide))
+        return (0.5 * wide * (1 + torch.tanh(inner))).to(x.dtype)
+    return (0.5 * wide * (1 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
 
 
 def native_layer_norm(

@@ -6,13 +6,18 @@ Measured: full 0.992, 32 rows 0.961, 64 rows 0.992, without top-K (32 rows) 0.02
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.eager import EagerSnapStream
+from sscc.compiler.frontend.operator import observing
 from sscc.ir.geometry import Geometry
 from tests.models.tiny.task import LENGTH, MARKER, TRIPLES, VALUES, VOCABULARY, Query, fixed_queries
 
@@ -28,24 +33,48 @@ def model() -> PreTrainedModel:
     return loaded.eval()
 
 
-def answers_right(g: Geometry, query: Query) -> tuple[bool, bool]:
-    """Whether full attention answers, and whether the replayed last token answers through the compressed cache."""
-    run = EagerSnapStream(model(), g)
-    full = run.prefill(query.prompt)
-    replayed = run.decode(query.prompt[-1], position=len(query.prompt) - 1)
-    return int(full.argmax()) == query.answer, int(replayed.argmax()) == query.answer
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tensors this small are faster on one thread, by a factor of ten when other tests run beside it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def answers(query: Query) -> list[int]:
+    """The answer of full attention, then of the replayed last token through each compressed cache."""
+    layers: list[tuple[Tensor, Tensor, Tensor, float]] = []
+
+    def record(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
+        layers.append((q[0], k[0], v[0], scale))
+        return algorithm.causal_attention(q[0], k[0], v[0], scale)[None]
+
+    with torch.no_grad(), observing(record):
+        logits = model()(torch.tensor([query.prompt]), use_cache=False, logits_to_keep=1).logits[0, -1]
+    found = [int(logits.argmax())]
+    for g in (ROWS_32, ROWS_64, STREAMING):
+        run = EagerSnapStream(model(), g)
+        for q, k, v, scale in layers:
+            keys, values, _ = algorithm.compress(q, k, v, scale, g)
+            run.k_cache.append(keys)
+            run.v_cache.append(values)
+        run.valid_topk = g.valid_topk(LENGTH)
+        found.append(int(run.decode(query.prompt[-1], position=LENGTH - 1).argmax()))
+    return found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("geometry", "low", "high"), [(ROWS_32, 0.93, 1.0), (ROWS_64, 0.96, 1.0), (STREAMING, 0.0, 0.1)]
-)
-def test_accuracy_through_the_cache(geometry: Geometry, low: float, high: float) -> None:
-    results = [answers_right(geometry, query) for query in fixed_queries()]
-    full, compressed = (sum(column) / len(results) for column in zip(*results, strict=True))
-    assert len(results) >= 100
+@pytest.mark.usefixtures("one_thread")
+def test_accuracy_through_the_cache() -> None:
+    queries = fixed_queries()
+    assert len(queries) >= 100
+    right = [[found == query.answer for found in answers(query)] for query in queries]
+    full, rows_32, rows_64, streaming = (sum(column) / len(right) for column in zip(*right, strict=True))
     assert full >= 0.97
-    assert low <= compressed <= high, f"{geometry.budget} rows answer {compressed:.3f} of the queries"
+    assert rows_32 >= 0.93
+    assert rows_64 >= 0.96
+    assert streaming <= 0.1
 
 
 def test_weights_are_small_enough_to_commit() -> None:
