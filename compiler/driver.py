@@ -27,6 +27,7 @@ from sscc.compiler.frontend.capture import (
     vocabulary,
 )
 from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_checkpoint
+from sscc.compiler.frontend.distinct import find_kinds
 from sscc.compiler.frontend.importer import import_capture
 from sscc.compiler.frontend.model_config import config_from_dict, config_to_dict
 from sscc.compiler.frontend.probe import golden_for, probe
@@ -39,6 +40,7 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts, check_legal, get_facts, get_level, passes_done
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import passes_between
+from sscc.passes.repeat_layers import LayersDiffer
 from sscc.runtime.golden import Golden
 from sscc.runtime.schedule import Program
 
@@ -70,8 +72,17 @@ def compile_model(options: CompileOptions) -> CompileResult:
     Raises:
         SsccError: the subclass says whether the input, the model, an option or the output is at fault.
     """
+    if options.compile_from:
+        return _compile(options, _from_dump(options))
+    try:
+        return _compile(options, _from_model(options))
+    except LayersDiffer as difference:
+        logger.info("%s: capturing every layer", difference)
+        return _compile(options, _from_model(options, every_layer=True))
+
+
+def _compile(options: CompileOptions, source: Source) -> CompileResult:
     dumps = _Dumps(options.dump_ir_dir)
-    source = _from_dump(options) if options.compile_from else _from_model(options)
     with mlir():
         dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}", source.module)
         level = options.compile_to if options.compile_to != "schedule" else "kernels"
@@ -92,7 +103,7 @@ def compile_model(options: CompileOptions) -> CompileResult:
 # ------------------------------------------------------------------------------------------------ where it starts
 
 
-def _from_model(options: CompileOptions) -> Source:
+def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source:
     with_weights = options.weights != "none"
     checkpoint = open_checkpoint(options.model, config=options.config, weights=with_weights)
     config = checkpoint.config
@@ -111,9 +122,12 @@ def _from_model(options: CompileOptions) -> Source:
                 "cannot change it: export it again in that dtype"
             )
     logger.info("capturing %s", options.model)
-    captured = capture(model, batch=shape.batch, chunk=shape.chunk, max_context=geometry.max_context)
+    kinds = None
+    if config is not None and not every_layer and isinstance(model, torch.nn.Module):
+        kinds = find_kinds(model, int(config.num_hidden_layers))
+    captured = capture(model, batch=shape.batch, chunk=shape.chunk, max_context=geometry.max_context, kinds=kinds)
     layers = count_layers(captured, config)
-    check_attention(captured.prefill, layers)
+    check_attention(captured.prefill, layers, kinds)
     if with_weights:
         check_names(checkpoint, captured.weight_shapes)
         probe(checkpoint, dtype, geometry)

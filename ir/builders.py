@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 from torch_mlir import ir
 from torch_mlir.dialects import arith, func, linalg, tensor
 
+from sscc.ir.errors import InputError
+
 ROLES = ("weight", "constant", "input", "state", "output")
 
 
@@ -25,12 +27,12 @@ class Argument:
 
 
 def arguments_of(function: Any) -> list[Argument]:
-    """The arguments of a function that was made with `make_function` or by the importer."""
-    found = []
-    for attributes, type_ in zip(function.arg_attrs, function.type.inputs, strict=True):
-        role = next(role for role in ROLES if f"sscc.{role}" in attributes)
-        found.append(Argument(role, attributes[f"sscc.{role}"].value, type_))
-    return found
+    """The arguments of a function that was made with `make_function` or by the importer.
+
+    Raises:
+        InputError: an argument does not say what it is; the function is not from a dump of this compiler.
+    """
+    return _named(function, "arg_attrs", function.type.inputs)
 
 
 def make_function(
@@ -54,10 +56,19 @@ def make_function(
 
 
 def results_of(function: Any) -> list[Argument]:
-    """The results of a function made with `make_function`."""
+    """The results of a function made with `make_function`. Raises InputError as `arguments_of` does."""
+    return _named(function, "res_attrs", function.type.results)
+
+
+def _named(function: Any, key: str, types: Sequence[ir.Type]) -> list[Argument]:
+    present = function.operation.attributes
+    described = list(present[key]) if key in present else [ir.DictAttr.get({})] * len(types)
     found = []
-    for attributes, type_ in zip(function.attributes["res_attrs"], function.type.results, strict=True):
-        role = next(role for role in ROLES if f"sscc.{role}" in attributes)
+    for index, (attributes, type_) in enumerate(zip(described, types, strict=True)):
+        role = next((role for role in ROLES if f"sscc.{role}" in attributes), None)
+        if role is None:
+            what = "argument" if key == "arg_attrs" else "result"
+            raise InputError(f"{what} {index} of @{function.name.value} has no attribute sscc.{' or sscc.'.join(ROLES)}")
         found.append(Argument(role, attributes[f"sscc.{role}"].value, type_))
     return found
 

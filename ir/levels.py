@@ -12,14 +12,18 @@ from typing import Any
 
 from torch_mlir import ir
 
-from sscc.ir.dialects.kv import GEOMETRY, geometry_attribute
+from sscc.ir.attributes import MalformedRecord, read_record, write_record
+from sscc.ir.dialects.kv import GEOMETRY, geometry_attribute, read_geometry
+from sscc.ir.dialects.shapes import SignatureMismatch
 from sscc.ir.errors import InputError, InternalError
 from sscc.ir.geometry import Geometry
 
 LEVELS = ("import", "graph", "kernels", "schedule")
+DTYPES = ("f32", "bf16")
 LEVEL = "sscc.level"
 PROGRAM = "sscc.program"
 PASSES = "sscc.passes"
+KINDS = "sscc.kinds"
 MAX_LITERAL_BYTES = 1024
 
 _GRAPH = frozenset({"builtin", "func", "linalg", "tensor", "arith", "math", "scf", "kv"})
@@ -59,14 +63,14 @@ class ProgramFacts:
         return -(-geometry.max_context // self.chunk) * self.chunk
 
 
+_FIELDS = {name: int if name in ("batch", "chunk", "layers", "vocab_size") else str
+           for name in ProgramFacts.__dataclass_fields__}  # fmt: skip
+
+
 def set_facts(module: ir.Module, facts: ProgramFacts, geometry: Geometry) -> None:
     """Writes geometry and facts as attributes of `module`."""
-    i64 = ir.IntegerType.get_signless(64)
-    values: dict[str, ir.Attribute] = {}
-    for name, value in asdict(facts).items():
-        text = json.dumps(value) if isinstance(value, (list, tuple)) else value
-        values[name] = ir.StringAttr.get(text) if isinstance(text, str) else ir.IntegerAttr.get(i64, text)
-    module.operation.attributes[PROGRAM] = ir.DictAttr.get(values)
+    values = {**asdict(facts), "eos": json.dumps(facts.eos)}
+    module.operation.attributes[PROGRAM] = write_record(values)
     module.operation.attributes[GEOMETRY] = geometry_attribute(geometry)
 
 
@@ -74,17 +78,34 @@ def get_facts(module: ir.Module) -> tuple[ProgramFacts, Geometry]:
     """Reads what `set_facts` wrote.
 
     Raises:
-        InputError: when the module does not carry it (it is not a dump of this compiler).
+        InputError: when the module does not carry it (it is not a dump of this compiler), or damaged.
     """
     attributes = module.operation.attributes
     if PROGRAM not in attributes or GEOMETRY not in attributes:
         raise InputError(f"the module has no {PROGRAM} and {GEOMETRY}: it is not a dump of sscc")
-    values = {entry.name: entry.attr.value for entry in attributes[PROGRAM]}
-    geometry = Geometry.from_dict({entry.name: entry.attr.value for entry in attributes[GEOMETRY]})
     try:
-        return ProgramFacts(**{**values, "eos": tuple(json.loads(values["eos"]))}), geometry
-    except (KeyError, TypeError, ValueError) as error:
+        geometry = read_geometry(attributes[GEOMETRY])
+    except SignatureMismatch as error:
+        raise InputError(f"the module's {error}") from None
+    try:
+        values = read_record(attributes[PROGRAM], _FIELDS)
+        eos, config = json.loads(values["eos"]), json.loads(values["config"])
+    except (MalformedRecord, ValueError) as error:
         raise InputError(f"the module's {PROGRAM} is damaged: {error}") from None
+    _check_facts(values, eos, config)
+    return ProgramFacts(**{**values, "eos": tuple(eos)}), geometry
+
+
+def _check_facts(values: dict[str, Any], eos: object, config: object) -> None:
+    for name in ("batch", "chunk", "layers", "vocab_size"):
+        if values[name] < 1:
+            raise InputError(f"the module's {PROGRAM} is damaged: {name} is {values[name]}, it must be at least 1")
+    if values["dtype"] not in DTYPES:
+        raise InputError(f"the module's {PROGRAM} is damaged: dtype is {values['dtype']!r}")
+    if not isinstance(eos, list) or not all(type(token) is int for token in eos):
+        raise InputError(f"the module's {PROGRAM} is damaged: eos is {eos!r}, expected a list of tokens")
+    if not isinstance(config, dict):
+        raise InputError(f"the module's {PROGRAM} is damaged: config is not a JSON object")
 
 
 def set_level(module: ir.Module, level: str) -> None:
@@ -93,10 +114,53 @@ def set_level(module: ir.Module, level: str) -> None:
 
 def get_level(module: ir.Module) -> str:
     attributes = module.operation.attributes
-    level = attributes[LEVEL].value if LEVEL in attributes else ""
-    if level not in LEVELS:
+    level = attributes[LEVEL].value if LEVEL in attributes and isinstance(attributes[LEVEL], ir.StringAttr) else ""
+    if level not in LEGAL_DIALECTS:
         raise InputError(f"the module has no known {LEVEL} (found {level!r}): it is not a dump of sscc")
     return str(level)
+
+
+@dataclass(frozen=True)
+class LayerKinds:
+    """The decoder layers of a model, by kind: layers of a kind are alike.
+
+    Attributes:
+        path: the module path of their ModuleList.
+        first: per layer, the first layer of its kind.
+    """
+
+    path: str
+    first: tuple[int, ...]
+
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """The first and the last layer of every kind, in order: those that the frontend exports."""
+        last = {kind: layer for layer, kind in enumerate(self.first)}
+        return tuple(sorted({*last, *last.values()}))
+
+
+def renamed(name: str, path: str, layer: int, other: int) -> str:
+    """The name of a tensor or module of `layer` in the stack `path`, as it is in layer `other`."""
+    prefix = f"{path}.{layer}"
+    if name == prefix or name.startswith(prefix + "."):
+        return f"{path}.{other}{name[len(prefix) :]}"
+    return name
+
+
+def set_kinds(module: ir.Module, kinds: LayerKinds | None) -> None:
+    """Notes that only `kinds.captured` are in the module; None where every layer is."""
+    if kinds is not None:
+        first = ir.DenseI64ArrayAttr.get(list(kinds.first))
+        values = {"path": ir.StringAttr.get(kinds.path), "first": first}
+        module.operation.attributes[KINDS] = ir.DictAttr.get(values)
+
+
+def get_kinds(module: ir.Module) -> LayerKinds | None:
+    """What `set_kinds` noted, until `repeat-layers` has run."""
+    if KINDS not in module.operation.attributes:
+        return None
+    values = {entry.name: entry.attr for entry in module.operation.attributes[KINDS]}
+    return LayerKinds(values["path"].value, tuple(values["first"]))
 
 
 def record_pass(module: ir.Module, name: str) -> None:
@@ -106,8 +170,14 @@ def record_pass(module: ir.Module, name: str) -> None:
 
 
 def passes_done(module: ir.Module) -> tuple[str, ...]:
+    """The names of the passes that have run, in order. Raises InputError for a list that `record_pass` never wrote."""
     attributes = module.operation.attributes
-    return tuple(item.value for item in attributes[PASSES]) if PASSES in attributes else ()
+    if PASSES not in attributes:
+        return ()
+    try:
+        return tuple(str(ir.StringAttr(item).value) for item in ir.ArrayAttr(attributes[PASSES]))
+    except ValueError:
+        raise InputError(f"the module's {PASSES} is damaged: {attributes[PASSES]}") from None
 
 
 def walk(op: Any) -> Iterator[ir.Operation]:
@@ -146,7 +216,7 @@ def _check_literal(op: ir.Operation, attribute: ir.Attribute) -> None:
     elements = 1
     for size in shaped.shape:
         elements *= size
-    if elements * 8 > MAX_LITERAL_BYTES and elements * _width(shaped) > MAX_LITERAL_BYTES:
+    if elements * _width(shaped) > MAX_LITERAL_BYTES:
         raise InternalError(
             f"{op.location}: '{op.name}' holds a literal of {elements} elements, over {MAX_LITERAL_BYTES} bytes"
         )

@@ -6,14 +6,68 @@ layer is compressed into its slot of the decode cache. So the full-length K/V sc
 time, and trip counts follow the prompt's actual length. A cursor (phase, chunk) and a number of chunk steps make
 prefill resumable: decode steps can run between two calls.
 
-After::
+Before::
 
-    func.func @prefill(.., %length, %slot, %phase, %chunk, %steps, states..) {
-      %hi, %done, .. = call @advance(%phase, %chunk, %steps, %index, %chunks)
-      scf.for %c = %chunk to %hi { call @prefill.layer.0(..) }
-      scf.if %done { call @prefill.compress.0(..) }
+    func.func private @decode.embed(tensor<2x1xi64> {sscc.input = "ids"}, tensor<2x1xi64> {sscc.input = "positions"})
+      -> (tensor<2x1x8xf32> {sscc.output = "hidden"})
+    func.func private @decode.layer.0(tensor<2x1x8xf32> {sscc.input = "hidden"}, tensor<8xf32> {sscc.weight = "w"},
+      tensor<2x1x4x8xf32> {sscc.state = "k_cache"}, tensor<2x1x4x8xf32> {sscc.state = "v_cache"},
+      tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "valid_topk"},
+      tensor<2xi1> {sscc.input = "active"}) -> (tensor<2x1x8xf32> {sscc.output = "hidden"},
+      tensor<2x1x4x8xf32> {sscc.state = "k_cache"}, tensor<2x1x4x8xf32> {sscc.state = "v_cache"})
+    func.func private @decode.head(tensor<2x1x8xf32> {sscc.input = "hidden"})
+      -> (tensor<2x1x9xf32> {sscc.output = "logits"})
+    func.func private @prefill.embed(tensor<1x4xi64> {sscc.input = "ids"}, tensor<1x4xi64> {sscc.input = "positions"})
+      -> (tensor<1x4x8xf32> {sscc.output = "hidden"})
+    func.func private @prefill.layer.0(tensor<1x4x8xf32> {sscc.input = "hidden"}, tensor<8xf32> {sscc.weight = "w"},
+      tensor<1x1x8x8xf32> {sscc.state = "k_scratch"}, tensor<1x1x8x8xf32> {sscc.state = "v_scratch"},
+      tensor<1x1x1x8xf32> {sscc.state = "observed"}, index {sscc.input = "start"}, index {sscc.input = "length"})
+      -> (tensor<1x4x8xf32> {sscc.output = "hidden"}, tensor<1x1x8x8xf32> {sscc.state = "k_scratch"},
+      tensor<1x1x8x8xf32> {sscc.state = "v_scratch"}, tensor<1x1x1x8xf32> {sscc.state = "observed"})
+    func.func private @prefill.compress.0(tensor<1x1x8x8xf32> {sscc.state = "k_scratch"},
+      tensor<1x1x8x8xf32> {sscc.state = "v_scratch"}, tensor<1x1x1x8xf32> {sscc.state = "observed"},
+      tensor<2x1x4x8xf32> {sscc.state = "k_cache"}, tensor<2x1x4x8xf32> {sscc.state = "v_cache"},
+      index {sscc.input = "slot"}, index {sscc.input = "length"}) -> (tensor<2x1x4x8xf32> {sscc.state = "k_cache"},
+      tensor<2x1x4x8xf32> {sscc.state = "v_cache"}, tensor<1x1xi64> {sscc.state = "selected"})
+    func.func private @prefill.head(tensor<1x4x8xf32> {sscc.input = "hidden"}, tensor<1xi64> {sscc.input = "last"})
+      -> (tensor<1x1x9xf32> {sscc.output = "logits"})
+
+After, with a layer's part of prefill::
+
+    func.func public @prefill(%tokens: .. "tokens"}, %length: .. "length"}, %slot: .. "slot"}, %phase: .. "phase"}, ..
+      %chunks = arith.ceildivsi %length, %c4 : index
       ..
-    }
+      %1:5 = call @advance(%0#2, %0#3, %0#4, %c1, %chunks) ..
+      ..
+      %2:4 = scf.for %chunk = %0#3 to %1#0 step %one iter_args(%hidden = %embedded, ..
+        %start = arith.muli %chunk, %size : index
+        %h = tensor.extract_slice %hidden[0, %start, 0] [1, 4, 8] [1, 1, 1] ..
+        %made:4 = func.call @prefill.layer.0(%h, ..
+        %hidden1 = tensor.insert_slice %made#0 into %hidden[0, %start, 0] ..
+        scf.yield %hidden1, %made#1, %made#2, %made#3 : ..
+      }
+      %3:3 = scf.if %1#1 -> ..
+        %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
+        %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
+        %kept:3 = func.call @prefill.compress.0(%2#1, %2#2, %2#3, %k, %v, %slot, %length) ..
+        ..
+      } else {
+        scf.yield %k_cache, %v_cache, %selected : ..
+      }
+
+After, the whole of decode::
+
+    func.func public @decode(%token: .. "token"}, %position: .. "position"}, %valid_topk: .. "valid_topk"}, ..
+      %positions = tensor.expand_shape %position ..
+      %h = call @decode.embed(%token, %positions) ..
+      %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
+      %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
+      %made:3 = call @decode.layer.0(%h, %w, %k, %v, %position, %valid_topk, %active) ..
+      %k_cache1 = tensor.insert_slice %made#1 into %k_cache[0, 0, 0, 0, 0] ..
+      %v_cache1 = tensor.insert_slice %made#2 into %v_cache[0, 0, 0, 0, 0] ..
+      %logits = call @decode.head(%made#0) ..
+      %flat = tensor.collapse_shape %logits ..
+      return %flat, %k_cache1, %v_cache1 : ..
 
 When it does not apply: a table whose token axis cannot be told from the two captures is refused.
 
@@ -104,11 +158,10 @@ class _Entry:
 
     def weights(self) -> list[Argument]:
         found: dict[tuple[str, str], Argument] = {}
-        for name, function in self.parts.items():
-            if name.startswith(self.name + "."):
-                for argument in arguments_of(function):
-                    if argument.role in ("weight", "constant"):
-                        found.setdefault((argument.role, argument.name), argument)
+        for suffix in ("embed", *(f"layer.{layer}" for layer in range(self.facts.layers)), "head"):
+            for argument in arguments_of(self.part(suffix)):
+                if argument.role in ("weight", "constant"):
+                    found.setdefault((argument.role, argument.name), argument)
         return list(found.values())
 
     def start(self, arguments: Sequence[Argument], results: Sequence[Argument]) -> Any:

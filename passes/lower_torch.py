@@ -7,6 +7,25 @@ it would merge what two layers compute alike and blur the boundary between them.
 Checks that a token is inside the vocabulary become a check at entry (the program's `vocab_size`), so the
 assertions inside loops are dropped here.
 
+Before::
+
+    func.func @decode(%x: !torch.vtensor<[2,3],f32> {sscc.input = "x"}) -> !torch.vtensor<[2,3],f32> {
+      %0 = torch.aten.tanh %x : !torch.vtensor<[2,3],f32> -> !torch.vtensor<[2,3],f32>
+      return %0 : !torch.vtensor<[2,3],f32>
+    }
+
+After::
+
+    func.func @decode(%x: tensor<2x3xf32> {sscc.input = "x"}) -> tensor<2x3xf32> {
+      %empty = tensor.empty() : tensor<2x3xf32>
+      %1 = linalg.generic .. ins(%x : tensor<2x3xf32>) outs(%empty : tensor<2x3xf32>) {
+      ^bb0(%in: f32, %out: f32):
+        %2 = math.tanh %in : f32
+        linalg.yield %2 : f32
+      } -> tensor<2x3xf32>
+      return %1 : tensor<2x3xf32>
+    }
+
 When it does not apply: an operator without a lowering is refused by name, with its source line.
 
 Preserves: locations (module path and source line), argument attributes, function names.

@@ -8,13 +8,33 @@ does not grow with the number of layers.
 
 Before::
 
-    %1 = call @matmul.0(%x, %w0)
-    %2 = call @matmul.7(%1, %w1)
+    func.func private @tanh.0(%x: tensor<2x8xf32> {sscc.input = "x0"}) -> (tensor<2x8xf32> {sscc.output = "y0"})
+        attributes {sscc.kernel} {
+      %y = math.tanh %x : tensor<2x8xf32>
+      return %y : tensor<2x8xf32>
+    }
+    func.func private @tanh.7(%x: tensor<2x8xf32> {sscc.input = "x0"}) -> (tensor<2x8xf32> {sscc.output = "y0"})
+        attributes {sscc.kernel} {
+      %y = math.tanh %x : tensor<2x8xf32>
+      return %y : tensor<2x8xf32>
+    }
+    func.func public @decode(%h: tensor<2x8xf32> {sscc.input = "hidden"}) -> (tensor<2x8xf32> {sscc.output = "logits"}) {
+      %1 = func.call @tanh.0(%h) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+      %2 = func.call @tanh.7(%1) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+      return %2 : tensor<2x8xf32>
+    }
 
 After::
 
-    %1 = call @matmul.0(%x, %w0)
-    %2 = call @matmul.0(%1, %w1)
+    func.func private @tanh.0(%x: ..
+      %y = math.tanh %x : ..
+      return %y : ..
+    }
+    func.func public @decode(%h: ..
+      %1 = call @tanh.0(%h) : ..
+      %2 = call @tanh.0(%1) : ..
+      return %2 : ..
+    }
 
 When it does not apply: bodies that compute the same in another order stay apart.
 
@@ -24,12 +44,13 @@ Preserves: every call and its arguments.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch_mlir import ir
 
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import functions
+from sscc.ir.structure import structure
 from sscc.passes.base import Pass
 from sscc.passes.outline_kernels import KERNEL
 
@@ -44,34 +65,10 @@ class MergeEqualKernels(Pass):
         first: dict[str, str] = {}
         kept: dict[str, str] = {}
         for kernel in kernels:
-            kept[kernel.name.value] = first.setdefault(_structure(kernel), kernel.name.value)
+            kept[kernel.name.value] = first.setdefault(structure(kernel), kernel.name.value)
         for op in walk(module):
             if op.name == "func.call":
                 op.attributes["callee"] = ir.FlatSymbolRefAttr.get(kept[op.attributes["callee"].value])
         for kernel in kernels:
             if kept[kernel.name.value] != kernel.name.value:
                 kernel.operation.erase()
-
-
-def _structure(kernel: Any) -> str:
-    """The kernel's types and body as text, with values numbered by their order inside the kernel."""
-    numbers: dict[ir.Value, int] = {}
-    lines = [str(kernel.type)]
-    _describe(kernel.operation, numbers, lines)
-    return "\n".join(lines)
-
-
-def _describe(op: ir.Operation, numbers: dict[ir.Value, int], lines: list[str]) -> None:
-    for region in op.regions:
-        for block in region.blocks:
-            for argument in block.arguments:
-                numbers[argument] = len(numbers)
-            for inner in block.operations:
-                operation = inner.operation
-                operands = [numbers[value] for value in operation.operands]
-                attributes = sorted(f"{name}={operation.attributes[name]}" for name in operation.attributes)
-                types = [str(result.type) for result in operation.results]
-                lines.append(f"{operation.name} {operands} {attributes} {types}")
-                for result in operation.results:
-                    numbers[result] = len(numbers)
-                _describe(operation, numbers, lines)

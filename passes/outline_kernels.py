@@ -9,13 +9,40 @@ simple: the baseline that every other level must agree with.
 
 Before::
 
-    %1 = call @decode.layer.0(%h, .., %w)
+    func.func private @decode.layer.0(%h: tensor<2x8xf32> {sscc.input = "hidden"},
+                                      %w: tensor<9x8xf32> {sscc.weight = "w"}) -> tensor<2x9xf32> {
+      %zero = arith.constant 0.0 : f32
+      %e = tensor.empty() : tensor<8x9xf32>
+      %t = linalg.transpose ins(%w : tensor<9x8xf32>) outs(%e : tensor<8x9xf32>) permutation = [1, 0]
+      %s = tensor.empty() : tensor<2x9xf32>
+      %z = linalg.fill ins(%zero : f32) outs(%s : tensor<2x9xf32>) -> tensor<2x9xf32>
+      %p = linalg.matmul ins(%h, %t : tensor<2x8xf32>, tensor<8x9xf32>) outs(%z : tensor<2x9xf32>) -> tensor<2x9xf32>
+      %o = linalg.add ins(%p, %p : tensor<2x9xf32>, tensor<2x9xf32>) outs(%s : tensor<2x9xf32>) -> tensor<2x9xf32>
+      return %o : tensor<2x9xf32>
+    }
+    func.func public @decode(%h: tensor<2x8xf32> {sscc.input = "hidden"}, %w: tensor<9x8xf32> {sscc.weight = "w"})
+        -> (tensor<2x9xf32> {sscc.output = "logits"}) {
+      %0 = func.call @decode.layer.0(%h, %w) : (tensor<2x8xf32>, tensor<9x8xf32>) -> tensor<2x9xf32>
+      return %0 : tensor<2x9xf32>
+    }
 
 After::
 
-    %t = linalg.transpose ins(%w) ..
-    %1 = call @matmul.0(%h, %t)
-    %2 = call @addf.1(%h, %1)
+    func.func public @decode(%h: .. "hidden"}, %w: .. "w"}) -> (.. "logits"}) {
+      %e = tensor.empty() : tensor<8x9xf32>
+      %t = linalg.transpose ins(%w : ..
+      %p = call @matmul.0(%h, %t) ..
+      %o = call @add.1(%p) ..
+      return %o : tensor<2x9xf32>
+    }
+    func.func private @matmul.0(%h: .. "x0"}, %t: .. "x1"}) -> (.. "y0"}) attributes {sscc.kernel} {
+      %zero = arith.constant 0.000000e+00 : f32
+      %s = tensor.empty() : tensor<2x9xf32>
+      %z = linalg.fill ins(%zero : f32) outs(%s : tensor<2x9xf32>) -> tensor<2x9xf32>
+      %p = linalg.matmul ins(%h, %t : ..
+      return %p : tensor<2x9xf32>
+    }
+    ..
 
 When it does not apply: never; an operation that cannot be emitted is refused by the backend.
 

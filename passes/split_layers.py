@@ -10,13 +10,36 @@ looped kernel.
 
 Before::
 
-    func.func @decode(%embed {sscc.weight}, %w0 {sscc.weight}, .., %ids, %positions) -> %logits
+    func.func @decode(%ids: tensor<2x1x1x8xi64> {sscc.input = "ids"},
+                      %positions: tensor<2x1x1x8xi64> {sscc.input = "positions"},
+                      %w: tensor<2x1x1x8xf32> {sscc.weight = "layers.0.w"}) -> tensor<2x1x1x8xf32> {
+      %h = arith.sitofp %ids : tensor<2x1x1x8xi64> to tensor<2x1x1x8xf32> loc("embed")
+      %cos = arith.sitofp %positions : tensor<2x1x1x8xi64> to tensor<2x1x1x8xf32> loc("rotary")
+      %q = arith.mulf %h, %cos : tensor<2x1x1x8xf32> loc("layers.0.attention")
+      %o = "kv.self_attention"(%q, %q, %h) {layer = 0 : i64, scale = 0.25 : f64} : (tensor<2x1x1x8xf32>,
+        tensor<2x1x1x8xf32>, tensor<2x1x1x8xf32>) -> tensor<2x1x1x8xf32> loc("layers.0.attention")
+      %h1 = arith.mulf %o, %w : tensor<2x1x1x8xf32> loc("layers.0.mlp")
+      %logits = math.tanh %h1 : tensor<2x1x1x8xf32> loc("head")
+      return %logits : tensor<2x1x1x8xf32>
+    }
 
 After::
 
-    func.func private @decode.embed(%ids, %positions, %embed) -> (%hidden, %cos, %sin)
-    func.func private @decode.layer.0(%hidden, %cos, %sin, %w0, ..) -> %hidden
-    func.func private @decode.head(%hidden, %w) -> %logits
+    func.func private @decode.embed(%ids: .. "ids"}, %positions: .. "positions"}) -> (.. "hidden"}, .. "table.0"}) ..
+      %h = arith.sitofp %ids : ..
+      %cos = arith.sitofp %positions : ..
+      return %h, %cos : ..
+    }
+    func.func private @decode.layer.0(%h: .. "hidden"}, %cos: .. "table.0"}, %w: .. "layers.0.w"}) -> (.. "hidden"}) ..
+      %q = arith.mulf %h, %cos : ..
+      %o = "kv.self_attention"(%q, %q, %h) ..
+      %h1 = arith.mulf %o, %w : ..
+      return %h1 : ..
+    }
+    func.func private @decode.head(%h1: .. "hidden"}) -> (.. "logits"}) ..
+      %logits = math.tanh %h1 : ..
+      return %logits : ..
+    }
 
 When it does not apply: a layer that reads a value of a layer other than the one before it, or token-dependent
 values besides the hidden state, is refused with the source line of the reader.
@@ -61,7 +84,9 @@ class _Splitter:
         self.arguments = dict(zip(function.arguments, arguments_of(function), strict=True))
         *body, self.terminator = [op.operation for op in function.entry_block.operations]
         self.ops = [op for op in body if not is_rematerialised(op)]
-        self.prefixes = _layer_prefixes([op for op in self.ops if op.name == ATTENTION])
+        attentions = [op for op in self.ops if op.name == ATTENTION]
+        self.prefixes = _layer_prefixes(attentions)
+        self.numbers = [op.attributes["layer"].value for op in attentions]  # not consecutive where layers repeat
         self.layers = len(self.prefixes)
         self.stage: dict[ir.Operation, int] = {}
         self.of_token: set[ir.Value] = {v for v, a in self.arguments.items() if (a.role, a.name) == ("input", "ids")}
@@ -110,7 +135,8 @@ class _Splitter:
         tables = self._tables(groups)
         self._build("embed", groups[EMBED], [], [hidden[0], *tables])
         for layer in range(self.layers):
-            self._build(f"layer.{layer}", groups[layer], [hidden[layer], *tables], [hidden[layer + 1]], layer)
+            number = self.numbers[layer]
+            self._build(f"layer.{number}", groups[layer], [hidden[layer], *tables], [hidden[layer + 1]], layer)
         self._build("head", groups[self.layers], [hidden[self.layers]], list(self.terminator.operands))
 
     def _crossing(self, ops: list[ir.Operation], stage: int) -> dict[ir.Value, ir.Operation]:
@@ -181,7 +207,7 @@ class _Splitter:
             results = [Argument("output", "logits", value.type) for value in writes]
         attributes: dict[str, ir.Attribute] = {"sscc.entry": ir.StringAttr.get(self.entry)}
         if layer is not None:
-            attributes["sscc.layer"] = i64_attr(layer)
+            attributes["sscc.layer"] = i64_attr(self.numbers[layer])
             location = ir.Location.name(self.prefixes[layer])
         function = make_function(
             self.module,

@@ -8,15 +8,52 @@ the algorithm stands as a person would write it.
 
 Before::
 
-    %o = "kv.self_attention"(%q, %k, %v) {layer = 0 : i64, scale = 0.25 : f64}
+    func.func private @decode.layer.0(%h: tensor<2x4x1x8xf32> {sscc.input = "hidden"})
+        -> (tensor<2x4x1x8xf32> {sscc.output = "hidden"}) attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
+      %o = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64}
+        : (tensor<2x4x1x8xf32>, tensor<2x4x1x8xf32>, tensor<2x4x1x8xf32>) -> tensor<2x4x1x8xf32>
+      return %o : tensor<2x4x1x8xf32>
+    }
+    func.func private @prefill.layer.0(%h: tensor<1x4x4x8xf32> {sscc.input = "hidden"})
+        -> (tensor<1x4x4x8xf32> {sscc.output = "hidden"}) attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {
+      %o = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64}
+        : (tensor<1x4x4x8xf32>, tensor<1x4x4x8xf32>, tensor<1x4x4x8xf32>) -> tensor<1x4x4x8xf32>
+      return %o : tensor<1x4x4x8xf32>
+    }
 
 After, in a decode layer::
 
-    %row = "kv.row"(%position)
-    %k_cache1 = "kv.update"(%k_cache, %k, %row, %active)
-    %v_cache1 = "kv.update"(%v_cache, %v, %row, %active)
-    %valid = "kv.validity"(%position, %valid_topk, %active)
-    %o = "kv.cached_attention"(%q, %k_cache1, %v_cache1, %valid) {scale = 0.25 : f64}
+    func.func private @decode.layer.0(%h: .. "hidden"}, %k_cache: .. "k_cache"}, %v_cache: .. "v_cache"}, ..
+      %row = "kv.row"(%position) ..
+      %k_cache1 = "kv.update"(%k_cache, %h, %row, %active) ..
+      %v_cache1 = "kv.update"(%v_cache, %h, %row, %active) ..
+      %valid = "kv.validity"(%position, %valid_topk, %active) ..
+      %o = "kv.cached_attention"(%h, %k_cache1, %v_cache1, %valid) {scale = 2.500000e-01 : f64} ..
+      return %o, %k_cache1, %v_cache1 : ..
+
+After, in a prefill layer::
+
+    func.func private @prefill.layer.0(%h: .. "hidden"}, %k_scratch: .. "k_scratch"}, %v_scratch: .. "v_scratch"}, ..
+      %k_scratch1 = tensor.insert_slice %h into %k_scratch[0, 0, %start, 0] ..
+      %v_scratch1 = tensor.insert_slice %h into %v_scratch[0, 0, %start, 0] ..
+      %o = "kv.causal_attention"(%h, %k_scratch1, %v_scratch1, %start) ..
+      %observed1 = "kv.observe"(%observed, %h, %start, %length) ..
+      return %o, %k_scratch1, %v_scratch1, %observed1 : ..
+
+After, once per layer::
+
+    func.func private @prefill.compress.0(%k_scratch: .. "k_scratch"}, %v_scratch: .. "v_scratch"}, %observed: ..
+      %scores = "kv.observation_scores"(%observed, %k_scratch, %length) ..
+      %pooled = "kv.pool"(%scores, %length) ..
+      %selected = "kv.select"(%pooled, %length) ..
+      %ring = "kv.ring_positions"(%length) ..
+      %k_sinks = tensor.extract_slice %k_scratch[0, 0, 0, 0] [1, 4, 1, 8] ..
+      %k_recent = "kv.gather"(%k_scratch, %ring) ..
+      %k_topk = "kv.gather"(%k_scratch, %selected) ..
+      %k_rows = tensor.concat dim(2) %k_sinks, %k_recent, %k_topk ..
+      %k_cache1 = tensor.insert_slice %k_rows into %k_cache[%slot, 0, 0, 0] ..
+      ..
+      return %k_cache1, %v_cache1, %selected : ..
 
 When it does not apply: a layer with other than one attention operator, and layers whose K/V differ in shape
 (the cache is one stacked tensor), are refused.

@@ -21,8 +21,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from sscc.compiler.frontend.decompositions import decomposition_table
+from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.operator import IMPLEMENTATION, context_limit
 from sscc.ir.errors import UnsupportedError
+from sscc.ir.levels import LayerKinds, renamed
 
 WRAPPER_PREFIX = "model."
 
@@ -53,12 +55,14 @@ class Capture:
     Attributes:
         weight_shapes: checkpoint name -> shape, for every weight that an entry uses.
         constants: constant name -> value, on the CPU.
+        kinds: which layers were captured for which; None where every layer was.
     """
 
     prefill: Captured
     decode: Captured
     weight_shapes: dict[str, tuple[int, ...]]
     constants: dict[str, torch.Tensor]
+    kinds: LayerKinds | None
 
 
 class _Entry(torch.nn.Module):
@@ -113,7 +117,14 @@ def _parameters_on_meta() -> Iterator[None]:
         torch.nn.Module.register_parameter = original  # type: ignore[method-assign]
 
 
-def capture(model: torch.nn.Module | ExportedProgram, *, batch: int, chunk: int, max_context: int) -> Capture:
+def capture(
+    model: torch.nn.Module | ExportedProgram,
+    *,
+    batch: int,
+    chunk: int,
+    max_context: int,
+    kinds: LayerKinds | None = None,
+) -> Capture:
     """Exports `model` at [1, chunk] and [batch, 1].
 
     Args:
@@ -121,6 +132,7 @@ def capture(model: torch.nn.Module | ExportedProgram, *, batch: int, chunk: int,
         batch: decode slots B.
         chunk: prefill chunk C in tokens, at least 2 (a chunk of one token could not be told from a slot).
         max_context: longest sequence that will be run, in tokens; a sliding window at least as long is inert.
+        kinds: capture only the first and last layer of each kind.
 
     Raises:
         UnsupportedError: when the model cannot be exported, naming torch's first reason.
@@ -133,7 +145,7 @@ def capture(model: torch.nn.Module | ExportedProgram, *, batch: int, chunk: int,
     constants = _lift_hidden_buffers(module)
     # An exported program guards its tensors' device, so it stays where it is; a model needs no memory at all.
     entry = _Entry(module if exported else module.to("meta"), exported)
-    with context_limit(max_context):
+    with context_limit(max_context), only_captured(module, kinds):
         prefill = _export(entry, (1, chunk), True, aliases, set(constants))
         decode = _export(entry, (batch, 1), False, aliases, set(constants))
     shapes: dict[str, tuple[int, ...]] = {}
@@ -142,7 +154,16 @@ def capture(model: torch.nn.Module | ExportedProgram, *, batch: int, chunk: int,
         for name in captured.constants.values():
             if name not in constants:
                 constants[name] = _program_constant(captured.program, name)
-    return Capture(prefill, decode, shapes, constants)
+    return Capture(prefill, decode, _all_layers(shapes, kinds), constants, kinds)
+
+
+def _all_layers(shapes: dict[str, tuple[int, ...]], kinds: LayerKinds | None) -> dict[str, tuple[int, ...]]:
+    """The shapes of every layer's weights, from those of the captured layers."""
+    found = dict(shapes)
+    for layer, first in enumerate(kinds.first if kinds else ()):
+        for name, shape in shapes.items():
+            found.setdefault(renamed(name, kinds.path if kinds else "", first, layer), shape)
+    return found
 
 
 def _canonical_names(module: torch.nn.Module) -> dict[str, str]:
@@ -288,13 +309,14 @@ def attention_layers(captured: Captured) -> list[int]:
     return [int(node.args[3]) for node in captured.program.graph.nodes if node.target is target]
 
 
-def check_attention(captured: Captured, layers: int) -> None:
-    """Refuses a program that does not call the attention operator exactly once per layer 0 .. layers-1: some
-    models export cleanly while computing attention in a way of their own."""
+def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = None) -> None:
+    """Refuses a program that does not call the attention operator exactly once per layer 0 .. layers-1 (of those,
+    the captured ones): some models export cleanly while computing attention in a way of their own."""
     found = attention_layers(captured)
-    if found == list(range(layers)):
+    wanted = list(range(layers)) if kinds is None else list(kinds.captured)
+    if found == wanted:
         return
-    missing = [layer for layer in range(layers) if layer not in found]
+    missing = [layer for layer in wanted if layer not in found]
     doubled = sorted({layer for layer in found if found.count(layer) > 1})
     detail = f"layers {missing[:8]} never call it" if missing else f"layers {doubled[:8]} call it more than once"
     if not missing and not doubled:

@@ -18,7 +18,7 @@ from sscc.ir.context import mlir
 from sscc.ir.dialects.kv import SelfAttention
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import ProgramFacts, check_legal, set_facts, set_level, walk
+from sscc.ir.levels import ProgramFacts, check_legal, set_facts, set_kinds, set_level, walk
 
 ATTENTION_OPERATOR = "torch.sscc.attention"
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
@@ -70,6 +70,7 @@ def import_capture(captured: Capture, facts: ProgramFacts, geometry: Geometry) -
             _name_arguments(function, entry)
         _raise_attention(module)
         set_facts(module, facts, geometry)
+        set_kinds(module, captured.kinds)
         set_level(module, "import")
         check_legal(module, "import")
         return module

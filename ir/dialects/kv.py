@@ -14,8 +14,9 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects import ext
 
+from sscc.ir.attributes import MalformedRecord, read_record, write_record
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
-from sscc.ir.errors import SsccError
+from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
 
 GEOMETRY = "kv.geometry"
@@ -25,14 +26,24 @@ class Kv(ext.Dialect, name="kv"):
     """Compressed-cache operations on tensors."""
 
 
+_FIELDS = {name: str if name == "pool_mode" else int for name in Geometry.__dataclass_fields__}
+
+
 def geometry_attribute(geometry: Geometry) -> ir.DictAttr:
     """`geometry` as the dictionary attribute that modules carry under ``kv.geometry``."""
-    i64 = ir.IntegerType.get_signless(64)
-    values: dict[str, ir.Attribute] = {
-        name: ir.StringAttr.get(value) if isinstance(value, str) else ir.IntegerAttr.get(i64, value)
-        for name, value in geometry.to_dict().items()
-    }
-    return ir.DictAttr.get(values)
+    return write_record(geometry.to_dict())
+
+
+def read_geometry(attribute: ir.Attribute) -> Geometry:
+    """The geometry that `geometry_attribute` wrote.
+
+    Raises:
+        SignatureMismatch: naming the field that does not fit or the rule that the geometry breaks.
+    """
+    try:
+        return Geometry(**read_record(attribute, _FIELDS))
+    except (MalformedRecord, UsageError) as error:
+        raise SignatureMismatch(f"{GEOMETRY} is invalid: {error}") from None
 
 
 def geometry_of(op: ir.Operation) -> Geometry:
@@ -45,10 +56,7 @@ def geometry_of(op: ir.Operation) -> Geometry:
     while current is not None:
         current = current.operation
         if GEOMETRY in current.attributes:
-            try:
-                return Geometry.from_dict({entry.name: entry.attr.value for entry in current.attributes[GEOMETRY]})
-            except (SsccError, TypeError, AttributeError) as error:
-                raise SignatureMismatch(f"{GEOMETRY} is invalid: {error}") from None
+            return read_geometry(current.attributes[GEOMETRY])
         current = current.parent
     raise SignatureMismatch(f"no enclosing module has the attribute {GEOMETRY}")
 

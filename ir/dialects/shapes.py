@@ -48,6 +48,8 @@ def _check_value(name: str, pattern: str, type_: ir.Type, bound: dict[str, int],
     expected = dims.split()
     if not isinstance(type_, ir.RankedTensorType) or type_.rank != len(expected):
         raise SignatureMismatch(f"{name} is {type_}, expected a tensor of rank {len(expected)} [{dims.strip()}]")
+    if not type_.has_static_shape:
+        raise SignatureMismatch(f"{name} is {type_}, expected static sizes")
     for axis, (dim, size) in enumerate(zip(expected, type_.shape, strict=True)):
         wanted = int(dim) if dim.isdigit() else bound.setdefault(dim, size)
         if size != wanted:

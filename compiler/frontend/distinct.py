@@ -1,0 +1,84 @@
+"""Which decoder layers are distinct, so that each is exported once and not once per layer.
+
+torch.export dominates compile time, and most models are one layer repeated. Layers that look alike (same
+classes, parameter shapes, settings) form a kind. Of each kind the first and the last layer are captured, with
+their own layer indices; the pass `repeat-layers` confirms that both became the same program before it repeats
+the first for all layers in between. A layer that differs in anything that is not understood is a kind of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from sscc.ir.levels import LayerKinds
+
+_IDENTITY = frozenset({"layer_idx", "layer_id", "layer_number"})
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+def find_kinds(model: torch.nn.Module, layers: int) -> LayerKinds | None:
+    """The kinds of the `layers` decoder layers of `model`; None where they are not one ModuleList of that length,
+    or where nothing would be saved."""
+    found = [
+        (path, module)
+        for path, module in model.named_modules()
+        if isinstance(module, torch.nn.ModuleList) and len(module) == layers
+    ]
+    if len(found) != 1:
+        return None
+    path, stack = found[0]
+    first: dict[Any, int] = {}
+    kinds = LayerKinds(path, tuple(first.setdefault(_signature(layer), index) for index, layer in enumerate(stack)))
+    return kinds if len(kinds.captured) < layers else None
+
+
+def _signature(module: torch.nn.Module) -> tuple[Any, ...]:
+    """Everything about a module that its forward could depend on, its place in the stack left out."""
+    parameters = [(name, tuple(p.shape), p.dtype) for name, p in module._parameters.items() if p is not None]
+    buffers = [(name, None if b is None else _value(b)) for name, b in module._buffers.items()]
+    settings = [
+        (name, _value(value))
+        for name, value in sorted(vars(module).items())
+        if name not in _IDENTITY and name not in _MODULE_STATE
+    ]
+    hooks = [len(vars(module)[name]) for name in sorted(_MODULE_STATE) if name.endswith("_hooks")]
+    children = [(name, None if c is None else _signature(c)) for name, c in module._modules.items()]
+    return (type(module), tuple(parameters), tuple(buffers), tuple(settings), tuple(hooks), tuple(children))
+
+
+_MODULE_STATE = frozenset(vars(torch.nn.Module()))
+
+
+def _value(value: Any) -> Any:
+    """A hashable stand-in: equal for equal plain values, the identity of everything else."""
+    if isinstance(value, _PLAIN):
+        return (type(value), value)
+    if isinstance(value, (list, tuple)):
+        return (type(value), tuple(_value(item) for item in value))
+    if isinstance(value, torch.Tensor) and value.device.type != "meta" and value.numel() <= 1 << 20:
+        return (tuple(value.shape), value.dtype, value.detach().contiguous().reshape(-1).tolist().__repr__())
+    if isinstance(value, torch.nn.Module):
+        return _signature(value)
+    return id(value)
+
+
+@contextmanager
+def only_captured(model: torch.nn.Module, kinds: LayerKinds | None) -> Iterator[None]:
+    """Leaves only the captured layers in `model`'s stack, under their own names, and restores it after."""
+    if kinds is None:
+        yield
+        return
+    stack = model.get_submodule(kinds.path)
+    before = dict(stack._modules)
+    kept = {str(layer): before[str(layer)] for layer in kinds.captured}
+    stack._modules.clear()
+    stack._modules.update(kept)
+    try:
+        yield
+    finally:
+        stack._modules.clear()
+        stack._modules.update(before)

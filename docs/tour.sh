@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# The tour of README.md: runs its commands and prints each with what it says, stdout and stderr together.
+#
+#     docs/tour.sh [FOLDER] > tour.txt
+#
+# Run `make demo` first: it installs sscc and obtains the model. FOLDER (default: .demo/tour) takes about 1.8 GB.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export PATH="$root/.venv/bin:$PATH"
+folder=${1:-$root/.demo/tour}
+model=$(python "$root/examples/fetch_demo_model.py" "$root/.demo")
+mkdir -p "$folder"
+cd "$folder"
+cp "$model" "$root/examples/passkey.txt" .
+
+# Prints a command line as a person would type it, what it says, and an exit code that is not 0.
+show() {
+    echo "\$ $1"
+    bash -c "$1" 2>&1 || echo "(exit code $?)"
+    echo
+}
+
+show 'sscc pack SmolLM2-135M-Instruct.Q4_1.gguf -o model.pt'
+show 'sscc compile model.pt --target rdu'
+show 'sscc compile model.pt --target rdu -o small.rdu --kv-budget 256 --max-context 2048 --save-golden --dump-ir-dir ir'
+show 'sscc run small.rdu --prompt-file passkey.txt --max-new-tokens 8'
+show 'sscc compile model.pt --target rdu -o window.rdu --kv-budget 256 --kv-topk 0 --max-context 2048 --weights reference'
+show 'sscc run window.rdu --prompt-file passkey.txt --max-new-tokens 8'
+show 'sscc run small.rdu --prompt-file passkey.txt --max-new-tokens 8 --json 2>/dev/null | tail -n 1'
+show 'sscc run small.rdu --check'
+
+show 'ls ir'
+show 'grep -m 1 -o "kv.self_attention.*}" ir/*-import.mlir'
+show 'grep -m 1 -o "linalg.matmul.*outs" ir/*-lower-torch.mlir'
+show 'grep -m 1 -A 4 -o "\"kv\.[rucv].*->.*x.*>" <(sed -n "/@decode.layer.0/,/return/p" ir/*-thread-cache.mlir) | cut -c 1-108'
+show 'grep -m 3 -o "func.call @[a-z_]*\.[0-9]*" <(sed -n "/func.func @decode/,\$p" ir/*-merge-equal-kernels.mlir)'
+show "python -c '
+from sscc.runtime.schedule import CachedAttention, Launch, Program
+program = Program.from_json(open(\"small.rdu/schedule.json\").read())
+kernel = next(kernel for kernel in program.kernels if isinstance(kernel.stages[0], CachedAttention))
+launches = [item for item in program.entry(\"decode\").body if isinstance(item, Launch) and item.kernel == kernel.name]
+print(kernel.stages[0], kernel.location, len(launches), launches[1].args[1], sep=\"\\n\")
+'"
+
+show 'sscc run small.rdu --prompt ""'
+show 'sscc compile model.pt --target rdu --kv-budget 20'

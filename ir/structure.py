@@ -1,0 +1,40 @@
+"""Structural equality of functions: what they compute, names and locations left out."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+from torch_mlir import ir
+
+
+def structure(function: Any, without: Set[str] = frozenset()) -> str:
+    """The function's type and body as text, with values numbered by their order inside the function.
+
+    Two functions compute the same, operation by operation, exactly when their structures are equal.
+
+    Args:
+        function: a func.func.
+        without: attributes of operations to leave out.
+    """
+    numbers: dict[ir.Value, int] = {}
+    lines = [str(function.type)]
+    _describe(function.operation, numbers, lines, without)
+    return "\n".join(lines)
+
+
+def _describe(op: ir.Operation, numbers: dict[ir.Value, int], lines: list[str], without: Set[str]) -> None:
+    for region in op.regions:
+        for block in region.blocks:
+            for argument in block.arguments:
+                numbers[argument] = len(numbers)
+            for inner in block.operations:
+                operation = inner.operation
+                operands = [numbers[value] for value in operation.operands]
+                names = sorted(name for name in operation.attributes if name not in without)
+                attributes = [f"{name}={operation.attributes[name]}" for name in names]
+                types = [str(result.type) for result in operation.results]
+                lines.append(f"{operation.name} {operands} {attributes} {types}")
+                for result in operation.results:
+                    numbers[result] = len(numbers)
+                _describe(operation, numbers, lines, without)

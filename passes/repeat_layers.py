@@ -1,0 +1,99 @@
+"""repeat-layers: a layer that was captured once stands for every layer of its kind.
+
+What: the frontend exports only the first and the last layer of each kind (`sscc.kinds`), because torch.export
+costs far more than everything else. This pass checks that these two became the same function, operation by
+operation, and then repeats the first for each layer between them, with that layer's weights and locations.
+
+Why: compile time no longer grows with depth where it would hurt most, and the claim that layers are alike is
+confirmed on the programs themselves rather than believed.
+
+Before::
+
+    func.func private @decode.layer.0(%h, %w {sscc.weight = "layers.0.w"})
+    func.func private @decode.layer.3(%h, %w {sscc.weight = "layers.3.w"})
+
+After::
+
+    func.func private @decode.layer.0(%h, %w {sscc.weight = "layers.0.w"})
+    func.func private @decode.layer.1(%h, %w {sscc.weight = "layers.1.w"})
+    func.func private @decode.layer.2(%h, %w {sscc.weight = "layers.2.w"})
+    func.func private @decode.layer.3(%h, %w {sscc.weight = "layers.3.w"})
+
+When it does not apply: without `sscc.kinds` every layer was captured. Where first and last differ (a layer that
+depends on its own index) it raises `LayersDiffer`, and the driver captures every layer.
+
+Preserves: the captured layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+
+from sscc.ir.builders import i64_attr
+from sscc.ir.errors import InternalError
+from sscc.ir.levels import KINDS, LayerKinds, get_kinds, renamed, walk
+from sscc.ir.rewriting import functions
+from sscc.ir.structure import structure
+from sscc.passes.base import Pass
+
+LAYER_NUMBER = "layer"
+
+
+class LayersDiffer(InternalError):
+    """Two layers of one kind became different programs."""
+
+
+@dataclass(frozen=True)
+class RepeatLayers(Pass):
+    name: ClassVar[str] = "repeat-layers"
+    level: ClassVar[str] = "graph"
+
+    def run(self, module: ir.Module) -> None:
+        kinds = get_kinds(module)
+        if kinds is None:
+            return
+        parts = {function.name.value: function for function in functions(module)}
+        for entry in ("prefill", "decode"):
+            _confirm(parts, entry, kinds)
+            for layer, first in enumerate(kinds.first):
+                if f"{entry}.layer.{layer}" not in parts:
+                    _repeat(module, parts[f"{entry}.layer.{first}"], kinds.path, first, layer)
+        del module.operation.attributes[KINDS]
+
+
+def _confirm(parts: dict[str, Any], entry: str, kinds: LayerKinds) -> None:
+    for layer in kinds.captured:
+        first = kinds.first[layer]
+        ours, theirs = (parts[f"{entry}.layer.{number}"] for number in (layer, first))
+        if structure(ours, {LAYER_NUMBER}) != structure(theirs, {LAYER_NUMBER}):
+            raise LayersDiffer(f"layers {first} and {layer} look alike but compute differently in {entry}")
+
+
+def _repeat(module: ir.Module, function: Any, path: str, first: int, layer: int) -> None:
+    with ir.InsertionPoint(module.body):
+        clone = function.operation.clone()
+    entry = function.attributes["sscc.entry"].value
+    clone.attributes["sym_name"] = ir.StringAttr.get(f"{entry}.layer.{layer}")
+    clone.attributes["sscc.layer"] = i64_attr(layer)
+    clone.attributes["arg_attrs"] = ir.ArrayAttr.get(
+        [_renamed_argument(attributes, path, first, layer) for attributes in function.arg_attrs]
+    )
+    for op in (clone.operation, *walk(clone)):
+        op.location = _renamed_location(op.location, path, first, layer)
+        if op.name == "kv.self_attention":
+            op.attributes[LAYER_NUMBER] = i64_attr(layer)
+
+
+def _renamed_argument(attributes: ir.DictAttr, path: str, first: int, layer: int) -> ir.DictAttr:
+    return ir.DictAttr.get(
+        {entry.name: ir.StringAttr.get(renamed(entry.attr.value, path, first, layer)) for entry in attributes}
+    )
+
+
+def _renamed_location(location: ir.Location, path: str, first: int, layer: int) -> ir.Location:
+    if not isinstance(location, ir.NameLoc):
+        return location
+    return ir.Location.name(renamed(location.name_str, path, first, layer), location.child_loc)

@@ -1,0 +1,23 @@
+"""Hooks and fixtures for the whole suite. Nothing heavy is imported before a test asks for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from tests.filecheck_items import pytest_collect_file  # noqa: F401  (.mlir files are tests)
+
+if TYPE_CHECKING:
+    from tests.families import Compiler
+
+torch.set_num_threads(1)  # everything here is tiny: more threads only wait for each other
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """`compiled(family, geometry, batch=, chunk=, dtype=)` gives a compiled tiny model, made once per session."""
+    from tests.families import Compiler
+
+    return Compiler(tmp_path_factory.mktemp("compiled"))

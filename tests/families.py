@@ -1,0 +1,240 @@
+"""Tiny random decoders, one per feature that a family of models brings, and what it takes to compile and run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    Olmo2Config,
+    Phi3Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+    Starcoder2Config,
+)
+
+from sscc.compiler.driver import compile_model
+from sscc.compiler.options import CompileOptions
+from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact import Artifact
+from sscc.runtime.session import Session
+from tests.oracles.independent import IndependentSnapStream
+
+VOCABULARY = 96
+CONTEXT = 192
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": CONTEXT,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 48}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0, 1.1, 1.3, 1.6],
+    "long_factor": [4.0, 5.0, 6.0, 7.0],
+    "original_max_position_embeddings": CONTEXT,
+}
+# GQA ratios: 1 (tied, gpt-neox, gpt2), 2, 4 (llama, qwen3) and 8 (wide heads, whose width is not hidden / heads).
+FAMILIES: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(**SHAPE, num_key_value_heads=1),
+    "llama-tied-biased": LlamaConfig(
+        **SHAPE, num_key_value_heads=4, tie_word_embeddings=True, attention_bias=True, mlp_bias=True
+    ),
+    "llama-wide-heads": LlamaConfig(**(SHAPE | {"num_attention_heads": 8}), num_key_value_heads=1, head_dim=6),
+    "llama3-rope": LlamaConfig(**SHAPE, num_key_value_heads=2, tie_word_embeddings=True, rope_parameters=LLAMA3_ROPE),
+    "yarn-rope": LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters=YARN_ROPE),
+    "linear-rope": LlamaConfig(
+        **SHAPE, num_key_value_heads=2, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    ),
+    "mistral": MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=None),
+    "mistral-inert-window": MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=CONTEXT),
+    "qwen2": Qwen2Config(**SHAPE, num_key_value_heads=2),
+    "qwen3": Qwen3Config(**SHAPE, num_key_value_heads=1, head_dim=10, tie_word_embeddings=True),
+    "phi3": Phi3Config(**SHAPE, num_key_value_heads=2),
+    "phi3-longrope": Phi3Config(
+        **(SHAPE | {"max_position_embeddings": 2 * CONTEXT}),
+        num_key_value_heads=2,
+        rope_parameters=LONGROPE,
+        original_max_position_embeddings=CONTEXT,
+    ),
+    "olmo2": Olmo2Config(**SHAPE, num_key_value_heads=2),
+    "gpt-neox": GPTNeoXConfig(**SHAPE, rotary_pct=0.5),
+    "gpt-neox-sequential": GPTNeoXConfig(**SHAPE, rotary_pct=1.0, use_parallel_residual=False),
+    "gpt2": GPT2Config(**SHAPE),
+    "starcoder2": Starcoder2Config(**SHAPE, num_key_value_heads=2, sliding_window=None),
+}
+
+# SR = 76 rows hold a prompt of 12 and 64 new tokens; a prompt of 130 overflows all 88.
+GEOMETRY = Geometry(sink=4, recent=72, topk=12, obs=6, pool=3, pool_mode="avg", max_context=CONTEXT)
+CHUNK = 16
+
+
+@cache
+def random_model(family: str, dtype: torch.dtype = torch.float32, exact: bool = False) -> PreTrainedModel:
+    """The untouched transformers model with its own eager attention; no parameter is left at its neutral value.
+
+    With `exact` its weights are rounded to `dtype`, but it computes in f32.
+    """
+    torch.manual_seed(3)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        deepcopy(FAMILIES[family]), attn_implementation="eager", dtype=torch.float32
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype).to(torch.float32 if exact else dtype)
+    return model.requires_grad_(False).eval()
+
+
+def random_tokens(count: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(1000 * count + seed)
+    tokens: list[int] = torch.randint(0, VOCABULARY, (count,), generator=generator).tolist()
+    return tokens
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled program, and the model it was compiled from."""
+
+    model: PreTrainedModel
+    artifact: Artifact
+
+    @property
+    def geometry(self) -> Geometry:
+        return self.artifact.signature.geometry
+
+    def session(self, *, checked: bool = False, precision: str = "f32") -> Session:
+        return Session.from_artifact(self.artifact, checked=checked, precision=precision)
+
+    def oracle(self) -> IndependentSnapStream:
+        g = self.geometry
+        return IndependentSnapStream(
+            self.model, sink=g.sink, recent=g.recent, topk=g.topk, obs=g.obs, pool=g.pool, pool_mode=g.pool_mode
+        )
+
+
+Compile = Callable[..., Compiled]
+
+
+class Compiler:
+    """Compiles families, each with each set of options once.
+
+    Args:
+        folder: where checkpoints and artifacts go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._done: dict[tuple[object, ...], Compiled] = {}
+
+    def __call__(
+        self, family: str, geometry: Geometry = GEOMETRY, *, batch: int = 1, chunk: int = CHUNK, dtype: str = "f32"
+    ) -> Compiled:
+        key = (family, geometry, batch, chunk, dtype)
+        if key not in self._done:
+            self._done[key] = self._compile(family, geometry, batch, chunk, dtype)
+        return self._done[key]
+
+    def checkpoint(self, family: str, dtype: str = "f32") -> Path:
+        """A Hugging Face folder with the family's random weights."""
+        folder = self._folder / f"{family}.{dtype}"
+        if not folder.exists():
+            random_model(family, _dtype(dtype)).save_pretrained(folder)
+        return folder
+
+    def _compile(self, family: str, g: Geometry, batch: int, chunk: int, dtype: str) -> Compiled:
+        output = self._folder / f"{len(self._done)}.rdu"
+        options = CompileOptions(
+            model=self.checkpoint(family, dtype),
+            output=output,
+            kv_sink=g.sink,
+            kv_recent=g.recent,
+            kv_topk=g.topk,
+            kv_obs=g.obs,
+            kv_pool=g.pool,
+            kv_pool_mode=g.pool_mode,
+            max_context=g.max_context,
+            batch=batch,
+            prefill_chunk=chunk,
+            dtype=dtype,
+        )
+        compile_model(options)
+        return Compiled(random_model(family, _dtype(dtype)), Artifact.load(output))
+
+
+def _dtype(name: str) -> torch.dtype:
+    return {"f32": torch.float32, "bf16": torch.bfloat16}[name]
+
+
+# ------------------------------------------------------------------------------------------------------- running
+
+
+def feed(session: Session, prompt: Sequence[int], tokens: Sequence[int], slot: int = 0) -> Tensor:
+    """Logits [1 + len(tokens), V]: after the prompt, then after each of `tokens`, which are given, not chosen."""
+    rows = [session.prefill(slot, prompt)]
+    rows += [session.decode({slot: token})[slot].clone() for token in tokens]
+    return torch.stack(rows)
+
+
+def greedy(session: Session, prompt: Sequence[int], count: int, slot: int = 0) -> tuple[list[int], Tensor]:
+    """`count` tokens chosen greedily, and the logits [count, V] that they were chosen by."""
+    rows = [session.prefill(slot, prompt)]
+    tokens = [int(rows[-1].argmax())]
+    while len(tokens) < count:
+        rows.append(session.decode({slot: tokens[-1]})[slot].clone())
+        tokens.append(int(rows[-1].argmax()))
+    return tokens, torch.stack(rows)
+
+
+def replay(session: Session, prompt: Sequence[int], slot: int = 0) -> Tensor:
+    """Logits [V] of the last prompt token fed once more, at its own position, over the cache that prefill left."""
+    batch, g = session.signature.batch, session.signature.geometry
+    only = torch.arange(batch) == slot
+    inputs = {
+        "token": torch.where(only, prompt[-1], 0)[:, None],
+        "position": torch.where(only, len(prompt) - 1, 0),
+        "valid_topk": torch.where(only, g.valid_topk(len(prompt)), 0),
+        "active": only,
+    }
+    outputs, _ = session.interpreter.run("decode", inputs)
+    return outputs["logits"][slot]
+
+
+def caches(session: Session, slot: int = 0) -> Tensor:
+    """A copy of a slot's K and V, [2, L, Hkv, R, D]."""
+    return torch.stack([session.interpreter.tensor(name)[:, slot] for name in ("k_cache", "v_cache")])
+
+
+def selected(session: Session) -> list[Tensor]:
+    """Per layer [Hkv, topk] i64: what the last prefill selected."""
+    return list(session.interpreter.tensor("selected").clone())

@@ -1,0 +1,158 @@
+// The geometry is an attribute of the module, checked by every operation that needs it.
+
+// CASE: found in an outer module
+// The nearest module around an operation that has a geometry gives it.
+// CHECK: kv.geometry = {max_context = 20 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", recent = 4 : i64
+// CHECK: "kv.row"
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
+  module {
+    func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+      %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+      return %0 : tensor<2xi64>
+    }
+  }
+}
+
+// -----
+
+// CASE: missing
+// An operation needs the cache it is about.
+// ERROR: InputError: 'kv.row' no enclosing module has the attribute kv.geometry
+module {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: not a dictionary
+// The attribute is a dictionary.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: it is 3 : i64, expected a dictionary
+module attributes {kv.geometry = 3 : i64} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: missing field
+// Every field stands there.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: obs is missing
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: unknown field
+// No other field does.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: budget is not one of its fields, which are sink, recent, topk, obs, pool, pool_mode, max_context
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, budget = 9 : i64}} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: integer
+// Sizes are integers.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: sink is 2.000000e+00 : f32, expected an integer
+module attributes {kv.geometry = {sink = 2.0 : f32, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: string
+// The pool mode is a string.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: pool_mode is 1 : i64, expected a string
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = 1 : i64, max_context = 20 : i64}} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: no ring
+// A ring has at least one row.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV recent is 0, it must be at least 1
+module attributes {kv.geometry = {sink = 2 : i64, recent = 0 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: negative
+// Sizes are not negative.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV topk is -1, it must be at least 0
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = -1 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: even pool
+// A pooling kernel has a middle.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV pool is 4, the pooling kernel must be odd
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 4 : i64, pool_mode = "avg", max_context = 20 : i64}} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: pool mode
+// There are two ways to pool.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV pool mode is 'sum', it must be one of avg, max
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "sum", max_context = 20 : i64}} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: context
+// The cache is not longer than the context.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: sink + recent = 2 + 19 = 21 rows exceed max-context 20: lower --kv-recent or raise --max-context
+module attributes {kv.geometry = {sink = 2 : i64, recent = 19 : i64, topk = 0 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: top-K
+// Nor is there more to select than there are candidates.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: topk = 15 exceeds max-context - sink - recent = 20 - 2 - 4 = 14: lower --kv-topk or raise --max-context
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 15 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
