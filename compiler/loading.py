@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from sscc.compiler.weight_cache import packed_weights
 from sscc.ir.errors import InputError
 from sscc.runtime.artifact import Artifact
+from sscc.runtime.manifest import WeightsRecord
 from sscc.runtime.session import Session
+from sscc.runtime.tensor_files import TORCH_DTYPES
 
 if TYPE_CHECKING:
     from sscc.compiler.frontend.checkpoint import Checkpoint
@@ -55,7 +59,30 @@ def _referred(artifact: Artifact) -> dict[str, torch.Tensor]:
     source = Path(record.source)
     if not source.exists():
         raise InputError(f"{artifact.path} refers to the checkpoint {source}, which is not there: give --checkpoint")
-    return artifact.weights(lambda _: _tensors(source), check_digest=True)
+    return artifact.weights(lambda record: _packed(record, source))
+
+
+def _packed(record: WeightsRecord, source: Path) -> Mapping[str, torch.Tensor]:
+    """The weights referred to, from the user's cache; the checkpoint is opened only to pack them."""
+    opened: list[CheckpointTensors] = []
+
+    def read(name: str) -> torch.Tensor:
+        if not opened:
+            opened.append(_tensors(source))
+        tensor = opened[0].get(name)
+        if tensor is None:
+            raise InputError(f"the checkpoint {source} has no tensor {name!r}")
+        return tensor.to(TORCH_DTYPES[record.spec[name].dtype])
+
+    return packed_weights(record, read, _show_progress)
+
+
+def _show_progress(done: int, total: int) -> None:
+    """A line on a terminal that counts up, on stderr; nothing elsewhere."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        sys.stderr.write(f"\rpacking weights {done / total:4.0%} of {total / 2**20:.0f} MiB{end}")
+        sys.stderr.flush()
 
 
 def _tensors(path: Path) -> CheckpointTensors:

@@ -32,24 +32,25 @@ Before::
     func.func private @prefill.head(tensor<1x4x8xf32> {sscc.input = "hidden"}, tensor<1xi64> {sscc.input = "last"})
       -> (tensor<1x1x9xf32> {sscc.output = "logits"})
 
-After, with a layer's part of prefill::
+After, of prefill the part of a layer::
 
     func.func public @prefill(%tokens: .. "tokens"}, %length: .. "length"}, %slot: .. "slot"}, %phase: .. "phase"}, ..
-      %chunks = arith.ceildivsi %length, %c4 : index
+      %c = arith.constant 4 : index
+      %chunks = arith.ceildivsi %length, %c : index
       ..
-      %1:5 = call @advance(%0#2, %0#3, %0#4, %c1, %chunks) ..
+      %upto:5 = call @advance(%before#2, %before#3, %before#4, %one, %chunks) ..
       ..
-      %2:4 = scf.for %chunk = %0#3 to %1#0 step %one iter_args(%hidden = %embedded, ..
+      %done:4 = scf.for %chunk = %before#3 to %upto#0 step %step iter_args(%hidden = %embedded, ..
         %start = arith.muli %chunk, %size : index
         %h = tensor.extract_slice %hidden[0, %start, 0] [1, 4, 8] [1, 1, 1] ..
         %made:4 = func.call @prefill.layer.0(%h, ..
         %hidden1 = tensor.insert_slice %made#0 into %hidden[0, %start, 0] ..
         scf.yield %hidden1, %made#1, %made#2, %made#3 : ..
       }
-      %3:3 = scf.if %1#1 -> ..
+      %cache:3 = scf.if %upto#1 -> ..
         %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
         %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
-        %kept:3 = func.call @prefill.compress.0(%2#1, %2#2, %2#3, %k, %v, %slot, %length) ..
+        %kept:3 = func.call @prefill.compress.0(%done#1, %done#2, %done#3, %k, %v, %slot, %length) ..
         ..
       } else {
         scf.yield %k_cache, %v_cache, %selected : ..

@@ -23,8 +23,9 @@ from tests.families import (
 )
 
 NEW_TOKENS = 64
-EXACT = 1e-4  # max abs over logits of size about 10, in f32; measured 2e-5 at most
-SCORE_TIE = 1e-5  # scores are sums over obs queries, up to 6: a few roundings of f32 (6e-8 relative) after two layers
+EXACT = 1e-4  # max abs over logits of up to 8.4, in f32; measured: 2.2e-5 at most, over all families
+# Pooled scores are sums of up to 6 probabilities, each off by about as much as the logits of attention (1e-6).
+SCORE_TIE = 1e-5
 SELECTED_STEPS = 10
 
 
@@ -60,7 +61,7 @@ def test_with_room_for_everything_it_is_transformers_generate(family: str, compi
 def test_bf16_is_as_close_to_the_truth_as_eager_bf16(family: str, compiled: Compiler) -> None:
     """bf16 keeps 8 bits, and the order of roundings is nobody's to define: no fixed distance to transformers can be
     asked for. What can: against f32 arithmetic on the same bf16 weights, our error is that of transformers' own bf16
-    run, within a factor of 1.5 (root mean square over 64 x V logits; measured 0.8 to 1.0)."""
+    run, within a factor of 1.5 (root mean square over 64 x V logits; measured: 0.73 to 1.01 over all families)."""
     program = compiled(family, dtype="bf16")
     prompt = random_tokens(GEOMETRY.sink_recent - NEW_TOKENS)
     tokens, theirs = eager_generate(program.model, prompt, NEW_TOKENS)
@@ -73,7 +74,7 @@ def test_bf16_is_as_close_to_the_truth_as_eager_bf16(family: str, compiled: Comp
     assert their_error < 0.05 * exact.square().mean().sqrt()
     gap = theirs.topk(2).values.diff().abs()[:, 0]
     same = ours.argmax(-1) == theirs.argmax(-1)
-    assert (same | (gap <= 8 * their_error)).all(), "a different token that is no near tie"
+    assert (same | (gap <= 4 * their_error)).all(), "a different token that is no near tie"
     assert same.float().mean() > 0.9
 
 
@@ -174,17 +175,18 @@ def test_inactive_slots_write_nothing(compiled: Compiler) -> None:
 
 
 def test_chunk_size_changes_nothing(compiled: Compiler) -> None:
-    """Selected indices are equal; logits agree to 1e-5 normwise in f32."""
+    """Selected indices are equal; logits agree to 1e-5 normwise in f32, and to 1e-12 computed in f64: only rounding."""
     prompt, tokens = random_tokens(130), random_tokens(4, seed=1)
-    runs = {}
-    for chunk in (8, 16, 64):
-        session = compiled("llama", chunk=chunk).session()
-        runs[chunk] = (feed(session, prompt, tokens), torch.stack(selected(session)))
-    logits, indices = runs[16]
-    assert (indices >= 0).all()
-    for chunk in (8, 64):
-        assert torch.equal(runs[chunk][1], indices)
-        assert (runs[chunk][0] - logits).norm() / logits.norm() < 1e-5
+    for precision, tolerance in (("f32", 1e-5), ("f64", 1e-12)):
+        runs = {}
+        for chunk in (8, 16, 64):
+            session = compiled("llama", chunk=chunk).session(precision=precision)
+            runs[chunk] = (feed(session, prompt, tokens), torch.stack(selected(session)))
+        logits, indices = runs[16]
+        assert (indices >= 0).all()
+        for chunk in (8, 64):
+            assert torch.equal(runs[chunk][1], indices)
+            assert (runs[chunk][0] - logits).norm() / logits.norm() < tolerance
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -208,17 +210,3 @@ def test_prefill_in_pieces_with_decode_steps_in_between(steps: int, compiled: Co
     undisturbed = [whole.decode({0: call % 7})[0].clone() for call in range(1, calls)]
     assert torch.equal(torch.stack(fed), torch.stack(undisturbed))
     assert torch.equal(caches(pieces, 0), caches(whole, 0))
-
-
-# ----------------------------------------------------------------------------------------- other random weights
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt-neox"])
-def test_in_double_precision_nothing_is_left_but_rounding(family: str, compiled: Compiler) -> None:
-    """The same schedule in f64 against transformers in f64: what f32 shows is rounding, not a different formula."""
-    program = compiled(family)
-    prompt, tokens = random_tokens(12), random_tokens(20, seed=1)
-    ours = feed(program.session(precision="f64"), prompt, tokens)
-    with torch.no_grad():
-        theirs = random_model(family, torch.float64)(input_ids=torch.tensor([prompt + tokens])).logits[0, 11:]
-    assert (ours - theirs).abs().max() < 2e-6  # rotary tables are f32 in transformers, whatever the model's dtype

@@ -114,7 +114,7 @@ def inside() -> None:
     versions = {"python": platform.python_version(), "kvpress": package_version("kvpress")}
     versions |= {module.__name__: module.__version__ for module in (torch, transformers, safetensors)}
     assert kvpress.SnapKVPress.__module__ == "kvpress.presses.snapkv_press"
-    index = {"versions": versions, "cases": {case.name: {**asdict(case), "config": config(case)} for case in CASES}}
+    index = {"versions": versions, "cases": {case.name: describe(case) for case in CASES}}
     (FOLDER / "kvpress_goldens.json").write_text(json.dumps(index, indent=1) + "\n")
 
 
@@ -122,6 +122,10 @@ def package_version(name: str) -> str:
     from importlib.metadata import version
 
     return version(name)
+
+
+def describe(case: Case) -> dict[str, Any]:
+    return {**asdict(case), "config": config(case)} if case.model else asdict(case)
 
 
 def config(case: Case) -> dict[str, Any]:

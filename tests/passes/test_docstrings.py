@@ -55,6 +55,9 @@ class Matcher:
         if match is None:
             return False
         bound = {name: match.group(group) for name, group in groups.items()}
+        defined = re.match(r"\s*(%\w+)(:\d+)? = ", line)
+        if defined:  # the printer gives a name again once its region has ended
+            self.names = {name: value for name, value in self.names.items() if value != defined.group(1)}
         if set(bound.values()) & set(self.names.values()) or len(set(bound.values())) != len(bound):
             return False
         self.names.update(bound)
