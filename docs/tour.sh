@@ -30,10 +30,10 @@ show 'sscc run small.rdu --prompt-file passkey.txt --max-new-tokens 8 --json 2>/
 show 'sscc run small.rdu --check'
 
 show 'ls ir'
-show 'grep -m 1 -o "kv.self_attention.*}" ir/*-import.mlir'
-show 'grep -m 1 -o "linalg.matmul.*outs" ir/*-lower-torch.mlir'
-show 'grep -m 1 -A 4 -o "\"kv\.[rucv].*->.*x.*>" <(sed -n "/@decode.layer.0/,/return/p" ir/*-thread-cache.mlir) | cut -c 1-108'
-show 'grep -m 3 -o "func.call @[a-z_]*\.[0-9]*" <(sed -n "/func.func @decode/,\$p" ir/*-merge-equal-kernels.mlir)'
+show 'grep -m 1 kv.self_attention ir/00-import.mlir | cut -c 1-110'
+show 'grep -m 1 linalg.matmul ir/01-lower-torch.mlir | cut -c 1-110'
+show "grep '\"kv\.' ir/04-thread-cache.mlir | tail -5 | cut -c 1-110"
+show "grep -m 3 'call @matmul' ir/07-merge-equal-kernels.mlir | cut -c 1-110"
 show "python -c '
 from sscc.runtime.schedule import CachedAttention, Launch, Program
 program = Program.from_json(open(\"small.rdu/schedule.json\").read())

@@ -156,11 +156,17 @@ def set_kinds(module: ir.Module, kinds: LayerKinds | None) -> None:
 
 
 def get_kinds(module: ir.Module) -> LayerKinds | None:
-    """What `set_kinds` noted, until `repeat-layers` has run."""
+    """What `set_kinds` noted, until `repeat-layers` has run. Raises InputError where it is damaged."""
     if KINDS not in module.operation.attributes:
         return None
-    values = {entry.name: entry.attr for entry in module.operation.attributes[KINDS]}
-    return LayerKinds(values["path"].value, tuple(values["first"]))
+    try:
+        values = ir.DictAttr(module.operation.attributes[KINDS])
+        kinds = LayerKinds(ir.StringAttr(values["path"]).value, tuple(ir.DenseI64ArrayAttr(values["first"])))
+    except (KeyError, ValueError):
+        raise InputError(f"the module's {KINDS} is damaged: {module.operation.attributes[KINDS]}") from None
+    if any(not 0 <= first <= layer or kinds.first[first] != first for layer, first in enumerate(kinds.first)):
+        raise InputError(f"the module's {KINDS} is damaged: a kind's first layer is not of that kind: {kinds.first}")
+    return kinds
 
 
 def record_pass(module: ir.Module, name: str) -> None:

@@ -71,11 +71,11 @@ class LowerTorch(Pass):
     level: ClassVar[str] = "graph"
 
     def run(self, module: ir.Module) -> None:
-        run_upstream(module, _TO_BACKEND_CONTRACT, "torch-mlir's simplification")
-        try:
-            PassManager.parse(_TO_LINALG).run(module.operation)
-        except ir.MLIRError as error:
-            raise UnsupportedError(_unlowered(error)) from None
+        for pipeline in (_TO_BACKEND_CONTRACT, _TO_LINALG):
+            try:
+                PassManager.parse(pipeline).run(module.operation)
+            except ir.MLIRError as error:
+                raise UnsupportedError(_unlowered(error)) from None
         for op in list(walk(module)):
             if op.name == "cf.assert":
                 op.erase()
@@ -84,7 +84,9 @@ class LowerTorch(Pass):
 
 def _unlowered(error: ir.MLIRError) -> str:
     for diagnostic in error.error_diagnostics:
-        match = re.search(r"operation '([^']+)'", diagnostic.message)
+        # An operator that torch-mlir does not know is a torch.operator with a name.
+        unknown = re.search(r"torch\.operator.*name = \"([^\"]+)\"", diagnostic.message)
+        match = unknown or re.search(r"operation '([^']+)'", diagnostic.message)
         if match:
             return f"{diagnostic.location}: the operator {match.group(1)} cannot be lowered to linalg"
     return f"the model cannot be lowered to linalg: {error}"

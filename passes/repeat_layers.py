@@ -9,15 +9,31 @@ confirmed on the programs themselves rather than believed.
 
 Before::
 
-    func.func private @decode.layer.0(%h, %w {sscc.weight = "layers.0.w"})
-    func.func private @decode.layer.3(%h, %w {sscc.weight = "layers.3.w"})
+    func.func private @prefill.layer.0(tensor<8xf32> {sscc.weight = "layers.0.w"}) attributes {sscc.entry = "prefill"}
+    func.func private @prefill.layer.3(tensor<8xf32> {sscc.weight = "layers.3.w"}) attributes {sscc.entry = "prefill"}
+    func.func private @decode.layer.0(%w: tensor<8xf32> {sscc.weight = "layers.0.w"}) -> tensor<8xf32>
+        attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
+      %0 = math.tanh %w : tensor<8xf32>
+      return %0 : tensor<8xf32>
+    }
+    func.func private @decode.layer.3(%w: tensor<8xf32> {sscc.weight = "layers.3.w"}) -> tensor<8xf32>
+        attributes {sscc.entry = "decode", sscc.layer = 3 : i64} {
+      %0 = math.tanh %w : tensor<8xf32>
+      return %0 : tensor<8xf32>
+    }
 
-After::
+After, with ``sscc.kinds = {first = array<i64: 0, 0, 0, 0>, path = "layers"}``::
 
-    func.func private @decode.layer.0(%h, %w {sscc.weight = "layers.0.w"})
-    func.func private @decode.layer.1(%h, %w {sscc.weight = "layers.1.w"})
-    func.func private @decode.layer.2(%h, %w {sscc.weight = "layers.2.w"})
-    func.func private @decode.layer.3(%h, %w {sscc.weight = "layers.3.w"})
+    func.func private @prefill.layer.1(.. "layers.1.w"}) ..
+    func.func private @prefill.layer.2(.. "layers.2.w"}) ..
+    func.func private @decode.layer.1(%w: .. "layers.1.w"}) .. {sscc.entry = "decode", sscc.layer = 1 : i64} {
+      %0 = math.tanh %w : ..
+      return %0 : ..
+    }
+    func.func private @decode.layer.2(%w: .. "layers.2.w"}) .. {sscc.entry = "decode", sscc.layer = 2 : i64} {
+      %0 = math.tanh %w : ..
+      return %0 : ..
+    }
 
 When it does not apply: without `sscc.kinds` every layer was captured. Where first and last differ (a layer that
 depends on its own index) it raises `LayersDiffer`, and the driver captures every layer.

@@ -85,6 +85,8 @@ class _Splitter:
         *body, self.terminator = [op.operation for op in function.entry_block.operations]
         self.ops = [op for op in body if not is_rematerialised(op)]
         attentions = [op for op in self.ops if op.name == ATTENTION]
+        if not attentions:
+            raise UnsupportedError(f"{self.entry} has no attention operator, so it has no layers to split")
         self.prefixes = _layer_prefixes(attentions)
         self.numbers = [op.attributes["layer"].value for op in attentions]  # not consecutive where layers repeat
         self.layers = len(self.prefixes)
@@ -251,5 +253,13 @@ def _layer_prefixes(attentions: list[ir.Operation]) -> list[str]:
     if len(paths) == 1:
         depth = max(index for index, part in enumerate(paths[0]) if part.isdigit())
     else:
-        depth = next(i for i, (a, b) in enumerate(zip(paths[0], paths[1], strict=False)) if a != b)
-    return [".".join(path[: depth + 1]) for path in paths]
+        differing = (i for i, (a, b) in enumerate(zip(paths[0], paths[1], strict=False)) if a != b)
+        depth = next(differing, len(paths[0]) - 1)
+    prefixes = [".".join(path[: depth + 1]) for path in paths]
+    for index, op in enumerate(attentions):
+        if prefixes[index] in prefixes[:index]:
+            raise UnsupportedError(
+                f"{op.location}: two attention operators are in the module {prefixes[index]}, so the layers cannot be "
+                "told apart; every decoder layer must be a module of its own"
+            )
+    return prefixes

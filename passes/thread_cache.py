@@ -55,8 +55,8 @@ After, once per layer::
       ..
       return %k_cache1, %v_cache1, %selected : ..
 
-When it does not apply: a layer with other than one attention operator, and layers whose K/V differ in shape
-(the cache is one stacked tensor), are refused.
+When it does not apply: a layer with other than one attention operator, and layers whose Q, K or V differ
+in heads or head dim (caches and observation window are one tensor each for all layers), are refused.
 
 Preserves: every other operation, locations, the order of arguments (new ones are appended).
 """
@@ -113,16 +113,27 @@ def _attention_of(function: Any) -> ir.Operation:
 
 
 def _check_uniform(attentions: list[ir.Operation]) -> None:
-    first: dict[int, ir.Operation] = {}
+    """Caches and the observation window are one tensor each for all layers: heads and dims must agree."""
+    if not attentions:
+        return
+    wanted_query, *wanted = _heads_and_dims(attentions[0])
     for op in attentions:
-        shape = tuple(tuple(op.operands[i].type.shape[axis] for axis in (1, 3)) for i in (1, 2))
-        reference = first.setdefault(0, op)
-        wanted = tuple(tuple(reference.operands[i].type.shape[axis] for axis in (1, 3)) for i in (1, 2))
+        query, *shape = _heads_and_dims(op)
         if shape != wanted:
             raise UnsupportedError(
-                f"{op.location}: K and V have (heads, head dim) {shape}, another layer has {wanted}; one stacked "
-                "cache needs the same in every layer"
+                f"{op.location}: K and V have (heads, head dim) {tuple(shape)}, another layer has {tuple(wanted)}; one "
+                "stacked cache needs the same in every layer"
             )
+        if query != wanted_query:
+            raise UnsupportedError(
+                f"{op.location}: the queries have {query[0]} heads of dim {query[1]}, another layer has "
+                f"{wanted_query[0]} of dim {wanted_query[1]}; one observation window needs the same in every layer"
+            )
+
+
+def _heads_and_dims(attention: ir.Operation) -> list[tuple[int, int]]:
+    """(heads, head dim) of Q, K and V."""
+    return [(v.type.shape[1], v.type.shape[3]) for v in attention.operands]
 
 
 class _Threader:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 torch.set_num_threads(1)  # everything here is tiny: more threads only wait for each other
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-goldens", action="store_true", help="make the files under tests/goldens anew")
+
+
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
     """`compiled(family, geometry, batch=, chunk=, dtype=)` gives a compiled tiny model, made once per session."""

@@ -102,8 +102,8 @@ def test_a_static_export_is_refused_with_a_how_to(
     assert not (tmp_path / "static.rdu").exists()
 
 
-def test_a_decoder_that_attends_by_itself_is_refused(
-    model: nn.Module, example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_decoder_that_never_calls_the_operator_is_refused(
+    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Bigram(nn.Module):
         def __init__(self) -> None:

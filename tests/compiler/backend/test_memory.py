@@ -1,0 +1,85 @@
+"""Addresses: what lives at the same time never overlaps, and little space is wasted."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sscc.compiler.backend.memory import ALIGNMENT, Lifetime, align, pack, share
+
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
+BASE = 4 * ALIGNMENT
+
+
+@st.composite
+def lifetimes(draw: st.DrawFn) -> dict[str, Lifetime]:
+    found = {}
+    for index in range(draw(st.integers(0, 12))):
+        first = draw(st.integers(0, 9))
+        found[f"t{index}"] = Lifetime(draw(st.integers(1, 400)), first, draw(st.integers(first, 10)))
+    return found
+
+
+@SETTINGS
+@given(st.integers(0, 10**6))
+def test_align(size: int) -> None:
+    assert align(size) % ALIGNMENT == 0
+    assert 0 <= align(size) - size < ALIGNMENT
+
+
+@SETTINGS
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 500), max_size=8))
+def test_packed_regions_lie_side_by_side(sizes: dict[str, int]) -> None:
+    addresses, end = pack(sizes, BASE)
+    at = BASE
+    for name, size in sizes.items():
+        assert addresses[name] == at
+        at += align(size)
+    assert end == at
+
+
+@SETTINGS
+@given(lifetimes())
+def test_no_two_that_live_at_once_overlap(given_: dict[str, Lifetime]) -> None:
+    addresses, end = share(given_, BASE)
+    assert addresses.keys() == given_.keys()
+    regions = [(addresses[n], addresses[n] + align(t.nbytes), t.first, t.last) for n, t in given_.items()]
+    assert all(start >= BASE and start % ALIGNMENT == 0 and stop <= end for start, stop, _, _ in regions)
+    for i, (start, stop, first, last) in enumerate(regions):
+        for other_start, other_stop, other_first, other_last in regions[:i]:
+            together = first <= other_last and other_first <= last
+            assert not together or stop <= other_start or other_stop <= start
+
+
+@SETTINGS
+@given(lifetimes(), st.randoms(use_true_random=False))
+def test_addresses_do_not_depend_on_the_order_of_names(given_: dict[str, Lifetime], random: object) -> None:
+    names = list(given_)
+    random.shuffle(names)  # type: ignore[attr-defined]
+    assert share({name: given_[name] for name in names}, BASE) == share(given_, BASE)
+
+
+@SETTINGS
+@given(lifetimes())
+def test_no_more_than_side_by_side_and_no_less_than_alive(given_: dict[str, Lifetime]) -> None:
+    _, end = share(given_, BASE)
+    assert end - BASE <= sum(align(t.nbytes) for t in given_.values())
+    alive = [sum(align(t.nbytes) for t in given_.values() if t.first <= now <= t.last) for now in range(11)]
+    assert end - BASE >= max(alive, default=0)
+
+
+def test_a_chain_needs_two() -> None:
+    chain = {f"t{i}": Lifetime(100, i, i + 1) for i in range(20)}
+    assert share(chain, 0)[1] == 2 * align(100)
+
+
+def test_a_gap_is_filled() -> None:
+    addresses, end = share({"a": Lifetime(64, 0, 1), "b": Lifetime(64, 0, 9), "c": Lifetime(64, 2, 3)}, 0)
+    assert addresses == {"a": 0, "b": 64, "c": 0}
+    assert end == 128
+
+
+def test_the_last_use_still_counts() -> None:
+    """A launch that reads one temporary and writes another needs both."""
+    addresses, _ = share({"read": Lifetime(64, 0, 5), "written": Lifetime(64, 5, 6)}, 0)
+    assert addresses["read"] != addresses["written"]

@@ -1,0 +1,202 @@
+"""What capture refuses, and what it puts into the IR: no weights, and a source line for every operation."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_mlir import ir
+from transformers import AutoModelForCausalLM, BloomConfig, CodeGenConfig, PreTrainedConfig, XGLMConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend.capture import build_model, capture, check_attention, vocabulary
+from sscc.compiler.options import CompileOptions
+from sscc.ir.context import mlir, parse_module
+from sscc.ir.errors import InputError, UnsupportedError
+from sscc.ir.levels import MAX_LITERAL_BYTES, walk
+from sscc.ir.rewriting import functions, module_path
+from sscc.runtime.artifact import Artifact
+from sscc.runtime.session import Session
+from tests.compiler.frontend.strange import StrangeConfig
+from tests.families import FAMILIES, SHAPE, Compiler
+
+CACHE: dict[str, Any] = {"kv_sink": 2, "kv_recent": 6, "kv_topk": 4, "kv_obs": 4, "kv_pool": 3, "max_context": 32}
+SOURCE_LINE = re.compile(r'"transformers/(models/llama/modeling_llama|activations)\.py":\d+')
+
+
+def write_config(config: PreTrainedConfig, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "config.json"
+    path.write_text(json.dumps(config.to_dict()))
+    return path
+
+
+def compile_config(config: PreTrainedConfig, folder: Path, **options: Any) -> Path:
+    """Compiles a bare config without weights; the path of the result."""
+    output = folder / "out"
+    model = write_config(config, folder)
+    compile_model(CompileOptions(model=model, output=output, weights="none", prefill_chunk=8, **{**CACHE, **options}))
+    return output
+
+
+def strange(twist: str) -> StrangeConfig:
+    return StrangeConfig(**SHAPE, num_key_value_heads=2, twist=twist)
+
+
+# --------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("twist", "message"),
+    [
+        ("without-attention", r"exactly once in each of its 2 layers, in order, but layers \[1\] never call it"),
+        ("own-attention", r"layers \[1\] never call it"),
+        ("two-attentions", r"layers \[1\] call it more than once"),
+        ("skip-connection", r"strange\.py.*layer 1 reads a value of the embedding"),
+        ("token-ids", r"strange\.py.*layer 1 reads a value of the embedding"),
+        ("state", r"the model changes model\.layers\.1\.calls while it runs"),
+    ],
+)
+def test_layers_that_are_not_understood_are_refused(twist: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        compile_config(strange(twist), tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_decoder_of_ones_own_that_keeps_the_rules_compiles(tmp_path: Path) -> None:
+    assert Artifact.load(compile_config(strange("none"), tmp_path)).signature.layers == 2
+
+
+def strange_checkpoint(twist: str, folder: Path) -> Path:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(strange(twist)).save_pretrained(folder)
+    return folder
+
+
+def test_the_probe_finds_a_bias_that_the_attention_interface_never_sees(tmp_path: Path) -> None:
+    """In the graph this model is a plain decoder: only running both shows the difference."""
+    options = {**CACHE, "prefill_chunk": 8}
+    honest = strange_checkpoint("none", tmp_path / "honest")
+    compile_model(CompileOptions(model=honest, output=tmp_path / "honest.rdu", **options))
+    biased = strange_checkpoint("hidden-bias", tmp_path / "biased")
+    with pytest.raises(UnsupportedError, match=r"computes something else than untouched: over 24 tokens .* normwise"):
+        compile_model(CompileOptions(model=biased, output=tmp_path / "biased.rdu", **options))
+    assert not (tmp_path / "biased.rdu").exists()
+
+
+SILENT: dict[str, tuple[PreTrainedConfig, str]] = {
+    "bloom": (BloomConfig(vocab_size=96, hidden_size=32, n_layer=2, n_head=4), "ALiBi"),
+    "codegen": (
+        CodeGenConfig(vocab_size=96, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64),
+        "does not go through transformers' attention interface",
+    ),
+    "xglm": (
+        XGLMConfig(vocab_size=96, d_model=32, ffn_dim=48, num_layers=2, attention_heads=4, max_position_embeddings=64),
+        "does not go through transformers' attention interface",
+    ),
+    "llama4-chunked": (
+        CONFIG_MAPPING["llama4_text"](**(SHAPE | {"pad_token_id": 0}), num_key_value_heads=2, attention_chunk_size=16),
+        r"layer 0 is chunked attention .attention_chunk_size = 16",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_models_that_would_export_and_be_wrong_are_refused(name: str, tmp_path: Path) -> None:
+    config, message = SILENT[name]
+    with pytest.raises(UnsupportedError, match=message) as caught:
+        compile_config(config, tmp_path)
+    assert caught.value.exit_code == 3
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["bloom", "codegen", "xglm"])
+def test_capture_alone_would_refuse_them_too(name: str) -> None:
+    """The second line of defence: a model like these that admission does not recognise."""
+    config, _ = SILENT[name]
+    with pytest.raises(UnsupportedError, match=r"never call it|cannot capture this model"):
+        check_attention(capture(build_model(config, torch.float32), batch=1, chunk=8, max_context=32).prefill, 2)
+
+
+# ------------------------------------------------------------------------------------------ without any weights
+
+
+def test_a_bare_config_compiles_and_has_no_weights(tmp_path: Path) -> None:
+    artifact = Artifact.load(compile_config(FAMILIES["llama"], tmp_path))
+    assert artifact.signature.vocab_size == 96
+    assert "lm_head.weight" in artifact.checkpoint_spec
+    with pytest.raises(InputError, match="holds no weights"):
+        Session.from_artifact(artifact)
+
+
+def test_the_same_program_with_and_without_weights(compiled: Compiler, tmp_path: Path) -> None:
+    """Weights are arguments: whoever has none gets the same schedule."""
+    bare = compile_config(FAMILIES["qwen2"], tmp_path)
+    full = tmp_path / "full.rdu"
+    model = compiled.checkpoint("qwen2")
+    compile_model(CompileOptions(model=model, output=full, prefill_chunk=8, **CACHE))
+    assert (bare / "schedule.json").read_bytes() == (full / "schedule.json").read_bytes()
+
+
+def test_a_model_too_large_to_load_can_be_studied(tmp_path: Path) -> None:
+    """Two layers of a 70B model, 7.6 GB in f32: none of it is ever touched."""
+    sizes = {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "vocab_size": 32000}
+    config = CONFIG_MAPPING["llama"](**(SHAPE | sizes), num_key_value_heads=8)
+    text = compile_config(config, tmp_path, compile_to="graph").read_text()
+    assert "tensor<28672x8192xf32>" in text
+    assert len(text) < 500_000
+
+
+# ------------------------------------------------------------------------------------------------- in the IR
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Name -> text of every dump of a model with constants, biases, norms and tied embeddings."""
+    folder = tmp_path_factory.mktemp("dumps")
+    compile_config(FAMILIES["llama3-rope"], folder, dump_ir_dir=folder / "ir")
+    return {path.name: path.read_text() for path in sorted((folder / "ir").glob("*.mlir"))}
+
+
+def test_no_weight_is_in_the_ir(dumps: dict[str, str]) -> None:
+    assert len(dumps) >= 6
+    with mlir():
+        for name, text in dumps.items():
+            assert "dense_resource" not in text, name
+            for op in walk(parse_module(text, name)):
+                literals = [op.attributes[key] for key in op.attributes]
+                sizes = [len(str(value)) for value in literals if isinstance(value, ir.DenseElementsAttr)]
+                assert max(sizes, default=0) <= MAX_LITERAL_BYTES, f"{name}: {op.name}"
+
+
+def test_every_operation_of_the_graph_keeps_its_line_in_the_model(dumps: dict[str, str]) -> None:
+    """Whatever works on tensors inside a part of the model. Not: constants, which operations share, the bodies of named
+    linalg operations, which their text does not show, and the entries, which are the compiler's own."""
+    graph = next(text for name, text in dumps.items() if "build-entries" in name)
+    seen, count = set(), 0
+    with mlir():
+        module = parse_module(graph, "graph")
+        parts = [function for function in functions(module) if "." in function.name.value]
+        for op in [op.operation for part in parts for op in part.entry_block.operations]:
+            if op.name in ("func.return", "arith.constant"):
+                continue
+            location = str(op.location)
+            assert SOURCE_LINE.search(location), f"{op.name} {location}"
+            seen.add(module_path(op.location))
+            count += 1
+    assert count > 300
+    assert {"model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj", "model.norm", "lm_head"} <= seen
+
+
+def test_the_vocabulary_is_that_of_the_embedding(compiled: Compiler) -> None:
+    captured = capture(build_model(FAMILIES["llama"], torch.float32), batch=1, chunk=8, max_context=32)
+    assert vocabulary(captured.prefill) == 96
+    assert captured.weight_shapes["model.embed_tokens.weight"] == (96, 32)
+    assert "lm_head.weight" in captured.weight_shapes
+    tied = capture(build_model(FAMILIES["qwen3"], torch.float32), batch=1, chunk=8, max_context=32)
+    assert "lm_head.weight" not in tied.weight_shapes

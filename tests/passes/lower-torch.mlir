@@ -1,0 +1,70 @@
+#geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
+!h = !torch.vtensor<[2,3],f32>
+
+// -----
+
+// CASE: an element-wise operator
+// PASSES: lower-torch
+// LOCATIONS
+module attributes {kv.geometry = #geometry} {
+  // Types become builtin tensors; names and roles of arguments, and the location of each operation, stay.
+  // CHECK-LABEL: func.func @decode(
+  // CHECK-SAME: %arg0: tensor<2x3xf32> {sscc.input = "x"}
+  // CHECK: linalg.generic
+  // CHECK: math.tanh %{{.+}} : f32 loc("model.act"("model.py":7:0))
+  func.func @decode(%x: !h {sscc.input = "x"}) -> !h {
+    %0 = torch.aten.tanh %x : !h -> !h loc("model.act"("model.py":7:0))
+    return %0 : !h
+  }
+}
+
+// -----
+
+// CASE: our attention stays whole
+// PASSES: lower-torch
+module attributes {kv.geometry = #geometry} {
+  // The bridge between torch's tensors and builtin ones disappears around it.
+  // CHECK-LABEL: func.func @decode(
+  // CHECK-NEXT: %[[A:.+]] = "kv.self_attention"(%arg0, %arg0, %arg0) {layer = 0 : i64, scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: return %[[A]]
+  func.func @decode(%x: !torch.vtensor<[1,2,3,4],f32> {sscc.input = "x"}) -> !torch.vtensor<[1,2,3,4],f32> {
+    %q = torch_c.to_builtin_tensor %x : !torch.vtensor<[1,2,3,4],f32> -> tensor<1x2x3x4xf32>
+    %a = "kv.self_attention"(%q, %q, %q) {layer = 0 : i64, scale = 0.25 : f64}
+      : (tensor<1x2x3x4xf32>, tensor<1x2x3x4xf32>, tensor<1x2x3x4xf32>) -> tensor<1x2x3x4xf32>
+    %r = torch_c.from_builtin_tensor %a : tensor<1x2x3x4xf32> -> !torch.vtensor<[1,2,3,4],f32>
+    return %r : !torch.vtensor<[1,2,3,4],f32>
+  }
+}
+
+// -----
+
+// CASE: an embedding without assertions
+// PASSES: lower-torch
+module attributes {kv.geometry = #geometry} {
+  // That a token is inside the vocabulary is checked once, at entry.
+  // CHECK-LABEL: func.func @decode(
+  // CHECK: tensor.extract
+  // CHECK-NOT: cf.assert
+  func.func @decode(%w: !torch.vtensor<[9,4],f32> {sscc.weight = "w"}, %ids: !torch.vtensor<[2,1],si64> {sscc.input = "ids"}) -> !torch.vtensor<[2,1,4],f32> {
+    %none = torch.constant.int -1
+    %false = torch.constant.bool false
+    %0 = torch.aten.embedding %w, %ids, %none, %false, %false : !torch.vtensor<[9,4],f32>, !torch.vtensor<[2,1],si64>, !torch.int, !torch.bool, !torch.bool -> !torch.vtensor<[2,1,4],f32>
+    return %0 : !torch.vtensor<[2,1,4],f32>
+  }
+}
+
+// -----
+
+// CASE: equal work of two layers stays twice
+// PASSES: lower-torch
+module attributes {kv.geometry = #geometry} {
+  // Merging them would make one layer read what another computed.
+  // CHECK: math.tanh
+  // CHECK: math.tanh
+  // CHECK: return
+  func.func @decode(%x: !h {sscc.input = "x"}) -> (!h, !h) {
+    %0 = torch.aten.tanh %x : !h -> !h loc("layers.0")
+    %1 = torch.aten.tanh %x : !h -> !h loc("layers.1")
+    return %0, %1 : !h, !h
+  }
+}

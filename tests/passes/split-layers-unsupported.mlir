@@ -1,0 +1,142 @@
+// A layer may read the hidden state of the stage before it, tables of positions, and its weights; nothing else.
+#geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
+!ids = tensor<2x1x1x8xi64>
+!h = tensor<2x1x1x8xf32>
+
+// -----
+
+// CASE: skip connection from the embedding
+// Layer 1 reads what the embedding made: it could not run layer by layer over the chunks of a prompt.
+// PASSES: split-layers
+// ERROR: UnsupportedError: loc("layers.1.mlp"("model.py":7:0)): layer 1 reads a value of the embedding; it may
+// ERROR: read only the hidden state of the stage before it
+module attributes {kv.geometry = #geometry} {
+  func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
+    %h = arith.sitofp %ids : !ids to !h loc("embed")
+    %a0 = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.0.attention")
+    %a1 = "kv.self_attention"(%a0, %a0, %a0) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.1.attention")
+    %h2 = arith.addf %a1, %h : !h loc("layers.1.mlp"("model.py":7:0))
+    return %h2 : !h
+  }
+}
+
+// -----
+
+// CASE: skip connection over a layer
+// PASSES: split-layers
+// ERROR: UnsupportedError: layer 2 reads a value of layer 0; it may read only the hidden state of the stage before it
+module attributes {kv.geometry = #geometry} {
+  func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
+    %h = arith.sitofp %ids : !ids to !h loc("embed")
+    %a0 = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.0.attention")
+    %a1 = "kv.self_attention"(%a0, %a0, %a0) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.1.attention")
+    %a2 = "kv.self_attention"(%a1, %a1, %a1) {layer = 2 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.2.attention")
+    %h3 = arith.addf %a2, %a0 : !h loc("layers.2.mlp")
+    return %h3 : !h
+  }
+}
+
+// -----
+
+// CASE: the head reads an early layer
+// PASSES: split-layers
+// ERROR: UnsupportedError: loc("head"): the head reads a value of layer 0; it may read only the hidden state of the
+// ERROR: stage before it
+module attributes {kv.geometry = #geometry} {
+  func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
+    %h = arith.sitofp %ids : !ids to !h loc("embed")
+    %a0 = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.0.attention")
+    %a1 = "kv.self_attention"(%a0, %a0, %a0) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.1.attention")
+    %logits = arith.addf %a1, %a0 : !h loc("head")
+    return %logits : !h
+  }
+}
+
+// -----
+
+// CASE: two values between layers
+// The hidden state is one tensor.
+// PASSES: split-layers
+// ERROR: UnsupportedError: layer 1 reads 2 token-dependent values of the stage before it besides its weights and K/V,
+// ERROR: expected exactly the hidden state
+module attributes {kv.geometry = #geometry} {
+  func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
+    %h = arith.sitofp %ids : !ids to !h loc("embed")
+    %a0 = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.0.attention")
+    %b0 = math.exp %a0 : !h loc("layers.0.mlp")
+    %a1 = "kv.self_attention"(%a0, %b0, %a0) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.1.attention")
+    return %a1 : !h
+  }
+}
+
+// -----
+
+// CASE: a layer that reads a later one
+// Layers that run in another order than they are numbered.
+// PASSES: split-layers
+// ERROR: UnsupportedError: loc("layers.0.mlp"): layer 0 reads a value that layer 1 makes
+module attributes {kv.geometry = #geometry} {
+  func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
+    %h = arith.sitofp %ids : !ids to !h loc("embed")
+    %a0 = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.0.attention")
+    %a1 = "kv.self_attention"(%a0, %a0, %a0) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.1.attention")
+    %h2 = math.exp %a1 : !h loc("layers.0.mlp")
+    return %h2 : !h
+  }
+}
+
+// -----
+
+// CASE: attention outside a numbered module
+// PASSES: split-layers
+// ERROR: UnsupportedError: loc("block.attention"("model.py":9:0)): this attention operator is not inside a numbered
+// ERROR: module (such as layers.0), so the layers cannot be told apart; put the decoder layers into a
+// ERROR: torch.nn.ModuleList
+module attributes {kv.geometry = #geometry} {
+  func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
+    %h = arith.sitofp %ids : !ids to !h loc("embed")
+    %a = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("block.attention"("model.py":9:0))
+    return %a : !h
+  }
+}
+
+// -----
+
+// CASE: no attention at all
+// PASSES: split-layers
+// ERROR: UnsupportedError: decode has no attention operator, so it has no layers to split
+module attributes {kv.geometry = #geometry} {
+  func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
+    %h = arith.sitofp %ids : !ids to !h loc("embed")
+    return %h : !h
+  }
+}
+
+// -----
+
+// CASE: one module attends twice
+// Layers that share a module, weights and all.
+// PASSES: split-layers
+// ERROR: UnsupportedError: loc("layers.0.attention"): two attention operators are in the module layers.0.attention, so
+// ERROR: the layers cannot be told apart; every decoder layer must be a module of its own
+module attributes {kv.geometry = #geometry} {
+  func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
+    %h = arith.sitofp %ids : !ids to !h loc("embed")
+    %a0 = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.0.attention")
+    %a1 = "kv.self_attention"(%a0, %a0, %a0) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.0.attention")
+    return %a1 : !h
+  }
+}
+
+// -----
+
+// CASE: an argument nobody named
+// PASSES: split-layers
+// ERROR: InputError: argument 0 of @decode has no attribute sscc.weight or sscc.constant or sscc.input or sscc.state or
+// ERROR: sscc.output
+module attributes {kv.geometry = #geometry} {
+  func.func @decode(%ids: !ids) -> !h {
+    %h = arith.sitofp %ids : !ids to !h loc("embed")
+    return %h : !h
+  }
+}

@@ -1,0 +1,82 @@
+// The decode cache is one stacked tensor, and every layer has one attention operator.
+#geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 3 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 6 : i64}
+#program = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 2 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
+!h = tensor<2x4x1x8xf32>
+!k = tensor<2x2x1x8xf32>
+
+// -----
+
+// CASE: two attention operators in a layer
+// PASSES: thread-cache
+// ERROR: UnsupportedError: loc("layers.0"): decode.layer.0 has 2 attention operators
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
+    %a = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h
+    %b = "kv.self_attention"(%a, %a, %a) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h
+    return %b : !h
+  } loc("layers.0")
+}
+
+// -----
+
+// CASE: a layer without attention
+// PASSES: thread-cache
+// ERROR: UnsupportedError: loc("layers.0"): decode.layer.0 has 0 attention operators
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
+    return %h : !h
+  } loc("layers.0")
+}
+
+// -----
+
+// CASE: layers with other KV heads
+// PASSES: thread-cache
+// ERROR: UnsupportedError: loc("layers.1"): K and V have (heads, head dim) ((2, 8), (2, 8)), another layer has
+// ERROR: ((4, 8), (4, 8)); one stacked cache needs the same in every layer
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
+    %a = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.0")
+    return %a : !h
+  }
+  func.func private @decode.layer.1(%h: !h {sscc.input = "hidden"}, %k: !k {sscc.weight = "k"}) -> (!h {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 1 : i64} {
+    %a = "kv.self_attention"(%h, %k, %k) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !k, !k) -> !h loc("layers.1")
+    return %a : !h
+  }
+}
+
+// -----
+
+// CASE: layers with other query heads
+// The kept queries are one tensor for all layers, too.
+// PASSES: thread-cache
+// ERROR: UnsupportedError: loc("layers.1"): the queries have 2 heads of dim 8, another layer has 4 of dim 8; one
+// ERROR: observation window needs the same in every layer
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}, %k: !k {sscc.weight = "k"}) -> (!h {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
+    %a = "kv.self_attention"(%h, %k, %k) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !k, !k) -> !h loc("layers.0")
+    return %a : !h
+  }
+  func.func private @decode.layer.1(%k: !k {sscc.input = "hidden"}) -> (!k {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 1 : i64} {
+    %a = "kv.self_attention"(%k, %k, %k) {layer = 1 : i64, scale = 0.25 : f64} : (!k, !k, !k) -> !k loc("layers.1")
+    return %a : !k
+  }
+}
+
+// -----
+
+// CASE: a module without geometry
+// PASSES: thread-cache
+// ERROR: InputError: the module has no sscc.program and kv.geometry: it is not a dump of sscc
+module {
+  func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
+    return %h : !h
+  }
+}

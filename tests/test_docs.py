@@ -1,0 +1,130 @@
+"""The documentation holds: links lead somewhere, options exist, examples give what they say."""
+
+from __future__ import annotations
+
+import argparse
+import doctest
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sscc.compiler.cli import build_parser
+from sscc.ir import errors
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+_FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_OPTION = re.compile(r"(?<![\w/=-])(-[A-Za-z](?=\d?\b)|--[a-z][a-z-]*[a-z])")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+FOREIGN = {
+    "--update-goldens",  # the tests'
+    "--version",  # sscc itself
+}
+PERSONAL = "Users|data|home|mnt|root|srv|tmp|work|workspace"
+_ABSOLUTE = re.compile(r"(?<![\w.:/~$}*)\]<>%@\\-])/(?:" + PERSONAL + r")/\w+")
+_OUTSIDE = re.compile(r"\.\./" + "shared")
+
+
+def subcommands() -> dict[str, argparse.ArgumentParser]:
+    actions = build_parser()._actions
+    return next(dict(action.choices) for action in actions if isinstance(action, argparse._SubParsersAction))
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    return {option for action in parser._actions for option in action.option_strings}
+
+
+ALL_OPTIONS = {option for parser in subcommands().values() for option in options(parser)}
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = _HEADING.findall(_FENCE.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(_FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert target.resolve().is_relative_to(ROOT), f"{page.name} links out of the repository: {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}: no such heading"
+
+
+def commands(text: str) -> list[str]:
+    """Every command line that starts with sscc, up to a pipe, a comment or the end of its code span."""
+    return [match.strip() for match in re.findall(r"(?:^|[`$ ])(sscc [a-z]+\b[^`|#\n]*)", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    parsers = subcommands()
+    for command in commands(page.read_text()):
+        _, name, *words = command.split()
+        given = [word.partition("=")[0] for word in words if _OPTION.fullmatch(word.partition("=")[0])]
+        if name not in parsers:
+            assert not given, f"{page.name}: {command}"  # prose about sscc
+            continue
+        unknown = [option for option in given if option not in options(parsers[name]) and option not in FOREIGN]
+        assert not unknown, f"{page.name}: `{command}`: no option {unknown}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_options_in_code_spans_exist(page: Path) -> None:
+    """A long option that stands by itself in a code span is one of ours."""
+    for span in re.findall(r"`(--[^`]+)`", page.read_text()):
+        for option in re.findall(r"--[a-z][a-z-]*", span):
+            assert option in ALL_OPTIONS | FOREIGN, f"{page.name}: {option}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_examples_give_what_they_say(page: Path) -> None:
+    failed, _ = doctest.testfile(str(page), module_relative=False, verbose=False)
+    assert failed == 0
+
+
+def test_every_exit_code_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    classes = [
+        value for value in vars(errors).values() if isinstance(value, type) and value.__module__ == errors.__name__
+    ]
+    for code in sorted({cls.exit_code for cls in classes if issubclass(cls, errors.SsccError)} - {1}):
+        assert re.search(rf"^\| {code} \|", readme, re.MULTILINE), f"exit code {code}"
+
+
+def tracked() -> list[Path]:
+    """Files that are, or are about to be, in the repository."""
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git repository")
+    listed = subprocess.run(
+        [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_nothing_points_out_of_the_repository() -> None:
+    """No absolute path of somebody's machine, no relative one that leaves the repository."""
+    found = []
+    for path in tracked():
+        data = path.read_bytes()
+        if b"\0" in data:
+            continue
+        text = data.decode()
+        foreign = _ABSOLUTE.findall(text) + _OUTSIDE.findall(text)
+        found += [(str(path.relative_to(ROOT)), name) for name in foreign]
+    assert not found
