@@ -1,0 +1,450 @@
+"""Emission, operation by operation: which stages come out, and that they compute what torch or a formula says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sscc.ir.errors import InternalError, UnsupportedError
+from sscc.ir.geometry import Geometry
+from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.schedule import Product, Reduction, UpdateRows, Vector
+from tests.compiler.backend.programs import GEOMETRY, emit, entry, launched, run, stages
+
+FILLED = """
+%zero = arith.constant 0.0 : f32
+%empty = tensor.empty() : tensor<{0}>
+%init = linalg.fill ins(%zero : f32) outs(%empty : tensor<{0}>) -> tensor<{0}>
+"""
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def generic(inputs: str, types: str, out: str, maps: str, iterators: str, body: str, init: str = "%empty") -> str:
+    """A linalg.generic that makes %out; `maps` are affine results by operand, separated by ``;``."""
+    dims = ", ".join(f"d{i}" for i in range(len(iterators)))
+    listed = ", ".join(f"affine_map<({dims}) -> ({results.strip()})>" for results in maps.split(";"))
+    kinds = ", ".join({"p": '"parallel"', "r": '"reduction"'}[kind] for kind in iterators)
+    given = ", ".join(f"tensor<{type_}>" for type_ in types.split())
+    names = ", ".join(f"%{name}" for name in inputs.split())
+    ins = f"ins({names} : {given})" if names else ""
+    scalars = [type_.rpartition("x")[2] for type_ in [*types.split(), out]]
+    arguments = ", ".join(f"%{'abc'[i] if i < len(scalars) - 1 else 'o'}: {t}" for i, t in enumerate(scalars))
+    return (
+        f"%out = linalg.generic {{indexing_maps = [{listed}], iterator_types = [{kinds}]}} {ins} "
+        f"outs({init} : tensor<{out}>) {{\n^bb0({arguments}):\n{body}\n}} -> tensor<{out}>"
+    )
+
+
+# ------------------------------------------------------------------------------------------------- products
+
+
+def test_a_matmul_is_a_product() -> None:
+    work = FILLED.format("2x5xf32") + (
+        "%out = linalg.matmul ins(%a, %b : tensor<2x3xf32>, tensor<3x5xf32>) outs(%init : tensor<2x5xf32>) "
+        "-> tensor<2x5xf32>"
+    )
+    program = emit(entry("a: 2x3xf32, b: 3x5xf32", "2x5xf32", work))
+    (stage,) = stages(program)
+    assert isinstance(stage, Product)
+    assert (stage.dims, stage.reduce) == ((2, 5, 3), (2,))
+    a, b = torch.randn(2, 3), torch.randn(3, 5)
+    torch.testing.assert_close(run(program, a=a, b=b), a @ b)
+
+
+def test_a_transposed_weight_is_a_window() -> None:
+    work = FILLED.format("2x5xf32") + (
+        "%e = tensor.empty() : tensor<3x5xf32>\n"
+        "%t = linalg.transpose ins(%b : tensor<5x3xf32>) outs(%e : tensor<3x5xf32>) permutation = [1, 0]\n"
+        "%out = linalg.matmul ins(%a, %t : tensor<2x3xf32>, tensor<3x5xf32>) outs(%init : tensor<2x5xf32>) "
+        "-> tensor<2x5xf32>"
+    )
+    program = emit(entry("a: 2x3xf32, b: 5x3xf32", "2x5xf32", work))
+    assert [type(stage) for stage in stages(program)] == [Product, Vector]  # and the copy to the output
+    (launch, _) = program.entry("main").body
+    assert launch.args[1].strides == (1, 3)
+    a, b = torch.randn(2, 3), torch.randn(5, 3)
+    torch.testing.assert_close(run(program, a=a, b=b), a @ b.T)
+
+
+def test_a_product_of_bf16_accumulates_wider() -> None:
+    body = "%x = arith.extf %a : bf16 to f32\n%y = arith.extf %b : bf16 to f32\n"
+    body += "%p = arith.mulf %x, %y : f32\n%s = arith.addf %o, %p : f32\nlinalg.yield %s : f32"
+    work = FILLED.format("2x5xf32") + generic(
+        "a b", "2x3xbf16 3x5xbf16", "2x5xf32", "d0, d2; d2, d1; d0, d1", "ppr", body, "%init"
+    )
+    program = emit(entry("a: 2x3xbf16, b: 3x5xbf16", "2x5xf32", work))
+    assert isinstance(stages(program)[0], Product)
+    a, b = torch.randn(2, 3).bfloat16(), torch.randn(3, 5).bfloat16()
+    torch.testing.assert_close(run(program, a=a, b=b), a.float() @ b.float())
+
+
+def test_a_square_is_not_a_product_of_two() -> None:
+    """A norm's sum of squares reads one tensor: a reduction with a body."""
+    body = "%p = arith.mulf %a, %a : f32\n%s = arith.addf %p, %o : f32\nlinalg.yield %s : f32"
+    work = FILLED.format("2xf32") + generic("a", "2x3xf32", "2xf32", "d0, d1; d0", "pr", body, "%init")
+    program = emit(entry("a: 2x3xf32", "2xf32", work))
+    (stage,) = stages(program)
+    assert isinstance(stage, Reduction)
+    assert [i.op for i in stage.body] == ["mulf"]
+    a = torch.randn(2, 3)
+    torch.testing.assert_close(run(program, a=a), a.square().sum(1))
+
+
+def test_a_product_that_starts_from_one_is_a_reduction() -> None:
+    body = "%p = arith.mulf %a, %b : f32\n%s = arith.addf %o, %p : f32\nlinalg.yield %s : f32"
+    filled = FILLED.format("2xf32").replace("0.0", "1.0")
+    work = filled + generic("a b", "2x3xf32 2x3xf32", "2xf32", "d0, d1; d0, d1; d0", "pr", body, "%init")
+    program = emit(entry("a: 2x3xf32, b: 2x3xf32", "2xf32", work))
+    assert isinstance(stages(program)[0], Reduction)
+    a, b = torch.randn(2, 3), torch.randn(2, 3)
+    torch.testing.assert_close(run(program, a=a, b=b), 1 + (a * b).sum(1))
+
+
+# ----------------------------------------------------------------------------------------------- reductions
+
+
+@pytest.mark.parametrize(
+    ("op", "start", "combine", "expected"),
+    [
+        ("maximumf", "0xFF800000", "maximumf", lambda x: x.amax(1)),
+        ("maxnumf", "0xFF800000", "maximumf", lambda x: x.amax(1)),
+        ("minimumf", "0x7F800000", "minimumf", lambda x: x.amin(1)),
+        ("addf", "0.0", "addf", lambda x: x.sum(1)),
+        ("mulf", "1.0", "mulf", lambda x: x.prod(1)),
+    ],
+)
+def test_reductions(op: str, start: str, combine: str, expected: object) -> None:
+    body = f"%s = arith.{op} %a, %o : f32\nlinalg.yield %s : f32"
+    work = FILLED.format("2xf32").replace("0.0", start) + generic(
+        "a", "2x5xf32", "2xf32", "d0, d1; d0", "pr", body, "%init"
+    )
+    program = emit(entry("a: 2x5xf32", "2xf32", work))
+    (stage,) = stages(program)
+    assert isinstance(stage, Reduction)
+    assert (stage.combine, stage.body, stage.result) == (combine, (), "in0")
+    a = torch.randn(2, 5)
+    torch.testing.assert_close(run(program, a=a), expected(a))  # type: ignore[operator]
+
+
+# -------------------------------------------------------------------------------------------- vector programs
+
+
+def test_an_embedding_is_a_load() -> None:
+    body = "%i = arith.index_cast %a : i64 to index\n%j = linalg.index 1 : index\n"
+    body += "%v = tensor.extract %table[%i, %j] : tensor<7x4xf32>\nlinalg.yield %v : f32"
+    work = "%empty = tensor.empty() : tensor<3x4xf32>\n" + generic(
+        "ids", "3xi64", "3x4xf32", "d0; d0, d1", "pp", body
+    )
+    program = emit(entry("ids: 3xi64, table: 7x4xf32", "3x4xf32", work))
+    (stage,) = stages(program)
+    assert [i.op for i in stage.body] == ["index_cast", "index", "load"]
+    ids, table = torch.tensor([6, 0, 3]), torch.randn(7, 4)
+    assert torch.equal(run(program, ids=ids, table=table), table[ids])
+
+
+def test_broadcasts_and_literals() -> None:
+    """A constant map row reads index 0; a filled input becomes a literal of the body."""
+    body = "%s = arith.subf %a, %b : f32\n%t = arith.mulf %s, %c : f32\nlinalg.yield %t : f32"
+    work = (
+        "%two = arith.constant 2.0 : f32\n%e = tensor.empty() : tensor<3x4xf32>\n"
+        "%f = linalg.fill ins(%two : f32) outs(%e : tensor<3x4xf32>) -> tensor<3x4xf32>\n"
+        "%empty = tensor.empty() : tensor<3x4xf32>\n"
+        + generic("x y f", "3x4xf32 3x1xf32 3x4xf32", "3x4xf32", "d0, d1; d0, 0; d0, d1; d0, d1", "pp", body)
+    )
+    program = emit(entry("x: 3x4xf32, y: 3x1xf32", "3x4xf32", work))
+    (stage,) = stages(program)
+    assert len(stage.inputs) == 2
+    assert stage.body[1].args == ("v0", 2.0)
+    x, y = torch.randn(3, 4), torch.randn(3, 1)
+    torch.testing.assert_close(run(program, x=x, y=y), (x - y) * 2)
+
+
+def test_flags_and_their_literals() -> None:
+    body = "%t = arith.constant true\n%n = arith.xori %a, %t : i1\nlinalg.yield %n : i1"
+    work = "%empty = tensor.empty() : tensor<4xi1>\n" + generic("a", "4xi1", "4xi1", "d0; d0", "p", body)
+    program = emit(entry("a: 4xi1", "4xi1", work))
+    a = torch.tensor([True, False, False, True])
+    assert torch.equal(run(program, a=a), ~a)
+
+
+def test_a_constant_result_is_written() -> None:
+    body = "linalg.yield %a : f32"
+    work = (
+        "%two = arith.constant dense<2.5> : tensor<3xf32>\n%empty = tensor.empty() : tensor<3xf32>\n"
+        + generic("two", "3xf32", "3xf32", "d0; d0", "p", body)
+    )
+    program = emit(entry("x: 1xf32", "3xf32", work))
+    assert run(program, x=torch.zeros(1)).tolist() == [2.5] * 3
+
+
+def test_a_concat_is_a_copy_per_part() -> None:
+    work = "%out = tensor.concat dim(1) %x, %y : (tensor<2x3xf32>, tensor<2x1xf32>) -> tensor<2x4xf32>"
+    program = emit(entry("x: 2x3xf32, y: 2x1xf32", "2x4xf32", work))
+    assert [stage.dims for stage in stages(program)] == [(2, 3), (2, 1)]
+    x, y = torch.randn(2, 3), torch.randn(2, 1)
+    assert torch.equal(run(program, x=x, y=y), torch.cat([x, y], 1))
+
+
+# ------------------------------------------------------------------------------------------------------ windows
+
+
+def test_a_reshape_that_no_window_can_say_is_copied() -> None:
+    work = (
+        "%e = tensor.empty() : tensor<4x3xf32>\n"
+        "%t = linalg.transpose ins(%x : tensor<3x4xf32>) outs(%e : tensor<4x3xf32>) permutation = [1, 0]\n"
+        "%out = tensor.collapse_shape %t [[0, 1]] : tensor<4x3xf32> into tensor<12xf32>"
+    )
+    program = emit(entry("x: 3x4xf32", "12xf32", work))
+    assert launched(program.entry("main").body) == ["copy.4x3.f32", "copy.12.f32"]
+    x = torch.randn(3, 4)
+    assert torch.equal(run(program, x=x), x.T.reshape(-1))
+
+
+def test_slices_move_nothing() -> None:
+    work = (
+        "%s = tensor.extract_slice %x[%i, 0, 1] [1, 2, 2] [1, 1, 2] : tensor<3x2x4xf32> to tensor<2x2xf32>\n"
+        "%empty = tensor.empty() : tensor<2x2xf32>\n"
+        "%out = linalg.exp ins(%s : tensor<2x2xf32>) outs(%empty : tensor<2x2xf32>) -> tensor<2x2xf32>"
+    )
+    program = emit(entry("x: 3x2x4xf32", "2x2xf32", work, scalars="i"))
+    view = program.entry("main").body[0].args[0]
+    assert (view.strides, view.offset, view.terms) == ((4, 2), 1, (("i", 8),))
+    x = torch.randn(3, 2, 4)
+    for i in range(3):
+        torch.testing.assert_close(run(program, {"i": i}, x=x), x[i, :, 1::2].exp())
+
+
+# ------------------------------------------------------------------------------------------------- cache formulas
+
+GEOMETRIES = [
+    GEOMETRY,
+    Geometry(sink=0, recent=1, topk=0, obs=1, pool=1, pool_mode="avg", max_context=9),
+    Geometry(sink=0, recent=3, topk=2, obs=1, pool=1, pool_mode="max", max_context=12),
+    Geometry(sink=3, recent=5, topk=1, obs=4, pool=3, pool_mode="avg", max_context=30),
+]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_rows(geometry: Geometry) -> None:
+    n = geometry.max_context
+    work = f'%out = "kv.row"(%position) : (tensor<{n}xi64>) -> tensor<{n}xi64>'
+    program = emit(entry(f"position: {n}xi64", f"{n}xi64", work), geometry)
+    found = run(program, position=torch.arange(n))
+    assert found.tolist() == [geometry.row(p) for p in range(n)]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_validity(geometry: Geometry) -> None:
+    cases = [(p, k, a) for p in range(geometry.max_context) for k in range(geometry.topk + 1) for a in (True, False)]
+    b, r, sr = len(cases), geometry.budget, geometry.sink_recent
+    work = (
+        f'%out = "kv.validity"(%position, %valid_topk, %active) : (tensor<{b}xi64>, tensor<{b}xi64>, tensor<{b}xi1>) '
+        f"-> tensor<{b}x{r}xi1>"
+    )
+    program = emit(entry(f"position: {b}xi64, valid_topk: {b}xi64, active: {b}xi1", f"{b}x{r}xi1", work), geometry)
+    position, valid_topk, active = (torch.tensor(column) for column in zip(*cases, strict=True))
+    found = run(program, position=position, valid_topk=valid_topk, active=active)
+    expected = [[a and (row < min(p + 1, sr) or sr <= row < sr + k) for row in range(r)] for p, k, a in cases]
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_ring_positions(geometry: Geometry) -> None:
+    work = f'%out = "kv.ring_positions"(%n) : (index) -> tensor<{geometry.recent}xi64>'
+    program = emit(entry("x: 1xf32", f"{geometry.recent}xi64", work, scalars="n"), geometry)
+    for n in range(1, geometry.max_context + 1):
+        held = {geometry.row(p) - geometry.sink: p for p in range(n) if p >= geometry.sink}  # the newest wins
+        expected = [held.get(i, -1) for i in range(geometry.recent)]
+        assert run(program, {"n": n}, x=torch.zeros(1)).tolist() == expected, n
+
+
+# --------------------------------------------------------------------------------------------- updates in place
+
+CACHE = "tensor<2x1x9x4xf32>"
+UPDATE = f"""
+func.func public @main(%new: tensor<2x1x1x4xf32> {{sscc.input = "new"}}, %row: tensor<2xi64> {{sscc.input = "row"}},
+    %active: tensor<2xi1> {{sscc.input = "active"}}, %cache: {CACHE} {{sscc.state = "cache"}})
+    -> (tensor<2x1x9x4xf32> {{sscc.output = "out"}}, {CACHE} {{sscc.state = "cache"}}) {{
+  %updated = "kv.update"(%cache, %new, %row, %active)
+    : ({CACHE}, tensor<2x1x1x4xf32>, tensor<2xi64>, tensor<2xi1>) -> {CACHE}
+  %empty = tensor.empty() : {CACHE}
+  %out = linalg.exp ins(%updated : {CACHE}) outs(%empty : {CACHE}) -> {CACHE}
+  return %out, %updated : {CACHE}, {CACHE}
+}}
+"""
+
+
+def test_a_state_is_updated_where_it_lies() -> None:
+    program = emit(UPDATE)
+    assert isinstance(stages(program)[0], UpdateRows)
+    assert [p.access for p in program.kernels[0].params] == ["update", "read", "read", "read"]
+    assert not any(name.startswith("copy.2x1x9x4") for name in launched(program.entry("main").body)[:1])
+    interpreter = ReferenceInterpreter(program, {}, checked=True)
+    new = torch.randn(2, 1, 1, 4)
+    given = {"new": new, "row": torch.tensor([8, 0]), "active": torch.tensor([True, False])}
+    outputs, _ = interpreter.run("main", given, {})
+    expected = torch.zeros(2, 1, 9, 4)
+    expected[0, 0, 8] = new[0, 0, 0]
+    assert torch.equal(interpreter.tensor("cache"), expected)
+    assert torch.equal(outputs["out"], expected.exp())
+
+
+def test_a_value_read_after_its_update_is_refused() -> None:
+    late = UPDATE.replace("ins(%updated", "ins(%a1").replace(
+        "%updated = ",
+        f"%empty0 = tensor.empty() : {CACHE}\n"
+        f"%a1 = linalg.exp ins(%cache : {CACHE}) outs(%empty0 : {CACHE}) -> {CACHE}\n%updated = ",
+    )
+    emit(late)  # read before: fine
+    swapped = UPDATE.replace("%cache, %new", "%a1, %new").replace("ins(%updated", "ins(%a1").replace(
+        "%updated = ",
+        f"%empty0 = tensor.empty() : {CACHE}\n"
+        f"%a1 = linalg.exp ins(%cache : {CACHE}) outs(%empty0 : {CACHE}) -> {CACHE}\n%updated = ",
+    )
+    with pytest.raises(InternalError, match="overwrites a value that .* reads later"):
+        emit(swapped)
+
+
+# ------------------------------------------------------------------------------------------------------- control
+
+LOOP = """
+func.func public @main(%x: tensor<3x4xf32> {sscc.input = "x"}, %n: index {sscc.input = "n"},
+    %sum: tensor<4xf32> {sscc.state = "sum"}) -> (tensor<4xf32> {sscc.output = "out"}, tensor<4xf32> {sscc.state = "sum"}) {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %empty = tensor.empty() : tensor<4xf32>
+  %total = scf.for %i = %zero to %n step %one iter_args(%t = %sum) -> (tensor<4xf32>) {
+    %row = tensor.extract_slice %x[%i, 0] [1, 4] [1, 1] : tensor<3x4xf32> to tensor<4xf32>
+    %next = linalg.add ins(%t, %row : tensor<4xf32>, tensor<4xf32>) outs(%empty : tensor<4xf32>) -> tensor<4xf32>
+    scf.yield %next : tensor<4xf32>
+  }
+  %some = arith.cmpi sgt, %n, %one : index
+  %kept = scf.if %some -> (tensor<4xf32>) {
+    %e = linalg.exp ins(%total : tensor<4xf32>) outs(%empty : tensor<4xf32>) -> tensor<4xf32>
+    scf.yield %e : tensor<4xf32>
+  } else {
+    scf.yield %total : tensor<4xf32>
+  }
+  %out = linalg.add ins(%kept, %kept : tensor<4xf32>, tensor<4xf32>) outs(%empty : tensor<4xf32>) -> tensor<4xf32>
+  return %out, %kept : tensor<4xf32>, tensor<4xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+def test_loops_and_branches(n: int) -> None:
+    interpreter = ReferenceInterpreter(emit(LOOP), {}, checked=True)
+    x = torch.randn(3, 4)
+    state = torch.zeros(4)
+    for _ in range(2):
+        outputs, _ = interpreter.run("main", {"x": x}, {"n": n})
+        state = state + x[:n].sum(0)
+        state = state.exp() if n > 1 else state
+        torch.testing.assert_close(outputs["out"], 2 * state)
+        torch.testing.assert_close(interpreter.tensor("sum"), state)
+
+
+def test_values_that_trade_places_are_refused() -> None:
+    """Copying one carried value over another would lose it."""
+    swap = """
+func.func public @main(%n: index {sscc.input = "n"}, %a: tensor<4xf32> {sscc.state = "a"}, %b: tensor<4xf32> {sscc.state = "b"})
+    -> (tensor<4xf32> {sscc.state = "a"}, tensor<4xf32> {sscc.state = "b"}) {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %r:2 = scf.for %i = %zero to %n step %one iter_args(%x = %a, %y = %b) -> (tensor<4xf32>, tensor<4xf32>) {
+    scf.yield %y, %x : tensor<4xf32>, tensor<4xf32>
+  }
+  return %r#0, %r#1 : tensor<4xf32>, tensor<4xf32>
+}
+"""
+    with pytest.raises(InternalError, match="trade places"):
+        emit(swap)
+
+
+def test_scalars() -> None:
+    work = (
+        "%two = arith.constant 2 : index\n%c = arith.ceildivsi %n, %two : index\n%m = arith.minsi %c, %two : index\n"
+        "%out = tensor.extract_slice %x[%m] [1] [1] : tensor<4xf32> to tensor<1xf32>"
+    )
+    program = emit(entry("x: 4xf32", "1xf32", work, scalars="n"))
+    x = torch.arange(4.0)
+    assert [int(run(program, {"n": n}, x=x)) for n in range(6)] == [0, 1, 1, 2, 2, 2]
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+
+LOCATION = 'loc("layers.0"("model.py":7:0))'
+REDUCED = "%s = arith.{} %a, %o : {}\nlinalg.yield %s : {}"
+REFUSED = {
+    "no stage": (
+        "x: 4xf32",
+        "6xf32",
+        "%c = arith.constant 0.0 : f32\n"
+        "%out = tensor.pad %x low[1] high[1] {\n^bb0(%i: index):\n  tensor.yield %c : f32\n"
+        f"}} : tensor<4xf32> to tensor<6xf32> {LOCATION}",
+        "layers.0 model.py:7: 'tensor.pad' has no stage in a schedule",
+    ),
+    "start tensor": (
+        "x: 2x4xf32, y: 2xf32",
+        "2xf32",
+        generic("x", "2x4xf32", "2xf32", "d0, d1; d0", "pr", REDUCED.format(*["addf", "f32", "f32"]), "%y") + LOCATION,
+        "layers.0 model.py:7: a reduction that starts from a tensor instead of a constant",
+    ),
+    "combiner": (
+        "x: 2x4xi64",
+        "2xi64",
+        "%c = arith.constant dense<0> : tensor<2xi64>\n"
+        + generic("x", "2x4xi64", "2xi64", "d0, d1; d0", "pr", REDUCED.format(*["xori", "i64", "i64"]), "%c")
+        + LOCATION,
+        "layers.0 model.py:7: a reduction by 'arith.xori'",
+    ),
+    "element type": (
+        "x: 4xf16",
+        "4xf16",
+        "%empty = tensor.empty() : tensor<4xf16>\n"
+        "%out = linalg.exp ins(%x : tensor<4xf16>) outs(%empty : tensor<4xf16>) -> tensor<4xf16>",
+        "tensors of f16 have no place in a schedule (f32, bf16, i64 and i1 do)",
+    ),
+    "literal tensor": (
+        "x: 2xf32",
+        "2xf32",
+        f"%c = arith.constant dense<[1.0, 2.0]> : tensor<2xf32> {LOCATION}\n%empty = tensor.empty() : tensor<2xf32>\n"
+        "%out = linalg.add ins(%x, %c : tensor<2xf32>, tensor<2xf32>) outs(%empty : tensor<2xf32>) -> tensor<2xf32>",
+        "layers.0 model.py:7: a literal tensor must become a constant",
+    ),
+    "access": (
+        "x: 4xf32",
+        "8xf32",
+        "%empty = tensor.empty() : tensor<8xf32>\n"
+        + generic("x", "4xf32", "8xf32", "d0 floordiv 2; d0", "p", "linalg.yield %a : f32")
+        + LOCATION,
+        "layers.0 model.py:7: the access d0 floordiv 2 is not affine in the loop indices",
+    ),
+    "instruction": (
+        "x: 4xi64",
+        "4xi64",
+        "%empty = tensor.empty() : tensor<4xi64>\n"
+        + generic(
+            "x",
+            "4xi64",
+            "4xi64",
+            "d0; d0",
+            "p",
+            "%i = arith.index_cast %a : i64 to index\n"
+            f'%r = tensor.dim %e, %i : tensor<?xf32> {LOCATION}\n%s = arith.index_cast %r : index to i64\nlinalg.yield %s : i64',
+        ).replace("%out", "%e = tensor.cast %y : tensor<4xf32> to tensor<?xf32>\n%out"),
+        None,
+    ),
+}
+REFUSED.pop("instruction")  # see test_body
+
+
+@pytest.mark.parametrize(("arguments", "result", "work", "message"), REFUSED.values(), ids=REFUSED)
+def test_refusals_name_the_source(arguments: str, result: str, work: str, message: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        emit(entry(arguments, result, work))
+    assert str(caught.value) == message

@@ -1,0 +1,67 @@
+"""The accuracy gate on the compiled program: the schedule, executed by the reference interpreter.
+
+Every query is prefilled in chunks and compressed by the program; then its last token is replayed as a decode
+step, so that the answer comes out of the compressed cache. (Scored on prefill's logits the gate could not fail:
+those see the whole prompt.)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import sscc
+from sscc.ir.geometry import Geometry
+from sscc.runtime.session import Session
+from tests.models.tiny.task import LENGTH, fixed_queries
+from tests.models.tiny.test_tiny import FOLDER, ROWS_32, ROWS_64, STREAMING
+
+FULL = Geometry(sink=4, recent=LENGTH - 4, topk=0, obs=8, pool=7, pool_mode="avg", max_context=LENGTH)
+
+
+def accuracy(geometry: Geometry, folder: Path) -> float:
+    """The share of the fixed queries that the program compiled for `geometry` answers."""
+    result = sscc.compile(
+        FOLDER,
+        output=folder / f"{geometry.budget}-{geometry.topk}.rdu",
+        kv_sink=geometry.sink,
+        kv_recent=geometry.recent,
+        kv_topk=geometry.topk,
+        kv_obs=geometry.obs,
+        kv_pool=geometry.pool,
+        kv_pool_mode=geometry.pool_mode,
+        max_context=LENGTH,
+        prefill_chunk=256,
+    )
+    session = sscc.load(result.path)
+    queries = fixed_queries()
+    assert len(queries) >= 100
+    right = 0
+    for query in queries:
+        session.prefill(0, query.prompt)
+        right += _replayed(session, query.prompt[-1]) == query.answer
+    return right / len(queries)
+
+
+def _replayed(session: Session, last: int) -> int:
+    """The token that follows when the last prompt token is decoded again at its own position."""
+    inputs = {
+        "token": torch.tensor([[last]]),
+        "position": torch.tensor([LENGTH - 1]),
+        "valid_topk": torch.tensor([session.signature.geometry.valid_topk(LENGTH)]),
+        "active": torch.tensor([True]),
+    }
+    outputs, _ = session.interpreter.run("decode", inputs)
+    return int(outputs["logits"][0].argmax())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("geometry", "low", "high"),
+    [(FULL, 0.97, 1.0), (ROWS_64, 0.96, 1.0), (ROWS_32, 0.93, 1.0), (STREAMING, 0.0, 0.1)],
+    ids=["full", "64 rows", "32 rows", "32 rows without top-K"],
+)
+def test_accuracy_of_the_compiled_program(geometry: Geometry, low: float, high: float, tmp_path: Path) -> None:
+    assert low <= accuracy(geometry, tmp_path) <= high
