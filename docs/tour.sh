@@ -42,5 +42,4 @@ launches = [item for item in program.entry(\"decode\").body if isinstance(item, 
 print(kernel.stages[0], kernel.location, len(launches), launches[1].args[1], sep=\"\\n\")
 '"
 
-show 'sscc run small.rdu --prompt ""'
 show 'sscc compile model.pt --target rdu --kv-budget 20'

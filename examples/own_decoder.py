@@ -36,10 +36,13 @@ class Layer(nn.Module):
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         mixed = torch.ops.sscc.attention(q, k, v, self.index, self.dim**-0.5)  # [b, H, s, D]
         x = x + self.out(mixed.transpose(1, 2).reshape(b, s, hidden))
-        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        x = x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        return x
 
 
 class Decoder(nn.Module):
+    frequencies: Tensor
+
     def __init__(self, vocab: int = 64, hidden: int = 64, heads: int = 4, kv_heads: int = 2, layers: int = 2) -> None:
         super().__init__()
         dim = hidden // heads

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from torch_mlir import ir
 from torch_mlir.dialects import arith, func, linalg, tensor
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import InputError, InternalError
 
 ROLES = ("weight", "constant", "input", "state", "output")
 
@@ -122,18 +122,18 @@ def reshape(source: ir.Value, shape: Sequence[int]) -> ir.Value:
 
 
 def _unit_groups(longer: list[int], shorter: list[int]) -> list[list[int]]:
-    """For every dimension of `shorter`, the consecutive dimensions of `longer` that make it up."""
-    groups: list[list[int]] = []
-    position = 0
-    for index, size in enumerate(shorter):
-        group, product = [position], longer[position]
-        position += 1
-        last = index == len(shorter) - 1
-        while position < len(longer) and (product < size or last or longer[position] == 1):
-            group.append(position)
-            product *= longer[position]
-            position += 1
-        groups.append(group)
+    """For every dimension of `shorter`, the dimensions of `longer` that make it up: itself and added ones."""
+    groups: list[list[int]] = [[]]
+    matched = 0
+    for axis, size in enumerate(longer):
+        if matched < len(shorter) and size == shorter[matched]:
+            groups += [[]] if matched else []
+            matched += 1
+        elif size != 1:
+            break
+        groups[-1].append(axis)
+    if matched != len(shorter) or groups[-1][-1:] != [len(longer) - 1]:
+        raise InternalError(f"{longer} is not {shorter} with unit dimensions added")
     return groups
 
 

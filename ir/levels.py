@@ -216,9 +216,11 @@ def check_legal(module: ir.Module, level: str) -> None:
 
 
 def _check_literal(op: ir.Operation, attribute: ir.Attribute) -> None:
-    if not isinstance(attribute, (ir.DenseElementsAttr, ir.DenseResourceElementsAttr)) or attribute.is_splat:
+    if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
         return
-    shaped = ir.RankedTensorType(attribute.type)
+    shaped = attribute.type  # of every kind of literal: dense, sparse, resource
+    if not isinstance(shaped, ir.RankedTensorType):
+        return
     elements = 1
     for size in shaped.shape:
         elements *= size

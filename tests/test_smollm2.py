@@ -36,9 +36,9 @@ ROWS = 512
 TOPK = ["--kv-sink", "4", "--kv-recent", "64", "--kv-topk", "444"]
 STREAMING = ["--kv-sink", "12", "--kv-recent", "500", "--kv-topk", "0"]  # 504 recents would reach the key
 
-NEAR_TIE = 0.01
-"""Where the golden's two largest logits are nearer than this, another token is no error. Logits of two machines, or
-of eager PyTorch and the interpreter, differ by 1e-3 at most on these prompts (f32)."""
+NEAR_TIE = 1e-3
+"""Where the golden's two largest logits are nearer than this, another token is no error. Eager PyTorch's logits and the
+interpreter's differ by 5e-5 on the long prompt (f32)."""
 
 
 # ------------------------------------------------------------------------------------------- compiled once

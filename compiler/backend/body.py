@@ -94,7 +94,7 @@ class Body:
 
     def _translate(self, op: ir.Operation) -> None:
         if op.name == "arith.constant":
-            self.known[op.results[0]] = op.attributes["value"].value
+            self.known[op.results[0]] = literal(op.attributes["value"])
             return
         name, args = self._operation(op)
         result = op.results[0]
@@ -110,11 +110,17 @@ class Body:
             table, *indices = op.operands
             return "load", [self.names[table], *map(self._arg, indices)]
         if dialect not in ("arith", "math"):
-            raise UnsupportedError(f"{op.location}: '{op.name}' inside a loop body has no vector instruction")
+            raise UnsupportedError(f"'{op.name}' inside a loop body has no vector instruction")
         if name in ("cmpf", "cmpi"):
             predicates = _CMPF if name == "cmpf" else _CMPI
             name = f"{name}_{predicates[op.attributes['predicate'].value]}"
         return name, [self._arg(operand) for operand in op.operands]
+
+
+def literal(attribute: ir.Attribute) -> Literal:
+    """The number in a scalar attribute; flags are 0 and 1, as everywhere in a schedule."""
+    value: Literal = attribute.value
+    return int(value) if isinstance(value, bool) else value
 
 
 def _type(type_: ir.Type) -> str:

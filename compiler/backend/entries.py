@@ -260,14 +260,23 @@ class EntryEmitter:
         *body, terminator = [inner.operation for inner in block.operations]
         for inner in body:
             self._operation(inner)
-        for value, target in zip(terminator.operands, targets, strict=True):
-            if self.windows[value] != target:
-                self._copy(self.windows[value], target)
+        self._settle(terminator, list(zip(terminator.operands, targets, strict=True)))
         return tuple(self.items.pop())
+
+    def _settle(self, terminator: ir.Operation, pairs: list[tuple[ir.Value, sch.View]]) -> None:
+        """Copies each value to where it must end up, unless it is there already."""
+        moves = [(self.windows[value], target) for value, target in pairs if self.windows[value] != target]
+        overwritten: set[str] = set()
+        for source, target in moves:
+            if source.tensor in overwritten:
+                raise InternalError(f"{terminator.location}: values of {source.tensor} and {target.tensor} trade places")
+            overwritten.add(target.tensor)
+            self._copy(source, target)
 
     def _return(self, terminator: ir.Operation) -> tuple[list[str], list[sch.Operand]]:
         outputs: list[str] = []
         scalar_outputs: list[sch.Operand] = []
+        settled: list[tuple[ir.Value, sch.View]] = []
         for result, value in zip(results_of(self.function), terminator.operands, strict=True):
             if not isinstance(result.type, ir.RankedTensorType):
                 scalar_outputs.append(self.scalars[value])
@@ -276,9 +285,8 @@ class EntryEmitter:
                 outputs.append(result.name)
             if result.name not in self.tensors:
                 self._tensor(result.name, result.type, result.role)
-            target = whole(result.name, result.type.shape)
-            if self.windows[value] != target:
-                self._copy(self.windows[value], target)
+            settled.append((value, whole(result.name, result.type.shape)))
+        self._settle(terminator, settled)
         return outputs, scalar_outputs
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch_mlir import ir
 
 from sscc.compiler.backend.access import access_map, loop_sizes
-from sscc.compiler.backend.body import Body, Literal
+from sscc.compiler.backend.body import Body, Literal, literal
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.geometry import Geometry
@@ -58,8 +58,16 @@ def describe_location(location: ir.Location) -> str:
 
 
 def emit_kernel(function: Any) -> EmittedKernel:
-    """Emits one kernel function whose named linalg operations have been generalised."""
-    return _KernelEmitter(function).emit()
+    """Emits one kernel function whose named linalg operations have been generalised.
+
+    Raises:
+        UnsupportedError: with the kernel's source line, for what a schedule cannot express.
+    """
+    try:
+        return _KernelEmitter(function).emit()
+    except UnsupportedError as error:
+        where = describe_location(function.location)
+        raise UnsupportedError(f"{where}: {error}" if where else str(error)) from None
 
 
 @dataclass
@@ -130,23 +138,22 @@ class _KernelEmitter:
             return
         emit = _STAGES.get(op.name)
         if emit is None:
-            raise UnsupportedError(f"{describe_location(op.location)}: '{op.name}' has no stage in a schedule")
+            raise UnsupportedError(f"'{op.name}' has no stage in a schedule")
         emit(self, op)
 
     def _constant(self, op: ir.Operation) -> Literal:
         attribute = op.attributes["value"]
         if isinstance(attribute, ir.DenseElementsAttr):
             if not attribute.is_splat:
-                raise UnsupportedError(f"{describe_location(op.location)}: a literal tensor must become a constant")
+                raise UnsupportedError("a literal tensor must become a constant")
             attribute = attribute.get_splat_value()
-        value: Literal = attribute.value
-        return value
+        return literal(attribute)
 
     def _generic(self, op: ir.Operation) -> None:
         block = op.regions[0].blocks[0]
         outputs = len(op.results)
         if outputs != 1:
-            raise UnsupportedError(f"{describe_location(op.location)}: an operation with {outputs} results")
+            raise UnsupportedError(f"an operation with {outputs} results")
         count = len(block.arguments) - outputs
         inputs = list(op.operands)[:count]
         init = list(op.operands)[count]
@@ -198,12 +205,11 @@ class _KernelEmitter:
         init: ir.Value,
         body: Body,
     ) -> None:
-        where = describe_location(op.location)
         if init not in self.literals:
-            raise UnsupportedError(f"{where}: a reduction that starts from a tensor instead of a constant")
+            raise UnsupportedError("a reduction that starts from a tensor instead of a constant")
         combine, value = _combiner(op)
         if combine not in COMBINERS:
-            raise UnsupportedError(f"{where}: a reduction by '{combine}'")
+            raise UnsupportedError(f"a reduction by '{combine}'")
         start = float(self.literals[init])
         factors = body.product_of(value)
         if factors is not None and COMBINERS[combine] == "addf" and start == 0.0 and len(accesses) == 2:

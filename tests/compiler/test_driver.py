@@ -1,0 +1,369 @@
+"""The driver: levels, dumps that compile onward, equal bytes, and outputs that are whole or not there."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from sscc.compiler import cli
+from sscc.compiler.driver import compile_model
+from sscc.compiler.loading import open_session
+from sscc.compiler.options import LEVELS, CompileOptions
+from sscc.ir.errors import InputError, OutputError, UsageError
+from sscc.passes.pipeline import PIPELINE
+from sscc.runtime.artifact import Artifact
+from sscc.runtime.sampling import Sampling
+
+Capture = pytest.CaptureFixture[str]
+SHAPE: dict[str, Any] = {
+    "kv_sink": 1,
+    "kv_recent": 4,
+    "kv_topk": 3,
+    "kv_obs": 2,
+    "kv_pool": 3,
+    "max_context": 24,
+    "batch": 2,
+    "prefill_chunk": 8,
+}
+
+
+def write_model(folder: Path, seed: int) -> Path:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=19,
+        hidden_size=8,
+        intermediate_size=12,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=32,
+        bos_token_id=None,
+        eos_token_id=18,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def compiled(model: Path, output: Path, **options: Any) -> Path:
+    shape = {} if "compile_from" in options else SHAPE
+    return compile_model(CompileOptions(model, output, **shape, **options)).path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "tiny", 0)
+
+
+@pytest.fixture(scope="module")
+def dumps(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dumps of a whole compilation, and next to them its artifact `direct.rdu`."""
+    folder = tmp_path_factory.mktemp("dumps")
+    compiled(model, folder / "direct.rdu", dump_ir_dir=folder / "ir")
+    return folder / "ir"
+
+
+@pytest.fixture(scope="module")
+def direct(dumps: Path) -> Path:
+    return dumps.parent / "direct.rdu"
+
+
+def level_of(dump: Path) -> str:
+    match = re.search(r'sscc\.level = "(\w+)"', dump.read_text())
+    assert match is not None
+    return match.group(1)
+
+
+# ------------------------------------------------------------------------------------------------------- levels
+
+
+def test_there_is_a_dump_per_level_and_pass(dumps: Path) -> None:
+    steps = ["import", *(item.name for item in PIPELINE)]
+    expected = [f"{number:02}-{name}.mlir" for number, name in enumerate(steps)]
+    assert listing(dumps) == [*expected, f"{len(steps):02}-schedule.json"]
+    assert [level_of(dumps / name) for name in expected] == ["import", *(item.level for item in PIPELINE)]
+
+
+def test_dumps_hold_locations_and_no_weights(dumps: Path) -> None:
+    for dump in dumps.glob("*.mlir"):
+        text = dump.read_text()
+        assert "transformers/models/llama/modeling_llama.py" in text
+        assert "site-packages" not in text
+        assert "dense_resource" not in text
+        assert all(len(literal) < 1200 for literal in re.findall(r"dense<[^>]*>", text))
+
+
+@pytest.mark.parametrize("level", LEVELS[:-1])
+def test_compile_to_a_level_is_its_last_dump(level: str, model: Path, dumps: Path, tmp_path: Path) -> None:
+    path = compiled(model, tmp_path / "out.mlir", compile_to=level)
+    last = [dump for dump in sorted(dumps.glob("*.mlir")) if level_of(dump) == level][-1]
+    assert path.read_text() == last.read_text()
+    assert listing(tmp_path) == ["out.mlir"]
+
+
+@pytest.mark.parametrize("step", ["import", *(item.name for item in PIPELINE)])
+def test_every_dump_compiles_onward_to_the_same_artifact(
+    step: str, model: Path, dumps: Path, direct: Path, tmp_path: Path
+) -> None:
+    (dump,) = dumps.glob(f"*-{step}.mlir")
+    again = compiled(dump, tmp_path / "out.rdu", compile_from=level_of(dump), checkpoint=model)
+    assert contents(again) == contents(direct)
+
+
+def test_a_dump_of_a_dump(model: Path, dumps: Path, tmp_path: Path) -> None:
+    """From a dump on, the dumps are the same as of the whole compilation."""
+    compiled(
+        dumps / "00-import.mlir", tmp_path / "a.rdu", compile_from="import", checkpoint=model, dump_ir_dir=tmp_path / "ir"
+    )
+    assert listing(tmp_path / "ir") == ["00-from-import.mlir", *listing(dumps)[1:]]
+    for name in listing(dumps)[1:]:
+        assert (tmp_path / "ir" / name).read_bytes() == (dumps / name).read_bytes()
+
+
+def test_a_level_to_a_level(dumps: Path, tmp_path: Path) -> None:
+    path = compiled(dumps / "00-import.mlir", tmp_path / "graph.mlir", compile_from="import", compile_to="graph")
+    last = [dump for dump in sorted(dumps.glob("*.mlir")) if level_of(dump) == "graph"][-1]
+    assert path.read_text() == last.read_text()
+
+
+# -------------------------------------------------------------------------------------------------------- bytes
+
+
+def test_a_repeated_compile_is_byte_identical(model: Path, direct: Path, tmp_path: Path) -> None:
+    assert contents(compiled(model, tmp_path / "other-name.rdu")) == contents(direct)
+
+
+def test_an_artifact_is_replaced_by_the_same(model: Path, direct: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(direct, tmp_path / "out.rdu"))
+    (copy / "old.txt").write_text("from an older version")
+    assert contents(compiled(model, copy)) == contents(direct)
+    assert listing(tmp_path) == ["out.rdu"]
+
+
+def test_the_schedule_dump_is_the_artifacts(dumps: Path, direct: Path) -> None:
+    (dump,) = dumps.glob("*-schedule.json")
+    assert dump.read_bytes() == (direct / "schedule.json").read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------ refusals
+
+
+def damaged(dumps: Path, tmp_path: Path, name: str, old: str, new: str) -> Path:
+    text = (dumps / name).read_text()
+    assert old in text
+    path = tmp_path / "dump.mlir"
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def refused(dump: Path, level: str, tmp_path: Path, error: type[Exception]) -> str:
+    """The message with which a dump is refused; nothing is written."""
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(error) as caught:
+        compiled(dump, out / "x.rdu", compile_from=level, weights="none")
+    assert listing(out) == []
+    return str(caught.value)
+
+
+def test_a_dump_of_another_level(dumps: Path, tmp_path: Path) -> None:
+    message = refused(dumps / "00-import.mlir", "graph", tmp_path, UsageError)
+    assert message.endswith("00-import.mlir is a dump of level import, not graph")
+
+
+def test_not_a_dump(tmp_path: Path) -> None:
+    path = tmp_path / "mine.mlir"
+    path.write_text("func.func @f() {\n  return\n}\n")
+    assert "it is not a dump of sscc" in refused(path, "graph", tmp_path, InputError)
+
+
+def test_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "dump.mlir"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "dump.mlir cannot be read" in refused(path, "graph", tmp_path, InputError)
+
+
+def test_a_missing_dump(tmp_path: Path) -> None:
+    assert "nowhere.mlir cannot be read" in refused(tmp_path / "nowhere.mlir", "graph", tmp_path, InputError)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9, 0.999])
+def test_truncated_text(fraction: float, dumps: Path, tmp_path: Path) -> None:
+    text = (dumps / "02-split-layers.mlir").read_text()
+    path = tmp_path / "dump.mlir"
+    path.write_text(text[: int(len(text) * fraction)])
+    assert "dump.mlir is not valid IR: " in refused(path, "graph", tmp_path, InputError)
+
+
+DAMAGE = {
+    "geometry": ("recent = 4 : i64", "recent = 40 : i64", "kv.geometry is invalid"),
+    "facts": ("batch = 2 : i64", 'batch = "2"', "batch is"),
+    "level": ('sscc.level = "graph"', 'sscc.level = "grape"', "no known sscc.level"),
+    "shapes": ("tensor<1x2x8x4xf32>", "tensor<1x2x9x4xf32>", "is not valid IR"),
+    "illegal": ('sscc.level = "graph"', 'sscc.level = "import"', "is not legal at level import"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_edited_dumps(old: str, new: str, message: str, dumps: Path, tmp_path: Path) -> None:
+    path = damaged(dumps, tmp_path, "02-split-layers.mlir", old, new)
+    level = "import" if "import" in new else "graph"
+    assert message in refused(path, level, tmp_path, InputError)
+
+
+def test_an_edited_name(dumps: Path, tmp_path: Path) -> None:
+    """An argument that lost its role is refused, by a pass, in a sentence."""
+    path = damaged(dumps, tmp_path, "02-split-layers.mlir", "sscc.weight = ", "mine.weight = ")
+    assert "has no attribute sscc.weight" in refused(path, "graph", tmp_path, InputError)
+
+
+def test_a_dump_needs_weights_or_none(dumps: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a dump holds no weights"):
+        compiled(dumps / "00-import.mlir", tmp_path / "x.rdu", compile_from="import")
+
+
+def test_a_dump_and_another_checkpoint(dumps: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    other = write_model(tmp_path / "other", 1)
+    artifact = compiled(dumps / "06-outline-kernels.mlir", tmp_path / "x.rdu", compile_from="kernels", checkpoint=other)
+    assert "made from another checkpoint" in caplog.text
+    assert contents(artifact) == contents(compiled(other, tmp_path / "y.rdu"))
+
+
+# ------------------------------------------------------------------------------------------------------- weights
+
+
+def tokens(artifact: Path, checkpoint: Path | None = None) -> list[int]:
+    session = open_session(Artifact.load(artifact), checkpoint)
+    return list(session.generate([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], 8, Sampling(0.0, 0, 1.0, 0), (), 0))
+
+
+def test_weights_by_reference_run_the_same(model: Path, direct: Path, tmp_path: Path) -> None:
+    artifact = compiled(model, tmp_path / "x.rdu", weights="reference")
+    assert not list(artifact.glob("weights/model-*"))
+    assert (artifact / "schedule.json").read_bytes() == (direct / "schedule.json").read_bytes()
+    assert tokens(artifact) == tokens(direct)
+
+
+def test_a_referred_checkpoint_that_changed_is_refused(model: Path, tmp_path: Path) -> None:
+    mine = Path(shutil.copytree(model, tmp_path / "model"))
+    artifact = compiled(mine, tmp_path / "x.rdu", weights="reference")
+    shutil.rmtree(mine)
+    with pytest.raises(InputError, match="which is not there: give --checkpoint"):
+        tokens(artifact)
+    write_model(mine, 1)
+    with pytest.raises(InputError, match="digest|another checkpoint|not the"):
+        tokens(artifact)
+
+
+def test_another_checkpoint_is_another_model(model: Path, direct: Path, tmp_path: Path) -> None:
+    other = write_model(tmp_path / "other", 1)
+    compiled(other, tmp_path / "other.rdu")
+    assert tokens(direct, other) == tokens(tmp_path / "other.rdu")
+    assert tokens(direct, other) != tokens(direct)
+
+
+def test_no_weights(model: Path, direct: Path, tmp_path: Path) -> None:
+    """The config alone gives the same program; weights are given when it runs."""
+    bare = tmp_path / "config-only"
+    bare.mkdir()
+    shutil.copy(model / "config.json", bare)
+    artifact = compiled(bare, tmp_path / "x.rdu", weights="none", dtype="f32")
+    assert (artifact / "schedule.json").read_bytes() == (direct / "schedule.json").read_bytes()
+    assert json.loads((artifact / "manifest.json").read_text())["weights"]["mode"] == "reference"
+    with pytest.raises(InputError):
+        tokens(artifact)
+    assert tokens(artifact, model) == tokens(direct)
+
+
+# -------------------------------------------------------------------------------------------------------- outputs
+
+
+@contextmanager
+def largest_file(nbytes: int) -> Iterator[None]:
+    """A file system where no file can grow beyond `nbytes`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("name", ["x.rdu", "x.mlir"])
+def test_a_full_disk_leaves_nothing(name: str, model: Path, dumps: Path, tmp_path: Path) -> None:
+    level = "schedule" if name == "x.rdu" else "kernels"
+    given: dict[str, Any] = {"compile_from": "graph", "compile_to": level}
+    if level == "schedule":
+        given["checkpoint"] = model
+    with largest_file(30_000), pytest.raises(OutputError, match=name):
+        compiled(dumps / "04-thread-cache.mlir", tmp_path / name, **given)
+    assert listing(tmp_path) == []
+
+
+def test_a_full_disk_keeps_the_old_artifact(model: Path, dumps: Path, direct: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(direct, tmp_path / "out.rdu"))
+    with largest_file(30_000), pytest.raises(OutputError):
+        compiled(dumps / "04-thread-cache.mlir", copy, compile_from="graph", checkpoint=model)
+    assert contents(copy) == contents(direct)
+    assert listing(tmp_path) == ["out.rdu"]
+
+
+def test_what_is_no_artifact_is_not_replaced(model: Path, dumps: Path, tmp_path: Path) -> None:
+    for make in (lambda path: path.write_text("mine"), lambda path: path.mkdir()):
+        path = tmp_path / "x.rdu"
+        make(path)
+        with pytest.raises(OutputError, match="exists and is not an .rdu artifact"):
+            compiled(dumps / "04-thread-cache.mlir", path, compile_from="graph", checkpoint=model)
+        assert listing(tmp_path) == ["x.rdu"]
+        path.unlink() if path.is_file() else path.rmdir()
+
+
+@pytest.mark.parametrize("where", ["/proc/nowhere", "{tmp}/missing", "{tmp}/file"])
+@pytest.mark.parametrize("level", ["schedule", "kernels"])
+def test_unwritable_outputs(where: str, level: str, model: Path, dumps: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    folder = Path(where.format(tmp=tmp_path))
+    checkpoint = {"checkpoint": model} if level == "schedule" else {}
+    with pytest.raises(OutputError, match=str(folder)):
+        compiled(dumps / "04-thread-cache.mlir", folder / "x", compile_from="graph", compile_to=level, **checkpoint)
+    assert listing(tmp_path) == ["file"]
+
+
+def test_unwritable_dumps(dumps: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(OutputError, match="file/ir cannot be made"):
+        compiled(
+            dumps / "04-thread-cache.mlir",
+            tmp_path / "x.mlir",
+            compile_from="graph",
+            compile_to="kernels",
+            dump_ir_dir=tmp_path / "file" / "ir",
+        )
+    assert listing(tmp_path) == ["file"]
+
+
+def test_the_command_line_says_it_in_one_line(dumps: Path, tmp_path: Path, capsys: Capture) -> None:
+    path = damaged(dumps, tmp_path, "02-split-layers.mlir", *DAMAGE["illegal"][:2])
+    words = ["compile", str(path), "--compile-from", "import", "--no-weights", "-o", str(tmp_path / "x.rdu")]
+    assert cli.main(words) == InputError.exit_code
+    err = capsys.readouterr().err
+    assert err.startswith("sscc: error: ")
+    assert err.count("\n") == 1
+    assert "report" not in err

@@ -1,0 +1,47 @@
+"""One context; text that cannot be parsed is the person's input, not a bug."""
+
+from __future__ import annotations
+
+import pytest
+
+from sscc.ir.context import context, mlir, parse_module, print_module
+from sscc.ir.errors import InputError
+
+FUNCTION = "func.func @f(%a: f32) -> f32 {\n  %0 = math.exp %a : f32\n  return %0 : f32\n}\n"
+
+
+def test_there_is_one_context() -> None:
+    with mlir() as first, mlir() as second:
+        assert first is second is context()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("func.func @f(%a: f32) {", "x.mlir is not valid IR: loc(\"-\":1:"),
+        (FUNCTION[:40], "x.mlir is not valid IR: loc(\"-\":2:"),
+        ("hello", "x.mlir is not valid IR: loc(\"-\":1:1): custom op 'hello' is unknown"),
+        ('"nobody.knows"() : () -> ()', "is not valid IR: loc(\"-\":1:15): operation being parsed"),
+        (FUNCTION.replace("%0 :", "%a :").replace("-> f32", "-> f64"), "is not valid IR: loc(\"-\":3:3): "),
+        ("\x00\x01", "is not valid IR: "),
+    ],
+    ids=["no end", "truncated", "not IR", "unregistered", "invalid", "binary"],
+)
+def test_what_does_not_parse_is_refused_with_a_place(text: str, message: str) -> None:
+    with mlir(), pytest.raises(InputError) as caught:
+        parse_module(text, "x.mlir")
+    assert message in str(caught.value)
+
+
+def test_a_verifier_error_has_the_models_location() -> None:
+    text = '"kv.row"() : () -> () loc("layers.0"("model.py":5:0))'
+    with mlir(), pytest.raises(InputError, match=r'loc\("layers.0"\("model.py":5:0\)\)'):
+        parse_module(text, "x.mlir")
+
+
+def test_what_is_printed_parses_to_the_same() -> None:
+    text = FUNCTION.replace("math.exp %a : f32", 'math.exp %a : f32 loc("layers.0"("model.py":5:0))')
+    with mlir():
+        printed = print_module(parse_module(text, "x.mlir"))
+        assert 'loc("model.py":5:0)' in printed
+        assert print_module(parse_module(printed, "printed")) == printed

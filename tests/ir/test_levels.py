@@ -1,0 +1,216 @@
+"""What a module says about itself, and what each level may hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+from torch_mlir import ir
+
+from sscc.compiler import options
+from sscc.ir import levels
+from sscc.ir.context import mlir, parse_module
+from sscc.ir.errors import InputError, InternalError
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import (
+    LayerKinds,
+    ProgramFacts,
+    check_legal,
+    get_facts,
+    get_kinds,
+    get_level,
+    passes_done,
+    record_pass,
+    renamed,
+    set_facts,
+    set_kinds,
+    set_level,
+    walk,
+)
+
+GEOMETRY = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="max", max_context=20)
+FACTS = ProgramFacts(
+    batch=2, chunk=8, dtype="bf16", layers=3, vocab_size=11, config='{"a": "\\"b\\""}', digest="ab", eos=(1, 2)
+)
+
+
+@pytest.fixture(autouse=True)
+def _context() -> Iterator[None]:
+    with mlir():
+        yield
+
+
+def module_of(body: str = "") -> ir.Module:
+    return parse_module(f"module attributes {{kv.geometry = {ATTRIBUTE}}} {{\n{body}\n}}", "the test")
+
+
+ATTRIBUTE = '{sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}'
+
+
+def test_the_command_line_knows_the_levels() -> None:
+    assert options.LEVELS == levels.LEVELS
+    assert levels.LEVELS[:-1] == tuple(levels.LEGAL_DIALECTS)
+
+
+# --------------------------------------------------------------------------------------------- facts and geometry
+
+
+def test_facts_survive_printing() -> None:
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    set_level(module, "graph")
+    set_kinds(module, LayerKinds("model.layers", (0, 1, 0)))
+    record_pass(module, "one")
+    record_pass(module, "two")
+    again = parse_module(str(module), "printed")
+    assert get_facts(again) == (FACTS, GEOMETRY)
+    assert get_level(again) == "graph"
+    assert passes_done(again) == ("one", "two")
+    assert get_kinds(again) == LayerKinds("model.layers", (0, 1, 0))
+
+
+def test_scratch_is_whole_chunks() -> None:
+    assert FACTS.scratch_rows(GEOMETRY) == 24
+    assert dataclasses.replace(FACTS, chunk=20).scratch_rows(GEOMETRY) == 20
+    assert dataclasses.replace(FACTS, chunk=32).scratch_rows(GEOMETRY) == 32
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("batch", '"2"', 'the module\'s sscc.program is damaged: batch is "2", expected an integer'),
+        ("batch", "0 : i64", "the module's sscc.program is damaged: batch is 0, it must be at least 1"),
+        ("chunk", "-8 : i64", "the module's sscc.program is damaged: chunk is -8, it must be at least 1"),
+        ("config", '"{"', "the module's sscc.program is damaged: "),
+        ("config", '"[]"', "the module's sscc.program is damaged: config is not a JSON object"),
+        ("eos", '"1"', "the module's sscc.program is damaged: eos is 1, expected a list of tokens"),
+        ("eos", '"[1.5]"', "the module's sscc.program is damaged: eos is [1.5], expected a list of tokens"),
+        ("dtype", '"f16"', "the module's sscc.program is damaged: dtype is 'f16'"),
+        ("digest", None, "the module's sscc.program is damaged: digest is missing"),
+        ("heads", "4 : i64", "the module's sscc.program is damaged: heads is not one of its fields, which are batch, "),
+    ],
+)
+def test_damaged_facts_are_refused(field: str, value: str | None, message: str) -> None:
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    given = {entry.name: entry.attr for entry in module.operation.attributes["sscc.program"]}
+    given.pop(field, None)
+    if value is not None:
+        given[field] = ir.Attribute.parse(value)
+    module.operation.attributes["sscc.program"] = ir.DictAttr.get(given)
+    with pytest.raises(InputError) as caught:
+        get_facts(module)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_damaged_geometry_is_refused() -> None:
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    module.operation.attributes["kv.geometry"] = ir.Attribute.parse(ATTRIBUTE.replace("recent = 4", "recent = 0"))
+    with pytest.raises(InputError, match="the module's kv.geometry is invalid: KV recent is 0"):
+        get_facts(module)
+
+
+@pytest.mark.parametrize("level", ["1 : i64", '"schedule"', '"graf"'])
+def test_unknown_levels_are_refused(level: str) -> None:
+    module = ir.Module.create()
+    module.operation.attributes["sscc.level"] = ir.Attribute.parse(level)
+    with pytest.raises(InputError, match=r"the module has no known sscc.level \(found .*\): it is not a dump of sscc"):
+        get_level(module)
+
+
+def test_not_a_dump() -> None:
+    module = ir.Module.create()
+    assert passes_done(module) == ()
+    assert get_kinds(module) is None
+    for read in (get_level, get_facts):
+        with pytest.raises(InputError, match="it is not a dump of sscc"):
+            read(module)
+
+
+@pytest.mark.parametrize("value", ["3 : i64", "[1 : i64]"])
+def test_damaged_passes_are_refused(value: str) -> None:
+    module = ir.Module.create()
+    module.operation.attributes["sscc.passes"] = ir.Attribute.parse(value)
+    with pytest.raises(InputError, match="the module's sscc.passes is damaged"):
+        passes_done(module)
+
+
+# ------------------------------------------------------------------------------------------------------- layers
+
+
+def test_captured_layers_are_the_first_and_last_of_each_kind() -> None:
+    assert LayerKinds("layers", (0, 0, 0, 0)).captured == (0, 3)
+    assert LayerKinds("layers", (0, 1, 0, 1, 0, 5)).captured == (0, 1, 3, 4, 5)
+    assert LayerKinds("layers", (0,)).captured == (0,)
+
+
+def test_renaming_takes_whole_components() -> None:
+    assert renamed("layers.1.w", "layers", 1, 12) == "layers.12.w"
+    assert renamed("layers.1", "layers", 1, 0) == "layers.0"
+    assert renamed("layers.10.w", "layers", 1, 2) == "layers.10.w"
+    assert renamed("norm.w", "layers", 1, 2) == "norm.w"
+
+
+# ------------------------------------------------------------------------------------------------------ legality
+
+ILLEGAL = {
+    "torch at graph": ("graph", "func.func private @f(%x: !torch.int) {\n%0 = torch.constant.int 1\nreturn\n}", "'torch.constant.int'"),
+    "linalg at import": (
+        "import",
+        "func.func @f(%x: tensor<2xf32>) {\n%0 = linalg.exp ins(%x : tensor<2xf32>) outs(%x : tensor<2xf32>) -> tensor<2xf32>\nreturn\n}",
+        "'linalg.exp' is not legal at level import",
+    ),
+    "assertions": ("graph", 'func.func @f(%x: i1) {\ncf.assert %x, "no"\nreturn\n}', "'cf.assert' is not legal at level graph"),
+    "inside a loop": (
+        "graph",
+        'func.func @f(%n: index, %x: i1) {\nscf.for %i = %n to %n step %n {\ncf.assert %x, "no"\n}\nreturn\n}',
+        "'cf.assert' is not legal at level graph",
+    ),
+}
+
+
+@pytest.mark.parametrize(("level", "body", "message"), ILLEGAL.values(), ids=ILLEGAL)
+def test_illegal_operations_are_named(level: str, body: str, message: str) -> None:
+    with pytest.raises(InternalError, match=message):
+        check_legal(module_of(body), level)
+
+
+def literal(count: int, type_: str, values: str | None = None) -> ir.Module:
+    listed = values or f"[{', '.join(str(i % 2) for i in range(count))}]"
+    return module_of(f"func.func @f() {{\n%0 = arith.constant dense<{listed}> : tensor<{count}x{type_}>\nreturn\n}}")
+
+
+@pytest.mark.parametrize(("count", "type_"), [(128, "i64"), (256, "i32"), (1024, "i8"), (1024, "i1")])
+def test_small_literals_are_legal(count: int, type_: str) -> None:
+    check_legal(literal(count, type_, None if type_ != "i1" else "true"), "graph")
+
+
+@pytest.mark.parametrize(("count", "type_"), [(129, "i64"), (257, "i32"), (1025, "i8")])
+def test_large_literals_are_not(count: int, type_: str) -> None:
+    with pytest.raises(InternalError, match=f"'arith.constant' holds a literal of {count} elements, over 1024 bytes"):
+        check_legal(literal(count, type_), "graph")
+
+
+def test_large_splats_are_legal() -> None:
+    check_legal(literal(10**6, "f32", "0.5"), "graph")
+
+
+def test_resources_are_literals_too() -> None:
+    text = "func.func @f() {\n%0 = arith.constant dense_resource<w> : tensor<1000xf32>\nreturn\n}"
+    with pytest.raises(InternalError, match="holds a literal of 1000 elements"):
+        check_legal(module_of(text), "graph")
+
+
+def test_invalid_ir_is_found_again() -> None:
+    """A pass that builds what the verifier refuses is caught, with the operation's place."""
+    module = module_of('func.func @f(%p: tensor<2xi64>) {\n%0 = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64> loc("layers.0")\nreturn\n}')
+    del module.operation.attributes["kv.geometry"]
+    with pytest.raises(InternalError, match=r'invalid IR at level graph: .*layers.0.*no enclosing module has'):
+        check_legal(module, "graph")
+
+
+def test_walk_goes_outermost_first() -> None:
+    module = module_of("func.func @f(%n: index) {\nscf.for %i = %n to %n step %n {\n%0 = arith.addi %i, %n : index\n}\nreturn\n}")
+    assert [op.name for op in walk(module)] == ["func.func", "scf.for", "arith.addi", "scf.yield", "func.return"]
