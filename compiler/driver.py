@@ -9,6 +9,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from sscc.compiler.options import CompileOptions
 from sscc.compiler.packaging import write_artifact
 from sscc.compiler.result import CompileResult
 from sscc.ir.context import mlir, parse_module, print_module
-from sscc.ir.errors import InputError, OutputError, UsageError
+from sscc.ir.errors import InputError, InternalError, OutputError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts, check_legal, get_facts, get_level, passes_done
 from sscc.passes.base import run_passes
@@ -73,7 +74,10 @@ def compile_model(options: CompileOptions) -> CompileResult:
         SsccError: the subclass says whether the input, the model, an option or the output is at fault.
     """
     if options.compile_from:
-        return _compile(options, _from_dump(options))
+        try:
+            return _compile(options, _from_dump(options))
+        except LayersDiffer as difference:
+            raise InputError(f"{options.model}: {difference}, so it lacks layers: compile from the model") from None
     try:
         return _compile(options, _from_model(options))
     except LayersDiffer as difference:
@@ -156,7 +160,10 @@ def _from_dump(options: CompileOptions) -> Source:
         if level != options.compile_from:
             raise UsageError(f"{options.model} is a dump of level {level}, not {options.compile_from}")
         facts, geometry = get_facts(module)
-        check_legal(module, level)
+        try:
+            check_legal(module, level)
+        except InternalError as error:  # here it is the person's file, not a pass of ours
+            raise InputError(f"{options.model} is not a dump of level {level}: {error}") from None
     checkpoint = None
     if options.weights != "none" and options.checkpoint is not None:
         checkpoint = open_checkpoint(options.checkpoint)
@@ -195,11 +202,17 @@ def _golden(options: CompileOptions, source: Source) -> Golden | None:
 
 
 class _Dumps:
-    """Numbered files: one for the level a compilation starts from, one per pass that changed something."""
+    """Numbered files: one for the level a compilation starts from, one per pass that changed something.
+
+    Dumps of an earlier compilation in the same folder are removed, so that a series is always of one run.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.count = 0
+        for path in [] if folder is None else folder.glob("[0-9][0-9]-*"):
+            if path.suffix in (".mlir", ".json"):
+                path.unlink()
 
     def write(self, name: str, module: ir.Module) -> None:
         if self.folder is not None:
@@ -231,4 +244,5 @@ def _write_text(path: Path, text: str) -> None:
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from sscc.compiler.backend.listing import list_program
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.options import CompileOptions
+from sscc.compiler.units import format_bytes
 from sscc.ir.errors import InternalError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
@@ -44,7 +46,7 @@ def write_artifact(
     signature = _signature(program, facts, geometry)
     spec = {t.source: TensorSpec(t.shape, t.dtype) for t in program.tensors if t.role == "weight"}
     with ArtifactWriter(options.output_path) as writer:
-        writer.write_program(program)
+        writer.write_program(program, list_program(program))
         writer.write_constants(_constants(program, constants))
         if checkpoint is not None:
             for name, data in sorted(checkpoint.tokenizer.items()):
@@ -120,12 +122,8 @@ def _report(program: Program, signature: Signature, mode: str, origin: str | Non
     return [
         f"cache: {g.budget} rows (sink {g.sink} + recent {g.recent} + topk {g.topk}) for a context of "
         f"{g.max_context} tokens; observation window {g.obs}, {g.pool_mode} pool {g.pool}",
-        f"KV: {_mib(kept)} a sequence, {_mib(full)} uncompressed ({full / kept:.1f}x); "
+        f"KV: {format_bytes(kept)} a sequence, {format_bytes(full)} uncompressed ({full / kept:.1f}x); "
         f"batch {signature.batch}, prefill chunk {signature.prefill_chunk}, {signature.dtype}",
         f"schedule: {len(program.kernels)} kernels, {decode} launches per decode step; "
-        f"weights {_mib(weights)} ({held})",
+        f"weights {format_bytes(weights)} ({held})",
     ]
-
-
-def _mib(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB"

@@ -4,7 +4,7 @@
     schedule.json, schedule.txt      the program, and a listing of it
     weights/constants.safetensors    tables computed from the model's config
     weights/model-*.safetensors      the weights, in mode "embedded"
-    tokenizer/, golden/, ir/         optional
+    tokenizer/, golden/              optional
 
 The program and the weights are separate: `Artifact.weights` joins the program to the embedded weights, to
 the checkpoint that the artifact refers to, or to any other one of the same spec.
@@ -92,7 +92,7 @@ class Artifact:
         record = self.manifest.weights
         if resolver is None and record.mode == "reference":
             source = f", it refers to {record.source}" if record.source else ""
-            raise InputError(f"{self.path} holds no weights{source}: give a checkpoint")
+            raise InputError(f"{self.path} holds no weights{source}: give them with --checkpoint")
         given = self._embedded() if resolver is None else resolver(record)
         weights = {name: _fitting(name, given.get(name), spec) for name, spec in record.spec.items()}
         if check_digest and digest_of(record.spec, weights.__getitem__) != record.digest:

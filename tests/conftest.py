@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,12 @@ torch.set_num_threads(1)  # everything here is tiny: more threads only wait for 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="make the files under tests/goldens anew")
+
+
+@pytest.fixture(autouse=True)
+def _own_weight_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the cache of the person who runs the suite."""
+    monkeypatch.setenv("SSCC_CACHE", str(tmp_path / "weight-cache"))
 
 
 @pytest.fixture(scope="session")

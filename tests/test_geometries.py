@@ -115,7 +115,7 @@ def test_the_ring_after_a_prompt_is_the_ring_after_feeding_it(name: str, compile
         torch.testing.assert_close(caches(whole)[:, 0, :, :rows], caches(fed)[:, 0, :, :rows], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["random-0", "random-1", "all-candidates"])
+@pytest.mark.parametrize("name", ["random-0", "all-candidates"])
 def test_below_sink_plus_recent_it_is_a_static_cache_bit_for_bit(name: str, compiled: Compiler) -> None:
     g = GEOMETRIES[name]
     session = compiled(FAMILY, g, chunk=8).session()

@@ -116,9 +116,8 @@ def make_golden(artifact: Path, prompt: str) -> dict[str, Any]:
 def read_golden(prompt: str) -> dict[str, Any]:
     path = GOLDENS / f"{prompt}.json"
     if not path.is_file():
-        pytest.fail(
-            f"{path} is missing: make it with pytest {Path(__file__).name} --update-goldens, read it, commit it"
-        )
+        how = f"pytest {Path(__file__).relative_to(ROOT)} --update-goldens"
+        pytest.fail(f"{path} is missing: run {how}, read what it wrote, commit it")
     golden: dict[str, Any] = json.loads(path.read_text())
     return golden
 

@@ -21,7 +21,10 @@ from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", type=Path, metavar="MODEL", help="Hugging Face folder, .gguf, .pt, .pth or .pt2 file, a dumped .mlir"
+        "model",
+        type=Path,
+        metavar="MODEL",
+        help="Hugging Face folder, .gguf, .pt, .pth or .pt2 file; a config.json with --no-weights; a dumped .mlir",
     )
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: MODEL's stem + .rdu, in this folder")
     parser.add_argument("--target", default="rdu", help=f"machine to compile for: {', '.join(TARGETS)} (default: rdu)")

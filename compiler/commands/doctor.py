@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import sscc
-from sscc.compiler.commands.units import format_bytes
+from sscc.compiler.units import format_bytes
 from sscc.ir.errors import InternalError
 
 PACKAGES = ("torch", "torch-mlir", "transformers", "safetensors", "tokenizers", "gguf", "jinja2", "numpy")

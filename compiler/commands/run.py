@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sscc.compiler.commands.units import format_bytes
+from sscc.compiler.units import format_bytes
 from sscc.ir.errors import InputError, InternalError, UsageError
 
 if TYPE_CHECKING:

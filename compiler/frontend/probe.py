@@ -22,7 +22,7 @@ PROBE_TOKENS = 24
 PROBE_SEED = 0
 # Normwise tolerance of the probe. f32: summation order only, far above 24 tokens' rounding. bf16: both runs round
 # every operation to 8 bits of mantissa in another order, which adds up over the layers.
-PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
+PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
 def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> torch.nn.Module:

@@ -1,0 +1,134 @@
+"""The listing of a schedule: the same program as schedule.json, for people."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jinja2
+
+from sscc.compiler.backend.windows import strides_of
+from sscc.compiler.units import format_bytes
+from sscc.runtime.schedule import (
+    Access,
+    Entry,
+    For,
+    If,
+    Instr,
+    Item,
+    Kernel,
+    Launch,
+    Operand,
+    Program,
+    Scalar,
+    Stage,
+    Tensor,
+    View,
+)
+
+SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "eq": "==", "ne": "!=", "lt": "<",
+           "le": "<=", "gt": ">", "ge": ">=", "and": "and", "or": "or"}  # fmt: skip
+
+
+def list_program(program: Program) -> str:
+    """The listing, one line per tensor, parameter, stage, instruction and launch; ends with a newline."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("sscc.compiler.backend"),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701  plain text
+    )
+    text: str = environment.get_template("schedule.txt.j2").render(
+        version=program.version,
+        arena=format_bytes(program.arena_bytes),
+        memory=[_tensor(tensor) for tensor in sorted(program.tensors, key=lambda t: (t.address, t.name))],
+        kernels=[_kernel(kernel) for kernel in program.kernels],
+        entries=[_entry(entry) for entry in program.entries],
+    )
+    return text + "\n"
+
+
+def _tensor(tensor: Tensor) -> str:
+    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    return f"{tensor.tier} 0x{tensor.address:010x} {tensor.role:9} {tensor.dtype:4} {shape:20} {tensor.name}"
+
+
+def _kernel(kernel: Kernel) -> dict[str, Any]:
+    params = [f"{p.access:6} {p.name}: {p.dtype}[{', '.join(map(str, p.shape))}]" for p in kernel.params]
+    params += [f"scalar {name}" for name in kernel.scalars]
+    return {
+        "name": kernel.name,
+        "location": kernel.location,
+        "params": params,
+        "stages": [list(_stage(stage)) for stage in kernel.stages],
+    }
+
+
+def _stage(stage: Stage) -> Iterator[str]:
+    """The stage's kind and settings, then its access maps and instructions."""
+    values = {field.name: getattr(stage, field.name) for field in dataclasses.fields(stage)}
+    body = values.pop("body", ())
+    accesses = [(name, value) for name, value in values.items() if isinstance(value, Access)]
+    accesses += [(f"in{index}", access) for index, access in enumerate(values.pop("inputs", ()))]
+    plain = [f"{name}={_plain(value)}" for name, value in values.items() if not isinstance(value, Access)]
+    yield f"{stage.kind} {' '.join(plain)}".rstrip()
+    for name, access in sorted(accesses):
+        yield f"{name} = {access.param}[{', '.join(_index(row) for row in access.map)}]"
+    for instruction in body:
+        yield _instruction(instruction)
+
+
+def _plain(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _index(row: tuple[int, ...]) -> str:
+    """`d0 + 2*d1 + 8` of one row of an access map."""
+    terms = [f"d{dim}" if factor == 1 else f"{factor}*d{dim}" for dim, factor in enumerate(row[:-1]) if factor]
+    if row[-1] or not terms:
+        terms.append(str(row[-1]))
+    return " + ".join(terms)
+
+
+def _instruction(instruction: Instr) -> str:
+    return f"{instruction.name}: {instruction.type} = {instruction.op}({', '.join(map(str, instruction.args))})"
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "inputs": ", ".join([*entry.inputs, *entry.scalar_inputs]),
+        "outputs": ", ".join([*entry.outputs, *map(str, entry.scalar_outputs)]),
+        "lines": list(_items(entry.body, "")),
+    }
+
+
+def _items(items: tuple[Item, ...], indent: str) -> Iterator[str]:
+    for item in items:
+        if isinstance(item, Scalar):
+            yield f"{indent}{item.name} = {_scalar(item)}"
+        elif isinstance(item, Launch):
+            scalars = [str(operand) for operand in item.scalars]
+            yield f"{indent}launch {item.kernel}({', '.join([*map(_view, item.args), *scalars])})"
+        elif isinstance(item, For):
+            yield f"{indent}for {item.index} in {item.lower} .. {item.upper}:"
+            yield from _items(item.body, indent + "  ")
+        elif isinstance(item, If):
+            yield f"{indent}if {item.condition}:"
+            yield from _items(item.body, indent + "  ")
+
+
+def _scalar(item: Scalar) -> str:
+    args: tuple[Operand, ...] = item.args
+    if item.op in SYMBOLS:
+        return f"{args[0]} {SYMBOLS[item.op]} {args[1]}"
+    return f"{item.op}({', '.join(map(str, args))})"
+
+
+def _view(view: View) -> str:
+    """`name[shape @ offset]`, with the strides where they are not those of a row-major tensor of that shape."""
+    offset = [str(view.offset)] if view.offset else []
+    offset += [name if factor == 1 else f"{factor}*{name}" for name, factor in view.terms]
+    where = f" @ {' + '.join(offset)}" if offset else ""
+    strides = "" if view.strides == strides_of(view.shape) else f" strides {','.join(map(str, view.strides))}"
+    return f"{view.tensor}[{'x'.join(map(str, view.shape))}{strides}{where}]"
