@@ -24,6 +24,9 @@ COMMANDS = {
     "pack": "write a checkpoint and its tokenizer into one .pt file",
     "doctor": "tell what sscc finds on this machine",
 }
+# Torch's threads would spin while they wait and so starve each other wherever another program runs.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 EXIT_BUG = InternalError.exit_code
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE

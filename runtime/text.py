@@ -24,6 +24,21 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise InputError(f"{path} is not a tokenizer that can be read: {error}") from None
 
 
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file. Raises InputError where it cannot be read or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def read_prompt(path: Path) -> str:
+    """The text of a prompt file, without the newline that ends it. Raises InputError."""
+    return read_text(path).removesuffix("\n")
+
+
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     """Token ids of a prompt, with the special tokens that the tokenizer itself puts around it."""
     ids: list[int] = tokenizer.encode(text).ids

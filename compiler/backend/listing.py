@@ -36,7 +36,7 @@ def list_program(program: Program) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("sscc.compiler.backend"),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701  plain text
+        autoescape=False,
     )
     text: str = environment.get_template("schedule.txt.j2").render(
         version=program.version,

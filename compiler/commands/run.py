@@ -218,33 +218,26 @@ def _tokenizer(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
 
 
 def _prompt(tokenizer: Tokenizer | None, args: argparse.Namespace) -> list[int]:
-    from sscc.runtime.text import encode
+    from sscc.runtime.text import encode, read_prompt
 
     if args.token_ids is not None:
         return parse_token_ids(args.token_ids)
     if tokenizer is None:
         raise InternalError("a prompt of text without a tokenizer")
-    text: str = args.prompt if args.prompt is not None else _read(args.prompt_file).removesuffix("\n")
+    text: str = args.prompt if args.prompt is not None else read_prompt(args.prompt_file)
     return encode(tokenizer, text)
 
 
 def parse_token_ids(text: str) -> list[int]:
     """The ids in "1,2,3" (spaces do as well as commas), or in the file that "@FILE" names. Raises UsageError."""
-    listed = _read(Path(text[1:])) if text.startswith("@") else text
+    from sscc.runtime.text import read_text
+
+    listed = read_text(Path(text[1:])) if text.startswith("@") else text
     words = listed.replace(",", " ").split()
     for word in words:
         if not word.isdecimal():
             raise UsageError(f"--token-ids has {word[:40]!r}, a token is a number from 0 up")
     return [int(word) for word in words]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
 
 
 # ------------------------------------------------------------------------------------------------------- goldens

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 import transformers
+from tokenizers import Tokenizer
 
 from sscc.compiler.frontend.capture import build_model
 from sscc.compiler.frontend.checkpoint import Checkpoint
@@ -17,6 +17,7 @@ from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
 from sscc.runtime.golden import Golden
+from sscc.runtime.text import encode, read_prompt
 
 PROBE_TOKENS = 24
 PROBE_SEED = 0
@@ -116,13 +117,7 @@ def _default_prompt(geometry: Geometry, vocab_size: int, new_tokens: int) -> lis
 
 
 def _tokenize(checkpoint: Checkpoint, prompt_file: Path) -> list[int]:
-    from tokenizers import Tokenizer
-
     data = checkpoint.tokenizer.get("tokenizer.json")
     if data is None:
         raise UsageError(f"{checkpoint.path} has no tokenizer: the prompt {prompt_file} cannot become tokens")
-    try:
-        text = prompt_file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{prompt_file} cannot be read: {error}") from None
-    return list(Tokenizer.from_str(json.dumps(json.loads(data))).encode(text).ids)
+    return encode(Tokenizer.from_str(data.decode()), read_prompt(prompt_file))

@@ -45,7 +45,10 @@ def module_of(body: str = "") -> ir.Module:
     return parse_module(f"module attributes {{kv.geometry = {ATTRIBUTE}}} {{\n{body}\n}}", "the test")
 
 
-ATTRIBUTE = '{sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}'
+ATTRIBUTE = (
+    '{sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", '
+    "max_context = 20 : i64}"
+)
 
 
 def test_the_command_line_knows_the_levels() -> None:
@@ -156,13 +159,22 @@ def test_renaming_takes_whole_components() -> None:
 # ------------------------------------------------------------------------------------------------------ legality
 
 ILLEGAL = {
-    "torch at graph": ("graph", "func.func private @f(%x: !torch.int) {\n%0 = torch.constant.int 1\nreturn\n}", "'torch.constant.int'"),
+    "torch at graph": (
+        "graph",
+        "func.func private @f(%x: !torch.int) {\n%0 = torch.constant.int 1\nreturn\n}",
+        "'torch.constant.int' is not legal at level graph",
+    ),
     "linalg at import": (
         "import",
-        "func.func @f(%x: tensor<2xf32>) {\n%0 = linalg.exp ins(%x : tensor<2xf32>) outs(%x : tensor<2xf32>) -> tensor<2xf32>\nreturn\n}",
+        "func.func @f(%x: tensor<2xf32>) {\n"
+        "%0 = linalg.exp ins(%x : tensor<2xf32>) outs(%x : tensor<2xf32>) -> tensor<2xf32>\nreturn\n}",
         "'linalg.exp' is not legal at level import",
     ),
-    "assertions": ("graph", 'func.func @f(%x: i1) {\ncf.assert %x, "no"\nreturn\n}', "'cf.assert' is not legal at level graph"),
+    "assertions": (
+        "graph",
+        'func.func @f(%x: i1) {\ncf.assert %x, "no"\nreturn\n}',
+        "'cf.assert' is not legal at level graph",
+    ),
     "inside a loop": (
         "graph",
         'func.func @f(%n: index, %x: i1) {\nscf.for %i = %n to %n step %n {\ncf.assert %x, "no"\n}\nreturn\n}',
@@ -205,12 +217,14 @@ def test_resources_are_literals_too() -> None:
 
 def test_invalid_ir_is_found_again() -> None:
     """A pass that builds what the verifier refuses is caught, with the operation's place."""
-    module = module_of('func.func @f(%p: tensor<2xi64>) {\n%0 = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64> loc("layers.0")\nreturn\n}')
+    row = '%0 = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64> loc("layers.0")'
+    module = module_of(f"func.func @f(%p: tensor<2xi64>) {{\n{row}\nreturn\n}}")
     del module.operation.attributes["kv.geometry"]
     with pytest.raises(InternalError, match=r'invalid IR at level graph: .*layers.0.*no enclosing module has'):
         check_legal(module, "graph")
 
 
 def test_walk_goes_outermost_first() -> None:
-    module = module_of("func.func @f(%n: index) {\nscf.for %i = %n to %n step %n {\n%0 = arith.addi %i, %n : index\n}\nreturn\n}")
+    loop = "scf.for %i = %n to %n step %n {\n%0 = arith.addi %i, %n : index\n}"
+    module = module_of(f"func.func @f(%n: index) {{\n{loop}\nreturn\n}}")
     assert [op.name for op in walk(module)] == ["func.func", "scf.for", "arith.addi", "scf.yield", "func.return"]

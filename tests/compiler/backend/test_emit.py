@@ -8,7 +8,7 @@ import torch
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.schedule import Product, Reduction, UpdateRows, Vector
+from sscc.runtime.schedule import Product, Reduction, UpdateRows
 from tests.compiler.backend.programs import GEOMETRY, emit, entry, launched, run, stages
 
 FILLED = """
@@ -294,19 +294,12 @@ def test_a_state_is_updated_where_it_lies() -> None:
 
 
 def test_a_value_read_after_its_update_is_refused() -> None:
-    late = UPDATE.replace("ins(%updated", "ins(%a1").replace(
-        "%updated = ",
-        f"%empty0 = tensor.empty() : {CACHE}\n"
-        f"%a1 = linalg.exp ins(%cache : {CACHE}) outs(%empty0 : {CACHE}) -> {CACHE}\n%updated = ",
-    )
-    emit(late)  # read before: fine
-    swapped = UPDATE.replace("%cache, %new", "%a1, %new").replace("ins(%updated", "ins(%a1").replace(
-        "%updated = ",
-        f"%empty0 = tensor.empty() : {CACHE}\n"
-        f"%a1 = linalg.exp ins(%cache : {CACHE}) outs(%empty0 : {CACHE}) -> {CACHE}\n%updated = ",
-    )
+    """The update takes place where its operand lies, so nobody may want the old value any more."""
+    before = f"%e0 = tensor.empty() : {CACHE}\n%old = linalg.exp ins(%cache : {CACHE}) outs(%e0 : {CACHE}) -> {CACHE}\n"
+    program = UPDATE.replace("%updated = ", before + "%updated = ").replace("%cache, %new", "%old, %new")
+    emit(program)
     with pytest.raises(InternalError, match="overwrites a value that .* reads later"):
-        emit(swapped)
+        emit(program.replace("ins(%updated", "ins(%old"))
 
 
 # ------------------------------------------------------------------------------------------------------- control

@@ -1,0 +1,187 @@
+"""Writes docs/reference/*.md from the sources: passes, the kv dialect, the schedule.
+
+    python docs/generate.py            write them
+    python docs/generate.py --check    exit 1 where a committed file is not what would be written
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sscc.ir.dialects import kv
+from sscc.passes.base import Pass
+from sscc.passes.pipeline import PIPELINE
+from sscc.runtime import schedule
+
+REFERENCE = Path(__file__).parent / "reference"
+NOTICE = "<!-- Written by docs/generate.py from {source}: change that, then run it again. -->"
+LETTERS = "R budget rows, K top-K rows, W observed queries, N ring rows (all of the geometry)"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Writes docs/reference from the sources.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file is out of date")
+    check = parser.parse_args().check
+    stale = [path for path, text in pages().items() if not path.is_file() or path.read_text() != text]
+    for path in stale:
+        print(f"{path.name} is out of date: run python docs/generate.py" if check else f"wrote {path}")
+        if not check:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(pages()[path])
+    return 1 if check and stale else 0
+
+
+def pages() -> dict[Path, str]:
+    """Every generated file with its text."""
+    made = {"passes.md": _passes(), "kv.md": _dialect(), "schedule.md": _schedule()}
+    return {REFERENCE / name: "\n\n".join(parts) + "\n" for name, parts in made.items()}
+
+
+# ------------------------------------------------------------------------------------------------------ docstrings
+
+
+def markdown(docstring: str) -> str:
+    """A docstring of this project as Markdown: literal blocks fenced, field lists as bullets."""
+    parts = []
+    for block in re.split(r"\n\n(?=\S)", inspect.cleandoc(docstring)):
+        heading, _, rest = block.partition("\n")
+        if heading.endswith("::"):
+            parts.append(f"{heading[:-1]}\n\n{_fenced(rest)}")
+        elif heading in ("Attributes:", "Args:", "Raises:"):
+            parts.append("\n".join(_bullets(rest)))
+        else:
+            parts.append(re.sub(r"^(What|Why|When it does not apply|Preserves): ", r"**\1:** ", _inline(block)))
+    return "\n\n".join(parts)
+
+
+def _fenced(text: str) -> str:
+    return f"```mlir\n{textwrap.dedent(text).strip(chr(10))}\n```"
+
+
+def _bullets(text: str) -> Iterator[str]:
+    for line in textwrap.dedent(text).splitlines():
+        name, _, rest = line.partition(": ")
+        yield f"  {_inline(line.strip())}" if line.startswith(" ") else f"* `{name}`: {_inline(rest)}"
+
+
+def _inline(text: str) -> str:
+    if "::\n\n" in text:  # a literal block inside a paragraph
+        before, _, block = text.partition("::\n\n")
+        return f"{_inline(before)}:\n\n{_fenced(block)}"
+    return text.replace("``", "`")
+
+
+# ---------------------------------------------------------------------------------------------------------- passes
+
+
+def _passes() -> Iterator[str]:
+    yield "# Passes"
+    yield NOTICE.format(source="the docstrings in passes/")
+    yield (
+        "In the order in which a compilation runs them. The examples are the insides of modules, and tests run them: "
+        "`..` stands for what is left out, and values may have any name."
+    )
+    for item in PIPELINE:
+        yield from _pass(item)
+
+
+def _pass(item: Pass) -> Iterator[str]:
+    docstring = importlib.import_module(type(item).__module__).__doc__ or ""
+    title, _, rest = docstring.partition("\n")
+    yield f"## {item.name}"
+    what = title.partition(": ")[2]
+    yield f"*Level {item.level}.* {what[0].upper()}{what[1:]}"
+    yield markdown(rest)
+
+
+# --------------------------------------------------------------------------------------------------------- dialect
+
+
+def _dialect() -> Iterator[str]:
+    yield "# The `kv` dialect"
+    yield NOTICE.format(source="ir/dialects/kv.py")
+    yield markdown((kv.__doc__ or "").partition("\n")[2])
+    yield f"In the tables, a letter is a size, the same one throughout an operation: {LETTERS}; the others as above."
+    for operation in _operations():
+        yield from _operation(operation)
+
+
+def _operations() -> list[type[Any]]:
+    return [
+        value
+        for value in vars(kv).values()
+        if isinstance(value, type) and issubclass(value, kv.Checked) and value is not kv.Checked
+    ]
+
+
+def _operation(operation: Any) -> Iterator[str]:
+    yield f"## {operation.OPERATION_NAME}"
+    yield markdown(operation.__doc__ or "")
+    fields = operation.__annotations__
+    rows = ["| | name | type |", "|---|---|---|"]
+    shared = getattr(operation, "shared", {})
+    for name, pattern in operation.signature.items():
+        kind = "result" if "Result" in str(fields[name]) else "operand"
+        either = f" or {_tensor(shared[name])}" if shared.get(name, pattern) != pattern else ""
+        rows.append(f"| {kind} | `{name}` | {_tensor(pattern)}{either} |")
+    for name, type_ in fields.items():
+        if name not in operation.signature:
+            rows.append(f"| attribute | `{name}` | {'float' if 'Float' in str(type_) else 'integer'} |")
+    yield "\n".join(rows)
+
+
+def _tensor(pattern: str) -> str:
+    dims, _, element = pattern.partition(":")
+    if not dims:
+        return element
+    return f"tensor [{', '.join(dims.split())}] of {'a float type' if element == 'f' else element}"
+
+
+# -------------------------------------------------------------------------------------------------------- schedule
+
+
+def _schedule() -> Iterator[str]:
+    yield "# The schedule"
+    yield NOTICE.format(source="runtime/schedule.py")
+    yield markdown((schedule.__doc__ or "").partition("\n")[2])
+    yield (
+        "In the tables, an `Operand` is an integer or the name of an entry's scalar; an `Item` is a Scalar, a Launch, "
+        "a For or an If; a `Stage` is one of the records with a name in brackets, from Vector on."
+    )
+    for record in _records():
+        kind = getattr(record, "kind", None)
+        yield f"## {record.__name__}" + (f" (`{kind}`)" if kind else "")
+        yield markdown(record.__doc__ or "")
+        rows = ["| field | type |", "|---|---|"]
+        rows += [f"| `{field.name}` | {_type(str(field.type))} |" for field in dataclasses.fields(record)]
+        yield "\n".join(rows)
+
+
+def _records() -> list[Any]:
+    found = [
+        value
+        for value in vars(schedule).values()
+        if dataclasses.is_dataclass(value) and getattr(value, "__module__", "") == schedule.__name__
+    ]
+    return sorted(found, key=lambda record: inspect.getsourcelines(record)[1])
+
+
+def _type(text: str) -> str:
+    """A field's type, its choices spelled out."""
+    choices = {"Dtype": schedule.Dtype, "Role": schedule.Role, "Tier": schedule.Tier, "ParamAccess": schedule.ParamAccess}
+    if text in choices:
+        return " or ".join(f'"{choice}"' for choice in choices[text].__args__)
+    return f"`{text}`"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
