@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import torch
 from torch_mlir import ir
 
 from sscc.compiler.backend.emit import emit_program
+from sscc.compiler.files import write_text
 from sscc.compiler.frontend.admission import check_config
 from sscc.compiler.frontend.capture import (
     build_model,
@@ -34,12 +34,13 @@ from sscc.compiler.frontend.model_config import config_from_dict, config_to_dict
 from sscc.compiler.frontend.probe import golden_for, probe
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.packaging import write_artifact
+from sscc.compiler.printing import IrPrinter
 from sscc.compiler.result import CompileResult
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.errors import InputError, InternalError, OutputError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts, check_legal, get_facts, get_level, passes_done
-from sscc.passes.base import run_passes
+from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.passes.repeat_layers import LayersDiffer
 from sscc.runtime.golden import Golden
@@ -91,10 +92,14 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}", source.module)
         level = options.compile_to if options.compile_to != "schedule" else "kernels"
         passes = passes_between(passes_done(source.module), level)
-        for item in run_passes(source.module, passes, dumps.pass_done if options.dump_ir_dir else None):
-            logger.debug("%-24s %7.3f s%s", item.name, item.seconds, "" if item.changed else "  (no change)")
+        printer = IrPrinter(options.print_ir_before, options.print_ir_after, sys.stderr)
+        observers: list[Observer] = [dumps] if options.dump_ir_dir else []
+        times = run_passes(source.module, passes, [*observers, printer] if printer.wanted else observers)
+        for item in times:
+            level_of = logging.INFO if options.timing else logging.DEBUG
+            logger.log(level_of, "%9.4f s  %s%s", item.seconds, item.name, "" if item.changed else "  (no change)")
         if options.compile_to != "schedule":
-            _write_text(options.output_path, print_module(source.module))
+            write_text(options.output_path, print_module(source.module))
             return CompileResult(options.output_path, options.compile_to)
         program = emit_program(source.module)
     dumps.write_schedule(program)
@@ -201,7 +206,7 @@ def _golden(options: CompileOptions, source: Source) -> Golden | None:
 # ------------------------------------------------------------------------------------------------------- dumps
 
 
-class _Dumps:
+class _Dumps(Observer):
     """Numbered files: one for the level a compilation starts from, one per pass that changed something.
 
     Dumps of an earlier compilation in the same folder are removed, so that a series is always of one run.
@@ -218,8 +223,9 @@ class _Dumps:
         if self.folder is not None:
             self._text(f"{name}.mlir", print_module(module))
 
-    def pass_done(self, name: str, text: str) -> None:
-        self._text(f"{name}.mlir", text)
+    def after(self, name: str, text: str, changed: bool) -> None:
+        if changed:
+            self._text(f"{name}.mlir", text)
 
     def write_schedule(self, program: Program) -> None:
         if self.folder is not None:
@@ -231,18 +237,5 @@ class _Dumps:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"{self.folder} cannot be made: {error.strerror}") from None
-        _write_text(self.folder / f"{self.count:02d}-{name}", text)
+        write_text(self.folder / f"{self.count:02d}-{name}", text)
         self.count += 1
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Writes a file under a temporary name and renames it. Raises OutputError; leaves nothing half-written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()

@@ -62,6 +62,8 @@ class CompileOptions:
         dump_ir_dir: where to write numbered dumps of every level and pass.
         compile_to, compile_from: levels of LEVELS; stop after one, start at a dump of one.
         checkpoint: the weights of a dump.
+        print_ir_before, print_ir_after: passes to print the IR around, on stderr; "all", after also "change".
+        timing: report the seconds of each pass.
 
     Raises:
         UsageError: options that contradict each other or that this version cannot honour.
@@ -91,6 +93,9 @@ class CompileOptions:
     compile_to: str = "schedule"
     compile_from: str | None = None
     checkpoint: Path | None = None
+    print_ir_before: tuple[str, ...] = ()
+    print_ir_after: tuple[str, ...] = ()
+    timing: bool = False
 
     def __post_init__(self) -> None:
         self._check_choices()

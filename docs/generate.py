@@ -177,9 +177,8 @@ def _records() -> list[Any]:
 
 def _type(text: str) -> str:
     """A field's type, its choices spelled out."""
-    choices = {"Dtype": schedule.Dtype, "Role": schedule.Role, "Tier": schedule.Tier, "ParamAccess": schedule.ParamAccess}
-    if text in choices:
-        return " or ".join(f'"{choice}"' for choice in choices[text].__args__)
+    if text in ("Dtype", "Role", "Tier", "ParamAccess"):
+        return " or ".join(f'"{choice}"' for choice in getattr(schedule, text).__args__)
     return f"`{text}`"
 
 

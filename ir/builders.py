@@ -68,7 +68,8 @@ def _named(function: Any, key: str, types: Sequence[ir.Type]) -> list[Argument]:
         role = next((role for role in ROLES if f"sscc.{role}" in attributes), None)
         if role is None:
             what = "argument" if key == "arg_attrs" else "result"
-            raise InputError(f"{what} {index} of @{function.name.value} has no attribute sscc.{' or sscc.'.join(ROLES)}")
+            wanted = " or ".join(f"sscc.{role}" for role in ROLES)
+            raise InputError(f"{what} {index} of @{function.name.value} has no attribute {wanted}")
         found.append(Argument(role, attributes[f"sscc.{role}"].value, type_))
     return found
 

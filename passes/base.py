@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,8 +15,15 @@ from sscc.ir.context import first_diagnostic, print_module
 from sscc.ir.errors import InternalError
 from sscc.ir.levels import check_legal, record_pass, set_level
 
-Observer = Callable[[str, str], None]
-"""Called with (pass name, IR text) after every pass that changed something."""
+
+class Observer:
+    """Watches passes run. `text` is the module, printed as dumps are."""
+
+    def before(self, name: str, text: str) -> None:
+        """Pass `name` is about to run on `text`."""
+
+    def after(self, name: str, text: str, changed: bool) -> None:
+        """Pass `name` has made `text`, which passed verification."""
 
 
 class Pass(ABC):
@@ -44,15 +51,17 @@ class PassTime:
     changed: bool
 
 
-def run_passes(module: ir.Module, passes: Sequence[Pass], observer: Observer | None = None) -> list[PassTime]:
+def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Sequence[Observer] = ()) -> list[PassTime]:
     """Runs `passes` in order, verifying the module and its level's legality after each.
 
     Raises:
         InternalError: when a pass leaves invalid or illegal IR behind, naming the pass.
     """
     times = []
-    before = print_module(module) if observer else ""
+    text = print_module(module) if observers else ""
     for item in passes:
+        for observer in observers:
+            observer.before(item.name, text)
         start = time.perf_counter()
         item.run(module)
         seconds = time.perf_counter() - start
@@ -62,12 +71,12 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observer: Observer | N
             check_legal(module, item.level)
         except InternalError as error:
             raise InternalError(f"after pass {item.name}: {error}") from None
-        after = print_module(module) if observer else ""
-        changed = observer is None or after != before
+        after = print_module(module) if observers else ""
+        changed = not observers or after != text
         times.append(PassTime(item.name, seconds, changed))
-        if observer and changed:
-            observer(item.name, after)
-        before = after
+        for observer in observers:
+            observer.after(item.name, after, changed)
+        text = after
     return times
 
 

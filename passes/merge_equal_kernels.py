@@ -18,7 +18,8 @@ Before::
       %y = math.tanh %x : tensor<2x8xf32>
       return %y : tensor<2x8xf32>
     }
-    func.func public @decode(%h: tensor<2x8xf32> {sscc.input = "hidden"}) -> (tensor<2x8xf32> {sscc.output = "logits"}) {
+    func.func public @decode(%h: tensor<2x8xf32> {sscc.input = "hidden"})
+        -> (tensor<2x8xf32> {sscc.output = "logits"}) {
       %1 = func.call @tanh.0(%h) : (tensor<2x8xf32>) -> tensor<2x8xf32>
       %2 = func.call @tanh.7(%1) : (tensor<2x8xf32>) -> tensor<2x8xf32>
       return %2 : tensor<2x8xf32>

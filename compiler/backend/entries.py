@@ -269,7 +269,7 @@ class EntryEmitter:
         overwritten: set[str] = set()
         for source, target in moves:
             if source.tensor in overwritten:
-                raise InternalError(f"{terminator.location}: values of {source.tensor} and {target.tensor} trade places")
+                raise InternalError(f"{terminator.location}: {source.tensor} and {target.tensor} trade places")
             overwritten.add(target.tensor)
             self._copy(source, target)
 

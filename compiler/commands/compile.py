@@ -72,6 +72,9 @@ def _add_content_arguments(group: argparse._ArgumentGroup) -> None:
 def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
     levels = ", ".join(LEVELS)
     group.add_argument("--dump-ir-dir", type=Path, metavar="DIR", help="write a file per level and per pass that acted")
+    group.add_argument("--print-ir-before", action="append", metavar="PASS", help="on stderr; a pass or all")
+    group.add_argument("--print-ir-after", action="append", metavar="PASS", help="on stderr; a pass, all or change")
+    group.add_argument("--timing", action="store_true", help="report the seconds of each pass")
     group.add_argument("--compile-to", default="schedule", metavar="LEVEL", help=f"stop after one of: {levels}")
     group.add_argument("--compile-from", metavar="LEVEL", help="MODEL is a dump of this level")
     group.add_argument("--checkpoint", type=Path, metavar="PATH", help="weights for --compile-from")
@@ -79,9 +82,10 @@ def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
 
 def options_from(args: argparse.Namespace) -> CompileOptions:
     """The checked options of a parsed command line. Raises UsageError."""
-    same = set(CompileOptions.__dataclass_fields__) - {"weights"}
+    listed = {name: tuple(getattr(args, name) or ()) for name in ("print_ir_before", "print_ir_after")}
+    same = set(CompileOptions.__dataclass_fields__) - {"weights", *listed}
     weights = "none" if args.no_weights else args.weights or "embed"
-    return CompileOptions(weights=weights, **{name: getattr(args, name) for name in same})
+    return CompileOptions(weights=weights, **listed, **{name: getattr(args, name) for name in same})
 
 
 def main(args: argparse.Namespace) -> int:

@@ -144,7 +144,11 @@ def test_every_dump_compiles_onward_to_the_same_artifact(
 def test_a_dump_of_a_dump(model: Path, dumps: Path, tmp_path: Path) -> None:
     """From a dump on, the dumps are the same as of the whole compilation."""
     compiled(
-        dumps / "00-import.mlir", tmp_path / "a.rdu", compile_from="import", checkpoint=model, dump_ir_dir=tmp_path / "ir"
+        dumps / "00-import.mlir",
+        tmp_path / "a.rdu",
+        compile_from="import",
+        checkpoint=model,
+        dump_ir_dir=tmp_path / "ir",
     )
     assert listing(tmp_path / "ir") == ["00-from-import.mlir", *listing(dumps)[1:]]
     for name in listing(dumps)[1:]:
@@ -337,7 +341,7 @@ def test_what_is_no_artifact_is_not_replaced(model: Path, dumps: Path, tmp_path:
     for make in (lambda path: path.write_text("mine"), lambda path: path.mkdir()):
         path = tmp_path / "x.rdu"
         make(path)
-        with pytest.raises(OutputError, match="exists and is not an .rdu artifact"):
+        with pytest.raises(OutputError, match=r"exists and is not an \.rdu artifact"):
             compiled(dumps / "04-thread-cache.mlir", path, compile_from="graph", checkpoint=model)
         assert listing(tmp_path) == ["x.rdu"]
         path.unlink() if path.is_file() else path.rmdir()

@@ -90,7 +90,8 @@ def test_arguments_and_results_keep_their_names() -> None:
     f32 = ir.F32Type.get()
     arguments = [Argument("weight", "layers.0.w", tensor_type([2], f32)), Argument("input", "n", ir.IndexType.get())]
     results = [Argument("state", "k_cache", tensor_type([2], f32))]
-    function = make_function(module, "f", arguments, results, ir.Location.name("layers.0"), {"sscc.kernel": ir.UnitAttr.get()})
+    attributes = {"sscc.kernel": ir.UnitAttr.get()}
+    function = make_function(module, "f", arguments, results, ir.Location.name("layers.0"), attributes)
     with ir.InsertionPoint(function.entry_block):
         func.ReturnOp([function.arguments[0]])
     again = parse_module(str(module), "printed").body.operations[0]

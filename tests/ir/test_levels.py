@@ -111,7 +111,7 @@ def test_a_damaged_geometry_is_refused() -> None:
     module = ir.Module.create()
     set_facts(module, FACTS, GEOMETRY)
     module.operation.attributes["kv.geometry"] = ir.Attribute.parse(ATTRIBUTE.replace("recent = 4", "recent = 0"))
-    with pytest.raises(InputError, match="the module's kv.geometry is invalid: KV recent is 0"):
+    with pytest.raises(InputError, match=r"the module's kv\.geometry is invalid: KV recent is 0"):
         get_facts(module)
 
 
@@ -136,7 +136,7 @@ def test_not_a_dump() -> None:
 def test_damaged_passes_are_refused(value: str) -> None:
     module = ir.Module.create()
     module.operation.attributes["sscc.passes"] = ir.Attribute.parse(value)
-    with pytest.raises(InputError, match="the module's sscc.passes is damaged"):
+    with pytest.raises(InputError, match=r"the module's sscc\.passes is damaged"):
         passes_done(module)
 
 

@@ -298,7 +298,7 @@ def test_a_value_read_after_its_update_is_refused() -> None:
     before = f"%e0 = tensor.empty() : {CACHE}\n%old = linalg.exp ins(%cache : {CACHE}) outs(%e0 : {CACHE}) -> {CACHE}\n"
     program = UPDATE.replace("%updated = ", before + "%updated = ").replace("%cache, %new", "%old, %new")
     emit(program)
-    with pytest.raises(InternalError, match="overwrites a value that .* reads later"):
+    with pytest.raises(InternalError, match=r"overwrites a value that .* reads later"):
         emit(program.replace("ins(%updated", "ins(%old"))
 
 
@@ -306,7 +306,8 @@ def test_a_value_read_after_its_update_is_refused() -> None:
 
 LOOP = """
 func.func public @main(%x: tensor<3x4xf32> {sscc.input = "x"}, %n: index {sscc.input = "n"},
-    %sum: tensor<4xf32> {sscc.state = "sum"}) -> (tensor<4xf32> {sscc.output = "out"}, tensor<4xf32> {sscc.state = "sum"}) {
+    %sum: tensor<4xf32> {sscc.state = "sum"})
+    -> (tensor<4xf32> {sscc.output = "out"}, tensor<4xf32> {sscc.state = "sum"}) {
   %zero = arith.constant 0 : index
   %one = arith.constant 1 : index
   %empty = tensor.empty() : tensor<4xf32>
@@ -344,7 +345,8 @@ def test_loops_and_branches(n: int) -> None:
 def test_values_that_trade_places_are_refused() -> None:
     """Copying one carried value over another would lose it."""
     swap = """
-func.func public @main(%n: index {sscc.input = "n"}, %a: tensor<4xf32> {sscc.state = "a"}, %b: tensor<4xf32> {sscc.state = "b"})
+func.func public @main(%n: index {sscc.input = "n"}, %a: tensor<4xf32> {sscc.state = "a"},
+    %b: tensor<4xf32> {sscc.state = "b"})
     -> (tensor<4xf32> {sscc.state = "a"}, tensor<4xf32> {sscc.state = "b"}) {
   %zero = arith.constant 0 : index
   %one = arith.constant 1 : index
@@ -405,8 +407,9 @@ REFUSED = {
     "literal tensor": (
         "x: 2xf32",
         "2xf32",
-        "%c = arith.constant dense<[1.0, 2.0]> : tensor<2xf32>\n%empty = tensor.empty() : tensor<2xf32>\n%out = linalg.add "
-        f"ins(%x, %c : tensor<2xf32>, tensor<2xf32>) outs(%empty : tensor<2xf32>) -> tensor<2xf32> {LOCATION}",
+        "%c = arith.constant dense<[1.0, 2.0]> : tensor<2xf32>\n%empty = tensor.empty() : tensor<2xf32>\n"
+        "%out = linalg.add ins(%x, %c : tensor<2xf32>, tensor<2xf32>) outs(%empty : tensor<2xf32>) "
+        f"-> tensor<2xf32> {LOCATION}",
         "layers.0 model.py:7: a literal tensor must become a constant",
     ),
     "access": (

@@ -1,0 +1,119 @@
+"""`sscc opt`: passes on a dump, one at a time or as a pipeline, for people who work on the compiler."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sscc.ir.errors import InputError, InternalError, SsccError, UsageError
+
+if TYPE_CHECKING:
+    from torch_mlir import ir
+
+    from sscc.passes.base import Pass, PassTime
+
+ALL = "all"
+CHANGE = "change"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE.mlir", help="a dump of `sscc compile`")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
+    parser.add_argument(
+        "--pass-pipeline", default="", metavar="PASSES", help="'name,name{option=value}'; verified after each pass"
+    )
+    parser.add_argument("--list-passes", action="store_true", help="every pass with its level and summary")
+    parser.add_argument("--explain", metavar="PASS", help="what a pass does, when it does not apply, and its options")
+    parser.add_argument(
+        "--print-ir-before", action="append", default=[], metavar="PASS", help=f"on stderr; a name or {ALL}"
+    )
+    parser.add_argument(
+        "--print-ir-after", action="append", default=[], metavar="PASS", help=f"on stderr; a name, {ALL} or {CHANGE}"
+    )
+    parser.add_argument("--timing", action="store_true", help="seconds of each pass, on stderr")
+    parser.add_argument(
+        "--reproducer", type=Path, default=Path("sscc-reproducer"), metavar="DIR", help="where a failing pass is kept"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.list_passes:
+        return _list_passes()
+    if args.explain is not None:
+        return _explain(args.explain)
+    if args.file is None:
+        raise UsageError("give the .mlir file to run passes on, or --list-passes or --explain PASS")
+    return _run(args)
+
+
+def _list_passes() -> int:
+    from sscc.passes.pipeline import REGISTRY
+
+    for name, kind in REGISTRY.items():
+        module = inspect.getdoc(inspect.getmodule(kind)) or ""
+        print(f"{name:22} {kind.level:8} {module.splitlines()[0].partition(': ')[2]}")
+    return 0
+
+
+def _explain(name: str) -> int:
+    from sscc.passes.pipeline import options_of, pass_by_name
+
+    kind = pass_by_name(name)
+    print(inspect.getdoc(inspect.getmodule(kind)))
+    options = options_of(kind)
+    print("\nOptions:" if options else "\nNo options.")
+    for option, (type_, default) in options.items():
+        print(f"  {option} ({type_.__name__}, default {default})")
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from sscc.ir.context import mlir, parse_module, print_module
+    from sscc.ir.levels import check_legal, get_level
+    from sscc.passes.pipeline import parse_pipeline
+
+    passes = parse_pipeline(args.pass_pipeline)
+    try:
+        text = args.file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{args.file} cannot be read: {error}") from None
+    with mlir():
+        module = parse_module(text, str(args.file))
+        check_legal(module, get_level(module))
+        times = _run_passes(module, passes, args)
+        result = print_module(module)
+    if args.timing:
+        for item in times:
+            print(f"{item.seconds:9.4f} s  {item.name}", file=sys.stderr)
+    if args.output is None:
+        sys.stdout.write(result)
+    else:
+        from sscc.compiler.files import write_text
+
+        write_text(args.output, result)
+    return 0
+
+
+def _run_passes(module: ir.Module, passes: Sequence[Pass], args: argparse.Namespace) -> list[PassTime]:
+    """Runs the passes; a failure that is not the model's fault leaves a reproducer behind."""
+    from sscc.compiler.printing import IrPrinter
+    from sscc.compiler.reproducer import LastStep, write_reproducer
+    from sscc.passes.base import run_passes
+    from sscc.passes.pipeline import pipeline_text
+
+    last = LastStep()
+    printer = IrPrinter(args.print_ir_before, args.print_ir_after, sys.stderr)
+    try:
+        return run_passes(module, passes, [last, printer])
+    except Exception as error:
+        if isinstance(error, SsccError) and not isinstance(error, InternalError):
+            raise
+        names = [item.name for item in passes]
+        rest = pipeline_text(passes[names.index(last.name) :])
+        command = write_reproducer(args.reproducer / last.name, last.text, rest, error)
+        print(f"the pass {last.name} failed; this shows it again:\n  {command}", file=sys.stderr)
+        raise

@@ -1,0 +1,155 @@
+"""`sscc opt`: pipelines on dumps, explanations, printing between passes, reproducers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sscc.compiler.cli import main
+from sscc.ir.context import mlir, parse_module, print_module
+from sscc.ir.errors import UsageError
+from sscc.passes.base import Pass
+from sscc.passes.pipeline import PIPELINE, REGISTRY, options_of, parse_pipeline, pipeline_text
+
+MODULE = """module attributes {sscc.level = "kernels", kv.geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64,
+    obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}, sscc.program = {batch = 1 : i64,
+    chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}} {
+  func.func private @tanh.0(%x: tensor<2xf32> {sscc.input = "x0"}) -> (tensor<2xf32> {sscc.output = "y0"})
+      attributes {sscc.kernel} {
+    %y = math.tanh %x : tensor<2xf32>
+    return %y : tensor<2xf32>
+  }
+  func.func private @tanh.1(%x: tensor<2xf32> {sscc.input = "x0"}) -> (tensor<2xf32> {sscc.output = "y0"})
+      attributes {sscc.kernel} {
+    %y = math.tanh %x : tensor<2xf32>
+    return %y : tensor<2xf32>
+  }
+  func.func public @decode(%h: tensor<2xf32> {sscc.input = "h"}) -> (tensor<2xf32> {sscc.output = "logits"}) {
+    %a = func.call @tanh.0(%h) : (tensor<2xf32>) -> tensor<2xf32>
+    %b = func.call @tanh.1(%a) : (tensor<2xf32>) -> tensor<2xf32>
+    return %b : tensor<2xf32>
+  }
+}
+"""
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    with mlir():
+        text = print_module(parse_module(MODULE, "test"))
+    path = tmp_path / "kernels.mlir"
+    path.write_text(text)
+    return path
+
+
+def test_runs_a_pipeline_and_prints_the_result(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["opt", str(dump), "--pass-pipeline=merge-equal-kernels", "--timing"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("func.func private") == 1
+    assert out.count("call @tanh.0") == 2
+    assert "s  merge-equal-kernels" in err
+
+
+def test_without_passes_it_verifies_and_prints(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["opt", str(dump)]) == 0
+    assert capsys.readouterr().out == dump.read_text()
+
+
+def test_writes_to_a_file(dump: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.mlir"
+    assert main(["opt", str(dump), "-o", str(out)]) == 0
+    assert out.read_text() == dump.read_text()
+    assert main(["opt", str(dump), "-o", str(tmp_path / "no" / "folder.mlir")]) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "shown", "hidden"),
+    [
+        (["--print-ir-after", "change"], ["after merge-equal-kernels -----"], ["before"]),
+        (["--print-ir-before", "merge-equal-kernels"], ["before merge-equal-kernels"], ["after"]),
+        (["--print-ir-before", "all", "--print-ir-after", "all"], ["before merge", "after merge"], []),
+    ],
+)
+def test_prints_between_passes(
+    options: list[str], shown: list[str], hidden: list[str], dump: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["opt", str(dump), "--pass-pipeline=merge-equal-kernels", *options]) == 0
+    err = capsys.readouterr().err
+    assert all(text in err for text in shown)
+    assert not any(f"// ----- {text}" in err for text in hidden)
+
+
+def test_a_pass_that_changes_nothing_is_not_a_change(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twice = "merge-equal-kernels,merge-equal-kernels"
+    assert main(["opt", str(dump), f"--pass-pipeline={twice}", "--print-ir-after", "all"]) == 0
+    assert capsys.readouterr().err.count("-----\n") == 2
+
+
+def test_lists_and_explains(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["opt", "--list-passes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(REGISTRY)
+    assert main(["opt", "--explain", "thread-cache"]) == 0
+    out = capsys.readouterr().out
+    assert "kv.cached_attention" in out
+    assert "When it does not apply" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--pass-pipeline=no-such-pass"], "there is no pass 'no-such-pass'"),
+        (["--pass-pipeline=split-layers{depth=3}"], "has no option 'depth=3'"),
+        (["--pass-pipeline=split layers"], "cannot be read from"),
+        (["--print-ir-after", "nothing"], "there is no pass 'nothing'"),
+        (["--print-ir-before", "change"], "not known before a pass"),
+        (["--explain", "nothing"], "there is no pass"),
+    ],
+)
+def test_wrong_words_are_usage_errors(
+    words: list[str], message: str, dump: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["opt", str(dump), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["opt"]) == 2
+    assert "--list-passes" in capsys.readouterr().err
+
+
+def test_a_crash_leaves_a_reproducer(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = REGISTRY["merge-equal-kernels"]
+
+    def crash(self: Pass, module: object) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(kind, "run", crash)
+    folder = tmp_path / "kept"
+    assert main(["opt", str(dump), "--pass-pipeline=merge-equal-kernels", "--reproducer", str(folder)]) == 70
+    err = capsys.readouterr().err
+    kept = folder / "merge-equal-kernels"
+    assert f"sscc opt {kept / 'before.mlir'} --pass-pipeline='merge-equal-kernels'" in err
+    assert (kept / "before.mlir").read_text() == dump.read_text()
+    assert "ZeroDivisionError: on purpose" in (kept / "error.txt").read_text()
+    assert set(json.loads((kept / "versions.json").read_text())) == {"sscc", "torch", "torch-mlir", "transformers"}
+    monkeypatch.undo()
+    assert main(["opt", str(kept / "before.mlir"), "--pass-pipeline=merge-equal-kernels"]) == 0
+
+
+def test_pipelines_read_back_what_they_print() -> None:
+    text = pipeline_text(PIPELINE)
+    assert text == ",".join(item.name for item in PIPELINE)
+    assert parse_pipeline(text) == PIPELINE
+    assert parse_pipeline("") == ()
+    for kind in REGISTRY.values():
+        assert all(isinstance(type_, type) for type_, _ in options_of(kind).values())
+
+
+def test_option_values_are_typed() -> None:
+    with pytest.raises(UsageError, match="has no option"):
+        parse_pipeline("merge-equal-kernels{x}")
