@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 from sscc.compiler.options import (
     DEFAULT_BATCH,
@@ -82,10 +83,11 @@ def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
 
 def options_from(args: argparse.Namespace) -> CompileOptions:
     """The checked options of a parsed command line. Raises UsageError."""
-    listed = {name: tuple(getattr(args, name) or ()) for name in ("print_ir_before", "print_ir_after")}
-    same = set(CompileOptions.__dataclass_fields__) - {"weights", *listed}
-    weights = "none" if args.no_weights else args.weights or "embed"
-    return CompileOptions(weights=weights, **listed, **{name: getattr(args, name) for name in same})
+    values: dict[str, Any] = {name: getattr(args, name) for name in CompileOptions.__dataclass_fields__}
+    values["weights"] = "none" if args.no_weights else args.weights or "embed"
+    for name in ("print_ir_before", "print_ir_after"):
+        values[name] = tuple(values[name] or ())
+    return CompileOptions(**values)
 
 
 def main(args: argparse.Namespace) -> int:

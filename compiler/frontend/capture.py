@@ -177,7 +177,7 @@ def _freeze_frequencies(module: torch.nn.Module) -> None:
     they see (longrope): within the original context, which admission has checked, the choice is the one at hand."""
     for child in module.modules():
         if getattr(child, "rope_type", None) == "longrope":
-            child.rope_type = "default"
+            vars(child)["rope_type"] = "default"
 
 
 def _lift_hidden_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
