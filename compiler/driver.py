@@ -87,7 +87,7 @@ def compile_model(options: CompileOptions) -> CompileResult:
 
 
 def _compile(options: CompileOptions, source: Source) -> CompileResult:
-    dumps = _Dumps(options.dump_ir_dir)
+    dumps = _Dumps(options.dump_ir_dir, options.model)
     with mlir():
         dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}", source.module)
         level = options.compile_to if options.compile_to != "schedule" else "kernels"
@@ -212,12 +212,19 @@ class _Dumps(Observer):
     Dumps of an earlier compilation in the same folder are removed, so that a series is always of one run.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, start: Path) -> None:
         self.folder = folder
         self.count = 0
-        for path in [] if folder is None else folder.glob("[0-9][0-9]-*"):
-            if path.suffix in (".mlir", ".json"):
+        if folder is None:
+            return
+        stale = [path for path in folder.glob("[0-9][0-9]-*") if path.suffix in (".mlir", ".json")]
+        if any(path.samefile(start) for path in stale):
+            raise UsageError(f"--dump-ir-dir {folder} holds {start}, which it would replace: give another folder")
+        try:
+            for path in stale:
                 path.unlink()
+        except OSError as error:
+            raise OutputError(f"{folder}: an earlier dump cannot be removed: {error.strerror}") from None
 
     def write(self, name: str, module: ir.Module) -> None:
         if self.folder is not None:

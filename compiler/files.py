@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -17,4 +18,5 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()

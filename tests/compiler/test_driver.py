@@ -379,3 +379,26 @@ def test_the_command_line_says_it_in_one_line(dumps: Path, tmp_path: Path, capsy
     assert err.startswith("sscc: error: ")
     assert err.count("\n") == 1
     assert "report" not in err
+
+
+def test_dumps_in_a_folder_are_of_one_run(dumps: Path, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    for name in ("99-old.mlir", "99-old.json", "99-notes.txt", "notes.mlir"):
+        (folder / name).write_text("old")
+    compiled(
+        dumps / "06-outline-kernels.mlir", tmp_path / "x.rdu", compile_from="kernels", checkpoint=model,
+        dump_ir_dir=folder,
+    )  # fmt: skip
+    assert not (folder / "99-old.mlir").exists()
+    assert not (folder / "99-old.json").exists()
+    assert (folder / "99-notes.txt").exists()
+    assert (folder / "notes.mlir").exists()
+
+
+def test_dumps_never_replace_the_dump_they_start_from(dumps: Path, model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(dumps, tmp_path / "dumps"))
+    start = folder / "06-outline-kernels.mlir"
+    with pytest.raises(UsageError, match="give another folder"):
+        compiled(start, tmp_path / "x.rdu", compile_from="kernels", checkpoint=model, dump_ir_dir=folder)
+    assert start.exists()
