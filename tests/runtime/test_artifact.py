@@ -124,7 +124,7 @@ def test_shards(tmp_path: Path) -> None:
 def test_referenced_weights_need_a_checkpoint(tmp_path: Path) -> None:
     write(tmp_path / "m.rdu", mode="reference")
     artifact = Artifact.load(tmp_path / "m.rdu")
-    with pytest.raises(InputError, match="holds no weights, it refers to /checkpoints/tiny: give them with --checkpoint"):
+    with pytest.raises(InputError, match="holds no weights, it refers to /checkpoints/tiny: give them"):
         artifact.weights()
     asked = []
 
