@@ -34,6 +34,9 @@ show 'grep -m 1 kv.self_attention ir/00-import.mlir | cut -c 1-110'
 show 'grep -m 1 linalg.matmul ir/01-lower-torch.mlir | cut -c 1-110'
 show "grep '\"kv\.' ir/04-thread-cache.mlir | tail -5 | cut -c 1-110"
 show "grep -m 3 'call @matmul' ir/07-merge-equal-kernels.mlir | cut -c 1-110"
+show "sscc opt ir/04-thread-cache.mlir --pass-pipeline='build-entries,outline-kernels' -o out.mlir"
+show 'sscc opt --explain merge-equal-kernels | head -4'
+show "grep -A 6 'KERNEL cached_attention' small.rdu/schedule.txt"
 show "python -c '
 from sscc.runtime.schedule import CachedAttention, Launch, Program
 program = Program.from_json(open(\"small.rdu/schedule.json\").read())
