@@ -21,6 +21,7 @@ from sscc.ir.errors import InternalError, SsccError, UsageError
 COMMANDS = {
     "compile": "compile a model into an artifact that `sscc run` executes",
     "run": "generate text from an artifact, or replay its goldens",
+    "inspect": "tell what an artifact is and what a decode step moves",
     "opt": "run passes on a dump and print the result",
     "pack": "write a checkpoint and its tokenizer into one .pt file",
     "doctor": "tell what sscc finds on this machine",

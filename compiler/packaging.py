@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -17,8 +17,9 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
 from sscc.runtime.artifact_writer import ArtifactWriter
 from sscc.runtime.golden import Golden
+from sscc.runtime.inspection import launches
 from sscc.runtime.manifest import Manifest, WeightsRecord
-from sscc.runtime.schedule import For, If, Item, Launch, Program, Tensor
+from sscc.runtime.schedule import Program, Tensor
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import TORCH_DTYPES, Specs, TensorSpec, digest_of
 
@@ -102,15 +103,6 @@ def _signature(program: Program, facts: ProgramFacts, geometry: Geometry) -> Sig
         vocab_size=facts.vocab_size,
         eos_token_ids=facts.eos,
     )
-
-
-def launches(items: tuple[Item, ...]) -> Iterator[Launch]:
-    """Every launch of an entry's body once, loops and branches entered."""
-    for item in items:
-        if isinstance(item, Launch):
-            yield item
-        elif isinstance(item, For | If):
-            yield from launches(item.body)
 
 
 def _report(program: Program, signature: Signature, mode: str, origin: str | None) -> list[str]:

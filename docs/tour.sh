@@ -29,6 +29,7 @@ show 'sscc run window.rdu --prompt-file passkey.txt --max-new-tokens 8'
 show 'sscc run small.rdu --prompt-file passkey.txt --max-new-tokens 8 --json 2>/dev/null | tail -n 1'
 show 'sscc run small.rdu --check'
 
+show 'sscc inspect small.rdu'
 show 'ls ir'
 show 'grep -m 1 kv.self_attention ir/00-import.mlir | cut -c 1-110'
 show 'grep -m 1 linalg.matmul ir/01-lower-torch.mlir | cut -c 1-110'
