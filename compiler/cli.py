@@ -22,6 +22,7 @@ COMMANDS = {
     "compile": "compile a model into an artifact that `sscc run` executes",
     "run": "generate text from an artifact, or replay its goldens",
     "inspect": "tell what an artifact is and what a decode step moves",
+    "targets": "print every figure of the machine that programs are compiled for",
     "opt": "run passes on a dump and print the result",
     "pack": "write a checkpoint and its tokenizer into one .pt file",
     "doctor": "tell what sscc finds on this machine",

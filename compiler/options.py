@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, POOL_MODES, Geometry
+from sscc.ir.machine import load_machine
 
-TARGETS = ("rdu",)
 LEVELS = ("import", "graph", "kernels", "schedule")  # the same as sscc.ir.levels.LEVELS, which needs MLIR to import
 DTYPES = ("f32", "bf16")
 WEIGHTS = ("embed", "reference", "none")
@@ -49,6 +49,7 @@ class CompileOptions:
 
     Attributes:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
+        target: the machine, "rdu" or "rdu:FILE" (sscc.ir.machine).
         output: the artifact's folder; below level "schedule" the .mlir file to write.
         config: a config.json for a .pt file that holds a bare state_dict.
         kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
@@ -104,7 +105,7 @@ class CompileOptions:
         self._check_levels()
 
     def _check_choices(self) -> None:
-        _choice("--target", self.target, TARGETS, "no other target is available in this version")
+        load_machine(self.target)
         _choice("--compile-to", self.compile_to, LEVELS)
         _choice("--weights", self.weights, WEIGHTS)
         if self.opt_level not in OPT_LEVELS:

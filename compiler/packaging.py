@@ -15,7 +15,8 @@ from sscc.compiler.units import format_bytes
 from sscc.ir.errors import InternalError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
-from sscc.runtime.artifact_writer import ArtifactWriter
+from sscc.ir.machine import FAMILY, load_machine
+from sscc.runtime.artifact_writer import MACHINE, ArtifactWriter
 from sscc.runtime.golden import Golden
 from sscc.runtime.inspection import launches
 from sscc.runtime.manifest import Manifest, WeightsRecord
@@ -48,6 +49,8 @@ def write_artifact(
     spec = {t.source: TensorSpec(t.shape, t.dtype) for t in program.tensors if t.role == "weight"}
     with ArtifactWriter(options.output_path) as writer:
         writer.write_program(program, list_program(program))
+        machine = load_machine(options.target)
+        writer.write_text(MACHINE, machine.to_json())
         writer.write_constants(_constants(program, constants))
         if checkpoint is not None:
             for name, data in sorted(checkpoint.tokenizer.items()):
@@ -58,7 +61,7 @@ def write_artifact(
         tools = {name: importlib.metadata.version(name) for name in TOOLS}
         version = importlib.metadata.version("sscc")
         record = WeightsRecord(mode, digest, origin, spec)
-        writer.finish(Manifest(version, tools, options.target, json.loads(facts.config), signature, record))
+        writer.finish(Manifest(version, tools, FAMILY, json.loads(facts.config), signature, record))
     return _report(program, signature, mode, origin)
 
 

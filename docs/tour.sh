@@ -30,6 +30,9 @@ show 'sscc run small.rdu --prompt-file passkey.txt --max-new-tokens 8 --json 2>/
 show 'sscc run small.rdu --check'
 
 show 'sscc inspect small.rdu'
+cp "$root/benchmarks/configs/llama-3.1-8b.json" .
+show 'sscc compile llama-3.1-8b.json --no-weights -o llama.rdu --kv-budget 4096 --batch 16 -q'
+show 'sscc inspect llama.rdu | tail -3'
 show 'ls ir'
 show 'grep -m 1 kv.self_attention ir/00-import.mlir | cut -c 1-110'
 show 'grep -m 1 linalg.matmul ir/01-lower-torch.mlir | cut -c 1-110'

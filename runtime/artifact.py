@@ -2,6 +2,7 @@
 
     manifest.json                    versions, sizes, geometry, digests (`Manifest`)
     schedule.json, schedule.txt      the program, and a listing of it
+    machine.json                     the machine that it was compiled for
     weights/constants.safetensors    tables computed from the model's config
     weights/model-*.safetensors      the weights, in mode "embedded"
     tokenizer/, golden/              optional
@@ -21,7 +22,8 @@ from pathlib import Path
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.runtime.artifact_writer import CONSTANTS, MANIFEST, SCHEDULE, ArtifactWriter, is_artifact
+from sscc.ir.machine import Machine, parse_machine
+from sscc.runtime.artifact_writer import CONSTANTS, MACHINE, MANIFEST, SCHEDULE, ArtifactWriter, is_artifact
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import FileRecord, Manifest, WeightsRecord
 from sscc.runtime.schedule import Program
@@ -74,6 +76,11 @@ class Artifact:
         """The folder with the tokenizer's files, if the artifact has one."""
         folder = self.path / "tokenizer"
         return folder if any(name.startswith("tokenizer/") for name in self.manifest.files) else None
+
+    @property
+    def machine(self) -> Machine:
+        """The machine it was compiled for. Raises InputError where the artifact does not say."""
+        return parse_machine(_read_text(self.path, MACHINE), str(self.path / MACHINE))
 
     def golden(self) -> Golden | None:
         """The recorded run, if the artifact was compiled with one."""

@@ -23,6 +23,7 @@ from sscc.runtime.tensor_files import Reader, Specs, TensorSpec, plan_shards, we
 MANIFEST = "manifest.json"
 SCHEDULE = "schedule.json"
 LISTING = "schedule.txt"
+MACHINE = "machine.json"
 CONSTANTS = "weights/constants.safetensors"
 _COPY_BYTES = 2**20
 

@@ -35,6 +35,9 @@ class Inspection:
         kv_bytes, full_kv_bytes: of one sequence, compressed, and uncompressed at max_context.
         decode_traffic_bytes: moved by one decode step of all slots.
         decode_floor_bytes: weights and caches, once.
+        hbm_bytes, hbm_capacity_bytes: what the program places in HBM, and what the machine has.
+        decode_floor_seconds: the least time of a decode step, by HBM bandwidth alone: a bound, not a model.
+        full_cache_floor_seconds: the same with uncompressed caches of max_context rows.
     """
 
     target: str
@@ -59,6 +62,10 @@ class Inspection:
     full_kv_bytes: int
     decode_traffic_bytes: int
     decode_floor_bytes: int
+    hbm_bytes: int
+    hbm_capacity_bytes: int
+    decode_floor_seconds: float
+    full_cache_floor_seconds: float
 
 
 def inspect_artifact(artifact: Artifact) -> Inspection:
@@ -67,7 +74,8 @@ def inspect_artifact(artifact: Artifact) -> Inspection:
     geometry = signature.geometry
     state = sum(t.nbytes for t in program.tensors if t.role in ("state", "input", "output"))
     weights = sum(t.nbytes for t in program.tensors if t.role in ("weight", "constant"))
-    kv = signature.kv_bytes(geometry.budget)
+    kv, full = signature.kv_bytes(geometry.budget), signature.kv_bytes(geometry.max_context)
+    read, machine = weights_read(program, DECODE), artifact.machine
     return Inspection(
         target=artifact.manifest.target,
         model=str(artifact.manifest.model.get("model_type", "exported program")),
@@ -88,9 +96,13 @@ def inspect_artifact(artifact: Artifact) -> Inspection:
         temporary_bytes=max(0, program.arena_bytes - state),
         weight_bytes=weights,
         kv_bytes=kv,
-        full_kv_bytes=signature.kv_bytes(geometry.max_context),
+        full_kv_bytes=full,
         decode_traffic_bytes=traffic(program, DECODE),
-        decode_floor_bytes=weights_read(program, DECODE) + signature.batch * kv,
+        decode_floor_bytes=read + signature.batch * kv,
+        hbm_bytes=weights + program.arena_bytes,
+        hbm_capacity_bytes=int(machine.hbm_bytes.value * machine.sockets.value),
+        decode_floor_seconds=machine.hbm_seconds(read + signature.batch * kv),
+        full_cache_floor_seconds=machine.hbm_seconds(read + signature.batch * full),
     )
 
 

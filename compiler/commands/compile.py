@@ -14,7 +14,6 @@ from sscc.compiler.options import (
     DEFAULT_GOLDEN_TOKENS,
     DTYPES,
     LEVELS,
-    TARGETS,
     CompileOptions,
 )
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, POOL_MODES
@@ -28,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Hugging Face folder, .gguf, .pt, .pth or .pt2 file; a config.json with --no-weights; a dumped .mlir",
     )
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: MODEL's stem + .rdu, in this folder")
-    parser.add_argument("--target", default="rdu", help=f"machine to compile for: {', '.join(TARGETS)} (default: rdu)")
+    parser.add_argument("--target", default="rdu", help="machine: rdu (default), or rdu:FILE (see `sscc targets`)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
     parser.add_argument("-O", dest="opt_level", type=int, default=0, metavar="LEVEL", help="0: one kernel per op")
     _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))

@@ -51,8 +51,20 @@ def _lines(i: Inspection) -> Iterator[str]:
         f"memory     weights {format_bytes(i.weight_bytes)}, states {format_bytes(i.state_bytes)}, "
         f"temporaries {format_bytes(i.temporary_bytes)}"
     )
+    if i.hbm_bytes > i.hbm_capacity_bytes:
+        yield f"HBM        {format_bytes(i.hbm_bytes)} do not fit into {format_bytes(i.hbm_capacity_bytes)}"
+    else:
+        yield f"HBM        {format_bytes(i.hbm_bytes)} of {format_bytes(i.hbm_capacity_bytes)}"
     moved, floor = i.decode_traffic_bytes, i.decode_floor_bytes
     yield (
         f"decode     moves {format_bytes(moved)} a step, at least {format_bytes(floor)} "
         f"(weights and caches once): {moved / floor:.2f}x"
     )
+    yield (
+        f"bound      {_duration(i.decode_floor_seconds)} a step by HBM bandwidth alone, "
+        f"{_duration(i.full_cache_floor_seconds)} with full caches of {g['max_context']} tokens"
+    )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.4g} us"

@@ -124,6 +124,11 @@ def test_the_command(as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert found["full_kv_bytes"] == 4 * found["kv_bytes"]
         assert found["decode_floor_bytes"] <= found["decode_traffic_bytes"] < 1.2 * found["decode_floor_bytes"]
         assert found["stages"]["cached_attention"] == 1
+        assert found["decode_floor_seconds"] == pytest.approx(found["decode_floor_bytes"] / 1.6e12)
+        more = found["full_kv_bytes"] - found["kv_bytes"]
+        assert found["full_cache_floor_seconds"] == pytest.approx((found["decode_floor_bytes"] + more) / 1.6e12)
+        assert found["hbm_bytes"] < found["hbm_capacity_bytes"] == 64 * 2**30
     else:
         assert "64 rows = sink 4 + recent 16 + topk 44, for 256 tokens" in text
+        assert " of 64 GiB" in text
         assert "KV         64 KiB a sequence, 256 KiB uncompressed (4.0x)" in text

@@ -1,0 +1,130 @@
+"""The machine description: every figure of the modelled hardware, as data, with where it comes from.
+
+`rdu` names the description that ships with sscc, `rdu:FILE` one's own in the same form. Nothing else in the
+code knows a hardware figure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sscc.ir.errors import InputError, UsageError
+
+DEFAULT = "sn40l"
+FAMILY = "rdu"
+ORIGINS = ("published", "assumed", "fitted", "chosen")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a machine.
+
+    Attributes:
+        origin: "published"; "assumed" where no source gives it; "fitted" to a published result; "chosen".
+    """
+
+    value: float
+    unit: str
+    origin: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An SN40L-like RDU. Every field but the first two is a `Figure`; units are in the figures.
+
+    Attributes:
+        sockets: sockets that work together.
+        pcus, pmus, pmu_bytes: compute units, memory units, SRAM of one memory unit.
+        bf16_flops: peak of dense products.
+        sram_bandwidth, hbm_bandwidth, ddr_bandwidth: bytes/s per socket and tier.
+        hbm_bytes, ddr_bytes: capacities per socket.
+        clock: Hz. link_bandwidth: bytes/s between sockets. launch_seconds: of one kernel launch.
+    """
+
+    name: str
+    note: str
+    sockets: Figure
+    pcus: Figure
+    pmus: Figure
+    pmu_bytes: Figure
+    bf16_flops: Figure
+    sram_bandwidth: Figure
+    hbm_bytes: Figure
+    hbm_bandwidth: Figure
+    ddr_bytes: Figure
+    ddr_bandwidth: Figure
+    clock: Figure
+    link_bandwidth: Figure
+    launch_seconds: Figure
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """Name -> figure, in order."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in found.items() if isinstance(value, Figure)}
+
+    @property
+    def sram_bytes(self) -> float:
+        """SRAM of one socket."""
+        return self.pmus.value * self.pmu_bytes.value
+
+    def hbm_seconds(self, nbytes: float) -> float:
+        """The least time in which all sockets together move `nbytes` through HBM."""
+        return nbytes / (self.hbm_bandwidth.value * self.sockets.value)
+
+    def to_json(self) -> str:
+        """The file form; `parse_machine` reads it back."""
+        figures = {name: dataclasses.asdict(figure) for name, figure in self.figures.items()}
+        return json.dumps({"name": self.name, "note": self.note, "figures": figures}, indent=2) + "\n"
+
+
+def load_machine(target: str) -> Machine:
+    """The machine that ``--target`` names: ``rdu``, or ``rdu:FILE``.
+
+    Raises:
+        UsageError: another family. InputError: a file that is missing, or not a machine description.
+    """
+    family, colon, file = target.partition(":")
+    if family != FAMILY or (colon and not file):
+        raise UsageError(f"--target is {target!r}, it must be {FAMILY} or {FAMILY}:FILE")
+    if not colon:
+        text = files("sscc.ir").joinpath("machines", f"{DEFAULT}.json").read_text(encoding="utf-8")
+        return parse_machine(text, DEFAULT)
+    try:
+        return parse_machine(Path(file).read_text(encoding="utf-8"), file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the machine description {file} cannot be read: {error}") from None
+
+
+def parse_machine(text: str, origin: str) -> Machine:
+    """A description from its file form. Raises InputError naming what is missing, unknown or out of range."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"the machine description {origin} is not JSON: {error}") from None
+    given = data.get("figures") if isinstance(data, dict) else None
+    if not isinstance(given, dict) or not all(isinstance(data.get(key), str) for key in ("name", "note")):
+        raise InputError(f"the machine description {origin} needs name, note and figures")
+    wanted = [field.name for field in dataclasses.fields(Machine) if field.name not in ("name", "note")]
+    odd = sorted(set(wanted) ^ set(given))
+    if odd:
+        raise InputError(f"the machine description {origin} has missing or unknown figures: {', '.join(odd)}")
+    return Machine(data["name"], data["note"], **{name: _figure(given[name], name, origin) for name in wanted})
+
+
+def _figure(data: Any, name: str, origin: str) -> Figure:
+    wanted = {"value", "unit", "origin", "note"}
+    if not isinstance(data, dict) or set(data) != wanted:
+        raise InputError(f"the machine description {origin}: {name} needs {', '.join(sorted(wanted))}")
+    value = data["value"]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise InputError(f"the machine description {origin}: {name} is {value!r}, it must be a positive number")
+    if data["origin"] not in ORIGINS:
+        raise InputError(f"the machine description {origin}: origin of {name} must be one of {', '.join(ORIGINS)}")
+    return Figure(value, str(data["unit"]), data["origin"], str(data["note"]))
