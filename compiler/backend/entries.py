@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,10 +202,12 @@ class EntryEmitter:
 
     def _check_dead(self, op: ir.Operation, value: ir.Value) -> None:
         """An in-place update is legal only where nobody reads the old value afterwards."""
+        around = {outer.block: outer for outer in _nest(op)}
         for use in value.uses:
             reader = use.owner.operation
-            later = reader != op and reader.block == op.block and op.is_before_in_block(reader)
-            if later and not isinstance(value.owner, ir.Block) and reader.name != "tensor.insert_slice":
+            shared = next(outer for outer in _nest(reader) if outer.block in around)
+            here = around[shared.block]
+            if here != shared and here.is_before_in_block(shared):
                 raise InternalError(f"{op.location}: '{op.name}' overwrites a value that {reader.location} reads later")
 
     def _call(self, op: ir.Operation) -> None:
@@ -288,6 +290,13 @@ class EntryEmitter:
             settled.append((value, whole(result.name, result.type.shape)))
         self._settle(terminator, settled)
         return outputs, scalar_outputs
+
+
+def _nest(op: ir.Operation) -> Iterator[ir.Operation]:
+    """`op` and the operations around it, up to the function."""
+    while op.name != "func.func":
+        yield op
+        op = op.parent.operation
 
 
 _HANDLERS: dict[str, Callable[[EntryEmitter, ir.Operation], None]] = {

@@ -53,7 +53,7 @@ def describe_location(location: ir.Location) -> str:
     while isinstance(location, (ir.NameLoc, ir.CallSiteLoc)):
         location = location.child_loc if isinstance(location, ir.NameLoc) else location.callee
     if isinstance(location, ir.FileLineColLoc):
-        return f"{path} {location.filename.value if hasattr(location.filename, 'value') else location.filename}:{location.start_line}".strip()  # noqa: E501
+        return f"{path} {location.filename}:{location.start_line}".strip()
     return path
 
 

@@ -302,6 +302,23 @@ def test_a_value_read_after_its_update_is_refused() -> None:
         emit(program.replace("ins(%updated", "ins(%old"))
 
 
+def test_a_state_read_after_its_update_is_refused() -> None:
+    """The same for the caller's state itself, and for a reader inside a loop or behind an insertion."""
+    reads = "overwrites a value that .* reads later"
+    with pytest.raises(InternalError, match=reads):
+        emit(UPDATE.replace("ins(%updated", "ins(%cache"))
+    nested = f"""%zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %out = scf.for %i = %zero to %one step %one iter_args(%x = %updated) -> ({CACHE}) {{
+    %y = linalg.exp ins(%cache : {CACHE}) outs(%x : {CACHE}) -> {CACHE}
+    scf.yield %y : {CACHE}
+  }}"""
+    exp = f"%out = linalg.exp ins(%updated : {CACHE}) outs(%empty : {CACHE}) -> {CACHE}"
+    assert exp in UPDATE
+    with pytest.raises(InternalError, match=reads):
+        emit(UPDATE.replace(exp, nested))
+
+
 # ------------------------------------------------------------------------------------------------------- control
 
 LOOP = """
