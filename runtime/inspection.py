@@ -13,6 +13,7 @@ from math import prod
 
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.schedule import DTYPE_BYTES, For, GatherRows, If, Item, Kernel, Launch, Program, UpdateRows, Vector
+from sscc.runtime.signature import Signature
 
 DECODE, PREFILL = "decode", "prefill"
 
@@ -23,8 +24,7 @@ class Inspection:
 
     Attributes:
         target, model: the machine, and the architecture's name.
-        geometry: rows of the cache by part, the observation window, pooling, and max_context.
-        batch, prefill_chunk, dtype, layers, heads, kv_heads, head_dim, vocab_size: sizes of the program.
+        signature: the cache's geometry and the sizes of the program.
         kernels: distinct kernels.
         stages: stages by kind, over all kernels.
         launches_per_token: kernel launches of one decode step.
@@ -42,15 +42,7 @@ class Inspection:
 
     target: str
     model: str
-    geometry: dict[str, int | str]
-    batch: int
-    prefill_chunk: int
-    dtype: str
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab_size: int
+    signature: Signature
     kernels: int
     stages: dict[str, int]
     launches_per_token: int
@@ -79,15 +71,7 @@ def inspect_artifact(artifact: Artifact) -> Inspection:
     return Inspection(
         target=artifact.manifest.target,
         model=str(artifact.manifest.model.get("model_type", "exported program")),
-        geometry=geometry.to_dict(),
-        batch=signature.batch,
-        prefill_chunk=signature.prefill_chunk,
-        dtype=signature.dtype,
-        layers=signature.layers,
-        heads=signature.heads,
-        kv_heads=signature.kv_heads,
-        head_dim=signature.head_dim,
-        vocab_size=signature.vocab_size,
+        signature=signature,
         kernels=len(program.kernels),
         stages=dict(sorted(Counter(stage.kind for kernel in program.kernels for stage in kernel.stages).items())),
         launches_per_token=sum(1 for _ in launches(program.entry(DECODE).body)),

@@ -33,14 +33,13 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _lines(i: Inspection) -> Iterator[str]:
-    g = i.geometry
-    rows = int(g["sink"]) + int(g["recent"]) + int(g["topk"])
-    heads = f"{i.heads}/{i.kv_heads} heads of {i.head_dim}"
-    yield f"model      {i.model}: {i.layers} layers, {heads}, {i.vocab_size} tokens"
-    yield f"program    {i.target}, {i.dtype}, batch {i.batch}, prefill chunk {i.prefill_chunk}"
-    parts = " + ".join(f"{name} {g[name]}" for name in ("sink", "recent", "topk"))
-    yield f"cache      {rows} rows = {parts}, for {g['max_context']} tokens"
-    yield f"selection  observation window {g['obs']}, {g['pool_mode']} pool {g['pool']}"
+    s, g = i.signature, i.signature.geometry
+    heads = f"{s.heads}/{s.kv_heads} heads of {s.head_dim}"
+    yield f"model      {i.model}: {s.layers} layers, {heads}, {s.vocab_size} tokens"
+    yield f"program    {i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
+    parts = f"sink {g.sink} + recent {g.recent} + topk {g.topk}"
+    yield f"cache      {g.budget} rows = {parts}, for {g.max_context} tokens"
+    yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     yield (
         f"KV         {format_bytes(i.kv_bytes)} a sequence, {format_bytes(i.full_kv_bytes)} uncompressed "
         f"({i.full_kv_bytes / i.kv_bytes:.1f}x)"
@@ -62,7 +61,7 @@ def _lines(i: Inspection) -> Iterator[str]:
     )
     yield (
         f"bound      {_duration(i.decode_floor_seconds)} a step by HBM bandwidth alone, "
-        f"{_duration(i.full_cache_floor_seconds)} with full caches of {g['max_context']} tokens"
+        f"{_duration(i.full_cache_floor_seconds)} with full caches of {g.max_context} tokens"
     )
 
 

@@ -8,8 +8,6 @@ checkpoint holds (rotary frequencies, embedding scales) are computed from the co
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from sscc.compiler.frontend.decompositions import decomposition_table
 from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.operator import IMPLEMENTATION, context_limit
+from sscc.compiler.frontend.quiet import quiet_export
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import LayerKinds, renamed
 
@@ -202,7 +201,7 @@ def _export(
     if with_last:
         args = (*args, torch.zeros(1, dtype=torch.long, device=device))
     try:
-        with _quiet(), torch.no_grad():
+        with quiet_export(), torch.no_grad():
             program = torch.export.export(entry, args, strict=False)
             program = program.run_decompositions(decomposition_table())
     except UnsupportedError:
@@ -213,19 +212,6 @@ def _export(
             f"torch.export cannot capture this model at {list(shape)}: {reason[0] if reason else error!r}"
         ) from error
     return _classify(program, aliases, hidden, "" if entry.exported else WRAPPER_PREFIX)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logger = logging.getLogger("torch.export")
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            logger.setLevel(level)
 
 
 def _classify(program: ExportedProgram, aliases: dict[str, str], hidden: set[str], path_prefix: str) -> Captured:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import warnings
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -16,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 
 from sscc.compiler.frontend import operator  # noqa: F401 - registers sscc::attention, which the program names
+from sscc.compiler.frontend.quiet import quiet_export
 from sscc.ir.errors import InputError, UnsupportedError
 
 EXPORT_HOWTO = (
@@ -37,7 +35,7 @@ def load_program(path: Path) -> ExportedProgram:
     _refuse_pickles(path)
     try:
         # torch.export.load would hide the reason of a failure, and then try an older form that it unpickles.
-        with _quiet():
+        with quiet_export():
             programs = load_pt2(str(path)).exported_programs
     except Exception as error:  # torch raises its own kinds, and SerializeError for operators it does not know
         reason = " ".join(str(error).split()).split(". This is an internal")[0][:300] or type(error).__name__
@@ -95,15 +93,3 @@ def _check_inputs(path: Path, program: ExportedProgram) -> None:
             raise UnsupportedError(
                 f"{path}: input {name} has a static dimension {static[0]}, both must be dynamic: {EXPORT_HOWTO}"
             )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """torch.export logs a traceback before it raises: the message we raise says it in one line."""
-    logger = logging.getLogger("torch.export")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
