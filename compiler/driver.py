@@ -16,6 +16,7 @@ import torch
 from torch_mlir import ir
 
 from sscc.compiler.backend.emit import emit_program
+from sscc.compiler.dumps import read_dump
 from sscc.compiler.files import write_text
 from sscc.compiler.frontend.admission import check_config
 from sscc.compiler.frontend.capture import (
@@ -36,19 +37,19 @@ from sscc.compiler.options import CompileOptions
 from sscc.compiler.packaging import write_artifact
 from sscc.compiler.printing import IrPrinter
 from sscc.compiler.result import CompileResult
-from sscc.ir.context import mlir, parse_module, print_module
-from sscc.ir.errors import InputError, InternalError, OutputError, UsageError
+from sscc.ir.context import mlir, print_module
+from sscc.ir.errors import InputError, OutputError, UsageError
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import ProgramFacts, check_legal, get_facts, get_level, passes_done
+from sscc.ir.levels import ProgramFacts, get_facts, get_level, passes_done
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.passes.repeat_layers import LayersDiffer
 from sscc.runtime.golden import Golden
 from sscc.runtime.schedule import Program
+from sscc.runtime.tensor_files import TORCH_DTYPES
 
 logger = logging.getLogger("sscc")
 
-TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 
@@ -155,20 +156,12 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
 
 
 def _from_dump(options: CompileOptions) -> Source:
-    try:
-        text = options.model.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{options.model} cannot be read: {error}") from None
     with mlir():
-        module = parse_module(text, str(options.model))
+        module = read_dump(options.model)
         level = get_level(module)
         if level != options.compile_from:
             raise UsageError(f"{options.model} is a dump of level {level}, not {options.compile_from}")
         facts, geometry = get_facts(module)
-        try:
-            check_legal(module, level)
-        except InternalError as error:  # here it is the person's file, not a pass of ours
-            raise InputError(f"{options.model} is not a dump of level {level}: {error}") from None
     checkpoint = None
     if options.weights != "none" and options.checkpoint is not None:
         checkpoint = open_checkpoint(options.checkpoint)

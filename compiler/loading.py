@@ -11,7 +11,7 @@ import torch
 
 from sscc.compiler.weight_cache import packed_weights
 from sscc.ir.errors import InputError
-from sscc.runtime.artifact import Artifact
+from sscc.runtime.artifact import Artifact, Resolver
 from sscc.runtime.manifest import WeightsRecord
 from sscc.runtime.session import Session
 from sscc.runtime.tensor_files import TORCH_DTYPES
@@ -48,18 +48,20 @@ def open_session(artifact: Artifact, checkpoint: Path | None = None) -> Session:
     Raises:
         InputError: the weights are missing, damaged, of other shapes, or not the ones referred to.
     """
-    weights = _referred(artifact) if checkpoint is None else artifact.weights(lambda _: _tensors(checkpoint))
-    return Session(artifact.program, weights, artifact.signature)
+    return Session.from_artifact(artifact, resolver=_resolver(artifact, checkpoint))
 
 
-def _referred(artifact: Artifact) -> dict[str, torch.Tensor]:
+def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
+    """What opens the weights: None where they are the artifact's own."""
+    if checkpoint is not None:
+        return lambda _: _tensors(checkpoint)
     record = artifact.manifest.weights
     if record.mode != "reference" or record.source is None:
-        return artifact.weights()
+        return None
     source = Path(record.source)
     if not source.exists():
         raise InputError(f"{artifact.path} refers to the checkpoint {source}, which is not there: give --checkpoint")
-    return artifact.weights(lambda record: _packed(record, source))
+    return lambda record: _packed(record, source)
 
 
 def _packed(record: WeightsRecord, source: Path) -> Mapping[str, torch.Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from collections.abc import Mapping
 
@@ -12,6 +11,7 @@ from sscc.compiler.backend.listing import list_program
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.units import format_bytes
+from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import InternalError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
@@ -23,8 +23,6 @@ from sscc.runtime.manifest import Manifest, WeightsRecord
 from sscc.runtime.schedule import Program, Tensor
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import TORCH_DTYPES, Specs, TensorSpec, digest_of
-
-TOOLS = ("torch", "torch-mlir", "transformers")
 
 
 def write_artifact(
@@ -58,10 +56,8 @@ def write_artifact(
         if golden is not None:
             golden.save(writer)
         mode, digest, origin = _write_weights(writer, options, checkpoint, spec)
-        tools = {name: importlib.metadata.version(name) for name in TOOLS}
-        version = importlib.metadata.version("sscc")
         record = WeightsRecord(mode, digest, origin, spec)
-        writer.finish(Manifest(version, tools, FAMILY, json.loads(facts.config), signature, record))
+        writer.finish(Manifest(own_version(), tool_versions(), FAMILY, json.loads(facts.config), signature, record))
     return _report(program, signature, mode, origin)
 
 

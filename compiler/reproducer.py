@@ -8,14 +8,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from pathlib import Path
 
+from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import OutputError
 from sscc.passes.base import Observer
-
-TOOLS = ("sscc", "torch", "torch-mlir", "transformers")
 
 
 class LastStep(Observer):
@@ -31,7 +29,7 @@ class LastStep(Observer):
 
 def write_reproducer(folder: Path, text: str, pipeline: str, error: BaseException) -> str:
     """Writes the folder and returns the command that replays the failure. Raises OutputError."""
-    versions = {name: importlib.metadata.version(name) for name in TOOLS}
+    versions = {"sscc": own_version(), **tool_versions()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "before.mlir").write_text(text)

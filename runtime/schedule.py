@@ -30,7 +30,6 @@ Dtype = Literal["f32", "bf16", "i64", "i1"]
 Role = Literal["weight", "constant", "input", "output", "state", "temporary"]
 Tier = Literal["sram", "hbm", "ddr"]
 ParamAccess = Literal["read", "write", "update"]
-Number = Union[int, float]
 
 
 # ---------------------------------------------------------------------------------------------- tensors

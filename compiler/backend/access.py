@@ -18,6 +18,11 @@ def access_map(affine: ir.AffineMap, dims: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(_coefficients(expression, dims)) for expression in affine.results)
 
 
+def identity_map(rank: int) -> tuple[tuple[int, ...], ...]:
+    """The access map of a parameter that is touched at the point itself."""
+    return tuple(tuple(int(row == column) for column in range(rank)) + (0,) for row in range(rank))
+
+
 def _coefficients(expression: ir.AffineExpr, dims: int) -> list[int]:
     row = [0] * (dims + 1)
     if isinstance(expression, ir.AffineConstantExpr):

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_mlir import ir
 
+from sscc.compiler.backend.access import identity_map
 from sscc.compiler.backend.kernels import EmittedKernel, dtype_of
 from sscc.compiler.backend.memory import Lifetime
 from sscc.compiler.backend.windows import dropped, reshaped, sliced, transposed, whole
@@ -49,7 +50,7 @@ class CopyKernels:
         key = (shape, dtype)
         if key not in self.kernels:
             name = f"copy.{'x'.join(map(str, shape))}.{dtype}"
-            identity = tuple(tuple(int(i == j) for j in range(len(shape))) + (0,) for i in range(len(shape)))
+            identity = identity_map(len(shape))
             params = (sch.Param("x0", shape, dtype, "read"), sch.Param("y0", shape, dtype, "write"))
             stage = sch.Vector(shape, (sch.Access("x0", identity),), sch.Access("y0", identity), (), "in0")
             self.kernels[key] = sch.Kernel(name, params, (), (stage,))

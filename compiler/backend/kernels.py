@@ -8,7 +8,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from sscc.compiler.backend.access import access_map, loop_sizes
+from sscc.compiler.backend.access import access_map, identity_map, loop_sizes
 from sscc.compiler.backend.body import Body, Literal, literal
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.errors import InternalError, UnsupportedError
@@ -241,9 +241,9 @@ class _KernelEmitter:
     def vector(self, dims: tuple[int, ...], inputs: list[sch.Access], out: str, program: list[tuple[Any, ...]]) -> None:
         """Appends an integer vector program given as (name, op, args, type) rows; the last row is the result."""
         instructions = tuple(sch.Instr(name, op, tuple(args), type_) for name, op, args, type_ in program)
-        identity = tuple(tuple(int(i == j) for j in range(len(dims))) + (0,) for i in range(len(dims)))
+        output = sch.Access(out, identity_map(len(dims)))
         self.stages.append(
-            sch.Vector(dims, tuple(inputs), sch.Access(out, identity), instructions, instructions[-1].name)
+            sch.Vector(dims, tuple(inputs), output, instructions, instructions[-1].name)
         )
 
 
@@ -324,9 +324,9 @@ def _concat(e: _KernelEmitter, op: ir.Operation) -> None:
     offset = 0
     for operand in op.operands:
         dims = tuple(operand.type.shape)
-        identity = [tuple(int(i == j) for j in range(len(dims))) + (0,) for i in range(len(dims))]
+        identity = identity_map(len(dims))
         shifted = [(*row[:-1], offset) if index == axis else row for index, row in enumerate(identity)]
-        source = sch.Access(e.names[operand], tuple(identity))
+        source = sch.Access(e.names[operand], identity)
         e.stages.append(sch.Vector(dims, (source,), sch.Access(out, tuple(shifted)), (), "in0"))
         offset += dims[axis]
 

@@ -41,23 +41,16 @@ def dropped(view: View, shape: Sequence[int]) -> View:
             axis += 1
         kept.append(axis)
         axis += 1
-    return View(
-        view.tensor,
-        tuple(view.shape[axis] for axis in kept),
-        tuple(view.strides[axis] for axis in kept),
-        view.offset,
-        view.terms,
-    )
+    return _with_axes(view, kept)
 
 
 def transposed(view: View, permutation: Sequence[int]) -> View:
-    return View(
-        view.tensor,
-        tuple(view.shape[axis] for axis in permutation),
-        tuple(view.strides[axis] for axis in permutation),
-        view.offset,
-        view.terms,
-    )
+    return _with_axes(view, permutation)
+
+
+def _with_axes(view: View, axes: Sequence[int]) -> View:
+    shape, strides = (tuple(values[axis] for axis in axes) for values in (view.shape, view.strides))
+    return View(view.tensor, shape, strides, view.offset, view.terms)
 
 
 def reshaped(view: View, shape: Sequence[int]) -> View | None:

@@ -9,15 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sscc.ir.errors import InputError, InternalError, SsccError, UsageError
+from sscc.ir.errors import InternalError, SsccError, UsageError
 
 if TYPE_CHECKING:
     from torch_mlir import ir
 
     from sscc.passes.base import Pass, PassTime
-
-ALL = "all"
-CHANGE = "change"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list-passes", action="store_true", help="every pass with its level and summary")
     parser.add_argument("--explain", metavar="PASS", help="what a pass does, when it does not apply, and its options")
     parser.add_argument(
-        "--print-ir-before", action="append", default=[], metavar="PASS", help=f"on stderr; a name or {ALL}"
+        "--print-ir-before", action="append", default=[], metavar="PASS", help="on stderr; a name or all"
     )
     parser.add_argument(
-        "--print-ir-after", action="append", default=[], metavar="PASS", help=f"on stderr; a name, {ALL} or {CHANGE}"
+        "--print-ir-after", action="append", default=[], metavar="PASS", help="on stderr; a name, all or change"
     )
     parser.add_argument("--timing", action="store_true", help="seconds of each pass, on stderr")
     parser.add_argument(
@@ -72,18 +69,13 @@ def _explain(name: str) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from sscc.ir.context import mlir, parse_module, print_module
-    from sscc.ir.levels import check_legal, get_level
+    from sscc.compiler.dumps import read_dump
+    from sscc.ir.context import mlir, print_module
     from sscc.passes.pipeline import parse_pipeline
 
     passes = parse_pipeline(args.pass_pipeline)
-    try:
-        text = args.file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{args.file} cannot be read: {error}") from None
     with mlir():
-        module = parse_module(text, str(args.file))
-        check_legal(module, get_level(module))
+        module = read_dump(args.file)
         times = _run_passes(module, passes, args)
         result = print_module(module)
     if args.timing:

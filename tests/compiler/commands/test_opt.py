@@ -153,3 +153,9 @@ def test_pipelines_read_back_what_they_print() -> None:
 def test_option_values_are_typed() -> None:
     with pytest.raises(UsageError, match="has no option"):
         parse_pipeline("merge-equal-kernels{x}")
+
+
+def test_an_illegal_dump_is_the_persons_not_a_bug(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dump.write_text(dump.read_text().replace('sscc.level = "kernels"', 'sscc.level = "import"'))
+    assert main(["opt", str(dump)]) == 5
+    assert "is not a dump of level import" in capsys.readouterr().err

@@ -1,0 +1,30 @@
+"""Reading a dump that a person hands in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch_mlir import ir
+
+from sscc.ir.context import parse_module
+from sscc.ir.errors import InputError, InternalError
+from sscc.ir.levels import check_legal, get_level
+
+
+def read_dump(path: Path) -> ir.Module:
+    """The module in a dump, legal at the level that it says it has. To be called inside `mlir()`.
+
+    Raises:
+        InputError: it cannot be read, is not IR, is no dump of sscc, or is not legal at its level.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    module = parse_module(text, str(path))
+    level = get_level(module)
+    try:
+        check_legal(module, level)
+    except InternalError as error:  # here it is the person's file, not a pass of ours
+        raise InputError(f"{path} is not a dump of level {level}: {error}") from None
+    return module
