@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -40,11 +40,13 @@ from sscc.compiler.result import CompileResult
 from sscc.ir.context import mlir, print_module
 from sscc.ir.errors import InputError, OutputError, UsageError
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import ProgramFacts, get_facts, get_level, passes_done
+from sscc.ir.levels import ProgramFacts, get_facts, get_level, get_looping, passes_done, set_machine
+from sscc.ir.machine import load_machine
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.passes.repeat_layers import LayersDiffer
 from sscc.runtime.golden import Golden
+from sscc.runtime.manifest import LoopingRecord
 from sscc.runtime.schedule import Program
 from sscc.runtime.tensor_files import TORCH_DTYPES
 
@@ -91,8 +93,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
     dumps = _Dumps(options.dump_ir_dir, options.model)
     with mlir():
         dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}", source.module)
-        level = options.compile_to if options.compile_to != "schedule" else "kernels"
-        passes = passes_between(passes_done(source.module), level)
+        passes = passes_between(passes_done(source.module), options.compile_to, options.opt_level)
         printer = IrPrinter(options.print_ir_before, options.print_ir_after, sys.stderr)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
         times = run_passes(source.module, passes, [*observers, printer] if printer.wanted else observers)
@@ -102,11 +103,14 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         if options.compile_to != "schedule":
             write_text(options.output_path, print_module(source.module))
             return CompileResult(options.output_path, options.compile_to)
+        looping = [LoopingRecord(**asdict(item)) for item in get_looping(source.module)]
         program = emit_program(source.module)
     dumps.write_schedule(program)
     golden = _golden(options, source)
     constants = source.constants()
-    report = write_artifact(options, program, source.facts, source.geometry, source.checkpoint, constants, golden)
+    report = write_artifact(
+        options, program, source.facts, source.geometry, source.checkpoint, constants, golden, looping
+    )
     return CompileResult(options.output_path, "schedule", tuple(report))
 
 
@@ -152,6 +156,8 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
         eos=checkpoint.eos_token_ids,
     )
     module = import_capture(captured, facts, geometry)
+    with mlir():
+        set_machine(module, load_machine(options.target))
     return Source(module, facts, geometry, checkpoint, lambda: captured.constants)
 
 

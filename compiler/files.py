@@ -1,22 +1,13 @@
-"""Writing files so that nothing half-written is ever seen."""
+"""Writing text files."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
-from sscc.ir.errors import OutputError
+from sscc.ir.files import replacing
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file under a temporary name and renames it. Raises OutputError; leaves nothing half-written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    """Writes a file in UTF-8, complete or not at all. Raises OutputError, see `replacing`."""
+    with replacing(path) as file:
+        file.write(text.encode())

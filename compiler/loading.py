@@ -14,14 +14,14 @@ from sscc.ir.errors import InputError
 from sscc.runtime.artifact import Artifact, Resolver
 from sscc.runtime.manifest import WeightsRecord
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import TORCH_DTYPES
+from sscc.runtime.tensor_files import Layout, TensorSpec, reading, stack_tensors
 
 if TYPE_CHECKING:
     from sscc.compiler.frontend.checkpoint import Checkpoint
 
 
 class CheckpointTensors(Mapping[str, torch.Tensor]):
-    """A checkpoint's weights by name, each read when it is asked for."""
+    """A checkpoint's weights by name, each read when it is asked for. Raises as `Checkpoint.tensor` does."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -54,29 +54,26 @@ def open_session(artifact: Artifact, checkpoint: Path | None = None) -> Session:
 def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
     """What opens the weights: None where they are the artifact's own."""
     if checkpoint is not None:
-        return lambda _: _tensors(checkpoint)
+        return lambda layout: stack_tensors(layout, reading(_tensors(checkpoint), f"the checkpoint {checkpoint}"))
     record = artifact.manifest.weights
     if record.mode != "reference" or record.source is None:
         return None
     source = Path(record.source)
     if not source.exists():
         raise InputError(f"{artifact.path} refers to the checkpoint {source}, which is not there: give --checkpoint")
-    return lambda record: _packed(record, source)
+    return lambda layout: _packed(record, layout, source)
 
 
-def _packed(record: WeightsRecord, source: Path) -> Mapping[str, torch.Tensor]:
+def _packed(record: WeightsRecord, layout: Layout, checkpoint: Path) -> Mapping[str, torch.Tensor]:
     """The weights referred to, from the user's cache; the checkpoint is opened only to pack them."""
     opened: list[CheckpointTensors] = []
 
-    def read(name: str) -> torch.Tensor:
+    def read(source: str, spec: TensorSpec) -> torch.Tensor:
         if not opened:
-            opened.append(_tensors(source))
-        tensor = opened[0].get(name)
-        if tensor is None:
-            raise InputError(f"the checkpoint {source} has no tensor {name!r}")
-        return tensor.to(TORCH_DTYPES[record.spec[name].dtype])
+            opened.append(_tensors(checkpoint))
+        return reading(opened[0], f"the checkpoint {checkpoint}")(source, spec)
 
-    return packed_weights(record, read, _show_progress)
+    return packed_weights(record, layout, read, _show_progress)
 
 
 def _show_progress(done: int, total: int) -> None:

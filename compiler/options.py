@@ -13,10 +13,10 @@ from sscc.ir.errors import UsageError
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, POOL_MODES, Geometry
 from sscc.ir.machine import load_machine
 
-LEVELS = ("import", "graph", "kernels", "schedule")  # the same as sscc.ir.levels.LEVELS, which needs MLIR to import
+LEVELS = ("import", "graph", "kernels", "looped", "fused", "placed", "schedule")  # as sscc.ir.levels, without MLIR
+OPT_LEVELS = (0, 1, 2)
 DTYPES = ("f32", "bf16")
 WEIGHTS = ("embed", "reference", "none")
-OPT_LEVELS = (0,)
 
 DEFAULT_BATCH = 1
 DEFAULT_CHUNK = 256
@@ -85,7 +85,7 @@ class CompileOptions:
     batch: int | None = None
     prefill_chunk: int | None = None
     dtype: str | None = None
-    opt_level: int = 0
+    opt_level: int = 2
     weights: str = "embed"
     save_golden: bool = False
     golden_prompt_file: Path | None = None
@@ -109,7 +109,7 @@ class CompileOptions:
         _choice("--compile-to", self.compile_to, LEVELS)
         _choice("--weights", self.weights, WEIGHTS)
         if self.opt_level not in OPT_LEVELS:
-            raise UsageError(f"-O{self.opt_level} is not available in this version: use -O0")
+            raise UsageError(f"there is no -O{self.opt_level}, there are {', '.join(f'-O{n}' for n in OPT_LEVELS)}")
         if self.dtype is not None:
             _choice("--dtype", self.dtype, DTYPES)
         if self.compile_from is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from sscc.compiler.backend.listing import list_program
 from sscc.compiler.frontend.checkpoint import Checkpoint
+from sscc.compiler.loading import CheckpointTensors
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.units import format_bytes
 from sscc.compiler.versions import own_version, tool_versions
@@ -19,10 +20,10 @@ from sscc.ir.machine import FAMILY, load_machine
 from sscc.runtime.artifact_writer import MACHINE, ArtifactWriter
 from sscc.runtime.golden import Golden
 from sscc.runtime.inspection import launches
-from sscc.runtime.manifest import Manifest, WeightsRecord
+from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
 from sscc.runtime.schedule import Program, Tensor
 from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import TORCH_DTYPES, Specs, TensorSpec, digest_of
+from sscc.runtime.tensor_files import digest_of, layout_of, reading
 
 
 def write_artifact(
@@ -33,58 +34,56 @@ def write_artifact(
     checkpoint: Checkpoint | None,
     constants: Mapping[str, torch.Tensor],
     golden: Golden | None,
+    looping: Sequence[LoopingRecord] = (),
 ) -> list[str]:
     """Writes OUT.rdu, complete or not at all, and returns the lines that report on it.
 
     Args:
         checkpoint: where the weights and the tokenizer come from; None where there is none.
         constants: values by name, of at least the constants that the program uses.
+        looping: what became of each run of equal layers.
 
     Raises:
+        InputError: the checkpoint lacks a tensor that the program wants, or has it in another shape.
         OutputError: it cannot be written; nothing is left behind.
     """
     signature = _signature(program, facts, geometry)
-    spec = {t.source: TensorSpec(t.shape, t.dtype) for t in program.tensors if t.role == "weight"}
     with ArtifactWriter(options.output_path) as writer:
         writer.write_program(program, list_program(program))
         machine = load_machine(options.target)
         writer.write_text(MACHINE, machine.to_json())
-        writer.write_constants(_constants(program, constants))
+        _write_constants(writer, program, constants)
         if checkpoint is not None:
             for name, data in sorted(checkpoint.tokenizer.items()):
                 writer.write_bytes(f"tokenizer/{name}", data)
         if golden is not None:
             golden.save(writer)
-        mode, digest, origin = _write_weights(writer, options, checkpoint, spec)
-        record = WeightsRecord(mode, digest, origin, spec)
-        writer.finish(Manifest(own_version(), tool_versions(), FAMILY, json.loads(facts.config), signature, record))
-    return _report(program, signature, mode, origin)
+        weights = _write_weights(writer, options, checkpoint, program)
+        config = json.loads(facts.config)
+        writer.finish(Manifest(own_version(), tool_versions(), FAMILY, config, signature, weights, tuple(looping)))
+    return _report(program, signature, weights)
 
 
 def _write_weights(
-    writer: ArtifactWriter, options: CompileOptions, checkpoint: Checkpoint | None, spec: Specs
-) -> tuple[str, str, str | None]:
-    """Embeds the weights or refers to them. Returns the mode, their digest, and the path referred to."""
+    writer: ArtifactWriter, options: CompileOptions, checkpoint: Checkpoint | None, program: Program
+) -> WeightsRecord:
+    """Embeds the weights or refers to them."""
     if checkpoint is None or not checkpoint.has_weights:
-        return "reference", "", None
-
-    def read(name: str) -> torch.Tensor:
-        return checkpoint.tensor(name).to(TORCH_DTYPES[spec[name].dtype])
-
+        return WeightsRecord("reference", "", None)
+    layout = layout_of(program, "weight")
+    read = reading(CheckpointTensors(checkpoint), str(checkpoint.path))
     if options.weights == "embed":
-        return "embedded", writer.write_weights(spec, read), None
-    return "reference", digest_of(spec, read), str(checkpoint.path.resolve())
+        return WeightsRecord("embedded", writer.write_weights(layout, read), None)
+    return WeightsRecord("reference", digest_of(layout, read), str(checkpoint.path.resolve()))
 
 
-def _constants(program: Program, constants: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    found = {}
-    for tensor in program.tensors:
-        if tensor.role != "constant":
-            continue
-        if tensor.source not in constants:
-            raise InternalError(f"the value of the constant {tensor.source!r} is not known")
-        found[tensor.source] = constants[tensor.source].to(TORCH_DTYPES[tensor.dtype]).contiguous()
-    return found
+def _write_constants(writer: ArtifactWriter, program: Program, constants: Mapping[str, torch.Tensor]) -> None:
+    layout = layout_of(program, "constant")
+    for name, stack in layout.items():
+        for source in stack.sources:
+            if source not in constants:
+                raise InternalError(f"the value of the constant {source!r}, which {name!r} is made of, is not known")
+    writer.write_constants(layout, reading(constants, "the model"))
 
 
 def _signature(program: Program, facts: ProgramFacts, geometry: Geometry) -> Signature:
@@ -104,11 +103,12 @@ def _signature(program: Program, facts: ProgramFacts, geometry: Geometry) -> Sig
     )
 
 
-def _report(program: Program, signature: Signature, mode: str, origin: str | None) -> list[str]:
+def _report(program: Program, signature: Signature, record: WeightsRecord) -> list[str]:
     g = signature.geometry
     kept, full = signature.kv_bytes(g.budget), signature.kv_bytes(g.max_context)
     weights = sum(tensor.nbytes for tensor in program.tensors if tensor.role == "weight")
-    held = {"embedded": "embedded", "reference": f"read from {origin}" if origin else "none"}[mode]
+    referred = f"read from {record.source}" if record.source else "none"
+    held = {"embedded": "embedded", "reference": referred}[record.mode]
     decode = sum(1 for _ in launches(program.entry("decode").body))
     return [
         f"cache: {g.budget} rows (sink {g.sink} + recent {g.recent} + topk {g.topk}) for a context of "

@@ -1,7 +1,8 @@
 """Weights that an artifact refers to, packed once into the user's cache so that later loads map them at once.
 
-The cache is `$SSCC_CACHE`, else `$XDG_CACHE_HOME/sscc`, else `~/.cache/sscc`. A packed file is named by the
-digest of its weights and can be deleted at any time.
+The cache is `$SSCC_CACHE`, else `$XDG_CACHE_HOME/sscc`, else `~/.cache/sscc`. A packed file holds the weights as
+the program wants them, the layers of looped kernels stacked; it is named by their digest and can be deleted at any
+time.
 """
 
 from __future__ import annotations
@@ -12,9 +13,21 @@ from pathlib import Path
 
 import torch
 
-from sscc.ir.errors import InputError, OutputError
+from sscc.ir.errors import InputError
+from sscc.ir.files import output_errors, replacing
 from sscc.runtime.manifest import WeightsRecord
-from sscc.runtime.tensor_files import Reader, read_specs, read_tensors, weights_digest, write_tensors
+from sscc.runtime.tensor_files import (
+    Layout,
+    Reader,
+    TensorSpec,
+    read_specs,
+    read_tensors,
+    specs_of,
+    weights_digest,
+    write_tensors,
+)
+
+HINT = "set SSCC_CACHE to another folder"
 
 Progress = Callable[[int, int], None]
 """Called with (bytes packed, bytes in all)."""
@@ -29,50 +42,50 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "sscc"
 
 
-def packed_weights(record: WeightsRecord, read: Reader, progress: Progress) -> dict[str, torch.Tensor]:
+def packed_weights(record: WeightsRecord, layout: Layout, read: Reader, progress: Progress) -> dict[str, torch.Tensor]:
     """The weights of `record`, memory-mapped from the cache; packed there first if they are not yet.
 
     Args:
-        read: gives one weight in the record's dtype and shape; called only while packing.
+        layout: the weights that the program wants, and their sources.
+        read: gives one source; called only while packing.
         progress: told how far packing is.
 
+    Returns: the tensors of `layout` by name.
+
     Raises:
-        InputError: what `read` gives is not what the artifact was compiled with.
+        InputError: what `read` gives is not what the artifact was compiled with; or a packed file is damaged.
         OutputError: the cache cannot be written.
     """
     path = cache_folder() / "weights" / f"{record.digest}.safetensors"
-    if path.is_file() and read_specs(path) == dict(record.spec):
-        return read_tensors(path)
-    _pack(path, record, read, progress)
+    if not path.is_file() or _packed_specs(path) != specs_of(layout):
+        _pack(path, record, layout, read, progress)
     return read_tensors(path)
 
 
-def _pack(path: Path, record: WeightsRecord, read: Reader, progress: Progress) -> None:
-    total = sum(spec.nbytes for spec in record.spec.values())
+def _packed_specs(path: Path) -> dict[str, TensorSpec]:
+    try:
+        return read_specs(path)
+    except InputError as error:
+        raise InputError(f"{error}: delete it, and the weights are packed again") from None
+
+
+def _pack(path: Path, record: WeightsRecord, layout: Layout, read: Reader, progress: Progress) -> None:
+    total = sum(stack.spec.nbytes for stack in layout.values())
     done = 0
 
-    def reading(name: str) -> torch.Tensor:
+    def counted(source: str, spec: TensorSpec) -> torch.Tensor:
         nonlocal done
-        tensor = read(name)
-        done += record.spec[name].nbytes
+        tensor = read(source, spec)
+        done += spec.nbytes
         progress(done, total)
         return tensor
 
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with output_errors(path.parent, HINT):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{path.parent} cannot be made: {error.strerror} (set SSCC_CACHE)") from None
-    try:
-        with temporary.open("wb") as file:
-            digests = write_tensors(file, record.spec, reading)
-        if weights_digest(digests, record.spec) != record.digest:
+    with replacing(path, hint=HINT) as file:
+        digests = write_tensors(file, layout, counted)
+        if weights_digest(digests, layout) != record.digest:
             raise InputError(
                 f"the checkpoint {record.source} is not the one that this artifact was compiled with: its digest "
                 "differs; give another one on purpose with --checkpoint"
             )
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror or error} (set SSCC_CACHE)") from None
-    finally:
-        temporary.unlink(missing_ok=True)

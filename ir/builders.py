@@ -12,6 +12,10 @@ from torch_mlir.dialects import arith, func, linalg, tensor
 from sscc.ir.errors import InputError, InternalError
 
 ROLES = ("weight", "constant", "input", "state", "output")
+STORED = ("weight", "constant")
+"""Roles whose bytes come with the artifact."""
+SOURCES = "sscc.sources"
+"""On an argument of an entry: the names of the layers' tensors that it is a stack of."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import torch as torch_dialect
 from torch_mlir.passmanager import PassManager
 
+from sscc.ir.dialects.df import Df
 from sscc.ir.dialects.kv import Kv
 from sscc.ir.errors import InputError
 
@@ -25,6 +26,7 @@ def context() -> ir.Context:
     torch_dialect.register_dialect(created)
     with created, ir.Location.unknown():
         Kv.load()
+        Df.load()
         PassManager.parse("builtin.module(func.func(convert-torch-to-arith))").run(
             ir.Module.parse("module {}").operation
         )

@@ -17,13 +17,16 @@ from sscc.ir.dialects.kv import GEOMETRY, geometry_attribute, read_geometry
 from sscc.ir.dialects.shapes import SignatureMismatch
 from sscc.ir.errors import InputError, InternalError
 from sscc.ir.geometry import Geometry
+from sscc.ir.machine import Machine, load_machine, parse_machine
 
-LEVELS = ("import", "graph", "kernels", "schedule")
+LEVELS = ("import", "graph", "kernels", "looped", "fused", "placed", "schedule")
 DTYPES = ("f32", "bf16")
 LEVEL = "sscc.level"
 PROGRAM = "sscc.program"
 PASSES = "sscc.passes"
 KINDS = "sscc.kinds"
+MACHINE = "sscc.machine"
+LOOPING = "sscc.looping"
 MAX_LITERAL_BYTES = 1024
 
 _GRAPH = frozenset({"builtin", "func", "linalg", "tensor", "arith", "math", "scf", "kv"})
@@ -31,6 +34,9 @@ LEGAL_DIALECTS: dict[str, frozenset[str]] = {
     "import": frozenset({"builtin", "func", "torch", "torch_c", "kv"}),
     "graph": _GRAPH,
     "kernels": _GRAPH,
+    "looped": _GRAPH,
+    "fused": _GRAPH | {"df"},
+    "placed": _GRAPH | {"df"},
 }
 
 
@@ -61,6 +67,18 @@ class ProgramFacts:
     def scratch_rows(self, geometry: Geometry) -> int:
         """T: max_context rounded up to whole chunks."""
         return -(-geometry.max_context // self.chunk) * self.chunk
+
+
+def set_machine(module: ir.Module, machine: Machine) -> None:
+    """Notes the machine that the module is compiled for."""
+    module.operation.attributes[MACHINE] = ir.StringAttr.get(machine.to_json())
+
+
+def get_machine(module: ir.Module) -> Machine:
+    """What `set_machine` noted; the machine that comes with sscc where nobody did. Raises InputError where damaged."""
+    if MACHINE not in module.operation.attributes:
+        return load_machine("rdu")
+    return parse_machine(ir.StringAttr(module.operation.attributes[MACHINE]).value, f"in the module's {MACHINE}")
 
 
 _FIELDS = {name: int if name in ("batch", "chunk", "layers", "vocab_size") else str
@@ -167,6 +185,41 @@ def get_kinds(module: ir.Module) -> LayerKinds | None:
     if any(not 0 <= first <= layer or kinds.first[first] != first for layer, first in enumerate(kinds.first)):
         raise InputError(f"the module's {KINDS} is damaged: a kind's first layer is not of that kind: {kinds.first}")
     return kinds
+
+
+@dataclass(frozen=True)
+class Looping:
+    """What became of a run of calls: `reason` is "" where it was looped.
+
+    Attributes:
+        entry: whose calls they are.
+        kernel: the kernel that is called, or several joined by "+" where they take turns.
+        layers: how many calls.
+    """
+
+    entry: str
+    kernel: str
+    layers: int
+    reason: str
+
+
+def add_looping(module: ir.Module, item: Looping) -> None:
+    """Notes what became of a run of calls."""
+    attributes = module.operation.attributes
+    items = list(attributes[LOOPING]) if LOOPING in attributes else []
+    attributes[LOOPING] = ir.ArrayAttr.get([*items, write_record(asdict(item))])
+
+
+def get_looping(module: ir.Module) -> tuple[Looping, ...]:
+    """What `add_looping` noted, in order. Raises InputError where it is damaged."""
+    attributes = module.operation.attributes
+    if LOOPING not in attributes:
+        return ()
+    fields = {"entry": str, "kernel": str, "layers": int, "reason": str}
+    try:
+        return tuple(Looping(**read_record(item, fields)) for item in ir.ArrayAttr(attributes[LOOPING]))
+    except (MalformedRecord, ValueError) as error:
+        raise InputError(f"the module's {LOOPING} is damaged: {error}") from None
 
 
 def record_pass(module: ir.Module, name: str) -> None:

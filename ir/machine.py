@@ -41,10 +41,14 @@ class Machine:
     Attributes:
         sockets: sockets that work together.
         pcus, pmus, pmu_bytes: compute units, memory units, SRAM of one memory unit.
-        bf16_flops: peak of dense products.
+        bf16_flops, f32_flops: peak of dense products, by the operands' dtype.
+        simd_lanes, simd_stages: elements that a PCU takes per cycle, and operations that it does on each of them,
+            in its mode for element-wise work.
         sram_bandwidth, hbm_bandwidth, ddr_bandwidth: bytes/s per socket and tier.
         hbm_bytes, ddr_bytes: capacities per socket.
         clock: Hz. link_bandwidth: bytes/s between sockets. launch_seconds: of one kernel launch.
+        firing_seconds: of one firing of a stage, whatever it computes.
+        boundary_seconds: lost at each launch besides, while pipelines drain and refill.
     """
 
     name: str
@@ -54,6 +58,9 @@ class Machine:
     pmus: Figure
     pmu_bytes: Figure
     bf16_flops: Figure
+    f32_flops: Figure
+    simd_lanes: Figure
+    simd_stages: Figure
     sram_bandwidth: Figure
     hbm_bytes: Figure
     hbm_bandwidth: Figure
@@ -62,6 +69,8 @@ class Machine:
     clock: Figure
     link_bandwidth: Figure
     launch_seconds: Figure
+    firing_seconds: Figure
+    boundary_seconds: Figure
 
     @property
     def figures(self) -> dict[str, Figure]:
@@ -77,6 +86,13 @@ class Machine:
     def hbm_seconds(self, nbytes: float) -> float:
         """The least time in which all sockets together move `nbytes` through HBM."""
         return nbytes / (self.hbm_bandwidth.value * self.sockets.value)
+
+    def with_sockets(self, sockets: int) -> Machine:
+        """The same machine with another number of sockets. Raises UsageError below 1."""
+        if sockets < 1:
+            raise UsageError(f"a machine of {sockets} sockets does not exist: give at least 1")
+        chosen = dataclasses.replace(self.sockets, value=sockets, origin="chosen")
+        return dataclasses.replace(self, sockets=chosen)
 
     def to_json(self) -> str:
         """The file form; `parse_machine` reads it back."""

@@ -12,6 +12,7 @@ from sscc.ir.levels import walk
 ValueMap = dict[ir.Value, ir.Value]
 
 _REMATERIALISED = frozenset({"arith.constant", "tensor.empty"})
+_RESHAPES = frozenset({"tensor.expand_shape", "tensor.collapse_shape"})
 
 
 def is_rematerialised(op: ir.Operation) -> bool:
@@ -19,10 +20,28 @@ def is_rematerialised(op: ir.Operation) -> bool:
     cloned to their users instead of crossing a function boundary."""
     if op.name in _REMATERIALISED:
         return True
-    return op.name == "linalg.fill" and all(
+    if op.name not in _RESHAPES and fill_value(op) is None:
+        return False
+    return all(
         isinstance(value.owner, ir.Operation | ir.OpView) and is_rematerialised(value.owner.operation)
         for value in op.operands
     )
+
+
+def fill_value(op: ir.Operation) -> ir.Value | None:
+    """The constant that `op` fills a tensor with: linalg.fill, or one of its general forms; None for others."""
+    if op.name == "linalg.fill":
+        return op.operands[0]
+    if op.name != "linalg.generic" or any(isinstance(v.type, ir.RankedTensorType) for v in list(op.operands)[:-1]):
+        return None
+    block = op.regions[0].blocks[0]
+    first = block.operations[0].operation
+    if first.name != "linalg.yield":
+        return None
+    value = first.operands[0]
+    given = dict(zip(block.arguments, op.operands, strict=True)).get(value, value)
+    source = producer(given)
+    return given if source is not None and source.name == "arith.constant" else None
 
 
 def outer_values(op: ir.Operation) -> list[ir.Value]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
@@ -42,6 +43,23 @@ class Pass(ABC):
         """Transforms `module`. Raises UnsupportedError for a model that cannot be honoured."""
 
 
+def options_of(kind: type[Pass]) -> dict[str, tuple[type, object]]:
+    """Option name (with dashes) -> type and default, of a pass: the fields of its dataclass."""
+    hints = get_type_hints(kind)
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # every pass is a dataclass
+    return {field.name.replace("_", "-"): (hints[field.name], field.default) for field in fields}
+
+
+def step_text(item: Pass) -> str:
+    """A pass with the options that are not at their default: ``outline-kernels{granularity=layer}``."""
+    changed = []
+    for name, (_, default) in options_of(type(item)).items():
+        value = getattr(item, name.replace("-", "_"))
+        if value != default:
+            changed.append(f"{name}={str(value).lower() if isinstance(value, bool) else value}")
+    return item.name + (f"{{{' '.join(changed)}}}" if changed else "")
+
+
 @dataclass(frozen=True)
 class PassTime:
     """How long a pass took, verification and printing left out, in seconds."""
@@ -66,7 +84,7 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Sequence[Ob
         item.run(module)
         seconds = time.perf_counter() - start
         set_level(module, item.level)
-        record_pass(module, item.name)
+        record_pass(module, step_text(item))
         try:
             check_legal(module, item.level)
         except InternalError as error:
@@ -80,8 +98,8 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Sequence[Ob
     return times
 
 
-def run_upstream(module: ir.Module, pipeline: str, what: str) -> None:
-    """Runs a pipeline of upstream passes.
+def run_upstream(module: Any, pipeline: str, what: str) -> None:
+    """Runs a pipeline of upstream passes on a module or a function.
 
     Raises:
         InternalError: with `what` and the first diagnostic.

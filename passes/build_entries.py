@@ -1,10 +1,13 @@
 """build-entries: the two programs a caller can run, `prefill` and `decode`, as control around the layers.
 
-What: `decode` runs embedding, layers and head once for all slots. `prefill` runs one sequence layer-major: for
-each phase (embedding, every layer, head), for each chunk of the prompt; after the last chunk of a layer, that
-layer is compressed into its slot of the decode cache. So the full-length K/V scratch exists for one layer at a
-time, and trip counts follow the prompt's actual length. A cursor (phase, chunk) and a number of chunk steps make
-prefill resumable: decode steps can run between two calls.
+What: `decode` runs embedding, layers and head once for all slots. `prefill` runs one sequence layer-major, phase
+after phase (embedding, every layer, head), and within a phase chunk after chunk of the prompt; after the last
+chunk of a layer, that layer is compressed into its slot of the decode cache. So the full-length K/V scratch
+exists for one layer at a time, and trip counts follow the prompt's actual length.
+
+Both entries are straight lines of calls. A phase is a function with its loop over chunks inside. Prefill is
+resumable: the caller's cursor (phase, chunk) and a number of steps become a range [begin, end) of chunk steps,
+counted from the start of the prompt's work, and every phase does what of its own steps lies in that range.
 
 Before::
 
@@ -32,29 +35,35 @@ Before::
     func.func private @prefill.head(tensor<1x4x8xf32> {sscc.input = "hidden"}, tensor<1xi64> {sscc.input = "last"})
       -> (tensor<1x1x9xf32> {sscc.output = "logits"})
 
-After, of prefill the part of a layer::
+After, of prefill the phase of a layer::
 
-    func.func public @prefill(%tokens: .. "tokens"}, %length: .. "length"}, %slot: .. "slot"}, %phase: .. "phase"}, ..
-      %c = arith.constant 4 : index
-      %chunks = arith.ceildivsi %length, %c : index
-      ..
-      %upto:5 = call @advance(%before#2, %before#3, %before#4, %one, %chunks) ..
-      ..
-      %done:4 = scf.for %chunk = %before#3 to %upto#0 step %step iter_args(%hidden = %embedded, ..
+    func.func private @prefill.phase.layer.0(%begin: .. "begin"}, %end: .. "end"}, %chunks: .. "chunks"}, ..
+      %lo:3 = call @progress(%begin, %end, %chunks, %number, %chunks) ..
+      %done:4 = scf.for %chunk = %lo#0 to %lo#1 step %step iter_args(%hidden1 = %hidden, ..
         %start = arith.muli %chunk, %size : index
-        %h = tensor.extract_slice %hidden[0, %start, 0] [1, 4, 8] [1, 1, 1] ..
+        %h = tensor.extract_slice %hidden1[0, %start, 0] [1, 4, 8] [1, 1, 1] ..
         %made:4 = func.call @prefill.layer.0(%h, ..
-        %hidden1 = tensor.insert_slice %made#0 into %hidden[0, %start, 0] ..
-        scf.yield %hidden1, %made#1, %made#2, %made#3 : ..
+        %hidden2 = tensor.insert_slice %made#0 into %hidden1[0, %start, 0] ..
+        scf.yield %hidden2, %made#1, %made#2, %made#3 : ..
       }
-      %cache:3 = scf.if %upto#1 -> ..
-        %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
-        %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
-        %kept:3 = func.call @prefill.compress.0(%done#1, %done#2, %done#3, %k, %v, %slot, %length) ..
-        ..
+      %cache:3 = scf.if %lo#2 -> ..
+        %kept:3 = func.call @prefill.compress.0(%done#1, %done#2, %done#3, %k_cache, %v_cache, %slot, %length) ..
+        scf.yield %kept#0, %kept#1, %kept#2 : ..
       } else {
         scf.yield %k_cache, %v_cache, %selected : ..
       }
+
+After, of prefill the call of that phase::
+
+    func.func public @prefill(%tokens: .. "tokens"}, %length: .. "length"}, %slot: .. "slot"}, %phase: .. "phase"}, ..
+      %embedded = call @prefill.phase.embed(..
+      %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
+      %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
+      ..
+      %made:7 = call @prefill.phase.layer.0(..
+      %k_cache1 = tensor.insert_slice %made#4 into %k_cache[0, 0, 0, 0, 0] ..
+      ..
+      %logits = call @prefill.phase.head(..
 
 After, the whole of decode::
 
@@ -77,15 +86,15 @@ Preserves: the layer functions. States are threaded as values; every update is i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch_mlir import ir
 from torch_mlir.dialects import arith, func, scf
 
 from sscc.ir.builders import (
+    STORED,
     Argument,
     Offset,
     arguments_of,
@@ -104,7 +113,7 @@ from sscc.ir.levels import ProgramFacts, get_facts
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
 
-ADVANCE = "advance"
+PROGRESS = "progress"
 CURSOR = ("phase", "chunk")
 
 
@@ -116,76 +125,91 @@ class BuildEntries(Pass):
     def run(self, module: ir.Module) -> None:
         facts, geometry = get_facts(module)
         parts = {function.name.value: function for function in functions(module)}
-        _build_advance(module)
+        _build_progress(module)
         _Prefill(module, parts, facts, geometry).build()
         _Decode(module, parts, facts, geometry).build()
 
 
-def _build_advance(module: ir.Module) -> None:
-    """``advance(phase, chunk, steps, index, limit) -> (hi, done, phase, chunk, steps)``: how far phase `index`,
-    which has `limit` chunks, gets from the cursor with the remaining steps."""
+def _build_progress(module: ir.Module) -> None:
+    """``progress(begin, end, chunks, number, limit) -> (lo, hi, done)``: phase `number` starts after number * chunks
+    steps and has `limit` of its own; of those, lo .. hi - 1 lie in [begin, end). `done` where it does its last one."""
     index, flag = ir.IndexType.get(), ir.IntegerType.get_signless(1)
-    names = ("phase", "chunk", "steps", "index", "limit")
-    arguments = [Argument("input", name, index) for name in names]
-    outputs = ("hi", index), ("done", flag), ("phase", index), ("chunk", index), ("steps", index)
-    results = [Argument("output", name, type_) for name, type_ in outputs]
-    location = ir.Location.name(ADVANCE)
-    function = make_function(module, ADVANCE, arguments, results, location)
-    phase, chunk, steps, this, limit = function.arguments
+    arguments = [Argument("input", name, index) for name in ("begin", "end", "chunks", "number", "limit")]
+    results = [Argument("output", name, type_) for name, type_ in (("lo", index), ("hi", index), ("done", flag))]
+    location = ir.Location.name(PROGRESS)
+    function = make_function(module, PROGRESS, arguments, results, location)
+    begin, end, chunks, number, limit = function.arguments
     with ir.InsertionPoint(function.entry_block), location:
-        active = arith.CmpIOp(arith.CmpIPredicate.eq, phase, this).result
-        reach = arith.MinSIOp(arith.AddIOp(chunk, steps).result, limit).result
-        hi = arith.SelectOp(active, reach, chunk).result
+        first, zero = arith.MulIOp(number, chunks).result, index_constant(0)
+        lo, hi = (
+            arith.MinSIOp(arith.MaxSIOp(arith.SubIOp(edge, first).result, zero).result, limit).result
+            for edge in (begin, end)
+        )
+        some = arith.CmpIOp(arith.CmpIPredicate.slt, lo, hi).result
         ended = arith.CmpIOp(arith.CmpIPredicate.eq, hi, limit).result
-        done = arith.AndIOp(active, ended).result
-        zero, one = index_constant(0), index_constant(1)
-        next_phase = arith.AddIOp(phase, arith.SelectOp(done, one, zero).result).result
-        next_chunk = arith.SelectOp(done, zero, hi).result
-        left = arith.SubIOp(steps, arith.SubIOp(hi, chunk).result).result
-        func.ReturnOp([hi, done, next_phase, next_chunk, left])
+        func.ReturnOp([lo, hi, arith.AndIOp(some, ended).result])
 
 
-class _Entry:
-    """What both entries share: parts by name, arguments found by (role, name), weights in order of first use."""
+class _Function:
+    """A function under construction: its arguments by (role, name), and calls of parts by argument names."""
 
-    name: str
+    def __init__(
+        self, module: ir.Module, name: str, arguments: Sequence[Argument], results: Sequence[Argument]
+    ) -> None:
+        self.location = ir.Location.name(name)
+        self.function = make_function(module, name, arguments, results, self.location)
+        self.values = {
+            (argument.role, argument.name): value
+            for argument, value in zip(arguments, self.function.arguments, strict=True)
+        }
 
-    def __init__(self, module: ir.Module, parts: dict[str, Any], facts: ProgramFacts, geometry: Geometry) -> None:
-        self.module, self.parts, self.facts, self.geometry = module, parts, facts, geometry
-        self.values: dict[tuple[str, str], ir.Value] = {}
-
-    def part(self, suffix: str) -> Any:
-        return self.parts[f"{self.name}.{suffix}"]
-
-    def weights(self) -> list[Argument]:
-        found: dict[tuple[str, str], Argument] = {}
-        for suffix in ("embed", *(f"layer.{layer}" for layer in range(self.facts.layers)), "head"):
-            for argument in arguments_of(self.part(suffix)):
-                if argument.role in ("weight", "constant"):
-                    found.setdefault((argument.role, argument.name), argument)
-        return list(found.values())
-
-    def start(self, arguments: Sequence[Argument], results: Sequence[Argument]) -> Any:
-        location = ir.Location.name(self.name)
-        function = make_function(self.module, self.name, arguments, results, location)
-        function.attributes["sym_visibility"] = ir.StringAttr.get("public")
-        for argument, value in zip(arguments, function.arguments, strict=True):
-            self.values[argument.role, argument.name] = value
-        return function
+    def values_of(self, role: str) -> dict[str, ir.Value]:
+        return {name: value for (found, name), value in self.values.items() if found == role}
 
     def call(self, function: Any, given: dict[str, ir.Value]) -> dict[str, ir.Value]:
-        """Calls a part: inputs and states by name from `given`, weights from the entry's arguments."""
+        """Calls a part: inputs and states by name from `given`, weights from this function's arguments."""
         operands = []
         for argument in arguments_of(function):
-            stored = argument.role in ("weight", "constant")
+            stored = argument.role in STORED
             operands.append(self.values[argument.role, argument.name] if stored else given[argument.name])
         results = results_of(function)
         with function.location:
             call = func.CallOp([r.type for r in results], function.name.value, operands)
         return {result.name: value for result, value in zip(results, call.results, strict=True)}
 
-    def stacked(self, name: str, shape: Sequence[int], element: ir.Type) -> Argument:
-        return Argument("state", name, tensor_type([self.facts.layers, *shape], element))
+
+def _weights(parts: Iterable[Any]) -> list[Argument]:
+    """The weights and constants of `parts`, in order of first use."""
+    found: dict[tuple[str, str], Argument] = {}
+    for part in parts:
+        for argument in arguments_of(part):
+            if argument.role in STORED:
+                found.setdefault((argument.role, argument.name), argument)
+    return list(found.values())
+
+
+class _Entry:
+    """What both entries share: parts by name, and the stacked states of all layers."""
+
+    name: str
+
+    def __init__(self, module: ir.Module, parts: dict[str, Any], facts: ProgramFacts, geometry: Geometry) -> None:
+        self.module, self.parts, self.facts, self.geometry = module, parts, facts, geometry
+
+    def part(self, suffix: str) -> Any:
+        return self.parts[f"{self.name}.{suffix}"]
+
+    def layer_names(self) -> list[str]:
+        return [f"layer.{layer}" for layer in range(self.facts.layers)]
+
+    def start(self, arguments: Sequence[Argument], results: Sequence[Argument]) -> _Function:
+        entry = _Function(self.module, self.name, arguments, results)
+        entry.function.attributes["sym_visibility"] = ir.StringAttr.get("public")
+        return entry
+
+    def stacked(self, argument: Argument) -> Argument:
+        shape = [self.facts.layers, *argument.type.shape]
+        return Argument("state", argument.name, tensor_type(shape, argument.type.element_type))
 
     def layer_slice(self, stacked: ir.Value, layer: int) -> ir.Value:
         shape = list(stacked.type.shape)
@@ -202,30 +226,26 @@ class _Decode(_Entry):
 
     def build(self) -> None:
         layer = {argument.name: argument for argument in arguments_of(self.part("layer.0"))}
-        i64 = ir.IntegerType.get_signless(64)
-        token = Argument("input", "token", tensor_type([self.facts.batch, 1], i64))
-        states = [
-            self.stacked(name, layer[name].type.shape, layer[name].type.element_type)
-            for name in ("k_cache", "v_cache")
-        ]
+        token = Argument("input", "token", tensor_type([self.facts.batch, 1], ir.IntegerType.get_signless(64)))
+        states = [self.stacked(layer[name]) for name in ("k_cache", "v_cache")]
         logits = results_of(self.part("head"))[0].type
         out = Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
         slots = [layer[name] for name in ("position", "valid_topk", "active")]
-        function = self.start([token, *slots, *states, *self.weights()], [out, *states])
-        with ir.InsertionPoint(function.entry_block), ir.Location.name(self.name):
-            func.ReturnOp(self._body())
+        weights = _weights(self.part(name) for name in ("embed", *self.layer_names(), "head"))
+        entry = self.start([token, *slots, *states, *weights], [out, *states])
+        with ir.InsertionPoint(entry.function.entry_block), entry.location:
+            func.ReturnOp(self._body(entry))
 
-    def _body(self) -> list[ir.Value]:
-        inputs = {name: self.values["input", name] for name in ("position", "valid_topk", "active")}
-        caches = {name: self.values["state", name] for name in ("k_cache", "v_cache")}
+    def _body(self, entry: _Function) -> list[ir.Value]:
+        inputs, caches = entry.values_of("input"), entry.values_of("state")
         positions = reshape(inputs["position"], [self.facts.batch, 1])
-        given = self.call(self.part("embed"), {"ids": self.values["input", "token"], "positions": positions})
-        for layer in range(self.facts.layers):
+        given = entry.call(self.part("embed"), {"ids": inputs.pop("token"), "positions": positions})
+        for layer, name in enumerate(self.layer_names()):
             slices = {name: self.layer_slice(cache, layer) for name, cache in caches.items()}
-            done = self.call(self.part(f"layer.{layer}"), {**given, **inputs, **slices})
+            done = entry.call(self.part(name), {**given, **inputs, **slices})
             given["hidden"] = done["hidden"]
             caches = {name: self.put_layer(done[name], cache, layer) for name, cache in caches.items()}
-        logits = self.call(self.part("head"), given)["logits"]
+        logits = entry.call(self.part("head"), given)["logits"]
         return [reshape(logits, [logits.type.shape[0], logits.type.shape[2]]), *caches.values()]
 
 
@@ -237,29 +257,21 @@ class _Prefill(_Entry):
     def build(self) -> None:
         self.rows = self.facts.scratch_rows(self.geometry)
         self.axes = self._token_axes()
-        layer = {argument.name: argument for argument in arguments_of(self.part("layer.0"))}
-        compress = {argument.name: argument for argument in arguments_of(self.part("compress.0"))}
-        index, i64 = ir.IndexType.get(), ir.IntegerType.get_signless(64)
+        index = ir.IndexType.get()
+        embedded = [self._full_length(result) for result in results_of(self.part("embed"))]
+        scratch = [a for a in arguments_of(self.part("layer.0")) if a.role == "state"]
+        caches = [self.stacked(result) for result in results_of(self.part("compress.0"))]
+        phases = [self._embed(embedded)]
+        phases += [self._layer(layer, embedded, scratch) for layer in range(self.facts.layers)]
+        phases.append(self._head(embedded[0]))
+        tokens = Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
         scalars = [Argument("input", name, index) for name in ("length", "slot", *CURSOR, "steps")]
-        states = [self._full_length(argument) for argument in results_of(self.part("embed"))]
-        states += [layer[name] for name in ("k_scratch", "v_scratch", "observed")]
-        states += [
-            self.stacked(name, compress[name].type.shape, compress[name].type.element_type)
-            for name in ("k_cache", "v_cache")
-        ]
-        states += [
-            self.stacked(result.name, result.type.shape, result.type.element_type)
-            for result in results_of(self.part("compress.0"))
-            if result.name == "selected"
-        ]
-        logits = results_of(self.part("head"))[0].type
-        out = Argument("output", "prefill_logits", tensor_type([1, logits.shape[-1]], logits.element_type))
-        tokens = Argument("input", "tokens", tensor_type([1, self.rows], i64))
-        cursor = [Argument("output", name, index) for name in CURSOR]
-        function = self.start([tokens, *scalars, out, *states, *self.weights()], [out, *cursor, *states])
-        self.state = {argument.name: self.values["state", argument.name] for argument in states}
-        with ir.InsertionPoint(function.entry_block), ir.Location.name(self.name):
-            func.ReturnOp(self._body())
+        states = [*embedded, *scratch, *caches]
+        logits = self._logits()
+        results = [logits, *(Argument("output", name, index) for name in CURSOR), *states]
+        entry = self.start([tokens, *scalars, logits, *states, *_weights(phases)], results)
+        with ir.InsertionPoint(entry.function.entry_block), entry.location:
+            func.ReturnOp(self._body(entry, phases, [cache.name for cache in caches]))
 
     def _token_axes(self) -> dict[str, int]:
         """The axis along which each embedding result holds tokens: C in prefill where decode has 1."""
@@ -282,124 +294,140 @@ class _Prefill(_Entry):
         shape[self.axes[result.name]] = self.rows
         return Argument("state", result.name, tensor_type(shape, result.type.element_type))
 
-    # ---------------------------------------------------------------------------------------------- phases
+    def _logits(self) -> Argument:
+        logits = results_of(self.part("head"))[0].type
+        return Argument("output", "prefill_logits", tensor_type([1, logits.shape[-1]], logits.element_type))
 
-    def _body(self) -> list[ir.Value]:
-        self.cursor = [self.values["input", name] for name in (*CURSOR, "steps")]
-        chunk = index_constant(self.facts.chunk)
-        self.chunks = arith.CeilDivSIOp(self.values["input", "length"], chunk).result
-        self._phase(0, ["hidden", *self._tables()], self._embed)
-        for layer in range(self.facts.layers):
-            names = ["hidden", "k_scratch", "v_scratch", "observed"]
-            done = self._phase(layer + 1, names, partial(self._layer, layer))
-            self._when(done, self._cache_names(), partial(self._compress, layer))
-        logits = self._head()
-        return [logits, *self.cursor[:2], *self.state.values()]
+    # ------------------------------------------------------------------------------------------------ the entry
 
-    def _tables(self) -> list[str]:
-        return [name for name in self.axes if name != "hidden"]
+    def _body(self, entry: _Function, phases: list[Any], caches: list[str]) -> list[ir.Value]:
+        inputs, state = entry.values_of("input"), entry.values_of("state")
+        size, count = index_constant(self.facts.chunk), self.facts.layers + 2
+        chunks = arith.CeilDivSIOp(inputs["length"], size).result
+        begin = arith.AddIOp(arith.MulIOp(inputs["phase"], chunks).result, inputs["chunk"]).result
+        before_head = arith.MulIOp(index_constant(count - 1), chunks).result
+        total = arith.AddIOp(before_head, index_constant(1)).result
+        end = arith.MinSIOp(arith.AddIOp(begin, inputs["steps"]).result, total).result
+        given = {**inputs, **entry.values_of("output"), "chunks": chunks, "begin": begin, "end": end}
+        for number, phase in enumerate(phases):
+            layer = number - 1
+            slices = {}
+            if 0 <= layer < self.facts.layers:
+                slices = {name: self.layer_slice(state[name], layer) for name in caches}
+            made = entry.call(phase, {**given, **state, **slices, "number": index_constant(number)})
+            logits = made.pop("prefill_logits", None)
+            made |= {name: self.put_layer(made[name], state[name], layer) for name in slices}
+            state |= made
+        finished = arith.CmpIOp(arith.CmpIPredicate.eq, end, total).result
+        reached = arith.FloorDivSIOp(end, chunks).result
+        inside = arith.SubIOp(end, arith.MulIOp(reached, chunks).result).result
+        phase_after = arith.SelectOp(finished, index_constant(count), reached).result
+        chunk_after = arith.SelectOp(finished, index_constant(0), inside).result
+        return [logits, phase_after, chunk_after, *state.values()]
 
-    def _cache_names(self) -> list[str]:
-        return [name for name in ("k_cache", "v_cache", "selected") if name in self.state]
+    # ----------------------------------------------------------------------------------------------- the phases
 
-    def _advance(self, index: int, limit: ir.Value) -> tuple[ir.Value, ir.Value]:
-        types = [ir.IndexType.get(), ir.IntegerType.get_signless(1)] + [ir.IndexType.get()] * 3
-        call = func.CallOp(types, ADVANCE, [*self.cursor, index_constant(index), limit])
-        hi, done, *self.cursor = call.results
-        return hi, done
+    def _phase(self, name: str, inputs: Sequence[str], states: Sequence[Argument], results: Sequence[Argument],
+               parts: Sequence[Any]) -> _Function:  # fmt: skip
+        """A function of the progress, further scalar `inputs`, `states`, and the weights of `parts`."""
+        scalars = [Argument("input", n, ir.IndexType.get()) for n in ("begin", "end", "chunks", "number", *inputs)]
+        return _Function(self.module, f"prefill.phase.{name}", [*scalars, *states, *_weights(parts)], results)
 
-    def _phase(self, index: int, names: list[str], step: Callable[[ir.Value], None]) -> ir.Value:
-        """Runs `step(start)` for the chunks this phase gets; it updates the states in `names`. Gives `done`."""
-        lower = self.cursor[1]
-        upper, done = self._advance(index, self.chunks)
+    def _progress(self, phase: _Function, limit: ir.Value) -> list[ir.Value]:
+        """lo, hi and done of a phase that has `limit` steps."""
+        index, flag = ir.IndexType.get(), ir.IntegerType.get_signless(1)
+        given = [phase.values["input", name] for name in ("begin", "end", "chunks", "number")]
+        return list(func.CallOp([index, index, flag], PROGRESS, [*given, limit]).results)
+
+    def _chunks(self, phase: _Function, states: dict[str, ir.Value], step: Callable[..., dict[str, ir.Value]]) -> Any:
+        """Runs ``step(states, start)`` for the chunks in turn. Gives the states after it, and `done`."""
+        lo, hi, done = self._progress(phase, phase.values["input", "chunks"])
         one, size = index_constant(1), index_constant(self.facts.chunk)
-        loop = scf.ForOp(lower, upper, one, [self.state[name] for name in names])
-        with ir.InsertionPoint(loop.body), self._carried(names, list(loop.inner_iter_args)):
-            step(arith.MulIOp(loop.induction_variable, size).result)
-            scf.YieldOp([self.state[name] for name in names])
-        self.state.update(zip(names, loop.results, strict=True))
-        return done
+        loop = scf.ForOp(lo, hi, one, list(states.values()))
+        with ir.InsertionPoint(loop.body):
+            start = arith.MulIOp(loop.induction_variable, size).result
+            made = step(dict(zip(states, loop.inner_iter_args, strict=True)), start)
+            scf.YieldOp([made[name] for name in states])
+        return dict(zip(states, loop.results, strict=True)), done
 
-    def _when(self, condition: ir.Value, names: list[str], then: Callable[[], None]) -> None:
-        """Runs `then`, which updates the states in `names`, where `condition` holds."""
-        branch = scf.IfOp(condition, [self.state[name].type for name in names], has_else=True)
-        with ir.InsertionPoint(branch.then_block), self._carried(names, [self.state[name] for name in names]):
-            then()
-            scf.YieldOp([self.state[name] for name in names])
-        with ir.InsertionPoint(branch.else_block):
-            scf.YieldOp([self.state[name] for name in names])
-        self.state.update(zip(names, branch.results, strict=True))
+    def _embed(self, embedded: Sequence[Argument]) -> Any:
+        part = self.part("embed")
+        tokens = Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
+        phase = self._phase("embed", ["length"], [tokens, *embedded], embedded, [part])
 
-    def _carried(self, names: list[str], inside: list[ir.Value]) -> Any:
-        return _Scope(self.state, dict(zip(names, inside, strict=True)))
+        def step(states: dict[str, ir.Value], start: ir.Value) -> dict[str, ir.Value]:
+            shape = [1, self.facts.chunk]
+            last = arith.SubIOp(phase.values["input", "length"], index_constant(1)).result
+            ids = extract_slice(phase.values["input", "tokens"], [0, start], shape)
+            made = phase.call(part, {"ids": ids, "positions": positions_tensor(shape, start, last)})
+            return {name: self._write_chunk(name, value, states[name], start) for name, value in made.items()}
 
-    def _read_chunk(self, name: str, start: ir.Value) -> ir.Value:
-        shape = list(self.state[name].type.shape)
-        offsets: list[Offset] = [0] * len(shape)
-        offsets[self.axes[name]] = start
-        shape[self.axes[name]] = self.facts.chunk
-        return extract_slice(self.state[name], offsets, shape)
+        with ir.InsertionPoint(phase.function.entry_block), phase.location:
+            states, _ = self._chunks(phase, phase.values_of("state"), step)
+            func.ReturnOp([states[result.name] for result in embedded])
+        return phase.function
 
-    def _write_chunk(self, name: str, value: ir.Value, start: ir.Value) -> None:
-        offsets: list[Offset] = [0] * value.type.rank
-        offsets[self.axes[name]] = start
-        self.state[name] = insert_slice(value, self.state[name], offsets)
+    def _layer(self, layer: int, embedded: Sequence[Argument], scratch: Sequence[Argument]) -> Any:
+        part, compress = self.part(f"layer.{layer}"), self.part(f"compress.{layer}")
+        caches = [replace(result, role="state") for result in results_of(compress)]
+        changed = [embedded[0], *scratch]
+        phase = self._phase(
+            f"layer.{layer}", ["length", "slot"], [*embedded, *scratch, *caches], [*changed, *caches], [part]
+        )
+        inputs, given = phase.values_of("input"), phase.values_of("state")
+        tables = [argument.name for argument in embedded[1:]]
 
-    def _embed(self, start: ir.Value) -> None:
-        shape = [1, self.facts.chunk]
-        last = arith.SubIOp(self.values["input", "length"], index_constant(1)).result
-        ids = extract_slice(self.values["input", "tokens"], [0, start], shape)
-        made = self.call(self.part("embed"), {"ids": ids, "positions": positions_tensor(shape, start, last)})
-        for name, value in made.items():
-            self._write_chunk(name, value, start)
+        def step(states: dict[str, ir.Value], start: ir.Value) -> dict[str, ir.Value]:
+            chunk = {name: self._read_chunk(name, given[name], start) for name in tables}
+            hidden = self._read_chunk("hidden", states["hidden"], start)
+            made = phase.call(part, {**states, **chunk, "hidden": hidden, "start": start, "length": inputs["length"]})
+            return {**made, "hidden": self._write_chunk("hidden", made["hidden"], states["hidden"], start)}
 
-    def _layer(self, layer: int, start: ir.Value) -> None:
-        given = {name: self._read_chunk(name, start) for name in self.axes}
-        scratch = {name: self.state[name] for name in ("k_scratch", "v_scratch", "observed")}
-        length = self.values["input", "length"]
-        made = self.call(self.part(f"layer.{layer}"), {**given, **scratch, "start": start, "length": length})
-        self._write_chunk("hidden", made.pop("hidden"), start)
-        self.state.update(made)
+        with ir.InsertionPoint(phase.function.entry_block), phase.location:
+            states, done = self._chunks(phase, {argument.name: given[argument.name] for argument in changed}, step)
+            branch = scf.IfOp(done, [argument.type for argument in caches], has_else=True)
+            with ir.InsertionPoint(branch.then_block):
+                made = phase.call(compress, {**given, **states, "slot": inputs["slot"], "length": inputs["length"]})
+                scf.YieldOp([made[argument.name] for argument in caches])
+            with ir.InsertionPoint(branch.else_block):
+                scf.YieldOp([given[argument.name] for argument in caches])
+            func.ReturnOp([*states.values(), *branch.results])
+        return phase.function
 
-    def _compress(self, layer: int) -> None:
-        scratch = {name: self.state[name] for name in ("k_scratch", "v_scratch", "observed")}
-        slices = {name: self.layer_slice(self.state[name], layer) for name in ("k_cache", "v_cache")}
-        scalars = {name: self.values["input", name] for name in ("slot", "length")}
-        made = self.call(self.part(f"compress.{layer}"), {**scratch, **slices, **scalars})
-        for name, value in made.items():
-            self.state[name] = self.put_layer(value, self.state[name], layer)
-
-    def _head(self) -> ir.Value:
+    def _head(self, hidden: Argument) -> Any:
         """The head runs once, on the chunk that holds the last token."""
-        name = "prefill_logits"
-        self.state[name] = self.values["output", name]
-        _, done = self._advance(self.facts.layers + 1, index_constant(1))
-        self._when(done, [name], self._last_token)
-        return self.state.pop(name)
+        part, logits = self.part("head"), self._logits()
+        phase = self._phase("head", ["length"], [hidden, logits], [logits], [part])
+        with ir.InsertionPoint(phase.function.entry_block), phase.location:
+            before = phase.values["output", logits.name]
+            size, one = index_constant(self.facts.chunk), index_constant(1)
+            *_, done = self._progress(phase, one)
+            branch = scf.IfOp(done, [logits.type], has_else=True)
+            with ir.InsertionPoint(branch.then_block):
+                start = arith.MulIOp(arith.SubIOp(phase.values["input", "chunks"], one).result, size).result
+                last = arith.SubIOp(arith.SubIOp(phase.values["input", "length"], one).result, start).result
+                chunk = self._read_chunk("hidden", phase.values["state", "hidden"], start)
+                made = phase.call(part, {"hidden": chunk, "last": positions_tensor([1], last, last)})["logits"]
+                scf.YieldOp([insert_slice(reshape(made, [1, made.type.shape[2]]), before, [0, 0])])
+            with ir.InsertionPoint(branch.else_block):
+                scf.YieldOp([before])
+            func.ReturnOp(list(branch.results))
+        return phase.function
 
-    def _last_token(self) -> None:
-        size, one = index_constant(self.facts.chunk), index_constant(1)
-        start = arith.MulIOp(arith.SubIOp(self.chunks, one).result, size).result
-        last = arith.SubIOp(arith.SubIOp(self.values["input", "length"], one).result, start).result
-        given = {"hidden": self._read_chunk("hidden", start), "last": positions_tensor([1], last, last)}
-        logits = self.call(self.part("head"), given)["logits"]
-        flat = reshape(logits, [1, logits.type.shape[2]])
-        self.state["prefill_logits"] = insert_slice(flat, self.state["prefill_logits"], [0, 0])
+    # ---------------------------------------------------------------------------------------- a chunk of a state
 
+    def _read_chunk(self, name: str, whole: ir.Value, start: ir.Value) -> ir.Value:
+        shape = list(whole.type.shape)
+        shape[self.axes[name]] = self.facts.chunk
+        return extract_slice(whole, self._chunk_offsets(name, whole, start), shape)
 
-class _Scope:
-    """Replaces some entries of a dictionary inside a region and restores all of it after."""
+    def _write_chunk(self, name: str, value: ir.Value, whole: ir.Value, start: ir.Value) -> ir.Value:
+        return insert_slice(value, whole, self._chunk_offsets(name, whole, start))
 
-    def __init__(self, table: dict[str, ir.Value], inside: dict[str, ir.Value]) -> None:
-        self.table, self.inside = table, inside
-
-    def __enter__(self) -> None:
-        self.before = dict(self.table)
-        self.table.update(self.inside)
-
-    def __exit__(self, *_: object) -> None:
-        self.table.clear()
-        self.table.update(self.before)
+    def _chunk_offsets(self, name: str, whole: ir.Value, start: ir.Value) -> list[Offset]:
+        offsets: list[Offset] = [0] * whole.type.rank
+        offsets[self.axes[name]] = start
+        return offsets
 
 
 def entries(module: ir.Module) -> Iterator[Any]:

@@ -1,11 +1,12 @@
 """outline-kernels: work becomes kernels, entries become call schedules.
 
-What: the parts of an entry (embedding, layers, compression, head) are inlined, and every operation that computes
-becomes a function of its own, called where the operation stood. Reshapes, slices and transposes stay in the
-entry: they move nothing, they are strided windows on what a kernel reads or writes.
+What: with `granularity=layer`, what an entry calls (embedding, each layer, head) becomes a kernel, whatever those
+parts call inlined. With `granularity=operation`, everything is inlined into the entry, and every operation that
+computes becomes a kernel, called where it stood; reshapes, slices and transposes stay in the entry: they move
+nothing, they are strided windows on what a kernel reads or writes.
 
-Why: a kernel is what the machine loads and launches. At -O0 there is one per operation, which is slow and
-simple: the baseline that every other level must agree with.
+Why: a kernel is what the machine loads and launches. One per layer keeps everything between its operations on the
+chip. One per operation (-O0) is slow and simple: the baseline that every other level must agree with.
 
 Before::
 
@@ -58,15 +59,17 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 from sscc.ir.builders import Argument, make_function
+from sscc.ir.errors import UsageError
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import ValueMap, clone_all, clone_with, functions, is_rematerialised, outer_values, producer
+from sscc.ir.views import computes, is_view
 from sscc.passes.base import Pass
 from sscc.passes.build_entries import entries
 
 KERNEL = "sscc.kernel"
-VIEWS = frozenset(
-    {"tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice", "tensor.insert_slice", "linalg.transpose"}
-)
+
+
+GRANULARITIES = ("operation", "layer")
 
 
 @dataclass(frozen=True)
@@ -74,23 +77,49 @@ class OutlineKernels(Pass):
     name: ClassVar[str] = "outline-kernels"
     level: ClassVar[str] = "kernels"
 
+    granularity: str = "operation"
+
     def run(self, module: ir.Module) -> None:
+        if self.granularity not in GRANULARITIES:
+            raise UsageError(f"granularity is {self.granularity!r}, it must be one of {', '.join(GRANULARITIES)}")
         parts = {function.name.value: function for function in functions(module)}
-        count = 0
-        for entry in list(entries(module)):
-            _inline(entry, parts)
-            for op in [op for op in walk(entry) if _computes(op, entry)]:
-                _outline(module, op, f"{_verb(op)}.{count}")
-                count += 1
-        for function in parts.values():
-            if function.visibility.value != "public":
-                function.operation.erase()
-        for entry in entries(module):
-            _erase_unused(entry)
+        if self.granularity == "layer":
+            _mark_called(module, parts)
+        else:
+            _outline_operations(module, parts)
+
+
+def _mark_called(module: ir.Module, parts: dict[str, Any]) -> None:
+    """What an entry calls becomes a kernel, with everything that it calls inlined."""
+    calls = (op for entry in entries(module) for op in walk(entry) if op.name == "func.call")
+    called = {op.attributes["callee"].value for op in calls}
+    for name, function in parts.items():
+        if name in called:
+            _inline(function, parts)
+            function.attributes[KERNEL] = ir.UnitAttr.get()
+    for name, function in parts.items():
+        if name not in called and function.visibility.value != "public":
+            function.operation.erase()
+
+
+def _outline_operations(module: ir.Module, parts: dict[str, Any]) -> None:
+    count = 0
+    for entry in list(entries(module)):
+        _inline(entry, parts)
+        for op in [op for op in walk(entry) if computes(op)]:
+            _outline(module, op, f"{_verb(op)}.{count}")
+            count += 1
+    for function in parts.values():
+        if function.visibility.value != "public":
+            function.operation.erase()
+    for entry in entries(module):
+        _erase_unused(entry)
 
 
 def _inline(entry: Any, parts: dict[str, Any]) -> None:
-    for op in [op for op in walk(entry) if op.name == "func.call"]:
+    """Inlines the calls in `entry`, and those in what they inline."""
+    calls = [op for op in walk(entry) if op.name == "func.call"]
+    for op in calls:
         callee = parts[op.attributes["callee"].value]
         values: ValueMap = dict(zip(callee.arguments, op.operands, strict=True))
         *body, terminator = [inner.operation for inner in callee.entry_block.operations]
@@ -103,14 +132,8 @@ def _inline(entry: Any, parts: dict[str, Any]) -> None:
                     clone_with(source, values)
             old.replace_all_uses_with(values[returned])
         op.erase()
-
-
-def _computes(op: ir.Operation, entry: Any) -> bool:
-    if op.name in VIEWS or is_rematerialised(op):
-        return False
-    dialect = op.name.partition(".")[0]
-    parent = op.parent.operation.name
-    return dialect in ("linalg", "kv", "tensor") and parent in ("func.func", "scf.for", "scf.if")
+    if calls:
+        _inline(entry, parts)
 
 
 def _outline(module: ir.Module, op: ir.Operation, name: str) -> None:
@@ -145,6 +168,6 @@ def _verb(op: ir.Operation) -> str:
 def _erase_unused(entry: Any) -> None:
     """Removes constants, empty tensors and views whose readers moved into kernels."""
     for op in reversed(list(walk(entry))):
-        removable = op.name in VIEWS or is_rematerialised(op) or op.name.startswith("arith.")
+        removable = is_view(op) or is_rematerialised(op) or op.name.startswith("arith.")
         if removable and not any(True for result in op.results for _ in result.uses):
             op.erase()

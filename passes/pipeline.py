@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
-from typing import get_type_hints
 
 from sscc.ir.errors import UsageError
 from sscc.ir.levels import LEVELS
-from sscc.passes.base import Pass
+from sscc.passes.base import Pass, options_of, step_text
 from sscc.passes.build_entries import BuildEntries
+from sscc.passes.form_stages import FormStages
+from sscc.passes.fuse_compressed_attention import FuseCompressedAttention
+from sscc.passes.kernel_looping import KernelLooping
 from sscc.passes.lower_torch import LowerTorch
 from sscc.passes.merge_equal_kernels import MergeEqualKernels
 from sscc.passes.outline_kernels import OutlineKernels
+from sscc.passes.place_stages import PlaceStages
 from sscc.passes.repeat_layers import RepeatLayers
 from sscc.passes.split_layers import SplitLayers
 from sscc.passes.thread_cache import ThreadCache
+from sscc.passes.tile_stages import TileStages
 
-PIPELINE: tuple[Pass, ...] = (
-    LowerTorch(),
-    SplitLayers(),
-    RepeatLayers(),
-    ThreadCache(),
-    BuildEntries(),
-    OutlineKernels(),
-    MergeEqualKernels(),
-)
+OPT_LEVELS = (0, 1, 2)
+_CAPTURED: tuple[Pass, ...] = (LowerTorch(), SplitLayers(), RepeatLayers(), ThreadCache(), BuildEntries())
+_LAYERS: tuple[Pass, ...] = (OutlineKernels(granularity="layer"), MergeEqualKernels())
 
-REGISTRY: dict[str, type[Pass]] = {type(item).name: type(item) for item in PIPELINE}
+PIPELINES: dict[int, tuple[Pass, ...]] = {
+    0: (*_CAPTURED, OutlineKernels(), MergeEqualKernels(), FormStages(fuse=False)),
+    1: (*_CAPTURED, *_LAYERS, FuseCompressedAttention(), FormStages(), TileStages(), PlaceStages()),
+    2: (*_CAPTURED, *_LAYERS, KernelLooping(), FuseCompressedAttention(), FormStages(), TileStages(), PlaceStages()),
+}
+"""What -O0, -O1 and -O2 run: one kernel per operation, one per layer, one per run of equal layers."""
+
+PIPELINE = PIPELINES[2]
+
+REGISTRY: dict[str, type[Pass]] = {type(item).name: type(item) for items in PIPELINES.values() for item in items}
 """Every pass by the name that the command line, dumps and tests use."""
 
 
@@ -39,10 +45,21 @@ def pass_by_name(name: str) -> type[Pass]:
     return REGISTRY[name]
 
 
-def passes_between(done: tuple[str, ...], level: str) -> tuple[Pass, ...]:
-    """The passes still to run for a module that has been through `done`, up to and including `level`."""
+def passes_between(done: tuple[str, ...], level: str, opt_level: int) -> tuple[Pass, ...]:
+    """The passes of -O`opt_level` still to run for a module that has been through `done` (as `step_text` names
+    them), up to and including `level`.
+
+    Raises:
+        UsageError: another optimisation level was at work on the module.
+    """
+    steps = PIPELINES[opt_level]
+    names = tuple(map(step_text, steps))
+    if names[: len(done)] != done:
+        fitting = [f"-O{other}" for other in OPT_LEVELS if tuple(map(step_text, PIPELINES[other]))[: len(done)] == done]
+        advice = f"go on with {' or '.join(fitting)}" if fitting else "no -O level does that; use sscc opt"
+        raise UsageError(f"the module has been through {','.join(done)}, which -O{opt_level} does not do: {advice}")
     wanted = LEVELS.index(level)
-    return tuple(item for item in PIPELINE if item.name not in done and LEVELS.index(item.level) <= wanted)
+    return tuple(item for item in steps[len(done) :] if LEVELS.index(item.level) <= wanted)
 
 
 _STEP = re.compile(r"\s*([a-z0-9-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
@@ -64,13 +81,6 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
         passes.append(kind(**_options(kind, match.group(2) or "")))
         position = match.end()
     return tuple(passes)
-
-
-def options_of(kind: type[Pass]) -> dict[str, tuple[type, object]]:
-    """Option name (with dashes) -> type and default, of a pass: the fields of its dataclass."""
-    hints = get_type_hints(kind)
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # every pass is a dataclass
-    return {field.name.replace("_", "-"): (hints[field.name], field.default) for field in fields}
 
 
 def _options(kind: type[Pass], text: str) -> dict[str, object]:
@@ -97,13 +107,4 @@ def _value(where: str, kind: type, text: str) -> object:
 
 def pipeline_text(passes: Sequence[Pass]) -> str:
     """What `parse_pipeline` reads back, options at their default left out."""
-    return ",".join(map(_step_text, passes))
-
-
-def _step_text(item: Pass) -> str:
-    changed = []
-    for name, (_, default) in options_of(type(item)).items():
-        value = getattr(item, name.replace("-", "_"))
-        if value != default:
-            changed.append(f"{name}={str(value).lower() if isinstance(value, bool) else value}")
-    return item.name + (f"{{{' '.join(changed)}}}" if changed else "")
+    return ",".join(map(step_text, passes))

@@ -2,7 +2,8 @@
 
 What: in a decode layer, `kv.self_attention` becomes row, update, validity and attention over cached rows; in a
 prefill layer it becomes an append to the layer's prompt scratch, full causal attention over it, and the
-collection of observation queries. For every layer a `compress` function is added: SnapKV scores, pooling,
+collection of observation queries and of their log-sum-exp. For every layer a `compress` function is added: SnapKV
+scores, pooling,
 top-K, gathers of K and V, ring build and assembly, written into a slot of the decode cache. Nothing is fused:
 the algorithm stands as a person would write it.
 
@@ -36,14 +37,15 @@ After, in a prefill layer::
     func.func private @prefill.layer.0(%h: .. "hidden"}, %k_scratch: .. "k_scratch"}, %v_scratch: .. "v_scratch"}, ..
       %k_scratch1 = tensor.insert_slice %h into %k_scratch[0, 0, %start, 0] ..
       %v_scratch1 = tensor.insert_slice %h into %v_scratch[0, 0, %start, 0] ..
-      %o = "kv.causal_attention"(%h, %k_scratch1, %v_scratch1, %start) ..
+      %o:2 = "kv.causal_attention"(%h, %k_scratch1, %v_scratch1, %start) ..
       %observed1 = "kv.observe"(%observed, %h, %start, %length) ..
-      return %o, %k_scratch1, %v_scratch1, %observed1 : ..
+      %log_sum_exp1 = "kv.observe"(%log_sum_exp, %o#1, %start, %length) ..
+      return %o#0, %k_scratch1, %v_scratch1, %observed1, %log_sum_exp1 : ..
 
 After, once per layer::
 
     func.func private @prefill.compress.0(%k_scratch: .. "k_scratch"}, %v_scratch: .. "v_scratch"}, %observed: ..
-      %scores = "kv.observation_scores"(%observed, %k_scratch, %length) ..
+      %scores = "kv.observation_scores"(%observed, %log_sum_exp, %k_scratch, %length) ..
       %pooled = "kv.pool"(%scores, %length) ..
       %selected = "kv.select"(%pooled, %length) ..
       %ring = "kv.ring_positions"(%length) ..
@@ -181,6 +183,7 @@ class _Threader:
             self._state("k_scratch", [1, self.kv_heads, rows, self.dim]),
             self._state("v_scratch", [1, self.kv_heads, rows, self.value_dim]),
             self._state("observed", [1, self.heads, self.geometry.obs, self.dim]),
+            Argument("state", "log_sum_exp", tensor_type([1, self.heads, self.geometry.obs, 1], ir.F32Type.get())),
         ]
 
     def _chunk_inputs(self) -> list[Argument]:
@@ -229,12 +232,14 @@ class _Threader:
 
     def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
-        k_scratch, v_scratch, observed, start, length = added
+        k_scratch, v_scratch, observed, log_sum_exp, start, length = added
         k_new = insert_slice(key, k_scratch, [0, 0, start, 0])
         v_new = insert_slice(value, v_scratch, [0, 0, start, 0])
-        out = kv.CausalAttention(query, k_new, v_new, start, self.scale, self.attention.results[0].type).out
+        sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
+        done = kv.CausalAttention(query, k_new, v_new, start, self.scale, self.attention.results[0].type, sums)
         seen = kv.Observe(observed, query, start, length, observed.type).updated
-        return out, [k_new, v_new, seen]
+        kept = kv.Observe(log_sum_exp, done.log_sum_exp, start, length, log_sum_exp.type).updated
+        return done.out, [k_new, v_new, seen, kept]
 
     # ----------------------------------------------------------------------------------------- compression
 
@@ -253,9 +258,9 @@ class _Threader:
         location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
         name = f"prefill.compress.{self.layer}"
         function = make_function(self.module, name, arguments, outputs, location, {"sscc.entry": _text("prefill")})
-        k_scratch, v_scratch, observed, k_cache, v_cache, slot, length = function.arguments
+        k_scratch, v_scratch, observed, log_sum_exp, k_cache, v_cache, slot, length = function.arguments
         with ir.InsertionPoint(function.entry_block), location:
-            selected = self._select(observed, k_scratch, length, selected_type) if g.topk else None
+            selected = self._select(observed, log_sum_exp, k_scratch, length, selected_type) if g.topk else None
             rows = ir.IntegerType.get_signless(64)
             ring = kv.RingPositions(length, tensor_type([g.recent], rows)).positions
             caches = [
@@ -264,9 +269,11 @@ class _Threader:
             ]
             func.ReturnOp([*caches, *([] if selected is None else [selected])])
 
-    def _select(self, observed: ir.Value, keys: ir.Value, length: ir.Value, type_: ir.Type) -> ir.Value:
+    def _select(
+        self, observed: ir.Value, log_sum_exp: ir.Value, keys: ir.Value, length: ir.Value, type_: ir.Type
+    ) -> ir.Value:
         scores_type = tensor_type([self.kv_heads, keys.type.shape[2]], ir.F32Type.get())
-        scores = kv.ObservationScores(observed, keys, length, self.scale, scores_type).scores
+        scores = kv.ObservationScores(observed, log_sum_exp, keys, length, self.scale, scores_type).scores
         pooled = kv.Pool(scores, length, scores_type).pooled
         selected: ir.Value = kv.Select(pooled, length, type_).selected
         return selected

@@ -7,8 +7,10 @@
     weights/model-*.safetensors      the weights, in mode "embedded"
     tokenizer/, golden/              optional
 
-The program and the weights are separate: `Artifact.weights` joins the program to the embedded weights, to
-the checkpoint that the artifact refers to, or to any other one of the same spec.
+The files under weights/ hold one entry per tensor of the schedule, under its name and in its shape, the layers of a
+looped kernel stacked to [N, ..], so that they are used where they are mapped. The program and the weights are
+separate: `Artifact.weights` joins the program to the embedded weights, to the checkpoint that the artifact refers
+to, or to any other one of the same spec.
 """
 
 from __future__ import annotations
@@ -25,13 +27,24 @@ from sscc.ir.errors import InputError
 from sscc.ir.machine import Machine, parse_machine
 from sscc.runtime.artifact_writer import CONSTANTS, MACHINE, MANIFEST, SCHEDULE, ArtifactWriter, is_artifact
 from sscc.runtime.golden import Golden
-from sscc.runtime.manifest import FileRecord, Manifest, WeightsRecord
+from sscc.runtime.manifest import FileRecord, Manifest
 from sscc.runtime.schedule import Program
 from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import TORCH_DTYPES, Specs, TensorSpec, digest_of, read_specs, read_tensors
+from sscc.runtime.tensor_files import (
+    Layout,
+    Specs,
+    Stack,
+    digest_of,
+    layout_of,
+    read_specs,
+    read_tensors,
+    reading,
+    specs_of,
+    stack_tensors,
+)
 
-Resolver = Callable[[WeightsRecord], Mapping[str, torch.Tensor]]
-"""Opens a checkpoint: gives at least the tensors that the record's spec names."""
+Resolver = Callable[[Layout], Mapping[str, torch.Tensor]]
+"""Gives the tensors of a layout by name, made of the sources that a checkpoint holds."""
 
 _READ_BYTES = 2**20
 
@@ -67,9 +80,14 @@ class Artifact:
         return self.manifest.signature
 
     @property
+    def layout(self) -> Layout:
+        """The weights that the program expects, and the checkpoint's tensors that they are made of."""
+        return layout_of(self.program, "weight")
+
+    @property
     def checkpoint_spec(self) -> Specs:
-        """Names, shapes and dtypes of the weights that the program expects."""
-        return self.manifest.weights.spec
+        """Names, shapes and dtypes of the tensors that a checkpoint must hold to run on this artifact."""
+        return {source: stack.part for stack in self.layout.values() for source in stack.sources}
 
     @property
     def tokenizer(self) -> Path | None:
@@ -87,24 +105,25 @@ class Artifact:
         return Golden.load(self.path / "golden") if "golden/golden.json" in self.manifest.files else None
 
     def weights(self, resolver: Resolver | None = None, *, check_digest: bool = False) -> dict[str, torch.Tensor]:
-        """Every tensor that the program wants besides its own memory: weights and constants, by source.
+        """Every tensor that the program wants besides its own memory: weights and constants, by `Tensor.name`.
 
         Args:
-            resolver: opens a checkpoint instead of the embedded weights; required in mode "reference".
+            resolver: gives the weights instead of the embedded ones; required in mode "reference".
             check_digest: refuse weights that are not the ones it was compiled with (reads all their bytes).
 
         Raises InputError where there are no weights, one is missing, or a shape differs. Floating dtypes are
         converted to the program's.
         """
-        record = self.manifest.weights
+        record, layout = self.manifest.weights, self.layout
         if resolver is None and record.mode == "reference":
             source = f", it refers to {record.source}" if record.source else ""
             raise InputError(f"{self.path} holds no weights{source}: give them with --checkpoint")
-        given = self._embedded() if resolver is None else resolver(record)
-        weights = {name: _fitting(name, given.get(name), spec) for name, spec in record.spec.items()}
-        if check_digest and digest_of(record.spec, weights.__getitem__) != record.digest:
+        given = self._embedded() if resolver is None else resolver(layout)
+        read = reading(given, str(self.path) if resolver is None else "the checkpoint")
+        stored = {name: Stack(stack.spec, (name,)) for name, stack in layout.items()}
+        if check_digest and digest_of(stored, read) != record.digest:
             raise InputError(f"the weights are not the ones that {self.path} was compiled with: their digest differs")
-        return {**weights, **self._constants()}
+        return {**stack_tensors(stored, read), **self._constants()}
 
     # -- files
 
@@ -120,21 +139,20 @@ class Artifact:
     # -- checks
 
     def _check_specs(self) -> None:
-        """The shards hold the manifest's spec, and the program wants nothing else."""
-        spec = self.manifest.weights.spec
+        """The files hold what the program wants, and nothing else."""
+        wanted = specs_of(self.layout)
         if self.manifest.weights.mode == "embedded":
-            _check_equal(
-                {name: s for shard in self._shards() for name, s in read_specs(shard).items()}, spec, f"{self.path}"
-            )
+            found = {name: spec for shard in self._shards() for name, spec in read_specs(shard).items()}
+            self._check_equal("weight", found, wanted)
         constants = read_specs(self.path / CONSTANTS) if CONSTANTS in self.manifest.files else {}
-        for tensor in self.program.tensors:
-            if tensor.role not in ("weight", "constant"):
-                continue
-            found = (spec if tensor.role == "weight" else constants).get(tensor.source)
-            if found != TensorSpec(tensor.shape, tensor.dtype):
+        self._check_equal("constant", constants, specs_of(layout_of(self.program, "constant")))
+
+    def _check_equal(self, role: str, found: Specs, wanted: Specs) -> None:
+        for name in sorted({*found, *wanted}):
+            if found.get(name) != wanted.get(name):
                 raise InputError(
-                    f"{self.path}: the program wants {tensor.role} {tensor.source!r} as {tensor.dtype} "
-                    f"{list(tensor.shape)}, the artifact has {found}"
+                    f"{self.path}: {role} {name!r} is {found.get(name, 'missing')} in its files and "
+                    f"{wanted.get(name, 'missing')} in the schedule"
                 )
 
 
@@ -168,27 +186,6 @@ def _sha256(path: Path) -> str:
         while data := file.read(_READ_BYTES):
             digest.update(data)
     return digest.hexdigest()
-
-
-def _check_equal(found: Specs, wanted: Specs, where: str) -> None:
-    for name in sorted({*found, *wanted}):
-        if found.get(name) != wanted.get(name):
-            raise InputError(
-                f"{where}: weight {name!r} is {found.get(name, 'missing')} in the shards and "
-                f"{wanted.get(name, 'missing')} in the manifest"
-            )
-
-
-def _fitting(name: str, tensor: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
-    if tensor is None:
-        raise InputError(f"the checkpoint has no tensor {name!r}, the program wants it as {spec}")
-    dtype = TORCH_DTYPES[spec.dtype]
-    convertible = tensor.dtype is dtype or (tensor.is_floating_point() and dtype.is_floating_point)
-    if tuple(tensor.shape) != spec.shape or not convertible:
-        raise InputError(
-            f"the checkpoint's tensor {name!r} is {tensor.dtype} {list(tensor.shape)}, the program wants {spec}"
-        )
-    return tensor.to(dtype)
 
 
 __all__ = ["Artifact", "ArtifactWriter", "Resolver", "is_artifact"]

@@ -11,14 +11,25 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import IO, cast
+from typing import IO
 
 import torch
 
 from sscc.ir.errors import InternalError, OutputError
+from sscc.ir.files import output_errors
 from sscc.runtime.manifest import FileRecord, Manifest
 from sscc.runtime.schedule import Program
-from sscc.runtime.tensor_files import Reader, Specs, TensorSpec, plan_shards, weights_digest, write_tensors
+from sscc.runtime.tensor_files import (
+    SHARD_BYTES,
+    Layout,
+    Reader,
+    Stack,
+    TensorSpec,
+    plan_shards,
+    specs_of,
+    weights_digest,
+    write_tensors,
+)
 
 MANIFEST = "manifest.json"
 SCHEDULE = "schedule.json"
@@ -37,8 +48,8 @@ class _HashingFile:
         self._hash = hashlib.sha256()
         self._size = 0
 
-    def write(self, data: bytes | memoryview) -> int:
-        with _output_errors(self._path):
+    def write(self, data: bytes | memoryview, /) -> int:
+        with output_errors(self._path):
             self._file.write(data)
         self._hash.update(data)
         self._size += len(data)
@@ -66,7 +77,7 @@ class ArtifactWriter:
 
     def __enter__(self) -> ArtifactWriter:
         self._check_replaceable()
-        with _output_errors(self._out):
+        with output_errors(self._out):
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder.mkdir()
         return self
@@ -107,30 +118,31 @@ class ArtifactWriter:
         if listing is not None:
             self.write_text(LISTING, listing)
 
-    def write_constants(self, constants: Mapping[str, torch.Tensor]) -> None:
-        """Writes the program's constants, by source."""
-        self.write_tensors(CONSTANTS, constants)
+    def write_constants(self, layout: Layout, read: Reader) -> None:
+        """Writes the program's constants, asking `read` for one source at a time."""
+        with self._create(CONSTANTS) as file:
+            write_tensors(file, layout, read)
 
-    def write_weights(self, spec: Specs, read: Reader, shard_bytes: int | None = None) -> str:
-        """Embeds weights, asking `read` for one tensor at a time. Returns their digest for the manifest."""
-        shards = plan_shards(spec) if shard_bytes is None else plan_shards(spec, shard_bytes)
+    def write_weights(self, layout: Layout, read: Reader, shard_bytes: int = SHARD_BYTES) -> str:
+        """Embeds weights, asking `read` for one source at a time. Returns their digest for the manifest."""
+        shards = plan_shards(specs_of(layout), shard_bytes)
         digests: dict[str, str] = {}
         for number, names in enumerate(shards):
             path = f"weights/model-{number + 1:05}-of-{len(shards):05}.safetensors"
             with self._create(path) as file:
-                digests |= write_tensors(cast(IO[bytes], file), {name: spec[name] for name in names}, read)
-        return weights_digest(digests, spec)
+                digests |= write_tensors(file, {name: layout[name] for name in names}, read)
+        return weights_digest(digests, layout)
 
     def write_tensors(self, path: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Writes a small set of tensors into one safetensors file."""
+        layout = {name: Stack(TensorSpec.of(tensor), (name,)) for name, tensor in tensors.items()}
         with self._create(path) as file:
-            specs = {name: TensorSpec.of(tensor) for name, tensor in tensors.items()}
-            write_tensors(cast(IO[bytes], file), specs, tensors.__getitem__)
+            write_tensors(file, layout, lambda name, _: tensors[name])
 
     def finish(self, manifest: Manifest) -> None:
         """Writes the manifest, with a record of every file; the last thing to call."""
         text = replace(manifest, files=self._files).to_json()
-        with _output_errors(self._out):
+        with output_errors(self._out):
             (self._folder / MANIFEST).write_text(text, encoding="utf-8")
         self._finished = True
 
@@ -141,19 +153,19 @@ class ArtifactWriter:
         if path == MANIFEST or path in self._files or ".." in PurePosixPath(path).parts:
             raise InternalError(f"the artifact cannot hold a file {path!r}, or holds it already")
         target = self._folder / path
-        with _output_errors(self._out):
+        with output_errors(self._out):
             target.parent.mkdir(parents=True, exist_ok=True)
             raw = target.open("wb")
         try:
             file = _HashingFile(raw, self._out)
             yield file
         finally:
-            with _output_errors(self._out):
+            with output_errors(self._out):
                 raw.close()
         self._files[path] = file.record()
 
     def _check_replaceable(self) -> None:
-        with _output_errors(self._out):
+        with output_errors(self._out):
             taken = self._out.exists() and not is_artifact(self._out)
         if taken:
             raise OutputError(f"{self._out} exists and is not an .rdu artifact: remove it or choose another output")
@@ -162,7 +174,7 @@ class ArtifactWriter:
         """Puts the folder in OUT's place; an old artifact comes back if that fails."""
         self._check_replaceable()
         old = self._out.with_name(f".{self._out.name}.old-{os.getpid()}")
-        with _output_errors(self._out):
+        with output_errors(self._out):
             replacing = self._out.exists()
             if replacing:
                 self._out.rename(old)
@@ -182,11 +194,3 @@ def is_artifact(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(data, dict) and "format" in data and "sscc" in data
-
-
-@contextmanager
-def _output_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None

@@ -1,52 +1,106 @@
-"""Facts about an artifact that can be read off its schedule, without running it.
+"""Facts about an artifact that can be read off its schedule, and what the timing model says about it.
 
-Traffic counts the bytes of every view that a launch reads or writes, each once per launch; the floor is what a
-decode step must move in any case: every weight once and every valid row of the caches once.
+Traffic counts what the launches of a decode step move; the floor is what a step must move in any case: every weight
+that it touches once, and every row of the caches once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil
 
+from sscc.ir.errors import UsageError
+from sscc.ir.machine import Machine
 from sscc.runtime.artifact import Artifact
-from sscc.runtime.schedule import DTYPE_BYTES, For, GatherRows, If, Item, Kernel, Launch, Program, UpdateRows, Vector
+from sscc.runtime.manifest import LoopingRecord
+from sscc.runtime.schedule import For, If, Item, Launch, Pipeline, Program
 from sscc.runtime.signature import Signature
+from sscc.runtime.timing import KernelSummary, Timing, time_entry
 
 DECODE, PREFILL = "decode", "prefill"
 
 
 @dataclass(frozen=True)
-class Inspection:
-    """What `sscc inspect` prints. Bytes are of HBM, the only tier that a schedule uses so far.
+class KernelReport:
+    """All launches of a kernel in one call; PCUs and PMUs per socket.
 
     Attributes:
-        target, model: the machine, and the architecture's name.
+        seconds: with launch and boundary cost.
+        slowest: the stage that is busy longest. bound: what fills its time (`StageTiming.bound`).
+    """
+
+    name: str
+    location: str
+    launches: int
+    seconds: float
+    pcus: int
+    pmus: int
+    sram_bytes: int
+    slowest: str
+    bound: str
+
+
+@dataclass(frozen=True)
+class TimingReport:
+    """One call of an entry by the timing model.
+
+    Attributes:
+        launches: kernel launches. overhead_seconds: their launch and boundary cost, a part of `seconds`.
+        nbytes, bandwidth: bytes, and bytes/s over the whole call, per tier.
+        hbm_fraction: share of the HBM roofline.
+        kernels: the most expensive first.
+        assumptions: what the times rest on.
+    """
+
+    seconds: float
+    launches: int
+    overhead_seconds: float
+    nbytes: Mapping[str, int]
+    bandwidth: Mapping[str, float]
+    hbm_fraction: float
+    kernels: tuple[KernelReport, ...]
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What `sscc inspect` prints. Capacities are those of all sockets.
+
+    Attributes:
+        target, model: what it was compiled for, and the architecture's name.
+        machine, sockets: the machine that times and bounds are for.
         signature: the cache's geometry and the sizes of the program.
-        kernels: distinct kernels.
-        stages: stages by kind, over all kernels.
+        kernels: distinct kernels. stages: over all of them.
+        steps: steps by kind, over all bodies.
         launches_per_token: kernel launches of one decode step.
         prefill_launches: launches in prefill's body, loops entered once.
+        looping: what became of each run of equal layers.
         state_bytes: tensors that persist between calls, inputs and outputs among them.
         temporary_bytes: the region that temporaries share.
         weight_bytes: weights and constants.
         kv_bytes, full_kv_bytes: of one sequence, compressed, and uncompressed at max_context.
-        decode_traffic_bytes: moved by one decode step of all slots.
+        decode_traffic_bytes: moved by one decode step of all slots, in HBM and DDR.
         decode_floor_bytes: weights and caches, once.
-        hbm_bytes, hbm_capacity_bytes: what the program places in HBM, and what the machine has.
+        hbm_bytes, ddr_bytes: what the program places there. sram_bytes: high-water mark of its buffers.
         decode_floor_seconds: the least time of a decode step, by HBM bandwidth alone: a bound, not a model.
         full_cache_floor_seconds: the same with uncompressed caches of max_context rows.
+        context: tokens that each slot holds in `decode`. prompt: tokens of `prefill`, 0 if it was not asked for.
+        tokens_per_second: of all slots together.
     """
 
     target: str
     model: str
+    machine: str
+    sockets: int
     signature: Signature
     kernels: int
-    stages: dict[str, int]
+    stages: int
+    steps: dict[str, int]
     launches_per_token: int
     prefill_launches: int
+    looping: tuple[LoopingRecord, ...]
     state_bytes: int
     temporary_bytes: int
     weight_bytes: int
@@ -54,43 +108,143 @@ class Inspection:
     full_kv_bytes: int
     decode_traffic_bytes: int
     decode_floor_bytes: int
+    sram_bytes: int
+    sram_capacity_bytes: int
     hbm_bytes: int
     hbm_capacity_bytes: int
+    ddr_bytes: int
+    ddr_capacity_bytes: int
+    pcus: int
+    pcus_capacity: int
+    pmus: int
+    pmus_capacity: int
     decode_floor_seconds: float
     full_cache_floor_seconds: float
+    context: int
+    decode: TimingReport
+    tokens_per_second: float
+    prompt: int
+    prefill: TimingReport | None
 
 
-def inspect_artifact(artifact: Artifact) -> Inspection:
-    """Reads everything off the manifest and the schedule."""
+def inspect_artifact(
+    artifact: Artifact, machine: Machine | None = None, *, context: int | None = None, prompt: int | None = None
+) -> Inspection:
+    """Reads everything off the manifest and the schedule, and times the entries.
+
+    Args:
+        machine: to time on; the one that it was compiled for if None.
+        context: tokens in each slot of the decode step, prompt and new ones; max_context if None.
+        prompt: tokens of a prefill to time as well.
+
+    Raises:
+        UsageError: a context or prompt that the program does not take.
+    """
     program, signature = artifact.program, artifact.signature
+    machine = artifact.machine if machine is None else machine
+    sockets = machine.sockets.value
+    timing = time_decode(artifact, machine, context)
+    prefill = None if prompt is None else time_prefill(artifact, machine, prompt)
     geometry = signature.geometry
     state = sum(t.nbytes for t in program.tensors if t.role in ("state", "input", "output"))
-    weights = sum(t.nbytes for t in program.tensors if t.role in ("weight", "constant"))
+    weights = [t for t in program.tensors if t.role in ("weight", "constant")]
     kv, full = signature.kv_bytes(geometry.budget), signature.kv_bytes(geometry.max_context)
-    read, machine = weights_read(program, DECODE), artifact.machine
+    read, in_hbm = weights_read(program, timing), weights_read(program, timing, tier="hbm")
+    sram = sram_bytes(program)
     return Inspection(
         target=artifact.manifest.target,
         model=str(artifact.manifest.model.get("model_type", "exported program")),
+        machine=machine.name,
+        sockets=int(sockets),
         signature=signature,
         kernels=len(program.kernels),
-        stages=dict(sorted(Counter(stage.kind for kernel in program.kernels for stage in kernel.stages).items())),
-        launches_per_token=sum(1 for _ in launches(program.entry(DECODE).body)),
+        stages=sum(len(pipeline.stages) for pipeline in pipelines(program)),
+        steps=dict(sorted(Counter(step.kind for body in program.bodies for step in body.steps).items())),
+        launches_per_token=len(timing.launches),
         prefill_launches=sum(1 for _ in launches(program.entry(PREFILL).body)),
+        looping=tuple(artifact.manifest.looping),
         state_bytes=state,
         temporary_bytes=max(0, program.arena_bytes - state),
-        weight_bytes=weights,
+        weight_bytes=sum(tensor.nbytes for tensor in weights),
         kv_bytes=kv,
         full_kv_bytes=full,
-        decode_traffic_bytes=traffic(program, DECODE),
+        decode_traffic_bytes=sum(timing.nbytes.get(tier, 0) for tier in ("hbm", "ddr")),
         decode_floor_bytes=read + signature.batch * kv,
-        hbm_bytes=weights + program.arena_bytes,
-        hbm_capacity_bytes=int(machine.hbm_bytes.value * machine.sockets.value),
-        decode_floor_seconds=machine.hbm_seconds(read + signature.batch * kv),
-        full_cache_floor_seconds=machine.hbm_seconds(read + signature.batch * full),
+        sram_bytes=sram,
+        sram_capacity_bytes=int(machine.sram_bytes * sockets),
+        hbm_bytes=sum(tensor.nbytes for tensor in weights if tensor.tier == "hbm") + program.arena_bytes,
+        hbm_capacity_bytes=int(machine.hbm_bytes.value * sockets),
+        ddr_bytes=sum(tensor.nbytes for tensor in weights if tensor.tier == "ddr"),
+        ddr_capacity_bytes=int(machine.ddr_bytes.value * sockets),
+        pcus=timing.pcus,
+        pcus_capacity=int(machine.pcus.value),
+        pmus=ceil(sram / machine.pmu_bytes.value),
+        pmus_capacity=int(machine.pmus.value),
+        decode_floor_seconds=machine.hbm_seconds(in_hbm + signature.batch * kv),
+        full_cache_floor_seconds=machine.hbm_seconds(in_hbm + signature.batch * full),
+        context=geometry.max_context if context is None else context,
+        decode=report(timing),
+        tokens_per_second=signature.batch / timing.seconds,
+        prompt=prompt or 0,
+        prefill=None if prefill is None else report(prefill),
     )
 
 
-def launches(items: tuple[Item, ...]) -> Iterator[Launch]:
+def time_decode(
+    artifact: Artifact, machine: Machine, context: int | None = None, *, prefetch: bool = True, record: bool = False
+) -> Timing:
+    """A decode step of all slots, each of which holds `context` tokens (max_context if None), most from its prompt."""
+    geometry = artifact.signature.geometry
+    tokens = geometry.max_context if context is None else context
+    _check_tokens("context", tokens, geometry.max_context)
+    valid = geometry.kept_rows(tokens, tokens)
+    return time_entry(artifact.program, DECODE, machine, valid_rows=valid, prefetch=prefetch, record=record)
+
+
+def time_prefill(artifact: Artifact, machine: Machine, prompt: int, *, record: bool = False) -> Timing:
+    """The prefill of one prompt of `prompt` tokens, in one call."""
+    signature = artifact.signature
+    _check_tokens("prompt", prompt, signature.geometry.max_context)
+    steps = (signature.layers + 1) * -(-prompt // signature.prefill_chunk) + 1
+    scalars = {"length": prompt, "slot": 0, "phase": 0, "chunk": 0, "steps": steps}
+    return time_entry(artifact.program, PREFILL, machine, scalars, record=record)
+
+
+def _check_tokens(name: str, tokens: int, limit: int) -> None:
+    if not 1 <= tokens <= limit:
+        raise UsageError(f"a {name} of {tokens} tokens does not fit: the program takes 1 to {limit}")
+
+
+def report(timing: Timing) -> TimingReport:
+    """A timing in plain numbers."""
+    return TimingReport(
+        seconds=timing.seconds,
+        launches=len(timing.launches),
+        overhead_seconds=len(timing.launches) * timing.launch_overhead,
+        nbytes=dict(timing.nbytes),
+        bandwidth={tier: timing.bandwidth(tier) for tier in timing.nbytes},
+        hbm_fraction=timing.hbm_fraction,
+        kernels=tuple(_kernel(kernel) for kernel in timing.kernels()),
+        assumptions=timing.assumptions,
+    )
+
+
+def _kernel(kernel: KernelSummary) -> KernelReport:
+    slowest = kernel.slowest
+    return KernelReport(
+        name=kernel.name,
+        location=kernel.location,
+        launches=kernel.launches,
+        seconds=kernel.seconds,
+        pcus=kernel.pcus,
+        pmus=kernel.pmus,
+        sram_bytes=kernel.sram_bytes,
+        slowest="" if slowest is None else slowest.name,
+        bound="" if slowest is None else slowest.bound,
+    )
+
+
+def launches(items: Sequence[Item]) -> Iterator[Launch]:
     """Every launch of an entry's body once, loops and branches entered."""
     for item in items:
         if isinstance(item, Launch):
@@ -99,49 +253,30 @@ def launches(items: tuple[Item, ...]) -> Iterator[Launch]:
             yield from launches(item.body)
 
 
-def traffic(program: Program, entry: str) -> int:
-    """Bytes that the launches of `entry` read and write, loops entered once; an updated view counts twice.
+def pipelines(program: Program) -> Iterator[Pipeline]:
+    """Every pipeline of every kernel."""
 
-    Where a stage touches only part of a view (a row that is updated, rows that are gathered), that part counts.
-    """
-    kernels = {kernel.name: kernel for kernel in program.kernels}
-    return sum(_launch_bytes(launch, kernels[launch.kernel]) for launch in launches(program.entry(entry).body))
+    def walk(items: Sequence[Item]) -> Iterator[Pipeline]:
+        for item in items:
+            if isinstance(item, Pipeline):
+                yield item
+            elif isinstance(item, For | If):
+                yield from walk(item.body)
 
-
-def _launch_bytes(launch: Launch, kernel: Kernel) -> int:
-    written = sum(_param_bytes(kernel, index) for index, p in enumerate(kernel.params) if p.access == "write")
-    if any(isinstance(stage, UpdateRows) for stage in kernel.stages):
-        new = next(p.name for p in kernel.params if p.access == "read")
-        return 2 * sum(_param_bytes(kernel, index) for index, p in enumerate(kernel.params) if p.name == new)
-    moved = 0
-    for index, param in enumerate(kernel.params[: len(launch.args)]):
-        size = _param_bytes(kernel, index)
-        if _gathers(kernel) and param.access == "read":
-            size = min(size, written)
-        moved += 2 * size if param.access == "update" else size
-    return moved
+    for kernel in program.kernels:
+        yield from walk(kernel.body)
 
 
-def _gathers(kernel: Kernel) -> bool:
-    """Whether the kernel reads chosen rows of a table rather than all of it."""
-    loads = (i.op == "load" for stage in kernel.stages if isinstance(stage, Vector) for i in stage.body)
-    return any(loads) or any(isinstance(stage, GatherRows) for stage in kernel.stages)
+def sram_bytes(program: Program) -> int:
+    """High-water mark of the on-chip memory: the end of the last buffer of any pipeline."""
+    buffers = (buffer for pipeline in pipelines(program) for buffer in pipeline.buffers if buffer.tier == "sram")
+    return max((buffer.address + buffer.nbytes for buffer in buffers), default=0)
 
 
-def _param_bytes(kernel: Kernel, index: int) -> int:
-    param = kernel.params[index]
-    return prod(param.shape) * DTYPE_BYTES[param.dtype]
-
-
-def weights_read(program: Program, entry: str) -> int:
-    """Bytes of the distinct weights that an entry reads whole."""
-    tensors = {tensor.name: tensor for tensor in program.tensors}
-    kernels = {kernel.name: kernel for kernel in program.kernels}
-    read = {
-        view.tensor
-        for launch in launches(program.entry(entry).body)
-        if not _gathers(kernels[launch.kernel])
-        for view in launch.args
-        if tensors[view.tensor].role in ("weight", "constant")
-    }
-    return sum(tensors[name].nbytes for name in read)
+def weights_read(program: Program, timing: Timing, tier: str | None = None) -> int:
+    """Bytes of weights and constants (of one tier) that a call touches, each counted once."""
+    return sum(
+        min(tensor.nbytes, timing.tensor_bytes.get(tensor.name, 0))
+        for tensor in program.tensors
+        if tensor.role in ("weight", "constant") and tier in (None, tensor.tier)
+    )

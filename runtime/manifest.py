@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -12,9 +12,8 @@ from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.schedule import DTYPE_BYTES
 from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import TensorSpec
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 WEIGHT_MODES = ("embedded", "reference")
 _SIZES = ("batch", "prefill_chunk", "layers", "heads", "kv_heads", "head_dim", "vocab_size")
 
@@ -25,15 +24,35 @@ class WeightsRecord:
 
     Attributes:
         mode: "embedded" (in the artifact) or "reference" (a checkpoint is opened at load).
-        digest: of the weights that it was compiled with (`weights_digest`); "" if there were none.
+        digest: of the weights that it was compiled with, stacked as the program wants them (`weights_digest`); ""
+            if there were none.
         source: the checkpoint's path in mode "reference", else None.
-        spec: shape and dtype per name.
     """
 
     mode: str
     digest: str
     source: str | None
-    spec: Mapping[str, TensorSpec]
+
+
+@dataclass(frozen=True)
+class LoopingRecord:
+    """One run of equal layers that the compiler looped, or refused to.
+
+    Attributes:
+        entry: "prefill" or "decode".
+        kernel: the kernel that loops, or that is called once per layer.
+        layers: how many layers in a row are equal.
+        reason: why they were not looped; "" if they were.
+    """
+
+    entry: str
+    kernel: str
+    layers: int
+    reason: str = ""
+
+    @property
+    def looped(self) -> bool:
+        return not self.reason
 
 
 @dataclass(frozen=True)
@@ -54,6 +73,7 @@ class Manifest:
         model: the Hugging Face config, or {}.
         signature: sizes and geometry.
         weights: see `WeightsRecord`.
+        looping: what became of each run of equal layers, in the program's order.
         files: every other file of the artifact by relative path.
     """
 
@@ -63,6 +83,7 @@ class Manifest:
     model: Mapping[str, Any]
     signature: Signature
     weights: WeightsRecord
+    looping: Sequence[LoopingRecord] = ()
     files: Mapping[str, FileRecord] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -82,8 +103,8 @@ class Manifest:
                 "mode": self.weights.mode,
                 "digest": self.weights.digest,
                 "source": self.weights.source,
-                "spec": {n: {"shape": list(s.shape), "dtype": s.dtype} for n, s in self.weights.spec.items()},
             },
+            "looping": [asdict(record) for record in self.looping],
             "files": {path: {"bytes": r.bytes, "sha256": r.sha256} for path, r in self.files.items()},
         }
         return json.dumps(data, sort_keys=True, indent=1) + "\n"
@@ -101,8 +122,13 @@ class Manifest:
                 f"the artifact has format version {found}, this sscc reads {FORMAT_VERSION}: it was made by a newer "
                 f"sscc ({data.get('sscc')}), update yours or compile again"
             )
-        if found != FORMAT_VERSION:
-            raise InputError(f"the artifact has format version {found}, this sscc reads {FORMAT_VERSION}")
+        if type(found) is int and found < FORMAT_VERSION:
+            raise InputError(
+                f"the artifact has format version {found}, this sscc reads {FORMAT_VERSION}: it was made by an older "
+                f"sscc ({data.get('sscc')}), compile again"
+            )
+        if type(found) is not int or found != FORMAT_VERSION:
+            raise InputError(f"the artifact has format version {found!r}, this sscc reads {FORMAT_VERSION}")
         return cls(
             sscc=_take(data, "sscc", str),
             tools=_take(data, "tools", dict),
@@ -110,6 +136,7 @@ class Manifest:
             model=_take(data, "model", dict),
             signature=_signature(data),
             weights=_weights(_take(data, "weights", dict)),
+            looping=_looping(_take(data, "looping", list)),
             files=_files(_take(data, "files", dict)),
         )
 
@@ -127,10 +154,10 @@ def _integers(values: list[Any], name: str, low: int) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _dtype(data: dict[str, Any], where: str) -> str:
-    dtype: str = _take(data, "dtype", str, where)
+def _dtype(data: dict[str, Any]) -> str:
+    dtype: str = _take(data, "dtype", str)
     if dtype not in DTYPE_BYTES:
-        raise InputError(f"the manifest is malformed: {where}dtype is {dtype!r}, expected one of {list(DTYPE_BYTES)}")
+        raise InputError(f"the manifest is malformed: dtype is {dtype!r}, expected one of {list(DTYPE_BYTES)}")
     return dtype
 
 
@@ -143,7 +170,7 @@ def _signature(data: dict[str, Any]) -> Signature:
         raise InputError(f"the manifest is malformed: geometry: {error}") from None
     return Signature(
         geometry=geometry,
-        dtype=_dtype(data, ""),
+        dtype=_dtype(data),
         eos_token_ids=_integers(_take(data, "eos_token_ids", list), "eos_token_ids", 0),
         **sizes,
     )
@@ -153,16 +180,22 @@ def _weights(data: dict[str, Any]) -> WeightsRecord:
     mode = _take(data, "mode", str, "weights.")
     if mode not in WEIGHT_MODES:
         raise InputError(f"the manifest is malformed: weights.mode is {mode!r}, expected one of {WEIGHT_MODES}")
-    spec = {}
-    for name, entry in _take(data, "spec", dict, "weights.").items():
-        where = f"weights.spec.{name}."
-        if not isinstance(entry, dict):
-            raise InputError(f"the manifest is malformed: weights.spec.{name} is {str(entry)[:60]!r}, expected dict")
-        spec[name] = TensorSpec(_integers(_take(entry, "shape", list, where), where + "shape", 0), _dtype(entry, where))
     source = data.get("source")
     if source is not None:
         _take(data, "source", str, "weights.")
-    return WeightsRecord(mode, _take(data, "digest", str, "weights."), source, spec)
+    return WeightsRecord(mode, _take(data, "digest", str, "weights."), source)
+
+
+def _looping(entries: list[Any]) -> tuple[LoopingRecord, ...]:
+    records = []
+    for index, entry in enumerate(entries):
+        where = f"looping[{index}]"
+        if not isinstance(entry, dict):
+            raise InputError(f"the manifest is malformed: {where} is {str(entry)[:60]!r}, expected dict")
+        names = {name: _take(entry, name, str, f"{where}.") for name in ("entry", "kernel", "reason")}
+        (layers,) = _integers([_take(entry, "layers", int, f"{where}.")], f"{where}.layers", 1)
+        records.append(LoopingRecord(layers=layers, **names))
+    return tuple(records)
 
 
 def _files(data: dict[str, Any]) -> dict[str, FileRecord]:

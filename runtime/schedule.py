@@ -3,9 +3,11 @@
 A `Program` needs no MLIR to run. It holds
 
 * **tensors**: named regions with a shape, a dtype, a memory tier and an address;
-* **kernels**: isolated programs over their parameters, each a firing order of stages;
-* **entries** (`prefill`, `decode`): straight-line control (loops, branches, scalar arithmetic) around
-  kernel launches, whose arguments are strided views of tensors.
+* **bodies**: what one firing of a stage computes, on tiles of fixed shape;
+* **kernels**: what the machine loads and launches: control around *pipelines*, each a graph of stages joined by
+  on-chip buffers of bounded depth;
+* **entries** (`prefill`, `decode`): control (loops, branches, scalar arithmetic) around kernel launches, whose
+  arguments are strided views of tensors.
 
 The file form is canonical JSON (`Program.to_json`): keys sorted, no spaces, so that equal programs are
 equal bytes. Unknown fields, kinds or operations are refused at load.
@@ -19,17 +21,19 @@ import json
 import types
 import typing
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from sscc.ir.errors import InputError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i1": 1}
 
 Dtype = Literal["f32", "bf16", "i64", "i1"]
 Role = Literal["weight", "constant", "input", "output", "state", "temporary"]
 Tier = Literal["sram", "hbm", "ddr"]
 ParamAccess = Literal["read", "write", "update"]
+When = Literal["each", "first", "last"]
 
 
 # ---------------------------------------------------------------------------------------------- tensors
@@ -37,9 +41,12 @@ ParamAccess = Literal["read", "write", "update"]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named region. Roles: `weight` (bytes from a checkpoint, under `source`), `constant` (bytes computed
-    from the model's config, under `source`), `input`/`output` (the caller's, per call), `state` (zero at the
-    start, kept between calls), `temporary` (undefined at the start of a call; addresses may be shared).
+    """A named region. Roles: `weight` (bytes from a checkpoint), `constant` (bytes computed from the model's
+    config), `input`/`output` (the caller's, per call), `state` (zero at the start, kept between calls),
+    `temporary` (undefined at the start of a call; addresses may be shared).
+
+    `sources` names the checkpoint's tensors (or constants) that make up a weight: one of this shape, or, for the
+    layers of a looped kernel, N that are stacked to shape [N, ..]. Interpreters are given weights by `name`.
     """
 
     name: str
@@ -48,30 +55,29 @@ class Tensor:
     role: Role
     tier: Tier
     address: int
-    source: str = ""
+    sources: tuple[str, ...] = ()
 
     @property
     def elements(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         return self.elements * DTYPE_BYTES[self.dtype]
 
 
-# ------------------------------------------------------------------------------- entries: control and views
+# ---------------------------------------------------------------------------------------- control and views
 
-Operand = Union[int, str]  # an integer literal, or the name of an entry's scalar
+Operand = Union[int, str]  # an integer literal, or the name of a scalar
 
 
 @dataclass(frozen=True)
 class View:
-    """A strided window of a tensor: element (i0, i1, ..) sits at ``offset + sum(terms) + sum(i * stride)``.
+    """A strided window of a region: element (i0, i1, ..) sits at ``offset + sum(terms) + sum(i * stride)``.
 
-    Offsets and strides count elements. `terms` are (scalar name, coefficient) pairs, the only dynamic part.
+    The region is a tensor (in a launch), a kernel's parameter or one slot of a buffer (in a stage's port), or a
+    local (in a body). Offsets and strides count elements of the region, which is dense and row-major. `terms`
+    are (scalar name, coefficient) pairs, the only dynamic part.
     """
 
     tensor: str
@@ -124,7 +130,8 @@ class If:
     body: tuple[Item, ...]
 
 
-Item = Union[Scalar, Launch, For, If]
+Item = Union["Scalar", "Launch", "Pipeline", "For", "If"]
+"""Launches stand in entries only, pipelines in kernels only."""
 
 
 @dataclass(frozen=True)
@@ -139,12 +146,12 @@ class Entry:
     body: tuple[Item, ...]
 
 
-# --------------------------------------------------------------------------------------- kernels and stages
+# --------------------------------------------------------------------------------------- bodies and their steps
 
 
 @dataclass(frozen=True)
 class Param:
-    """A tensor parameter of a kernel, always seen as a strided view of this shape."""
+    """A tensor parameter of a kernel or of a body, always seen as a strided view of this shape."""
 
     name: str
     shape: tuple[int, ...]
@@ -153,10 +160,28 @@ class Param:
 
 
 @dataclass(frozen=True)
+class Local:
+    """A value that lives inside one firing of a body, between two of its steps: dense, undefined at the start."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+
+
+@dataclass(frozen=True)
+class Window:
+    """Another name for a strided view of a local or of a dense parameter of a body; without dynamic terms."""
+
+    name: str
+    view: View
+
+
+@dataclass(frozen=True)
 class Access:
     """An affine access map: which element of `param` a point of the iteration space touches.
 
-    `map` has one row per dimension of the parameter: a coefficient per iteration dimension, then a constant.
+    `param` names a parameter, a local or a window of the body. `map` has one row per dimension of it: a
+    coefficient per iteration dimension, then a constant.
     """
 
     param: str
@@ -167,7 +192,7 @@ class Access:
 class Instr:
     """One scalar operation of a vector program, named as in MLIR's arith and math dialects.
 
-    `args` name inputs (``in0``..), earlier results, scalar parameters of the kernel, or are literals.
+    `args` name inputs (``in0``..), earlier results, scalar parameters of the body, or are literals.
     Special operations: ``index`` (args: an iteration dimension; gives i64), ``load`` (args: a parameter's
     name, then one i64 index per dimension), ``const`` (args: a literal). `type` is the result's dtype.
     """
@@ -259,7 +284,8 @@ class CausalAttention:
     """Full causal attention of one prefill chunk: the query at position start + i sees keys 0 .. start + i.
 
     Shapes: query [1, H, C, D], key [1, Hkv, T, D], value [1, Hkv, T, Dv], out [1, H, C, Dv]; `start` is a
-    scalar parameter. Rows from start + C on are not read. Softmax and sums in f32.
+    scalar parameter. Rows from start + C on are not read. Softmax and sums in f32. `log_sum_exp` [1, H, C] f32 (write;
+    "" where nobody wants it) is that of each query's scaled scores.
     """
 
     kind: ClassVar[str] = "causal_attention"
@@ -269,6 +295,7 @@ class CausalAttention:
     out: str
     start: str
     scale: float
+    log_sum_exp: str = ""
 
 
 @dataclass(frozen=True)
@@ -292,7 +319,8 @@ class ObservationScores:
     causal softmax of the observation queries over all n keys, summed over queries, averaged over the query
     heads of a group; zero for t >= n - min(obs, recent).
 
-    Shapes: observed [1, H, obs, D], key [1, Hkv, T, D], scores [Hkv, T] f32 (write).
+    Shapes: observed [1, H, obs, D], key [1, Hkv, T, D], scores [Hkv, T] f32 (write), log_sum_exp [1, H, obs] f32, what
+    attention found for these queries ("": it is computed, in one more pass over the keys).
     """
 
     kind: ClassVar[str] = "observation_scores"
@@ -302,6 +330,7 @@ class ObservationScores:
     length: str
     scale: float
     recent: int
+    log_sum_exp: str = ""
 
 
 @dataclass(frozen=True)
@@ -348,7 +377,96 @@ class GatherRows:
     out: str
 
 
-Stage = Union[
+@dataclass(frozen=True)
+class DecodeAttention:
+    """Row update, validity and attention of one decode step, reading each cached row once.
+
+    For every active slot b: row = sink + (p - sink) mod recent for p = position[b] >= sink, else p; new_key and
+    new_value stand in that row of `key` and `value` for the attention, and are written to that row of `k_cache`
+    and `v_cache`, whose other rows keep their bytes. Valid rows are row < min(p + 1, SR), and SR <= row <
+    SR + valid_topk[b], SR = sink + recent. A slot that is not active writes nothing and returns zeros.
+
+    Shapes: query [B, H, 1, D], new_key [B, Hkv, 1, D], new_value [B, Hkv, 1, Dv], key and k_cache
+    [B, Hkv, R, D], value and v_cache [B, Hkv, R, Dv], position and valid_topk [B] i64, active [B] i1,
+    out [B, H, 1, Dv]. `key` is either `k_cache` itself or a copy of it that was made before; `value` likewise.
+    """
+
+    kind: ClassVar[str] = "decode_attention"
+    query: str
+    new_key: str
+    new_value: str
+    key: str
+    value: str
+    k_cache: str
+    v_cache: str
+    position: str
+    valid_topk: str
+    active: str
+    out: str
+    scale: float
+    sink: int
+    recent: int
+
+
+@dataclass(frozen=True)
+class ChunkAttention:
+    """Append, causal attention and observation of one prefill chunk.
+
+    Rows start .. start + C - 1 of `k_scratch` and `v_scratch` become `new_key` and `new_value`; then as
+    `CausalAttention`; the queries of the prompt's last positions are kept as in `Observe`, and the log-sum-exp of
+    their scaled scores in the same rows of `log_sum_exp`, so that selection needs one more pass over K only.
+
+    Shapes: query [1, H, C, D], new_key [1, Hkv, C, D], new_value [1, Hkv, C, Dv], k_scratch [1, Hkv, T, D]
+    (update), v_scratch [1, Hkv, T, Dv] (update), observed [1, H, obs, D] (update), log_sum_exp [1, H, obs] f32
+    (update), out [1, H, C, Dv]; `start` and `length` are scalars.
+    """
+
+    kind: ClassVar[str] = "chunk_attention"
+    query: str
+    new_key: str
+    new_value: str
+    k_scratch: str
+    v_scratch: str
+    observed: str
+    log_sum_exp: str
+    out: str
+    start: str
+    length: str
+    scale: float
+
+
+@dataclass(frozen=True)
+class Compress:
+    """Scores, pooling, top-K, both gathers, ring build and cache assembly in one streaming pass over K and one
+    over the rows that are kept; no buffer holds a score per prompt position.
+
+    As `ObservationScores` (with the log-sum-exp that `ChunkAttention` kept), `Pool` and `Select`; then row j of
+    `k_cache` is K[j] for j < sink; K[p_i] for j = sink + i < SR with p_i = last - floormod(last - sink - i,
+    recent), last = length - 1, zeros where p_i < sink; K[selected[h, i]] for j = SR + i, zeros for -1. `v_cache`
+    likewise.
+
+    Shapes: observed [1, H, obs, D], log_sum_exp [1, H, obs] f32, key [1, Hkv, T, D], value [1, Hkv, T, Dv],
+    k_cache [1, Hkv, R, D] (write), v_cache [1, Hkv, R, Dv] (write), selected [Hkv, topk] i64 (write; "" where
+    topk is 0); `length` is a scalar.
+    """
+
+    kind: ClassVar[str] = "compress"
+    observed: str
+    log_sum_exp: str
+    key: str
+    value: str
+    k_cache: str
+    v_cache: str
+    selected: str
+    length: str
+    scale: float
+    sink: int
+    recent: int
+    pool: int
+    pool_mode: str
+
+
+Step = Union[
     Vector,
     Reduction,
     Product,
@@ -360,17 +478,129 @@ Stage = Union[
     Pool,
     Select,
     GatherRows,
+    DecodeAttention,
+    ChunkAttention,
+    Compress,
 ]
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """An isolated program: tensor parameters, scalar parameters (names), stages in firing order."""
+class Body:
+    """What one firing computes: tensor parameters (tiles), scalar parameters (names), locals, windows, and steps
+    in order. Parameters, locals, windows and scalars share one space of names."""
 
     name: str
     params: tuple[Param, ...]
     scalars: tuple[str, ...]
+    locals: tuple[Local, ...]
+    windows: tuple[Window, ...]
+    steps: tuple[Step, ...]
+    location: str = ""
+
+
+# --------------------------------------------------------------------------- kernels: pipelines, stages, buffers
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A stream between stages: `depth` slots, each a dense region of `shape`, one after another at `address`.
+
+    A slot is filled by its producer, complete when that has fired `per` times on it (`Port.per`), and free again
+    when every stage that will read it has. Slots are numbered from 0 through all iterations; number s lies in
+    place s mod depth. Tier "sram": an address in the kernel's on-chip memory; "hbm": a spilled buffer, at an
+    address of the arena.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+    tier: Tier
+    address: int
+    depth: int
+
+    @property
+    def slot_bytes(self) -> int:
+        return prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        return self.depth * self.slot_bytes
+
+
+@dataclass(frozen=True)
+class Port:
+    """What a stage's body sees as one of its parameters.
+
+    `view` is a window of a kernel's parameter (`per` = 0: memory, not synchronised) or of a slot of a buffer.
+    Firing number f of the stage, counted from 0 through all iterations, uses slot f // per + lag. A producer in
+    iteration i with lag 1 makes what consumers read in iteration i + 1: a value carried on chip.
+    """
+
+    view: View
+    per: int = 0
+    lag: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the machine that fires a body again and again.
+
+    Attributes:
+        body: name of the body.
+        grid: firings per iteration, row-major over the indices ``t0``, ``t1``, ..; () is one firing.
+        ports: one per parameter of the body, in order; terms of their views may name the scalars of the kernel and
+            of the pipeline, its index, and the stage's ``t0``, ``t1``, ..
+        scalars: one operand per scalar of the body, in order.
+        waits: buffers it waits for before each firing: for the slot to be complete where it reads, for the place to
+            be free where it writes. A schedule is valid only if it waits for every buffer that it touches.
+        when: "each" iteration; once, for the "first" (a prologue) or the "last" (an epilogue).
+        pcus: compute units that the stage occupies.
+    """
+
+    name: str
+    body: str
+    grid: tuple[int, ...]
+    ports: tuple[Port, ...]
+    scalars: tuple[Operand, ...]
+    waits: tuple[str, ...]
+    when: When = "each"
+    pcus: int = 0
+
+    @property
+    def trips(self) -> int:
+        """Firings per iteration."""
+        return prod(self.grid)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A loop whose iterations overlap: ``for index in range(lower, upper)``, nothing where that is empty.
+
+    Per iteration, `scalars` are computed from the index and the scalars around, and every stage with when="each"
+    fires its grid. The order of firing: round after round over `stages` in order; in its turn a stage fires as
+    often as its waits (and its firings: prod(grid) per iteration) allow. A round in which no stage fires before
+    all are done is a deadlock.
+    """
+
+    kind: ClassVar[str] = "pipeline"
+    name: str
+    index: str
+    lower: Operand
+    upper: Operand
+    scalars: tuple[Scalar, ...]
+    buffers: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the machine loads and launches: tensor parameters, scalar parameters (names), and control around
+    pipelines, which run one after another, so that their buffers may share addresses."""
+
+    name: str
+    params: tuple[Param, ...]
+    scalars: tuple[str, ...]
+    body: tuple[Item, ...]
     location: str = ""
 
 
@@ -387,6 +617,7 @@ class Program:
     """
 
     tensors: tuple[Tensor, ...]
+    bodies: tuple[Body, ...]
     kernels: tuple[Kernel, ...]
     entries: tuple[Entry, ...]
     arena_bytes: int

@@ -1,4 +1,4 @@
-"""Emission: a module of level `kernels` becomes a schedule, with an address for every tensor."""
+"""Emission: a module of level `fused` (-O0) or `placed` becomes a schedule, with an address for every tensor."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from torch_mlir import ir
 
-from sscc.compiler.backend.entries import CopyKernels, EmittedEntry, EntryEmitter
-from sscc.compiler.backend.kernels import emit_kernel
+from sscc.compiler.backend.bodies import emit_body
+from sscc.compiler.backend.entries import EmittedEntry, EntryEmitter
+from sscc.compiler.backend.kernels import Copies, KernelEmitter
 from sscc.compiler.backend.memory import pack, share
+from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError
 from sscc.ir.rewriting import functions
-from sscc.passes.base import run_upstream
 from sscc.passes.build_entries import entries
 from sscc.passes.outline_kernels import KERNEL
 from sscc.runtime.schedule import Program, Tensor
@@ -23,14 +24,18 @@ def emit_program(module: ir.Module) -> Program:
     Raises:
         UnsupportedError: for an operation that a schedule cannot express, with its source line.
     """
-    copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
-    run_upstream(copy, "builtin.module(func.func(linalg-generalize-named-ops))", "generalisation of kernels")
-    kernels = {f.name.value: emit_kernel(f) for f in functions(copy) if KERNEL in f.attributes}
-    copies = CopyKernels()
-    emitted = [EntryEmitter(function, kernels, copies).emit() for function in entries(module)]
+    copies = Copies()
+    bodies = {f.name.value: emit_body(f) for f in functions(module) if df.BODY in f.attributes}
+    kernels = {
+        f.name.value: KernelEmitter(f, bodies=bodies, copies=copies).emit()
+        for f in functions(module)
+        if KERNEL in f.attributes
+    }
+    emitted = [EntryEmitter(function, kernels=kernels, copies=copies).emit() for function in entries(module)]
     tensors, arena = _place(emitted)
     return Program(
         tuple(tensors),
+        tuple(copies.bodies.by_name.values()),
         (*(item.kernel for item in kernels.values()), *copies.kernels.values()),
         tuple(item.entry for item in emitted),
         arena,

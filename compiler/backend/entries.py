@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch_mlir import ir
 
-from sscc.compiler.backend.access import identity_map
-from sscc.compiler.backend.kernels import EmittedKernel, dtype_of
+from sscc.compiler.backend.bodies import dtype_of
+from sscc.compiler.backend.flow import Flow
+from sscc.compiler.backend.kernels import Copies, EmittedKernel
 from sscc.compiler.backend.memory import Lifetime
-from sscc.compiler.backend.windows import dropped, reshaped, sliced, transposed, whole
-from sscc.ir.builders import Argument, arguments_of, results_of
-from sscc.ir.errors import InternalError
+from sscc.compiler.backend.windows import whole
+from sscc.ir.builders import SOURCES, STORED, Argument, arguments_of, results_of
 from sscc.runtime import schedule as sch
-
-SCALAR_OPS = {
-    "arith.addi": "add",
-    "arith.subi": "sub",
-    "arith.muli": "mul",
-    "arith.floordivsi": "floordiv",
-    "arith.ceildivsi": "ceildiv",
-    "arith.minsi": "min",
-    "arith.maxsi": "max",
-    "arith.andi": "and",
-    "arith.ori": "or",
-    "arith.select": "select",
-}
-COMPARISONS = {0: "eq", 1: "ne", 2: "lt", 3: "le", 4: "gt", 5: "ge"}
 
 
 @dataclass
@@ -41,54 +26,29 @@ class EmittedEntry:
 
 
 @dataclass
-class CopyKernels:
-    """Kernels that move a box of one shape and dtype, made on demand."""
+class EntryEmitter(Flow):
+    """Emits one entry function: kernels' results that are not updates in place become temporaries."""
 
-    kernels: dict[tuple[tuple[int, ...], str], sch.Kernel] = field(default_factory=dict)
-
-    def get(self, shape: tuple[int, ...], dtype: Any) -> str:
-        key = (shape, dtype)
-        if key not in self.kernels:
-            name = f"copy.{'x'.join(map(str, shape))}.{dtype}"
-            identity = identity_map(len(shape))
-            params = (sch.Param("x0", shape, dtype, "read"), sch.Param("y0", shape, dtype, "write"))
-            stage = sch.Vector(shape, (sch.Access("x0", identity),), sch.Access("y0", identity), (), "in0")
-            self.kernels[key] = sch.Kernel(name, params, (), (stage,))
-        return self.kernels[key].name
-
-
-@dataclass
-class EntryEmitter:
-    """Emits one entry function.
-
-    Tensors are values in the IR and windows of named regions in the schedule: what an operation updates in
-    place (a tied kernel operand, the destination of an insert) keeps its window, everything else a kernel
-    returns becomes a temporary.
-    """
-
-    function: Any
-    kernels: dict[str, EmittedKernel]
-    copies: CopyKernels
-    windows: dict[ir.Value, sch.View] = field(default_factory=dict)
-    scalars: dict[ir.Value, sch.Operand] = field(default_factory=dict)
+    kernels: dict[str, EmittedKernel] = field(default_factory=dict)
+    copies: Copies = field(default_factory=Copies)
     tensors: dict[str, sch.Tensor] = field(default_factory=dict)
-    items: list[list[sch.Item]] = field(default_factory=lambda: [[]])
     launches: int = 0
     touched: dict[str, list[int]] = field(default_factory=dict)
     loops: list[tuple[int, int]] = field(default_factory=list)
 
     def emit(self) -> EmittedEntry:
         arguments = arguments_of(self.function)
+        described = self.function.attributes["arg_attrs"]
         scalar_inputs = []
-        for argument, value in zip(arguments, self.function.arguments, strict=True):
+        for argument, value, attributes in zip(arguments, self.function.arguments, described, strict=True):
             if isinstance(argument.type, ir.RankedTensorType):
-                self.windows[value] = self._declare(argument)
+                self.windows[value] = self._declare(argument, attributes)
             else:
                 self.scalars[value] = argument.name
                 scalar_inputs.append(argument.name)
         *body, terminator = [op.operation for op in self.function.entry_block.operations]
         for op in body:
-            self._operation(op)
+            self.operation(op)
         outputs, scalar_outputs = self._return(terminator)
         entry = sch.Entry(
             self.function.name.value,
@@ -102,16 +62,18 @@ class EntryEmitter:
 
     # --------------------------------------------------------------------------------------------- tensors
 
-    def _declare(self, argument: Argument) -> sch.View:
+    def _declare(self, argument: Argument, attributes: ir.DictAttr) -> sch.View:
         role: Any = argument.role
-        source = argument.name if role in ("weight", "constant") else ""
-        return self._tensor(argument.name, argument.type, role, source)
+        sources: tuple[str, ...] = (argument.name,) if role in STORED else ()
+        if SOURCES in attributes:
+            sources = tuple(ir.StringAttr(name).value for name in ir.ArrayAttr(attributes[SOURCES]))
+        return self._tensor(argument.name, argument.type, role, sources)
 
-    def _tensor(self, name: str, type_: ir.RankedTensorType, role: Any, source: str = "") -> sch.View:
-        self.tensors[name] = sch.Tensor(name, tuple(type_.shape), dtype_of(type_), role, "hbm", 0, source)
+    def _tensor(self, name: str, type_: ir.RankedTensorType, role: Any, sources: tuple[str, ...] = ()) -> sch.View:
+        self.tensors[name] = sch.Tensor(name, tuple(type_.shape), dtype_of(type_), role, "hbm", 0, sources)
         return whole(name, type_.shape)
 
-    def _temporary(self, type_: ir.RankedTensorType) -> sch.View:
+    def temporary(self, type_: ir.RankedTensorType) -> sch.View:
         name = f"{self.function.name.value}.t{sum(1 for t in self.tensors.values() if t.role == 'temporary')}"
         return self._tensor(name, type_, "temporary")
 
@@ -121,9 +83,14 @@ class EntryEmitter:
             self.touched.setdefault(view.tensor, []).append(self.launches)
         self.launches += 1
 
-    def _copy(self, source: sch.View, target: sch.View) -> None:
-        kernel = self.copies.get(source.shape, self.tensors[source.tensor].dtype)
-        self._launch(kernel, [source, target], [])
+    def copy(self, source: sch.View, target: sch.View, type_: ir.RankedTensorType) -> None:
+        self._launch(self.copies.kernel(source.shape, dtype_of(type_)), [source, target], [])
+
+    def block(self, block: ir.Block, targets: list[sch.View]) -> tuple[sch.Item, ...]:
+        begin = self.launches
+        items = super().block(block, targets)
+        self.loops.append((begin, self.launches))
+        return items
 
     def _lifetimes(self) -> dict[str, Lifetime]:
         """First and last launch that touch each temporary; one that enters a loop lives to its end."""
@@ -138,80 +105,11 @@ class EntryEmitter:
             lifetimes[name] = Lifetime(tensor.nbytes, first, last)
         return lifetimes
 
-    # ------------------------------------------------------------------------------------------ operations
+    # --------------------------------------------------------------------------------------------- calls
 
-    def _operation(self, op: ir.Operation) -> None:
-        handler = _HANDLERS.get(op.name)
-        if handler is not None:
-            handler(self, op)
-        elif op.name.startswith("arith."):
-            self._scalar(op)
-        elif op.name != "tensor.empty":
-            raise InternalError(f"{op.location}: '{op.name}' has no place in an entry")
-
-    def _scalar(self, op: ir.Operation) -> None:
-        result = op.results[0]
-        if op.name == "arith.constant":
-            self.scalars[result] = int(op.attributes["value"].value)
-            return
-        args = tuple(self.scalars[operand] for operand in op.operands)
-        if op.name == "arith.cmpi":
-            name = COMPARISONS[op.attributes["predicate"].value]
-        elif op.name in SCALAR_OPS:
-            name = SCALAR_OPS[op.name]
-        else:
-            raise InternalError(f"{op.location}: '{op.name}' is not scalar arithmetic of a schedule")
-        scalar = sch.Scalar(f"s{len(self.scalars)}", name, args)
-        self.items[-1].append(scalar)
-        self.scalars[result] = scalar.name
-
-    def _reshape(self, op: ir.Operation) -> None:
-        source, type_ = self.windows[op.operands[0]], op.results[0].type
-        window = reshaped(source, type_.shape)
-        if window is None:
-            packed = self._temporary(op.operands[0].type)
-            self._copy(source, packed)
-            window = reshaped(packed, type_.shape)
-        if window is None:
-            raise InternalError(f"{op.location}: {op.operands[0].type} cannot be seen as {type_}")
-        self.windows[op.results[0]] = window
-
-    def _transpose(self, op: ir.Operation) -> None:
-        permutation = list(op.attributes["permutation"])
-        self.windows[op.results[0]] = transposed(self.windows[op.operands[0]], permutation)
-
-    def _extract(self, op: ir.Operation) -> None:
-        sizes = list(op.attributes["static_sizes"])
-        window = self._box(op, self.windows[op.operands[0]], list(op.operands)[1:], sizes)
-        self.windows[op.results[0]] = dropped(window, op.results[0].type.shape)
-
-    def _insert(self, op: ir.Operation) -> None:
-        source, dest = self.windows[op.operands[0]], self.windows[op.operands[1]]
-        self._check_dead(op, op.operands[1])
-        sizes = list(op.attributes["static_sizes"])
-        box = self._box(op, dest, list(op.operands)[2:], sizes)
-        target = dropped(box, op.operands[0].type.shape)
-        if target != source:
-            self._copy(source, target)
-        self.windows[op.results[0]] = dest
-
-    def _box(self, op: ir.Operation, view: sch.View, dynamic: list[ir.Value], sizes: list[int]) -> sch.View:
-        values = iter(dynamic)
-        marker = ir.ShapedType.get_dynamic_size()
-        offsets = [self.scalars[next(values)] if o == marker else o for o in op.attributes["static_offsets"]]
-        return sliced(view, offsets, sizes, list(op.attributes["static_strides"]))
-
-    def _check_dead(self, op: ir.Operation, value: ir.Value) -> None:
-        """An in-place update is legal only where nobody reads the old value afterwards."""
-        around = {outer.block: outer for outer in _nest(op)}
-        for use in value.uses:
-            reader = use.owner.operation
-            shared = next(outer for outer in _nest(reader) if outer.block in around)
-            here = around[shared.block]
-            if here != shared and here.is_before_in_block(shared):
-                raise InternalError(f"{op.location}: '{op.name}' overwrites a value that {reader.location} reads later")
-
-    def _call(self, op: ir.Operation) -> None:
+    def work(self, op: ir.Operation) -> bool:
+        if op.name != "func.call":
+            return False
         emitted = self.kernels[op.attributes["callee"].value]
         views, scalars = [], []
         for operand in op.operands:
@@ -221,60 +119,13 @@ class EntryEmitter:
                 scalars.append(self.scalars[operand])
         for result, tied in zip(op.results, emitted.tied, strict=True):
             if tied is None:
-                self.windows[result] = self._temporary(result.type)
+                self.windows[result] = self.temporary(result.type)
                 views.append(self.windows[result])
             else:
-                self._check_dead(op, op.operands[tied])
+                self.check_dead(op, op.operands[tied])
                 self.windows[result] = self.windows[op.operands[tied]]
         self._launch(emitted.kernel.name, views, scalars)
-
-    # --------------------------------------------------------------------------------------------- control
-
-    def _for(self, op: ir.Operation) -> None:
-        lower, upper, step, *inits = op.operands
-        if self.scalars[step] != 1:
-            raise InternalError(f"{op.location}: a loop with a step other than 1")
-        block = op.regions[0].blocks[0]
-        index = f"c{len(self.scalars)}"
-        self.scalars[block.arguments[0]] = index
-        for argument, init in zip(list(block.arguments)[1:], inits, strict=True):
-            self.windows[argument] = self.windows[init]
-        begin = self.launches
-        body = self._block(block, [self.windows[init] for init in inits])
-        self.loops.append((begin, self.launches))
-        self.items[-1].append(sch.For(index, self.scalars[lower], self.scalars[upper], body))
-        for result, init in zip(op.results, inits, strict=True):
-            self.windows[result] = self.windows[init]
-
-    def _if(self, op: ir.Operation) -> None:
-        otherwise = op.regions[1].blocks[0]
-        *work, terminator = [inner.operation for inner in otherwise.operations]
-        if work:
-            raise InternalError(f"{op.location}: a branch that works on both sides")
-        targets = [self.windows[value] for value in terminator.operands]
-        body = self._block(op.regions[0].blocks[0], targets)
-        self.items[-1].append(sch.If(self.scalars[op.operands[0]], body))
-        for result, target in zip(op.results, targets, strict=True):
-            self.windows[result] = target
-
-    def _block(self, block: ir.Block, targets: list[sch.View]) -> tuple[sch.Item, ...]:
-        """Emits a nested block whose yielded values must end up in `targets`."""
-        self.items.append([])
-        *body, terminator = [inner.operation for inner in block.operations]
-        for inner in body:
-            self._operation(inner)
-        self._settle(terminator, list(zip(terminator.operands, targets, strict=True)))
-        return tuple(self.items.pop())
-
-    def _settle(self, terminator: ir.Operation, pairs: list[tuple[ir.Value, sch.View]]) -> None:
-        """Copies each value to where it must end up, unless it is there already."""
-        moves = [(self.windows[value], target) for value, target in pairs if self.windows[value] != target]
-        overwritten: set[str] = set()
-        for source, target in moves:
-            if source.tensor in overwritten:
-                raise InternalError(f"{terminator.location}: {source.tensor} and {target.tensor} trade places")
-            overwritten.add(target.tensor)
-            self._copy(source, target)
+        return True
 
     def _return(self, terminator: ir.Operation) -> tuple[list[str], list[sch.Operand]]:
         outputs: list[str] = []
@@ -288,25 +139,31 @@ class EntryEmitter:
                 outputs.append(result.name)
             if result.name not in self.tensors:
                 self._tensor(result.name, result.type, result.role)
-            settled.append((value, whole(result.name, result.type.shape)))
-        self._settle(terminator, settled)
+            target = whole(result.name, result.type.shape)
+            if not self._renamed(value, target):
+                settled.append((value, target))
+        self.settle(terminator, settled)
         return outputs, scalar_outputs
 
+    def _renamed(self, value: ir.Value, target: sch.View) -> bool:
+        """Lets a temporary that is returned as it lies be the output itself."""
+        view = self.windows[value]
+        temporary = self.tensors[view.tensor]
+        same_size = temporary.elements == self.tensors[target.tensor].elements
+        as_it_lies = same_size and view == whole(view.tensor, view.shape)
+        if temporary.role != "temporary" or not as_it_lies or target.tensor in self.touched:
+            return False
+        self.items[0] = [_renamed_item(item, view.tensor, target.tensor) for item in self.items[0]]
+        del self.tensors[view.tensor], self.touched[view.tensor]
+        self.windows[value] = target
+        return True
 
-def _nest(op: ir.Operation) -> Iterator[ir.Operation]:
-    """`op` and the operations around it, up to the function."""
-    while op.name != "func.func":
-        yield op
-        op = op.parent.operation
 
-
-_HANDLERS: dict[str, Callable[[EntryEmitter, ir.Operation], None]] = {
-    "tensor.expand_shape": EntryEmitter._reshape,
-    "tensor.collapse_shape": EntryEmitter._reshape,
-    "tensor.extract_slice": EntryEmitter._extract,
-    "tensor.insert_slice": EntryEmitter._insert,
-    "linalg.transpose": EntryEmitter._transpose,
-    "func.call": EntryEmitter._call,
-    "scf.for": EntryEmitter._for,
-    "scf.if": EntryEmitter._if,
-}
+def _renamed_item(item: sch.Item, old: str, new: str) -> sch.Item:
+    """`item` with tensor `old` called `new`."""
+    if isinstance(item, sch.Launch):
+        args = tuple(replace(view, tensor=new) if view.tensor == old else view for view in item.args)
+        return replace(item, args=args)
+    if isinstance(item, sch.For | sch.If):
+        return replace(item, body=tuple(_renamed_item(inner, old, new) for inner in item.body))
+    return item

@@ -1,29 +1,25 @@
-"""Kernel functions become schedule kernels: each operation of a kernel turns into one or more stages."""
+"""Kernel functions become schedule kernels: control around pipelines of stages, joined by buffers.
+
+A straight run of stages is a pipeline of one iteration; a loop marked `df.pipelined` is a pipeline of its
+iterations. In a function that nobody has placed (-O0: one operation per kernel) a stage reads and writes memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from torch_mlir import ir
 
-from sscc.compiler.backend.access import access_map, identity_map, loop_sizes
-from sscc.compiler.backend.body import Body, Literal, literal
-from sscc.ir.dialects.kv import geometry_of
-from sscc.ir.errors import InternalError, UnsupportedError
-from sscc.ir.geometry import Geometry
-from sscc.ir.rewriting import module_path
+from sscc.compiler.backend.access import identity_map
+from sscc.compiler.backend.bodies import EmittedBody, describe_location, dtype_of
+from sscc.compiler.backend.flow import Flow
+from sscc.compiler.backend.windows import dropped, is_whole, whole
+from sscc.ir.dialects import df
+from sscc.ir.errors import InternalError
 from sscc.runtime import schedule as sch
-
-COMBINERS = {
-    "arith.addf": "addf",
-    "arith.mulf": "mulf",
-    "arith.maximumf": "maximumf",
-    "arith.maxnumf": "maximumf",
-    "arith.minimumf": "minimumf",
-    "arith.minnumf": "minimumf",
-}
 
 
 @dataclass(frozen=True)
@@ -39,353 +35,371 @@ class EmittedKernel:
     tied: tuple[int | None, ...]
 
 
-def dtype_of(type_: ir.Type) -> Any:
-    """The schedule dtype of a tensor's element type. Raises UnsupportedError for others."""
-    name = str(type_.element_type if isinstance(type_, ir.RankedTensorType) else type_)
-    if name not in sch.DTYPE_BYTES:
-        raise UnsupportedError(f"tensors of {name} have no place in a schedule (f32, bf16, i64 and i1 do)")
-    return name
+@dataclass
+class Bodies:
+    """The bodies of a program: equal ones once, under the name of the first."""
 
+    by_content: dict[sch.Body, str] = field(default_factory=dict)
+    by_name: dict[str, sch.Body] = field(default_factory=dict)
 
-def describe_location(location: ir.Location) -> str:
-    """`module.path file.py:line` of an operation, as far as known."""
-    path = module_path(location)
-    while isinstance(location, (ir.NameLoc, ir.CallSiteLoc)):
-        location = location.child_loc if isinstance(location, ir.NameLoc) else location.callee
-    if isinstance(location, ir.FileLineColLoc):
-        return f"{path} {location.filename}:{location.start_line}".strip()
-    return path
-
-
-def emit_kernel(function: Any) -> EmittedKernel:
-    """Emits one kernel function whose named linalg operations have been generalised.
-
-    Raises:
-        UnsupportedError: with the kernel's source line, for what a schedule cannot express.
-    """
-    try:
-        return _KernelEmitter(function).emit()
-    except UnsupportedError as error:
-        where = describe_location(function.location)
-        raise UnsupportedError(f"{where}: {error}" if where else str(error)) from None
+    def add(self, body: sch.Body) -> str:
+        content = dataclasses.replace(body, name="", location="")
+        if content not in self.by_content:
+            name = body.name
+            while name in self.by_name:
+                name = f"{body.name}.{len(self.by_name)}"
+            self.by_content[content] = name
+            self.by_name[name] = dataclasses.replace(body, name=name)
+        return self.by_content[content]
 
 
 @dataclass
-class _KernelEmitter:
-    function: Any
-    params: list[sch.Param] = field(default_factory=list)
+class Copies:
+    """Bodies and kernels that move a box of one shape and dtype, made on demand."""
+
+    bodies: Bodies = field(default_factory=Bodies)
+    kernels: dict[str, sch.Kernel] = field(default_factory=dict)
+
+    def body(self, shape: tuple[int, ...], dtype: Any) -> str:
+        identity = identity_map(len(shape))
+        step = sch.Vector(shape, (sch.Access("x0", identity),), sch.Access("y0", identity), (), "in0")
+        name = f"copy.{'x'.join(map(str, shape))}.{dtype}"
+        return self.bodies.add(sch.Body(name, self._params(shape, dtype), (), (), (), (step,)))
+
+    def kernel(self, shape: tuple[int, ...], dtype: Any) -> str:
+        name = self.body(shape, dtype)
+        if name not in self.kernels:
+            params = self._params(shape, dtype)
+            ports = tuple(sch.Port(whole(param.name, shape)) for param in params)
+            self.kernels[name] = one_stage(name, params, (), sch.Stage("copy", name, (), ports, (), ()))
+        return name
+
+    def _params(self, shape: tuple[int, ...], dtype: Any) -> tuple[sch.Param, ...]:
+        return sch.Param("x0", shape, dtype, "read"), sch.Param("y0", shape, dtype, "write")
+
+
+def one_stage(name: str, params: tuple[sch.Param, ...], scalars: tuple[str, ...], stage: sch.Stage) -> sch.Kernel:
+    """A kernel that fires one stage once."""
+    return sch.Kernel(name, params, scalars, (sch.Pipeline(stage.name, "i", 0, 1, (), (), (stage,)),))
+
+
+@dataclass
+class _Open:
+    """A pipeline under construction; `finished` once its loop is done and only stores may follow."""
+
+    name: str
+    index: str
+    lower: sch.Operand = 0
+    upper: sch.Operand = 1
+    scalars: list[sch.Scalar] = field(default_factory=list)
+    buffers: dict[str, sch.Buffer] = field(default_factory=dict)
     stages: list[sch.Stage] = field(default_factory=list)
-    literals: dict[ir.Value, Literal] = field(default_factory=dict)
-    names: dict[ir.Value, str] = field(default_factory=dict)
+    finished: bool = False
+
+    @property
+    def count(self) -> int | None:
+        """The iterations, where they are known."""
+        known = isinstance(self.lower, int) and isinstance(self.upper, int)
+        return self.upper - self.lower if known else None  # type: ignore[operator]
+
+
+@dataclass
+class KernelEmitter(Flow):
+    """Emits one kernel function."""
+
+    bodies: dict[str, EmittedBody] = field(default_factory=dict)
+    copies: Copies = field(default_factory=Copies)
+    params: dict[str, sch.Param] = field(default_factory=dict)
     updated: set[str] = field(default_factory=set)
+    open: _Open | None = None
+    tiled: set[str] = field(default_factory=set)  # buffers whose slot is one tile
+    early: set[str] = field(default_factory=set)  # buffers that are filled once and read by every iteration
+    chosen: dict[ir.Value, str] = field(default_factory=dict)  # values that a loop carries in a buffer
+    factors: dict[ir.Value, int] = field(default_factory=dict)  # tile offsets, in tiles' first elements per firing
+    pipelines: int = 0
 
     def emit(self) -> EmittedKernel:
-        scalars = []
-        operand_names = []
+        scalars, operands = [], []
         for index, value in enumerate(self.function.arguments):
             name = f"x{index}"
-            self.names[value] = name
-            operand_names.append(name)
-            if isinstance(value.type, ir.IndexType):
+            operands.append(name)
+            if isinstance(value.type, ir.RankedTensorType):
+                self._parameter(name, value.type, "read")
+                self.windows[value] = whole(name, value.type.shape)
+            else:
+                self.scalars[value] = name
                 scalars.append(name)
         *body, terminator = [op.operation for op in self.function.entry_block.operations]
-        returned = {value: index for index, value in enumerate(terminator.operands)}
-        self._name_outputs(returned)
+        self.returned = {value: f"y{index}" for index, value in enumerate(terminator.operands)}
         for op in body:
-            self._operation(op)
-        tied = tuple(self._tie(value, operand_names) for value in terminator.operands)
+            self.operation(op)
+        tied = tuple(self._tie(value, operands) for value in terminator.operands)
+        self._flush()
+        params = [
+            dataclasses.replace(param, access="update") if param.name in self.updated else param
+            for param in self.params.values()
+        ]
         kernel = sch.Kernel(
             self.function.name.value,
-            tuple(self._parameters(terminator, tied)),
+            tuple(sorted(params, key=lambda p: p.access == "write")),
             tuple(scalars),
-            tuple(self.stages),
+            tuple(self.items[0]),
             describe_location(self.function.location),
         )
         return EmittedKernel(kernel, tied)
 
-    def _name_outputs(self, returned: dict[ir.Value, int]) -> None:
-        for value, index in returned.items():
-            self.names.setdefault(value, f"y{index}")
+    # --------------------------------------------------------------------------------------------- parameters
 
-    def _tie(self, value: ir.Value, operand_names: list[str]) -> int | None:
-        name = self.names[value]
-        return operand_names.index(name) if name in operand_names else None
+    def _parameter(self, name: str, type_: ir.RankedTensorType, access: Any) -> sch.View:
+        self.params[name] = sch.Param(name, tuple(type_.shape), dtype_of(type_), access)
+        return whole(name, type_.shape)
 
-    def _parameters(self, terminator: ir.Operation, tied: Sequence[int | None]) -> list[sch.Param]:
-        params = []
-        for value in self.function.arguments:
-            if isinstance(value.type, ir.RankedTensorType):
-                name = self.names[value]
-                params.append(self._param(name, value.type, "update" if name in self.updated else "read"))
-        for value, operand in zip(terminator.operands, tied, strict=True):
-            if operand is None:
-                params.append(self._param(self.names[value], value.type, "write"))
-        return params
+    def _tie(self, value: ir.Value, operands: list[str]) -> int | None:
+        """The operand that a returned value is, updated in place; None once it is in a parameter of its own."""
+        view, name = self.windows[value], self.returned[value]
+        if view.tensor in operands:
+            if not is_whole(view, self.params[view.tensor].shape):
+                raise InternalError(f"{self.function.name.value} returns a part of its operand {view.tensor}")
+            return operands.index(view.tensor)
+        if view.tensor != name:
+            self.copy(view, self._parameter(name, value.type, "write"), value.type)
+        return None
 
-    def _param(self, name: str, type_: ir.RankedTensorType, access: Any) -> sch.Param:
-        return sch.Param(name, tuple(type_.shape), dtype_of(type_), access)
+    def temporary(self, type_: ir.RankedTensorType) -> sch.View:
+        raise InternalError(f"{self.function.name.value} needs a rearranged copy of {type_} that no pass has placed")
 
-    # ------------------------------------------------------------------------------------------ operations
+    def copy(self, source: sch.View, target: sch.View, type_: ir.RankedTensorType) -> None:
+        """Stores a stream to memory, whole, or moves memory."""
+        pipeline = self._pipeline()
+        body = self.copies.body(source.shape, dtype_of(type_))
+        when: sch.When = "last" if pipeline.finished else "each"
+        into = sch.Port(target, 1, 1) if target.tensor in pipeline.buffers else sch.Port(target)
+        ports = (self._port(source, 1, when), into)
+        self._stage(sch.Stage(f"store {target.tensor}", body, (), ports, (), self._waits(ports), when))
+        if target.tensor in self.params and self.params[target.tensor].access == "read":
+            self.updated.add(target.tensor)
 
-    def _operation(self, op: ir.Operation) -> None:
-        if op.name == "tensor.empty":
-            return
-        if op.name == "arith.constant":
-            self.literals[op.results[0]] = self._constant(op)
-            return
-        if op.name == "linalg.generic":
-            self._generic(op)
-            return
-        emit = _STAGES.get(op.name)
-        if emit is None:
-            raise UnsupportedError(f"'{op.name}' has no stage in a schedule")
-        emit(self, op)
+    # ---------------------------------------------------------------------------------------------- pipelines
 
-    def _constant(self, op: ir.Operation) -> Literal:
-        attribute = op.attributes["value"]
-        if isinstance(attribute, ir.DenseElementsAttr):
-            if not attribute.is_splat:
-                raise UnsupportedError("a literal tensor must become a constant")
-            attribute = attribute.get_splat_value()
-        return literal(attribute)
+    def _pipeline(self) -> _Open:
+        if self.open is None:
+            self.open = _Open(f"p{self.pipelines}", f"i{self.pipelines}")
+            self.pipelines += 1
+        return self.open
 
-    def _generic(self, op: ir.Operation) -> None:
-        block = op.regions[0].blocks[0]
-        outputs = len(op.results)
-        if outputs != 1:
-            raise UnsupportedError(f"an operation with {outputs} results")
-        count = len(block.arguments) - outputs
-        inputs = list(op.operands)[:count]
-        init = list(op.operands)[count]
-        if _is_fill(op, inputs) and inputs[0] in self.literals:
-            self.literals[op.results[0]] = self.literals[inputs[0]]
-            if op.results[0] not in self.names:
-                return
-        maps = [ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"]]
-        types = [value.type for value in [*inputs, op.results[0]]]
-        dims = loop_sizes(maps, types)
-        reduced = tuple(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
-        body = Body(block, self.names, self.literals)
-        accesses = self._accesses(op, inputs, maps, body)
-        output = sch.Access(self._written(op), access_map(maps[-1], len(dims)))
-        if not reduced:
-            body.bind_output(block.arguments[count], self.literals.get(init))
-            self.stages.append(sch.Vector(dims, tuple(accesses), output, *body.program()))
-            return
-        self._reduction(op, dims, reduced, accesses, output, init, body)
-
-    def _accesses(
-        self, op: ir.Operation, inputs: list[ir.Value], maps: list[Any], body: Body
-    ) -> list[sch.Access]:
-        """Access maps of the tensor inputs; inputs that are literals are bound into the body instead."""
-        accesses: list[sch.Access] = []
-        for index, value in enumerate(inputs):
-            argument = op.regions[0].blocks[0].arguments[index]
-            if value in self.literals:
-                body.bind(argument, self.literals[value])
-                continue
-            body.bind(argument, f"in{len(accesses)}")
-            accesses.append(sch.Access(self.names[value], access_map(maps[index], maps[index].n_dims)))
-        return accesses
-
-    def _written(self, op: ir.Operation) -> str:
-        """The parameter that the operation's result is; results that stay inside a kernel are not emitted yet."""
-        result = op.results[0]
-        if result not in self.names:
-            raise InternalError(f"{op.location}: '{op.name}' makes a value that its kernel does not return")
-        return self.names[result]
-
-    def _reduction(
-        self,
-        op: ir.Operation,
-        dims: tuple[int, ...],
-        reduced: tuple[int, ...],
-        accesses: list[sch.Access],
-        output: sch.Access,
-        init: ir.Value,
-        body: Body,
-    ) -> None:
-        if init not in self.literals:
-            raise UnsupportedError("a reduction that starts from a tensor instead of a constant")
-        combine, value = _combiner(op)
-        if combine not in COMBINERS:
-            raise UnsupportedError(f"a reduction by '{combine}'")
-        start = float(self.literals[init])
-        factors = body.product_of(value)
-        if factors is not None and COMBINERS[combine] == "addf" and start == 0.0 and len(accesses) == 2:
-            a, b = (accesses[int(name[2:])] for name in factors)
-            self.stages.append(sch.Product(dims, reduced, a, b, output))
-            return
-        instructions, result = body.program_for(value)
-        self.stages.append(
-            sch.Reduction(
-                dims, reduced, tuple(accesses), output, instructions, result, COMBINERS[combine], start
+    def _flush(self) -> None:
+        """Ends the pipeline under construction, if any."""
+        p, self.open = self.open, None
+        if p is not None and p.stages:
+            self.items[-1].append(
+                sch.Pipeline(
+                    p.name, p.index, p.lower, p.upper, tuple(p.scalars), tuple(p.buffers.values()), tuple(p.stages)
+                )
             )
-        )
 
-    # ------------------------------------------------------------------------------------------- kv stages
+    def _stage(self, stage: sch.Stage) -> None:
+        names = {other.name for other in self._pipeline().stages}
+        name, number = stage.name, 1
+        while name in names:
+            number += 1
+            name = f"{stage.name} {number}"
+        self._pipeline().stages.append(dataclasses.replace(stage, name=name))
 
-    def geometry(self, op: ir.Operation) -> Geometry:
-        return geometry_of(op)
+    def block(self, block: ir.Block, targets: list[sch.View]) -> tuple[sch.Item, ...]:
+        self._flush()
+        self.items.append([])
+        *body, terminator = [inner.operation for inner in block.operations]
+        for inner in body:
+            self.operation(inner)
+        self.settle(terminator, list(zip(terminator.operands, targets, strict=True)))
+        self._flush()
+        return tuple(self.items.pop())
 
-    def operand(self, op: ir.Operation, index: int) -> str:
-        return self.names[op.operands[index]]
+    def work(self, op: ir.Operation) -> bool:
+        if op.name == "scf.for" and df.PIPELINED in op.attributes:
+            self._pipelined(op)
+        elif op.name == "scf.for" and df.TILES in op.attributes:
+            self._begin_stage()
+            self._tiles(op)
+        elif df.is_stage(op):
+            self._begin_stage()
+            self._compute(op, (), self._places(op))
+        elif op.name == "df.load":
+            self._begin_stage()
+            self._load(op, ())
+        else:
+            return False
+        return True
 
-    def update(self, op: ir.Operation, index: int) -> str:
-        """The operand that the operation's result updates in place."""
-        name = self.names[op.operands[index]]
-        self.names[op.results[0]] = name
-        self.updated.add(name)
+    def _begin_stage(self) -> None:
+        if self.open is not None and self.open.finished:
+            self._flush()
+
+    def _pipelined(self, op: ir.Operation) -> None:
+        """A loop whose iterations overlap, with the loads before it (once, first) and the stores after it (last)."""
+        lower, upper, step, *inits = op.operands
+        if self.scalars[step] != 1:
+            raise InternalError(f"{op.location}: a loop with a step other than 1")
+        pipeline = self._pipeline()
+        if any(stage.when != "first" for stage in pipeline.stages):
+            raise InternalError(f"{op.location}: stages that compute stand before a pipelined loop in its block")
+        pipeline.lower, pipeline.upper = self.scalars[lower], self.scalars[upper]
+        block = op.regions[0].blocks[0]
+        self.scalars[block.arguments[0]] = pipeline.index
+        *body, terminator = [inner.operation for inner in block.operations]
+        for argument, init, given in zip(list(block.arguments)[1:], inits, terminator.operands, strict=True):
+            self.windows[argument] = self.windows[init]
+            if self.windows[init].tensor in pipeline.buffers:
+                self.chosen[given] = self.windows[init].tensor
+                self.early.discard(self.windows[init].tensor)
+        self.items.append([])
+        for inner in body:
+            self.operation(inner)
+        targets = [self.windows[init] for init in inits]
+        self.settle(terminator, list(zip(terminator.operands, targets, strict=True)))
+        pipeline.scalars += [item for item in self.items.pop() if isinstance(item, sch.Scalar)]
+        pipeline.finished = True
+        for result, target in zip(op.results, targets, strict=True):
+            self.windows[result] = target
+
+    # ------------------------------------------------------------------------------------------- stages and loads
+
+    def _load(self, op: ir.Operation, grid: tuple[int, ...]) -> None:
+        """A stage that copies a window of memory into a buffer: a tile per firing inside a tile loop."""
+        early = df.EARLY in op.attributes
+        when: sch.When = "first" if early else "each"
+        type_ = op.results[0].type
+        source = self.windows[op.operands[0]]
+        buffer = self._buffer(op, 0)
+        if grid:
+            self.tiled.add(buffer)
+        if early:
+            self.early.add(buffer)
+        self.windows[op.results[0]] = whole(buffer, type_.shape)
+        ports = (self._port(source, 1, when), sch.Port(whole(buffer, type_.shape), 1))
+        body = self.copies.body(source.shape, dtype_of(type_))
+        self._stage(sch.Stage(f"load {df.stage_name(op)}", body, grid, ports, (), self._waits(ports), when))
+
+    def _tiles(self, op: ir.Operation) -> None:
+        """A stage that fires once per iteration of `op`, with the loads that bring its tiles."""
+        lower, upper, _, *inits = op.operands
+        grid = (int(self.scalars[upper]) - int(self.scalars[lower]),)
+        block = op.regions[0].blocks[0]
+        index, *accumulators = block.arguments
+        self.scalars[index] = "t0"
+        *body, terminator = [inner.operation for inner in block.operations]
+        call = next(inner for inner in body if df.is_stage(inner))
+        for number, (argument, init, place) in enumerate(zip(accumulators, inits, df.buffers_of(op), strict=True)):
+            result = op.results[number]
+            buffer = self._buffer(op, number, df.stage_name(call)) if place.depth else ""
+            view = whole(buffer, result.type.shape) if buffer else self.windows[init]
+            self.windows[argument] = self.windows[result] = view
+        arithmetic = [inner for inner in body if inner.name.startswith("arith.")]
+        for inner in arithmetic:
+            if inner.name == "arith.muli":
+                factor = next(self.scalars[v] for v in inner.operands if v != index)
+                self.factors[inner.results[0]] = int(factor)
+            else:
+                self.operation(inner)
+        for inner in [inner for inner in body if inner not in arithmetic]:
+            if inner == call:
+                self._compute(inner, grid, [self._inserted(result) for result in inner.results])
+            elif inner.name == "df.load":
+                self._load(inner, grid)
+            else:
+                self.operation(inner)
+        for value, argument in zip(terminator.operands, accumulators, strict=True):
+            if self.windows[value] != self.windows[argument]:
+                raise InternalError(f"{op.location}: a tile loop that yields something else than it accumulates")
+
+    def offset(self, value: ir.Value) -> sch.Operand | tuple[str, int]:
+        return ("t0", self.factors[value]) if value in self.factors else super().offset(value)
+
+    def _inserted(self, result: ir.Value) -> sch.View:
+        """Where a tile goes: the window that the loop inserts it into."""
+        users = [use.owner.operation for use in result.uses]
+        if len(users) != 1 or users[0].name != "tensor.insert_slice":
+            raise InternalError(f"{result.owner.location}: a tile that is not inserted into one result")
+        insert = users[0]
+        box = self.box(insert, self.windows[insert.operands[1]], list(insert.operands)[2:])
+        return dropped(box, result.type.shape)
+
+    def _places(self, op: ir.Operation) -> list[sch.View]:
+        """Where the results of a stage outside of a tile loop go: buffers, or memory where nothing is placed."""
+        views = []
+        placed = df.buffers_of(op) if df.BUFFERS in op.attributes else None
+        for index, result in enumerate(op.results):
+            if placed is None:
+                name = self._returned(op, result)
+            else:
+                name = self._buffer(op, index) if placed[index].depth else ""
+            views.append(whole(name, result.type.shape))
+        return views
+
+    def _returned(self, op: ir.Operation, result: ir.Value) -> str:
+        """The parameter for a result that nobody placed; "" where it is no result of the kernel."""
+        return self.returned.get(result, "")
+
+    def _compute(self, op: ir.Operation, grid: tuple[int, ...], places: list[sch.View]) -> None:
+        """The firing of a body; `places` are the windows of results that are not tied to an operand."""
+        emitted = self.bodies[op.attributes["callee"].value]
+        ports, scalars = [], []
+        firings = prod(grid)
+        for operand in op.operands:
+            if isinstance(operand.type, ir.RankedTensorType):
+                ports.append(self._port(self.windows[operand], firings, "each"))
+            else:
+                scalars.append(self.scalars[operand])
+        for result, tied, place in zip(op.results, emitted.tied, places, strict=True):
+            if tied is not None:
+                self.check_dead(op, op.operands[tied])
+                view = self.windows[result] = self.windows[op.operands[tied]]
+                self.updated.add(view.tensor)
+                continue
+            if not place.tensor:
+                raise InternalError(f"{op.location}: {df.stage_name(op)} makes a value that no pass has placed")
+            if place.tensor in self._pipeline().buffers:
+                ports.append(sch.Port(place, firings, 1 if place.tensor in self.chosen.values() else 0))
+            else:
+                self._parameter(place.tensor, result.type, "write")
+                ports.append(sch.Port(place))
+            self.windows[result] = place
+        pcus = int(op.attributes[df.PCUS].value) if df.PCUS in op.attributes else 0
+        name, body = df.stage_name(op), self.copies.bodies.add(emitted.body)
+        self._stage(sch.Stage(name, body, grid, tuple(ports), tuple(scalars), self._waits(ports), pcus=pcus))
+
+    def _buffer(self, op: ir.Operation, index: int, name: str = "") -> str:
+        """The buffer of a result: that of the value it is carried to, or a new one."""
+        result = op.results[index]
+        if result in self.chosen:
+            return self.chosen[result]
+        pipeline = self._pipeline()
+        base = name = (name or df.stage_name(op)) + (f".{index}" if index else "")
+        while name in pipeline.buffers or name in self.params:
+            name = f"{base}.{len(pipeline.buffers)}"
+        place = df.buffers_of(op)[index]
+        shape, dtype = tuple(result.type.shape), dtype_of(result.type)
+        pipeline.buffers[name] = sch.Buffer(name, shape, dtype, "sram", place.address, place.depth)
         return name
 
-    def vector(self, dims: tuple[int, ...], inputs: list[sch.Access], out: str, program: list[tuple[Any, ...]]) -> None:
-        """Appends an integer vector program given as (name, op, args, type) rows; the last row is the result."""
-        instructions = tuple(sch.Instr(name, op, tuple(args), type_) for name, op, args, type_ in program)
-        output = sch.Access(out, identity_map(len(dims)))
-        self.stages.append(
-            sch.Vector(dims, tuple(inputs), output, instructions, instructions[-1].name)
-        )
+    # ------------------------------------------------------------------------------------------------ ports
 
+    def _port(self, view: sch.View, firings: int, when: sch.When) -> sch.Port:
+        """What a stage that fires `firings` times per iteration reads."""
+        if view.tensor not in self._pipeline().buffers:
+            return sch.Port(view)
+        if view.tensor in self.tiled:
+            return sch.Port(view, 1)
+        if view.tensor in self.early and when == "each":
+            return sch.Port(view, firings * self._count())
+        lag = self._count() if when == "last" and view.tensor in self.chosen.values() else 0
+        return sch.Port(view, firings, lag)
 
-def _is_fill(op: ir.Operation, inputs: list[ir.Value]) -> bool:
-    block = op.regions[0].blocks[0]
-    operations = list(block.operations)
-    return len(inputs) == 1 and len(operations) == 1 and operations[0].operation.operands[0] == block.arguments[0]
+    def _count(self) -> int:
+        count = self._pipeline().count
+        if count is None:
+            raise InternalError(f"{self.function.name.value}: a loop of unknown length carries a value on chip")
+        return count
 
-
-def _combiner(op: ir.Operation) -> tuple[str, ir.Value]:
-    """The combining operation of a reduction's body, and the value it combines with the accumulator."""
-    block = op.regions[0].blocks[0]
-    accumulator = block.arguments[len(block.arguments) - 1]
-    *_, terminator = block.operations
-    last = terminator.operation.operands[0].owner
-    if isinstance(last, ir.Block):
-        return "none", accumulator
-    operands = list(last.operation.operands)
-    if accumulator not in operands or len(operands) != 2:
-        return str(last.operation.name), operands[0]
-    return str(last.operation.name), operands[1] if operands[0] == accumulator else operands[0]
-
-
-# ---------------------------------------------------------------------------------------- one emitter per kv op
-
-
-def _row(e: _KernelEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
-    program = [
-        ("past", "subi", ["in0", g.sink], "i64"),
-        ("lap", "remsi", ["past", g.recent], "i64"),
-        ("ring", "addi", ["lap", g.sink], "i64"),
-        ("is_sink", "cmpi_slt", ["in0", g.sink], "i1"),
-        ("row", "select", ["is_sink", "in0", "ring"], "i64"),
-    ]
-    batch = op.results[0].type.shape[0]
-    e.vector((batch,), [sch.Access(e.operand(op, 0), ((1, 0),))], e.names[op.results[0]], program)
-
-
-def _validity(e: _KernelEmitter, op: ir.Operation) -> None:
-    sr = e.geometry(op).sink_recent
-    program = [
-        ("row", "index", [1], "i64"),
-        ("length", "addi", ["in0", 1], "i64"),
-        ("filled", "minsi", ["length", sr], "i64"),
-        ("in_window", "cmpi_slt", ["row", "filled"], "i1"),
-        ("after", "cmpi_sge", ["row", sr], "i1"),
-        ("end", "addi", ["in1", sr], "i64"),
-        ("before", "cmpi_slt", ["row", "end"], "i1"),
-        ("in_topk", "andi", ["after", "before"], "i1"),
-        ("held", "ori", ["in_window", "in_topk"], "i1"),
-        ("valid", "andi", ["held", "in2"], "i1"),
-    ]
-    inputs = [sch.Access(e.operand(op, index), ((1, 0, 0),)) for index in range(3)]
-    e.vector(tuple(op.results[0].type.shape), inputs, e.names[op.results[0]], program)
-
-
-def _ring_positions(e: _KernelEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
-    program = [
-        ("i", "index", [0], "i64"),
-        ("last", "subi", [e.operand(op, 0), 1], "i64"),
-        ("past", "subi", ["last", g.sink], "i64"),
-        ("distance", "subi", ["past", "i"], "i64"),
-        ("signed", "remsi", ["distance", g.recent], "i64"),
-        ("raised", "addi", ["signed", g.recent], "i64"),
-        ("back", "remsi", ["raised", g.recent], "i64"),
-        ("position", "subi", ["last", "back"], "i64"),
-        ("is_recent", "cmpi_sge", ["position", g.sink], "i1"),
-        ("held", "select", ["is_recent", "position", -1], "i64"),
-    ]
-    e.vector((g.recent,), [], e.names[op.results[0]], program)
-
-
-def _concat(e: _KernelEmitter, op: ir.Operation) -> None:
-    axis = op.attributes["dim"].value
-    out = e.names[op.results[0]]
-    offset = 0
-    for operand in op.operands:
-        dims = tuple(operand.type.shape)
-        identity = identity_map(len(dims))
-        shifted = [(*row[:-1], offset) if index == axis else row for index, row in enumerate(identity)]
-        source = sch.Access(e.names[operand], identity)
-        e.stages.append(sch.Vector(dims, (source,), sch.Access(out, tuple(shifted)), (), "in0"))
-        offset += dims[axis]
-
-
-def _update(e: _KernelEmitter, op: ir.Operation) -> None:
-    cache = e.update(op, 0)
-    e.stages.append(sch.UpdateRows(cache, e.operand(op, 1), e.operand(op, 2), e.operand(op, 3)))
-
-
-def _cached_attention(e: _KernelEmitter, op: ir.Operation) -> None:
-    query, key, value, valid = (e.operand(op, index) for index in range(4))
-    out = e.names[op.results[0]]
-    e.stages.append(sch.CachedAttention(query, key, value, valid, out, op.attributes["scale"].value))
-
-
-def _causal_attention(e: _KernelEmitter, op: ir.Operation) -> None:
-    query, key, value, start = (e.operand(op, index) for index in range(4))
-    out = e.names[op.results[0]]
-    e.stages.append(sch.CausalAttention(query, key, value, out, start, op.attributes["scale"].value))
-
-
-def _observe(e: _KernelEmitter, op: ir.Operation) -> None:
-    observed = e.update(op, 0)
-    e.stages.append(sch.Observe(observed, e.operand(op, 1), e.operand(op, 2), e.operand(op, 3)))
-
-
-def _observation_scores(e: _KernelEmitter, op: ir.Operation) -> None:
-    observed, key, length = (e.operand(op, index) for index in range(3))
-    scale, recent = op.attributes["scale"].value, e.geometry(op).recent
-    e.stages.append(sch.ObservationScores(observed, key, e.names[op.results[0]], length, scale, recent))
-
-
-def _pool(e: _KernelEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
-    scores, length = e.operand(op, 0), e.operand(op, 1)
-    e.stages.append(sch.Pool(scores, e.names[op.results[0]], length, g.pool, g.pool_mode))
-
-
-def _select(e: _KernelEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
-    scores, length = e.operand(op, 0), e.operand(op, 1)
-    e.stages.append(sch.Select(scores, e.names[op.results[0]], length, g.sink, g.recent))
-
-
-def _gather(e: _KernelEmitter, op: ir.Operation) -> None:
-    e.stages.append(sch.GatherRows(e.operand(op, 0), e.operand(op, 1), e.names[op.results[0]]))
-
-
-_STAGES: dict[str, Callable[[_KernelEmitter, ir.Operation], None]] = {
-    "tensor.concat": _concat,
-    "kv.row": _row,
-    "kv.validity": _validity,
-    "kv.ring_positions": _ring_positions,
-    "kv.update": _update,
-    "kv.cached_attention": _cached_attention,
-    "kv.causal_attention": _causal_attention,
-    "kv.observe": _observe,
-    "kv.observation_scores": _observation_scores,
-    "kv.pool": _pool,
-    "kv.select": _select,
-    "kv.gather": _gather,
-}
+    def _waits(self, ports: tuple[sch.Port, ...] | list[sch.Port]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(port.view.tensor for port in ports if port.per))

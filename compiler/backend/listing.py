@@ -8,10 +8,12 @@ from typing import Any
 
 import jinja2
 
-from sscc.compiler.backend.windows import strides_of
-from sscc.compiler.units import format_bytes
+from sscc.ir.sizes import format_bytes
+from sscc.ir.views import strides_of
 from sscc.runtime.schedule import (
     Access,
+    Body,
+    Buffer,
     Entry,
     For,
     If,
@@ -19,10 +21,14 @@ from sscc.runtime.schedule import (
     Item,
     Kernel,
     Launch,
+    Local,
     Operand,
+    Param,
+    Pipeline,
+    Port,
     Program,
     Scalar,
-    Stage,
+    Step,
     Tensor,
     View,
 )
@@ -32,7 +38,7 @@ SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "eq
 
 
 def list_program(program: Program) -> str:
-    """The listing, one line per tensor, parameter, stage, instruction and launch; ends with a newline."""
+    """The listing, one line per tensor, parameter, step, buffer, stage and launch; ends with a newline."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("sscc.compiler.backend"),
         undefined=jinja2.StrictUndefined,
@@ -42,6 +48,7 @@ def list_program(program: Program) -> str:
         version=program.version,
         arena=format_bytes(program.arena_bytes),
         memory=[_tensor(tensor) for tensor in sorted(program.tensors, key=lambda t: (t.address, t.name))],
+        bodies=[_body(body) for body in program.bodies],
         kernels=[_kernel(kernel) for kernel in program.kernels],
         entries=[_entry(entry) for entry in program.entries],
     )
@@ -53,25 +60,27 @@ def _tensor(tensor: Tensor) -> str:
     return f"{tensor.tier} 0x{tensor.address:010x} {tensor.role:9} {tensor.dtype:4} {shape:20} {tensor.name}"
 
 
-def _kernel(kernel: Kernel) -> dict[str, Any]:
-    params = [f"{p.access:6} {p.name}: {p.dtype}[{', '.join(map(str, p.shape))}]" for p in kernel.params]
-    params += [f"scalar {name}" for name in kernel.scalars]
-    return {
-        "name": kernel.name,
-        "location": kernel.location,
-        "params": params,
-        "stages": [list(_stage(stage)) for stage in kernel.stages],
-    }
+def _shaped(item: Param | Local | Buffer) -> str:
+    return f"{item.name}: {item.dtype}[{', '.join(map(str, item.shape))}]"
 
 
-def _stage(stage: Stage) -> Iterator[str]:
-    """The stage's kind and settings, then its access maps and instructions."""
-    values = {field.name: getattr(stage, field.name) for field in dataclasses.fields(stage)}
+def _body(body: Body) -> dict[str, Any]:
+    lines = [f"{param.access:6} {_shaped(param)}" for param in body.params]
+    lines += [f"scalar {name}" for name in body.scalars]
+    lines += [f"local  {_shaped(local)}" for local in body.locals]
+    lines += [f"window {window.name} = {_view(window.view)}" for window in body.windows]
+    steps = [list(_step(step)) for step in body.steps]
+    return {"name": body.name, "location": body.location, "lines": lines, "steps": steps}
+
+
+def _step(step: Step) -> Iterator[str]:
+    """The step's kind and settings, then its access maps and instructions."""
+    values = {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
     body = values.pop("body", ())
     accesses = [(name, value) for name, value in values.items() if isinstance(value, Access)]
     accesses += [(f"in{index}", access) for index, access in enumerate(values.pop("inputs", ()))]
     plain = [f"{name}={_plain(value)}" for name, value in values.items() if not isinstance(value, Access)]
-    yield f"{stage.kind} {' '.join(plain)}".rstrip()
+    yield f"{step.kind} {' '.join(plain)}".rstrip()
     for name, access in sorted(accesses):
         yield f"{name} = {access.param}[{', '.join(_index(row) for row in access.map)}]"
     for instruction in body:
@@ -103,10 +112,46 @@ def _entry(entry: Entry) -> dict[str, Any]:
     }
 
 
+def _kernel(kernel: Kernel) -> dict[str, Any]:
+    params = [f"{param.access:6} {_shaped(param)}" for param in kernel.params]
+    params += [f"scalar {name}" for name in kernel.scalars]
+    lines = list(_items(kernel.body, ""))
+    return {"name": kernel.name, "location": kernel.location, "params": params, "lines": lines}
+
+
+def _pipeline(pipeline: Pipeline, indent: str) -> Iterator[str]:
+    """Scalars, buffers and stages; a stage's ports in the order of its body's parameters."""
+    yield f"{indent}pipeline {pipeline.name} for {pipeline.index} in {pipeline.lower} .. {pipeline.upper}:"
+    for scalar in pipeline.scalars:
+        yield f"{indent}  {scalar.name} = {_scalar(scalar)}"
+    for buffer in pipeline.buffers:
+        size = format_bytes(buffer.nbytes)
+        yield f"{indent}  buffer {_shaped(buffer)} x{buffer.depth} at {buffer.tier} 0x{buffer.address:08x}, {size}"
+    for stage in pipeline.stages:
+        times = "" if stage.when == "each" else f" {stage.when}"
+        grid = f" x{stage.trips}" if stage.grid else ""
+        units = f", {stage.pcus} PCUs" if stage.pcus else ""
+        operands = ", ".join([*map(_port, stage.ports), *map(str, stage.scalars)])
+        yield f"{indent}  stage {stage.name}{grid}{times}{units}: {stage.body}({operands})"
+        if stage.waits:
+            yield f"{indent}    waits for {', '.join(stage.waits)}"
+
+
+def _port(port: Port) -> str:
+    """`&buffer` for a stream: how many firings use a slot, and how many slots ahead, where that is not 1 and 0."""
+    if not port.per:
+        return _view(port.view)
+    rate = f" per {port.per}" if port.per > 1 else ""
+    ahead = f" ahead {port.lag}" if port.lag else ""
+    return f"&{_view(port.view)}{rate}{ahead}"
+
+
 def _items(items: tuple[Item, ...], indent: str) -> Iterator[str]:
     for item in items:
         if isinstance(item, Scalar):
             yield f"{indent}{item.name} = {_scalar(item)}"
+        elif isinstance(item, Pipeline):
+            yield from _pipeline(item, indent)
         elif isinstance(item, Launch):
             scalars = [str(operand) for operand in item.scalars]
             yield f"{indent}launch {item.kernel}({', '.join([*map(_view, item.args), *scalars])})"

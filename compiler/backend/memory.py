@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector of the hosts that interpret a schedule
-
-
-def align(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+from sscc.ir.sizes import align
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sscc.ir.views import reshaped_strides, strides_of
 from sscc.runtime.schedule import Operand, View
-
-
-def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    strides = [1] * len(shape)
-    for index in range(len(shape) - 2, -1, -1):
-        strides[index] = strides[index + 1] * shape[index + 1]
-    return tuple(strides)
 
 
 def whole(tensor: str, shape: Sequence[int]) -> View:
@@ -20,16 +13,26 @@ def whole(tensor: str, shape: Sequence[int]) -> View:
     return View(tensor, tuple(shape), strides_of(shape))
 
 
-def sliced(view: View, offsets: Sequence[Operand], sizes: Sequence[int], steps: Sequence[int]) -> View:
-    """The box of `sizes` at `offsets` inside `view`; offsets may be scalar names."""
+Offset = Operand | tuple[str, int]
+"""A number, a scalar's name, or a scalar's name and what it is multiplied with."""
+
+
+def sliced(view: View, offsets: Sequence[Offset], sizes: Sequence[int], steps: Sequence[int]) -> View:
+    """The box of `sizes` at `offsets` inside `view`."""
     offset, terms = view.offset, dict(view.terms)
     for where, stride in zip(offsets, view.strides, strict=True):
         if isinstance(where, int):
             offset += where * stride
         else:
-            terms[where] = terms.get(where, 0) + stride
+            name, factor = (where, 1) if isinstance(where, str) else where
+            terms[name] = terms.get(name, 0) + factor * stride
     strides = tuple(stride * step for stride, step in zip(view.strides, steps, strict=True))
     return View(view.tensor, tuple(sizes), strides, offset, tuple(sorted(terms.items())))
+
+
+def is_whole(view: View, shape: Sequence[int]) -> bool:
+    """Whether `view` shows exactly a region of `shape`, as it lies."""
+    return view == whole(view.tensor, shape)
 
 
 def dropped(view: View, shape: Sequence[int]) -> View:
@@ -54,38 +57,6 @@ def _with_axes(view: View, axes: Sequence[int]) -> View:
 
 
 def reshaped(view: View, shape: Sequence[int]) -> View | None:
-    """The same elements in row-major order as `shape`; None when no strides can say that (torch.Tensor.view)."""
-    blocks = iter(_dense_blocks(view))
-    strides: list[int] = []
-    left, step = 1, 0
-    for size in shape:
-        if size != 1 and left == 1:
-            left, step = next(blocks)
-        if left % size:
-            return None
-        left //= size
-        strides.append(step * left)
-    return View(view.tensor, tuple(shape), tuple(_unit_strides(shape, strides)), view.offset, view.terms)
-
-
-def _dense_blocks(view: View) -> list[tuple[int, int]]:
-    """(elements, stride) of the longest runs of dimensions that one stride can walk in row-major order."""
-    blocks: list[tuple[int, int]] = []
-    for size, stride in zip(view.shape, view.strides, strict=True):
-        if size == 1:
-            continue
-        if blocks and blocks[-1][1] == size * stride:
-            blocks[-1] = (blocks[-1][0] * size, stride)
-        else:
-            blocks.append((size, stride))
-    return blocks
-
-
-def _unit_strides(shape: Sequence[int], strides: list[int]) -> list[int]:
-    """Gives unit dimensions the stride they would have in a row-major tensor, for readability."""
-    result = list(strides)
-    for index in range(len(shape) - 1, -1, -1):
-        if shape[index] == 1:
-            after = index + 1
-            result[index] = result[after] * shape[after] if after < len(shape) else 1
-    return result
+    """The same elements in row-major order as `shape`; None when no strides can say that."""
+    strides = reshaped_strides(view.shape, view.strides, shape)
+    return None if strides is None else View(view.tensor, tuple(shape), strides, view.offset, view.terms)

@@ -29,7 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: MODEL's stem + .rdu, in this folder")
     parser.add_argument("--target", default="rdu", help="machine: rdu (default), or rdu:FILE (see `sscc targets`)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
-    parser.add_argument("-O", dest="opt_level", type=int, default=0, metavar="LEVEL", help="0: one kernel per op")
+    parser.add_argument(
+        "-O",
+        dest="opt_level",
+        type=int,
+        default=2,
+        metavar="LEVEL",
+        help="0: one kernel per operation; 1: one per layer; 2 (default): one per run of equal layers",
+    )
     _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
     _add_graph_arguments(parser.add_argument_group("static graphs"))
     _add_content_arguments(parser.add_argument_group("contents of the artifact"))

@@ -1,4 +1,4 @@
-"""`sscc inspect`: what an artifact is, and what a decode step moves, read off its schedule."""
+"""`sscc inspect`: what an artifact is, what a decode step moves, and how long the modelled machine takes for it."""
 
 from __future__ import annotations
 
@@ -10,29 +10,49 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.compiler.units import format_bytes
+from sscc.ir.machine import load_machine
 
 if TYPE_CHECKING:
-    from sscc.runtime.inspection import Inspection
+    from sscc.runtime.inspection import Inspection, TimingReport
+
+SHOWN_KERNELS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
     parser.add_argument("--json", action="store_true", help="one object, for programs; bytes as integers")
+    parser.add_argument("--target", help="rdu or rdu:FILE, the machine to model (default: what it was compiled for)")
+    parser.add_argument("--sockets", type=int, metavar="N", help="sockets to model (default: the machine's)")
+    parser.add_argument("--context", type=int, metavar="N", help="tokens in each slot (default: the longest context)")
+    parser.add_argument("--prompt", type=int, metavar="N", help="time the prefill of N tokens too")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the decode step")
 
 
 def main(args: argparse.Namespace) -> int:
     from sscc.runtime.artifact import Artifact
-    from sscc.runtime.inspection import inspect_artifact
+    from sscc.runtime.inspection import inspect_artifact, time_decode
+    from sscc.runtime.timing import write_trace
 
-    found = inspect_artifact(Artifact.load(args.artifact))
-    if args.json:
-        print(json.dumps(asdict(found)))
-    else:
-        print("\n".join(_lines(found)))
+    artifact = Artifact.load(args.artifact)
+    machine = artifact.machine if args.target is None else load_machine(args.target)
+    if args.sockets is not None:
+        machine = machine.with_sockets(args.sockets)
+    found = inspect_artifact(artifact, machine, context=args.context, prompt=args.prompt)
+    if args.trace is not None:
+        write_trace(time_decode(artifact, machine, args.context, record=True), args.trace)
+    print(json.dumps(asdict(found)) if args.json else "\n".join(_lines(found)))
     return 0
 
 
 def _lines(i: Inspection) -> Iterator[str]:
+    yield from _program(i)
+    yield from _looping(i)
+    yield from _memory(i)
+    yield from _bounds(i)
+    yield from _times(i)
+
+
+def _program(i: Inspection) -> Iterator[str]:
     s, g = i.signature, i.signature.geometry
     heads = f"{s.heads}/{s.kv_heads} heads of {s.head_dim}"
     yield f"model      {i.model}: {s.layers} layers, {heads}, {s.vocab_size} tokens"
@@ -44,16 +64,43 @@ def _lines(i: Inspection) -> Iterator[str]:
         f"KV         {format_bytes(i.kv_bytes)} a sequence, {format_bytes(i.full_kv_bytes)} uncompressed "
         f"({i.full_kv_bytes / i.kv_bytes:.1f}x)"
     )
-    yield f"kernels    {i.kernels}: {', '.join(f'{count} {kind}' for kind, count in i.stages.items())}"
+    steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())
+    yield f"kernels    {i.kernels} of {i.stages} stages: {steps}"
     yield f"launches   {i.launches_per_token} per decode step, {i.prefill_launches} in prefill's body"
+
+
+def _looping(i: Inspection) -> Iterator[str]:
+    for record in i.looping:
+        if record.looped:
+            yield f"looping    {record.entry}: {record.layers} layers in one launch of {record.kernel}"
+        else:
+            yield f"looping    {record.entry}: {record.layers} calls of {record.kernel} stay: {record.reason}"
+
+
+def _memory(i: Inspection) -> Iterator[str]:
+    sockets = "1 socket" if i.sockets == 1 else f"{i.sockets} sockets"
+    yield f"machine    {i.machine}, {sockets}"
     yield (
         f"memory     weights {format_bytes(i.weight_bytes)}, states {format_bytes(i.state_bytes)}, "
         f"temporaries {format_bytes(i.temporary_bytes)}"
     )
-    if i.hbm_bytes > i.hbm_capacity_bytes:
-        yield f"HBM        {format_bytes(i.hbm_bytes)} do not fit into {format_bytes(i.hbm_capacity_bytes)}"
-    else:
-        yield f"HBM        {format_bytes(i.hbm_bytes)} of {format_bytes(i.hbm_capacity_bytes)}"
+    yield f"SRAM       {_fits(i.sram_bytes, i.sram_capacity_bytes)}"
+    yield f"HBM        {_fits(i.hbm_bytes, i.hbm_capacity_bytes)}"
+    if i.ddr_bytes:
+        yield f"DDR        {_fits(i.ddr_bytes, i.ddr_capacity_bytes)}"
+    yield f"units      {_share(i.pcus, i.pcus_capacity)} PCUs, {_share(i.pmus, i.pmus_capacity)} PMUs"
+
+
+def _fits(used: int, capacity: int) -> str:
+    verb = "do not fit into" if used > capacity else "of"
+    return f"{format_bytes(used)} {verb} {format_bytes(capacity)}"
+
+
+def _share(used: int, of: int) -> str:
+    return f"{used} of {of} ({100 * used / of:.0f}%)"
+
+
+def _bounds(i: Inspection) -> Iterator[str]:
     moved, floor = i.decode_traffic_bytes, i.decode_floor_bytes
     yield (
         f"decode     moves {format_bytes(moved)} a step, at least {format_bytes(floor)} "
@@ -61,9 +108,49 @@ def _lines(i: Inspection) -> Iterator[str]:
     )
     yield (
         f"bound      {_duration(i.decode_floor_seconds)} a step by HBM bandwidth alone, "
-        f"{_duration(i.full_cache_floor_seconds)} with full caches of {g.max_context} tokens"
+        f"{_duration(i.full_cache_floor_seconds)} with full caches of {i.signature.geometry.max_context} tokens"
     )
 
 
+def _times(i: Inspection) -> Iterator[str]:
+    slots = f"{i.signature.batch} slot{'s' if i.signature.batch > 1 else ''} of {i.context} tokens"
+    yield (
+        f"modelled   {_duration(i.decode.seconds)} a step with {slots}: {i.tokens_per_second:.4g} tokens/s; "
+        f"{_duration(i.decode.overhead_seconds)} of it between launches"
+    )
+    yield f"roofline   {_bandwidth(i.decode)}"
+    yield from _kernels(i, i.decode)
+    if i.prefill is not None:
+        yield (
+            f"prefill    {_duration(i.prefill.seconds)} for {i.prompt} tokens: "
+            f"{i.prompt / i.prefill.seconds:.4g} tokens/s; {i.prefill.launches} launches"
+        )
+        yield f"roofline   {_bandwidth(i.prefill)}"
+        yield from _kernels(i, i.prefill)
+    for line in i.decode.assumptions:
+        yield f"assumed    {line}"
+
+
+def _bandwidth(r: TimingReport) -> str:
+    rates = [f"{tier.upper()} {r.bandwidth[tier] / 1e9:.4g} GB/s" for tier in ("hbm", "ddr") if tier in r.bandwidth]
+    return f"{', '.join(rates)}: {100 * r.hbm_fraction:.1f}% of the HBM roofline"
+
+
+def _kernels(i: Inspection, r: TimingReport) -> Iterator[str]:
+    for kernel in r.kernels[:SHOWN_KERNELS]:
+        units = f"{_share(kernel.pcus, i.pcus_capacity)} PCUs, {_share(kernel.pmus, i.pmus_capacity)} PMUs"
+        yield (
+            f"  {100 * kernel.seconds / r.seconds:5.1f}%  {kernel.name} x {kernel.launches}: "
+            f"{_duration(kernel.seconds)}, {units}; slowest stage {kernel.slowest} ({kernel.bound})"
+        )
+    rest = r.kernels[SHOWN_KERNELS:]
+    if rest:
+        share = 100 * sum(kernel.seconds for kernel in rest) / r.seconds
+        yield f"  {share:5.1f}%  {len(rest)} other kernels"
+
+
 def _duration(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.4g} us"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds * 1e6:.4g} us"

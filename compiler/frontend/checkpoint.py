@@ -6,9 +6,7 @@ No hub is ever asked and no code from a file is ever run.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +35,8 @@ from sscc.compiler.frontend.sources import (
     state_dict,
 )
 from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_tokenizer
-from sscc.ir.errors import InputError, OutputError, SsccError, UnsupportedError, UsageError
+from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.files import output_errors, replacing
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHOWN = 5  # names listed in one message
@@ -328,18 +327,5 @@ def pack(checkpoint: Checkpoint, out: Path) -> None:
         "state_dict": {name: source.tensor(name) for name in sorted(source.names())},
         "tokenizer": dict(sorted(checkpoint.tokenizer.items())),
     }
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            torch.save(values, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(out)
-    except SsccError:
-        raise
-    except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
-        raise OutputError(f"{out} cannot be written: {reason}") from error
-    finally:
-        with contextlib.suppress(OSError):  # nothing was made where the folder does not exist
-            temporary.unlink()
+    with replacing(out) as file, output_errors(out):
+        torch.save(values, file)

@@ -170,7 +170,8 @@ class CachedAttention(Checked, name="cached_attention", traits=[ext.Pure]):
 
 class CausalAttention(Checked, name="causal_attention", traits=[ext.Pure]):
     """Full causal attention of a prefill chunk: the query at position start + i sees rows 0 .. start + i of
-    the prompt scratch. Rows from start + C on are never read."""
+    the prompt scratch. Rows from start + C on are never read. `log_sum_exp` is that of each query's scaled scores
+    over what it sees."""
 
     signature = {
         "query": "1 H C D:f",
@@ -178,6 +179,7 @@ class CausalAttention(Checked, name="causal_attention", traits=[ext.Pure]):
         "value": "1 Hkv T Dv:f",
         "start": ":index",
         "out": "1 H C Dv:f",
+        "log_sum_exp": "1 H C 1:f32",
     }
 
     query: ext.Operand[ir.RankedTensorType]
@@ -186,6 +188,7 @@ class CausalAttention(Checked, name="causal_attention", traits=[ext.Pure]):
     start: ext.Operand[ir.IndexType]
     scale: ir.FloatAttr
     out: ext.Result[ir.RankedTensorType]
+    log_sum_exp: ext.Result[ir.RankedTensorType]
 
     @staticmethod
     def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
@@ -195,8 +198,9 @@ class CausalAttention(Checked, name="causal_attention", traits=[ext.Pure]):
 
 
 class Observe(Checked, name="observe", traits=[ext.Pure]):
-    """Keeps the last queries of the prompt: the query at position p goes to row p - max(length - obs, 0);
-    rows outside 0 .. min(obs, length) - 1 are dropped (the padded tail of the last chunk among them)."""
+    """Keeps the last queries of the prompt (or a number for each of them, D = 1): that of position p goes to row
+    p - max(length - obs, 0); rows outside 0 .. min(obs, length) - 1 are dropped (the padded tail of the last chunk
+    among them)."""
 
     signature = {
         "observed": "1 H W D:f",
@@ -215,11 +219,19 @@ class Observe(Checked, name="observe", traits=[ext.Pure]):
 
 class ObservationScores(Checked, name="observation_scores", traits=[ext.Pure]):
     """SnapKV scores per KV head: softmax over all earlier keys of each observation query, summed over the
-    queries, averaged over the heads of a group; zero for the newest min(obs, recent) positions."""
+    queries, averaged over the heads of a group; zero for the newest min(obs, recent) positions. `log_sum_exp` is what
+    attention found for these queries."""
 
-    signature = {"observed": "1 H W D:f", "key": "1 Hkv T D:f", "length": ":index", "scores": "Hkv T:f32"}
+    signature = {
+        "observed": "1 H W D:f",
+        "log_sum_exp": "1 H W 1:f32",
+        "key": "1 Hkv T D:f",
+        "length": ":index",
+        "scores": "Hkv T:f32",
+    }
 
     observed: ext.Operand[ir.RankedTensorType]
+    log_sum_exp: ext.Operand[ir.RankedTensorType]
     key: ext.Operand[ir.RankedTensorType]
     length: ext.Operand[ir.IndexType]
     scale: ir.FloatAttr
@@ -281,3 +293,148 @@ class Gather(Checked, name="gather", traits=[ext.Pure]):
             op.location.emit_error(f"'{op.OPERATION_NAME}' {error}")
             return False
         return True
+
+
+# ------------------------------------------------------------------------------------------------------ fused forms
+
+
+class DecodeAttention(Checked, name="decode_attention", traits=[ext.Pure]):
+    """`row`, two `update`s, `validity` and `cached_attention` in one, which reads each cached row once.
+
+    `key` and `value` are the rows as they were: `k_cache` and `v_cache` themselves, or streams of them. The new row
+    takes the place of row(position) in the attention, and is the only one that the updated caches change.
+    """
+
+    signature = {
+        "query": "B H 1 D:f",
+        "new_key": "B Hkv 1 D:f",
+        "new_value": "B Hkv 1 Dv:f",
+        "key": "B Hkv R D:f",
+        "value": "B Hkv R Dv:f",
+        "k_cache": "B Hkv R D:f",
+        "v_cache": "B Hkv R Dv:f",
+        "position": "B:i64",
+        "valid_topk": "B:i64",
+        "active": "B:i1",
+        "out": "B H 1 Dv:f",
+        "k_updated": "B Hkv R D:f",
+        "v_updated": "B Hkv R Dv:f",
+    }
+
+    query: ext.Operand[ir.RankedTensorType]
+    new_key: ext.Operand[ir.RankedTensorType]
+    new_value: ext.Operand[ir.RankedTensorType]
+    key: ext.Operand[ir.RankedTensorType]
+    value: ext.Operand[ir.RankedTensorType]
+    k_cache: ext.Operand[ir.RankedTensorType]
+    v_cache: ext.Operand[ir.RankedTensorType]
+    position: ext.Operand[ir.RankedTensorType]
+    valid_topk: ext.Operand[ir.RankedTensorType]
+    active: ext.Operand[ir.RankedTensorType]
+    scale: ir.FloatAttr
+    out: ext.Result[ir.RankedTensorType]
+    k_updated: ext.Result[ir.RankedTensorType]
+    v_updated: ext.Result[ir.RankedTensorType]
+
+    @staticmethod
+    def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
+        _require_groups(sizes)
+
+
+class ChunkAttention(Checked, name="chunk_attention", traits=[ext.Pure]):
+    """Appending a chunk's keys and values to the prompt scratch at row `start`, `causal_attention` over it, and both
+    `observe`s (queries, and their log-sum-exp) in one."""
+
+    signature = {
+        "query": "1 H C D:f",
+        "new_key": "1 Hkv C D:f",
+        "new_value": "1 Hkv C Dv:f",
+        "k_scratch": "1 Hkv T D:f",
+        "v_scratch": "1 Hkv T Dv:f",
+        "observed": "1 H W D:f",
+        "log_sum_exp": "1 H W 1:f32",
+        "start": ":index",
+        "length": ":index",
+        "out": "1 H C Dv:f",
+        "k_appended": "1 Hkv T D:f",
+        "v_appended": "1 Hkv T Dv:f",
+        "observed_now": "1 H W D:f",
+        "log_sum_exp_now": "1 H W 1:f32",
+    }
+
+    query: ext.Operand[ir.RankedTensorType]
+    new_key: ext.Operand[ir.RankedTensorType]
+    new_value: ext.Operand[ir.RankedTensorType]
+    k_scratch: ext.Operand[ir.RankedTensorType]
+    v_scratch: ext.Operand[ir.RankedTensorType]
+    observed: ext.Operand[ir.RankedTensorType]
+    log_sum_exp: ext.Operand[ir.RankedTensorType]
+    start: ext.Operand[ir.IndexType]
+    length: ext.Operand[ir.IndexType]
+    scale: ir.FloatAttr
+    out: ext.Result[ir.RankedTensorType]
+    k_appended: ext.Result[ir.RankedTensorType]
+    v_appended: ext.Result[ir.RankedTensorType]
+    observed_now: ext.Result[ir.RankedTensorType]
+    log_sum_exp_now: ext.Result[ir.RankedTensorType]
+
+    @staticmethod
+    def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
+        _require_groups(sizes)
+        if sizes["T"] % sizes["C"]:
+            raise SignatureMismatch(f"{sizes['T']} scratch rows are not a multiple of the chunk of {sizes['C']}")
+
+
+class Compress(Checked, name="compress", traits=[ext.Pure]):
+    """`observation_scores`, `pool`, `select`, the gathers of K and V, the ring and the assembly of one slot's cache
+    rows in one pass: rows of `k_cache` become sinks, ring and selected rows of `key`; `v_cache` likewise."""
+
+    signature = {
+        "observed": "1 H W D:f",
+        "log_sum_exp": "1 H W 1:f32",
+        "key": "1 Hkv T D:f",
+        "value": "1 Hkv T Dv:f",
+        "k_cache": "1 Hkv R D:f",
+        "v_cache": "1 Hkv R Dv:f",
+        "length": ":index",
+        "k_compressed": "1 Hkv R D:f",
+        "v_compressed": "1 Hkv R Dv:f",
+        "selected": "Hkv K:i64",
+    }
+
+    observed: ext.Operand[ir.RankedTensorType]
+    log_sum_exp: ext.Operand[ir.RankedTensorType]
+    key: ext.Operand[ir.RankedTensorType]
+    value: ext.Operand[ir.RankedTensorType]
+    k_cache: ext.Operand[ir.RankedTensorType]
+    v_cache: ext.Operand[ir.RankedTensorType]
+    length: ext.Operand[ir.IndexType]
+    scale: ir.FloatAttr
+    k_compressed: ext.Result[ir.RankedTensorType]
+    v_compressed: ext.Result[ir.RankedTensorType]
+    selected: ext.Result[ir.RankedTensorType]
+
+    @staticmethod
+    def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
+        _require_groups(sizes)
+
+
+# ------------------------------------------------------------------------------------------- what lowering must know
+
+UPDATES: dict[str, dict[int, int]] = {
+    "kv.update": {0: 0},
+    "kv.observe": {0: 0},
+    "kv.decode_attention": {1: 5, 2: 6},
+    "kv.chunk_attention": {1: 3, 2: 4, 3: 5, 4: 6},
+    "kv.compress": {0: 4, 1: 5},
+}
+"""Per operation: which results are which operands, updated in place."""
+
+FETCHED: dict[str, tuple[int, ...]] = {
+    "kv.cached_attention": (1, 2),
+    "kv.causal_attention": (1, 2),
+    "kv.observation_scores": (2,),
+    "kv.gather": (0,),
+    "kv.compress": (2, 3),
+}
+"""Per operation: the operands of which it fetches the rows that it needs from memory by itself, as it goes."""

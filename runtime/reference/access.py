@@ -13,6 +13,7 @@ from operator import mul
 import torch
 
 from sscc.runtime.reference.interface import Interface
+from sscc.runtime.reference.views import dense_strides, injective
 from sscc.runtime.schedule import Access
 
 
@@ -22,17 +23,17 @@ class AccessMap:
     Raises InputError where the map does not fit the parameter, leaves its bounds or walks backwards.
     """
 
-    def __init__(self, access: Access, dims: tuple[int, ...], kernel: Interface) -> None:
-        self.param = kernel.param(access.param)
+    def __init__(self, access: Access, dims: tuple[int, ...], interface: Interface) -> None:
+        self.param = interface.param(access.param)
         self._dims = dims
         shape = self.param.shape
         if len(access.map) != len(shape) or any(len(row) != len(dims) + 1 for row in access.map):
-            kernel.refuse(
+            interface.refuse(
                 f"an access map of {self.param.name!r} must have {len(shape)} rows of {len(dims) + 1} numbers, "
                 f"it is {access.map}"
             )
         if any(size < 1 for size in dims):
-            kernel.refuse(f"an iteration space has dimensions {list(dims)}, each must be at least 1")
+            interface.refuse(f"an iteration space has dimensions {list(dims)}, each must be at least 1")
         # A dimension of size 1 contributes nothing, whatever its coefficient.
         self._rows = [[c if n > 1 else 0 for c, n in zip(row, dims, strict=False)] for row in access.map]
         self._constants = [row[-1] for row in access.map]
@@ -42,15 +43,15 @@ class AccessMap:
         self._identity = shape == dims and all(
             column == [(dim, 1)] or dims[dim] == 1 for dim, column in enumerate(self._columns)
         )
-        self._check_bounds(kernel)
+        self._check_bounds(interface)
 
-    def _check_bounds(self, kernel: Interface) -> None:
+    def _check_bounds(self, interface: Interface) -> None:
         for axis, (row, constant, size) in enumerate(zip(self._rows, self._constants, self.param.shape, strict=True)):
             if any(coefficient < 0 for coefficient in row):
-                kernel.refuse(f"an access map of {self.param.name!r} walks backwards along axis {axis}: {row}")
+                interface.refuse(f"an access map of {self.param.name!r} walks backwards along axis {axis}: {row}")
             highest = constant + sum(c * (n - 1) for c, n in zip(row, self._dims, strict=True))
             if constant < 0 or highest >= size:
-                kernel.refuse(
+                interface.refuse(
                     f"an access map reaches {constant} .. {highest} of axis {axis} of {self.param.name!r}, "
                     f"whose size is {size}"
                 )
@@ -60,16 +61,8 @@ class AccessMap:
 
     def injective(self, dims: Sequence[int]) -> bool:
         """Whether no two points that differ in `dims` touch the same element of a dense parameter."""
-        step, reach = 1, 0
-        dense = [0] * len(self.param.shape)
-        for axis in reversed(range(len(dense))):
-            dense[axis], step = step, step * self.param.shape[axis]
-        pairs = [(sum(r[d] * s for r, s in zip(self._rows, dense, strict=True)), self._dims[d]) for d in dims]
-        for stride, size in sorted(pair for pair in pairs if pair[1] > 1):
-            if stride <= reach:
-                return False
-            reach += stride * (size - 1)
-        return True
+        strides = dense_strides(self.param.shape)
+        return injective((sum(r[d] * s for r, s in zip(self._rows, strides, strict=True)), self._dims[d]) for d in dims)
 
     def view(self, tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
         """The elements that the iteration dimensions `dims`, in this order, touch; size 1 where unused."""
@@ -77,6 +70,6 @@ class AccessMap:
             return tensor
         strides = tensor.stride()
         offset = tensor.storage_offset() + sum(map(mul, self._constants, strides))
-        step = [sum([strides[axis] * factor for axis, factor in self._columns[dim]]) for dim in dims]
+        steps = [sum([strides[axis] * factor for axis, factor in self._columns[dim]]) for dim in dims]
         sizes = [self._dims[dim] if self._columns[dim] else 1 for dim in dims]
-        return tensor.as_strided(sizes, step, offset)
+        return tensor.as_strided(sizes, steps, offset)

@@ -1,68 +1,30 @@
-"""Attention stages: over the rows of a compressed cache, over a prompt prefix, and SnapKV's observation scores.
+"""Attention over the rows of a compressed cache, alone and with the update of the cache.
 
-All walk the keys in tiles of `KEY_TILE` rows with a running softmax, in f32 (f64 where asked), so no matrix
-wider than a tile exists. Query heads stand as [Hkv, G, ..]: head h = g * G + j reads KV head g.
+Both walk the rows in tiles with a running softmax, in f32 (f64 where asked). Every tile has KEY_TILE rows, the
+last one zero-padded, so results do not depend, bit for bit, on how many invalid rows follow the valid ones. Query
+heads stand as [Hkv, G, ..]: head h = g * G + j reads KV head g.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sscc.ir.errors import InputError
+from sscc.runtime.reference.cache import check_rows, update_rows
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Views
-from sscc.runtime.schedule import CachedAttention, CausalAttention, ObservationScores
+from sscc.runtime.reference.softmax import KEY_TILE, RunningSoftmax, check_groups, tiles
+from sscc.runtime.schedule import CachedAttention, DecodeAttention
 
-KEY_TILE = 256
-"""Key rows per tile. The largest intermediate is [query rows, KEY_TILE]."""
-
-
-class RunningSoftmax:
-    """softmax(scores) @ values over keys that arrive in tiles; see Milakov and Gimelshein, arXiv 1805.02867.
-
-    `shape` is that of the queries without their last axis; `width` the last axis of the values.
-    """
-
-    def __init__(self, shape: tuple[int, ...], width: int, dtype: torch.dtype) -> None:
-        self._peak = torch.full((*shape, 1), -torch.inf, dtype=dtype)
-        self._total = torch.zeros((*shape, 1), dtype=dtype)
-        self._output = torch.zeros((*shape, width), dtype=dtype)
-
-    def add(self, scores: Tensor, values: Tensor | None = None) -> None:
-        """Takes scores [.., n] (-inf where masked) and values [.., n, width] of the next n keys."""
-        peak = torch.maximum(self._peak, scores.amax(-1, keepdim=True))
-        floor = torch.where(peak == -torch.inf, 0.0, peak)  # nothing visible so far: exp(-inf - 0) = 0
-        weights = torch.exp(scores - floor)
-        shrink = torch.exp(self._peak - floor)
-        self._total = self._total * shrink + weights.sum(-1, keepdim=True)
-        self._output = self._output * shrink
-        if values is not None:
-            self._output = self._output + weights @ values
-        self._peak = peak
-
-    def output(self) -> Tensor:
-        """[.., width]; zeros for a query that saw no key."""
-        return self._output / torch.where(self._total == 0, 1.0, self._total)
-
-    def log_sum_exp(self) -> Tensor:
-        """[.., 1]."""
-        return self._peak + torch.log(self._total)
+Tile = Callable[[int, int], Tensor]
+"""Rows begin .. end - 1 of all slots and KV heads, then zeros: [B, Hkv, KEY_TILE, D] in the accumulation dtype."""
 
 
-def _tiles(rows: int) -> Iterator[tuple[int, int]]:
-    for begin in range(0, rows, KEY_TILE):
-        yield begin, min(begin + KEY_TILE, rows)
-
-
-# ---------------------------------------------------------------------------------------- compressed cache
-
-
-def compile_cached_attention(stage: CachedAttention, kernel: Interface) -> Bind:
-    sizes = kernel.match(
-        stage,
+def compile_cached_attention(step: CachedAttention, interface: Interface) -> Bind:
+    sizes = interface.match(
+        step,
         "out",
         query="float B H 1 D",
         key="float B V R D",
@@ -70,12 +32,12 @@ def compile_cached_attention(stage: CachedAttention, kernel: Interface) -> Bind:
         valid="i1 B R",
         out="float B H 1 W",
     )
-    _check_groups(sizes, kernel)
-    wide = kernel.numerics.accumulate
+    check_groups(sizes, interface)
+    wide = interface.numerics.accumulate
 
     def bind(views: Views) -> Fire:
-        operands = [views[name] for name in (stage.query, stage.key, stage.value, stage.valid, stage.out)]
-        return lambda _: cached_attention(*operands, scale=stage.scale, wide=wide)
+        operands = [views[name] for name in (step.query, step.key, step.value, step.valid, step.out)]
+        return lambda _: cached_attention(*operands, scale=step.scale, wide=wide)
 
     return bind
 
@@ -83,110 +45,121 @@ def compile_cached_attention(stage: CachedAttention, kernel: Interface) -> Bind:
 def cached_attention(
     query: Tensor, key: Tensor, value: Tensor, valid: Tensor, out: Tensor, *, scale: float, wide: torch.dtype
 ) -> None:
-    """The stage `CachedAttention` (shapes there). Every tile has KEY_TILE rows, the last one zero-padded.
+    """The step `CachedAttention` (shapes there)."""
+    queries = _grouped(query, key.shape[1], wide)
+    out.copy_(_attend(queries, _rows(key, wide), _rows(value, wide), out.shape[-1], valid, scale).reshape(out.shape))
 
-    Equal tiles make the result independent, bit for bit, of how many invalid rows follow the valid ones.
-    """
-    slots, kv_heads, rows, depth = key.shape
-    queries = query.to(wide).reshape(slots, kv_heads, -1, depth)
-    softmax = RunningSoftmax(tuple(queries.shape[:-1]), value.shape[-1], wide)
-    for begin, end in _tiles(rows):
+
+def compile_decode_attention(step: DecodeAttention, interface: Interface) -> Bind:
+    sizes = interface.match(
+        step,
+        "k_cache v_cache out",
+        query="float B H 1 D",
+        new_key="float B V 1 D",
+        new_value="float B V 1 W",
+        key="float B V R D",
+        value="float B V R W",
+        k_cache="float B V R D",
+        v_cache="float B V R W",
+        position="i64 B",
+        valid_topk="i64 B",
+        active="i1 B",
+        out="float B H 1 W",
+    )
+    check_groups(sizes, interface)
+    if step.sink < 0 or step.recent < 1 or step.sink + step.recent > sizes["R"]:
+        interface.refuse(f"it has sink {step.sink} and recent {step.recent} in a cache of {sizes['R']} rows")
+    for copy, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
+        if interface.param(copy).dtype != interface.param(cache).dtype:
+            interface.refuse(f"decode_attention reads {copy!r} in place of {cache!r}, which has another dtype")
+    wide = interface.numerics.accumulate
+    rows = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
+    names = (*rows, step.position, step.valid_topk, step.active, step.out)
+
+    def bind(views: Views) -> Fire:
+        operands = [views[name] for name in names]
+        return lambda _: decode_attention(*operands, sink=step.sink, recent=step.recent, scale=step.scale, wide=wide)
+
+    return bind
+
+
+def decode_attention(
+    query: Tensor,
+    new_key: Tensor,
+    new_value: Tensor,
+    key: Tensor,
+    value: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    position: Tensor,
+    valid_topk: Tensor,
+    active: Tensor,
+    out: Tensor,
+    *,
+    sink: int,
+    recent: int,
+    scale: float,
+    wide: torch.dtype,
+) -> None:
+    """The step `DecodeAttention` (shapes there). Raises InputError where an active slot's row is not in the cache."""
+    row = torch.where(position < sink, position, sink + torch.remainder(position - sink, recent))
+    check_rows(row[active], key.shape[2])
+    keys, values = _rows_with(key, new_key, row, active, wide), _rows_with(value, new_value, row, active, wide)
+    valid = _valid(position, valid_topk, active, key.shape[2], sink + recent)
+    queries = _grouped(query, key.shape[1], wide)
+    out.copy_(_attend(queries, keys, values, out.shape[-1], valid, scale).reshape(out.shape))
+    update_rows(k_cache, new_key, row, active)
+    update_rows(v_cache, new_value, row, active)
+
+
+def _valid(position: Tensor, valid_topk: Tensor, active: Tensor, rows: int, sink_recent: int) -> Tensor:
+    """Which rows each slot sees, [B, rows]: written sinks and ring rows, and the selected ones; none if not active."""
+    row = torch.arange(rows)
+    written = row < (position + 1).clamp(max=sink_recent)[:, None]
+    selected = (row >= sink_recent) & (row < sink_recent + valid_topk[:, None])
+    return (written | selected) & active[:, None]
+
+
+# --------------------------------------------------------------------------------------------- tiles of rows
+
+
+def _grouped(query: Tensor, kv_heads: int, wide: torch.dtype) -> Tensor:
+    """[B, H, 1, D] as [B, Hkv, G, D] in the accumulation dtype."""
+    return query.to(wide).reshape(query.shape[0], kv_heads, -1, query.shape[3])
+
+
+def _rows(source: Tensor, wide: torch.dtype) -> Tile:
+    def tile(begin: int, end: int) -> Tensor:
+        slots, kv_heads, _, depth = source.shape
+        padded = torch.zeros(slots, kv_heads, KEY_TILE, depth, dtype=wide)
+        padded[:, :, : end - begin] = source[:, :, begin:end]
+        return padded
+
+    return tile
+
+
+def _rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor, wide: torch.dtype) -> Tile:
+    """The rows of `source`, with new[b, :, 0] in place of row[b] for every active slot b."""
+    slots = active.nonzero()[:, 0]
+    rows, fresh = row[slots], new[slots, :, 0].to(source.dtype).to(wide)
+    plain = _rows(source, wide)
+
+    def tile(begin: int, end: int) -> Tensor:
+        padded = plain(begin, end)
+        here = (rows >= begin) & (rows < end)
+        padded[slots[here], :, rows[here] - begin] = fresh[here]
+        return padded
+
+    return tile
+
+
+def _attend(queries: Tensor, keys: Tile, values: Tile, width: int, valid: Tensor, scale: float) -> Tensor:
+    """Queries [B, Hkv, G, D] over the valid rows; gives [B, Hkv, G, width]."""
+    softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, queries.dtype)
+    for begin, end in tiles(valid.shape[1]):
         seen = pad(valid[:, begin:end], (0, KEY_TILE - (end - begin)))
         if not bool(seen.any()):
             continue
-        keys = pad(key[:, :, begin:end].to(wide), (0, 0, 0, KEY_TILE - (end - begin)))
-        values = pad(value[:, :, begin:end].to(wide), (0, 0, 0, KEY_TILE - (end - begin)))
-        scores = (queries @ keys.transpose(-1, -2)) * scale
-        softmax.add(scores.masked_fill(~seen[:, None, None, :], -torch.inf), values)
-    out.copy_(softmax.output().reshape(out.shape))
-
-
-# ---------------------------------------------------------------------------------------------- prompt prefix
-
-
-def compile_causal_attention(stage: CausalAttention, kernel: Interface) -> Bind:
-    sizes = kernel.match(
-        stage, "out", query="float 1 H C D", key="float 1 V T D", value="float 1 V T W", out="float 1 H C W"
-    )
-    _check_groups(sizes, kernel)
-    start, wide = kernel.scalar(stage.start), kernel.numerics.accumulate
-
-    def bind(views: Views) -> Fire:
-        operands = [views[name] for name in (stage.query, stage.key, stage.value, stage.out)]
-        return lambda scalars: causal_attention(*operands, start=scalars[start], scale=stage.scale, wide=wide)
-
-    return bind
-
-
-def causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, out: Tensor, *, start: int, scale: float, wide: torch.dtype
-) -> None:
-    """The stage `CausalAttention` (shapes there). Reads key rows 0 .. start + C - 1, no other.
-
-    Raises InputError where start + C exceeds the rows that exist.
-    """
-    _, heads, chunk, depth = query.shape
-    kv_heads, rows = key.shape[1:3]
-    if start < 0 or start + chunk > rows:
-        raise InputError(f"causal attention from row {start} needs {start + chunk} key rows, there are {rows}")
-    queries = query[0].to(wide).reshape(kv_heads, -1, depth)
-    softmax = RunningSoftmax(tuple(queries.shape[:-1]), value.shape[-1], wide)
-    positions = torch.arange(start, start + chunk).repeat(heads // kv_heads)[:, None]
-    for begin, end in _tiles(start + chunk):
-        scores = (queries @ key[0, :, begin:end].to(wide).transpose(-1, -2)) * scale
-        if end > start + 1:  # some query of the chunk must not see the end of this tile
-            scores.masked_fill_(torch.arange(begin, end) > positions, -torch.inf)
-        softmax.add(scores, value[0, :, begin:end].to(wide))
-    out.copy_(softmax.output().reshape(out.shape))
-
-
-# ------------------------------------------------------------------------------------------ observation scores
-
-
-def compile_observation_scores(stage: ObservationScores, kernel: Interface) -> Bind:
-    sizes = kernel.match(stage, "scores", observed="float 1 H N D", key="float 1 V T D", scores="f32 V T")
-    _check_groups(sizes, kernel)
-    length, wide = kernel.scalar(stage.length), kernel.numerics.accumulate
-
-    def bind(views: Views) -> Fire:
-        operands = [views[name] for name in (stage.observed, stage.key, stage.scores)]
-        return lambda scalars: observation_scores(
-            *operands, length=scalars[length], scale=stage.scale, recent=stage.recent, wide=wide
-        )
-
-    return bind
-
-
-def observation_scores(
-    observed: Tensor, key: Tensor, scores: Tensor, *, length: int, scale: float, recent: int, wide: torch.dtype
-) -> None:
-    """The stage `ObservationScores` (shapes there), in two passes over the keys: log-sum-exp, then weights.
-
-    Writes scores[:, :length]. Raises InputError where `length` is not 1 .. T.
-    """
-    kv_heads, rows = key.shape[1:3]
-    if not 1 <= length <= rows:
-        raise InputError(f"observation scores of a prompt of {length} tokens, the scratch holds 1 .. {rows}")
-    window = min(observed.shape[2], length)
-    scored = length - min(observed.shape[2], recent, length)
-    queries = observed[0, :, :window].to(wide).reshape(kv_heads, -1, observed.shape[3])
-    group = observed.shape[1] // kv_heads
-    positions = torch.arange(length - window, length).repeat(group)[:, None]
-
-    def tile(begin: int, end: int) -> Tensor:
-        products = (queries @ key[0, :, begin:end].to(wide).transpose(-1, -2)) * scale
-        return products.masked_fill_(torch.arange(begin, end) > positions, -torch.inf)
-
-    softmax = RunningSoftmax(tuple(queries.shape[:-1]), 0, wide)
-    for begin, end in _tiles(length):
-        softmax.add(tile(begin, end))
-    log_sum_exp = softmax.log_sum_exp()
-    for begin, end in _tiles(scored):
-        weights = torch.exp(tile(begin, end) - log_sum_exp).view(kv_heads, group, window, end - begin)
-        scores[:, begin:end] = weights.sum(2).mean(1)
-    scores[:, scored:length] = 0
-
-
-def _check_groups(sizes: dict[str, int], kernel: Interface) -> None:
-    if sizes["H"] % sizes["V"]:
-        kernel.refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['V']} KV heads")
+        scores = (queries @ keys(begin, end).transpose(-1, -2)) * scale
+        softmax.add(scores.masked_fill(~seen[:, None, None, :], -torch.inf), values(begin, end))
+    return softmax.output()

@@ -1,17 +1,21 @@
-"""Entry control: scalar arithmetic, and views whose offset depends on scalars."""
+"""Control, in entries and in kernels: scalar arithmetic, loops, branches, and offsets that depend on scalars."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-
-import torch
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Operand, ParamAccess, View
+from sscc.runtime.schedule import For, If, Item, Launch, Operand, Pipeline, Scalar, View
 
 Environment = dict[str, int]
 Getter = Callable[[Environment], int]
+Action = Callable[[Environment], None]
+Leaf = Callable[["Launch | Pipeline", set[str]], Action]
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 def _floor_divide(a: int, b: int) -> int:
@@ -67,41 +71,96 @@ def getter(operand: Operand, known: set[str], where: str) -> Getter:
     return operator.itemgetter(operand)
 
 
-class Window:
-    """A `View` of a tensor, checked: shape and strides fit, every reachable element is inside.
+def compile_scalar(item: Scalar, known: set[str], where: str) -> Action:
+    """Raises InputError for an unknown operation, a wrong number of arguments or an unknown name."""
+    arity, function = SCALAR_OPS.get(item.op, (-1, int))
+    if len(item.args) != arity:
+        raise InputError(f"the schedule is malformed: {where}: {item.op!r} of {len(item.args)} arguments")
+    getters = [getter(arg, known, where) for arg in item.args]
+    known.add(item.name)
 
-    Args:
-        view: what to look at.
-        tensor: the whole tensor, dense.
-        access: how the kernel uses it; a window that is written may not show one element twice.
-        known: names of scalars that are defined here.
-        where: for messages.
+    def action(environment: Environment) -> None:
+        environment[item.name] = int(function(*[get(environment) for get in getters]))
+
+    return action
+
+
+def compile_block(items: Sequence[Item], known: set[str], where: str, leaf: Leaf) -> list[Action]:
+    """Compiles items in order; adds the scalars that they define to `known`. `leaf` compiles what is no control."""
+    return [_compile_item(item, known, where, leaf) for item in items]
+
+
+def _compile_item(item: Item, known: set[str], where: str, leaf: Leaf) -> Action:
+    if isinstance(item, Scalar):
+        return compile_scalar(item, known, where)
+    if isinstance(item, For):
+        return _for(item, known, where, leaf)
+    if isinstance(item, If):
+        return _if(item, known, where, leaf)
+    return leaf(item, known)
+
+
+def _for(item: For, known: set[str], where: str, leaf: Leaf) -> Action:
+    lower, upper = getter(item.lower, known, where), getter(item.upper, known, where)
+    known.add(item.index)
+    body = compile_block(item.body, known, where, leaf)
+
+    def action(environment: Environment) -> None:
+        for index in range(lower(environment), upper(environment)):
+            environment[item.index] = index
+            for inner in body:
+                inner(environment)
+
+    return action
+
+
+def _if(item: If, known: set[str], where: str, leaf: Leaf) -> Action:
+    condition = getter(item.condition, known, where)
+    body = compile_block(item.body, known, where, leaf)
+
+    def action(environment: Environment) -> None:
+        if condition(environment):
+            for inner in body:
+                inner(environment)
+
+    return action
+
+
+class Offset:
+    """``offset + sum(terms)`` of a view, as a function of scalars.
+
+    Raises InputError for a name that is not in `known`.
     """
 
-    def __init__(self, view: View, tensor: torch.Tensor, access: ParamAccess, known: set[str], where: str) -> None:
-        self._view = view
-        self._tensor = tensor
-        self._where = where
-        if len(view.strides) != len(view.shape) or min((*view.strides, *view.shape, 0)) < 0:
-            self._refuse(f"has shape {list(view.shape)} and strides {list(view.strides)}")
-        if access != "read" and any(n > 1 and s == 0 for n, s in zip(view.shape, view.strides, strict=True)):
-            self._refuse("writes one element more than once")
-        self._span = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True))
+    def __init__(self, view: View, known: set[str], where: str) -> None:
+        self._base = view.offset
         self._terms = [(getter(name, known, where), factor) for name, factor in view.terms]
-        self._origin = tensor.storage_offset()
 
     @property
     def static(self) -> bool:
         return not self._terms
 
-    def at(self, environment: Environment) -> torch.Tensor:
-        """The torch view. Raises InputError where it leaves the tensor."""
-        offset = self._view.offset
+    def at(self, environment: Environment) -> int:
+        offset = self._base
         for get, factor in self._terms:
             offset += get(environment) * factor
-        if offset < 0 or offset + self._span >= self._tensor.numel():
-            self._refuse(f"reaches elements {offset} .. {offset + self._span} of {self._tensor.numel()}")
-        return self._tensor.as_strided(self._view.shape, self._view.strides, self._origin + offset)
+        return offset
 
-    def _refuse(self, reason: str) -> None:
-        raise InputError(f"the schedule is malformed: {self._where}: view of {self._view.tensor!r} {reason}")
+
+class Memo(dict[Key, Value]):
+    """A dictionary of bounded size. Once full it keeps what it has, because loops come back to the same keys in the
+    same order, until it has missed so often that it is no use."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self._capacity = capacity
+        self._missed = 0
+
+    def keep(self, key: Key, value: Value) -> None:
+        """Takes a value that was looked up and not there."""
+        self._missed += 1
+        if len(self) >= self._capacity and self._missed > 8 * self._capacity:
+            self.clear()
+        if len(self) < self._capacity:
+            self[key] = value
+            self._missed = 0

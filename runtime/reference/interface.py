@@ -1,8 +1,8 @@
-"""What a stage may assume about its kernel: parameters, their shapes and dtypes, scalar parameters.
+"""What a step may assume about its body: parameters, locals and windows by name, their shapes and dtypes, scalars.
 
-Stages are compiled in three steps, so that a launch does nothing twice: ``compile(stage, interface)`` checks
-names and shapes once per kernel and gives a `Bind`; ``bind(views)`` fixes the tensors, once per launch site
-where all views are static; ``fire(scalars)`` computes.
+Steps are compiled in three phases, so that a firing does nothing twice: ``compile(step, interface)`` checks
+names and shapes once per body and gives a `Bind`; ``bind(views)`` fixes the tensors, once per tile that a stage
+meets; ``fire(scalars)`` computes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from sscc.ir.errors import InputError
 from sscc.runtime.reference.numerics import FLOATS, Numerics
-from sscc.runtime.schedule import Kernel, Param, Stage
+from sscc.runtime.schedule import Body, Param, Step
 
 Views = Mapping[str, torch.Tensor]
 Scalars = Mapping[str, int]
@@ -25,24 +25,35 @@ Bind = Callable[[Views], Fire]
 
 @dataclass(frozen=True)
 class Interface:
-    """A kernel's parameters by name, and the numerics that it is compiled for."""
+    """What a body's steps see by name, and the numerics that it is compiled for.
 
-    kernel: Kernel
+    `params` holds the parameters, and as if they were parameters the locals ("update") and the windows (with the
+    access and dtype of what they look at).
+    """
+
+    body: Body
     numerics: Numerics
     params: Mapping[str, Param]
 
     @classmethod
-    def of(cls, kernel: Kernel, numerics: Numerics) -> Interface:
-        """Raises InputError where two parameters share a name."""
-        params = {param.name: param for param in kernel.params}
-        interface = cls(kernel, numerics, params)
-        if len(params) + len(set(kernel.scalars)) != len(kernel.params) + len(kernel.scalars):
-            interface.refuse("two of its parameters share a name")
+    def of(cls, body: Body, numerics: Numerics) -> Interface:
+        """Raises InputError where two things share a name, or a window looks at nothing."""
+        params = {param.name: param for param in body.params}
+        params.update({local.name: Param(local.name, local.shape, local.dtype, "update") for local in body.locals})
+        interface = cls(body, numerics, params)
+        for window in body.windows:
+            if window.view.tensor in (other.name for other in body.windows):
+                interface.refuse(f"window {window.name!r} looks at a window")
+            target = interface.param(window.view.tensor)
+            params[window.name] = Param(window.name, window.view.shape, target.dtype, target.access)
+        names = [item.name for group in (body.params, body.locals, body.windows) for item in group]
+        if len({*names, *body.scalars}) != len(names) + len(body.scalars):
+            interface.refuse("two of its parameters, scalars, locals and windows share a name")
         return interface
 
     def refuse(self, reason: str) -> NoReturn:
-        where = f" ({self.kernel.location})" if self.kernel.location else ""
-        raise InputError(f"the schedule is malformed: kernel {self.kernel.name!r}{where}: {reason}")
+        where = f" ({self.body.location})" if self.body.location else ""
+        raise InputError(f"the schedule is malformed: body {self.body.name!r}{where}: {reason}")
 
     def param(self, name: str) -> Param:
         if name not in self.params:
@@ -50,27 +61,29 @@ class Interface:
         return self.params[name]
 
     def written(self, name: str) -> Param:
-        """The parameter, after checking that the kernel declares that it writes it."""
+        """The parameter, after checking that the body declares that it writes it."""
         param = self.param(name)
         if param.access == "read":
-            self.refuse(f"a stage writes parameter {name!r}, which is declared read")
+            self.refuse(f"a step writes parameter {name!r}, which is declared read")
         return param
 
     def scalar(self, name: str) -> str:
-        if name not in self.kernel.scalars:
-            self.refuse(f"it has no scalar parameter {name!r}, it has {list(self.kernel.scalars)}")
+        if name not in self.body.scalars:
+            self.refuse(f"it has no scalar parameter {name!r}, it has {list(self.body.scalars)}")
         return name
 
-    def match(self, stage: Stage, writes: str, **patterns: str) -> dict[str, int]:
-        """Checks the shapes and dtypes of a stage's parameters and gives the sizes of the pattern's letters.
+    def match(self, step: Step, writes: str, **patterns: str) -> dict[str, int]:
+        """Checks the shapes and dtypes of a step's parameters and gives the sizes of the pattern's letters.
 
         A pattern is a dtype (or "float" for any floating one) and a size per dimension, each a number or a
-        letter that stands for the same size everywhere: ``match(stage, "out", out="float B H 1 D", row="i64 B")``.
+        letter that stands for the same size everywhere: ``match(step, "out", out="float B H 1 D", row="i64 B")``.
+        `writes` lists the fields that the step writes.
         """
         sizes: dict[str, int] = {}
         for field, pattern in patterns.items():
-            self._match_one(stage.kind, field, self.param(getattr(stage, field)), pattern, sizes)
-        self.written(getattr(stage, writes))
+            self._match_one(step.kind, field, self.param(getattr(step, field)), pattern, sizes)
+        for field in writes.split():
+            self.written(getattr(step, field))
         return sizes
 
     def _match_one(self, kind: str, field: str, param: Param, pattern: str, sizes: dict[str, int]) -> None:

@@ -1,24 +1,27 @@
 """The reference interpreter: executes a schedule with torch and thereby defines what the schedule means.
 
-Everything that does not depend on a call (kernels, access maps, views without dynamic terms) is resolved at
-construction; running an entry walks a list of closures over an environment of scalars.
+Everything that does not depend on a call (bodies, kernels, access maps, views without dynamic terms) is resolved
+at construction; running an entry walks a list of closures over an environment of scalars.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import torch
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.runtime.reference.control import SCALAR_OPS, Environment, Window, getter
-from sscc.runtime.reference.interface import Bind, Interface
-from sscc.runtime.reference.memory import Memory, Written
+from sscc.runtime.reference.bodies import BodyCode
+from sscc.runtime.reference.control import Action, Environment, Memo, Offset, compile_block, getter
+from sscc.runtime.reference.kernels import KernelCode
+from sscc.runtime.reference.memory import Memory, Written, buffers_of
 from sscc.runtime.reference.numerics import Numerics
-from sscc.runtime.reference.stages import STAGES
-from sscc.runtime.schedule import Entry, For, If, Item, Kernel, Launch, Operand, Program, Scalar, View
+from sscc.runtime.reference.views import StridedView
+from sscc.runtime.schedule import Body, Entry, Kernel, Launch, Param, Pipeline, Program, View
 
-Step = Callable[[Environment], None]
+LAUNCHES = 16
+"""How many bound kernels a launch whose views depend on scalars keeps."""
 
 
 class ReferenceInterpreter:
@@ -26,12 +29,13 @@ class ReferenceInterpreter:
 
     Args:
         program: the schedule.
-        weights: tensors by `source`, for every weight and constant of the program.
+        weights: tensors by `Tensor.name`, for every weight and constant of the program.
         precision: "f32" (each dtype is itself) or "f64" (every float tensor stored and computed in float64).
-        checked: refuse reads of temporaries that no launch of the call has written.
+        checked: refuse reads of temporaries that no launch of the call has written; memory is NaN at the start, a
+            body's locals at every firing, and a buffer's slot when its producer begins it.
 
     Raises:
-        InputError: the program is malformed (unknown names, views out of bounds, stages whose parameters do
+        InputError: the program is malformed (unknown names, views out of bounds, steps whose parameters do
             not fit) or the weights are not the ones it was compiled for.
     """
 
@@ -47,12 +51,10 @@ class ReferenceInterpreter:
         self._numerics = Numerics(precision)
         self._memory = Memory(program, weights, self._numerics, poison=checked)
         self._written = Written(program) if checked else None
-        self._kernels: dict[str, tuple[Kernel, list[Bind]]] = {}
-        for kernel in program.kernels:
-            if kernel.name in self._kernels:
-                raise InputError(f"the schedule is malformed: two kernels are called {kernel.name!r}")
-            interface = Interface.of(kernel, self._numerics)
-            self._kernels[kernel.name] = (kernel, [STAGES[type(stage)](stage, interface) for stage in kernel.stages])
+        _check_unique("bodies", program.bodies)
+        _check_unique("kernels", program.kernels)
+        bodies = {body.name: BodyCode(body, self._numerics, checked=checked) for body in program.bodies}
+        self._kernels = {k.name: KernelCode(k, bodies, self._memory, checked=checked) for k in program.kernels}
         self._entries = {entry.name: _EntryCode(entry, self) for entry in program.entries}
 
     def run(
@@ -82,6 +84,14 @@ class ReferenceInterpreter:
             self._written.reset()
 
 
+def _check_unique(what: str, items: Sequence[Body] | Sequence[Kernel]) -> None:
+    seen: set[str] = set()
+    for item in items:
+        if item.name in seen:
+            raise InputError(f"the schedule is malformed: two {what} are called {item.name!r}")
+        seen.add(item.name)
+
+
 class _EntryCode:
     """One entry as a list of closures."""
 
@@ -95,7 +105,7 @@ class _EntryCode:
         for name in (*entry.inputs, *entry.outputs):
             self._require_tensor(name)
         known = set(entry.scalar_inputs)
-        self._steps = self._block(entry.body, known)
+        self._actions = compile_block(entry.body, known, self._where, self._leaf)
         self._scalar_outputs = [getter(operand, known, self._where) for operand in entry.scalar_outputs]
 
     def run(
@@ -111,8 +121,8 @@ class _EntryCode:
             self._written.begin(self._entry.inputs)
         environment = {name: int(value) for name, value in scalars.items()}
         try:
-            for step in self._steps:
-                step(environment)
+            for action in self._actions:
+                action(environment)
             results = tuple(int(get(environment)) for get in self._scalar_outputs)
         except KeyError as error:
             raise InputError(f"{self._where} uses scalar {error} on a path that never sets it") from None
@@ -139,114 +149,90 @@ class _EntryCode:
         if name not in self._memory.declared:
             raise InputError(f"the schedule is malformed: {self._where} uses tensor {name!r}, which does not exist")
 
-    def _block(self, items: Sequence[Item], known: set[str]) -> list[Step]:
-        """Compiles items in order; adds the scalars that they define to `known`."""
-        return [self._item(item, known) for item in items]
-
-    def _item(self, item: Item, known: set[str]) -> Step:
-        if isinstance(item, Scalar):
-            return self._scalar(item, known)
-        if isinstance(item, For):
-            return self._for(item, known)
-        if isinstance(item, If):
-            return self._if(item, known)
-        return self._launch(item, known)
-
-    def _operand(self, operand: Operand, known: set[str]) -> Callable[[Environment], int]:
-        return getter(operand, known, self._where)
-
-    def _scalar(self, item: Scalar, known: set[str]) -> Step:
-        arity, function = SCALAR_OPS.get(item.op, (-1, int))
-        if len(item.args) != arity:
-            raise InputError(f"the schedule is malformed: {self._where}: {item.op!r} of {len(item.args)} arguments")
-        getters = [self._operand(arg, known) for arg in item.args]
-        known.add(item.name)
-
-        def step(environment: Environment) -> None:
-            environment[item.name] = int(function(*[get(environment) for get in getters]))
-
-        return step
-
-    def _for(self, item: For, known: set[str]) -> Step:
-        lower, upper = self._operand(item.lower, known), self._operand(item.upper, known)
-        known.add(item.index)
-        body = self._block(item.body, known)
-
-        def step(environment: Environment) -> None:
-            for index in range(lower(environment), upper(environment)):
-                environment[item.index] = index
-                for inner in body:
-                    inner(environment)
-
-        return step
-
-    def _if(self, item: If, known: set[str]) -> Step:
-        condition = self._operand(item.condition, known)
-        body = self._block(item.body, known)
-
-        def step(environment: Environment) -> None:
-            if condition(environment):
-                for inner in body:
-                    inner(environment)
-
-        return step
-
-    def _launch(self, item: Launch, known: set[str]) -> Step:
+    def _leaf(self, item: Launch | Pipeline, known: set[str]) -> Action:
+        if isinstance(item, Pipeline):
+            self._refuse(f"it holds pipeline {item.name!r}, which must stand in a kernel")
         if item.kernel not in self._kernels:
-            raise InputError(f"the schedule is malformed: {self._where} launches unknown kernel {item.kernel!r}")
-        kernel, binds = self._kernels[item.kernel]
-        windows = self._windows(item, kernel, known)
-        scalars = [(n, self._operand(value, known)) for n, value in zip(kernel.scalars, item.scalars, strict=True)]
-        if all(window.static for window in windows.values()):
-            views = {name: window.at({}) for name, window in windows.items()}
-            fires = [bind(views) for bind in binds]
+            self._refuse(f"it launches unknown kernel {item.kernel!r}")
+        code = self._kernels[item.kernel]
+        launch = self._launch(item, code, known)
+        return launch if self._written is None else self._guarded(launch, item, code.kernel, self._written)
 
-            def step(environment: Environment) -> None:
-                values = {name: get(environment) for name, get in scalars}
-                for fire in fires:
-                    fire(values)
-        else:
+    def _launch(self, item: Launch, code: KernelCode, known: set[str]) -> Action:
+        where = f"{self._where}, launch of {item.kernel!r}"
+        arguments = self._arguments(item, code.kernel, known, where)
+        operands = zip(code.kernel.scalars, item.scalars, strict=True)
+        scalars = [(name, getter(value, known, where)) for name, value in operands]
+        if all(argument.static for argument in arguments.values()):
+            action = code.bind({name: argument.at({}) for name, argument in arguments.items()})
+            return lambda environment: action({name: get(environment) for name, get in scalars})
+        memo: Memo[tuple[int, ...], Action] = Memo(LAUNCHES)
 
-            def step(environment: Environment) -> None:
-                values = {name: get(environment) for name, get in scalars}
-                views = {name: window.at(environment) for name, window in windows.items()}
-                for bind in binds:
-                    bind(views)(values)
+        def launch(environment: Environment) -> None:
+            key = tuple([argument.offset(environment) for argument in arguments.values()])
+            action = memo.get(key)
+            if action is None:
+                action = code.bind({name: argument.at(environment) for name, argument in arguments.items()})
+                memo.keep(key, action)
+            action({name: get(environment) for name, get in scalars})
 
-        return step if self._written is None else self._guarded(step, item, kernel, self._written)
+        return launch
 
-    def _windows(self, item: Launch, kernel: Kernel, known: set[str]) -> dict[str, Window]:
-        where = f"{self._where}, launch of {kernel.name!r}"
+    def _arguments(self, item: Launch, kernel: Kernel, known: set[str], where: str) -> dict[str, _Argument]:
         if len(item.args) != len(kernel.params) or len(item.scalars) != len(kernel.scalars):
             raise InputError(
                 f"the schedule is malformed: {where} passes {len(item.args)} tensors and {len(item.scalars)} scalars, "
                 f"the kernel takes {len(kernel.params)} and {len(kernel.scalars)}"
             )
-        windows = {}
-        for param, view in zip(kernel.params, item.args, strict=True):
-            self._require_tensor(view.tensor)
-            declared = self._memory.declared[view.tensor]
-            if view.shape != param.shape or declared.dtype != param.dtype:
-                raise InputError(
-                    f"the schedule is malformed: {where}: parameter {param.name!r} is {param.dtype} "
-                    f"{list(param.shape)}, the view of {view.tensor!r} is {declared.dtype} {list(view.shape)}"
-                )
-            if param.access != "read" and declared.role in ("weight", "constant", "input"):
-                raise InputError(f"the schedule is malformed: {where} writes {declared.role} {view.tensor!r}")
-            tensor = self._memory.tensors[view.tensor]
-            windows[param.name] = Window(view, tensor, param.access, known, where)
-        return windows
+        pairs = zip(kernel.params, item.args, strict=True)
+        return {param.name: self._argument(param, view, known, where) for param, view in pairs}
 
-    def _guarded(self, step: Step, item: Launch, kernel: Kernel, written: Written) -> Step:
+    def _argument(self, param: Param, view: View, known: set[str], where: str) -> _Argument:
+        self._require_tensor(view.tensor)
+        declared = self._memory.declared[view.tensor]
+        if view.shape != param.shape or declared.dtype != param.dtype:
+            raise InputError(
+                f"the schedule is malformed: {where}: parameter {param.name!r} is {param.dtype} "
+                f"{list(param.shape)}, the view of {view.tensor!r} is {declared.dtype} {list(view.shape)}"
+            )
+        if param.access != "read" and declared.role in ("weight", "constant", "input"):
+            raise InputError(f"the schedule is malformed: {where} writes {declared.role} {view.tensor!r}")
+        return _Argument(view, self._memory.tensors[view.tensor], param, known, where)
+
+    def _guarded(self, launch: Action, item: Launch, kernel: Kernel, written: Written) -> Action:
         pairs: list[tuple[View, str]] = [(v, p.access) for v, p in zip(item.args, kernel.params, strict=True)]
         reads = [view.tensor for view, access in pairs if access != "write"]
         writes = [view.tensor for view, access in pairs if access != "read"]
+        spilled = {name for buffer in buffers_of(kernel.body) for name in written.under(buffer)}
 
         def guarded(environment: Environment) -> None:
+            written.undefine(spilled)
             for name in reads:
                 written.check(name, kernel.name)
-            step(environment)
+            launch(environment)
             for name in writes:
                 written.write(name)
 
         return guarded
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise InputError(f"the schedule is malformed: {self._where}: {reason}")
+
+
+class _Argument:
+    """A view of a tensor as the argument of a kernel's parameter."""
+
+    def __init__(self, view: View, tensor: torch.Tensor, param: Param, known: set[str], where: str) -> None:
+        self._tensor = tensor
+        self._where = where
+        self._offset = Offset(view, known, where)
+        self._view = StridedView(view, tensor.numel(), param.access, self._refuse)
+        self.static = self._offset.static
+        self.offset = self._offset.at
+
+    def at(self, environment: Environment) -> torch.Tensor:
+        """The torch view. Raises InputError where it leaves the tensor."""
+        return self._view.at(self._tensor, self.offset(environment))
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise InputError(f"the schedule is malformed: {self._where}: {reason}")

@@ -1,17 +1,20 @@
-"""Where the bytes are: one arena for inputs, outputs, states and temporaries; weights and constants beside it.
+"""Where the bytes are: one arena for inputs, outputs, states, temporaries and spilled buffers, one for buffers on
+chip; weights and constants beside them.
 
-A tensor is the typed view of the arena at its address, so tensors at overlapping addresses really overlap.
+A tensor is the typed view of an arena at its address, so tensors and buffers at overlapping addresses really
+overlap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import prod
 
 import torch
 
 from sscc.ir.errors import InputError
 from sscc.runtime.reference.numerics import FLOATS, Numerics
-from sscc.runtime.schedule import Program, Tensor
+from sscc.runtime.schedule import DTYPE_BYTES, Buffer, For, If, Item, Pipeline, Program, Tensor
 
 ALIGNMENT = 64
 _POISON = 0xFF
@@ -23,7 +26,7 @@ class Memory:
 
     Args:
         program: whose tensors to lay out.
-        weights: torch tensors by `source`, of the declared shape and dtype; not copied when contiguous.
+        weights: torch tensors by name, of the declared shape and dtype; not copied when contiguous.
         numerics: the dtypes to hold them in.
         poison: fill the arena with NaN before states are zeroed.
 
@@ -38,8 +41,10 @@ class Memory:
         self._numerics = numerics
         self._limit = program.arena_bytes
         self._arena = _allocate(program.arena_bytes * numerics.address_scale)
+        self._sram = _allocate(_sram_bytes(program) * numerics.address_scale)
         if poison:
             self._arena.fill_(_POISON)
+            self._sram.fill_(_POISON)
         self.declared: dict[str, Tensor] = {}
         self.tensors: dict[str, torch.Tensor] = {}
         for tensor in program.tensors:
@@ -56,6 +61,21 @@ class Memory:
             if tensor.role == "state":
                 self.tensors[name].zero_()
 
+    def slots(self, buffer: Buffer) -> list[torch.Tensor]:
+        """The places of a buffer: its slots, as tensors of its shape. Raises InputError for an address out of reach."""
+        arena = self._sram if buffer.tier == "sram" else self._arena
+        limit = arena.numel() // self._numerics.address_scale
+        unit = DTYPE_BYTES[buffer.dtype]
+        fits = buffer.tier in ("sram", "hbm") and buffer.depth >= 1 and min((*buffer.shape, 1)) >= 1
+        if not fits or buffer.address < 0 or buffer.address % unit or buffer.address + buffer.nbytes > limit:
+            raise InputError(
+                f"the schedule is malformed: buffer {buffer.name!r} of {buffer.depth} slots of {list(buffer.shape)} in "
+                f"{buffer.tier!r} takes {buffer.nbytes} bytes at address {buffer.address}; it must be a multiple of "
+                f"{unit} within {limit} bytes of sram or hbm"
+            )
+        addresses = range(buffer.address, buffer.address + buffer.nbytes, buffer.slot_bytes)
+        return [self._view(arena, address, buffer.shape, buffer.dtype) for address in addresses]
+
     def _placed(self, tensor: Tensor) -> torch.Tensor:
         misplaced = tensor.address < 0 or tensor.address % ALIGNMENT or tensor.address + tensor.nbytes > self._limit
         if misplaced or min((*tensor.shape, 0)) < 0:
@@ -63,23 +83,47 @@ class Memory:
                 f"the schedule is malformed: tensor {tensor.name!r} takes {tensor.nbytes} bytes at address "
                 f"{tensor.address}; it must be a multiple of {ALIGNMENT} within an arena of {self._limit} bytes"
             )
-        dtype = self._numerics.require(tensor.dtype)
-        begin = tensor.address * self._numerics.address_scale
-        end = begin + tensor.elements * dtype.itemsize
-        return self._arena[begin:end].view(dtype).view(tensor.shape)
+        return self._view(self._arena, tensor.address, tensor.shape, tensor.dtype)
+
+    def _view(self, arena: torch.Tensor, address: int, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+        held = self._numerics.require(dtype)
+        begin = address * self._numerics.address_scale
+        return arena[begin : begin + prod(shape) * held.itemsize].view(held).view(shape)
 
     def _given(self, tensor: Tensor, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        if tensor.source not in weights:
-            raise InputError(f"no {tensor.role} {tensor.source!r} was given for tensor {tensor.name!r}")
-        value = weights[tensor.source].detach()
+        if tensor.name not in weights:
+            raise InputError(f"no {tensor.role} {tensor.name!r} was given")
+        value = weights[tensor.name].detach()
         wanted = Numerics().require(tensor.dtype)
         if tuple(value.shape) != tensor.shape or value.dtype is not wanted:
             raise InputError(
-                f"{tensor.role} {tensor.source!r} is {value.dtype} {list(value.shape)}, "
+                f"{tensor.role} {tensor.name!r} is {value.dtype} {list(value.shape)}, "
                 f"the program was compiled for {wanted} {list(tensor.shape)}"
             )
         value = value.contiguous()
         return value.to(self._numerics.require(tensor.dtype)) if tensor.dtype in FLOATS else value
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Makes a tensor's contents useless: NaN, or the lowest integer."""
+    if tensor.dtype.is_floating_point:
+        tensor.fill_(torch.nan)
+    elif tensor.dtype is not torch.bool:
+        tensor.fill_(torch.iinfo(tensor.dtype).min)
+
+
+def buffers_of(items: tuple[Item, ...]) -> Iterator[Buffer]:
+    """The buffers of all pipelines under a kernel's items."""
+    for item in items:
+        if isinstance(item, Pipeline):
+            yield from item.buffers
+        elif isinstance(item, For | If):
+            yield from buffers_of(item.body)
+
+
+def _sram_bytes(program: Program) -> int:
+    on_chip = [b for kernel in program.kernels for b in buffers_of(kernel.body) if b.tier == "sram"]
+    return max((buffer.address + buffer.nbytes for buffer in on_chip), default=0)
 
 
 def _allocate(size: int) -> torch.Tensor:
@@ -97,9 +141,9 @@ class Written:
     """
 
     def __init__(self, program: Program) -> None:
-        placed = [tensor for tensor in program.tensors if tensor.role not in ("weight", "constant")]
+        self._placed = [tensor for tensor in program.tensors if tensor.role not in ("weight", "constant")]
         self._roles = {tensor.name: tensor.role for tensor in program.tensors}
-        self._overlaps = {tensor.name: _overlapping(tensor, placed) for tensor in placed}
+        self._overlaps = {tensor.name: _overlapping(tensor, self._placed) for tensor in self._placed}
         self._defined = {name for name, role in self._roles.items() if role in ("weight", "constant", "state")}
 
     def begin(self, inputs: tuple[str, ...]) -> None:
@@ -111,6 +155,13 @@ class Written:
     def write(self, name: str) -> None:
         self._defined.difference_update(self._overlaps[name])
         self._defined.add(name)
+
+    def under(self, buffer: Buffer) -> set[str]:
+        """The tensors whose bytes a spilled buffer takes over."""
+        return set(_overlapping(buffer, self._placed)) if buffer.tier == "hbm" else set()
+
+    def undefine(self, names: set[str]) -> None:
+        self._defined -= names
 
     def reset(self) -> None:
         """Every state was zeroed."""
@@ -126,10 +177,10 @@ class Written:
             )
 
 
-def _overlapping(tensor: Tensor, others: list[Tensor]) -> list[str]:
-    end = tensor.address + tensor.nbytes
+def _overlapping(region: Tensor | Buffer, others: list[Tensor]) -> list[str]:
+    end = region.address + region.nbytes
     return [
         other.name
         for other in others
-        if other is not tensor and other.address < end and tensor.address < other.address + other.nbytes
+        if other is not region and other.address < end and region.address < other.address + other.nbytes
     ]

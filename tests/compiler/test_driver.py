@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from sscc.ir.errors import InputError, OutputError, UsageError
 from sscc.passes.pipeline import PIPELINE
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.sampling import Sampling
+from tests.limits import largest_file
 
 Capture = pytest.CaptureFixture[str]
 SHAPE: dict[str, Any] = {
@@ -305,17 +303,6 @@ def test_no_weights(model: Path, direct: Path, tmp_path: Path) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- outputs
-
-
-@contextmanager
-def largest_file(nbytes: int) -> Iterator[None]:
-    """A file system where no file can grow beyond `nbytes`."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("name", ["x.rdu", "x.mlir"])

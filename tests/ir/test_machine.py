@@ -25,6 +25,22 @@ def test_the_shipped_machine_says_where_each_figure_comes_from() -> None:
     assert {figure.origin for figure in machine.figures.values()} <= set(ORIGINS)
     assert all(figure.note for figure in machine.figures.values())
     assert machine.clock.origin == machine.link_bandwidth.origin == machine.launch_seconds.origin == "assumed"
+    assert machine.f32_flops.origin == machine.simd_lanes.origin == machine.simd_stages.origin == "assumed"
+    assert machine.boundary_seconds.origin == "fitted"
+
+
+def test_lanes_stages_and_clock_give_the_published_peak() -> None:
+    machine = load_machine("rdu")
+    per_cycle = machine.pcus.value * machine.simd_lanes.value * machine.simd_stages.value
+    assert 2 * per_cycle * machine.clock.value == pytest.approx(machine.bf16_flops.value, rel=0.01)
+
+
+def test_another_number_of_sockets() -> None:
+    machine = load_machine("rdu").with_sockets(8)
+    assert machine.sockets.value == 8
+    assert machine.hbm_seconds(8 * 1.6e12) == 1.0
+    with pytest.raises(UsageError, match="0 sockets"):
+        machine.with_sockets(0)
 
 
 def test_the_file_form_reads_back() -> None:

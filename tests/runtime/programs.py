@@ -1,8 +1,8 @@
-"""Tiny programs for tests: one kernel, one launch, inputs and outputs laid out one after the other."""
+"""Tiny programs for tests: tensors laid out one after the other, bodies wrapped as kernels of one stage."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,15 +10,21 @@ import torch
 from sscc.runtime.reference import ReferenceInterpreter
 from sscc.runtime.schedule import (
     Access,
+    Body,
     Entry,
     Instr,
     Kernel,
     Launch,
+    Local,
     Param,
+    Pipeline,
+    Port,
     Program,
+    Stage,
     Tensor,
     Vector,
     View,
+    Window,
 )
 
 DTYPES: dict[torch.dtype, Any] = {
@@ -37,63 +43,111 @@ def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def whole(tensor: Tensor) -> View:
-    return View(tensor.name, tensor.shape, dense(tensor.shape))
+def view_of(name: str, shape: tuple[int, ...], offset: int = 0, *terms: tuple[str, int]) -> View:
+    """A dense view of `shape`."""
+    return View(name, shape, dense(shape), offset, terms)
+
+
+def whole(tensor: Tensor | Param) -> View:
+    return view_of(tensor.name, tensor.shape)
 
 
 def lay_out(*tensors: tuple[str, tuple[int, ...], Any, Any]) -> tuple[tuple[Tensor, ...], int]:
     """Tensors (name, shape, dtype, role) at increasing addresses, and the arena that holds them."""
     placed, address = [], 0
     for name, shape, dtype, role in tensors:
-        tensor = Tensor(name, shape, dtype, role, "ddr", address, name if role in ("weight", "constant") else "")
+        given = role in ("weight", "constant")
+        tensor = Tensor(name, shape, dtype, role, "ddr", address, (name,) if given else ())
         placed.append(tensor)
-        address += 0 if role in ("weight", "constant") else -(-tensor.nbytes // 64) * 64
+        address += 0 if given else -(-tensor.nbytes // 64) * 64
     return tuple(placed), address
 
 
-def run_stages(
-    stages: tuple[Any, ...],
+def one_stage(body: Body) -> Kernel:
+    """A kernel of the body's name that fires it once, on its own parameters as they are."""
+    stage = Stage("only", body.name, (), tuple(Port(whole(param)) for param in body.params), body.scalars, ())
+    return Kernel(body.name, body.params, body.scalars, (Pipeline("p", "i", 0, 1, (), (), (stage,)),), body.location)
+
+
+def run_kernel(
+    kernel: Kernel,
+    bodies: Sequence[Body],
     inputs: Mapping[str, torch.Tensor],
     writes: Mapping[str, torch.Tensor],
     scalars: Mapping[str, int] | None = None,
-    access: str = "update",
     precision: str = "f32",
+    checked: bool = True,
+    arena: int = 0,
 ) -> dict[str, torch.Tensor]:
-    """Runs stages over parameters `inputs` (read) and `writes` (states with these first contents)."""
+    """Launches a kernel on `inputs` and `writes` (states with these first contents), and gives the latter back.
+
+    `arena`: bytes behind the tensors, for spilled buffers.
+    """
     scalars = scalars or {}
     given = {**inputs, **writes}
-    tensors, arena = lay_out(
+    tensors, end = lay_out(
         *((name, tuple(t.shape), DTYPES[t.dtype], "state" if name in writes else "input") for name, t in given.items())
     )
-    params = tuple(
-        Param(t.name, t.shape, t.dtype, access if t.name in writes else "read")  # type: ignore[arg-type]
-        for t in tensors
-    )
-    kernel = Kernel("k", params, tuple(scalars), stages)
-    launch = Launch("k", tuple(whole(t) for t in tensors), tuple(scalars))
+    arguments = {t.name: whole(t) for t in tensors}
+    launch = Launch(kernel.name, tuple(arguments[p.name] for p in kernel.params), tuple(scalars))
     entry = Entry("main", tuple(inputs), (), tuple(scalars), (), (launch,))
-    program = Program.from_json(Program(tensors, (kernel,), (entry,), arena).to_json())
-    interpreter = ReferenceInterpreter(program, {}, precision=precision, checked=True)
+    program = Program.from_json(Program(tensors, tuple(bodies), (kernel,), (entry,), end + arena).to_json())
+    interpreter = ReferenceInterpreter(program, {}, precision=precision, checked=checked)
     for name, value in writes.items():
         interpreter.tensor(name).copy_(value)
     interpreter.run("main", inputs, scalars)
     return {name: interpreter.tensor(name).clone() for name in writes}
 
 
+def run_steps(
+    steps: tuple[Any, ...],
+    inputs: Mapping[str, torch.Tensor],
+    writes: Mapping[str, torch.Tensor],
+    scalars: Mapping[str, int] | None = None,
+    access: str = "update",
+    precision: str = "f32",
+    locals_: tuple[Local, ...] = (),
+    windows: tuple[Window, ...] = (),
+) -> dict[str, torch.Tensor]:
+    """Runs the steps of one body over parameters `inputs` (read) and `writes` (with these first contents)."""
+    params = tuple(
+        Param(name, tuple(t.shape), DTYPES[t.dtype], access if name in writes else "read")  # type: ignore[arg-type]
+        for name, t in {**inputs, **writes}.items()
+    )
+    body = Body("k", params, tuple(scalars or {}), locals_, windows, steps)
+    return run_kernel(one_stage(body), (body,), inputs, writes, scalars, precision)
+
+
 def identity(rank: int) -> tuple[tuple[int, ...], ...]:
     return tuple((*tuple(int(row == column) for column in range(rank)), 0) for row in range(rank))
 
 
-def copy_kernel(name: str, shape: tuple[int, ...], dtype: Any = "f32") -> Kernel:
-    """A kernel that copies parameter `x` to parameter `y`."""
-    rank = len(shape)
-    stage = Vector(shape, (Access("x", identity(rank)),), Access("y", identity(rank)), (), "in0")
-    return Kernel(name, (Param("x", shape, dtype, "read"), Param("y", shape, dtype, "write")), (), (stage,))
+def read(name: str, shape: tuple[int, ...], dtype: Any = "f32") -> Param:
+    return Param(name, shape, dtype, "read")
 
 
-def add_kernel(name: str, shape: tuple[int, ...], amount: float) -> Kernel:
-    """A kernel that writes ``x + amount`` to ``y``."""
+def write(name: str, shape: tuple[int, ...], dtype: Any = "f32") -> Param:
+    return Param(name, shape, dtype, "write")
+
+
+def copy_body(name: str, shape: tuple[int, ...], dtype: Any = "f32") -> Body:
+    """A body that copies parameter `x` to parameter `y`."""
     rank = len(shape)
-    body = (Instr("r", "addf", ("in0", amount), "f32"),)
-    stage = Vector(shape, (Access("x", identity(rank)),), Access("y", identity(rank)), body, "r")
-    return Kernel(name, (Param("x", shape, "f32", "read"), Param("y", shape, "f32", "write")), (), (stage,))
+    step = Vector(shape, (Access("x", identity(rank)),), Access("y", identity(rank)), (), "in0")
+    return Body(name, (read("x", shape, dtype), write("y", shape, dtype)), (), (), (), (step,))
+
+
+def add_body(name: str, shape: tuple[int, ...], amount: float) -> Body:
+    """A body that writes ``x + amount`` to ``y``."""
+    rank = len(shape)
+    instructions = (Instr("r", "addf", ("in0", amount), "f32"),)
+    step = Vector(shape, (Access("x", identity(rank)),), Access("y", identity(rank)), instructions, "r")
+    return Body(name, (read("x", shape), write("y", shape)), (), (), (), (step,))
+
+
+def sum_body(name: str, shape: tuple[int, ...]) -> Body:
+    """A body that writes ``a + b`` to ``y``."""
+    rank = len(shape)
+    accesses = tuple(Access(operand, identity(rank)) for operand in "ab")
+    step = Vector(shape, accesses, Access("y", identity(rank)), (Instr("r", "addf", ("in0", "in1"), "f32"),), "r")
+    return Body(name, (read("a", shape), read("b", shape), write("y", shape)), (), (), (), (step,))

@@ -19,44 +19,90 @@ from sscc.ir.errors import InputError, InternalError, OutputError
 from sscc.runtime import artifact_writer
 from sscc.runtime.artifact import Artifact, ArtifactWriter, is_artifact
 from sscc.runtime.golden import Golden
-from sscc.runtime.manifest import FORMAT_VERSION, Manifest, WeightsRecord
+from sscc.runtime.manifest import FORMAT_VERSION, LoopingRecord, Manifest, WeightsRecord
 from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.schedule import Entry, Launch, Program
-from sscc.runtime.tensor_files import TensorSpec, digest_of, plan_shards, read_specs
+from sscc.runtime.schedule import (
+    Access,
+    Body,
+    Entry,
+    Kernel,
+    Launch,
+    Param,
+    Pipeline,
+    Port,
+    Program,
+    Stage,
+    Tensor,
+    Vector,
+    View,
+)
+from sscc.runtime.tensor_files import (
+    SHARD_BYTES,
+    Layout,
+    TensorSpec,
+    digest_of,
+    layout_of,
+    plan_shards,
+    read_specs,
+    read_tensors,
+    reading,
+    specs_of,
+    stack_tensors,
+    write_tensors,
+)
 from tests.runtime.fake import SIGNATURE
-from tests.runtime.programs import copy_kernel, lay_out, whole
 
-WEIGHTS = {
-    "model.w": torch.arange(12.0).view(3, 4),
+CHECKPOINT = {
+    "layers.0.w": torch.arange(12.0).view(3, 4),
+    "layers.1.w": torch.arange(12.0, 24.0).view(3, 4),
     "model.b": torch.arange(4.0).bfloat16(),
     "model.scalar": torch.tensor(2.5),
 }
-CONSTANTS = {"inv_freq": torch.arange(5.0), "mask": torch.tensor([True, False, True])}
-SPEC = {name: TensorSpec.of(tensor) for name, tensor in WEIGHTS.items()}
+STACKED = torch.arange(24.0).view(2, 3, 4)
+WEIGHTS = {"w": STACKED, "b": CHECKPOINT["model.b"], "scalar": CHECKPOINT["model.scalar"]}
+CONSTANTS = {"inv_freq.0": torch.arange(5.0), "inv_freq.1": torch.arange(5.0, 10.0), "mask": torch.tensor([True])}
 GOLDEN = Golden((1, 2), (3,), {"prefill_logits": torch.randn(4), "logits.0": torch.randn(4)})
+LOOPING = (LoopingRecord("decode", "layer.3", 2), LoopingRecord("prefill", "layer.7", 2, "layer 1 is of another shape"))
+
+TENSORS = (
+    Tensor("w", (2, 3, 4), "f32", "weight", "hbm", 64, ("layers.0.w", "layers.1.w")),
+    Tensor("b", (4,), "bf16", "weight", "hbm", 192, ("model.b",)),
+    Tensor("scalar", (), "f32", "weight", "hbm", 256, ("model.scalar",)),
+    Tensor("inv_freq", (2, 5), "f32", "constant", "hbm", 320, ("inv_freq.0", "inv_freq.1")),
+    Tensor("mask", (1,), "i1", "constant", "hbm", 384, ("mask",)),
+    Tensor("y", (3, 4), "f32", "output", "hbm", 0),
+)
 
 
 def program() -> Program:
-    """Copies weight model.w to an output."""
-    tensors, arena = lay_out(
-        ("model.w", (3, 4), "f32", "weight"), ("inv_freq", (5,), "f32", "constant"), ("y", (3, 4), "f32", "output")
-    )
-    entry = Entry("decode", (), ("y",), (), (), (Launch("copy", (whole(tensors[0]), whole(tensors[2]))),))
-    return Program(tensors, (copy_kernel("copy", (3, 4)),), (entry,), arena)
+    """Copies the second layer of the weight w to an output."""
+    params = (Param("x", (3, 4), "f32", "read"), Param("y", (3, 4), "f32", "write"))
+    rows = ((1, 0, 0), (0, 1, 0))
+    body = Body("copy", params, (), (), (), (Vector((3, 4), (Access("x", rows),), Access("y", rows), (), "in0"),))
+    ports = tuple(Port(View(param.name, (3, 4), (4, 1))) for param in params)
+    stage = Stage("copy", "copy", (), ports, (), ())
+    kernel = Kernel("copy", params, (), (Pipeline("copy", "i", 0, 1, (), (), (stage,)),))
+    launch = Launch("copy", (View("w", (3, 4), (4, 1), 12), View("y", (3, 4), (4, 1))))
+    entry = Entry("decode", (), ("y",), (), (), (launch,))
+    return Program(TENSORS, (body,), (kernel,), (entry,), 64)
 
 
-def write(out: Path, mode: str = "embedded", shard_bytes: int | None = None) -> None:
+LAYOUT = layout_of(program(), "weight")
+READ = reading(CHECKPOINT, "tiny")
+
+
+def write(out: Path, mode: str = "embedded", shard_bytes: int = SHARD_BYTES) -> None:
     with ArtifactWriter(out) as writer:
         writer.write_program(program(), "a listing\n")
-        writer.write_constants(CONSTANTS)
+        writer.write_constants(layout_of(program(), "constant"), reading(CONSTANTS, "tiny"))
         writer.write_text("tokenizer/tokenizer.json", "{}")
         GOLDEN.save(writer)
         if mode == "embedded":
-            record = WeightsRecord(mode, writer.write_weights(SPEC, WEIGHTS.__getitem__, shard_bytes), None, SPEC)
+            record = WeightsRecord(mode, writer.write_weights(LAYOUT, READ, shard_bytes), None)
         else:
-            record = WeightsRecord(mode, digest_of(SPEC, WEIGHTS.__getitem__), "/checkpoints/tiny", SPEC)
+            record = WeightsRecord(mode, digest_of(LAYOUT, READ), "/checkpoints/tiny")
         model = {"model_type": "tiny", "scale": float("inf")}
-        writer.finish(Manifest("0.1", {"torch": "2"}, "rdu", model, SIGNATURE, record))
+        writer.finish(Manifest("0.1", {"torch": "2"}, "rdu", model, SIGNATURE, record, LOOPING))
 
 
 @pytest.fixture
@@ -77,19 +123,27 @@ def test_what_is_written_is_loaded(out: Path) -> None:
     artifact = Artifact.load(out, verify=True)
     assert artifact.program == program()
     assert artifact.signature == SIGNATURE
-    assert artifact.checkpoint_spec == SPEC
+    assert artifact.checkpoint_spec == {name: TensorSpec.of(tensor) for name, tensor in CHECKPOINT.items()}
     assert artifact.manifest.model["scale"] == float("inf")
+    assert artifact.manifest.looping == LOOPING
+    assert [record.looped for record in artifact.manifest.looping] == [True, False]
     assert artifact.tokenizer == out / "tokenizer"
     weights = artifact.weights(check_digest=True)
-    for name, tensor in {**WEIGHTS, **CONSTANTS}.items():
+    constants = {"inv_freq": torch.arange(10.0).view(2, 5), "mask": CONSTANTS["mask"]}
+    assert weights.keys() == {**WEIGHTS, **constants}.keys()
+    for name, tensor in {**WEIGHTS, **constants}.items():
         assert torch.equal(weights[name], tensor), name
     golden = artifact.golden()
     assert golden is not None
     assert (golden.prompt, golden.new_tokens) == (GOLDEN.prompt, GOLDEN.new_tokens)
     assert list(golden.tensors) == list(GOLDEN.tensors)
     assert torch.equal(golden.tensors["logits.0"], GOLDEN.tensors["logits.0"])
-    y = ReferenceInterpreter(artifact.program, weights).run("decode", {})[0]["y"]
-    assert torch.equal(y, WEIGHTS["model.w"])
+
+
+def test_a_loaded_artifact_runs(out: Path) -> None:
+    artifact = Artifact.load(out)
+    y = ReferenceInterpreter(artifact.program, artifact.weights()).run("decode", {})[0]["y"]
+    assert torch.equal(y, CHECKPOINT["layers.1.w"])
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
@@ -108,17 +162,69 @@ def test_other_readers_read_our_safetensors(out: Path) -> None:
 
 
 def test_shards(tmp_path: Path) -> None:
-    assert plan_shards(SPEC, 56) == [["model.b", "model.scalar"], ["model.w"]]
-    assert plan_shards(SPEC, 1) == [["model.b"], ["model.scalar"], ["model.w"]]
+    specs = specs_of(LAYOUT)
+    assert plan_shards(specs, 96) == [["b", "scalar"], ["w"]]
+    assert plan_shards(specs, 1) == [["b"], ["scalar"], ["w"]]
     assert plan_shards({}) == [[]]
     write(tmp_path / "m.rdu", shard_bytes=1)
     names = [path.name for path in sorted((tmp_path / "m.rdu" / "weights").glob("model-*"))]
     assert names == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
     weights = Artifact.load(tmp_path / "m.rdu").weights(check_digest=True)
-    assert torch.equal(weights["model.w"], WEIGHTS["model.w"])
+    assert torch.equal(weights["w"], STACKED)
+
+
+def test_a_stack_is_written_one_source_at_a_time(tmp_path: Path) -> None:
+    """Every source is asked for after the bytes of the one before are in the file."""
+    path, written = tmp_path / "x.safetensors", []
+
+    def read(source: str, spec: TensorSpec) -> torch.Tensor:
+        written.append((source, path.stat().st_size))
+        return torch.full(spec.shape, float(len(written)))
+
+    layers = tuple(f"layers.{i}" for i in range(3))
+    tensor = Tensor("w", (3, 2**14), "f32", "weight", "hbm", 0, layers)
+    with path.open("wb", buffering=0) as file:
+        write_tensors(file, layout_of(Program((tensor,), (), (), (), 0), "weight"), read)
+    (start, *_), header = [size for _, size in written], path.stat().st_size - tensor.nbytes
+    assert start == header
+    assert written == [(layer, start + i * 2**16) for i, layer in enumerate(layers)]
+    assert read_tensors(path)["w"][:, -1].tolist() == [1, 2, 3]
+
+
+def test_a_stack_has_the_digest_of_its_bytes() -> None:
+    whole = {name: replace(stack, sources=(name,)) for name, stack in LAYOUT.items()}
+    assert digest_of(LAYOUT, READ) == digest_of(whole, reading(WEIGHTS, "memory"))
+    swapped = {**LAYOUT, "w": replace(LAYOUT["w"], sources=("layers.1.w", "layers.0.w"))}
+    assert digest_of(swapped, READ) != digest_of(LAYOUT, READ)
+
+
+def test_loading_maps_the_stack_where_it_lies(out: Path) -> None:
+    """What a load gives is the file: no copy of it."""
+    shard = out / "weights/model-00001-of-00001.safetensors"
+    with shard.open("r+b") as file:
+        weights = Artifact.load(out).weights()
+        file.seek(-4, os.SEEK_END)  # the wide dtypes come first: b, of bf16, ends the file
+        file.write(torch.tensor([7.0, 9.0]).bfloat16().view(torch.uint8).numpy().tobytes())
+    assert weights["b"].tolist() == [0, 1, 7, 9]
 
 
 # ------------------------------------------------------------------------------------------ program and weights
+
+
+@pytest.mark.parametrize(
+    ("shape", "sources"), [((3, 4), ()), ((3, 4), ("a", "b")), ((3, 4), ("a",) * 4), ((), ("a", "b"))]
+)
+def test_sources_that_do_not_make_up_the_shape(shape: tuple[int, ...], sources: tuple[str, ...]) -> None:
+    tensor = Tensor("w", shape, "f32", "weight", "hbm", 0, sources)
+    with pytest.raises(InputError, match=rf"malformed: weight 'w' is f32 .* and names {len(sources)} sources"):
+        layout_of(Program((tensor,), (), (), (), 0), "weight")
+
+
+def test_one_source_is_never_a_stack() -> None:
+    tensor = Tensor("w", (1, 4), "f32", "weight", "hbm", 0, ("a",))
+    layout = layout_of(Program((tensor,), (), (), (), 0), "weight")
+    assert layout["w"].part == TensorSpec((1, 4), "f32")
+    assert layout_of(Program((tensor,), (), (), (), 0), "constant") == {}
 
 
 def test_referenced_weights_need_a_checkpoint(tmp_path: Path) -> None:
@@ -128,36 +234,54 @@ def test_referenced_weights_need_a_checkpoint(tmp_path: Path) -> None:
         artifact.weights()
     asked = []
 
-    def resolve(record: WeightsRecord) -> Mapping[str, torch.Tensor]:
-        asked.append(record.source)
+    def resolve(layout: Layout) -> Mapping[str, torch.Tensor]:
+        asked.append(layout)
         return WEIGHTS
 
-    assert torch.equal(artifact.weights(resolve, check_digest=True)["model.b"], WEIGHTS["model.b"])
-    assert asked == ["/checkpoints/tiny"]
+    assert torch.equal(artifact.weights(resolve, check_digest=True)["w"], STACKED)
+    assert asked == [LAYOUT]
 
 
 def test_another_checkpoint_of_the_same_spec_runs(out: Path) -> None:
     artifact = Artifact.load(out)
-    other = {name: (tensor + 1).half() for name, tensor in WEIGHTS.items()}
-    weights = artifact.weights(lambda _: other)
-    assert torch.equal(weights["model.w"], WEIGHTS["model.w"] + 1)
-    assert weights["model.b"].dtype is torch.bfloat16
+    other = {name: (tensor + 1).half() for name, tensor in CHECKPOINT.items()}
+
+    def resolve(layout: Layout) -> Mapping[str, torch.Tensor]:
+        return stack_tensors(layout, reading(other, "the other checkpoint"))
+
+    weights = artifact.weights(resolve)
+    assert torch.equal(weights["w"], STACKED + 1)
+    assert weights["w"].dtype is torch.float32
+    assert weights["b"].dtype is torch.bfloat16
     with pytest.raises(InputError, match="their digest differs"):
-        artifact.weights(lambda _: other, check_digest=True)
+        artifact.weights(resolve, check_digest=True)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model.w": None}, r"has no tensor 'model.w', the program wants it as f32 \[3, 4\]"),
-        ({"model.w": torch.zeros(4, 3)}, r"'model.w' is torch.float32 \[4, 3\]"),
-        ({"model.w": torch.zeros(3, 4, dtype=torch.int8)}, "'model.w' is torch.int8"),
+        ({"layers.1.w": None}, r"^tiny has no tensor 'layers.1.w', the program wants it as f32 \[3, 4\]$"),
+        ({"layers.1.w": torch.zeros(4, 3)}, r"^tiny: tensor 'layers.1.w' is float32 \[4, 3\], .* f32 \[3, 4\]$"),
+        ({"layers.0.w": STACKED}, r"'layers.0.w' is float32 \[2, 3, 4\], the program wants f32 \[3, 4\]"),
+        ({"layers.1.w": torch.zeros(3, 4, dtype=torch.int8)}, r"'layers.1.w' is int8 \[3, 4\]"),
+        ({"model.b": torch.zeros(4, dtype=torch.bool)}, r"'model.b' is bool \[4\], the program wants bf16 \[4\]"),
     ],
 )
-def test_a_checkpoint_of_another_spec_is_refused(out: Path, change: dict[str, Any], message: str) -> None:
-    given = {name: tensor for name, tensor in {**WEIGHTS, **change}.items() if tensor is not None}
+def test_a_checkpoint_of_another_spec_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    given = {name: tensor for name, tensor in {**CHECKPOINT, **change}.items() if tensor is not None}
+    read = reading(given, "tiny")
     with pytest.raises(InputError, match=message):
-        Artifact.load(out).weights(lambda _: given)
+        stack_tensors(LAYOUT, read)
+    with pytest.raises(InputError, match=message):
+        digest_of(LAYOUT, read)
+    with pytest.raises(InputError, match=message), ArtifactWriter(tmp_path / "m.rdu") as writer:
+        writer.write_weights(LAYOUT, read)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_resolver_that_lacks_a_tensor_is_refused(out: Path) -> None:
+    with pytest.raises(InputError, match=r"the checkpoint has no tensor 'b', the program wants it as bf16 \[4\]"):
+        Artifact.load(out).weights(lambda _: {"w": STACKED})
 
 
 # -------------------------------------------------------------------------------------------------------- writing
@@ -202,27 +326,27 @@ def test_a_full_disk_is_an_output_error(tmp_path: Path, monkeypatch: pytest.Monk
             pass
 
     monkeypatch.setattr(Path, "open", lambda *_: Full())
-    with pytest.raises(OutputError, match=r"cannot write .*m.rdu: No space left on device"):
+    with pytest.raises(OutputError, match=r"m.rdu cannot be written: No space left on device"):
         write(tmp_path / "m.rdu")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"cannot write .*: No such file or directory"):
+    with pytest.raises(OutputError, match=r"cannot be written: No such file or directory"):
         write(tmp_path / "missing" / "m.rdu")
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"cannot write .*: Not a directory"):
+    with pytest.raises(OutputError, match=r"cannot be written: Not a directory"):
         write(tmp_path / "file" / "m.rdu")
 
 
 def test_errors_of_what_is_read_while_writing_keep_their_kind(tmp_path: Path) -> None:
-    def read(name: str) -> torch.Tensor:
-        raise FileNotFoundError(name)
+    def read(source: str, spec: TensorSpec) -> torch.Tensor:
+        raise FileNotFoundError(source)
 
     with pytest.raises(FileNotFoundError), ArtifactWriter(tmp_path / "m.rdu") as writer:
-        writer.write_weights(SPEC, read)
+        writer.write_weights(LAYOUT, read)
     with pytest.raises(InputError, match=r"'model.b' is f32"), ArtifactWriter(tmp_path / "m.rdu") as writer:
-        writer.write_weights(SPEC, lambda name: torch.zeros(SPEC[name].shape))
+        writer.write_weights(LAYOUT, lambda _, spec: torch.zeros(spec.shape))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -252,7 +376,7 @@ def test_a_file_that_exists_or_lies_outside_is_our_bug(tmp_path: Path, path: str
         writer.write_program(program())
         with pytest.raises(InternalError, match="cannot hold a file"):
             writer.write_text(path, "")
-        record = WeightsRecord("reference", "", None, {})
+        record = WeightsRecord("reference", "", None)
         writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, record))
 
 
@@ -302,9 +426,9 @@ def test_flipped_bits_are_found(out: Path) -> None:
         Artifact.load(out)
 
 
-def edit(out: Path, *path: str, value: Any) -> None:
+def edit(out: Path, *path: str | int, value: Any) -> None:
     data = json.loads((out / "manifest.json").read_text())
-    target = data
+    target: Any = data
     for key in path[:-1]:
         target = target[key]
     target[path[-1]] = value
@@ -314,8 +438,9 @@ def edit(out: Path, *path: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("format",), FORMAT_VERSION + 1, "format version 2, this sscc reads 1: it was made by a newer sscc"),
-        (("format",), "1", "format version 1, this sscc reads 1"),
+        (("format",), FORMAT_VERSION + 1, "format version 3, this sscc reads 2: it was made by a newer sscc"),
+        (("format",), 1, r"format version 1, this sscc reads 2: it was made by an older sscc \(0.1\), compile again"),
+        (("format",), "2", "format version '2', this sscc reads 2"),
         (("batch",), "2", "batch is '2', expected int"),
         (("batch",), 0, "expected integers of at least 1"),
         (("dtype",), "f8", "dtype is 'f8'"),
@@ -323,15 +448,18 @@ def edit(out: Path, *path: str, value: Any) -> None:
         (("geometry", "extra"), 1, "geometry: .*unexpected keyword"),
         (("eos_token_ids",), ["x"], "eos_token_ids is"),
         (("weights", "mode"), "none", "weights.mode is 'none'"),
-        (("weights", "spec", "model.w"), 3, "weights.spec.model.w is '3'"),
-        (("weights", "spec", "model.w", "shape"), [4, 3], r"weight 'model.w' is f32 \[3, 4\] in the shards"),
-        (("weights", "spec", "model.z"), {"shape": [1], "dtype": "f32"}, "'model.z' is missing in the shards"),
+        (("weights", "source"), 3, "weights.source is '3', expected str"),
+        (("looping",), {}, "looping is '{}', expected list"),
+        (("looping",), [3], r"looping\[0\] is '3', expected dict"),
+        (("looping",), [{"entry": "decode"}], r"looping\[0\].kernel is 'None', expected str"),
+        (("looping", 1, "layers"), "2", r"looping\[1\].layers is '2', expected int"),
+        (("looping", 1, "layers"), 0, r"looping\[1\].layers is \[0\], expected integers of at least 1"),
         (("files", "../evil"), {"bytes": 0, "sha256": ""}, "files has an entry '../evil'"),
         (("files", "schedule.json"), None, "files has an entry 'schedule.json'"),
         (("files",), {}, "has no schedule.json"),
     ],
 )
-def test_a_malformed_manifest_is_refused(out: Path, path: tuple[str, ...], value: Any, message: str) -> None:
+def test_a_malformed_manifest_is_refused(out: Path, path: tuple[str | int, ...], value: Any, message: str) -> None:
     edit(out, *path, value=value)
     with pytest.raises(InputError, match=message):
         Artifact.load(out)
@@ -349,15 +477,37 @@ def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
         Artifact.load(tmp_path)
 
 
-def test_a_program_that_wants_other_weights_is_refused(tmp_path: Path) -> None:
-    other = {name: spec for name, spec in SPEC.items() if name != "model.w"}
+OTHER_FILES = {
+    "missing weight": (TENSORS[1:], r"weight 'w' is f32 \[2, 3, 4\] in its files and missing in the schedule"),
+    "shape": (
+        (replace(TENSORS[0], shape=(2, 4, 3)), *TENSORS[1:]),
+        r"weight 'w' is f32 \[2, 3, 4\] in its files and f32 \[2, 4, 3\] in the schedule",
+    ),
+    "dtype": (
+        (TENSORS[0], replace(TENSORS[1], dtype="f32"), *TENSORS[2:]),
+        r"weight 'b' is bf16 \[4\] in its files and f32 \[4\] in the schedule",
+    ),
+    "more weights": (
+        (*TENSORS, replace(TENSORS[1], name="c")),
+        r"weight 'c' is missing in its files and bf16 \[4\] in the schedule",
+    ),
+    "constant": (
+        (*TENSORS[:3], replace(TENSORS[3], shape=(2, 6)), *TENSORS[4:]),
+        r"constant 'inv_freq' is f32 \[2, 5\] in its files and f32 \[2, 6\] in the schedule",
+    ),
+}
+
+
+@pytest.mark.parametrize(("tensors", "message"), OTHER_FILES.values(), ids=OTHER_FILES)
+def test_a_program_that_wants_other_tensors_is_refused(
+    tmp_path: Path, tensors: tuple[Tensor, ...], message: str
+) -> None:
     with ArtifactWriter(tmp_path / "m.rdu") as writer:
-        writer.write_program(program())
-        writer.write_constants(CONSTANTS)
-        digest = writer.write_weights(other, WEIGHTS.__getitem__)
-        record = WeightsRecord("embedded", digest, None, other)
+        writer.write_program(replace(program(), tensors=tensors))
+        writer.write_constants(layout_of(program(), "constant"), reading(CONSTANTS, "tiny"))
+        record = WeightsRecord("embedded", writer.write_weights(LAYOUT, READ), None)
         writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, record))
-    with pytest.raises(InputError, match=r"the program wants weight 'model.w' as f32"):
+    with pytest.raises(InputError, match=message):
         Artifact.load(tmp_path / "m.rdu")
 
 

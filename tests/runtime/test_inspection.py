@@ -1,134 +1,227 @@
-"""Counts and bytes that `sscc inspect` reads off a schedule, against numbers worked out by hand."""
+"""What `sscc inspect` reads off a schedule and models, against numbers worked out by hand."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sscc.compiler.cli import main
-from sscc.runtime.inspection import launches, traffic, weights_read
+from sscc.ir.errors import UsageError
+from sscc.runtime.artifact import Artifact, ArtifactWriter
+from sscc.runtime.artifact_writer import MACHINE as MACHINE_FILE
+from sscc.runtime.inspection import inspect_artifact, launches, sram_bytes, time_decode, time_prefill, weights_read
+from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
 from sscc.runtime.schedule import (
-    Access,
+    Body,
+    DecodeAttention,
     Entry,
     For,
-    GatherRows,
     If,
     Kernel,
     Launch,
     Param,
-    Product,
+    Pipeline,
+    Port,
     Program,
+    Scalar,
+    Stage,
     Tensor,
-    UpdateRows,
-    View,
 )
+from tests.runtime.fake import GEOMETRY, SIGNATURE
+from tests.runtime.timing.programs import MACHINE, TILE, streamed, view
 
-D, R = 8, 16
+B, L, H, G, D, R = SIGNATURE.batch, SIGNATURE.layers, SIGNATURE.heads, SIGNATURE.kv_heads, SIGNATURE.head_dim, 9
+CACHE = (B, G, R, D)
+TILES = 3
+LOOPING = (LoopingRecord("decode", "k", L), LoopingRecord("prefill", "k", L, "the value of layer 0 is an output"))
 
 
-def view(name: str, *shape: int) -> View:
-    return View(name, shape, (1,) * len(shape))
+def attend() -> tuple[Body, Kernel]:
+    """The caches of one layer, unfused."""
+    shapes: dict[str, tuple[Any, ...]] = {
+        "q": ((B, H, 1, D), "f32", "read"),
+        "nk": ((B, G, 1, D), "f32", "read"),
+        "nv": ((B, G, 1, D), "f32", "read"),
+        "k_cache": (CACHE, "f32", "update"),
+        "v_cache": (CACHE, "f32", "update"),
+        "position": ((B,), "i64", "read"),
+        "valid_topk": ((B,), "i64", "read"),
+        "active": ((B,), "i1", "read"),
+        "out": ((B, H, 1, D), "f32", "write"),
+    }
+    params = tuple(Param(name, *rest) for name, rest in shapes.items())
+    names = ("q", "nk", "nv", "k_cache", "v_cache", "k_cache", "v_cache", "position", "valid_topk", "active", "out")
+    step = DecodeAttention(*names, 0.5, GEOMETRY.sink, GEOMETRY.recent)
+    stage = Stage("attend", "attend", (), tuple(Port(view(p.name, *p.shape)) for p in params), (), ())
+    pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))
+    return Body("attend", params, (), (), (), (step,)), Kernel("attend", params, (), (pipeline,))
 
 
-PRODUCT = Kernel(
-    "product",
-    (Param("x", (1, D), "f32", "read"), Param("w", (D, D), "f32", "read"), Param("y", (1, D), "f32", "write")),
-    (),
-    (
-        Product(
-            (1, D, D),
-            (2,),
-            Access("x", ((1, 0, 0, 0), (0, 0, 1, 0))),
-            Access("w", ((0, 0, 1, 0), (0, 1, 0, 0))),
-            Access("y", ((1, 0, 0, 0), (0, 1, 0, 0))),
-        ),
-    ),
-)
-UPDATE = Kernel(
-    "update",
-    (
-        Param("cache", (1, 1, R, D), "f32", "update"),
-        Param("new", (1, 1, 1, D), "f32", "read"),
-        Param("row", (1,), "i64", "read"),
-        Param("active", (1,), "i1", "read"),
-    ),
-    (),
-    (UpdateRows("cache", "new", "row", "active"),),
-)
-GATHER = Kernel(
-    "gather",
-    (
-        Param("source", (1, 1, 100, D), "f32", "read"),
-        Param("index", (4,), "i64", "read"),
-        Param("out", (1, 1, 4, D), "f32", "write"),
-    ),
-    (),
-    (GatherRows("source", "index", "out"),),
-)
-PROGRAM = Program(
-    (Tensor("w", (D, D), "f32", "weight", "hbm", 0, "w"), Tensor("x", (1, D), "f32", "state", "hbm", 0)),
-    (PRODUCT, UPDATE, GATHER),
-    (
-        Entry(
-            "decode",
-            (),
-            (),
-            (),
-            (),
-            (
-                Launch("product", (view("x", 1, D), view("w", D, D), view("x", 1, D))),
-                For("i", 0, 3, (Launch("product", (view("x", 1, D), view("w", D, D), view("x", 1, D))),)),
-                If(1, (Launch("update", (view("x", 1, 1, R, D), view("x", 1, 1, 1, D), view("x", 1), view("x", 1))),)),
-                Launch("gather", (view("x", 1, 1, 100, D), view("x", 4), view("x", 1, 1, 4, D))),
-            ),
-        ),
-    ),
-    0,
-)
+def artifact_program() -> Program:
+    """decode: one looped launch over the weights of both layers, attention per layer. prefill: a launch per chunk."""
+    (looped,), bodies = streamed(TILES, 400, iterations=L)
+    body, attention = attend()
+    tensors = (
+        Tensor("w", (L * TILES, TILE), "bf16", "weight", "hbm", 4096, ("w",)),
+        Tensor("slow", (L * TILES, TILE), "bf16", "weight", "ddr", 8192, ("slow",)),
+        Tensor("table", (7,), "f32", "constant", "hbm", 16384, ("table",)),
+        *(Tensor(p.name, p.shape, p.dtype, "state", "hbm", 64 * i) for i, p in enumerate(attention.params)),
+        Tensor("y", (1,), "bf16", "temporary", "hbm", 2048),
+    )
+    whole = view("w", L * TILES, TILE)
+    attending = Launch("attend", tuple(view(p.name, *p.shape) for p in attention.params))
+    decode = (Launch("k", (whole, view("y", 1))), *((attending,) * L))
+    prefill = (
+        Scalar("rows", "add", ("length", 7)),
+        Scalar("chunks", "floordiv", ("rows", 8)),
+        For("c", 0, "chunks", (Launch("k", (view("slow", L * TILES, TILE), view("y", 1))),)),
+        If("slot", (Launch("k", (whole, view("y", 1))),)),
+    )
+    scalars = ("length", "slot", "phase", "chunk", "steps")
+    entries = (Entry("decode", (), (), (), (), decode), Entry("prefill", (), (), scalars, (), prefill))
+    return Program(tensors, (*bodies, body), (looped, attention), entries, 4096)
+
+
+def artifact(folder: Path = Path()) -> Artifact:
+    manifest = Manifest("0", {}, "rdu", {"model_type": "fake"}, SIGNATURE, WeightsRecord("reference", "", None))
+    return Artifact(folder, replace(manifest, looping=LOOPING), artifact_program())
+
+
+WEIGHTS = L * TILES * TILE * 2
+KV = 2 * B * G * R * D * 4  # of one layer and all slots
+SMALL = 2 * 4 * B * H * D + 2 * 4 * B * G * D + 8 * 2 * B + B  # attention's other operands and its result
+WRITTEN = 2 * 4 * B * G * D  # a row of K and one of V per slot and head
 
 
 def test_launches_are_counted_once_inside_loops_and_branches() -> None:
-    assert [launch.kernel for launch in launches(PROGRAM.entry("decode").body)] == [
-        "product",
-        "product",
-        "update",
-        "gather",
-    ]
+    program = artifact_program()
+    assert [launch.kernel for launch in launches(program.entry("decode").body)] == ["k", "attend", "attend"]
+    assert [launch.args[0].tensor for launch in launches(program.entry("prefill").body)] == ["slow", "w"]
 
 
-def test_traffic_counts_what_a_launch_touches() -> None:
-    product = 4 * (D + D * D + D)  # x, w and y
-    update = 2 * 4 * D  # one row is read from `new` and written to the cache
-    gather = 4 * 4 * D + 8 * 4 + 4 * 4 * D  # four rows read, four indices, four rows written
-    assert traffic(PROGRAM, "decode") == 2 * product + update + gather
+def test_bytes_of_a_decode_step() -> None:
+    found = inspect_artifact(artifact(), MACHINE)
+    assert found.decode_traffic_bytes == WEIGHTS + L * TILES * 2 + L * (KV + SMALL + WRITTEN)
+    assert found.decode_floor_bytes == WEIGHTS + L * KV
+    assert found.decode_floor_seconds == pytest.approx((WEIGHTS + L * KV) / 1e9)
+    assert found.full_cache_floor_seconds == pytest.approx((WEIGHTS + L * KV / R * GEOMETRY.max_context) / 1e9)
+    assert found.decode.nbytes["hbm"] == found.decode_traffic_bytes
+
+
+def test_what_lies_where() -> None:
+    found = inspect_artifact(artifact(), MACHINE.with_sockets(2))
+    assert found.weight_bytes == 2 * WEIGHTS + 28
+    assert (found.hbm_bytes, found.ddr_bytes) == (WEIGHTS + 28 + 4096, WEIGHTS)
+    assert found.sram_bytes == sram_bytes(artifact_program()) == 2 * TILE * 2
+    assert (found.sram_capacity_bytes, found.hbm_capacity_bytes) == (2 * 10 * 1000, 2 * 64 * 2**30)
+    assert (found.pcus, found.pmus) == (10, 1)
+    assert (found.kernels, found.stages) == (2, 3)
+    assert found.steps == {"decode_attention": 1, "product": 1, "vector": 1}
+
+
+def test_times_are_those_of_the_model() -> None:
+    found = inspect_artifact(artifact(), MACHINE, prompt=17)
+    assert found.decode.seconds == time_decode(artifact(), MACHINE).seconds
+    assert found.tokens_per_second == pytest.approx(B / found.decode.seconds)
+    assert (found.launches_per_token, found.prefill_launches) == (3, 2)
+    assert found.decode.overhead_seconds == pytest.approx(3 * 1500e-9)
+    assert {kernel.name: kernel.launches for kernel in found.decode.kernels} == {"k": 1, "attend": 2}
+    looped = next(kernel for kernel in found.decode.kernels if kernel.name == "k")
+    assert (looped.slowest, looped.bound) == ("multiply", "compute")
+    assert sum(kernel.seconds for kernel in found.decode.kernels) == pytest.approx(found.decode.seconds)
+    assert found.prefill is not None
+    assert found.prefill.launches == 3  # chunks of 8 tokens
+    assert found.prefill.nbytes["ddr"] == 3 * WEIGHTS
+
+
+def test_a_short_context_saves_arithmetic_and_no_traffic() -> None:
+    machine = replace(MACHINE, f32_flops=replace(MACHINE.f32_flops, value=1e6))
+    full, short = (time_decode(artifact(), machine, context) for context in (None, 3))
+    assert full.nbytes == short.nbytes
+    flops = 2 * L * B * H * 2 * D * (R - 3)
+    assert full.seconds - short.seconds == pytest.approx(flops / 1e6)
+
+
+@pytest.mark.parametrize("tokens", [0, 21])
+def test_contexts_and_prompts_that_do_not_fit(tokens: int) -> None:
+    with pytest.raises(UsageError, match=f"context of {tokens} tokens does not fit: the program takes 1 to 20"):
+        time_decode(artifact(), MACHINE, tokens)
+    with pytest.raises(UsageError, match=f"prompt of {tokens} tokens"):
+        time_prefill(artifact(), MACHINE, tokens)
 
 
 def test_a_weight_that_is_read_twice_is_one_weight() -> None:
-    assert weights_read(PROGRAM, "decode") == 4 * D * D
+    timing = time_prefill(artifact(), MACHINE, 20)
+    assert timing.tensor_bytes["slow"] == 3 * WEIGHTS
+    assert weights_read(artifact_program(), timing) == weights_read(artifact_program(), timing, "ddr") == WEIGHTS
+    assert weights_read(artifact_program(), timing, "hbm") == 0
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_the_command(as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import sscc
+# ---------------------------------------------------------------------------------------------------- the command
 
-    folder = Path(__file__).parents[1] / "models" / "tiny"
-    out = tmp_path / "tiny.rdu"
-    sscc.compile(folder, output=out, kv_budget=64, kv_obs=8, max_context=256, weights="reference")
-    assert main(["inspect", str(out), *(["--json"] if as_json else [])]) == 0
-    text = capsys.readouterr().out
-    if as_json:
-        found = json.loads(text)
-        assert found["kv_bytes"] == 2 * 2 * 2 * 64 * 32 * 4
-        assert found["full_kv_bytes"] == 4 * found["kv_bytes"]
-        assert found["decode_floor_bytes"] <= found["decode_traffic_bytes"] < 1.2 * found["decode_floor_bytes"]
-        assert found["stages"]["cached_attention"] == 1
-        assert found["decode_floor_seconds"] == pytest.approx(found["decode_floor_bytes"] / 1.6e12)
-        more = found["full_kv_bytes"] - found["kv_bytes"]
-        assert found["full_cache_floor_seconds"] == pytest.approx((found["decode_floor_bytes"] + more) / 1.6e12)
-        assert found["hbm_bytes"] < found["hbm_capacity_bytes"] == 64 * 2**30
-    else:
-        assert "64 rows = sink 4 + recent 16 + topk 44, for 256 tokens" in text
-        assert " of 64 GiB" in text
-        assert "KV         64 KiB a sequence, 256 KiB uncompressed (4.0x)" in text
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    out = tmp_path / "fake.rdu"
+    with ArtifactWriter(out) as writer:
+        program = artifact_program()
+        writer.write_program(replace(program, tensors=tuple(t for t in program.tensors if t.role != "constant")))
+        writer.write_text(MACHINE_FILE, MACHINE.to_json())
+        writer.finish(artifact().manifest)
+    return out
+
+
+def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(folder), "--prompt", "17"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "cache      9 rows = sink 2 + recent 4 + topk 3, for 20 tokens" in lines
+    assert "KV         1.125 KiB a sequence, 2.5 KiB uncompressed (2.2x)" in lines
+    assert "kernels    2 of 3 stages: 1 decode_attention, 1 product, 1 vector" in lines
+    assert "launches   3 per decode step, 2 in prefill's body" in lines
+    assert "looping    decode: 2 layers in one launch of k" in lines
+    assert "looping    prefill: 2 calls of k stay: the value of layer 0 is an output" in lines
+    assert "SRAM       400 bytes of 9.766 KiB" in lines
+    assert "DDR        1.172 KiB of 1397 GiB" in lines
+    assert "units      10 of 10 (100%) PCUs, 1 of 10 (10%) PMUs" in lines
+    assert any(line.startswith("modelled ") and "2 slots of 20 tokens" in line for line in lines)
+    assert any("k x 1" in line and "slowest stage multiply (compute)" in line for line in lines)
+    assert any(line.startswith("prefill ") and "for 17 tokens" in line for line in lines)
+    assert any(line.startswith("assumed    boundary_seconds 5e-07 s: fitted") for line in lines)
+
+
+def test_the_command_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(folder), "--json", "--context", "3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = inspect_artifact(artifact(), MACHINE, context=3)
+    assert found["decode"]["seconds"] == expected.decode.seconds
+    assert [kernel["name"] for kernel in found["decode"]["kernels"]] == ["attend", "k"]
+    assert found["looping"][1]["reason"] == "the value of layer 0 is an output"
+    assert found["prefill"] is None
+    assert found["context"] == 3
+
+
+def test_other_machines(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = []
+    for words in ([], ["--sockets", "8"], ["--target", "rdu"]):
+        assert main(["inspect", str(folder), "--json", *words]) == 0
+        found = json.loads(capsys.readouterr().out)
+        seconds.append((found["sockets"], found["decode"]["seconds"] - found["decode"]["overhead_seconds"]))
+    assert seconds[1] == (8, pytest.approx(seconds[0][1] / 8))
+    assert seconds[2][1] < seconds[0][1]
+    assert main(["inspect", str(folder), "--sockets", "0"]) == 2
+    assert main(["inspect", str(folder), "--target", "gpu"]) == 2
+    assert main(["inspect", str(folder), "--context", "21"]) == 2
+
+
+def test_the_trace(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.json"
+    assert main(["inspect", str(folder), "--json", "--trace", str(trace)]) == 0
+    seconds = json.loads(capsys.readouterr().out)["decode"]["seconds"]
+    found = json.loads(trace.read_text())["traceEvents"]
+    kernels = [event for event in found if event["ph"] == "X" and event["name"] in ("k", "attend")]
+    assert sum(event["dur"] for event in kernels if event["tid"] == 1) == pytest.approx(seconds * 1e6)
+    assert main(["inspect", str(folder), "--trace", str(tmp_path / "none" / "trace.json")]) == 6

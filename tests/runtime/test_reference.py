@@ -1,8 +1,9 @@
-"""The reference interpreter, stage by stage, against loops over every element written here."""
+"""The reference interpreter, step by step, against loops over every element written here."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from sscc.ir.errors import InputError, UsageError
 from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.reference.attention import KEY_TILE
+from sscc.runtime.reference.softmax import KEY_TILE
 from sscc.runtime.schedule import (
     Access,
     CachedAttention,
@@ -20,11 +21,9 @@ from sscc.runtime.schedule import (
     GatherRows,
     If,
     Instr,
-    Kernel,
     Launch,
     ObservationScores,
     Observe,
-    Param,
     Pool,
     Product,
     Program,
@@ -35,7 +34,7 @@ from sscc.runtime.schedule import (
     Vector,
     View,
 )
-from tests.runtime.programs import add_kernel, copy_kernel, identity, lay_out, run_stages, whole
+from tests.runtime.programs import add_body, copy_body, identity, lay_out, one_stage, run_steps, whole
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +46,8 @@ def vector(dims: tuple[int, ...], body: tuple[Instr, ...], *maps: Any, dtype: to
     """Evaluates one vector program whose inputs are `inputs`, read through `maps` (identity by default)."""
     maps = maps or tuple(identity(len(dims)) for _ in inputs)
     accesses = tuple(Access(name, rows) for name, rows in zip(inputs, maps, strict=True))
-    stage = Vector(dims, accesses, Access("out", identity(len(dims))), body, body[-1].name)
-    return run_stages((stage,), inputs, {"out": torch.zeros(dims, dtype=dtype)}, access="write")["out"]
+    step = Vector(dims, accesses, Access("out", identity(len(dims))), body, body[-1].name)
+    return run_steps((step,), inputs, {"out": torch.zeros(dims, dtype=dtype)}, access="write")["out"]
 
 
 # ------------------------------------------------------------------------------------------------- operations
@@ -196,8 +195,8 @@ def test_index_select_load_and_scalars() -> None:
         Instr("same", "cmpi_eq", ("i", "j"), "i1"),
         Instr("r", "select", ("same", -1.0, "picked"), "f32"),
     )
-    stage = Vector((3, 4), (Access("ids", ((1, 0, 0),)),), Access("out", identity(2)), body, "r")
-    got = run_stages((stage,), {"ids": ids, "table": table}, {"out": torch.zeros(3, 4)}, {"shift": 1})["out"]
+    step = Vector((3, 4), (Access("ids", ((1, 0, 0),)),), Access("out", identity(2)), body, "r")
+    got = run_steps((step,), {"ids": ids, "table": table}, {"out": torch.zeros(3, 4)}, {"shift": 1})["out"]
     want = torch.tensor([[-1.0 if i == j else table[min(int(ids[i]) + 1, 4), j] for j in range(4)] for i in range(3)])
     assert torch.equal(got, want)
 
@@ -205,9 +204,9 @@ def test_index_select_load_and_scalars() -> None:
 @pytest.mark.parametrize("row", [-1, 5])
 def test_load_out_of_bounds_is_refused(row: int) -> None:
     body = (Instr("r", "load", ("table", "in0"), "f32"),)
-    stage = Vector((1,), (Access("ids", identity(1)),), Access("out", identity(1)), body, "r")
+    step = Vector((1,), (Access("ids", identity(1)),), Access("out", identity(1)), body, "r")
     with pytest.raises(InputError, match="axis 0 of 'table'"):
-        run_stages((stage,), {"ids": torch.tensor([row]), "table": torch.zeros(5)}, {"out": torch.zeros(1)})
+        run_steps((step,), {"ids": torch.tensor([row]), "table": torch.zeros(5)}, {"out": torch.zeros(1)})
 
 
 # ------------------------------------------------------------------------------------------------ access maps
@@ -243,9 +242,9 @@ def test_bad_access_maps_are_refused(rows: Any, message: str) -> None:
 
 
 def test_an_output_written_twice_is_refused() -> None:
-    stage = Vector((4, 2), (Access("x", ((1, 0, 0),)),), Access("out", ((1, 0, 0),)), (), "in0")
+    step = Vector((4, 2), (Access("x", ((1, 0, 0),)),), Access("out", ((1, 0, 0),)), (), "in0")
     with pytest.raises(InputError, match="more than once"):
-        run_stages((stage,), {"x": torch.zeros(4)}, {"out": torch.zeros(4)})
+        run_steps((step,), {"x": torch.zeros(4)}, {"out": torch.zeros(4)})
 
 
 @pytest.mark.parametrize(
@@ -274,23 +273,23 @@ def test_bad_instructions_are_refused(instr: Instr, message: str) -> None:
 def test_reductions(combine: str, init: float, fold: Any) -> None:
     x = torch.randn(3, 4, 5)
     body = (Instr("r", "mulf", ("in0", 2.0), "f32"),)
-    stage = Reduction(
+    step = Reduction(
         (3, 4, 5), (0, 2), (Access("x", identity(3)),), Access("o", ((0, 1, 0, 0),)), body, "r", combine, init
     )
-    got = run_stages((stage,), {"x": x}, {"o": torch.zeros(4)})["o"]
+    got = run_steps((step,), {"x": x}, {"o": torch.zeros(4)})["o"]
     want = [fold((2 * x[:, j]).flatten().tolist()) + (init if combine == "addf" else 0.0) for j in range(4)]
     torch.testing.assert_close(got, torch.tensor(want))
 
 
 def test_bf16_sums_accumulate_in_f32() -> None:
     x = torch.ones(1, 1000).bfloat16()
-    stage = Reduction((1, 1000), (1,), (Access("x", identity(2)),), Access("o", ((1, 0, 0),)), (), "in0", "addf", 0.0)
-    assert run_stages((stage,), {"x": x}, {"o": torch.zeros(1).bfloat16()})["o"].item() == 1000.0
+    step = Reduction((1, 1000), (1,), (Access("x", identity(2)),), Access("o", ((1, 0, 0),)), (), "in0", "addf", 0.0)
+    assert run_steps((step,), {"x": x}, {"o": torch.zeros(1).bfloat16()})["o"].item() == 1000.0
 
 
 def test_a_value_that_ignores_the_reduced_dimension_is_still_repeated() -> None:
-    stage = Reduction((2, 7), (1,), (Access("x", ((1, 0, 0),)),), Access("o", ((1, 0, 0),)), (), "in0", "addf", 0.0)
-    assert run_stages((stage,), {"x": torch.tensor([1.0, 2.0])}, {"o": torch.zeros(2)})["o"].tolist() == [7.0, 14.0]
+    step = Reduction((2, 7), (1,), (Access("x", ((1, 0, 0),)),), Access("o", ((1, 0, 0),)), (), "in0", "addf", 0.0)
+    assert run_steps((step,), {"x": torch.tensor([1.0, 2.0])}, {"o": torch.zeros(2)})["o"].tolist() == [7.0, 14.0]
 
 
 PRODUCTS = {
@@ -319,23 +318,30 @@ def test_products(equation: str, dtype: torch.dtype) -> None:
 
     dims = tuple(sizes[letter] for letter in letters)
     reduce = tuple(i for i, letter in enumerate(letters) if letter not in out)
-    stage = Product(dims, reduce, access("a", left), access("b", right), access("o", out))
+    step = Product(dims, reduce, access("a", left), access("b", right), access("o", out))
     a, b = torch.randn(shape_a).to(dtype), torch.randn(shape_b).to(dtype)
-    got = run_stages((stage,), {"a": a, "b": b}, {"o": torch.zeros(shape, dtype=dtype)})["o"]
+    got = run_steps((step,), {"a": a, "b": b}, {"o": torch.zeros(shape, dtype=dtype)})["o"]
     torch.testing.assert_close(got, torch.einsum(equation, a.double(), b.double()).to(dtype))
+
+
+def test_a_product_that_overwrites_its_operand_reads_all_of_it_first() -> None:
+    y, w = torch.randn(4, 4), torch.randn(4, 4)
+    rows = ((1, 0, 0, 0), (0, 0, 1, 0)), ((0, 0, 1, 0), (0, 1, 0, 0)), ((1, 0, 0, 0), (0, 1, 0, 0))
+    step = Product((4, 4, 4), (2,), Access("y", rows[0]), Access("w", rows[1]), Access("y", rows[2]))
+    assert torch.equal(run_steps((step,), {"w": w}, {"y": y})["y"], y @ w)
 
 
 def test_products_broadcast_a_constant_row_and_a_lone_dimension() -> None:
     """o[i, m, n] = sum_k a[1, m, k] * b[k, n]: `a` is read at a constant, and i is in no operand."""
     a, b = torch.randn(2, 3, 4), torch.randn(4, 5)
-    stage = Product(
+    step = Product(
         (2, 3, 5, 4),
         (3,),
         Access("a", ((0, 0, 0, 0, 1), (0, 1, 0, 0, 0), (0, 0, 0, 1, 0))),
         Access("b", ((0, 0, 0, 1, 0), (0, 0, 1, 0, 0))),
         Access("o", ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0), (0, 0, 1, 0, 0))),
     )
-    got = run_stages((stage,), {"a": a, "b": b}, {"o": torch.zeros(2, 3, 5)})["o"]
+    got = run_steps((step,), {"a": a, "b": b}, {"o": torch.zeros(2, 3, 5)})["o"]
     torch.testing.assert_close(got, (a[1] @ b).expand(2, 3, 5))
 
 
@@ -353,9 +359,9 @@ def test_cached_attention(rows: int) -> None:
     query, key = torch.randn(slots, heads, 1, depth), torch.randn(slots, kv_heads, rows, depth)
     value, valid = torch.randn(slots, kv_heads, rows, width), torch.rand(slots, rows) < 0.7
     valid[1] = False
-    stage = CachedAttention("query", "key", "value", "valid", "out", 0.3)
+    step = CachedAttention("query", "key", "value", "valid", "out", 0.3)
     inputs = {"query": query, "key": key, "value": value, "valid": valid}
-    got = run_stages((stage,), inputs, {"out": torch.full((slots, heads, 1, width), 9.0)})["out"]
+    got = run_steps((step,), inputs, {"out": torch.full((slots, heads, 1, width), 9.0)})["out"]
     assert torch.equal(got[1], torch.zeros_like(got[1]))
     for b in (0, 2):
         for h in range(heads):
@@ -366,12 +372,12 @@ def test_cached_attention(rows: int) -> None:
 
 def test_cached_attention_does_not_depend_on_how_many_invalid_rows_follow() -> None:
     query, key, value = torch.randn(1, 2, 1, 8), torch.randn(1, 1, 600, 8), torch.randn(1, 1, 600, 8)
-    stage = CachedAttention("query", "key", "value", "valid", "out", 0.3)
+    step = CachedAttention("query", "key", "value", "valid", "out", 0.3)
     results = []
     for rows in (20, 100, 256, 600):
         valid = (torch.arange(rows) < 20)[None]
         inputs = {"query": query, "key": key[:, :, :rows].clone(), "value": value[:, :, :rows].clone(), "valid": valid}
-        results.append(run_stages((stage,), inputs, {"out": torch.zeros(1, 2, 1, 8)})["out"])
+        results.append(run_steps((step,), inputs, {"out": torch.zeros(1, 2, 1, 8)})["out"])
     assert all(torch.equal(result, results[0]) for result in results)
 
 
@@ -382,9 +388,9 @@ def test_causal_attention_reads_nothing_beyond_its_chunk(start: int, chunk: int)
     key, value = torch.randn(1, kv_heads, rows, depth), torch.randn(1, kv_heads, rows, depth)
     key[:, :, start + chunk :] = math.nan
     value[:, :, start + chunk :] = math.nan
-    stage = CausalAttention("query", "key", "value", "out", "start", 0.4)
+    step = CausalAttention("query", "key", "value", "out", "start", 0.4)
     inputs = {"query": query, "key": key, "value": value}
-    got = run_stages((stage,), inputs, {"out": torch.zeros(1, heads, chunk, depth)}, {"start": start})["out"]
+    got = run_steps((step,), inputs, {"out": torch.zeros(1, heads, chunk, depth)}, {"start": start})["out"]
     for h in range(heads):
         for i in range(0, chunk, max(1, chunk // 7)):
             n, g = start + i + 1, h // 2
@@ -393,11 +399,11 @@ def test_causal_attention_reads_nothing_beyond_its_chunk(start: int, chunk: int)
 
 
 def test_causal_attention_beyond_the_scratch_is_refused() -> None:
-    stage = CausalAttention("query", "key", "value", "out", "start", 1.0)
+    step = CausalAttention("query", "key", "value", "out", "start", 1.0)
     rows = torch.zeros(1, 1, 8, 4)
     with pytest.raises(InputError, match="needs 9 key rows, there are 8"):
-        run_stages(
-            (stage,),
+        run_steps(
+            (step,),
             {"query": rows[:, :, :4].clone(), "key": rows, "value": rows.clone()},
             {"out": rows[:, :, :4].clone()},
             {"start": 5},
@@ -413,9 +419,9 @@ def test_observation_scores(length: int, obs: int, recent: int, precision: str) 
     observed, key = torch.randn(1, heads, obs, depth), torch.randn(1, kv_heads, rows, depth)
     key[:, :, length:] = math.nan
     observed[:, :, min(obs, length) :] = math.nan
-    stage = ObservationScores("observed", "key", "scores", "n", 0.5, recent)
+    step = ObservationScores("observed", "key", "scores", "n", 0.5, recent)
     inputs, writes = {"observed": observed, "key": key}, {"scores": torch.full((kv_heads, rows), -1.0)}
-    got = run_stages((stage,), inputs, writes, {"n": length}, "write", precision)["scores"]
+    got = run_steps((step,), inputs, writes, {"n": length}, "write", precision)["scores"]
     window = min(obs, length)
     want = torch.zeros(kv_heads, length, dtype=torch.float64)
     for h in range(heads):
@@ -435,8 +441,8 @@ def test_observation_scores(length: int, obs: int, recent: int, precision: str) 
 def test_update_rows_writes_active_slots_only() -> None:
     cache, new = torch.randn(3, 2, 5, 4), torch.randn(3, 2, 1, 4)
     row, active = torch.tensor([4, 77, 0]), torch.tensor([True, False, True])
-    stage = UpdateRows("cache", "new", "row", "active")
-    got = run_stages((stage,), {"new": new, "row": row, "active": active}, {"cache": cache})["cache"]
+    step = UpdateRows("cache", "new", "row", "active")
+    got = run_steps((step,), {"new": new, "row": row, "active": active}, {"cache": cache})["cache"]
     want = cache.clone()
     for b in (0, 2):
         for h in range(2):
@@ -447,7 +453,7 @@ def test_update_rows_writes_active_slots_only() -> None:
 def test_update_of_a_row_that_does_not_exist_is_refused() -> None:
     inputs = {"new": torch.zeros(1, 1, 1, 2), "row": torch.tensor([3]), "active": torch.tensor([True])}
     with pytest.raises(InputError, match=r"cache of 3 rows is updated at rows \[3\]"):
-        run_stages((UpdateRows("cache", "new", "row", "active"),), inputs, {"cache": torch.zeros(1, 1, 3, 2)})
+        run_steps((UpdateRows("cache", "new", "row", "active"),), inputs, {"cache": torch.zeros(1, 1, 3, 2)})
 
 
 @pytest.mark.parametrize("obs", [1, 3, 6, 50])
@@ -457,9 +463,9 @@ def test_observe_over_all_chunks(obs: int, length: int) -> None:
     observed, want = torch.zeros(1, 2, obs, 3), torch.zeros(1, 2, obs, 3)
     for start in range(0, 12, chunk):
         query = queries[:, :, start : start + chunk].clone()
-        stage = Observe("observed", "query", "start", "n")
+        step = Observe("observed", "query", "start", "n")
         scalars = {"start": start, "n": length}
-        observed = run_stages((stage,), {"query": query}, {"observed": observed}, scalars)["observed"]
+        observed = run_steps((step,), {"query": query}, {"observed": observed}, scalars)["observed"]
     for position in range(12):
         row = position - max(length - obs, 0)
         if 0 <= row < min(obs, length):
@@ -471,7 +477,7 @@ def test_observe_over_all_chunks(obs: int, length: int) -> None:
 @pytest.mark.parametrize(("length", "width"), [(1, 1), (2, 7), (10, 3), (12, 5)])
 def test_pool(mode: str, length: int, width: int) -> None:
     scores = torch.rand(2, 12)
-    got = run_stages(
+    got = run_steps(
         (Pool("scores", "pooled", "n", width, mode),), {"scores": scores}, {"pooled": torch.zeros(2, 12)}, {"n": length}
     )["pooled"]
     for g in range(2):
@@ -486,9 +492,9 @@ def test_pool(mode: str, length: int, width: int) -> None:
 def test_select_with_ties(length: int, topk: int) -> None:
     sink, recent, rows = 2, 4, 20
     scores = torch.randint(0, 3, (3, rows)).float()
-    stage = Select("scores", "selected", "n", sink, recent)
+    step = Select("scores", "selected", "n", sink, recent)
     writes = {"selected": torch.full((3, topk), 99)}
-    got = run_stages((stage,), {"scores": scores}, writes, {"n": length})["selected"]
+    got = run_steps((step,), {"scores": scores}, writes, {"n": length})["selected"]
     for g in range(3):
         order = sorted(range(sink, max(sink, length - recent)), key=lambda t: (-float(scores[g, t]), t))
         picked = sorted(order[:topk])
@@ -499,8 +505,8 @@ def test_select_with_ties(length: int, topk: int) -> None:
 def test_gather_rows(shared: bool) -> None:
     source = torch.randn(1, 2, 6, 3)
     index = torch.tensor([5, -1, 0, 0]) if shared else torch.tensor([[5, -1, 0, 0], [1, 2, -7, 3]])
-    stage = GatherRows("source", "index", "out")
-    got = run_stages((stage,), {"source": source, "index": index}, {"out": torch.full((1, 2, 4, 3), 9.0)})["out"]
+    step = GatherRows("source", "index", "out")
+    got = run_steps((step,), {"source": source, "index": index}, {"out": torch.full((1, 2, 4, 3), 9.0)})["out"]
     for h in range(2):
         for j in range(4):
             row = int(index[j] if shared else index[h, j])
@@ -510,7 +516,7 @@ def test_gather_rows(shared: bool) -> None:
 
 def test_gather_beyond_the_source_is_refused() -> None:
     with pytest.raises(InputError, match="row 6 is gathered from a source of 6 rows"):
-        run_stages(
+        run_steps(
             (GatherRows("source", "index", "out"),),
             {"source": torch.zeros(1, 1, 6, 2), "index": torch.tensor([6])},
             {"out": torch.zeros(1, 1, 1, 2)},
@@ -519,7 +525,7 @@ def test_gather_beyond_the_source_is_refused() -> None:
 
 def test_a_stage_whose_shapes_do_not_fit_is_refused() -> None:
     with pytest.raises(InputError, match=r"gather_rows takes out as float \[1, V, J, D\]"):
-        run_stages(
+        run_steps(
             (GatherRows("source", "index", "out"),),
             {"source": torch.zeros(1, 1, 6, 2), "index": torch.tensor([0])},
             {"out": torch.zeros(1, 1, 1, 3)},
@@ -538,9 +544,9 @@ def rows_program(body: Any, scalars: tuple[str, ...] = (), results: Any = (), *,
     if overlap:
         x, t, u, s, y = tensors
         tensors = (x, t, type(u)(u.name, u.shape, u.dtype, u.role, u.tier, t.address), s, y)
-    kernels = (copy_kernel("copy", ROW), add_kernel("inc", ROW, 1.0))
+    bodies = (copy_body("copy", ROW), add_body("inc", ROW, 1.0))
     entry = Entry("main", ("x",), ("y",), scalars, results, tuple(body))
-    return Program(tensors, kernels, (entry,), arena)
+    return Program(tensors, bodies, tuple(map(one_stage, bodies)), (entry,), arena)
 
 
 def row(tensor: str, offset: int = 0, *terms: tuple[str, int]) -> View:
@@ -671,7 +677,8 @@ def test_f64_keeps_what_f32_rounds_away() -> None:
 def test_weights_are_checked() -> None:
     tensors, arena = lay_out(("w", ROW, "f32", "weight"), ("y", ROW, "f32", "output"))
     launch = Launch("copy", (whole(tensors[0]), whole(tensors[1])))
-    program = Program(tensors, (copy_kernel("copy", ROW),), (Entry("main", (), ("y",), (), (), (launch,)),), arena)
+    body = copy_body("copy", ROW)
+    program = Program(tensors, (body,), (one_stage(body),), (Entry("main", (), ("y",), (), (), (launch,)),), arena)
     weight = torch.nn.Parameter(torch.randn(4))
     assert torch.equal(ReferenceInterpreter(program, {"w": weight}).run("main", {})[0]["y"], weight)
     for weights, message in (
@@ -700,8 +707,8 @@ def test_wrong_calls_are_refused(entry: str, inputs: Any, scalars: Any, message:
         ReferenceInterpreter(rows_program([]), {}, precision="f16")
 
 
-def test_a_kernel_that_writes_a_read_parameter_is_refused() -> None:
-    good = copy_kernel("copy", ROW)
-    bad = Kernel("copy", tuple(Param(p.name, p.shape, p.dtype, "read") for p in good.params), (), good.stages)
-    with pytest.raises(InputError, match="writes parameter 'y', which is declared read"):
-        ReferenceInterpreter(Program((), (bad,), (), 0), {})
+def test_a_body_that_writes_a_read_parameter_is_refused() -> None:
+    body = copy_body("copy", ROW)
+    bad = replace(body, params=tuple(replace(param, access="read") for param in body.params))
+    with pytest.raises(InputError, match="body 'copy': a step writes parameter 'y', which is declared read"):
+        ReferenceInterpreter(Program((), (bad,), (), (), 0), {})

@@ -1,0 +1,464 @@
+"""Body functions become schedule bodies: each operation turns into one or more steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_mlir import ir
+
+from sscc.compiler.backend.access import access_map, identity_map, loop_sizes
+from sscc.compiler.backend.body import Body, Literal, literal
+from sscc.compiler.backend.windows import dropped, is_whole, reshaped, sliced, transposed, whole
+from sscc.ir.dialects.kv import UPDATES, geometry_of
+from sscc.ir.errors import InternalError, UnsupportedError
+from sscc.ir.geometry import Geometry
+from sscc.ir.rewriting import fill_value, module_path, outer_values
+from sscc.ir.views import RESHAPES, is_view, permutation_of
+from sscc.runtime import schedule as sch
+
+COMBINERS = {
+    "arith.addf": "addf",
+    "arith.mulf": "mulf",
+    "arith.maximumf": "maximumf",
+    "arith.maxnumf": "maximumf",
+    "arith.minimumf": "minimumf",
+    "arith.minnumf": "minimumf",
+}
+
+
+@dataclass(frozen=True)
+class EmittedBody:
+    """A schedule body and how its stage's operands and results map to parameters.
+
+    Tensor operands are the first parameters, in order; results that are not tied follow.
+
+    Attributes:
+        tied: per result, the operand index it updates in place, or None for a parameter of its own.
+    """
+
+    body: sch.Body
+    tied: tuple[int | None, ...]
+
+
+def dtype_of(type_: ir.Type) -> Any:
+    """The schedule dtype of a tensor's element type. Raises UnsupportedError for others."""
+    name = str(type_.element_type if isinstance(type_, ir.RankedTensorType) else type_)
+    if name not in sch.DTYPE_BYTES:
+        raise UnsupportedError(f"tensors of {name} have no place in a schedule (f32, bf16, i64 and i1 do)")
+    return name
+
+
+def describe_location(location: ir.Location) -> str:
+    """`module.path file.py:line` of an operation, as far as known."""
+    path = module_path(location)
+    while isinstance(location, (ir.NameLoc, ir.CallSiteLoc)):
+        location = location.child_loc if isinstance(location, ir.NameLoc) else location.callee
+    if isinstance(location, ir.FileLineColLoc):
+        return f"{path} {location.filename}:{location.start_line}".strip()
+    return path
+
+
+def emit_body(function: Any) -> EmittedBody:
+    """Emits a stage's body function, whose named linalg operations have been generalised.
+
+    Raises:
+        UnsupportedError: with the stage's source line, for what a schedule cannot express.
+    """
+    try:
+        return _BodyEmitter(function).emit()
+    except UnsupportedError as error:
+        where = describe_location(function.location)
+        raise UnsupportedError(f"{where}: {error}" if where else str(error)) from None
+
+
+@dataclass
+class _BodyEmitter:
+    function: Any
+    steps: list[sch.Step] = field(default_factory=list)
+    literals: dict[ir.Value, Literal] = field(default_factory=dict)
+    scalars: dict[ir.Value, str] = field(default_factory=dict)
+    views: dict[ir.Value, sch.View] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    locals: list[sch.Local] = field(default_factory=list)
+    windows: dict[sch.View, str] = field(default_factory=dict)
+    updated: set[str] = field(default_factory=set)
+
+    def emit(self) -> EmittedBody:
+        block = self.function.entry_block
+        for index, value in enumerate(block.arguments):
+            if isinstance(value.type, ir.RankedTensorType):
+                self._region(value, f"x{index}")
+            else:
+                self.scalars[value] = f"x{index}"
+        *body, terminator = [op.operation for op in block.operations]
+        self.returned = {value: f"y{index}" for index, value in enumerate(terminator.operands)}
+        for op in body:
+            self._operation(op)
+        arguments = list(block.arguments)
+        names = [self.views[value].tensor if value in self.views else "" for value in arguments]
+        tied = tuple(self._tie(value, names) for value in terminator.operands)
+        params = [
+            self._param(f"x{index}", value.type, "update" if f"x{index}" in self.updated else "read")
+            for index, value in enumerate(arguments)
+            if value not in self.scalars
+        ]
+        params += [
+            self._param(self.returned[value], value.type, "write")
+            for value, operand in zip(terminator.operands, tied, strict=True)
+            if operand is None
+        ]
+        made = sch.Body(
+            self.function.name.value,
+            tuple(params),
+            tuple(self.scalars.values()),
+            tuple(self.locals),
+            tuple(sch.Window(name, view) for view, name in self.windows.items()),
+            tuple(self.steps),
+            describe_location(self.function.location),
+        )
+        return EmittedBody(made, tied)
+
+    def _region(self, value: ir.Value, name: str) -> None:
+        self.shapes[name] = tuple(value.type.shape)
+        self.views[value] = whole(name, value.type.shape)
+
+    def _tie(self, value: ir.Value, operand_names: list[str]) -> int | None:
+        name = self.views[value].tensor
+        return operand_names.index(name) if name in operand_names else None
+
+    def _param(self, name: str, type_: ir.RankedTensorType, access: Any) -> sch.Param:
+        return sch.Param(name, tuple(type_.shape), dtype_of(type_), access)
+
+    def name(self, value: ir.Value) -> str:
+        """The parameter, local or window that shows exactly `value`; the scalar parameter that it is."""
+        if value in self.scalars:
+            return self.scalars[value]
+        view = self.views[value]
+        if is_whole(view, self.shapes[view.tensor]):
+            return view.tensor
+        return self.windows.setdefault(view, f"w{len(self.windows)}")
+
+    def flat(self, value: ir.Value) -> str:
+        """The name for `value`, one number per row [.., rows, 1], as [.., rows]."""
+        view = dropped(self.views[value], list(value.type.shape)[:-1])
+        return self.windows.setdefault(view, f"w{len(self.windows)}")
+
+    def written(self, value: ir.Value) -> str:
+        """A place for the result of an operation: a parameter where it is returned, else a local."""
+        if value not in self.views:
+            name = self.returned.get(value)
+            if name is None:
+                name = f"t{len(self.locals)}"
+                self.locals.append(sch.Local(name, tuple(value.type.shape), dtype_of(value.type)))
+            self._region(value, name)
+        return self.name(value)
+
+    # ------------------------------------------------------------------------------------------ operations
+
+    def _operation(self, op: ir.Operation) -> None:
+        if op.name == "tensor.empty":
+            return
+        if is_view(op):
+            if op.operands[0] in self.views:
+                self._view(op)
+            elif op.operands[0] in self.literals:  # of a filled tensor
+                self.literals[op.results[0]] = self.literals[op.operands[0]]
+            return
+        if op.name == "arith.constant":
+            self.literals[op.results[0]] = self._constant(op)
+            return
+        if op.name == "linalg.generic":
+            self._generic(op)
+            return
+        emit = _STEPS.get(op.name)
+        if emit is None:
+            raise UnsupportedError(f"'{op.name}' has no step in a schedule")
+        emit(self, op)
+
+    def _view(self, op: ir.Operation) -> None:
+        source = self.views[op.operands[0]]
+        permutation = permutation_of(op)
+        if permutation is not None:
+            view: sch.View | None = transposed(source, permutation)
+        elif op.name == "tensor.extract_slice" and len(op.operands) == 1:
+            sizes, steps = list(op.attributes["static_sizes"]), list(op.attributes["static_strides"])
+            box = sliced(source, list(op.attributes["static_offsets"]), sizes, steps)
+            view = dropped(box, op.results[0].type.shape)
+        elif op.name in RESHAPES:
+            view = reshaped(source, op.results[0].type.shape)
+        else:
+            raise UnsupportedError(f"'{op.name}' with offsets that are not constant has no place inside a stage")
+        if view is None:
+            raise InternalError(f"{op.location}: {op.operands[0].type} cannot be seen as {op.results[0].type}")
+        self.views[op.results[0]] = view
+
+    def _constant(self, op: ir.Operation) -> Literal:
+        attribute = op.attributes["value"]
+        if isinstance(attribute, ir.DenseElementsAttr):
+            if not attribute.is_splat:
+                raise UnsupportedError("a literal tensor must become a constant")
+            attribute = attribute.get_splat_value()
+        return literal(attribute)
+
+    def _generic(self, op: ir.Operation) -> None:
+        block = op.regions[0].blocks[0]
+        outputs = len(op.results)
+        if outputs != 1:
+            raise UnsupportedError(f"an operation with {outputs} results")
+        count = len(block.arguments) - outputs
+        inputs = list(op.operands)[:count]
+        init = list(op.operands)[count]
+        filled = fill_value(op)
+        if filled is not None:
+            self.literals[op.results[0]] = self.literals[filled]
+            if op.results[0] not in self.returned:
+                return
+        maps = [ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"]]
+        types = [value.type for value in [*inputs, op.results[0]]]
+        dims = loop_sizes(maps, types)
+        reduced = tuple(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
+        known = (value for value in outer_values(op) if value in self.views or value in self.scalars)
+        outside = {value: self.name(value) for value in known}
+        body = Body(block, outside, self.literals)
+        accesses = self._accesses(op, inputs, maps, body)
+        output = sch.Access(self.written(op.results[0]), access_map(maps[-1], len(dims)))
+        if not reduced:
+            body.bind_output(block.arguments[count], self.literals.get(init))
+            self.steps.append(sch.Vector(dims, tuple(accesses), output, *body.program()))
+            return
+        self._reduction(op, dims, reduced, accesses, output, init, body)
+
+    def _accesses(
+        self, op: ir.Operation, inputs: list[ir.Value], maps: list[Any], body: Body
+    ) -> list[sch.Access]:
+        """Access maps of the tensor inputs; inputs that are literals are bound into the body instead."""
+        accesses: list[sch.Access] = []
+        for index, value in enumerate(inputs):
+            argument = op.regions[0].blocks[0].arguments[index]
+            if value in self.literals:
+                body.bind(argument, self.literals[value])
+                continue
+            body.bind(argument, f"in{len(accesses)}")
+            accesses.append(sch.Access(self.name(value), access_map(maps[index], maps[index].n_dims)))
+        return accesses
+
+    def _reduction(
+        self,
+        op: ir.Operation,
+        dims: tuple[int, ...],
+        reduced: tuple[int, ...],
+        accesses: list[sch.Access],
+        output: sch.Access,
+        init: ir.Value,
+        body: Body,
+    ) -> None:
+        if init not in self.literals:
+            raise UnsupportedError("a reduction that starts from a tensor instead of a constant")
+        combine, value = _combiner(op)
+        if combine not in COMBINERS:
+            raise UnsupportedError(f"a reduction by '{combine}'")
+        start = float(self.literals[init])
+        factors = body.product_of(value)
+        if factors is not None and COMBINERS[combine] == "addf" and start == 0.0 and len(accesses) == 2:
+            a, b = (accesses[int(name[2:])] for name in factors)
+            self.steps.append(sch.Product(dims, reduced, a, b, output))
+            return
+        instructions, result = body.program_for(value)
+        self.steps.append(
+            sch.Reduction(
+                dims, reduced, tuple(accesses), output, instructions, result, COMBINERS[combine], start
+            )
+        )
+
+    # ------------------------------------------------------------------------------------------- kv stages
+
+    def geometry(self, op: ir.Operation) -> Geometry:
+        return geometry_of(op)
+
+    def operand(self, op: ir.Operation, index: int) -> str:
+        return self.name(op.operands[index])
+
+    def updates(self, op: ir.Operation) -> None:
+        """Notes which results are operands that the operation updates in place."""
+        for result, operand in UPDATES[op.name].items():
+            view = self.views[op.results[result]] = self.views[op.operands[operand]]
+            self.updated.add(view.tensor)
+
+    def vector(self, dims: tuple[int, ...], inputs: list[sch.Access], out: str, program: list[tuple[Any, ...]]) -> None:
+        """Appends an integer vector program given as (name, op, args, type) rows; the last row is the result."""
+        instructions = tuple(sch.Instr(name, op, tuple(args), type_) for name, op, args, type_ in program)
+        output = sch.Access(out, identity_map(len(dims)))
+        self.steps.append(
+            sch.Vector(dims, tuple(inputs), output, instructions, instructions[-1].name)
+        )
+
+
+def _combiner(op: ir.Operation) -> tuple[str, ir.Value]:
+    """The combining operation of a reduction's body, and the value it combines with the accumulator."""
+    block = op.regions[0].blocks[0]
+    accumulator = block.arguments[len(block.arguments) - 1]
+    *_, terminator = block.operations
+    last = terminator.operation.operands[0].owner
+    if isinstance(last, ir.Block):
+        return "none", accumulator
+    operands = list(last.operation.operands)
+    if accumulator not in operands or len(operands) != 2:
+        return str(last.operation.name), operands[0]
+    return str(last.operation.name), operands[1] if operands[0] == accumulator else operands[0]
+
+
+# ---------------------------------------------------------------------------------------- one emitter per kv op
+
+
+def _row(e: _BodyEmitter, op: ir.Operation) -> None:
+    g = e.geometry(op)
+    program = [
+        ("past", "subi", ["in0", g.sink], "i64"),
+        ("lap", "remsi", ["past", g.recent], "i64"),
+        ("ring", "addi", ["lap", g.sink], "i64"),
+        ("is_sink", "cmpi_slt", ["in0", g.sink], "i1"),
+        ("row", "select", ["is_sink", "in0", "ring"], "i64"),
+    ]
+    batch = op.results[0].type.shape[0]
+    e.vector((batch,), [sch.Access(e.operand(op, 0), ((1, 0),))], e.written(op.results[0]), program)
+
+
+def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
+    sr = e.geometry(op).sink_recent
+    program = [
+        ("row", "index", [1], "i64"),
+        ("length", "addi", ["in0", 1], "i64"),
+        ("filled", "minsi", ["length", sr], "i64"),
+        ("in_window", "cmpi_slt", ["row", "filled"], "i1"),
+        ("after", "cmpi_sge", ["row", sr], "i1"),
+        ("end", "addi", ["in1", sr], "i64"),
+        ("before", "cmpi_slt", ["row", "end"], "i1"),
+        ("in_topk", "andi", ["after", "before"], "i1"),
+        ("held", "ori", ["in_window", "in_topk"], "i1"),
+        ("valid", "andi", ["held", "in2"], "i1"),
+    ]
+    inputs = [sch.Access(e.operand(op, index), ((1, 0, 0),)) for index in range(3)]
+    e.vector(tuple(op.results[0].type.shape), inputs, e.written(op.results[0]), program)
+
+
+def _ring_positions(e: _BodyEmitter, op: ir.Operation) -> None:
+    g = e.geometry(op)
+    program = [
+        ("i", "index", [0], "i64"),
+        ("last", "subi", [e.operand(op, 0), 1], "i64"),
+        ("past", "subi", ["last", g.sink], "i64"),
+        ("distance", "subi", ["past", "i"], "i64"),
+        ("signed", "remsi", ["distance", g.recent], "i64"),
+        ("raised", "addi", ["signed", g.recent], "i64"),
+        ("back", "remsi", ["raised", g.recent], "i64"),
+        ("position", "subi", ["last", "back"], "i64"),
+        ("is_recent", "cmpi_sge", ["position", g.sink], "i1"),
+        ("held", "select", ["is_recent", "position", -1], "i64"),
+    ]
+    e.vector((g.recent,), [], e.written(op.results[0]), program)
+
+
+def _concat(e: _BodyEmitter, op: ir.Operation) -> None:
+    axis = op.attributes["dim"].value
+    out = e.written(op.results[0])
+    offset = 0
+    for operand in op.operands:
+        dims = tuple(operand.type.shape)
+        identity = identity_map(len(dims))
+        shifted = [(*row[:-1], offset) if index == axis else row for index, row in enumerate(identity)]
+        source = sch.Access(e.name(operand), identity)
+        e.steps.append(sch.Vector(dims, (source,), sch.Access(out, tuple(shifted)), (), "in0"))
+        offset += dims[axis]
+
+
+def _update(e: _BodyEmitter, op: ir.Operation) -> None:
+    e.updates(op)
+    cache = e.operand(op, 0)
+    e.steps.append(sch.UpdateRows(cache, e.operand(op, 1), e.operand(op, 2), e.operand(op, 3)))
+
+
+def _cached_attention(e: _BodyEmitter, op: ir.Operation) -> None:
+    query, key, value, valid = (e.operand(op, index) for index in range(4))
+    out = e.written(op.results[0])
+    e.steps.append(sch.CachedAttention(query, key, value, valid, out, op.attributes["scale"].value))
+
+
+def _causal_attention(e: _BodyEmitter, op: ir.Operation) -> None:
+    query, key, value, start = (e.operand(op, index) for index in range(4))
+    out, scale = e.written(op.results[0]), op.attributes["scale"].value
+    e.written(op.results[1])
+    e.steps.append(sch.CausalAttention(query, key, value, out, start, scale, e.flat(op.results[1])))
+
+
+def _observe(e: _BodyEmitter, op: ir.Operation) -> None:
+    e.updates(op)
+    observed = e.operand(op, 0)
+    e.steps.append(sch.Observe(observed, e.operand(op, 1), e.operand(op, 2), e.operand(op, 3)))
+
+
+def _observation_scores(e: _BodyEmitter, op: ir.Operation) -> None:
+    observed, key, length = (e.operand(op, index) for index in (0, 2, 3))
+    scale, recent, scores = op.attributes["scale"].value, e.geometry(op).recent, e.written(op.results[0])
+    e.steps.append(sch.ObservationScores(observed, key, scores, length, scale, recent, e.flat(op.operands[1])))
+
+
+def _pool(e: _BodyEmitter, op: ir.Operation) -> None:
+    g = e.geometry(op)
+    scores, length = e.operand(op, 0), e.operand(op, 1)
+    e.steps.append(sch.Pool(scores, e.written(op.results[0]), length, g.pool, g.pool_mode))
+
+
+def _select(e: _BodyEmitter, op: ir.Operation) -> None:
+    g = e.geometry(op)
+    scores, length = e.operand(op, 0), e.operand(op, 1)
+    e.steps.append(sch.Select(scores, e.written(op.results[0]), length, g.sink, g.recent))
+
+
+def _gather(e: _BodyEmitter, op: ir.Operation) -> None:
+    e.steps.append(sch.GatherRows(e.operand(op, 0), e.operand(op, 1), e.written(op.results[0])))
+
+
+def _decode_attention(e: _BodyEmitter, op: ir.Operation) -> None:
+    g = e.geometry(op)
+    operands = [e.operand(op, index) for index in range(10)]
+    e.updates(op)
+    scale = op.attributes["scale"].value
+    e.steps.append(sch.DecodeAttention(*operands, e.written(op.results[0]), scale, g.sink, g.recent))
+
+
+def _chunk_attention(e: _BodyEmitter, op: ir.Operation) -> None:
+    operands = [*(e.operand(op, index) for index in range(6)), e.flat(op.operands[6])]
+    e.updates(op)
+    start, length = (e.operand(op, index) for index in (7, 8))
+    out, scale = e.written(op.results[0]), op.attributes["scale"].value
+    e.steps.append(sch.ChunkAttention(*operands, out, start, length, scale))
+
+
+def _compress(e: _BodyEmitter, op: ir.Operation) -> None:
+    g = e.geometry(op)
+    operands = [e.operand(op, 0), e.flat(op.operands[1]), *(e.operand(op, index) for index in range(2, 6))]
+    e.updates(op)
+    selected = e.written(op.results[2]) if g.topk else ""
+    scale, length = op.attributes["scale"].value, e.operand(op, 6)
+    e.steps.append(sch.Compress(*operands, selected, length, scale, g.sink, g.recent, g.pool, g.pool_mode))
+
+
+_STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {
+    "tensor.concat": _concat,
+    "kv.row": _row,
+    "kv.validity": _validity,
+    "kv.ring_positions": _ring_positions,
+    "kv.update": _update,
+    "kv.cached_attention": _cached_attention,
+    "kv.causal_attention": _causal_attention,
+    "kv.observe": _observe,
+    "kv.observation_scores": _observation_scores,
+    "kv.pool": _pool,
+    "kv.select": _select,
+    "kv.gather": _gather,
+    "kv.decode_attention": _decode_attention,
+    "kv.chunk_attention": _chunk_attention,
+    "kv.compress": _compress,
+}

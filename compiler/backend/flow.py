@@ -1,0 +1,203 @@
+"""What entries and kernels have in common: control, scalar arithmetic, and tensors as windows of named regions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_mlir import ir
+
+from sscc.compiler.backend.windows import dropped, reshaped, sliced, transposed
+from sscc.ir.errors import InternalError
+from sscc.ir.rewriting import is_rematerialised
+from sscc.ir.views import RESHAPES, permutation_of
+from sscc.runtime import schedule as sch
+
+SCALAR_OPS = {
+    "arith.addi": "add",
+    "arith.subi": "sub",
+    "arith.muli": "mul",
+    "arith.floordivsi": "floordiv",
+    "arith.ceildivsi": "ceildiv",
+    "arith.minsi": "min",
+    "arith.maxsi": "max",
+    "arith.andi": "and",
+    "arith.ori": "or",
+    "arith.select": "select",
+}
+COMPARISONS = {0: "eq", 1: "ne", 2: "lt", 3: "le", 4: "gt", 5: "ge"}
+
+
+@dataclass
+class Flow(ABC):
+    """Walks a function whose tensors are values, and emits items in which they are windows of regions.
+
+    What an operation updates in place (a tied operand, the destination of an insert) keeps its window; everything
+    else gets a place from the subclass.
+    """
+
+    function: Any
+    windows: dict[ir.Value, sch.View] = field(default_factory=dict)
+    scalars: dict[ir.Value, sch.Operand] = field(default_factory=dict)
+    items: list[list[sch.Item]] = field(default_factory=lambda: [[]])
+
+    @abstractmethod
+    def work(self, op: ir.Operation) -> bool:
+        """Emits an operation that computes or calls; False where it is none of those that the subclass knows."""
+
+    @abstractmethod
+    def temporary(self, type_: ir.RankedTensorType) -> sch.View:
+        """A new place for a tensor."""
+
+    @abstractmethod
+    def copy(self, source: sch.View, target: sch.View, type_: ir.RankedTensorType) -> None:
+        """Moves the elements of one window to another of the same shape."""
+
+    def operation(self, op: ir.Operation) -> None:
+        handler = _HANDLERS.get(op.name)
+        if self.work(op) or (is_rematerialised(op) and op.name != "arith.constant"):
+            return
+        if permutation_of(op) is not None:
+            self._transpose(op)
+        elif handler is not None:
+            handler(self, op)
+        elif op.name.startswith("arith."):
+            self._scalar(op)
+        else:
+            raise InternalError(f"{op.location}: '{op.name}' has no place in {self.function.name.value}")
+
+    def scalar_name(self) -> str:
+        return f"s{len(self.scalars)}"
+
+    # ------------------------------------------------------------------------------------------ scalars and views
+
+    def _scalar(self, op: ir.Operation) -> None:
+        result = op.results[0]
+        if op.name == "arith.constant":
+            if isinstance(result.type, ir.IndexType):
+                self.scalars[result] = int(op.attributes["value"].value)
+            return
+        args = tuple(self.scalars[operand] for operand in op.operands)
+        if op.name == "arith.cmpi":
+            name = COMPARISONS[op.attributes["predicate"].value]
+        elif op.name in SCALAR_OPS:
+            name = SCALAR_OPS[op.name]
+        else:
+            raise InternalError(f"{op.location}: '{op.name}' is not scalar arithmetic of a schedule")
+        scalar = sch.Scalar(self.scalar_name(), name, args)
+        self.items[-1].append(scalar)
+        self.scalars[result] = scalar.name
+
+    def _reshape(self, op: ir.Operation) -> None:
+        source, type_ = self.windows[op.operands[0]], op.results[0].type
+        window = reshaped(source, type_.shape)
+        if window is None:
+            packed = self.temporary(op.operands[0].type)
+            self.copy(source, packed, op.operands[0].type)
+            window = reshaped(packed, type_.shape)
+        if window is None:
+            raise InternalError(f"{op.location}: {op.operands[0].type} cannot be seen as {type_}")
+        self.windows[op.results[0]] = window
+
+    def _transpose(self, op: ir.Operation) -> None:
+        permutation = permutation_of(op)
+        assert permutation is not None
+        self.windows[op.results[0]] = transposed(self.windows[op.operands[0]], permutation)
+
+    def _extract(self, op: ir.Operation) -> None:
+        window = self.box(op, self.windows[op.operands[0]], list(op.operands)[1:])
+        self.windows[op.results[0]] = dropped(window, op.results[0].type.shape)
+
+    def _insert(self, op: ir.Operation) -> None:
+        source, dest = self.windows[op.operands[0]], self.windows[op.operands[1]]
+        self.check_dead(op, op.operands[1])
+        target = dropped(self.box(op, dest, list(op.operands)[2:]), op.operands[0].type.shape)
+        if target != source:
+            self.copy(source, target, op.operands[0].type)
+        self.windows[op.results[0]] = dest
+
+    def box(self, op: ir.Operation, view: sch.View, dynamic: list[ir.Value]) -> sch.View:
+        """The window that a slice or an insertion `op` with these dynamic offsets cuts from `view`."""
+        values = iter(dynamic)
+        marker = ir.ShapedType.get_dynamic_size()
+        offsets = [self.offset(next(values)) if o == marker else o for o in op.attributes["static_offsets"]]
+        return sliced(view, offsets, list(op.attributes["static_sizes"]), list(op.attributes["static_strides"]))
+
+    def offset(self, value: ir.Value) -> sch.Operand | tuple[str, int]:
+        """An offset in elements: a number, a scalar's name, or a name and a factor."""
+        return self.scalars[value]
+
+    def check_dead(self, op: ir.Operation, value: ir.Value) -> None:
+        """An in-place update is legal only where nobody reads the old value afterwards."""
+        around = {outer.block: outer for outer in _nest(op)}
+        for use in value.uses:
+            reader = use.owner.operation
+            shared = next(outer for outer in _nest(reader) if outer.block in around)
+            here = around[shared.block]
+            if here != shared and here.is_before_in_block(shared):
+                raise InternalError(f"{op.location}: '{op.name}' overwrites a value that {reader.location} reads later")
+
+    # --------------------------------------------------------------------------------------------------- control
+
+    def _for(self, op: ir.Operation) -> None:
+        lower, upper, step, *inits = op.operands
+        if self.scalars[step] != 1:
+            raise InternalError(f"{op.location}: a loop with a step other than 1")
+        block = op.regions[0].blocks[0]
+        index = f"c{self.scalar_name()[1:]}"
+        self.scalars[block.arguments[0]] = index
+        for argument, init in zip(list(block.arguments)[1:], inits, strict=True):
+            self.windows[argument] = self.windows[init]
+        body = self.block(block, [self.windows[init] for init in inits])
+        self.items[-1].append(sch.For(index, self.scalars[lower], self.scalars[upper], body))
+        for result, init in zip(op.results, inits, strict=True):
+            self.windows[result] = self.windows[init]
+
+    def _if(self, op: ir.Operation) -> None:
+        otherwise = op.regions[1].blocks[0]
+        *work, terminator = [inner.operation for inner in otherwise.operations]
+        if work:
+            raise InternalError(f"{op.location}: a branch that works on both sides")
+        targets = [self.windows[value] for value in terminator.operands]
+        body = self.block(op.regions[0].blocks[0], targets)
+        self.items[-1].append(sch.If(self.scalars[op.operands[0]], body))
+        for result, target in zip(op.results, targets, strict=True):
+            self.windows[result] = target
+
+    def block(self, block: ir.Block, targets: list[sch.View]) -> tuple[sch.Item, ...]:
+        """Emits a nested block whose yielded values must end up in `targets`."""
+        self.items.append([])
+        *body, terminator = [inner.operation for inner in block.operations]
+        for inner in body:
+            self.operation(inner)
+        self.settle(terminator, list(zip(terminator.operands, targets, strict=True)))
+        return tuple(self.items.pop())
+
+    def settle(self, terminator: ir.Operation, pairs: list[tuple[ir.Value, sch.View]]) -> None:
+        """Copies each value to where it must end up, unless it is there already."""
+        moves = [(value, target) for value, target in pairs if self.windows[value] != target]
+        overwritten: set[str] = set()
+        for value, target in moves:
+            source = self.windows[value]
+            if source.tensor in overwritten:
+                raise InternalError(f"{terminator.location}: {source.tensor} and {target.tensor} trade places")
+            overwritten.add(target.tensor)
+            self.copy(source, target, value.type)
+
+
+def _nest(op: ir.Operation) -> Iterator[ir.Operation]:
+    """`op` and the operations around it, up to the function."""
+    while op.name != "func.func":
+        yield op
+        op = op.parent.operation
+
+
+_HANDLERS: dict[str, Callable[[Flow, ir.Operation], None]] = {
+    **dict.fromkeys(RESHAPES, Flow._reshape),
+    "tensor.extract_slice": Flow._extract,
+    "tensor.insert_slice": Flow._insert,
+    "scf.for": Flow._for,
+    "scf.if": Flow._if,
+}

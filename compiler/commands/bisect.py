@@ -1,0 +1,203 @@
+"""`sscc bisect`: names the first pass after which a model's outputs change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sscc.compiler.commands.compile import _add_cache_arguments, _add_graph_arguments
+from sscc.compiler.options import LEVELS, OPT_LEVELS, CompileOptions
+from sscc.ir.errors import CheckError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch_mlir import ir
+
+    from sscc.compiler.driver import Source
+    from sscc.compiler.evaluate.bisection import Bisection, Outcome
+    from sscc.runtime.tensor_files import Layout
+
+DUMP = ".mlir"
+DEFAULT_STEPS = 4
+PRECISIONS = ("f32", "f64")  # as sscc.compiler.evaluate.types, without torch
+TOLERANCE = {"f32": 1e-5, "bf16": 5e-2, "f64": 1e-9}
+"""Largest ||a - b|| / ||b|| of a step's logits, by the dtype in which they are computed. A pass may change the order of
+sums and, in bf16, where intermediate values are rounded."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, metavar="MODEL", help="what `sscc compile` takes, or a dumped .mlir")
+    parser.add_argument("other", type=Path, nargs="?", metavar="OTHER.mlir", help="compare two dumps, run no pass")
+    parser.add_argument(
+        "--pass-pipeline", metavar="PASSES", help="these passes after the ones a dump has been through, else -O's"
+    )
+    parser.add_argument("-O", dest="opt_level", type=int, metavar="LEVEL", help=f"{', '.join(map(str, OPT_LEVELS))}")
+    parser.add_argument("--compile-to", default=LEVELS[-1], choices=LEVELS[1:], help="stop after this level")
+    parser.add_argument("--target", default="rdu", help="machine: rdu (default), or rdu:FILE (see `sscc targets`)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
+    parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="the weights of a dump (default: random ones)")
+    parser.add_argument("--no-weights", action="store_true", help="random weights, from the config alone")
+    parser.add_argument("--json", action="store_true", help="one object a line, for programs")
+    _add_trial_arguments(parser.add_argument_group("what is run and compared"))
+    _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
+    _add_graph_arguments(parser.add_argument_group("static graphs"))
+
+
+def _add_trial_arguments(group: argparse._ArgumentGroup) -> None:
+    tolerances = ", ".join(f"{value:.0e} in {name}" for name, value in TOLERANCE.items())
+    group.add_argument("--tolerance", type=float, metavar="X", help=f"of ||a - b|| / ||b|| (default: {tolerances})")
+    group.add_argument("--prompt-tokens", type=int, metavar="N", help="random ones (default: 1.25 times the cache)")
+    group.add_argument(
+        "--steps", type=int, default=DEFAULT_STEPS, metavar="N", help=f"decode steps (default: {DEFAULT_STEPS})"
+    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of tokens and random weights (default: 0)")
+    group.add_argument(
+        "--precision", default="f32", choices=PRECISIONS, help="f32: the program's dtypes (default); f64"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.tolerance is not None and not args.tolerance >= 0:
+        raise UsageError(f"--tolerance is {args.tolerance}, it must be at least 0")
+    if args.other is not None and (args.pass_pipeline is not None or args.model.suffix != DUMP):
+        raise UsageError("two files are compared as they are: give two .mlir dumps, and no --pass-pipeline")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+
+    from sscc.ir.context import mlir
+    from sscc.ir.errors import InputError
+    from sscc.passes.repeat_layers import LayersDiffer
+
+    with mlir():
+        options = _options(args)
+        try:
+            return _bisect(args, options, _open(options))
+        except LayersDiffer as difference:
+            if options.compile_from is not None:
+                raise InputError(f"{args.model}: {difference}, so it lacks layers: start from the model") from None
+            return _bisect(args, options, _open(options, every_layer=True))
+
+
+# ------------------------------------------------------------------------------------------- where it starts
+
+
+def _options(args: argparse.Namespace) -> CompileOptions:
+    """The options of the compilation. A dump says with its own attributes where it stands."""
+    names = [name for name in CompileOptions.__dataclass_fields__ if getattr(args, name, None) is not None]
+    values: dict[str, Any] = {name: getattr(args, name) for name in names}
+    if args.model.suffix == DUMP:
+        from sscc.compiler.dumps import read_dump
+        from sscc.ir.levels import get_level
+
+        values |= {"compile_from": get_level(read_dump(args.model)), "compile_to": LEVELS[-1]}
+    without = args.no_weights or (args.model.suffix == DUMP and args.checkpoint is None)
+    return CompileOptions(**values, weights="none" if without else "reference")
+
+
+def _open(options: CompileOptions, *, every_layer: bool = False) -> Source:
+    from sscc.compiler import driver
+
+    if options.compile_from is not None:
+        return driver._from_dump(options)
+    return driver._from_model(options, every_layer=every_layer)
+
+
+# ------------------------------------------------------------------------------------------------ comparing
+
+
+def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -> int:
+    from sscc.compiler.evaluate.bisection import Bisection, Trial
+
+    bisection = Bisection(
+        lambda weights, constants: _tensors(args, source, weights, constants),
+        lambda signature: Trial.random(signature, args.prompt_tokens, args.steps, args.seed),
+        args.precision,
+    )
+    dtype = "f64" if args.precision == "f64" else source.facts.dtype
+    tolerance = TOLERANCE[dtype] if args.tolerance is None else args.tolerance
+    first = ""
+    for outcome in _outcomes(args, options, source.module, bisection):
+        _print(outcome, args.json, header=not first)
+        if not outcome.error <= tolerance:
+            raise CheckError(_verdict(outcome, first, tolerance))
+        first = first or outcome.name
+    if not first:
+        raise UsageError("no level that can be run was reached: --compile-to or --pass-pipeline ends too early")
+    if not args.json:
+        print(f"all agree within {tolerance:g}")
+    return 0
+
+
+def _outcomes(
+    args: argparse.Namespace, options: CompileOptions, module: ir.Module, bisection: Bisection
+) -> Iterator[Outcome]:
+    from sscc.compiler.dumps import read_dump
+    from sscc.compiler.evaluate.module import is_runnable
+    from sscc.ir.levels import passes_done
+    from sscc.passes.pipeline import parse_pipeline, passes_between
+
+    if args.other is not None:
+        for path, dump in ((args.model, module), (args.other, read_dump(args.other))):
+            yield bisection.module(str(path), dump)
+        return
+    if options.compile_from is not None and is_runnable(module):
+        yield bisection.module(str(args.model), module)
+    if args.pass_pipeline is not None:
+        yield from bisection.passes(module, parse_pipeline(args.pass_pipeline))
+        return
+    yield from bisection.passes(module, passes_between(passes_done(module), args.compile_to, options.opt_level))
+    if args.compile_to == LEVELS[-1]:
+        yield bisection.schedule(module)
+
+
+def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constants: Layout) -> dict[str, Tensor]:
+    """The checkpoint's tensors, random ones where there is no checkpoint, and the constants, if there are any."""
+    from sscc.compiler.evaluate.weights import random_tensors
+
+    checkpoint = source.checkpoint
+    if checkpoint is None or not checkpoint.has_weights:
+        tensors = random_tensors(weights, args.seed)
+    else:
+        wanted = {name for stack in weights.values() for name in stack.sources}
+        tensors = {name: checkpoint.tensor(name) for name in wanted & checkpoint.names().keys()}
+    return {**tensors, **(source.constants() if constants else {})}
+
+
+def _verdict(outcome: Outcome, first: str, tolerance: float) -> str:
+    if outcome.problem:
+        return f"after {outcome.name} the program cannot be run any more: {outcome.problem}"
+    return (
+        f"{outcome.name} changes the outputs: ||a - b|| / ||b|| is {outcome.error:.3g} against {first}, at most "
+        f"{tolerance:g} is rounding"
+    )
+
+
+def _print(outcome: Outcome, as_json: bool, *, header: bool) -> None:
+    if as_json:
+        print(json.dumps(_record(outcome)))
+        return
+    if header:
+        print(f"{'after':42} {'level':10} {'normwise':>9} {'max abs':>9} {'correlation':>12}")
+    difference = outcome.difference
+    if outcome.problem:
+        figures = "cannot be run"
+    elif difference is None:
+        figures = "compared with"
+    else:
+        figures = f"{difference.rowwise:9.2e} {difference.max_abs:9.2e} {difference.correlation:12.8f}"
+    print(f"{outcome.name:42} {outcome.level:10} {figures}", flush=True)
+
+
+def _record(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as JSON can say it: a number that is not finite becomes null."""
+    record = asdict(outcome)
+    if outcome.difference is not None:
+        numbers = asdict(outcome.difference)
+        record["difference"] = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    return record

@@ -1,0 +1,64 @@
+"""Which torch dtype holds values of which MLIR type, in the native and in the double precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch_mlir import ir
+
+from sscc.ir.errors import UnsupportedError, UsageError
+
+PRECISIONS = ("f32", "f64")
+_DTYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "index": torch.int64,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "i1": torch.bool,
+}
+
+
+@dataclass(frozen=True)
+class Types:
+    """`precision` "f32": every type is itself. "f64": every floating type is held and computed as float64.
+
+    Raises UsageError for another precision.
+    """
+
+    precision: str = "f32"
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise UsageError(f"--precision is {self.precision!r}, it must be {' or '.join(PRECISIONS)}")
+
+    @property
+    def accumulate(self) -> torch.dtype:
+        """The dtype of sums, softmax and products of floats."""
+        return torch.float64 if self.precision == "f64" else torch.float32
+
+    def dtype(self, type_: ir.Type) -> torch.dtype:
+        """The dtype of a scalar's or of a tensor's elements. Raises UnsupportedError for a type without values."""
+        element = type_.element_type if isinstance(type_, ir.RankedTensorType) else type_
+        dtype = _DTYPES.get(str(element))
+        if dtype is None:
+            raise UnsupportedError(f"values of type {type_} cannot be evaluated")
+        return torch.float64 if dtype.is_floating_point and self.precision == "f64" else dtype
+
+    def sums(self, dtype: torch.dtype) -> torch.dtype:
+        """The dtype in which values of `dtype` are added up: `accumulate`, f64 for f64, integers as they are."""
+        return torch.promote_types(dtype, self.accumulate) if dtype.is_floating_point else dtype
+
+
+def shape_of(type_: ir.Type) -> tuple[int, ...]:
+    """The static shape of a tensor type; () for a scalar. Raises UnsupportedError for a dynamic size."""
+    if not isinstance(type_, ir.RankedTensorType):
+        return ()
+    if not type_.has_static_shape:
+        raise UnsupportedError(f"values of type {type_} cannot be evaluated: its size is not static")
+    return tuple(type_.shape)

@@ -1,0 +1,81 @@
+"""The `df` dialect: kernels as graphs of dataflow stages joined by streams.
+
+A stage is a call of a body, a private function marked `df.body`, from a kernel's function; the call's results are
+streams that other stages read. Run in order, as ordinary tensor operations, the stages compute what the kernel
+computes: streams, tiles and buffers say how, not what. The attributes that say it:
+
+* on a call: ``df.stage``, what people call the stage (`q_proj`, `attention`), and ``df.pcus``, its compute units;
+* on an scf.for around one call: ``df.tiles``: the stage fires once per iteration, on tiles that are sliced from its
+  operands, and its results are tiles inserted into the loop's results;
+* on an scf.for over stages: ``df.pipelined``: its iterations overlap; ``df.carried``, the iteration arguments that
+  stay on the chip;
+* on a `df.load`: ``df.stage``; inside a tile loop it brings one tile per firing, elsewhere the whole tensor; with
+  ``df.early`` once, before the first iteration of the pipelined loop that follows;
+* on whatever gives streams (a call that is not in a tile loop, a tile loop, a load): ``df.buffers``, a `BufferPlace`
+  per result.
+
+(One operation with a region would be the obvious form of a stage, but a dialect declared from Python cannot have
+variadic operands of different types.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from torch_mlir import ir
+from torch_mlir.dialects import ext
+
+from sscc.ir.attributes import read_record, write_record
+
+BODY = "df.body"
+STAGE = "df.stage"
+TILES = "df.tiles"
+PIPELINED = "df.pipelined"
+CARRIED = "df.carried"
+EARLY = "df.early"
+PCUS = "df.pcus"
+BUFFERS = "df.buffers"
+
+
+class Df(ext.Dialect, name="df"):
+    """Dataflow stages."""
+
+
+class Load(Df.Operation, name="load", traits=[ext.Pure]):
+    """Brings a tensor, or a tile of one, from memory into a stream."""
+
+    source: ext.Operand[ir.RankedTensorType]
+    stream: ext.Result[ir.RankedTensorType]
+
+
+@dataclass(frozen=True)
+class BufferPlace:
+    """Where a stream lives on the chip.
+
+    Attributes:
+        depth: slots, each for one whole value (or one tile, of a load in a tile loop); 0 where the result is an
+            operand that the stage updates in memory.
+        address: byte address in SRAM, -1 until placed.
+    """
+
+    depth: int
+    address: int = -1
+
+
+def buffers_of(op: ir.Operation) -> list[BufferPlace]:
+    """Per result of a placed stage, tile loop or load, its buffer."""
+    fields: dict[str, type] = dict.fromkeys(BufferPlace.__dataclass_fields__, int)
+    return [BufferPlace(**read_record(item, fields)) for item in ir.ArrayAttr(op.attributes[BUFFERS])]
+
+
+def set_buffers(op: ir.Operation, places: Sequence[BufferPlace]) -> None:
+    op.attributes[BUFFERS] = ir.ArrayAttr.get([write_record(asdict(place)) for place in places])
+
+
+def stage_name(op: ir.Operation) -> str:
+    """What people call a stage or a load."""
+    return str(ir.StringAttr(op.attributes[STAGE]).value)
+
+
+def is_stage(op: ir.Operation) -> bool:
+    """Whether `op` is the call of a stage's body."""
+    return bool(op.name == "func.call" and STAGE in op.attributes)

@@ -1,0 +1,19 @@
+"""Sizes in bytes: aligned for machines, in words for people."""
+
+from __future__ import annotations
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector of the hosts that interpret a schedule."""
+
+
+def align(size: int) -> int:
+    """`size` rounded up to whole lines."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def format_bytes(nbytes: int) -> str:
+    """Four digits and a binary unit: "1.5 KiB", "32 MiB"."""
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.4g} {unit}"
+    return f"{nbytes} bytes"

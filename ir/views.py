@@ -1,0 +1,96 @@
+"""Operations that only look at a tensor differently: they move nothing, whatever reads them reads through them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch_mlir import ir
+
+from sscc.ir.rewriting import is_rematerialised
+
+RESHAPES = frozenset({"tensor.expand_shape", "tensor.collapse_shape"})
+MOVED = "df.moved"
+"""On a transposition: its result is a rearranged copy, not a view."""
+SLICES = frozenset({"tensor.extract_slice", "tensor.insert_slice"})
+
+
+def is_view(op: ir.Operation) -> bool:
+    """Whether `op` is a reshape, a slice, an insertion (a view of its destination), or a transposition."""
+    return op.name in RESHAPES or op.name in SLICES or permutation_of(op) is not None
+
+
+def computes(op: ir.Operation) -> bool:
+    """Whether `op` is work on tensors: not a view, not a constant, and not a part of another operation's body."""
+    if is_view(op) or is_rematerialised(op) or not op.results:
+        return False
+    inside = op.parent.operation.name in ("func.func", "scf.for", "scf.if")
+    return inside and op.name.partition(".")[0] in ("linalg", "kv", "tensor")
+
+
+def permutation_of(op: ir.Operation) -> list[int] | None:
+    """Result axis i is operand axis p[i], where `op` is a transposition: linalg.transpose, or its general form."""
+    if MOVED in op.attributes:
+        return None
+    if op.name == "linalg.transpose":
+        return list(op.attributes["permutation"])
+    if op.name != "linalg.generic" or len(op.operands) != 2 or len(op.results) != 1:
+        return None
+    block = op.regions[0].blocks[0]
+    first: Any = block.operations[0].operation
+    if first.name != "linalg.yield" or first.operands[0] != block.arguments[0]:
+        return None
+    if not isinstance(op.operands[0].type, ir.RankedTensorType):
+        return None
+    read, written = (ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"])
+    axes = [ir.AffineDimExpr(e).position if isinstance(e, ir.AffineDimExpr) else -1 for e in read.results]
+    rank = written.n_dims
+    if written != ir.AffineMap.get_identity(rank) or sorted(axes) != list(range(rank)):
+        return None
+    return [axes.index(axis) for axis in range(rank)]
+
+
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides = [1] * len(shape)
+    for index in range(len(shape) - 2, -1, -1):
+        strides[index] = strides[index + 1] * shape[index + 1]
+    return tuple(strides)
+
+
+def reshaped_strides(shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
+    """Strides of the same elements in row-major order as `wanted`; None where none say that (torch.Tensor.view)."""
+    blocks = iter(_dense_blocks(shape, strides))
+    found: list[int] = []
+    left, step = 1, 0
+    for size in wanted:
+        if size != 1 and left == 1:
+            left, step = next(blocks)
+        if left % size:
+            return None
+        left //= size
+        found.append(step * left)
+    return _unit_strides(wanted, found)
+
+
+def _dense_blocks(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """(elements, stride) of the longest runs of dimensions that one stride can walk in row-major order."""
+    blocks: list[tuple[int, int]] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if blocks and blocks[-1][1] == size * stride:
+            blocks[-1] = (blocks[-1][0] * size, stride)
+        else:
+            blocks.append((size, stride))
+    return blocks
+
+
+def _unit_strides(shape: Sequence[int], strides: list[int]) -> tuple[int, ...]:
+    """Gives unit dimensions the stride they would have in a row-major tensor, for readability."""
+    result = list(strides)
+    for index in range(len(shape) - 1, -1, -1):
+        if shape[index] == 1:
+            after = index + 1
+            result[index] = result[after] * shape[after] if after < len(shape) else 1
+    return tuple(result)

@@ -1,0 +1,323 @@
+"""form-stages: the operations of a kernel become stages joined by streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import func
+
+from sscc.ir.builders import Argument, make_function, results_of
+from sscc.ir.dialects import df, kv
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.levels import walk
+from sscc.ir.rewriting import (
+    ValueMap,
+    clone_with,
+    functions,
+    is_rematerialised,
+    module_path,
+    outer_values,
+    producer,
+)
+from sscc.ir.structure import structure
+from sscc.ir.views import MOVED, computes, is_view, permutation_of, reshaped_strides, strides_of
+from sscc.passes.base import Pass, run_upstream
+from sscc.passes.outline_kernels import KERNEL
+from sscc.passes.tiling import WHOLE, NotTileable, is_contraction, tile_back
+
+GENERALISE = "builtin.module(func.func(linalg-generalize-named-ops))"
+FUSE = "func.func(linalg-fuse-elementwise-ops,canonicalize,cse)"
+
+
+@dataclass(frozen=True)
+class FormStages(Pass):
+    name: ClassVar[str] = "form-stages"
+    level: ClassVar[str] = "fused"
+
+    fuse: bool = True
+
+    def run(self, module: ir.Module) -> None:
+        run_upstream(module, GENERALISE, "generalisation of kernels")
+        bodies = Bodies(module)
+        for kernel in functions(module):
+            if KERNEL in kernel.attributes:
+                if self.fuse:
+                    _rearrange_where_needed(kernel)
+                for block in body_blocks(kernel):
+                    for group in _Groups(block).joined() if self.fuse else _Groups(block).single():
+                        bodies.make_stage(group, stage_name(group))
+        if self.fuse:
+            for body in functions(module):
+                if df.BODY in body.attributes:
+                    run_upstream(body, FUSE, "fusion of element-wise operations")
+
+
+@dataclass(frozen=True)
+class Body:
+    """A stage's body function, and what is known of its parameters."""
+
+    function: Any
+
+    @classmethod
+    def of(cls, call: ir.Operation) -> Body:
+        """The body that a stage calls."""
+        name = call.attributes["callee"].value
+        module = call.parent.operation
+        while module.name != "builtin.module":
+            module = module.parent.operation
+        return cls(next(f for f in functions(module.opview) if f.name.value == name))
+
+    @property
+    def all_ops(self) -> list[ir.Operation]:
+        """The operations in order, without the return."""
+        return [op.operation for op in self.function.entry_block.operations][:-1]
+
+    @property
+    def ops(self) -> list[ir.Operation]:
+        """Those of them that compute or look: no constants."""
+        return [op for op in self.all_ops if op.name != "arith.constant"]
+
+    @property
+    def returned(self) -> list[ir.Value]:
+        return list(list(self.function.entry_block.operations)[-1].operation.operands)
+
+    def results_of(self) -> list[Argument]:
+        return results_of(self.function)
+
+    @property
+    def tied(self) -> dict[int, int]:
+        """Result -> the operand that it is, updated in place."""
+        found = {}
+        arguments = list(self.function.arguments)
+        for op in self.all_ops:
+            for result, operand in kv.UPDATES.get(op.name, {}).items():
+                if op.results[result] in self.returned and op.operands[operand] in arguments:
+                    found[self.returned.index(op.results[result])] = arguments.index(op.operands[operand])
+        return found
+
+    @property
+    def fetched(self) -> set[int]:
+        """Operands that are reached in memory, without a stream: updated in place, or fetched row by row."""
+        arguments = list(self.function.arguments)
+        inside = [value for op in self.all_ops for index, value in enumerate(op.operands)
+                  if index in kv.FETCHED.get(op.name, ())]  # fmt: skip
+        inside += [op.operands[0] for op in walk(self.function) if op.name == "tensor.extract"]
+        return {arguments.index(value) for value in inside if value in arguments} | set(self.tied.values())
+
+
+def body_blocks(kernel: Any) -> list[ir.Block]:
+    """The blocks whose operations are stages: the function's, and those of its loops and branches."""
+    regions = [kernel.operation, *(op for op in walk(kernel) if op.name in ("scf.for", "scf.if"))]
+    return [block for op in regions for region in op.regions for block in region.blocks]
+
+
+def stage_name(ops: Sequence[ir.Operation]) -> str:
+    """A readable name: the last module of what matters most (attention, then a product), and what it does."""
+    named = [op for op in ops if op.name.startswith("kv.")] or [op for op in ops if is_contraction(op)] or ops[-1:]
+    paths = [module_path(op.location).rpartition(".")[2] for op in named]
+    known = [path for path in dict.fromkeys(paths) if path and not path.isdigit()]
+    if named[0].name.startswith("kv."):
+        known = [named[0].name.partition(".")[2]]
+    return "+".join(known) or _verb(named[0])
+
+
+def _verb(op: ir.Operation) -> str:
+    """What an operation computes last, for those that no module claims."""
+    if op.name != "linalg.generic":
+        return str(op.name).partition(".")[2]
+    body = [str(inner.operation.name) for inner in op.regions[0].blocks[0].operations]
+    return body[-2].partition(".")[2] if len(body) > 1 else "copy"
+
+
+# ------------------------------------------------------------------------------------------------ rearranged copies
+
+
+def _rearrange_where_needed(kernel: Any) -> None:
+    """A reshape of a transposed tensor that no strides can express makes the transposition a copy."""
+    strides: dict[ir.Value, tuple[int, ...]] = {}
+    for op in walk(kernel):
+        if not op.results or not is_view(op) or op.name == "tensor.insert_slice":
+            continue
+        source, result = op.operands[0], op.results[0]
+        known = strides.get(source, strides_of(source.type.shape))
+        permutation = permutation_of(op)
+        if permutation is not None:
+            strides[result] = tuple(known[axis] for axis in permutation)
+        elif op.name == "tensor.extract_slice":
+            strides[result] = _kept_strides(op, known)
+        else:
+            found = reshaped_strides(source.type.shape, known, result.type.shape)
+            if found is None:
+                _move(producer(source), op)
+                found = strides_of(result.type.shape)
+            strides[result] = found
+
+
+def _kept_strides(op: ir.Operation, known: Sequence[int]) -> tuple[int, ...]:
+    sizes, result = list(op.attributes["static_sizes"]), list(op.results[0].type.shape)
+    kept: list[int] = []
+    for size, stride in zip(sizes, known, strict=True):
+        if len(kept) < len(result) and size == result[len(kept)]:
+            kept.append(stride)
+    return tuple(kept)
+
+
+def _move(source: ir.Operation | None, reshape: ir.Operation) -> None:
+    if source is None or permutation_of(source) is None:
+        raise UnsupportedError(f"{reshape.location}: '{reshape.name}' of a strided view that is no transposition")
+    source.attributes[MOVED] = ir.UnitAttr.get()
+
+
+# ----------------------------------------------------------------------------------------------------------- groups
+
+
+class _Groups:
+    """The operations of a block that compute, joined into stages.
+
+    From the last operation to the first, one joins the stage that alone reads it, where the stage can still be cut
+    into tiles, and where it would not feed a product: what a product reads is streamed into it.
+    """
+
+    def __init__(self, block: ir.Block) -> None:
+        self.block = block
+        self.ops = [op.operation for op in block.operations]
+        self.work = [op for op in self.ops if computes(op)]
+        self.order = {op: index for index, op in enumerate(self.ops)}
+        self.group = {op: [op] for op in self.work}
+
+    def single(self) -> list[list[ir.Operation]]:
+        return [[op] for op in self.work]
+
+    def joined(self) -> list[list[ir.Operation]]:
+        for op in reversed(self.work):
+            target = self._only_reader(op)
+            if target is not None and self._may_join(op, target):
+                joined = self._sorted([*self.group[op], *target])
+                for member in joined:
+                    self.group[member] = joined
+        return list({id(group): group for group in self.group.values()}.values())
+
+    def _only_reader(self, op: ir.Operation) -> list[ir.Operation] | None:
+        """The group that alone reads what `op` makes, through views."""
+        readers = [reader for result in op.results for reader in self._readers(result)]
+        if not readers or any(reader not in self.group for reader in readers):
+            return None
+        first = self.group[readers[0]]
+        return first if all(self.group[reader] is first for reader in readers) and self.group[op] is not first else None
+
+    def _readers(self, value: ir.Value) -> list[ir.Operation]:
+        found = []
+        for use in value.uses:
+            user = use.owner.operation
+            while user not in self.order and user.name != "func.func":
+                user = user.parent.operation  # an operand of an operation inside a body
+            if user in self.order and is_view(user) and user.name != "tensor.insert_slice":
+                found += self._readers(user.results[0])
+            else:
+                found.append(user)
+        return found
+
+    def _may_join(self, op: ir.Operation, target: list[ir.Operation]) -> bool:
+        members = [*self.group[op], *target]
+        if any(member.name.startswith("kv.") for member in members):
+            return False
+        readers = [reader for result in op.results for reader in self._readers(result)]
+        if any(is_contraction(reader) for reader in readers):
+            return False
+        return not any(map(is_contraction, members)) or self._tileable(self._sorted(members))
+
+    def _tileable(self, ops: list[ir.Operation]) -> bool:
+        """Whether some axis of the group's result cuts every product's second operand, its weight."""
+        result = ops[-1].results[0]
+        for axis in range(result.type.rank):
+            try:
+                tiling = tile_back(ops, [(result, axis)])
+            except NotTileable:
+                continue
+            products = [op for op in ops if is_contraction(op)]
+            if result.type.shape[axis] > 1 and all(tiling.axes.get(op.operands[1], WHOLE) != WHOLE for op in products):
+                return True
+        return False
+
+    def _sorted(self, members: Sequence[ir.Operation]) -> list[ir.Operation]:
+        """`members` and the views between them, in program order."""
+        inside = set(members)
+        for op in self.ops:
+            if op not in inside and is_view(op) and op.name != "tensor.insert_slice":
+                source = producer(op.operands[0])
+                if source in inside and any(reader in members for reader in self._readers(op.results[0])):
+                    inside.add(op)
+        return sorted(inside, key=self.order.__getitem__)
+
+
+class Bodies:
+    """The bodies of a module's stages; equal ones are made once."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self.module = module
+        self.by_structure: dict[str, str] = {}
+        self.names: set[str] = set()
+
+    def make_stage(self, ops: Sequence[ir.Operation], name: str) -> ir.Operation:
+        """Moves `ops` (in program order) into the body of one stage, called where the last of them stood."""
+        inputs = list(ops[0].operands) if ops[0].name == "kv.decode_attention" else _inputs(ops)
+        made = [result for op in ops if computes(op) for result in op.results]
+        results = [result for result in made if any(not _within(use.owner, ops) for use in result.uses)]
+        callee = self._body(ops, inputs, results, name)
+        with ir.InsertionPoint(ops[-1]), ops[-1].location:
+            call = func.CallOp([result.type for result in results], callee, inputs)
+        operation: ir.Operation = call.operation
+        operation.attributes[df.STAGE] = ir.StringAttr.get(name)
+        for old, new in zip(results, operation.results, strict=True):
+            old.replace_all_uses_with(new)
+        for op in reversed(ops):
+            if not any(True for result in op.results for _ in result.uses):
+                op.erase()
+        return operation
+
+    def _body(self, ops: Sequence[ir.Operation], inputs: list[ir.Value], results: list[ir.Value], name: str) -> str:
+        unique = name
+        while unique in self.names:
+            unique = f"{name}.{len(self.names)}"
+        arguments = [Argument("input", f"x{index}", value.type) for index, value in enumerate(inputs)]
+        outputs = [Argument("output", f"y{index}", value.type) for index, value in enumerate(results)]
+        marks: dict[str, ir.Attribute] = {df.BODY: ir.UnitAttr.get()}
+        function = make_function(self.module, f"body.{unique}", arguments, outputs, ops[-1].location, marks)
+        values: ValueMap = dict(zip(inputs, function.arguments, strict=True))
+        with ir.InsertionPoint(function.entry_block), ops[-1].location:
+            for op in ops:
+                clone = clone_with(op, values)
+            if len(inputs) != len(set(inputs)):  # one operand per parameter: caches are read and updated apart
+                for index, argument in enumerate(function.arguments):
+                    clone.operands[index] = argument
+            func.ReturnOp([values[result] for result in results])
+        first = self.by_structure.setdefault(structure(function), function.name.value)
+        if first != function.name.value:
+            function.operation.erase()
+        else:
+            self.names.add(unique)
+        return first
+
+
+def _inputs(ops: Sequence[ir.Operation]) -> list[ir.Value]:
+    """What `ops` read from outside, in order; constants follow their readers instead."""
+    inside = {result for op in ops for result in op.results}
+    found: dict[ir.Value, None] = {}
+    for value in (value for op in ops for value in outer_values(op)):
+        source = producer(value)
+        if value not in inside and not (source is not None and is_rematerialised(source)):
+            found.setdefault(value)
+    return list(found)
+
+
+def _within(user: Any, ops: Sequence[ir.Operation]) -> bool:
+    """Whether `user` is one of `ops` or nested in one."""
+    current = user.operation
+    while current.name != "func.func":
+        if current in ops:
+            return True
+        current = current.parent.operation
+    return False

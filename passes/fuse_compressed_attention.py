@@ -1,0 +1,276 @@
+"""fuse-compressed-attention: the cache's algorithm becomes three streaming operations.
+
+What: three patterns, each with exactly the same result.
+
+* decode: row, both updates, validity and attention become `kv.decode_attention`, which reads each cached row once;
+* prefill, per chunk: the appends of K and V, causal attention and both observations become `kv.chunk_attention`;
+* prefill, after a layer's last chunk: scores, pooling, top-K, the gathers of K and V, the ring, sinks and assembly
+  become `kv.compress`, which writes the decode cache's layout directly: no score per position, no gathered copy.
+
+Why: unfused, decode would read the cache twice and prefill would keep scores and gathered rows in memory.
+
+Before::
+
+    func.func private @decode.layer.0(%q: tensor<2x4x1x8xf32> {sscc.input = "q"},
+        %k: tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, %v: tensor<2x2x4x8xf32> {sscc.state = "v_cache"},
+        %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x8xf32> {sscc.input = "vn"},
+        %p: tensor<2xi64> {sscc.input = "position"}, %t: tensor<2xi64> {sscc.input = "valid_topk"},
+        %a: tensor<2xi1> {sscc.input = "active"}) -> (tensor<2x4x1x8xf32> {sscc.output = "o"},
+        tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, tensor<2x2x4x8xf32> {sscc.state = "v_cache"})
+        attributes {sscc.kernel} {
+      %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+      %k1 = "kv.update"(%k, %kn, %row, %a)
+        : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
+      %v1 = "kv.update"(%v, %vn, %row, %a)
+        : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
+      %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4xi1>
+      %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64}
+        : (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
+      return %o, %k1, %v1 : tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>
+    }
+
+After::
+
+    func.func private @decode.layer.0(%q: .. "q"}, %k: .. "k_cache"}, %v: .. "v_cache"}, ..
+      %o:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %t, %a) {scale = 5.000000e-01 : f64} ..
+      return %o#0, %o#1, %o#2 : ..
+    }
+
+When it does not apply: another mask, another axis, other scalars, or another reader of what lies in between. The
+operations then stay as they are.
+
+Preserves: results; selection may differ where scores tie within rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+
+from sscc.ir.builders import extract_slice, insert_slice
+from sscc.ir.dialects import kv
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import get_facts, walk
+from sscc.ir.rewriting import functions, producer
+from sscc.passes.base import Pass
+from sscc.passes.outline_kernels import KERNEL
+
+
+@dataclass(frozen=True)
+class FuseCompressedAttention(Pass):
+    name: ClassVar[str] = "fuse-compressed-attention"
+    level: ClassVar[str] = "fused"
+
+    def run(self, module: ir.Module) -> None:
+        _, geometry = get_facts(module)
+        for function in functions(module):
+            if KERNEL in function.attributes:
+                for op in _named(function, "kv.cached_attention"):
+                    _fuse_decode(op)
+                for op in _named(function, "kv.causal_attention"):
+                    _fuse_chunk(op)
+                while any(_fuse_compress(op, geometry) for op in _named(function, "tensor.insert_slice")):
+                    pass  # each takes two insertions away, so the list is made anew
+
+
+def _named(function: Any, name: str) -> list[ir.Operation]:
+    return [op for op in walk(function) if op.name == name]
+
+
+def _made_by(value: ir.Value, name: str) -> ir.Operation | None:
+    """The operation that makes `value`, if it is called `name`."""
+    source = producer(value)
+    return source if source is not None and source.name == name else None
+
+
+def _readers(value: ir.Value) -> list[ir.Operation]:
+    return [use.owner.operation for use in value.uses]
+
+
+def _replace(pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
+    for old, new in pairs:
+        old.replace_all_uses_with(new)
+
+
+def _erase(*ops: ir.Operation | None) -> None:
+    """Erases those of `ops` (readers first) that nobody reads any more."""
+    for op in dict.fromkeys(op for op in ops if op is not None):
+        if not any(True for result in op.results for _ in result.uses):
+            op.erase()
+
+
+# ------------------------------------------------------------------------------------------------------------ decode
+
+
+def _fuse_decode(attention: ir.Operation) -> None:
+    query, key, value, mask = attention.operands
+    updates = [_made_by(key, "kv.update"), _made_by(value, "kv.update")]
+    validity = _made_by(mask, "kv.validity")
+    if validity is None or updates[0] is None or updates[1] is None:
+        return
+    (k_cache, k_new, k_row, k_active), (v_cache, v_new, v_row, v_active) = (list(u.operands) for u in updates if u)
+    position, valid_topk, active = validity.operands
+    row = _made_by(k_row, "kv.row")
+    if row is None or k_row != v_row or {k_active, v_active} != {active} or row.operands[0] != position:
+        return
+    with ir.InsertionPoint(attention), attention.location:
+        fused = kv.DecodeAttention(
+            query, k_new, v_new, k_cache, v_cache, k_cache, v_cache, position, valid_topk, active,
+            attention.attributes["scale"], attention.results[0].type, k_cache.type, v_cache.type,
+        )  # fmt: skip
+    if any(not _follows(reader, attention) for update in (key, value) for reader in _readers(update)):
+        fused.operation.erase()
+        return
+    _replace([(attention.results[0], fused.out), (key, fused.k_updated), (value, fused.v_updated)])
+    _erase(attention, *updates, validity, row)
+
+
+def _follows(op: ir.Operation, other: ir.Operation) -> bool:
+    """Whether `op` is `other` or stands behind it in its block."""
+    return op == other or (op.block == other.block and other.is_before_in_block(op))
+
+
+# ------------------------------------------------------------------------------------------------- prefill, per chunk
+
+
+def _fuse_chunk(attention: ir.Operation) -> None:
+    query, key, value, start = attention.operands
+    out, sums = attention.results
+    appends = [_appended(key, start), _appended(value, start)]
+    seen = next((op for op in _readers(query) if op.name == "kv.observe" and op.operands[1] == query), None)
+    kept = next((op for op in _readers(sums) if op.name == "kv.observe"), None)
+    if appends[0] is None or appends[1] is None or seen is None or kept is None or len(_readers(sums)) != 1:
+        return
+    if {seen.operands[2], kept.operands[2]} != {start} or seen.operands[3] != kept.operands[3]:
+        return
+    (k_new, k_scratch), (v_new, v_scratch) = (list(op.operands)[:2] for op in appends if op)
+    observed, log_sum_exp, length = seen.operands[0], kept.operands[0], seen.operands[3]
+    before = [reader for append in (key, value) for reader in _readers(append) if not _follows(reader, attention)]
+    if before or not all(_follows(op, attention) for op in (seen, kept)):
+        return
+    with ir.InsertionPoint(attention), attention.location:
+        fused = kv.ChunkAttention(
+            query, k_new, v_new, k_scratch, v_scratch, observed, log_sum_exp, start, length,
+            attention.attributes["scale"], out.type, key.type, value.type, observed.type, log_sum_exp.type,
+        )  # fmt: skip
+    made = [fused.k_appended, fused.v_appended, fused.observed_now, fused.log_sum_exp_now]
+    _replace([(out, fused.out), *zip([key, value, seen.results[0], kept.results[0]], made, strict=True)])
+    _erase(kept, seen, attention, *appends)
+
+
+def _appended(value: ir.Value, start: ir.Value) -> ir.Operation | None:
+    """The insertion of all heads' rows at row `start` that makes `value`."""
+    op = _made_by(value, "tensor.insert_slice")
+    dynamic = ir.ShapedType.get_dynamic_size()
+    if op is None or list(op.operands)[2:] != [start] or list(op.attributes["static_offsets"]) != [0, 0, dynamic, 0]:
+        return None
+    _, heads, _, width = value.type.shape
+    wanted = [1, heads, op.operands[0].type.shape[2], width]
+    return op if list(op.attributes["static_sizes"]) == wanted else None
+
+
+# ------------------------------------------------------------------------------------------------ prefill, compression
+
+
+@dataclass(frozen=True)
+class _Assembly:
+    """Rows of one tensor, assembled from the scratch: the operations that do it, and the indices they use."""
+
+    scratch: ir.Value
+    ring: ir.Operation
+    selected: ir.Value
+    ops: tuple[ir.Operation, ...]
+
+
+def _fuse_compress(insert: ir.Operation, geometry: Geometry) -> bool:
+    """`insert` puts the rows of K; its partner, those of V from the same indices, is found from there."""
+    k = _assembly(insert, geometry)
+    scores = None if k is None else _scores(k)
+    if k is None or scores is None:
+        return False
+    others = (op.operation for op in insert.block.operations if op.operation != insert)
+    other = next((op for op in others if _is_partner(op, insert, k, geometry)), None)
+    if other is None:
+        return False
+    v = _assembly(other, geometry)
+    assert v is not None
+    last = other if insert.is_before_in_block(other) else insert
+    select, pool, found = scores
+    observed, log_sum_exp, _, length = found.operands
+    with ir.InsertionPoint(last), last.location:
+        boxes = [_slot(op) for op in (insert, other)]
+        fused = kv.Compress(
+            observed, log_sum_exp, k.scratch, v.scratch, *boxes, length, found.attributes["scale"],
+            *[box.type for box in boxes], k.selected.type,
+        )  # fmt: skip
+        made = [_put(rows, op) for rows, op in ((fused.k_compressed, insert), (fused.v_compressed, other))]
+    _replace([(insert.results[0], made[0]), (other.results[0], made[1]), (k.selected, fused.selected)])
+    _erase(insert, other, *k.ops, *v.ops, select, pool, found, k.ring)
+    return True
+
+
+def _is_partner(op: ir.Operation, insert: ir.Operation, k: _Assembly, geometry: Geometry) -> bool:
+    if op.name != "tensor.insert_slice" or list(op.operands)[2:] != list(insert.operands)[2:]:
+        return False
+    v = _assembly(op, geometry)
+    return v is not None and v.ring == k.ring and v.selected == k.selected and v.scratch != k.scratch
+
+
+def _assembly(insert: ir.Operation, geometry: Geometry) -> _Assembly | None:
+    """[sinks,] ring rows and selected rows of one scratch, put side by side into one slot of a cache."""
+    if insert.name != "tensor.insert_slice":
+        return None
+    dynamic = ir.ShapedType.get_dynamic_size()
+    concat = _made_by(insert.operands[0], "tensor.concat")
+    if concat is None or concat.attributes["dim"].value != 2 or len(_readers(concat.results[0])) != 1:
+        return None
+    if list(insert.attributes["static_offsets"]) != [dynamic, 0, 0, 0]:
+        return None
+    parts = [producer(value) for value in concat.operands]
+    alone = all(part is not None and len(_readers(part.results[0])) == 1 for part in parts)
+    if len(parts) != (3 if geometry.sink else 2) or not alone:
+        return None
+    ops = [part for part in parts if part is not None]
+    *first, recents, chosen = ops
+    if recents.name != "kv.gather" or chosen.name != "kv.gather" or recents.operands[0] != chosen.operands[0]:
+        return None
+    scratch = recents.operands[0]
+    if first and not _is_sinks(first[0], scratch, geometry.sink):
+        return None
+    ring = _made_by(recents.operands[1], "kv.ring_positions")
+    if ring is None or ring.results[0].type.shape[0] != geometry.recent:
+        return None
+    return _Assembly(scratch, ring, chosen.operands[1], (concat, *ops))
+
+
+def _is_sinks(op: ir.Operation, scratch: ir.Value, sink: int) -> bool:
+    if op.name != "tensor.extract_slice" or op.operands[0] != scratch or len(op.operands) != 1:
+        return False
+    _, heads, _, width = scratch.type.shape
+    shape = list(op.results[0].type.shape)
+    return list(op.attributes["static_offsets"]) == [0] * 4 and shape == [1, heads, sink, width]
+
+
+def _scores(k: _Assembly) -> tuple[ir.Operation, ir.Operation, ir.Operation] | None:
+    """select, pool and observation_scores of the keys that `k` gathers from, all for the same length."""
+    select = _made_by(k.selected, "kv.select")
+    pool = None if select is None else _made_by(select.operands[0], "kv.pool")
+    scores = None if pool is None else _made_by(pool.operands[0], "kv.observation_scores")
+    if select is None or pool is None or scores is None or scores.operands[2] != k.scratch:
+        return None
+    lengths = {select.operands[1], pool.operands[1], scores.operands[3], k.ring.operands[0]}
+    alone = all(len(_readers(op.results[0])) == 1 for op in (pool, scores))
+    return (select, pool, scores) if len(lengths) == 1 and alone else None
+
+
+def _slot(insert: ir.Operation) -> ir.Value:
+    cache, slot = list(insert.operands)[1:]
+    return extract_slice(cache, [slot, 0, 0, 0], [1, *list(cache.type.shape)[1:]])
+
+
+def _put(rows: ir.Value, insert: ir.Operation) -> ir.Value:
+    cache, slot = list(insert.operands)[1:]
+    return insert_slice(rows, cache, [slot, 0, 0, 0])

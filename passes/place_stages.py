@@ -1,0 +1,206 @@
+"""place-stages: streams get buffers, stages get compute units.
+
+What: every stream of a pipeline gets a buffer in SRAM: its depth in slots, and an address. Every stage gets compute
+units in proportion to its work, so that the stages of a pipeline take about as long as each other.
+
+Depths: 2 for what is loaded, so that the next tile, or the next iteration's value, arrives while this one is in use;
+2 for a value that one iteration hands to the next; 2 for streams between stages where iterations may overlap, 1
+where they cannot (a straight run, or a loop that carries a value on the chip). Where that does not fit, streams
+between stages get 1, then whole values that are loaded.
+
+When it does not apply: a pipeline that needs more SRAM, or more stages than the machine has compute units, is
+refused with the numbers.
+
+Preserves: everything but the attributes it adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+
+from sscc.ir.dialects import df
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.levels import get_machine
+from sscc.ir.machine import Machine
+from sscc.ir.rewriting import functions
+from sscc.ir.sizes import align, format_bytes
+from sscc.passes.base import Pass
+from sscc.passes.form_stages import Body, body_blocks
+from sscc.passes.outline_kernels import KERNEL
+from sscc.passes.tile_stages import bytes_of, carried_on_chip
+from sscc.passes.tiling import is_contraction
+
+
+@dataclass(frozen=True)
+class PlaceStages(Pass):
+    name: ClassVar[str] = "place-stages"
+    level: ClassVar[str] = "placed"
+
+    def run(self, module: ir.Module) -> None:
+        machine = get_machine(module)
+        for kernel in functions(module):
+            if KERNEL in kernel.attributes:
+                for pipeline in _pipelines(kernel):
+                    pipeline.place(machine, kernel.name.value)
+
+
+@dataclass
+class _Stream:
+    """A result that needs a buffer.
+
+    Attributes:
+        op, index: whose result it is.
+        slot: bytes of a slot.
+        kind: "tile" and "whole" are loaded, "between" runs from stage to stage, "carried" from iteration to
+            iteration, "early" is loaded once.
+    """
+
+    op: ir.Operation
+    index: int
+    slot: int
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return df.stage_name(_call(self.op))
+
+
+@dataclass
+class _Pipeline:
+    """Stages that are on the chip together."""
+
+    streams: list[_Stream] = field(default_factory=list)
+    stages: list[ir.Operation] = field(default_factory=list)
+    handed: list[ir.Value] = field(default_factory=list)
+    overlapping: bool = False
+
+    def place(self, machine: Machine, kernel: str) -> None:
+        self._buffers(machine, kernel)
+        self._units(machine, kernel)
+
+    def _buffers(self, machine: Machine, kernel: str) -> None:
+        between = (2, 1) if self.overlapping else (1,)
+        fixed = {"tile": 2, "early": 1, "carried": 2}
+        choices = [{**fixed, "whole": whole, "between": n} for whole in (2, 1) for n in between]
+        depths = next((d for d in choices if self._bytes(d) <= machine.sram_bytes), None)
+        if depths is None:
+            self._refuse(choices[-1], machine, kernel)
+            return
+        address = 0
+        places = {}
+        for stream in self.streams:
+            depth = depths[stream.kind]
+            places[id(stream.op), stream.index] = df.BufferPlace(depth, address)
+            address += align(depth * stream.slot)
+        for op in [*self.stages, *(stream.op for stream in self.streams)]:
+            updated = df.BufferPlace(0)
+            carried = df.BufferPlace(depths["carried"])  # where the loop's own value is
+            results = [carried if result in self.handed else updated for result in op.results]
+            df.set_buffers(op, [places.get((id(op), index), other) for index, other in enumerate(results)])
+
+    def _bytes(self, depths: dict[str, int]) -> int:
+        return sum(align(depths[stream.kind] * stream.slot) for stream in self.streams)
+
+    def _refuse(self, depths: dict[str, int], machine: Machine, kernel: str) -> None:
+        largest = sorted(self.streams, key=lambda s: -depths[s.kind] * s.slot)[:3]
+        listed = ", ".join(f"{s.name} {format_bytes(depths[s.kind] * s.slot)}" for s in largest)
+        raise UnsupportedError(
+            f"required {format_bytes(self._bytes(depths))} of SRAM, capacity {format_bytes(int(machine.sram_bytes))}: "
+            f"kernel {kernel}, largest buffers {listed}; a smaller --batch or --prefill-chunk needs less"
+        )
+
+    def _units(self, machine: Machine, kernel: str) -> None:
+        """Compute units by work, at least one each."""
+        work = {id(op): _work(op) for op in self.stages}
+        units = int(machine.pcus.value)
+        if len(self.stages) > units:
+            raise UnsupportedError(
+                f"required {len(self.stages)} PCUs, capacity {units}: kernel {kernel} has that many stages at a time"
+            )
+        spare, total = units - len(self.stages), max(1, sum(work.values()))
+        i64 = ir.IntegerType.get_signless(64)
+        for op in self.stages:
+            _call(op).attributes[df.PCUS] = ir.IntegerAttr.get(i64, 1 + spare * work[id(op)] // total)
+
+
+def _pipelines(kernel: Any) -> Iterator[_Pipeline]:
+    """The pipelines of a kernel: every pipelined loop with the loads before it, and every straight run."""
+    for block in body_blocks(kernel):
+        parent = block.owner.operation
+        if df.TILES in parent.attributes:
+            continue
+        if df.PIPELINED in parent.attributes:
+            carried = carried_on_chip(parent)
+            yielded = list(list(block.operations)[-1].operation.operands)
+            pipeline = _Pipeline(overlapping=not carried, handed=[yielded[index] for index in carried])
+            inits = [parent.operands[3 + index] for index in carried]
+            for op in [op.operation for op in parent.block.operations if df.EARLY in op.operation.attributes]:
+                kind = "carried" if op.results[0] in inits else "early"
+                pipeline.streams.append(_Stream(op, 0, bytes_of(op.results[0]), kind))
+        else:
+            pipeline = _Pipeline()
+        _collect(block, pipeline)
+        if pipeline.stages:
+            yield pipeline
+
+
+def _collect(block: ir.Block, pipeline: _Pipeline) -> None:
+    """Adds the stages of a block and the streams that they and the loads give."""
+    for op in [op.operation for op in block.operations]:
+        if df.EARLY in op.attributes:
+            continue
+        if op.name == "df.load":
+            pipeline.streams.append(_Stream(op, 0, bytes_of(op.results[0]), "whole"))
+        elif df.TILES in op.attributes:
+            pipeline.stages.append(op)
+            for inner in [inner.operation for inner in op.regions[0].blocks[0].operations]:
+                if inner.name == "df.load":
+                    pipeline.streams.append(_Stream(inner, 0, bytes_of(inner.results[0]), "tile"))
+            _add_results(op, pipeline)
+        elif df.is_stage(op):
+            pipeline.stages.append(op)
+            _add_results(op, pipeline)
+
+
+def _add_results(op: ir.Operation, pipeline: _Pipeline) -> None:
+    """Buffers for results that are no updates in memory; what the loop hands on goes where its value is."""
+    tied = Body.of(_call(op)).tied
+    for index, result in enumerate(op.results):
+        if index not in tied and result not in pipeline.handed:
+            pipeline.streams.append(_Stream(op, index, bytes_of(result), "between"))
+
+
+def _call(op: ir.Operation) -> ir.Operation:
+    """The call of a stage, of its tile loop, or a load itself."""
+    if df.TILES not in op.attributes:
+        return op
+    inside = (inner.operation for inner in op.regions[0].blocks[0].operations)
+    return next(inner for inner in inside if df.is_stage(inner))
+
+
+def _work(op: ir.Operation) -> int:
+    """Operations of all firings of a stage: two per multiplication of a product, one per point of anything else."""
+    body = Body.of(_call(op))
+    count = sum(_points(inner) * (2 if is_contraction(inner) else 1) for inner in body.ops if inner.results)
+    firings = 1
+    if df.TILES in op.attributes:
+        firings = int(op.operands[1].owner.operation.attributes["value"].value)
+    return count * firings
+
+
+def _points(op: ir.Operation) -> int:
+    """Points of an operation's iteration space; for attention, of its scores and of the sum of values."""
+    if op.name in ("kv.decode_attention", "kv.chunk_attention"):
+        slots, heads, queries, width = op.operands[0].type.shape
+        return 4 * int(slots * heads * queries * width * op.operands[3].type.shape[2])
+    tensors = [v.type for v in [*op.operands, *op.results] if isinstance(v.type, ir.RankedTensorType)]
+    shapes = [prod(type_.shape) for type_ in tensors]
+    if is_contraction(op):
+        a, b, out = shapes[:3]
+        return int((a * b * out) ** 0.5)
+    return max(shapes, default=0)

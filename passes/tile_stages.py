@@ -1,0 +1,455 @@
+"""tile-stages: stages work on tiles, and what they read from memory arrives as streams.
+
+What: a stage whose weights or cached rows come from memory becomes a loop over tiles of them, each brought by a
+`df.load` while the stage works on the tile before; everything else that a stage reads from memory is loaded whole.
+Straight runs of stages, and loops over such runs, are marked as pipelines.
+
+The axis is the one that cuts the most bytes from memory. The number of tiles n minimises bytes / (n * HBM
+bandwidth) + n * firing cost: the first tile's load, which nothing hides, against the cost of n firings.
+
+Before::
+
+    func.func private @k(%h: tensor<2x64xf32> {sscc.input = "h"}, %w: tensor<64x4096xf32> {sscc.weight = "w"})
+        -> (tensor<2x4096xf32> {sscc.output = "y"}) attributes {sscc.kernel} {
+      %y = func.call @body.proj(%h, %w) {df.stage = "proj"}
+        : (tensor<2x64xf32>, tensor<64x4096xf32>) -> tensor<2x4096xf32>
+      return %y : tensor<2x4096xf32>
+    }
+    func.func private @body.proj(%h: tensor<2x64xf32> {sscc.input = "x0"}, %w: tensor<64x4096xf32> {sscc.input = "x1"})
+        -> (tensor<2x4096xf32> {sscc.output = "y0"}) attributes {df.body} {
+      %zero = arith.constant 0.0 : f32
+      %e = tensor.empty() : tensor<2x4096xf32>
+      %z = linalg.fill ins(%zero : f32) outs(%e : tensor<2x4096xf32>) -> tensor<2x4096xf32>
+      %y = linalg.matmul ins(%h, %w : tensor<2x64xf32>, tensor<64x4096xf32>) outs(%z : tensor<2x4096xf32>)
+        -> tensor<2x4096xf32>
+      return %y : tensor<2x4096xf32>
+    }
+
+After::
+
+    func.func private @k(%h: .. "h"}, %w: .. "w"}) -> (.. "y"}) attributes {sscc.kernel} {
+      %hs = "df.load"(%h) {df.stage = "proj.h"} ..
+      %y0 = tensor.empty() : tensor<2x4096xf32>
+      %y = scf.for %t = .. iter_args(%acc = %y0) -> (tensor<2x4096xf32>) {
+        %o = arith.muli %t, ..
+        %wt = tensor.extract_slice %w[0, %o] [64, ..
+        %ws = "df.load"(%wt) {df.stage = "proj.w"} ..
+        %yt = func.call @body.proj(%hs, %ws) {df.stage = "proj"} ..
+        %acc1 = tensor.insert_slice %yt into %acc[0, %o] ..
+        scf.yield %acc1 : ..
+      } {df.tiles}
+      return %y : ..
+    }
+
+When it does not apply: a stage that no axis cuts fires once, on whole values. What an operation updates in place,
+or fetches row by row (tables, the prompt's scratch), it reaches in memory without a stream.
+
+Preserves: results; a product's sums run over the same elements in the same order for every tile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import gcd, prod, sqrt
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, func, linalg, scf, tensor
+
+from sscc.ir.builders import arguments_of, extract_slice, index_constant, insert_slice, make_function, tensor_type
+from sscc.ir.dialects import df
+from sscc.ir.errors import InternalError
+from sscc.ir.levels import get_machine, walk
+from sscc.ir.machine import Machine
+from sscc.ir.rewriting import ValueMap, clone_with, fill_value, functions, is_rematerialised, producer
+from sscc.ir.structure import structure
+from sscc.ir.views import RESHAPES, is_view
+from sscc.passes.base import Pass, run_upstream
+from sscc.passes.form_stages import Body, body_blocks
+from sscc.passes.outline_kernels import KERNEL
+from sscc.passes.tiling import WHOLE, NotTileable, Tiling, tile_back
+
+
+@dataclass(frozen=True)
+class TileStages(Pass):
+    name: ClassVar[str] = "tile-stages"
+    level: ClassVar[str] = "placed"
+
+    def run(self, module: ir.Module) -> None:
+        machine = get_machine(module)
+        bodies = {f.name.value: f for f in functions(module) if df.BODY in f.attributes}
+        tiler = _Tiler(module, machine, bodies)
+        for kernel in functions(module):
+            if KERNEL in kernel.attributes:
+                _mark_pipelines(kernel)
+                for block in body_blocks(kernel):
+                    tiler.block(block, kernel)
+                for loop in [op for op in walk(kernel) if df.PIPELINED in op.attributes]:
+                    _hoist(loop, kernel)
+        for body in bodies.values():
+            if body.name.value not in tiler.used:
+                body.operation.erase()
+
+
+def _mark_pipelines(kernel: Any) -> None:
+    """A loop over stages, without control inside, is a pipeline."""
+    for op in walk(kernel):
+        if op.name == "scf.for":
+            inside = [inner.operation for inner in op.regions[0].blocks[0].operations]
+            if any(map(df.is_stage, inside)) and not any(inner.name.startswith("scf.f") for inner in inside):
+                op.attributes[df.PIPELINED] = ir.UnitAttr.get()
+
+
+def _hoist(loop: ir.Operation, kernel: Any) -> None:
+    """In a loop whose length is known, what every iteration loads is loaded once; so is what it carries on chip."""
+    lower, upper = list(loop.operands)[:2]
+    if any(_constant(bound) is None for bound in (lower, upper)):
+        return
+    for op in [op.operation for op in loop.regions[0].blocks[0].operations]:
+        if is_view(op) and all(_is_outside(value, loop) for value in op.operands):
+            op.move_before(loop)
+        elif op.name == "df.load" and _is_outside(op.operands[0], loop):
+            op.move_before(loop)
+            op.attributes[df.EARLY] = ir.UnitAttr.get()
+    for index in carried_on_chip(loop):
+        init = loop.operands[3 + index]
+        with ir.InsertionPoint(loop), loop.location:
+            stream = _load(init, _load_name(init, kernel, loop))
+        stream.owner.attributes[df.EARLY] = ir.UnitAttr.get()
+        loop.operands[3 + index] = stream
+
+
+def _constant(value: ir.Value) -> int | None:
+    source = producer(value)
+    return int(source.attributes["value"].value) if source is not None and source.name == "arith.constant" else None
+
+
+def _is_outside(value: ir.Value, loop: ir.Operation) -> bool:
+    """Whether `value` is defined before `loop`."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return owner != loop.regions[0].blocks[0]
+    return owner.operation.block != loop.regions[0].blocks[0]
+
+
+def in_memory(value: ir.Value) -> bool:
+    """Whether a value of a kernel lies in memory, not on the chip: its parameters, and what updates them in place."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        parent = owner.owner.operation
+        if parent.name == "func.func":
+            return True
+        position = list(owner.arguments).index(value) - 1
+        return position not in carried_on_chip(parent) and in_memory(list(parent.operands)[3 + position])
+    op = owner.operation
+    index = list(op.results).index(value)
+    if is_view(op):
+        return in_memory(op.operands[1 if op.name == "tensor.insert_slice" else 0])
+    if op.name == "scf.for":
+        return index not in carried_on_chip(op) and in_memory(list(op.operands)[3 + index])
+    if op.name == "scf.if":
+        return in_memory(list(op.regions[1].blocks[0].operations)[-1].operation.operands[index])
+    if df.is_stage(op):
+        return index in Body.of(op).tied
+    return False
+
+
+def carried_on_chip(loop: ir.Operation) -> list[int]:
+    """The iteration arguments of a loop that stay on the chip."""
+    return list(ir.DenseI64ArrayAttr(loop.attributes[df.CARRIED])) if df.CARRIED in loop.attributes else []
+
+
+@dataclass
+class _Plan:
+    """How a stage is cut: tiles, and per operand and result the axis."""
+
+    count: int = 1
+    operands: list[int] = field(default_factory=list)
+    results: list[int] = field(default_factory=list)
+    tiling: Tiling = field(default_factory=Tiling)
+
+
+@dataclass
+class _Tiler:
+    module: ir.Module
+    machine: Machine
+    bodies: dict[str, Any]
+    used: set[str] = field(default_factory=set)
+    tiled: dict[str, str] = field(default_factory=dict)
+
+    def block(self, block: ir.Block, kernel: Any) -> None:
+        """Tiles the stages of one block, and streams what they read from memory: what several stages read, whole
+        and once."""
+        stages = [op.operation for op in block.operations if df.is_stage(op.operation)]
+        streamed = [self._streamed(op) for op in stages]
+        readers = Counter(op.operands[index] for op, found in zip(stages, streamed, strict=True) for index in found)
+        shared = {value for value, count in readers.items() if count > 1}
+        loaded: dict[ir.Value, ir.Value] = {}
+        for op, found in zip(stages, streamed, strict=True):
+            self._stage(op, found, shared, loaded, kernel)
+
+    def _streamed(self, op: ir.Operation) -> set[int]:
+        """The operands that a stage reads from memory through a stream."""
+        fetched = Body(self.bodies[op.attributes["callee"].value]).fetched
+        return {
+            index
+            for index, value in enumerate(op.operands)
+            if isinstance(value.type, ir.RankedTensorType) and index not in fetched and in_memory(value)
+        }
+
+    def _stage(
+        self,
+        op: ir.Operation,
+        streamed: set[int],
+        shared: set[ir.Value],
+        loaded: dict[ir.Value, ir.Value],
+        kernel: Any,
+    ) -> None:
+        body = Body(self.bodies[op.attributes["callee"].value])
+        operands = list(op.operands)
+        own = {index for index in streamed if operands[index] not in shared}
+        plan = self._plan(body, own)
+        for index in streamed:
+            value = operands[index]
+            if index in own and plan.count > 1 and plan.operands[index] != WHOLE:
+                continue
+            if value not in loaded:
+                with ir.InsertionPoint(op), op.location:
+                    loaded[value] = _load(value, _load_name(value, kernel, op))
+            operands[index] = loaded[value]
+        if plan.count == 1:
+            self.used.add(body.function.name.value)
+            for index, value in enumerate(operands):
+                op.operands[index] = value
+        else:
+            self._loop(op, body, plan, operands, own, kernel)
+
+    # --------------------------------------------------------------------------------------------------- the plan
+
+    def _plan(self, body: Body, streamed: set[int]) -> _Plan:
+        """The cut that streams the most bytes; one tile where none does."""
+        best, most = _Plan(), 0
+        returned = body.returned
+        for axis in range(min((value.type.rank for value in returned), default=0)):
+            try:
+                tiling = tile_back(body.ops, [(value, axis) for value in returned])
+            except NotTileable:
+                continue
+            operands = [tiling.axes.get(argument, WHOLE) for argument in body.function.arguments]
+            nbytes = sum(bytes_of(body.function.arguments[i]) for i in streamed if operands[i] != WHOLE)
+            limit = gcd(*tiling.lengths())
+            if nbytes > most and limit > 1:
+                most = nbytes
+                best = _Plan(self._count(nbytes, limit), operands, [axis] * len(returned), tiling)
+        return best
+
+    def _count(self, nbytes: int, limit: int) -> int:
+        """The divisor of `limit` that minimises the time that nothing hides."""
+        exposed = self.machine.hbm_seconds(nbytes)
+        firing = self.machine.firing_seconds.value
+        wanted = sqrt(exposed / firing)
+        divisors = [n for n in range(1, limit + 1) if limit % n == 0]
+        return min(divisors, key=lambda n: (exposed / n + n * firing, abs(n - wanted)))
+
+    # --------------------------------------------------------------------------------------------------- the loop
+
+    def _loop(self, op: ir.Operation, body: Body, plan: _Plan, operands: list[ir.Value], streamed: set[int],
+              kernel: Any) -> None:  # fmt: skip
+        callee = self._tile_body(body, plan)
+        with ir.InsertionPoint(op), op.location:
+            inits = [
+                op.operands[body.tied[index]]
+                if index in body.tied
+                else tensor.EmptyOp(list(result.type.shape), result.type.element_type).result
+                for index, result in enumerate(op.results)
+            ]
+            loop = scf.ForOp(index_constant(0), index_constant(plan.count), index_constant(1), inits)
+            with ir.InsertionPoint(loop.body):
+                accumulated = list(loop.inner_iter_args)
+                position = {body.tied[index]: value for index, value in enumerate(accumulated) if index in body.tied}
+                tiles: list[ir.Value] = []
+                for index, value in enumerate(operands):
+                    tile = self._cut(position.get(index, value), plan.operands[index], plan.count, loop)
+                    if index in streamed and plan.operands[index] != WHOLE:
+                        tile = _load(tile, _load_name(op.operands[index], kernel, op))
+                    tiles.append(tile)
+                types = list(callee.type.results)
+                call = func.CallOp(types, callee.name.value, tiles)
+                call.operation.attributes[df.STAGE] = op.attributes[df.STAGE]
+                made = [
+                    self._put(tile, into, axis, loop)
+                    for tile, into, axis in zip(call.results, accumulated, plan.results, strict=True)
+                ]
+                scf.YieldOp(made)
+        loop.operation.attributes[df.TILES] = ir.UnitAttr.get()
+        for old, new in zip(op.results, loop.results, strict=True):
+            old.replace_all_uses_with(new)
+        op.erase()
+
+    def _cut(self, value: ir.Value, axis: int, count: int, loop: Any) -> ir.Value:
+        if axis == WHOLE:
+            return value
+        sizes = list(value.type.shape)
+        sizes[axis] //= count
+        return extract_slice(value, self._offsets(len(sizes), axis, sizes[axis], loop), sizes)
+
+    def _put(self, tile: ir.Value, into: ir.Value, axis: int, loop: Any) -> ir.Value:
+        shape = list(tile.type.shape)
+        return insert_slice(tile, into, self._offsets(len(shape), axis, shape[axis], loop))
+
+    def _offsets(self, rank: int, axis: int, size: int, loop: Any) -> list[Any]:
+        offset = arith.MulIOp(loop.induction_variable, index_constant(size)).result
+        return [offset if index == axis else 0 for index in range(rank)]
+
+    # ------------------------------------------------------------------------------------------- bodies of one tile
+
+    def _tile_body(self, body: Body, plan: _Plan) -> Any:
+        """A copy of `body` on tiles; equal copies are made once."""
+        old = body.function
+        axes, count = plan.tiling.axes, plan.count
+        arguments, results = arguments_of(old), body.results_of()
+        tiled = [_with_type(a, tile_type(v, axes, count)) for a, v in zip(arguments, old.arguments, strict=True)]
+        outputs = [_with_type(r, tile_type(v, axes, count)) for r, v in zip(results, body.returned, strict=True)]
+        name = f"{old.name.value}.tile"
+        new = make_function(self.module, f"{name}.{len(self.tiled)}", tiled, outputs, old.location,
+                            {df.BODY: ir.UnitAttr.get()})  # fmt: skip
+        values: ValueMap = dict(zip(old.arguments, new.arguments, strict=True))
+        with ir.InsertionPoint(new.entry_block):
+            for op in body.all_ops:
+                _clone_tiled(op, values, axes, count)
+            with old.location:
+                func.ReturnOp([values[value] for value in body.returned])
+        run_upstream(new, "func.func(linalg-generalize-named-ops)", "generalisation of a tile's body")
+        kept = self.tiled.setdefault(structure(new), new.name.value)
+        if kept != new.name.value:
+            new.operation.erase()
+        else:
+            self.bodies[kept] = new
+        self.used.add(kept)
+        return self.bodies[kept]
+
+
+def _with_type(argument: Any, type_: ir.Type) -> Any:
+    return type(argument)(argument.role, argument.name, type_)
+
+
+def tile_type(value: ir.Value, axes: dict[ir.Value, int], count: int) -> ir.Type:
+    axis = axes.get(value, WHOLE)
+    if axis == WHOLE:
+        return value.type
+    shape = list(value.type.shape)
+    shape[axis] //= count
+    return tensor_type(shape, value.type.element_type)
+
+
+def _clone_tiled(op: ir.Operation, values: ValueMap, axes: dict[ir.Value, int], count: int) -> None:
+    """Clones `op` with the types of its tiles; the attributes that repeat a shape follow. Constants follow their
+    readers, in the shape of these."""
+    if is_rematerialised(op):
+        return
+    types = [tile_type(result, axes, count) for result in op.results]
+    attributes = {name: op.attributes[name] for name in op.attributes}
+    for name in ("static_output_shape", "static_sizes"):
+        if name in attributes:
+            attributes[name] = ir.DenseI64ArrayAttr.get(_static_shape(op, name, types[0], axes))
+    clone = ir.Operation.create(
+        op.name,
+        results=types,
+        operands=[_tiled_operand(op, index, types, values) for index in range(len(op.operands))],
+        attributes=attributes,
+        regions=len(list(op.regions)),
+        loc=op.location,
+    )
+    for old, new in zip(op.regions, clone.regions, strict=True):
+        for block in old.blocks:
+            made = new.blocks.append(*[a.type for a in block.arguments], arg_locs=[op.location] * len(block.arguments))
+            inner: ValueMap = {**values, **dict(zip(block.arguments, made.arguments, strict=True))}
+            with ir.InsertionPoint(made):
+                for nested in block.operations:
+                    _clone_scalar(nested.operation, inner)
+    values.update(zip(op.results, clone.results, strict=True))
+
+
+def _tiled_operand(op: ir.Operation, index: int, types: list[ir.Type], values: ValueMap) -> ir.Value:
+    operand = op.operands[index]
+    source = producer(operand)
+    if source is None or not is_rematerialised(source):
+        return values[operand]
+    if not isinstance(operand.type, ir.RankedTensorType):
+        return clone_with(source, {}).results[0]
+    if index < len(op.operands) - len(types):
+        raise InternalError(f"{op.location}: '{op.name}' reads a constant tensor")
+    return _initial(source, types[index - len(op.operands)])
+
+
+def _initial(source: ir.Operation, type_: Any) -> ir.Value:
+    """An empty or filled tensor like the result of `source`, of another type."""
+    with source.location:
+        empty: ir.Value = tensor.EmptyOp(list(type_.shape), type_.element_type).result
+        filled = source
+        while filled.name in RESHAPES:
+            filled = filled.operands[0].owner.operation
+        value = fill_value(filled)
+        if value is None:
+            return empty
+        constant = clone_with(value.owner.operation, {}).results[0]
+        result: ir.Value = linalg.fill(constant, outs=[empty])
+        return result
+
+
+def _clone_scalar(op: ir.Operation, values: ValueMap) -> None:
+    clone = op.clone().operation
+    for index, operand in enumerate(op.operands):
+        source = producer(operand)
+        if operand not in values and source is not None and is_rematerialised(source):
+            with ir.InsertionPoint(clone):
+                clone_with(source, values)
+        clone.operands[index] = values[operand]
+    values.update(zip(op.results, clone.results, strict=True))
+
+
+def _static_shape(op: ir.Operation, name: str, type_: Any, axes: dict[ir.Value, int]) -> list[int]:
+    """The shape that an expand_shape or a slice repeats, for the tile."""
+    if name == "static_output_shape":
+        return list(type_.shape)
+    sizes = list(op.attributes[name])
+    axis = axes.get(op.operands[0], WHOLE)
+    if axis != WHOLE:
+        sizes[axis] = sizes[axis] * prod(type_.shape) // prod(op.results[0].type.shape)
+    return sizes
+
+
+# ------------------------------------------------------------------------------------------------------------- loads
+
+
+def bytes_of(value: ir.Value) -> int:
+    """Bytes of a tensor; flags take one."""
+    width = getattr(value.type.element_type, "width", 64)
+    return prod(value.type.shape) * max(1, width // 8)
+
+
+def _load(value: ir.Value, name: str) -> ir.Value:
+    load = df.Load(value, value.type)
+    load.operation.attributes[df.STAGE] = ir.StringAttr.get(name)
+    stream: ir.Value = load.stream
+    return stream
+
+
+def _load_name(value: ir.Value, kernel: Any, op: ir.Operation) -> str:
+    """The kernel's name for what is loaded, without the part that all layers share."""
+    source: Any = value
+    while source.owner != kernel.entry_block:
+        if isinstance(source.owner, ir.Block):  # what a loop carries in memory
+            loop = source.owner.owner.operation
+            source = loop.operands[3 + list(source.owner.arguments).index(source) - 1]
+            continue
+        producing = source.owner.operation
+        if producing.name == "scf.for":
+            source = producing.operands[3 + list(producing.results).index(source)]
+        elif is_view(producing):
+            source = producing.operands[1 if producing.name == "tensor.insert_slice" else 0]
+        else:
+            return f"{df.stage_name(op)}.in"
+    name = arguments_of(kernel)[list(kernel.arguments).index(source)].name
+    return ".".join(part for part in name.split(".")[-3:] if not part[:1].isdigit())

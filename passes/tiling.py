@@ -1,0 +1,174 @@
+"""How a tile of a result looks back through operations: along which axis each value is cut, if at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_mlir import ir
+from torch_mlir.dialects import linalg
+
+from sscc.ir.levels import walk
+from sscc.ir.rewriting import is_rematerialised, producer
+from sscc.ir.views import is_view, permutation_of
+
+WHOLE = -1
+
+
+class NotTileable(Exception):
+    """A tile of the result needs something else than one tile, or all, of a value."""
+
+
+@dataclass
+class Tiling:
+    """Per value the axis along which it is cut, `WHOLE` where every tile needs all of it."""
+
+    axes: dict[ir.Value, int] = field(default_factory=dict)
+
+    def require(self, value: ir.Value, axis: int) -> None:
+        if not isinstance(value.type, ir.RankedTensorType):
+            return
+        if self.axes.setdefault(value, axis) != axis:
+            raise NotTileable(f"{value} is needed in two ways")
+
+    def lengths(self) -> list[int]:
+        """The lengths of all cut axes."""
+        return [value.type.shape[axis] for value, axis in self.axes.items() if axis != WHOLE]
+
+
+def tile_back(ops: Sequence[ir.Operation], results: Iterable[tuple[ir.Value, int]]) -> Tiling:
+    """Cuts `results` (value, axis) and follows the cut back through `ops`, which are in program order.
+
+    Raises:
+        NotTileable: where an operation mixes tiles, or would be repeated for every tile.
+    """
+    tiling = Tiling()
+    for value, axis in results:
+        tiling.require(value, axis)
+    for op in reversed(ops):
+        wanted = {tiling.axes[result] for result in op.results if result in tiling.axes}
+        if not wanted or is_rematerialised(op):
+            continue
+        if wanted == {WHOLE} and is_view(op):
+            tiling.require(op.operands[0], WHOLE)
+            continue
+        if wanted == {WHOLE}:
+            raise NotTileable(f"'{op.name}' would be repeated for every tile")
+        _back(op, tiling)
+    return tiling
+
+
+def _back(op: ir.Operation, tiling: Tiling) -> None:
+    if op.name == "kv.decode_attention":
+        _back_through_attention(op, tiling)
+        return
+    axis = tiling.axes[op.results[0]]
+    permutation = permutation_of(op)
+    if permutation is not None:
+        tiling.require(op.operands[0], permutation[axis])
+    elif op.name == "linalg.generic":
+        _back_through_generic(op, axis, tiling)
+    elif op.name == "tensor.expand_shape":
+        tiling.require(op.operands[0], _collapsed_axis(op, op.results[0], axis))
+    elif op.name == "tensor.collapse_shape":
+        tiling.require(op.operands[0], _outermost(op, op.operands[0], axis))
+    elif op.name == "tensor.extract_slice" and len(op.operands) == 1:
+        tiling.require(op.operands[0], _sliced_axis(op, axis))
+    elif op.name == "tensor.concat" and op.attributes["dim"].value != axis:
+        for operand in op.operands:
+            tiling.require(operand, axis)
+    else:
+        raise NotTileable(f"'{op.name}' has no tiles")
+
+
+def _back_through_generic(op: ir.Operation, axis: int, tiling: Tiling) -> None:
+    maps = [ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"]]
+    dim = _position(list(maps[-1].results)[axis])
+    for inner in walk(op):
+        if inner.name == "linalg.index" and inner.attributes["dim"].value == dim:
+            raise NotTileable("the body reads the index along the cut axis")
+    for operand, affine in zip(op.operands, maps, strict=True):
+        source = producer(operand)
+        if source is not None and is_rematerialised(source):
+            continue  # made anew for the tile
+        expressions = list(affine.results)
+        if any(_mentions(expression, dim) and not _is_dim(expression) for expression in expressions):
+            raise NotTileable("the cut axis is read at an offset")
+        cut = [index for index, expression in enumerate(expressions) if _is_dim(expression, dim)]
+        if len(cut) > 1:
+            raise NotTileable("the cut axis is read along a diagonal")
+        tiling.require(operand, cut[0] if cut else WHOLE)
+
+
+def _mentions(expression: Any, dim: int) -> bool:
+    if isinstance(expression, ir.AffineBinaryExpr):
+        return _mentions(expression.lhs, dim) or _mentions(expression.rhs, dim)
+    return _is_dim(expression, dim)
+
+
+def _is_dim(expression: ir.AffineExpr, dim: int | None = None) -> bool:
+    found = isinstance(expression, ir.AffineDimExpr)
+    return found and (dim is None or ir.AffineDimExpr(expression).position == dim)
+
+
+def _position(expression: Any) -> int:
+    if not isinstance(expression, ir.AffineDimExpr):
+        raise NotTileable("the result is written at an offset")
+    return int(expression.position)
+
+
+def _groups(op: ir.Operation) -> list[list[int]]:
+    return [[int(axis.value) for axis in group] for group in op.attributes["reassociation"]]
+
+
+def _outermost(op: ir.Operation, longer: ir.Value, axis: int) -> int:
+    """Of the axes of `longer` that make up `axis` of the shorter shape, the one that a tile of it cuts."""
+    group = _groups(op)[axis]
+    shape = longer.type.shape
+    return next((a for a in group if shape[a] != 1), group[0])
+
+
+def _collapsed_axis(op: ir.Operation, longer: ir.Value, axis: int) -> int:
+    index = next(i for i, group in enumerate(_groups(op)) if axis in group)
+    if _outermost(op, longer, index) != axis:
+        raise NotTileable("the cut axis is an inner one of a collapsed axis")
+    return index
+
+
+def _sliced_axis(op: ir.Operation, axis: int) -> int:
+    """The source axis of a slice that takes all of it."""
+    sizes, source = list(op.attributes["static_sizes"]), list(op.operands[0].type.shape)
+    kept, result = [], list(op.results[0].type.shape)
+    position = 0
+    for index, size in enumerate(sizes):
+        if position < len(result) and size == result[position]:
+            kept.append(index)
+            position += 1
+    if position != len(result) or sizes[kept[axis]] != source[kept[axis]]:
+        raise NotTileable("the cut axis is sliced")
+    return kept[axis]
+
+
+ATTENTION_SLOTS = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+ATTENTION_HEADS = (1, 1, 1, 1, 1, 1, 1, WHOLE, WHOLE, WHOLE)
+
+
+def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
+    """Slots (axis 0) and KV heads (axis 1) are independent of each other."""
+    axes = {tiling.axes.get(result, WHOLE) for result in op.results}
+    if axes not in ({0}, {1}):
+        raise NotTileable("attention has tiles of slots or of KV heads")
+    cut = ATTENTION_SLOTS if axes == {0} else ATTENTION_HEADS
+    for operand, axis in zip(op.operands, cut, strict=True):
+        tiling.require(operand, axis)
+
+
+def is_contraction(op: ir.Operation) -> bool:
+    """Whether `op` is a sum of products of two tensors."""
+    return op.name.startswith("linalg.") and op.name != "linalg.fill" and bool(linalg.isa_contraction_op(op))
+
+
+def is_reduction(op: ir.Operation) -> bool:
+    """Whether `op` is a linalg.generic that combines values along an axis."""
+    return op.name == "linalg.generic" and any("reduction" in str(kind) for kind in op.attributes["iterator_types"])

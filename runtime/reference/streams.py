@@ -1,0 +1,153 @@
+"""When a stage of a pipeline may fire: arithmetic on firings and slots, without tensors.
+
+A stage touches a buffer through *uses*. In firing f, counted from 0 through all its iterations, a use is at slot
+f // per + lag. With n firings in all (prod(grid) for each iteration, or for one with when="first" or "last"),
+it meets the slots lag .. lag + (n - 1) // per in order, and is done with slot s after firing number
+min((s - lag + 1) * per, n). So one counter per stage tells the state of every slot:
+
+* slot s is *complete* when the use that fills it has fired on it `per` times;
+* a place is *free* for slot s when every use that meets an earlier slot of that place (one that differs by a
+  multiple of depth) is done with it: those that read it, and those of other stages that fill it.
+
+A reader may fire while its slot is complete; a producer may begin a slot while its place is free, and goes on with
+a slot that it began. A slot that somebody will read is never overwritten, because the one who would has to see its
+place free. At most one use may fill a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Union
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a stage walks the slots of a buffer."""
+
+    stage: int
+    buffer: str
+    depth: int
+    writes: bool
+    per: int
+    lag: int
+    waited: bool
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A use, and how many firings its stage makes in all."""
+
+    stage: int
+    per: int
+    lag: int
+    total: int
+
+    @property
+    def last(self) -> int:
+        """The last slot that it meets; the first is `lag`."""
+        return self.lag + (self.total - 1) // self.per
+
+    def current(self, fired: Sequence[int]) -> int:
+        """The first slot that it is not done with, unless it has fired all."""
+        return self.lag + fired[self.stage] // self.per
+
+
+class Reading:
+    """A use that reads: it may fire while its slot is complete."""
+
+    def __init__(self, use: Use, walk: Walk, producers: Sequence[Walk]) -> None:
+        self.use = use
+        self._walk = walk
+        self._producers = producers
+
+    def bound(self, fired: Sequence[int]) -> int:
+        """How many firings its stage may have made, given what all have fired; no more than now: it has to wait."""
+        slot = self._walk.current(fired)
+        for producer in self._producers:
+            if producer.lag <= slot <= producer.last:
+                return (producer.current(fired) - self._walk.lag) * self._walk.per
+        return fired[self._walk.stage]
+
+    def obstacle(self, fired: Sequence[int], names: Sequence[str]) -> str:
+        """What it waits for, in words."""
+        slot = self._walk.current(fired)
+        what = f"slot {slot} of buffer {self.use.buffer!r} (place {slot % self.use.depth})"
+        for producer in self._producers:
+            if producer.lag <= slot <= producer.last:
+                made = max(fired[producer.stage] - (slot - producer.lag) * producer.per, 0)
+                return f"{what}, which stage {names[producer.stage]!r} has filled {made} of {producer.per} times"
+        return f"{what}, which no stage fills"
+
+
+class Writing:
+    """A use that fills slots: it may begin one while its place is free."""
+
+    def __init__(self, use: Use, walk: Walk, others: Sequence[Walk]) -> None:
+        self.use = use
+        self._walk = walk
+        self._others = others
+
+    def bound(self, fired: Sequence[int]) -> int:
+        """As for `Reading`."""
+        slot = self._walk.current(fired)
+        end = self._walk.last + 1
+        for other in self._others:
+            if fired[other.stage] < other.total:
+                if self._held(other, slot, fired) is not None:
+                    return fired[self._walk.stage]
+                end = min(end, max(other.current(fired) + self.use.depth, slot + 1))
+        return (end - self._walk.lag) * self._walk.per
+
+    def obstacle(self, fired: Sequence[int], names: Sequence[str]) -> str:
+        """As for `Reading`."""
+        slot = self._walk.current(fired)
+        place = f"place {slot % self.use.depth} of buffer {self.use.buffer!r} for slot {slot}"
+        for other in self._others:
+            held = self._held(other, slot, fired)
+            if held is not None:
+                return f"{place}, whose slot {held} stage {names[other.stage]!r} still has to use"
+        return place
+
+    def _held(self, other: Walk, slot: int, fired: Sequence[int]) -> int | None:
+        """The newest earlier slot of the same place that `other` is not done with."""
+        newest = slot - self.use.depth
+        if newest > other.last:
+            newest = other.last - (other.last - slot) % self.use.depth
+        return newest if fired[other.stage] < other.total and newest >= other.current(fired) else None
+
+
+Condition = Union[Reading, Writing]
+
+
+class FilledTwice(Exception):
+    """A slot with two producers."""
+
+    def __init__(self, buffer: str, slot: int, stages: tuple[int, int]) -> None:
+        super().__init__()
+        self.buffer, self.slot, self.stages = buffer, slot, stages
+
+
+def conditions(uses: Sequence[Use], totals: Sequence[int]) -> list[list[Condition]]:
+    """For each stage, what must hold before it fires, given how often each fires in all; what it waits for first.
+
+    Raises FilledTwice where two uses fill one slot.
+    """
+    uses = sorted(uses, key=lambda use: not use.waited)
+    walks = {use: Walk(use.stage, use.per, use.lag, totals[use.stage]) for use in uses}
+    found: list[list[Condition]] = [[] for _ in totals]
+    for use, walk in walks.items():
+        same = [(other, w) for other, w in walks.items() if other.buffer == use.buffer]
+        if use.writes:
+            _check_alone(use, walk, [(other, w) for other, w in same if other.writes and other != use])
+            found[use.stage].append(Writing(use, walk, [w for other, w in same if other != use]))
+        else:
+            found[use.stage].append(Reading(use, walk, [w for other, w in same if other.writes]))
+    return found
+
+
+def _check_alone(use: Use, walk: Walk, others: Sequence[tuple[Use, Walk]]) -> None:
+    for other, met in others:
+        slot = max(walk.lag, met.lag)
+        if slot <= min(walk.last, met.last):
+            raise FilledTwice(use.buffer, slot, (use.stage, other.stage))

@@ -1,0 +1,19 @@
+"""The timing model: replays a schedule on the machine description. It computes no values and needs no torch.
+
+`time_entry` gives a `Timing`; `write_trace` writes one as a Chrome trace.
+"""
+
+from sscc.runtime.timing.entry import time_entry
+from sscc.runtime.timing.result import KernelSummary, KernelTiming, LaunchTiming, PipelineTiming, StageTiming, Timing
+from sscc.runtime.timing.trace import write_trace
+
+__all__ = [
+    "KernelSummary",
+    "KernelTiming",
+    "LaunchTiming",
+    "PipelineTiming",
+    "StageTiming",
+    "Timing",
+    "time_entry",
+    "write_trace",
+]

@@ -1,0 +1,365 @@
+"""Times a kernel: runs its control and replays its pipelines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import NamedTuple
+
+from sscc.ir.errors import InputError
+from sscc.ir.machine import Machine
+from sscc.runtime.scalars import evaluate, value_of
+from sscc.runtime.schedule import (
+    DTYPE_BYTES,
+    Body,
+    Dtype,
+    For,
+    If,
+    Item,
+    Kernel,
+    Operand,
+    Pipeline,
+    Program,
+    Scalar,
+    Stage,
+    View,
+)
+from sscc.runtime.timing.cost import SECOND, Cost, CostModel
+from sscc.runtime.timing.replay import BUSY, WAIT_INPUT, WAIT_MEMORY, WAIT_ORDER, WAIT_ROOM, Link, StagePlan, replay
+from sscc.runtime.timing.result import KernelTiming, PipelineTiming, StageTiming
+from sscc.runtime.timing.work import dynamic_scalars, measure
+
+Environment = dict[str, int]
+
+
+class Binding(NamedTuple):
+    """What a launch passes for a parameter: its tier, and the bytes behind a view that repeats elements, else None."""
+
+    tier: str
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to replay; see `time_entry`."""
+
+    valid_rows: int | None
+    prefetch: bool
+    record: bool
+    extrapolate: bool
+
+
+class KernelTimer:
+    """Times kernels of a program on a machine; equal executions are replayed once."""
+
+    def __init__(self, program: Program, machine: Machine, settings: Settings) -> None:
+        self._machine, self._settings = machine, settings
+        self._model = CostModel(machine)
+        self._bodies = {body.name: body for body in program.bodies}
+        self._kernels = {kernel.name: kernel for kernel in program.kernels}
+        self._relevant: dict[str, frozenset[str]] = {}
+        self._known: dict[tuple[str, tuple[Binding, ...], tuple[tuple[str, int], ...]], KernelTiming] = {}
+        self._replayed: dict[tuple[int, tuple[Binding, ...], tuple[int, ...]], PipelineTiming] = {}
+
+    def kernel(self, name: str) -> Kernel:
+        if name not in self._kernels:
+            raise InputError(f"the schedule is malformed: it launches kernel {name!r}, which does not exist")
+        return self._kernels[name]
+
+    def time(self, kernel: Kernel, bindings: Sequence[Binding], scalars: Sequence[int]) -> KernelTiming:
+        """One execution, with a binding per tensor parameter and a value per scalar parameter."""
+        environment = dict(zip(kernel.scalars, scalars, strict=True))
+        relevant = self._relevant_scalars(kernel)
+        values = tuple((name, value) for name, value in environment.items() if name in relevant)
+        key = (kernel.name, tuple(bindings), values)
+        if key not in self._known:
+            params = {param.name: binding for param, binding in zip(kernel.params, bindings, strict=True)}
+            self._known[key] = self._time(kernel, params, environment)
+        return self._known[key]
+
+    def _time(self, kernel: Kernel, params: Mapping[str, Binding], environment: Environment) -> KernelTiming:
+        pipelines = tuple(
+            self._once(kernel, pipeline, params, scope) for pipeline, scope in _executed(kernel.body, environment)
+        )
+        sram = max((pipeline.sram_bytes for pipeline in pipelines), default=0)
+        return KernelTiming(
+            name=kernel.name,
+            location=kernel.location,
+            pipelines=pipelines,
+            pcus=max((pipeline.pcus for pipeline in pipelines), default=0),
+            pmus=ceil(sram / self._machine.pmu_bytes.value),
+        )
+
+    def _once(
+        self, kernel: Kernel, pipeline: Pipeline, params: Mapping[str, Binding], environment: Environment
+    ) -> PipelineTiming:
+        """Replays a pipeline, unless that was done with the same bounds and the same work."""
+        bodies = (self._bodies.get(stage.body) for stage in pipeline.stages)
+        works = [
+            _work_operands(stage, body).values() for stage, body in zip(pipeline.stages, bodies, strict=True) if body
+        ]
+        needed = {name for operands in works for name in operands if isinstance(name, str)}
+        needed = _closure(needed, pipeline.scalars) & environment.keys()
+        bounds = (value_of(pipeline.lower, environment), value_of(pipeline.upper, environment))
+        values = (*bounds, *(environment[name] for name in sorted(needed)))
+        key = (id(pipeline), tuple(params.values()), values)
+        if key not in self._replayed:
+            self._replayed[key] = self._pipeline(kernel, pipeline, params, environment)
+        return self._replayed[key]
+
+    def _pipeline(
+        self, kernel: Kernel, pipeline: Pipeline, params: Mapping[str, Binding], environment: Environment
+    ) -> PipelineTiming:
+        lower, upper = value_of(pipeline.lower, environment), value_of(pipeline.upper, environment)
+        span = range(lower, max(lower, upper))
+        coster = [self._stage(stage, pipeline, params, environment, span) for stage in pipeline.stages]
+        outcome = replay(
+            f"kernel {kernel.name!r}, pipeline {pipeline.name!r}",
+            [stage.plan() for stage in coster],
+            pipeline.buffers,
+            len(span),
+            prefetch=self._settings.prefetch,
+            record=self._settings.record,
+            extrapolate=self._settings.extrapolate,
+        )
+        moved: Counter[str] = Counter()
+        stages = []
+        for stage, counters, fired in zip(coster, outcome.counters, outcome.fired, strict=True):
+            stages.append(_stage_timing(stage.stage, counters, fired))
+            for cost, count in fired.items():
+                moved.update({name: count * nbytes for name, nbytes in stage.param_bytes(cost).items()})
+        whole = int(self._machine.pcus.value)
+        return PipelineTiming(
+            name=pipeline.name,
+            iterations=len(span),
+            seconds=outcome.duration / SECOND,
+            sram_bytes=max((b.address + b.nbytes for b in pipeline.buffers if b.tier == "sram"), default=0),
+            pcus=whole if any(not s.pcus and s.compute_seconds for s in stages) else sum(s.pcus for s in stages),
+            stages=tuple(stages),
+            param_bytes=dict(moved),
+            recording=outcome.recording,
+        )
+
+    def _stage(
+        self,
+        stage: Stage,
+        pipeline: Pipeline,
+        params: Mapping[str, Binding],
+        environment: Environment,
+        span: range,
+    ) -> _StageCost:
+        if stage.body not in self._bodies:
+            raise InputError(f"the schedule is malformed: stage {stage.name!r} fires unknown body {stage.body!r}")
+        body = self._bodies[stage.body]
+        return _StageCost(stage, body, pipeline, params, environment, span, self._model, self._settings.valid_rows)
+
+    def _relevant_scalars(self, kernel: Kernel) -> frozenset[str]:
+        """The kernel's scalars that decide how much it does; the others only move addresses."""
+        if kernel.name not in self._relevant:
+            needed = {name for name in self._deciding(kernel.body) if isinstance(name, str)}
+            needed = _closure(needed, list(_definitions(kernel.body)))
+            self._relevant[kernel.name] = frozenset(needed & set(kernel.scalars))
+        return self._relevant[kernel.name]
+
+    def _deciding(self, items: Sequence[Item]) -> Iterator[Operand]:
+        for item in items:
+            if isinstance(item, For):
+                yield from (item.lower, item.upper)
+                yield from self._deciding(item.body)
+            elif isinstance(item, If):
+                yield item.condition
+                yield from self._deciding(item.body)
+            elif isinstance(item, Pipeline):
+                yield from (item.lower, item.upper)
+                for stage in item.stages:
+                    if stage.body in self._bodies:
+                        yield from _work_operands(stage, self._bodies[stage.body]).values()
+
+
+class _StageCost:
+    """The cost of a stage's firings in one execution of a pipeline; equal firings share a `Cost`."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        body: Body,
+        pipeline: Pipeline,
+        params: Mapping[str, Binding],
+        environment: Environment,
+        span: range,
+        model: CostModel,
+        valid_rows: int | None,
+    ) -> None:
+        if len(stage.ports) != len(body.params) or len(stage.scalars) != len(body.scalars):
+            raise InputError(
+                f"the schedule is malformed: stage {stage.name!r} has {len(stage.ports)} ports and "
+                f"{len(stage.scalars)} scalars, body {body.name!r} takes {len(body.params)} and {len(body.scalars)}"
+            )
+        self.stage, self._body, self._pipeline = stage, body, pipeline
+        self._params, self._environment, self._span = params, environment, span
+        self._model, self._valid_rows = model, valid_rows
+        self._buffers = {buffer.name: number for number, buffer in enumerate(pipeline.buffers)}
+        self._operands = _work_operands(stage, body)
+        self._costs: dict[tuple[int, ...], Cost] = {}
+        self._param_bytes: dict[Cost, dict[str, int]] = {}
+        varying = _varying(pipeline, stage)
+        self._uniform = not any(operand in varying for operand in self._operands.values())
+
+    def plan(self) -> StagePlan:
+        reads: list[Link] = []
+        writes: list[Link] = []
+        for param, port in zip(self._body.params, self.stage.ports, strict=True):
+            if port.per and port.view.tensor in self.stage.waits:
+                link = Link(self._buffers[port.view.tensor], port.per, port.lag)
+                (reads if param.access == "read" else writes).append(link)
+        loads = any(
+            param.access != "write" and port.view.tensor in self._params
+            for param, port in zip(self._body.params, self.stage.ports, strict=True)
+        )
+        constant = self._at(0) if self._uniform else None
+        return StagePlan(
+            name=self.stage.name,
+            when=self.stage.when,
+            trips=self.stage.trips,
+            reads=tuple(reads),
+            writes=tuple(writes),
+            cost=self._at if constant is None else lambda _: constant,
+            uniform=constant is not None,
+            loads=loads,
+        )
+
+    def param_bytes(self, cost: Cost) -> Mapping[str, int]:
+        """Bytes that a firing of this cost moves, per parameter of the kernel."""
+        return self._param_bytes[cost]
+
+    def _at(self, firing: int) -> Cost:
+        scope = self._scope(firing)
+        values = tuple(value_of(operand, scope) for operand in self._operands.values())
+        if values not in self._costs:
+            self._costs[values] = self._measure(dict(zip(self._operands, values, strict=True)))
+        return self._costs[values]
+
+    def _scope(self, firing: int) -> Environment:
+        """The scalars that a firing sees."""
+        iteration, trip = divmod(firing, self.stage.trips)
+        scope = dict(self._environment)
+        first = self._span.stop - 1 if self.stage.when == "last" else self._span.start
+        scope[self._pipeline.index] = first + iteration
+        for scalar in self._pipeline.scalars:
+            scope[scalar.name] = evaluate(scalar, scope)
+        for axis in reversed(range(len(self.stage.grid))):
+            trip, scope[f"t{axis}"] = divmod(trip, self.stage.grid[axis])
+        return scope
+
+    def _measure(self, scalars: Mapping[str, int]) -> Cost:
+        work = measure(self._body, scalars, self._valid_rows)
+        read: Counter[str] = Counter()
+        written: Counter[str] = Counter()
+        moved: Counter[str] = Counter()
+        for param, port in zip(self._body.params, self.stage.ports, strict=True):
+            name = port.view.tensor
+            for tiers, nbytes in ((read, work.read.get(param.name, 0)), (written, work.written.get(param.name, 0))):
+                limited = min(nbytes, *self._limits(port.view, param.dtype), nbytes)
+                tiers[self._tier(name)] += limited
+                if name in self._params:
+                    moved[name] += limited
+        cost = self._model.cost(work, self.stage.pcus, read, written)
+        self._param_bytes[cost] = dict(moved)
+        return cost
+
+    def _tier(self, region: str) -> str:
+        if region in self._params:
+            return self._params[region].tier
+        if region in self._buffers:
+            return self._pipeline.buffers[self._buffers[region]].tier
+        raise InputError(f"the schedule is malformed: stage {self.stage.name!r} uses {region!r}, which does not exist")
+
+    def _limits(self, view: View, dtype: Dtype) -> Iterator[int]:
+        """Bytes that can move at most through a view that shows elements more than once."""
+        binding = self._params.get(view.tensor)
+        for limit in (repeat_limit(view, dtype), None if binding is None else binding.limit):
+            if limit is not None:
+                yield limit
+
+
+def repeat_limit(view: View, dtype: Dtype) -> int | None:
+    """Bytes of a view's distinct elements, where it shows some more than once; else None."""
+    if all(stride or size <= 1 for size, stride in zip(view.shape, view.strides, strict=True)):
+        return None
+    sizes = [size for size, stride in zip(view.shape, view.strides, strict=True) if stride or not size]
+    return prod(sizes) * DTYPE_BYTES[dtype]
+
+
+def _executed(items: Sequence[Item], environment: Environment) -> Iterator[tuple[Pipeline, Environment]]:
+    """The pipelines that a kernel runs, in order, each with the scalars that are set then."""
+    for item in items:
+        if isinstance(item, Scalar):
+            environment[item.name] = evaluate(item, environment)
+        elif isinstance(item, Pipeline):
+            yield item, dict(environment)
+        elif isinstance(item, For):
+            for index in range(value_of(item.lower, environment), value_of(item.upper, environment)):
+                environment[item.index] = index
+                yield from _executed(item.body, environment)
+        elif isinstance(item, If):
+            if value_of(item.condition, environment):
+                yield from _executed(item.body, environment)
+        else:
+            raise InputError(f"the schedule is malformed: a kernel launches {item.kernel!r}")
+
+
+def _definitions(items: Sequence[Item]) -> Iterator[Scalar]:
+    for item in items:
+        if isinstance(item, Scalar):
+            yield item
+        elif isinstance(item, Pipeline):
+            yield from item.scalars
+        elif isinstance(item, For | If):
+            yield from _definitions(item.body)
+
+
+def _closure(names: set[str], definitions: Sequence[Scalar]) -> set[str]:
+    """The names, and all that they are computed from."""
+    found = set(names)
+    while True:
+        more = {arg for s in definitions if s.name in found for arg in s.args if isinstance(arg, str)} - found
+        if not more:
+            return found
+        found |= more
+
+
+def _work_operands(stage: Stage, body: Body) -> dict[str, Operand]:
+    """The operands of a stage on which the work of a firing depends, by the body's name."""
+    wanted = dynamic_scalars(body)
+    return {name: operand for name, operand in zip(body.scalars, stage.scalars, strict=False) if name in wanted}
+
+
+def _varying(pipeline: Pipeline, stage: Stage) -> set[Operand]:
+    """Scalars that differ between the firings of a stage."""
+    varying: set[Operand] = {pipeline.index, *(f"t{axis}" for axis in range(len(stage.grid)))}
+    for scalar in pipeline.scalars:
+        if any(arg in varying for arg in scalar.args):
+            varying.add(scalar.name)
+    return varying
+
+
+def _stage_timing(stage: Stage, counters: Sequence[int], fired: Mapping[Cost, int]) -> StageTiming:
+    moved: Counter[str] = Counter()
+    for cost, count in fired.items():
+        moved.update({transfer.tier: count * transfer.nbytes for transfer in cost.overlapped[0].transfers})
+    return StageTiming(
+        name=stage.name,
+        body=stage.body,
+        pcus=stage.pcus,
+        firings=sum(fired.values()),
+        busy_seconds=counters[BUSY] / SECOND,
+        compute_seconds=sum(cost.compute * count for cost, count in fired.items()) / SECOND,
+        fixed_seconds=sum(cost.fixed * count for cost, count in fired.items()) / SECOND,
+        input_seconds=counters[WAIT_INPUT] / SECOND,
+        room_seconds=counters[WAIT_ROOM] / SECOND,
+        memory_seconds=counters[WAIT_MEMORY] / SECOND,
+        order_seconds=counters[WAIT_ORDER] / SECOND,
+        nbytes=dict(moved),
+    )

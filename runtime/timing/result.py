@@ -1,0 +1,219 @@
+"""What the timing model found. Seconds are floats, bytes are integers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from sscc.ir.machine import Machine
+from sscc.runtime.schedule import Launch
+from sscc.runtime.timing.replay import Recording
+
+
+@dataclass(frozen=True)
+class StageTiming:
+    """A stage over all its firings; what is left of the pipeline's time it spends before or after them.
+
+    Attributes:
+        pcus: compute units per socket; 0 stands for the whole machine.
+        busy_seconds: computing or transferring. compute_seconds: the arithmetic alone. fixed_seconds: what its
+            firings take besides, whatever they do.
+        input_seconds, room_seconds, memory_seconds: waiting for a slot to be complete, for a place to be free, for a
+            tier that serves others.
+        order_seconds: waiting for the iteration before, in a replay without prefetch.
+        nbytes: moved per tier.
+    """
+
+    name: str
+    body: str
+    pcus: int
+    firings: int
+    busy_seconds: float
+    compute_seconds: float
+    fixed_seconds: float
+    input_seconds: float
+    room_seconds: float
+    memory_seconds: float
+    order_seconds: float
+    nbytes: Mapping[str, int]
+
+    @property
+    def bound(self) -> str:
+        """What fills its busy time: "compute", "firings" (their fixed cost), or "memory" (transfers outlast both)."""
+        if 2 * (self.compute_seconds + self.fixed_seconds) <= self.busy_seconds:
+            return "memory"
+        return "compute" if self.compute_seconds >= self.fixed_seconds else "firings"
+
+
+@dataclass(frozen=True)
+class PipelineTiming:
+    """One execution of a pipeline.
+
+    Attributes:
+        sram_bytes: end of its buffers in the on-chip memory. pcus: of all its stages, per socket.
+        param_bytes: moved per parameter of the kernel.
+        recording: every firing, if that was asked for.
+    """
+
+    name: str
+    iterations: int
+    seconds: float
+    sram_bytes: int
+    pcus: int
+    stages: tuple[StageTiming, ...]
+    param_bytes: Mapping[str, int]
+    recording: Recording | None
+
+
+@dataclass(frozen=True)
+class KernelTiming:
+    """One execution of a kernel, without launch and boundary: its pipelines one after another.
+
+    Attributes:
+        pcus, pmus: compute and memory units that it occupies, per socket.
+    """
+
+    name: str
+    location: str
+    pipelines: tuple[PipelineTiming, ...]
+    pcus: int
+    pmus: int
+
+    @cached_property
+    def seconds(self) -> float:
+        return sum(pipeline.seconds for pipeline in self.pipelines)
+
+    @cached_property
+    def sram_bytes(self) -> int:
+        return max((pipeline.sram_bytes for pipeline in self.pipelines), default=0)
+
+    @cached_property
+    def nbytes(self) -> Mapping[str, int]:
+        """Bytes per tier."""
+        return _total(stage.nbytes for pipeline in self.pipelines for stage in pipeline.stages)
+
+    @cached_property
+    def param_bytes(self) -> Mapping[str, int]:
+        return _total(pipeline.param_bytes for pipeline in self.pipelines)
+
+    @property
+    def slowest(self) -> StageTiming | None:
+        """The stage that is busy longest."""
+        stages = [stage for pipeline in self.pipelines for stage in pipeline.stages]
+        return max(stages, key=lambda stage: stage.busy_seconds, default=None)
+
+
+@dataclass(frozen=True)
+class LaunchTiming:
+    """A launch: from `begin` on launch and boundary cost, then the kernel. Equal launches share a `KernelTiming`."""
+
+    launch: Launch
+    kernel: KernelTiming
+    begin: float
+
+
+@dataclass(frozen=True)
+class KernelSummary:
+    """All launches of a kernel in an entry; seconds with (`seconds`) and without (`execution_seconds`) their cost."""
+
+    name: str
+    location: str
+    launches: int
+    seconds: float
+    execution_seconds: float
+    nbytes: Mapping[str, int]
+    pcus: int
+    pmus: int
+    sram_bytes: int
+    slowest: StageTiming | None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One call of an entry on a machine.
+
+    Attributes:
+        launch_overhead: seconds per launch that are not execution: launch plus boundary.
+        tensor_bytes: moved per tensor of the program.
+        assumptions: what the figures rest on, a sentence each.
+    """
+
+    entry: str
+    machine: Machine
+    scalars: Mapping[str, int]
+    launches: tuple[LaunchTiming, ...]
+    launch_overhead: float
+    tensor_bytes: Mapping[str, int]
+    assumptions: tuple[str, ...]
+
+    @cached_property
+    def execution_seconds(self) -> float:
+        return sum(launch.kernel.seconds for launch in self.launches)
+
+    @property
+    def seconds(self) -> float:
+        return self.execution_seconds + len(self.launches) * self.launch_overhead
+
+    @cached_property
+    def nbytes(self) -> Mapping[str, int]:
+        """Bytes per tier."""
+        return _total(launch.kernel.nbytes for launch in self.launches)
+
+    def bandwidth(self, tier: str) -> float:
+        """Bytes per second that a tier moves on average."""
+        return self.nbytes.get(tier, 0) / self.seconds if self.seconds else 0.0
+
+    @property
+    def hbm_fraction(self) -> float:
+        """The share of the HBM roofline: the least time for the bytes over the time it takes."""
+        return self.machine.hbm_seconds(self.nbytes.get("hbm", 0)) / self.seconds if self.seconds else 0.0
+
+    @property
+    def sram_bytes(self) -> int:
+        """High-water mark of the on-chip memory, by the buffers' addresses."""
+        return max((launch.kernel.sram_bytes for launch in self.launches), default=0)
+
+    @property
+    def pcus(self) -> int:
+        return max((launch.kernel.pcus for launch in self.launches), default=0)
+
+    @property
+    def pmus(self) -> int:
+        return max((launch.kernel.pmus for launch in self.launches), default=0)
+
+    def kernels(self) -> tuple[KernelSummary, ...]:
+        """Per kernel, the most expensive first."""
+        groups: dict[str, list[KernelTiming]] = {}
+        for launch in self.launches:
+            groups.setdefault(launch.kernel.name, []).append(launch.kernel)
+        found = [self._summary(group) for group in groups.values()]
+        return tuple(sorted(found, key=lambda kernel: (-kernel.seconds, kernel.name)))
+
+    def _summary(self, group: list[KernelTiming]) -> KernelSummary:
+        longest = max(group, key=lambda kernel: kernel.seconds)
+        execution = sum(kernel.seconds for kernel in group)
+        return KernelSummary(
+            name=longest.name,
+            location=longest.location,
+            launches=len(group),
+            seconds=execution + len(group) * self.launch_overhead,
+            execution_seconds=execution,
+            nbytes=_total(kernel.nbytes for kernel in group),
+            pcus=_most(group, lambda kernel: kernel.pcus),
+            pmus=_most(group, lambda kernel: kernel.pmus),
+            sram_bytes=_most(group, lambda kernel: kernel.sram_bytes),
+            slowest=longest.slowest,
+        )
+
+
+def _most(group: list[KernelTiming], value: Callable[[KernelTiming], int]) -> int:
+    return max(value(kernel) for kernel in group)
+
+
+def _total(parts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(total)

@@ -1,0 +1,346 @@
+"""What one firing of a body has to do: operations of the compute units, and bytes of each parameter.
+
+Counting rules, where a step does not simply touch everything it sees once:
+
+* A parameter that several steps read comes in once per firing; it counts at most with its own size.
+* A gather (`load`, `GatherRows`) moves one element, or row, per point; at most the whole table.
+* `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache:
+  the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows.
+* `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` and `Compress`
+  read `length` rows of K; `Compress` reads the R rows that it keeps once more, of K and V.
+* Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil, log2, prod
+
+from sscc.ir.errors import InputError
+from sscc.runtime.schedule import (
+    DTYPE_BYTES,
+    Access,
+    Body,
+    CachedAttention,
+    CausalAttention,
+    ChunkAttention,
+    Compress,
+    DecodeAttention,
+    Dtype,
+    GatherRows,
+    ObservationScores,
+    Observe,
+    Pool,
+    Product,
+    Reduction,
+    Select,
+    Step,
+    UpdateRows,
+    Vector,
+)
+
+SOFTMAX_OPS = 5  # scale, running maximum, subtract, exponential, sum
+_FREE_OPS = frozenset({"index", "const", "load"})  # addresses and literals, made by the memory units
+
+
+@dataclass(frozen=True)
+class Work:
+    """One firing.
+
+    Attributes:
+        products: floating-point operations of products by dtype of the operands (two per multiply and add).
+        vectors: (points, operations per point) of each element-wise pass.
+        read, written: bytes per parameter.
+        local_bytes: read and written of the body's locals.
+    """
+
+    products: Mapping[Dtype, int]
+    vectors: tuple[tuple[int, int], ...]
+    read: Mapping[str, int]
+    written: Mapping[str, int]
+    local_bytes: int
+
+
+def dynamic_scalars(body: Body) -> frozenset[str]:
+    """The body's scalars on which the amount of work depends."""
+    names = (getattr(step, field, None) for step in body.steps for field in ("start", "length"))
+    return frozenset(name for name in names if name is not None)
+
+
+def measure(body: Body, scalars: Mapping[str, int], valid_rows: int | None = None) -> Work:
+    """Counts one firing.
+
+    Args:
+        scalars: values of `dynamic_scalars(body)`, by name.
+        valid_rows: rows of each slot's cache that hold a token; None for all of them.
+
+    Raises:
+        InputError: a step names something that the body does not have.
+    """
+    return _Meter(body, scalars, valid_rows).measure()
+
+
+@dataclass(frozen=True)
+class _Region:
+    root: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+class _Meter:
+    """Walks the steps of a body. Bytes of affine accesses are capped at the region's size, others add up."""
+
+    def __init__(self, body: Body, scalars: Mapping[str, int], valid_rows: int | None) -> None:
+        self._body, self._scalars, self._valid = body, scalars, valid_rows
+        self._roots = {p.name: _Region(p.name, p.shape, p.dtype) for p in body.params}
+        self._roots.update({local.name: _Region(local.name, local.shape, local.dtype) for local in body.locals})
+        self._regions = dict(self._roots)
+        for window in body.windows:
+            source = self._region(window.view.tensor)
+            self._regions[window.name] = _Region(source.root, window.view.shape, source.dtype)
+        self._capped: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
+        self._extra: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
+        self._products: Counter[Dtype] = Counter()
+        self._vectors: list[tuple[int, int]] = []
+
+    def measure(self) -> Work:
+        for step in self._body.steps:
+            _COUNTERS[type(step)](self, step)
+        params = [param.name for param in self._body.params]
+        moved = {write: {name: self._total(name, write) for name in self._roots} for write in (False, True)}
+        return Work(
+            products=dict(self._products),
+            vectors=tuple(self._vectors),
+            read={name: moved[False][name] for name in params if moved[False][name]},
+            written={name: moved[True][name] for name in params if moved[True][name]},
+            local_bytes=sum(moved[write][local.name] for local in self._body.locals for write in (False, True)),
+        )
+
+    def _total(self, root: str, write: bool) -> int:
+        return min(self._capped[write][root], self._roots[root].nbytes) + self._extra[write][root]
+
+    def _region(self, name: str) -> _Region:
+        if name not in self._regions:
+            raise InputError(f"the schedule is malformed: body {self._body.name!r} uses {name!r}, which does not exist")
+        return self._regions[name]
+
+    # -- counting
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._region(name).shape
+
+    def scalar(self, name: str) -> int:
+        return self._scalars[name]
+
+    def valid_rows(self, rows: int) -> int:
+        return rows if self._valid is None else min(rows, self._valid)
+
+    def elements(self, name: str, count: int, *, write: bool = False) -> None:
+        """`count` elements of a region, at most the whole of it."""
+        region = self._region(name)
+        self._capped[write][region.root] += min(count * DTYPE_BYTES[region.dtype], region.nbytes)
+
+    def whole(self, *names: str, write: bool = False) -> None:
+        for name in names:
+            self.elements(name, prod(self.shape(name)), write=write)
+
+    def rows(self, name: str, count: int, *, write: bool = False) -> None:
+        """`count` rows (of the next to last dimension) of a region, as often as they are asked for."""
+        region = self._region(name)
+        *outer, _, width = region.shape
+        self._extra[write][region.root] += prod(outer) * count * width * DTYPE_BYTES[region.dtype]
+
+    def access(self, access: Access, dims: tuple[int, ...], *, write: bool = False) -> None:
+        """The elements that an affine map reaches: per dimension of the region no more than its span."""
+        spans = [_span(row, dims) for row in access.map]
+        used = [size for d, size in enumerate(dims) if any(row[d] for row in access.map)]
+        self.elements(access.param, min(prod(spans), prod(used)) if prod(dims) else 0, write=write)
+
+    def dtype(self, name: str) -> Dtype:
+        return self._region(name).dtype
+
+    def flops(self, dtype: Dtype, count: int) -> None:
+        self._products[dtype] += count
+
+    def vector(self, points: int, operations: int) -> None:
+        if points and operations:
+            self._vectors.append((points, operations))
+
+
+def _span(row: tuple[int, ...], dims: tuple[int, ...]) -> int:
+    moving = [(abs(factor), size) for factor, size in zip(row, dims, strict=False) if factor]
+    return min(1 + sum(factor * (size - 1) for factor, size in moving), prod(size for _, size in moving))
+
+
+# ------------------------------------------------------------------------------------------- one counter per step
+
+
+def _elementwise(meter: _Meter, step: Vector | Reduction, extra: int) -> None:
+    points = prod(step.dims)
+    for access in step.inputs:
+        meter.access(access, step.dims)
+    meter.access(step.output, step.dims, write=True)
+    for instr in step.body:
+        if instr.op == "load":
+            meter.elements(str(instr.args[0]), points)
+    meter.vector(points, sum(1 for instr in step.body if instr.op not in _FREE_OPS) + extra)
+
+
+def _vector(meter: _Meter, step: Vector) -> None:
+    _elementwise(meter, step, 0)
+
+
+def _reduction(meter: _Meter, step: Reduction) -> None:
+    _elementwise(meter, step, 1)
+
+
+def _product(meter: _Meter, step: Product) -> None:
+    meter.access(step.a, step.dims)
+    meter.access(step.b, step.dims)
+    meter.access(step.output, step.dims, write=True)
+    dtypes = {meter.dtype(step.a.param), meter.dtype(step.b.param)}
+    meter.flops("bf16" if dtypes == {"bf16"} else "f32", 2 * prod(step.dims))
+
+
+def _update_rows(meter: _Meter, step: UpdateRows) -> None:
+    meter.whole(step.new, step.row, step.active)
+    meter.rows(step.cache, 1, write=True)
+
+
+def _attend(meter: _Meter, query: str, value: str, scores: int) -> None:
+    """Two products and a softmax over `scores` pairs of a query row and a key row."""
+    meter.flops(meter.dtype(query), 2 * scores * (meter.shape(query)[-1] + meter.shape(value)[-1]))
+    meter.vector(scores, SOFTMAX_OPS)
+
+
+def _cached_attention(meter: _Meter, step: CachedAttention) -> None:
+    meter.whole(step.query, step.key, step.value, step.valid)
+    meter.whole(step.out, write=True)
+    batch, heads = meter.shape(step.query)[:2]
+    _attend(meter, step.query, step.value, batch * heads * meter.valid_rows(meter.shape(step.key)[2]))
+
+
+def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
+    meter.whole(step.query, step.new_key, step.new_value, step.position, step.valid_topk, step.active)
+    meter.whole(step.key, step.value)
+    meter.whole(step.out, write=True)
+    meter.rows(step.k_cache, 1, write=True)
+    meter.rows(step.v_cache, 1, write=True)
+    batch, heads = meter.shape(step.query)[:2]
+    _attend(meter, step.query, step.value, batch * heads * meter.valid_rows(meter.shape(step.key)[2]))
+
+
+def _causal_scores(meter: _Meter, query: str, start: int) -> int:
+    _, heads, chunk, _ = meter.shape(query)
+    return heads * (chunk * start + chunk * (chunk + 1) // 2)
+
+
+def _causal_attention(meter: _Meter, step: CausalAttention) -> None:
+    start, chunk = meter.scalar(step.start), meter.shape(step.query)[2]
+    meter.whole(step.query)
+    meter.rows(step.key, start + chunk)
+    meter.rows(step.value, start + chunk)
+    meter.whole(step.out, write=True)
+    _attend(meter, step.query, step.value, _causal_scores(meter, step.query, start))
+
+
+def _observed_rows(meter: _Meter, observed: str, query: str, start: int, length: int) -> int:
+    """How many of a chunk's queries are among the last of the prompt."""
+    window, chunk = meter.shape(observed)[2], meter.shape(query)[2]
+    return max(0, min(start + chunk, length) - max(start, length - window))
+
+
+def _observe(meter: _Meter, step: Observe) -> None:
+    kept = _observed_rows(meter, step.observed, step.query, meter.scalar(step.start), meter.scalar(step.length))
+    meter.rows(step.query, kept)
+    meter.rows(step.observed, kept, write=True)
+
+
+def _chunk_attention(meter: _Meter, step: ChunkAttention) -> None:
+    start, chunk = meter.scalar(step.start), meter.shape(step.query)[2]
+    meter.whole(step.query, step.new_key, step.new_value)
+    for scratch in (step.k_scratch, step.v_scratch):
+        meter.rows(scratch, start + chunk)
+        meter.rows(scratch, chunk, write=True)
+    kept = _observed_rows(meter, step.observed, step.query, start, meter.scalar(step.length))
+    meter.rows(step.observed, kept, write=True)
+    meter.elements(step.log_sum_exp, meter.shape(step.log_sum_exp)[1] * kept, write=True)
+    meter.whole(step.out, write=True)
+    _attend(meter, step.query, step.v_scratch, _causal_scores(meter, step.query, start))
+
+
+def _score(meter: _Meter, observed: str, key: str, length: int) -> None:
+    """Q K^T of the observation queries over the prompt, and its softmax."""
+    _, heads, window, width = meter.shape(observed)
+    meter.whole(observed)
+    meter.rows(key, length)
+    meter.flops(meter.dtype(observed), 2 * heads * window * length * width)
+    meter.vector(heads * window * length, SOFTMAX_OPS)
+
+
+def _observation_scores(meter: _Meter, step: ObservationScores) -> None:
+    _score(meter, step.observed, step.key, meter.scalar(step.length))
+    meter.whole(step.scores, write=True)
+
+
+def _pool(meter: _Meter, step: Pool) -> None:
+    length, heads = meter.scalar(step.length), meter.shape(step.scores)[0]
+    meter.elements(step.scores, heads * length)
+    meter.elements(step.pooled, heads * length, write=True)
+    meter.vector(heads * length, step.width)
+
+
+def _topk_ops(topk: int) -> int:
+    return ceil(log2(topk)) + 1
+
+
+def _select(meter: _Meter, step: Select) -> None:
+    length, (heads, topk) = meter.scalar(step.length), meter.shape(step.selected)
+    meter.elements(step.scores, heads * length)
+    meter.whole(step.selected, write=True)
+    meter.vector(heads * length, _topk_ops(topk) if topk else 0)
+
+
+def _gather_rows(meter: _Meter, step: GatherRows) -> None:
+    out = meter.shape(step.out)
+    meter.elements(step.source, prod(out))
+    meter.whole(step.index)
+    meter.whole(step.out, write=True)
+
+
+def _compress(meter: _Meter, step: Compress) -> None:
+    length = meter.scalar(step.length)
+    rows, heads = meter.shape(step.k_cache)[2], meter.shape(step.key)[1]
+    _score(meter, step.observed, step.key, length)
+    meter.whole(step.log_sum_exp)
+    for source in (step.key, step.value):
+        meter.rows(source, min(rows, length))
+    meter.whole(step.k_cache, step.v_cache, write=True)
+    meter.vector(heads * length, step.pool)
+    if step.selected:
+        meter.whole(step.selected, write=True)
+        meter.vector(heads * length, _topk_ops(meter.shape(step.selected)[1]))
+
+
+_COUNTERS: dict[type[Step], Callable[..., None]] = {
+    Vector: _vector,
+    Reduction: _reduction,
+    Product: _product,
+    UpdateRows: _update_rows,
+    CachedAttention: _cached_attention,
+    CausalAttention: _causal_attention,
+    Observe: _observe,
+    ObservationScores: _observation_scores,
+    Pool: _pool,
+    Select: _select,
+    GatherRows: _gather_rows,
+    DecodeAttention: _decode_attention,
+    ChunkAttention: _chunk_attention,
+    Compress: _compress,
+}

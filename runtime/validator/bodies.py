@@ -1,0 +1,423 @@
+"""A body, proved by itself: names, shapes, access maps inside their operands, nothing read before it is written.
+
+What stays open depends on who uses it, and is handed on as `BodyFacts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf, prod
+from typing import Any, NoReturn
+
+from sscc.runtime import schedule as sch
+from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.linear import Range
+from sscc.runtime.validator.regions import Region, covered, injective, overlap
+from sscc.runtime.validator.steps import ARITY, OPERANDS, SCALAR_FIELDS, check_sizes, scalar_needs
+
+_FLOATS = ("f32", "bf16")
+_COMBINE = ("addf", "mulf", "maximumf", "minimumf")
+
+
+def dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides."""
+    strides = [1] * len(shape)
+    for axis in reversed(range(len(shape) - 1)):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    return tuple(strides)
+
+
+@dataclass
+class Use:
+    """How a body uses one of its parameters in one firing.
+
+    Attributes:
+        reads, writes: elements moved, at most.
+        complete: whether every element is written.
+        bounded: whether an element may be left out, because a scalar says how many there are.
+    """
+
+    reads: int = 0
+    writes: int = 0
+    complete: bool = False
+    bounded: bool = False
+
+
+@dataclass(frozen=True)
+class BodyFacts:
+    """What a body asks of those who use it.
+
+    Attributes:
+        uses: per parameter.
+        needs: (scalar of the body, lowest, highest, step) that must hold at every firing.
+        dense: parameters that must be dense, because a window names them.
+        data: accesses whose place is decided by tensors' contents; the interpreters check those.
+    """
+
+    body: sch.Body
+    uses: dict[str, Use]
+    needs: tuple[tuple[str, int, int, str], ...]
+    dense: frozenset[str]
+    data: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a name of a body stands for: a view of a parameter or of a local."""
+
+    base: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: str
+
+    def region(self) -> Region:
+        return Region.of(self.offset, list(zip(self.strides, self.shape, strict=True)))
+
+
+@dataclass
+class _State:
+    """What is written so far of one parameter or local."""
+
+    elements: int
+    defined: bool
+    regions: list[Region] = field(default_factory=list)
+    bounded: bool = False
+
+
+class _BodyProof:
+    def __init__(self, body: sch.Body, limits: Limits) -> None:
+        self._body, self._limits = body, limits
+        self._where = f"body {body.name!r}" + (f" ({body.location})" if body.location else "")
+        self._params = {param.name: param for param in body.params}
+        self._uses = {param.name: Use() for param in body.params}
+        self._needs: list[tuple[str, int, int, str]] = []
+        self._data: list[str] = []
+        self._places: dict[str, _Place] = {}
+        self._state: dict[str, _State] = {}
+        self._dense: set[str] = set()
+        self._declare()
+
+    def prove(self) -> BodyFacts:
+        outer = self._where
+        for number, step in enumerate(self._body.steps):
+            self._where = f"{outer}, step {number} ({step.kind})"
+            if isinstance(step, sch.Vector | sch.Reduction | sch.Product):
+                self._affine(step)
+            else:
+                self._operands(step)
+        self._where = outer
+        for name, use in self._uses.items():
+            state = self._state[name]
+            use.bounded = state.bounded
+            use.complete = self._written(state, Region.of(0, [(1, state.elements)])) is True
+        return BodyFacts(self._body, self._uses, tuple(self._needs), frozenset(self._dense), tuple(self._data))
+
+    def _refuse(self, reason: str) -> NoReturn:
+        refuse(self._where, reason)
+
+    # -- names
+
+    def _declare(self) -> None:
+        body = self._body
+        names = [*(param.name for param in body.params), *body.scalars]
+        names += [*(local.name for local in body.locals), *(window.name for window in body.windows)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            self._refuse(f"the name {twice[0]!r} is given twice")
+        items: list[sch.Param | sch.Local] = [*body.params, *body.locals]
+        for item in items:
+            if any(size < 1 for size in item.shape):
+                self._refuse(f"{item.name!r} has shape {list(item.shape)}")
+            self._places[item.name] = _Place(item.name, item.shape, dense(item.shape), 0, item.dtype)
+            defined = isinstance(item, sch.Param) and item.access != "write"
+            self._state[item.name] = _State(prod(item.shape), defined)
+        for window in body.windows:
+            self._window(window)
+
+    def _window(self, window: sch.Window) -> None:
+        view = window.view
+        base = self._places.get(view.tensor)
+        if base is None or view.tensor not in self._state:
+            self._refuse(f"window {window.name!r} is of {view.tensor!r}, which is no parameter and no local")
+        if view.terms or len(view.strides) != len(view.shape) or any(size < 1 for size in view.shape):
+            self._refuse(f"window {window.name!r} has shape {list(view.shape)}, strides {list(view.strides)} and terms")
+        place = _Place(view.tensor, view.shape, view.strides, view.offset, base.dtype)
+        region, elements = place.region(), self._state[view.tensor].elements
+        if region.offset < 0 or region.offset + region.span >= elements:
+            self._refuse(
+                f"window {window.name!r} reaches elements {region.offset} .. {region.offset + region.span} of "
+                f"{view.tensor!r}, which has {elements}"
+            )
+        self._places[window.name] = place
+        if view.tensor in self._params:
+            self._dense.add(view.tensor)
+
+    def _place(self, name: str) -> _Place:
+        if name not in self._places:
+            self._refuse(f"it names {name!r}, which does not exist; there are {list(self._places)}")
+        return self._places[name]
+
+    def _scalar(self, name: str) -> None:
+        if name not in self._body.scalars:
+            self._refuse(f"it names scalar {name!r}, which does not exist; there are {list(self._body.scalars)}")
+
+    # -- reads and writes
+
+    def _read(self, place: _Place, region: Region, count: int, capped: bool = True) -> None:
+        """Counts `count` elements; several steps that read a parameter read it once, unless the step says more."""
+        state = self._state[place.base]
+        if not state.defined and not state.bounded and self._written(state, region) is not True:
+            self._refuse(f"it reads elements of {place.base!r} that no step before it has written")
+        if place.base in self._uses:
+            use = self._uses[place.base]
+            use.reads = max(use.reads, min(use.reads + count, state.elements)) if capped else use.reads + count
+
+    def _write(self, place: _Place, region: Region, count: int, mode: str) -> None:
+        param = self._params.get(place.base)
+        if param is not None and param.access == "read":
+            self._refuse(f"it writes parameter {place.base!r}, which is declared read")
+        state = self._state[place.base]
+        if mode == "update" and not state.defined and self._written(state, region) is not True:
+            access = "a local that is not written before" if param is None else f"declared {param.access}"
+            self._refuse(f"it updates some elements of {place.base!r}, which is {access}")
+        if mode == "write":
+            state.regions.append(region)
+        state.bounded = state.bounded or mode == "part"
+        if param is not None:
+            self._uses[place.base].writes += count
+
+    def _written(self, state: _State, region: Region) -> bool | None:
+        return covered(state.regions, region, self._limits.painted)
+
+    # -- steps of the algorithm
+
+    def _operands(self, step: Any) -> None:
+        sizes: dict[str, int] = {}
+        used = [operand for operand in OPERANDS[type(step)] if not self._absent(step, operand.field)]
+        for operand in used:
+            self._match(getattr(step, operand.field), operand.field, self._pattern(step, operand.pattern), sizes)
+        check_sizes(step, sizes, self._refuse)
+        for name in SCALAR_FIELDS:
+            if hasattr(step, name):
+                self._scalar(getattr(step, name))
+        for name, low, high in scalar_needs(step, sizes):
+            self._needs.append((getattr(step, name), low, high, f"{step.kind} {name}"))
+        for reading in (True, False):
+            for operand in used:
+                self._move(step, operand, sizes, reading)
+        if isinstance(step, sch.UpdateRows | sch.GatherRows):
+            self._data.append(f"{self._where}: rows of {step.cache if hasattr(step, 'cache') else step.source!r}")
+
+    def _move(self, step: Any, operand: Any, sizes: dict[str, int], reading: bool) -> None:
+        place = self._place(getattr(step, operand.field))
+        elements = prod(place.shape)
+        default = (elements, 0) if operand.mode == "read" else (0, elements)
+        reads, writes = operand.moved(sizes) if operand.moved else default
+        if reading and reads:
+            self._read(place, place.region(), reads, capped=operand.moved is None)
+        if not reading and operand.mode != "read":
+            if not injective(list(zip(place.strides, place.shape, strict=True))):
+                self._refuse(f"it writes elements of {place.base!r} more than once")
+            self._write(place, place.region(), writes, operand.mode)
+
+    def _absent(self, step: Any, field_name: str) -> bool:
+        """`Compress` selects nothing where there is no top-K."""
+        return isinstance(step, sch.Compress) and field_name == "selected" and step.selected == ""
+
+    def _pattern(self, step: Any, pattern: str) -> str:
+        if isinstance(step, sch.GatherRows) and pattern == "i64 V J" and len(self._place(step.index).shape) == 1:
+            return "i64 J"
+        return pattern
+
+    def _match(self, name: str, field_name: str, pattern: str, sizes: dict[str, int]) -> None:
+        place = self._place(name)
+        dtype, *dims = pattern.split()
+        fits = place.dtype in _FLOATS if dtype == "float" else place.dtype == dtype
+        fits = fits and len(dims) == len(place.shape)
+        for letter, size in zip(dims, place.shape, strict=False):
+            fits = fits and size == (int(letter) if letter.isdigit() else sizes.setdefault(letter, size))
+        if not fits:
+            known = {letter: size for letter, size in sizes.items() if letter in dims}
+            self._refuse(
+                f"{field_name} must be {dtype} [{', '.join(dims)}] with {known}, "
+                f"{name!r} is {place.dtype} {list(place.shape)}"
+            )
+
+    # -- affine steps
+
+    def _affine(self, step: Any) -> None:
+        if any(size < 1 for size in step.dims):
+            self._refuse(f"its dimensions are {list(step.dims)}")
+        reduce = () if isinstance(step, sch.Vector) else step.reduce
+        if len(set(reduce)) != len(reduce) or any(not 0 <= dim < len(step.dims) for dim in reduce):
+            self._refuse(f"it reduces dimensions {list(reduce)} of {list(step.dims)}")
+        inputs = (step.a, step.b) if isinstance(step, sch.Product) else step.inputs
+        reads = [self._access(access, step.dims) for access in inputs]
+        for place, pairs, offset in reads:
+            region = Region.of(offset, pairs)
+            self._read(place, region, region.points)
+        result = self._result(step, [place for place, _, _ in reads])
+        self._output(step, reduce, reads, result)
+
+    def _access(self, access: sch.Access, dims: tuple[int, ...]) -> tuple[_Place, list[tuple[int, int]], int]:
+        """The place, and (stride, size) per iteration dimension and the offset, in elements of its base."""
+        place = self._place(access.param)
+        rows = access.map
+        if len(rows) != len(place.shape) or any(len(row) != len(dims) + 1 for row in rows):
+            self._refuse(
+                f"an access map of {access.param!r} must have {len(place.shape)} rows of {len(dims) + 1} numbers, "
+                f"it is {rows}"
+            )
+        for axis, (row, size) in enumerate(zip(rows, place.shape, strict=True)):
+            steps = [factor * (count - 1) for factor, count in zip(row, dims, strict=False)]
+            low = row[-1] + sum(step for step in steps if step < 0)
+            high = row[-1] + sum(step for step in steps if step > 0)
+            if low < 0 or high >= size:
+                self._refuse(
+                    f"an access map reaches {low} .. {high} of axis {axis} of {access.param!r}, whose size is {size}"
+                )
+        strides = [sum(row[d] * s for row, s in zip(rows, place.strides, strict=True)) for d in range(len(dims))]
+        offset = place.offset + sum(row[-1] * s for row, s in zip(rows, place.strides, strict=True))
+        return place, list(zip(strides, dims, strict=True)), offset
+
+    def _output(self, step: Any, reduce: Sequence[int], reads: list[Any], result: str) -> None:
+        place, pairs, offset = self._access(step.output, step.dims)
+        if any(pairs[dim][0] and pairs[dim][1] > 1 for dim in reduce):
+            self._refuse(f"its output {place.base!r} depends on a dimension that it reduces, {list(reduce)}")
+        if not injective([pair for dim, pair in enumerate(pairs) if dim not in reduce]):
+            self._refuse(f"it writes elements of {place.base!r} more than once")
+        if place.dtype != result and not (result == "float" and place.dtype in _FLOATS):
+            self._refuse(f"it gives {result}, its output {place.base!r} is {place.dtype}")
+        region = Region.of(offset, pairs)
+        for other, other_pairs, other_offset in reads:
+            same = isinstance(step, sch.Vector) and other_offset == offset and other_pairs == pairs
+            source = Region.of(other_offset, other_pairs)
+            if other.base == place.base and not same and self._meet(region, source):
+                self._refuse(f"it reads elements of {place.base!r} that it writes at other points")
+        self._write(place, region, region.points, "write")
+
+    def _meet(self, a: Region, b: Region) -> bool:
+        return overlap(a.dims, b.dims, b.offset - a.offset) is not False
+
+    def _result(self, step: Any, inputs: list[_Place]) -> str:
+        """The dtype of what is written; "float" where it is rounded to the output's own."""
+        if isinstance(step, sch.Product):
+            odd = [place.base for place in inputs if place.dtype not in _FLOATS]
+            if odd:
+                self._refuse(f"a product takes floats, {odd[0]!r} is not")
+            return "float"
+        result = _Program(self, step, inputs).result()
+        if isinstance(step, sch.Vector):
+            return result
+        if step.combine not in _COMBINE or result not in _FLOATS:
+            self._refuse(f"it combines {result} by {step.combine!r}, it must be floats by one of {list(_COMBINE)}")
+        return "float"
+
+    # -- used by vector programs
+
+    def load(self, instr: sch.Instr, indices: Sequence[Range | None], count: int) -> None:
+        """Checks a load: its indices, where their range is known, and that what it reads is there."""
+        place = self._place(str(instr.args[0]))
+        if len(indices) != len(place.shape) or instr.type != place.dtype or any(index is None for index in indices):
+            self._refuse(
+                f"load {instr.name!r} gives {instr.type} from {len(indices)} indices, {place.base!r} is "
+                f"{place.dtype} {list(place.shape)}"
+            )
+        for axis, (index, size) in enumerate(zip(indices, place.shape, strict=True)):
+            low, high = index or (0, 0)
+            if low >= 0 and high < size:
+                continue
+            if abs(low) < inf and abs(high) < inf:
+                self._refuse(f"load {instr.name!r} reaches {low} .. {high} of axis {axis}, whose size is {size}")
+            self._data.append(f"{self._where}: load {instr.name!r}, axis {axis} of {place.base!r}")
+        self._read(place, place.region(), min(count, prod(place.shape)))
+
+    def check_scalar(self, name: str) -> None:
+        self._scalar(name)
+
+    def fail(self, reason: str) -> NoReturn:
+        self._refuse(reason)
+
+
+class _Program:
+    """The instructions of a vector program: names, numbers of arguments, ranges of integers."""
+
+    def __init__(self, proof: _BodyProof, step: Any, inputs: list[_Place]) -> None:
+        self._proof, self._step = proof, step
+        self._types = {f"in{number}": place.dtype for number, place in enumerate(inputs)}
+        self._ranges: dict[str, Range] = {name: (-inf, inf) for name, t in self._types.items() if t not in _FLOATS}
+
+    def result(self) -> str:
+        for instr in self._step.body:
+            if instr.name in self._types:
+                self._proof.fail(f"the vector program defines {instr.name!r} twice")
+            bounds = self._instruction(instr)
+            self._types[instr.name] = "i64" if instr.type == "index" else instr.type
+            if bounds is not None:
+                self._ranges[instr.name] = bounds
+        if self._step.result not in self._types:
+            self._proof.fail(f"the result {self._step.result!r} of the vector program is not defined")
+        return self._types[self._step.result]
+
+    def _instruction(self, instr: sch.Instr) -> Range | None:
+        if instr.op == "index":
+            return self._index(instr)
+        if instr.op == "const":
+            if len(instr.args) != 1 or isinstance(instr.args[0], str):
+                self._proof.fail(f"const {instr.name!r} takes one literal, it has {list(instr.args)}")
+            return self._range(instr.args[0]) if instr.type not in _FLOATS else None
+        if instr.op == "load":
+            if not instr.args or not isinstance(instr.args[0], str):
+                self._proof.fail(f"load {instr.name!r} takes the name of a parameter, it has {list(instr.args)}")
+            indices = [self._range(arg) for arg in instr.args[1:]]
+            self._proof.load(instr, indices, prod(self._step.dims))
+            return None if instr.type in _FLOATS else (-inf, inf)
+        if ARITY.get(instr.op, -1) != len(instr.args):
+            self._proof.fail(f"{instr.name!r} is {instr.op!r} of {len(instr.args)} arguments")
+        ranges = [self._range(arg) for arg in instr.args]
+        return self._integer(instr.op, ranges) if instr.type not in _FLOATS else None
+
+    def _index(self, instr: sch.Instr) -> Range:
+        dim = instr.args[0] if len(instr.args) == 1 else None
+        if not isinstance(dim, int) or not 0 <= dim < len(self._step.dims):
+            self._proof.fail(f"index {instr.name!r} takes a dimension of {list(self._step.dims)}, it has {dim}")
+        return 0, self._step.dims[dim] - 1
+
+    def _range(self, arg: int | float | str) -> Range | None:
+        """The range of an integer argument, None for a float. Refuses a name that is not defined."""
+        if isinstance(arg, int):
+            return arg, arg
+        if isinstance(arg, float):
+            return None
+        if arg not in self._types:
+            self._proof.check_scalar(arg)
+            return -inf, inf
+        return self._ranges.get(arg)
+
+    def _integer(self, op: str, ranges: list[Range | None]) -> Range:
+        known = [r for r in ranges if r is not None]
+        if len(known) == 2:
+            (low_a, high_a), (low_b, high_b) = known
+            if op == "addi":
+                return low_a + low_b, high_a + high_b
+            if op == "subi":
+                return low_a - high_b, high_a - low_b
+            if op == "minsi":
+                return min(low_a, low_b), min(high_a, high_b)
+            if op == "maxsi":
+                return max(low_a, low_b), max(high_a, high_b)
+            if op == "muli":
+                ends = [x * y if x and y else 0 for x in known[0] for y in known[1]]
+                return min(ends), max(ends)
+        if op == "index_cast" and len(known) == 1:
+            return known[0]
+        if op == "select" and len(known) == 3:
+            return min(known[1][0], known[2][0]), max(known[1][1], known[2][1])
+        return -inf, inf
+
+
+def prove_body(body: sch.Body, limits: Limits) -> BodyFacts:
+    """Raises InputError naming the body and the step where it is not right."""
+    return _BodyProof(body, limits).prove()

@@ -1,0 +1,300 @@
+"""Entries: control around launches, the views that launches pass, and what is touched when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from sscc.runtime import schedule as sch
+from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.kernels import Caller, enter
+from sscc.runtime.validator.linear import ANY, Linear, Range, Scope
+from sscc.runtime.validator.pipeline import Bound, check_view, linear_offset, may_meet, proved
+from sscc.runtime.validator.regions import Region, covered, injective
+
+_FIXED = ("weight", "constant", "input")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two arguments of a launch that must not share elements, which is not proved for all values."""
+
+    where: str
+    what: str
+    one: sch.View
+    other: sch.View
+
+
+@dataclass
+class LaunchFacts:
+    """A launch in an entry.
+
+    Attributes:
+        position: among the entry's launches, loops entered once.
+        path: the loops and branches around it, by number.
+        offsets: of each argument.
+        aliases: parameter -> the first parameter with the same view.
+        open: bounds, and pairs of arguments, that are not proved for all values.
+    """
+
+    launch: sch.Launch
+    kernel: sch.Kernel
+    where: str
+    position: int
+    path: tuple[int, ...]
+    offsets: tuple[Linear, ...]
+    scalars: dict[str, Range]
+    aliases: dict[str, str]
+    open: list[Bound] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Touch:
+    """A launch's access to a tensor; `region` is None where its place is not constant."""
+
+    position: int
+    path: tuple[int, ...]
+    access: str
+    region: Region | None
+    where: str
+
+
+@dataclass
+class EntryFacts:
+    """An entry: its launches in order, and per loop number the positions [begin, end) that it holds."""
+
+    entry: sch.Entry
+    launches: list[LaunchFacts] = field(default_factory=list)
+    loops: dict[int, tuple[int, int]] = field(default_factory=dict)
+    proved: int = 0
+
+    def touches(self) -> dict[str, list[Touch]]:
+        found: dict[str, list[Touch]] = {}
+        for facts in self.launches:
+            for param, view, offset in zip(facts.kernel.params, facts.launch.args, facts.offsets, strict=True):
+                pairs = list(zip(view.strides, view.shape, strict=True))
+                region = None if offset.terms else Region.of(offset.const, pairs)
+                touch = Touch(facts.position, facts.path, param.access, region, facts.where)
+                found.setdefault(view.tensor, []).append(touch)
+        return found
+
+
+def prove_entry(
+    entry: sch.Entry,
+    tensors: Mapping[str, sch.Tensor],
+    kernels: Mapping[str, sch.Kernel],
+    ranges: Mapping[str, tuple[int, int]],
+) -> EntryFacts:
+    """Raises InputError naming the launch and the argument where it is not right."""
+    return _EntryProof(entry, tensors, kernels, ranges).prove()
+
+
+class _EntryProof:
+    def __init__(
+        self,
+        entry: sch.Entry,
+        tensors: Mapping[str, sch.Tensor],
+        kernels: Mapping[str, sch.Kernel],
+        ranges: Mapping[str, tuple[int, int]],
+    ) -> None:
+        self._entry, self._tensors, self._kernels, self._ranges = entry, tensors, kernels, ranges
+        self._where = f"entry {entry.name!r}"
+        self._facts = EntryFacts(entry)
+        self._blocks = 0
+
+    def prove(self) -> EntryFacts:
+        for names, role in ((self._entry.inputs, "input"), (self._entry.outputs, "output")):
+            for name in names:
+                if self._tensor(name).role != role:
+                    refuse(self._where, f"{role} {name!r} is a tensor of role {self._tensor(name).role}")
+            if len(set(names)) != len(names):
+                refuse(self._where, f"an {role} is named twice in {list(names)}")
+        scope = Scope(self._where)
+        for name in self._entry.scalar_inputs:
+            scope.variable(name, self._ranges.get(name, ANY))
+        self._items(self._entry.body, scope, ())
+        for operand in self._entry.scalar_outputs:
+            scope.get(operand, "a scalar output")
+        return self._facts
+
+    def _tensor(self, name: str) -> sch.Tensor:
+        if name not in self._tensors:
+            refuse(self._where, f"it names tensor {name!r}, which does not exist")
+        return self._tensors[name]
+
+    # -- control
+
+    def _items(self, items: Sequence[sch.Item], scope: Scope, path: tuple[int, ...]) -> None:
+        for item in items:
+            if isinstance(item, sch.Scalar):
+                scope.define(item)
+            elif isinstance(item, sch.For | sch.If):
+                self._block(item, scope, path)
+            elif isinstance(item, sch.Launch):
+                self._launch(item, scope, path)
+            else:
+                refuse(self._where, f"pipeline {item.name!r} stands in an entry: pipelines stand in kernels only")
+
+    def _block(self, item: sch.For | sch.If, scope: Scope, path: tuple[int, ...]) -> None:
+        inner = enter(item, scope)
+        if inner is None:
+            return
+        number, begin = self._blocks, len(self._facts.launches)
+        self._blocks += 1
+        self._items(item.body, inner, (*path, number))
+        if isinstance(item, sch.For):
+            self._facts.loops[number] = (begin, len(self._facts.launches))
+
+    # -- launches
+
+    def _launch(self, launch: sch.Launch, scope: Scope, path: tuple[int, ...]) -> None:
+        position = len(self._facts.launches)
+        where = f"{self._where}, launch {position} of kernel {launch.kernel!r}"
+        if launch.kernel not in self._kernels:
+            refuse(where, "the kernel does not exist")
+        kernel = self._kernels[launch.kernel]
+        if len(launch.args) != len(kernel.params) or len(launch.scalars) != len(kernel.scalars):
+            refuse(
+                where,
+                f"it passes {len(launch.args)} tensors and {len(launch.scalars)} scalars, the kernel takes "
+                f"{len(kernel.params)} and {len(kernel.scalars)}",
+            )
+        values = [scope.get(operand, where) for operand in launch.scalars]
+        scalars = {name: scope.range_of(value) for name, value in zip(kernel.scalars, values, strict=True)}
+        pairs = list(zip(kernel.params, launch.args, strict=True))
+        offsets = tuple(self._argument(param, view, scope, where) for param, view in pairs)
+        facts = LaunchFacts(launch, kernel, where, position, path, offsets, scalars, {})
+        self._facts.launches.append(facts)
+        for param, view in pairs:
+            bound = Bound.of_view(f"{where}, parameter {param.name!r}", view, self._tensor(view.tensor).elements)
+            if proved(bound, scope):
+                self._facts.proved += 1
+            else:
+                facts.open.append(bound)
+        self._aliases(facts, scope)
+
+    def _argument(self, param: sch.Param, view: sch.View, scope: Scope, where: str) -> Linear:
+        where = f"{where}, parameter {param.name!r}"
+        check_view(view, where)
+        tensor = self._tensor(view.tensor)
+        if view.shape != param.shape or tensor.dtype != param.dtype:
+            refuse(
+                where,
+                f"the kernel takes {param.dtype} {list(param.shape)}, the view of {view.tensor!r} is {tensor.dtype} "
+                f"{list(view.shape)}",
+            )
+        if param.access != "read" and tensor.role in _FIXED:
+            refuse(where, f"it writes {tensor.role} {view.tensor!r}")
+        if param.access != "read" and not injective(list(zip(view.strides, view.shape, strict=True))):
+            refuse(where, f"the view of {view.tensor!r} shows an element more than once, and is written")
+        return linear_offset(view.offset, view.terms, scope, where)
+
+    def _aliases(self, facts: LaunchFacts, scope: Scope) -> None:
+        """Arguments that show the same view are one region; others, one of them written, share nothing."""
+        bound = list(zip(facts.kernel.params, facts.launch.args, facts.offsets, strict=True))
+        for number, (param, view, offset) in enumerate(bound):
+            facts.aliases.setdefault(param.name, param.name)
+            for other, other_view, other_offset in bound[number + 1 :]:
+                if other_view.tensor != view.tensor:
+                    continue
+                if (view.strides, view.shape, offset) == (other_view.strides, other_view.shape, other_offset):
+                    facts.aliases[other.name] = facts.aliases[param.name]
+                elif param.access != "read" or other.access != "read":
+                    shift = other_offset.plus(offset, -1)
+                    self._apart(facts, (param.name, view), (other.name, other_view), shift, scope)
+
+    def _apart(
+        self, facts: LaunchFacts, one: tuple[str, sch.View], other: tuple[str, sch.View], shift: Linear, scope: Scope
+    ) -> None:
+        regions = [Region.of(0, list(zip(v.strides, v.shape, strict=True))) for v in (one[1], other[1])]
+        if not may_meet(regions[0], regions[1], shift, scope):
+            return
+        what = f"the pair of parameters {one[0]!r} and {other[0]!r}"
+        if not shift.terms:
+            refuse(facts.where, f"{what} shares elements of tensor {one[1].tensor!r}, and one of them is written")
+        facts.pairs.append(Pair(facts.where, what, one[1], other[1]))
+
+
+def callers(
+    entries: Sequence[EntryFacts], kernels: Mapping[str, sch.Kernel], tensors: Mapping[str, sch.Tensor]
+) -> dict[str, Caller]:
+    """What the launches tell about each kernel. One that nobody launches has scalars of any value."""
+    sites: dict[str, list[LaunchFacts]] = {name: [] for name in kernels}
+    for entry in entries:
+        for facts in entry.launches:
+            sites[facts.kernel.name].append(facts)
+    return {name: _caller(kernels[name], found, tensors) for name, found in sites.items()}
+
+
+def _caller(kernel: sch.Kernel, sites: Sequence[LaunchFacts], tensors: Mapping[str, sch.Tensor]) -> Caller:
+    scalars = {
+        name: (
+            min((site.scalars[name][0] for site in sites), default=-inf),
+            max((site.scalars[name][1] for site in sites), default=inf),
+        )
+        for name in kernel.scalars
+    }
+    aliases = list({tuple(sorted(site.aliases.items())): site.aliases for site in sites}.values())
+    tiers = {
+        param.name: "/".join(sorted({str(tensors[site.launch.args[number].tensor].tier) for site in sites})) or "none"
+        for number, param in enumerate(kernel.params)
+    }
+    return Caller(scalars, aliases, tiers)
+
+
+# ------------------------------------------------------------------------------------------------- lifetimes
+
+
+def lifetimes(facts: EntryFacts, tensors: Mapping[str, sch.Tensor], limits: Limits) -> dict[str, tuple[int, int]]:
+    """First and last launch between which each temporary holds something, both included.
+
+    A temporary that enters a loop, or leaves one, or is not written afresh in each iteration, lives as long as the
+    loop. Raises InputError where a temporary or an output is read before it is written.
+    """
+    found = {}
+    for name, touches in facts.touches().items():
+        if tensors[name].role in ("temporary", "output"):
+            _check_defined(name, tensors[name], touches, limits)
+        if tensors[name].role == "temporary":
+            found[name] = _lifetime(tensors[name], touches, facts.loops, limits)
+    return found
+
+
+def _check_defined(name: str, tensor: sch.Tensor, touches: Sequence[Touch], limits: Limits) -> None:
+    for number, touch in enumerate(touches):
+        if touch.access == "write":
+            continue
+        before = [other for other in touches[:number] if other.access != "read" and other.position < touch.position]
+        same = [other for other in touches if other.position == touch.position and other.access == "write"]
+        if not before and not same:
+            refuse(touch.where, f"it reads {tensor.role} {name!r}, which no launch of the entry has written before")
+        regions = [other.region for other in (*before, *same) if other.region is not None]
+        known = len(regions) == len(before) + len(same) and touch.region is not None
+        if known and touch.region is not None and covered(regions, touch.region, limits.painted) is False:
+            refuse(touch.where, f"it reads elements of {tensor.role} {name!r} that no launch has written before")
+        return
+
+
+def _lifetime(
+    tensor: sch.Tensor, touches: Sequence[Touch], loops: Mapping[int, tuple[int, int]], limits: Limits
+) -> tuple[int, int]:
+    first, last = touches[0].position, touches[-1].position
+    for number, (begin, end) in sorted(loops.items(), key=lambda loop: loop[1][1] - loop[1][0]):
+        inside = [touch for touch in touches if number in touch.path]
+        if not inside:
+            continue
+        entered = first < begin
+        if entered or not _fresh(tensor, inside, number, limits):
+            first, last = min(first, begin), max(last, end - 1)
+    return first, last
+
+
+def _fresh(tensor: sch.Tensor, inside: Sequence[Touch], loop: int, limits: Limits) -> bool:
+    """Whether each iteration of a loop writes all of it before it reads any."""
+    reads = [number for number, touch in enumerate(inside) if touch.access != "write"]
+    before = inside[: reads[0]] if reads else inside
+    reader = inside[reads[0]].path if reads else before[0].path[: before[0].path.index(loop) + 1]
+    regions = [t.region for t in before if t.region is not None and t.path == reader[: len(t.path)]]
+    return covered(regions, Region.of(0, [(1, tensor.elements)]), limits.painted) is True

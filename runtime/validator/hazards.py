@@ -1,0 +1,377 @@
+"""Memory that stages of one pipeline share: whoever writes is ordered against whoever else touches the same elements.
+
+Order comes from the stages themselves (a stage fires one firing after another) and from streams: a firing that
+reads a slot follows all that fill it, and one that fills a place follows all that read the slot before.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from operator import mul
+
+from sscc.runtime.schedule import Stage
+from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.linear import Linear
+from sscc.runtime.validator.pipeline import PipelineView, PortFacts, StageFacts, grid_terms, linear_offset, may_meet
+from sscc.runtime.validator.regions import Region, covered, injective
+from sscc.runtime.validator.tokens import End, Streams, port_period, simulate
+
+_WINDOWS = (4, 8, 16, 32, 64)  # iterations compared one by one
+_FAR = 1 << 40  # iterations where no range bounds them
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """What a port touches in one iteration: offset, its own dimensions, and those of the grid."""
+
+    offset: Linear
+    pairs: tuple[tuple[int, int], ...]
+    grid: tuple[tuple[int, int], ...]
+
+    def all(self) -> Region:
+        return Region.of(0, [*self.pairs, *self.grid])
+
+    def one(self) -> Region:
+        return Region.of(0, self.pairs)
+
+
+@dataclass(frozen=True)
+class _Side:
+    number: int
+    facts: StageFacts
+    port: PortFacts
+
+    @property
+    def stage(self) -> Stage:
+        return self.facts.stage
+
+
+def check_hazards(view: PipelineView, aliases: Mapping[str, str], limits: Limits) -> None:
+    """Refuses memory that is touched in an order that nothing fixes.
+
+    Args:
+        aliases: parameters of the kernel that a launch gives the same view, by the name of one of them.
+    """
+    sides = [
+        _Side(number, facts, port) for number, facts in enumerate(view.stages) for port in facts.ports if port.memory
+    ]
+    proof = _HazardProof(view, limits)
+    for side in sides:
+        if side.port.writes:
+            proof.written_once(side)
+    for one, other in product(sides, sides):
+        same = aliases.get(one.port.name, one.port.name) == aliases.get(other.port.name, other.port.name)
+        if not same or not one.port.writes or one.port is other.port or view.most_iterations == 0:
+            continue
+        if one.number != other.number:
+            proof.ordered(one, other)
+        else:
+            proof.one_firing(one, other)
+    for one, other in product(sides, sides):
+        same = aliases.get(one.port.name, one.port.name) == aliases.get(other.port.name, other.port.name)
+        if same and one.port.writes and view.most_iterations > 1:
+            proof.layers(one, other)
+
+
+class _HazardProof:
+    def __init__(self, view: PipelineView, limits: Limits) -> None:
+        self._view, self._limits = view, limits
+        self._clocks: dict[tuple[int, int, int], _Clocks] = {}
+
+    # -- places
+
+    def _tile(self, side: _Side, index: Linear) -> _Tile:
+        scope = self._view.at(index).child()
+        for axis, size in enumerate(side.stage.grid):
+            scope.variable(f"t{axis}", (0, size - 1))
+        view = side.port.port.view
+        value = linear_offset(view.offset, view.terms, scope, side.port.where)
+        rest, factors = grid_terms(value, side.stage)
+        return _Tile(rest, tuple(side.port.pairs), tuple(zip(factors, side.stage.grid, strict=True)))
+
+    def _index(self, side: _Side, iteration: int) -> Linear:
+        """The index in iteration number `iteration`; what fires last stands at the end of all."""
+        if side.stage.when == "last":
+            return self._view.upper.plus(Linear(-1))
+        return self._view.lower.plus(Linear(iteration))
+
+    def _meet(self, one: Region, other: Region, shift: Linear) -> bool:
+        return may_meet(one, other, shift, self._view.scope)
+
+    # -- one stage
+
+    def written_once(self, side: _Side) -> None:
+        """The firings of one iteration write different elements, where they do not update what is there."""
+        if side.port.param.access != "write":
+            return
+        tile = self._tile(side, self._index(side, 0))
+        if not injective([*tile.pairs, *tile.grid]):
+            refuse(
+                side.port.where,
+                f"the {side.facts.trips} firings of an iteration write elements of {side.port.name!r} more than once",
+            )
+
+    def one_firing(self, one: _Side, other: _Side) -> None:
+        """Within a firing, a written port shares elements only with a port that reads, by the same view."""
+        scope = self._view.everywhere(one.stage)
+        offsets = [
+            linear_offset(side.port.port.view.offset, side.port.port.view.terms, scope, side.port.where)
+            for side in (one, other)
+        ]
+        shift = offsets[1].plus(offsets[0], -1)
+        same = shift == Linear(0) and one.port.pairs == other.port.pairs
+        both = other.port.writes
+        if same and not both:
+            return
+        if may_meet(Region.of(0, one.port.pairs), Region.of(0, other.port.pairs), shift, scope):
+            refuse(
+                one.facts.where,
+                f"port {one.port.param.name!r} writes elements of {one.port.name!r} that port "
+                f"{other.port.param.name!r} {'writes too' if both else 'shows elsewhere'}",
+            )
+
+    # -- layers: iterations that have each their own part of a tensor
+
+    def layers(self, one: _Side, other: _Side) -> None:
+        """A part that moves with the index, written in one iteration, is not touched in another one."""
+        steps = self._step(one), self._step(other)
+        if one.stage.when != "each" or other.stage.when != "each" or not steps[0] or steps[1] is None:
+            return
+        if steps[1] == 0:
+            self._fixed(one, other, steps[0])
+            return
+        if steps[0] == steps[1] and self._apart(one, other, steps[0]):
+            return
+        count = int(min(self._view.most_iterations, _WINDOWS[-1]))
+        for a, b in product(range(count), range(count)):
+            mine, theirs = self._tile(one, self._index(one, a)), self._tile(other, self._index(other, b))
+            if a != b and self._meet(mine.all(), theirs.all(), theirs.offset.plus(mine.offset, -1)):
+                does = "writes" if not other.port.reads else "reads"
+                refuse(
+                    self._view.where,
+                    f"stage {one.stage.name!r} writes in iteration {a} elements of {one.port.name!r} that stage "
+                    f"{other.stage.name!r} {does} in iteration {b}",
+                )
+        if self._view.most_iterations > count:
+            refuse(
+                self._view.where,
+                f"stages {one.stage.name!r} and {other.stage.name!r} move through {one.port.name!r} by {steps} "
+                f"elements per iteration, which is not proved apart over {self._view.most_iterations:.0f} iterations",
+            )
+
+    def _fixed(self, one: _Side, other: _Side, step: int) -> None:
+        """A part that does not move holds all that the iterations write, as a prompt's K and V do, or nothing of it."""
+        further = int(min(self._view.most_iterations, _FAR))
+        a, b = self._tile(one, self._index(one, 0)), self._tile(other, self._index(other, 0))
+        shift = b.offset.plus(a.offset, -1)
+        written = Region.of(0, [*a.pairs, *a.grid, (step, further)])
+        if not self._meet(written, b.all(), shift):
+            return
+        there = Region.of(shift.const, [*b.pairs, *b.grid])
+        if shift.terms or covered([there], written, self._limits.painted) is not True:
+            does = "writes" if not other.port.reads else "reads"
+            refuse(
+                self._view.where,
+                f"stage {one.stage.name!r} writes in each iteration another part of {one.port.name!r}, and stage "
+                f"{other.stage.name!r} {does} in every iteration the part of one of them",
+            )
+
+    def _step(self, side: _Side) -> int | None:
+        """By how many elements a port moves per iteration; None where its place is not linear in the index."""
+        scope = self._view.everywhere(side.stage)
+        view = side.port.port.view
+        factors = dict(linear_offset(view.offset, view.terms, scope, side.port.where).terms)
+        step = factors.pop(self._view.pipeline.index, 0)
+        around = {*self._view.scope.bounds, *(f"t{axis}" for axis in range(len(side.stage.grid)))}
+        return step if set(factors) <= around else None
+
+    def _apart(self, one: _Side, other: _Side, step: int) -> bool:
+        """Whether parts that move by the same step are apart in every two different iterations."""
+        further = int(min(self._view.most_iterations, _FAR)) - 1
+        a, b = self._tile(one, self._index(one, 0)), self._tile(other, self._index(other, 0))
+        shift = b.offset.plus(a.offset, -1)
+        return not any(
+            self._meet(a.all(), Region.of(0, [*b.pairs, *b.grid, (move, further)]), shift.plus(Linear(move)))
+            for move in (step, -step)
+        )
+
+    # -- two stages
+
+    def ordered(self, one: _Side, other: _Side) -> None:
+        """Every two firings of two stages that touch a common element, one writing, are ordered by streams."""
+        most = self._view.most_iterations
+        for window in _WINDOWS:
+            count = self._count(window)
+            self._check_window(one, other, count)
+            if count >= most or self._settled(one, other, count):
+                return
+        refuse(
+            self._view.where,
+            f"stages {one.stage.name!r} and {other.stage.name!r} share elements of {one.port.name!r}, and no stream "
+            f"orders them over {_WINDOWS[-1]} iterations",
+        )
+
+    def _count(self, window: int) -> int:
+        """A number of iterations near `window` that ends where the whole run does."""
+        known = self._view.iterations
+        if known is None:
+            return int(min(window, self._view.most_iterations))
+        if known <= window:
+            return known
+        period = max(port_period(self._view, known))
+        return min(known, window + (known - window) % period)
+
+    def _iterations(self, side: _Side, window: int) -> list[int]:
+        return {"first": [0], "last": [window - 1], "each": list(range(window))}[side.stage.when]
+
+    def _check_window(self, one: _Side, other: _Side, window: int) -> None:
+        tied = "last" in (one.stage.when, other.stage.when)
+        for a, b in product(self._iterations(one, window), self._iterations(other, window)):
+            mine, theirs = (
+                self._tile(side, self._from_end(side, n, window) if tied else self._index(side, n))
+                for side, n in ((one, a), (other, b))
+            )
+            if not self._meet(mine.all(), theirs.all(), theirs.offset.plus(mine.offset, -1)):
+                continue
+            if not self._in_order(one, a, other, b, window):
+                self._check_firings(one, a, mine, other, b, theirs, window)
+
+    def _from_end(self, side: _Side, iteration: int, window: int) -> Linear:
+        """The index of an iteration of a window that stands at the end of the run."""
+        if side.stage.when == "first":
+            return self._view.lower
+        return self._view.upper.plus(Linear(iteration - window))
+
+    def _in_order(self, one: _Side, a: int, other: _Side, b: int, window: int) -> bool:
+        """Whether all firings of one iteration precede all of another, in either direction."""
+        clocks = self._clock(one.number, other.number, window)
+        first_a, last_a = self._firings(one, a)
+        first_b, last_b = self._firings(other, b)
+        return clocks.before(other.number, first_b, one.number) > last_a or (
+            clocks.before(one.number, first_a, other.number) > last_b
+        )
+
+    def _firings(self, side: _Side, iteration: int) -> tuple[int, int]:
+        begin = iteration * side.facts.trips if side.stage.when == "each" else 0
+        return begin, begin + side.facts.trips - 1
+
+    def _check_firings(self, one: _Side, a: int, mine: _Tile, other: _Side, b: int, theirs: _Tile, window: int) -> None:
+        if one.facts.trips * other.facts.trips > self._limits.pairs:
+            self._refuse_order(one, other, a, b, "")
+        clocks = self._clock(one.number, other.number, window)
+        begin_a, begin_b = self._firings(one, a)[0], self._firings(other, b)[0]
+        known: dict[int, bool] = {}
+        between = theirs.offset.plus(mine.offset, -1)
+        region_a, region_b = mine.one(), theirs.one()
+        for (m, place_a), (n, place_b) in product(enumerate(_places(mine)), enumerate(_places(theirs))):
+            move = place_b - place_a
+            if move not in known:
+                known[move] = self._meet(region_a, region_b, between.plus(Linear(move)))
+            if not known[move] or clocks.before(other.number, begin_b + n, one.number) > begin_a + m:
+                continue
+            if clocks.before(one.number, begin_a + m, other.number) <= begin_b + n:
+                self._refuse_order(one, other, a, b, f" (firings {m} and {n} of the iterations)")
+
+    def _refuse_order(self, one: _Side, other: _Side, a: int, b: int, detail: str) -> None:
+        does = "writes" if other.port.writes else "reads"
+        refuse(
+            self._view.where,
+            f"stage {one.stage.name!r} writes in iteration {a} elements of {one.port.name!r} that stage "
+            f"{other.stage.name!r} {does} in iteration {b}{detail}, and no stream orders the two",
+        )
+
+    def _settled(self, one: _Side, other: _Side, window: int) -> bool:
+        """Whether iterations further apart than a window are ordered as a whole, or touch nothing in common."""
+        if "each" not in (one.stage.when, other.stage.when):
+            return True
+        last = window - 1
+        if one.stage.when == other.stage.when:
+            far = self._follows(one, 0, other, last, window) and self._follows(other, 0, one, last, window)
+            return far or self._far_apart(one, other)
+        once, each = (one, other) if one.stage.when != "each" else (other, one)
+        if once.stage.when == "first":
+            return self._follows(once, 0, each, last, window)
+        return self._follows(each, 0, once, last, window)
+
+    def _follows(self, before: _Side, a: int, after: _Side, b: int, window: int) -> bool:
+        clocks = self._clock(before.number, after.number, window)
+        return clocks.before(after.number, self._firings(after, b)[0], before.number) > self._firings(before, a)[1]
+
+    def _far_apart(self, one: _Side, other: _Side) -> bool:
+        step = self._step(one)
+        return step is not None and step != 0 and step == self._step(other) and self._apart(one, other, step)
+
+    def _clock(self, one: int, other: int, window: int) -> _Clocks:
+        key = (min(one, other), max(one, other), window)
+        if key not in self._clocks:
+            streams = Streams(self._view, window, self._view.iterations)
+            self._clocks[key] = _Clocks(streams, key[:2], self._limits)
+        return self._clocks[key]
+
+
+def _places(tile: _Tile) -> list[int]:
+    """The offset of each firing of an iteration, in order, from that of the first."""
+    factors = [factor for factor, _ in tile.grid]
+    return [sum(map(mul, at, factors)) for at in product(*(range(size) for _, size in tile.grid))]
+
+
+class _Clocks:
+    """For each firing: how many firings of two stages of interest surely precede it."""
+
+    def __init__(self, streams: Streams, watched: Sequence[int], limits: Limits) -> None:
+        self._streams, self._watched = streams, tuple(watched)
+        count = len(streams.stages)
+        self._begins: list[list[int]] = [[] for _ in range(count)]
+        self._values: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
+        fired = [0] * count
+        for stage, firings in simulate(streams, limits):
+            self._advance(stage, fired[stage], fired[stage] + firings)
+            fired[stage] += firings
+
+    def before(self, stage: int, firing: int, other: int) -> int:
+        """How many firings of `other` precede this one."""
+        return self._at(stage, firing)[self._watched.index(other)]
+
+    def _at(self, stage: int, firing: int) -> list[int]:
+        place = bisect_right(self._begins[stage], firing) - 1
+        value = list(self._values[stage][place]) if place >= 0 else [0] * len(self._watched)
+        if stage in self._watched:
+            value[self._watched.index(stage)] = firing
+        return value
+
+    def _advance(self, stage: int, begin: int, end: int) -> None:
+        """Clocks of firings `begin` .. `end` - 1; they change only where a slot does."""
+        firing = begin
+        while firing < end:
+            value = self._at(stage, firing)
+            following = end
+            for own in self._streams.ends[stage]:
+                slot = firing // own.per + own.lag
+                following = min(following, int(own.done(slot)))
+                for other, last in self._predecessors(own, slot):
+                    self._join(value, other, last)
+            self._begins[stage].append(firing)
+            self._values[stage].append(tuple(value))
+            firing = following
+
+    def _predecessors(self, end: End, slot: float) -> list[tuple[int, int]]:
+        """(stage, its last firing) on the slot that is read, or on the one that lay in the place before."""
+        streams = self._streams
+        wanted = slot - streams.depth(end.buffer) if end.writes else slot
+        others = [*streams.writers[end.buffer], *(streams.readers[end.buffer] if end.writes else ())]
+        found = []
+        for other in others:
+            low, high = other.slots(streams.firings[other.stage])
+            if low <= wanted < high and other != end:
+                found.append((other.stage, int(min(other.done(wanted), streams.firings[other.stage])) - 1))
+        return found
+
+    def _join(self, value: list[int], other: int, last: int) -> None:
+        for position, count in enumerate(self._at(other, last)):
+            value[position] = max(value[position], count)
+        if other in self._watched:
+            position = self._watched.index(other)
+            value[position] = max(value[position], last + 1)

@@ -1,0 +1,280 @@
+"""Kernels: control around pipelines, the proofs of each pipeline, and what their parameters hold afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import prod
+
+from sscc.ir.machine import Machine
+from sscc.runtime import schedule as sch
+from sscc.runtime.validator.bodies import BodyFacts
+from sscc.runtime.validator.failure import Limits, megabytes, refuse
+from sscc.runtime.validator.hazards import check_hazards
+from sscc.runtime.validator.linear import Linear, Range, Scope
+from sscc.runtime.validator.pipeline import (
+    Bound,
+    PipelineView,
+    PortFacts,
+    StageFacts,
+    linear_offset,
+    open_bounds,
+)
+from sscc.runtime.validator.regions import Region, covered
+from sscc.runtime.validator.report import KernelReport, PipelineReport
+from sscc.runtime.validator.streams import check_covers, check_rates, check_waits
+from sscc.runtime.validator.tokens import check_tokens
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What is known about the launches of a kernel.
+
+    Attributes:
+        scalars: the range of each scalar parameter, over all launches.
+        aliases: for each way in which parameters share a view, parameter -> representative.
+        tiers: the tiers that each parameter's tensors lie in.
+    """
+
+    scalars: Mapping[str, Range]
+    aliases: Sequence[Mapping[str, str]]
+    tiers: Mapping[str, str]
+
+
+@dataclass
+class PipelineFacts:
+    """A proved pipeline. `open` holds the bounds that are not proved for all values, with their stages."""
+
+    view: PipelineView
+    open: list[tuple[StageFacts, Bound]]
+    report: PipelineReport
+
+
+@dataclass
+class KernelFacts:
+    """A proved kernel: its pipelines by name, and how many bounds are proved for all values."""
+
+    kernel: sch.Kernel
+    pipelines: dict[str, PipelineFacts] = field(default_factory=dict)
+    proved: int = 0
+
+    @property
+    def report(self) -> KernelReport:
+        return KernelReport(self.kernel.name, tuple(facts.report for facts in self.pipelines.values()))
+
+    @property
+    def spilled(self) -> list[tuple[str, sch.Buffer]]:
+        return [
+            (facts.view.where, buffer)
+            for facts in self.pipelines.values()
+            for buffer in facts.view.pipeline.buffers
+            if buffer.tier != "sram"
+        ]
+
+
+def prove_kernel(
+    kernel: sch.Kernel, bodies: Mapping[str, BodyFacts], caller: Caller, machine: Machine | None, limits: Limits
+) -> KernelFacts:
+    """Raises InputError naming kernel, pipeline, stage and numbers where it is not right."""
+    return _KernelProof(kernel, bodies, caller, machine, limits).prove()
+
+
+class _KernelProof:
+    def __init__(
+        self,
+        kernel: sch.Kernel,
+        bodies: Mapping[str, BodyFacts],
+        caller: Caller,
+        machine: Machine | None,
+        limits: Limits,
+    ) -> None:
+        self._kernel, self._bodies, self._caller = kernel, bodies, caller
+        self._machine, self._limits = machine, limits
+        self._where = f"kernel {kernel.name!r}" + (f" ({kernel.location})" if kernel.location else "")
+        self._facts = KernelFacts(kernel)
+        self._names: set[str] = set()
+        self._written: set[str] = set()
+        self._regions: dict[str, list[Region]] = {}
+        self._inexact: set[str] = set()
+
+    def prove(self) -> KernelFacts:
+        names = [*(param.name for param in self._kernel.params), *self._kernel.scalars]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            refuse(self._where, f"two parameters are called {twice[0]!r}")
+        for param in self._kernel.params:
+            if any(size < 1 for size in param.shape):
+                refuse(self._where, f"parameter {param.name!r} has shape {list(param.shape)}")
+        scope = Scope(self._where)
+        for name in self._kernel.scalars:
+            scope.variable(name, self._caller.scalars[name])
+        self._items(self._kernel.body, scope)
+        self._check_written()
+        return self._facts
+
+    # -- control
+
+    def _items(self, items: Sequence[sch.Item], scope: Scope) -> None:
+        for item in items:
+            if isinstance(item, sch.Scalar):
+                scope.define(item)
+            elif isinstance(item, sch.For | sch.If):
+                inner = enter(item, scope)
+                if inner is not None:
+                    self._items(item.body, inner)
+            elif isinstance(item, sch.Pipeline):
+                self._pipeline(item, scope)
+            else:
+                refuse(self._where, f"it launches {item.kernel!r}: launches stand in entries only")
+
+    def _pipeline(self, pipeline: sch.Pipeline, scope: Scope) -> None:
+        if pipeline.name in self._names:
+            refuse(self._where, f"two pipelines are called {pipeline.name!r}")
+        self._names.add(pipeline.name)
+        view = PipelineView(self._kernel, pipeline, self._bodies, scope)
+        self._check_capacity(view)
+        bounds = open_bounds(view)
+        self._facts.proved += sum(len(s.ports) + len(s.body.needs) for s in view.stages) - len(bounds)
+        check_rates(view)
+        check_covers(view, self._limits)
+        if view.most_iterations > 0:
+            check_tokens(view, self._limits)
+        check_waits(view)
+        self._check_read_before(view)
+        for aliases in self._caller.aliases or [{}]:
+            check_hazards(view, aliases, self._limits)
+        self._note_written(view)
+        self._facts.pipelines[pipeline.name] = PipelineFacts(view, bounds, self._report(view))
+
+    # -- capacities
+
+    def _check_capacity(self, view: PipelineView) -> None:
+        placed = sorted((b.address, b.address + b.nbytes, b.name) for b in view.pipeline.buffers if b.tier == "sram")
+        for (low, high, one), (begin, _, other) in pairwise(placed):
+            if begin < high:
+                refuse(view.where, f"buffers {one!r} at {low} .. {high - 1} and {other!r} at {begin} overlap in SRAM")
+        if placed and placed[0][0] < 0:
+            refuse(view.where, f"buffer {placed[0][2]!r} is at address {placed[0][0]}")
+        machine = self._machine
+        if machine is None:
+            return
+        pcus = sum(facts.stage.pcus for facts in view.stages)
+        if pcus > machine.pcus.value:
+            most = sorted(view.stages, key=lambda facts: -facts.stage.pcus)[:3]
+            largest = ", ".join(f"{facts.stage.name} {facts.stage.pcus}" for facts in most)
+            refuse(
+                view.where, f"required {pcus} PCUs, the machine has {machine.pcus.value:.0f}: largest stages {largest}"
+            )
+        needed = max((high for _, high, _ in placed), default=0)
+        if needed > machine.sram_bytes:
+            sizes = sorted(((b.nbytes, b.name) for b in view.pipeline.buffers if b.tier == "sram"), reverse=True)
+            largest = ", ".join(f"{name} {megabytes(nbytes)}" for nbytes, name in sizes[:3])
+            required = f"required {megabytes(needed)} of SRAM, capacity {megabytes(machine.sram_bytes)}"
+            refuse(view.where, f"{required}: largest buffers {largest}")
+
+    def _report(self, view: PipelineView) -> PipelineReport:
+        buffers = [b for b in view.pipeline.buffers if b.tier == "sram"]
+        unit = self._machine.pmu_bytes.value if self._machine else 0
+        each = traffic(view, self._caller.tiers, once=False)
+        once = traffic(view, self._caller.tiers, once=True)
+        return PipelineReport(
+            view.pipeline.name,
+            view.iterations,
+            len(view.stages),
+            len(view.buffers),
+            max((b.address + b.nbytes for b in buffers), default=0),
+            sum(int(-(-b.nbytes // unit)) for b in buffers) if unit else 0,
+            sum(facts.stage.pcus for facts in view.stages),
+            *each,
+            *once,
+        )
+
+    # -- parameters
+
+    def _check_read_before(self, view: PipelineView) -> None:
+        """A parameter that starts undefined is written, here or by an earlier pipeline, if it is read."""
+        written = self._written | {port.name for port in _memory_ports(view) if port.writes}
+        for port in _memory_ports(view):
+            if port.reads and view.params[port.name].access == "write" and port.name not in written:
+                refuse(port.where, f"it reads parameter {port.name!r}, which is declared write and not written before")
+        self._written = written
+
+    def _note_written(self, view: PipelineView) -> None:
+        for facts in view.stages:
+            for port in facts.ports:
+                if port.memory and port.writes and view.params[port.name].access == "write":
+                    self._note_port(view, facts, port)
+
+    def _note_port(self, view: PipelineView, facts: StageFacts, port: PortFacts) -> None:
+        scope = view.everywhere(facts.stage)
+        value = linear_offset(port.port.view.offset, port.port.view.terms, scope, port.where)
+        known = all(name in scope.exact for name, _ in value.terms)
+        if not scope.certain or not known or not port.use.complete or port.param.access != "write":
+            self._inexact.add(port.name)
+            return
+        pairs, offset = list(port.pairs), value.const
+        for name, factor in value.terms:
+            low, high = scope.bounds[name]
+            offset += factor * int(low)
+            pairs.append((factor, int(high - low) + 1))
+        self._regions.setdefault(port.name, []).append(Region.of(offset, pairs))
+
+    def _check_written(self) -> None:
+        """A parameter declared write is written whole, where control and bodies leave no doubt what is written."""
+        for param in self._kernel.params:
+            if param.access != "write" or param.name in self._inexact:
+                continue
+            total = prod(param.shape)
+            regions = self._regions.get(param.name, [])
+            if covered(regions, Region.of(0, [(1, total)]), self._limits.painted) is not True:
+                refuse(
+                    self._where,
+                    f"parameter {param.name!r} is declared write, and not every one of its {total} elements is written",
+                )
+
+
+def _memory_ports(view: PipelineView) -> list[PortFacts]:
+    return [port for facts in view.stages for port in facts.ports if port.memory]
+
+
+def enter(item: sch.For | sch.If, scope: Scope) -> Scope | None:
+    """The scope of a loop's or branch's body; None where control never gets there."""
+    inner = scope.child()
+    if isinstance(item, sch.If):
+        condition = scope.get(item.condition, "a branch")
+        low, high = scope.range_of(condition)
+        if low == high == 0:
+            return None
+        inner.certain = scope.certain and (low > 0 or high < 0)
+        inner.assume(condition)
+        return inner
+    lower, upper = scope.get(item.lower, "a loop"), scope.get(item.upper, "a loop")
+    if scope.range_of(upper.plus(lower, -1))[1] <= 0:
+        return None
+    low, high = scope.range_of(lower)[0], scope.range_of(upper)[1] - 1
+    inner.variable(item.index, (low, high))
+    if lower.terms or upper.terms:
+        inner.certain = False
+    else:
+        inner.exact.add(item.index)
+    inner.narrow(Linear(0, ((item.index, 1),)).plus(upper, -1), -1)
+    return inner
+
+
+def traffic(view: PipelineView, tiers: Mapping[str, str], *, once: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """(loads, stores) in bytes per tier: of one iteration, or of the stages that fire first or last."""
+    loads: Counter[str] = Counter()
+    stores: Counter[str] = Counter()
+    for facts in view.stages:
+        if (facts.stage.when != "each") != once:
+            continue
+        for port in facts.ports:
+            tier = tiers.get(port.name, "none") if port.memory else view.buffers[port.name].tier
+            if not port.memory and tier == "sram":
+                continue
+            loaded, stored = port.bytes
+            loads[tier] += loaded * facts.trips
+            stores[tier] += stored * facts.trips
+    return {t: n for t, n in loads.items() if n}, {t: n for t, n in stores.items() if n}

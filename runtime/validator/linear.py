@@ -1,0 +1,265 @@
+"""Scalars: linear forms over what is not known, with a range for each unknown; and their concrete values.
+
+A loop index, an entry's scalar input and the result of an operation that is not linear are variables. Equal
+operations of equal arguments are the same variable, so that differences cancel.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from sscc.ir.errors import InputError
+from sscc.runtime.schedule import Operand, Scalar
+from sscc.runtime.validator.failure import refuse
+
+Range = tuple[float, float]
+"""Lowest and highest value, both included; infinite where unknown."""
+ANY: Range = (-inf, inf)
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def _divisor(value: int) -> int:
+    if value == 0:
+        raise InputError("the schedule is invalid: it divides by a scalar that is 0")
+    return value
+
+
+_CONCRETE: dict[str, tuple[int, Callable[..., int]]] = {
+    "add": (2, operator.add),
+    "sub": (2, operator.sub),
+    "mul": (2, operator.mul),
+    "floordiv": (2, lambda a, b: a // _divisor(b)),
+    "ceildiv": (2, lambda a, b: -(-a // _divisor(b))),
+    "mod": (2, lambda a, b: a % _divisor(b)),
+    "min": (2, min),
+    "max": (2, max),
+    "and": (2, operator.and_),
+    "or": (2, operator.or_),
+    "select": (3, lambda c, a, b: a if c else b),
+    **{name: (2, compare) for name, compare in _COMPARISONS.items()},
+}
+"""Operation -> number of arguments, function of their values."""
+
+
+def evaluate(scalar: Scalar, known: Mapping[str, int], where: str) -> int:
+    """The value of a scalar, all values being known."""
+    try:
+        return int(_CONCRETE[scalar.op][1](*[value_of(arg, known) for arg in scalar.args]))
+    except InputError:
+        refuse(where, f"scalar {scalar.name!r} = {scalar.op} divides by 0")
+
+
+def value_of(operand: Operand, known: Mapping[str, int]) -> int:
+    return operand if isinstance(operand, int) else known[operand]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``const + sum(factor * variable)``; terms sorted by variable, no factor 0."""
+
+    const: int
+    terms: tuple[tuple[str, int], ...] = ()
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        merged = dict(self.terms)
+        for name, coefficient in other.terms:
+            merged[name] = merged.get(name, 0) + factor * coefficient
+        kept = tuple(sorted((name, c) for name, c in merged.items() if c))
+        return Linear(self.const + factor * other.const, kept)
+
+    def times(self, factor: int) -> Linear:
+        return Linear(0).plus(self, factor)
+
+    def divided(self, by: int) -> Linear | None:
+        """The exact quotient, where every number is a multiple of `by`."""
+        if self.const % by or any(c % by for _, c in self.terms):
+            return None
+        return Linear(self.const // by, tuple((name, c // by) for name, c in self.terms))
+
+    def __str__(self) -> str:
+        parts = [f"{c}*{name}" for name, c in self.terms]
+        return " + ".join([*parts, str(self.const)] if self.const or not parts else parts)
+
+
+class Scope:
+    """The scalars that are defined at one place of an entry, a kernel or a pipeline.
+
+    Attributes:
+        where: for messages.
+        values: a linear form per name.
+        bounds: the range of every variable.
+        certain: whether control surely comes here.
+        exact: variables that surely take both ends of their range, independently of each other. A bound over them
+            that does not hold, where control is certain, is wrong rather than not proved.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.values: dict[str, Linear] = {}
+        self.bounds: dict[str, Range] = {}
+        self.certain = True
+        self.exact: set[str] = set()
+        self._meaning: dict[str, tuple[str, tuple[Linear, ...]]] = {}
+
+    def child(self, where: str | None = None) -> Scope:
+        inner = Scope(self.where if where is None else where)
+        inner.values, inner.bounds = dict(self.values), dict(self.bounds)
+        inner.certain, inner.exact, inner._meaning = self.certain, set(self.exact), dict(self._meaning)
+        return inner
+
+    def variable(self, name: str, bounds: Range) -> None:
+        """Defines a scalar of which only a range is known."""
+        self.bounds[name] = bounds
+        self.bind(name, Linear(0, ((name, 1),)))
+
+    def bind(self, name: str, value: Linear) -> None:
+        if name in self.values:
+            refuse(self.where, f"scalar {name!r} is defined twice")
+        self.values[name] = value
+
+    def define(self, scalar: Scalar) -> None:
+        arity = _CONCRETE.get(scalar.op, (-1, int))[0]
+        if arity != len(scalar.args):
+            refuse(self.where, f"scalar {scalar.name!r} is {scalar.op!r} of {len(scalar.args)} arguments")
+        args = tuple(self.get(arg, f"scalar {scalar.name!r}") for arg in scalar.args)
+        self.bind(scalar.name, self._apply(scalar.op, args))
+
+    def get(self, operand: Operand, user: str) -> Linear:
+        if isinstance(operand, int):
+            return Linear(operand)
+        if operand not in self.values:
+            refuse(self.where, f"{user} uses scalar {operand!r} before it is defined")
+        return self.values[operand]
+
+    def range_of(self, value: Linear) -> Range:
+        low: float = value.const
+        high: float = value.const
+        for name, factor in value.terms:
+            ends = [factor * end for end in self.bounds[name]]
+            low, high = low + min(ends), high + max(ends)
+        return low, high
+
+    # -- operations
+
+    def _apply(self, op: str, args: tuple[Linear, ...]) -> Linear:
+        x, y = args[0], args[1]
+        if all(not arg.terms for arg in args):
+            return Linear(int(_CONCRETE[op][1](*[arg.const for arg in args])))
+        if op in ("add", "sub"):
+            return x.plus(y, 1 if op == "add" else -1)
+        if op == "mul" and not (x.terms and y.terms):
+            return y.times(x.const) if not x.terms else x.times(y.const)
+        if op in _COMPARISONS:
+            return self._compare(op, x, y)
+        if op in ("floordiv", "ceildiv", "mod") and not y.terms and y.const > 0:
+            return self._divide(op, x, y.const)
+        if op in ("min", "max"):
+            return self._extreme(op, x, y)
+        if op == "select":
+            return self._select(x, y, args[2])
+        return self._opaque(op, args, self._product(x, y) if op == "mul" else self._bits(op, x, y))
+
+    def _opaque(self, op: str, args: tuple[Linear, ...], bounds: Range) -> Linear:
+        name = f"{op}({', '.join(map(str, args))})"
+        self.bounds[name] = bounds
+        self._meaning[name] = (op, args)
+        return Linear(0, ((name, 1),))
+
+    def _compare(self, op: str, x: Linear, y: Linear) -> Linear:
+        low, high = self.range_of(x.plus(y, -1))
+        if low == high:
+            return Linear(int(_COMPARISONS[op](int(low), 0)))
+        surely = {"lt": high < 0, "le": high <= 0, "gt": low > 0, "ge": low >= 0, "ne": low > 0 or high < 0}
+        never = {"lt": low >= 0, "le": low > 0, "gt": high <= 0, "ge": high < 0, "eq": low > 0 or high < 0}
+        if surely.get(op, False):
+            return Linear(1)
+        return Linear(0) if never.get(op, False) else self._opaque(op, (x, y), (0, 1))
+
+    def _divide(self, op: str, x: Linear, by: int) -> Linear:
+        low, high = self.range_of(x)
+        exact = x.divided(by)
+        if op == "mod":
+            if exact is not None:
+                return Linear(0)
+            return x if low >= 0 and high < by else self._opaque(op, (x, Linear(by)), (0, by - 1))
+        if exact is not None:
+            return exact
+        bounds = (_quotient(low, by, op), _quotient(high, by, op))
+        return self._opaque(op, (x, Linear(by)), bounds)
+
+    def _extreme(self, op: str, x: Linear, y: Linear) -> Linear:
+        low, high = self.range_of(x.plus(y, -1))
+        if high <= 0 or low >= 0:
+            return x if (high <= 0) == (op == "min") else y
+        pick = min if op == "min" else max
+        (low_x, high_x), (low_y, high_y) = self.range_of(x), self.range_of(y)
+        return self._opaque(op, (x, y), (pick(low_x, low_y), pick(high_x, high_y)))
+
+    def _select(self, condition: Linear, yes: Linear, no: Linear) -> Linear:
+        low, high = self.range_of(condition)
+        if low > 0 or high < 0:
+            return yes
+        if low == high == 0:
+            return no
+        (low_y, high_y), (low_n, high_n) = self.range_of(yes), self.range_of(no)
+        return self._opaque("select", (condition, yes, no), (min(low_y, low_n), max(high_y, high_n)))
+
+    def _product(self, x: Linear, y: Linear) -> Range:
+        ends = [a * b if a and b else 0 for a in self.range_of(x) for b in self.range_of(y)]
+        return min(ends), max(ends)
+
+    def _bits(self, op: str, x: Linear, y: Linear) -> Range:
+        (low_x, high_x), (low_y, high_y) = self.range_of(x), self.range_of(y)
+        if op not in ("and", "or") or low_x < 0 or low_y < 0:
+            return ANY
+        if op == "and":
+            return 0, min(high_x, high_y)
+        highest = max(high_x, high_y)
+        return 0, highest if highest == inf else (1 << int(highest).bit_length()) - 1
+
+    # -- what a branch tells
+
+    def assume(self, condition: Linear) -> None:
+        """Narrows the ranges of variables by a condition that is not 0."""
+        if len(condition.terms) != 1 or condition.const or condition.terms[0][0] not in self._meaning:
+            return
+        op, args = self._meaning[condition.terms[0][0]]
+        if op == "and":
+            self.assume(args[0])
+            self.assume(args[1])
+        elif op in _COMPARISONS:
+            difference = args[0].plus(args[1], -1)
+            at_most = {"lt": -1, "le": 0, "eq": 0}.get(op)
+            at_least = {"gt": 1, "ge": 0, "eq": 0}.get(op)
+            if at_most is not None:
+                self.narrow(difference, at_most)
+            if at_least is not None:
+                self.narrow(difference.times(-1), -at_least)
+
+    def narrow(self, value: Linear, highest: int) -> None:
+        """Narrows the ranges of variables by ``value <= highest``."""
+        for name, factor in value.terms:
+            rest = self.range_of(value.plus(Linear(0, ((name, factor),)), -1))[0]
+            low, high = self.bounds[name]
+            if rest == -inf:
+                continue
+            if factor > 0:
+                self.bounds[name] = (low, min(high, (highest - rest) // factor))
+            else:
+                self.bounds[name] = (max(low, -((highest - rest) // -factor)), high)
+
+
+def _quotient(value: float, by: int, op: str) -> float:
+    if abs(value) == inf:
+        return value
+    return int(value) // by if op == "floordiv" else -(-int(value) // by)

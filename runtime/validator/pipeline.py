@@ -1,0 +1,300 @@
+"""One pipeline as the proofs see it: stages with the facts of their bodies, ports, and offsets as linear forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+
+from sscc.runtime import schedule as sch
+from sscc.runtime.validator.bodies import BodyFacts, Use, dense
+from sscc.runtime.validator.failure import refuse
+from sscc.runtime.validator.linear import ANY, Linear, Scope
+from sscc.runtime.validator.regions import Region, overlap
+
+
+@dataclass(frozen=True)
+class Bound:
+    """``low <= const + sum(factor * scalar) <= high`` for every value of the scalars.
+
+    For a view: the offset, which with `span` must stay inside `total` elements.
+    """
+
+    where: str
+    what: str
+    const: int
+    terms: tuple[tuple[str, int], ...]
+    low: int
+    high: int
+    total: int | None = None
+    span: int = 0
+
+    @classmethod
+    def of_view(cls, where: str, view: sch.View, total: int) -> Bound:
+        span = view_span(view)
+        return cls(where, f"view of {view.tensor!r}", view.offset, view.terms, 0, total - 1 - span, total, span)
+
+    def says(self, low: float, high: float) -> str:
+        if self.total is None:
+            return f"{self.what} is {low} .. {high}, it must be within {self.low} .. {self.high}"
+        return f"{self.what} reaches elements {low} .. {high + self.span} of {self.total}"
+
+
+def view_span(view: sch.View) -> int:
+    return sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
+
+
+def check_view(view: sch.View, where: str) -> None:
+    """The form of a view: one stride per dimension, none negative, no dimension empty."""
+    if len(view.strides) != len(view.shape) or min((*view.strides, 0)) < 0 or min((*view.shape, 1)) < 1:
+        refuse(where, f"view of {view.tensor!r} has shape {list(view.shape)} and strides {list(view.strides)}")
+
+
+def linear_offset(const: int, terms: Sequence[tuple[str, int]], scope: Scope, user: str) -> Linear:
+    value = Linear(const)
+    for name, factor in terms:
+        value = value.plus(scope.get(name, user), factor)
+    return value
+
+
+def proved(bound: Bound, scope: Scope) -> bool:
+    """Whether it holds for all values. Raises InputError where it surely does not."""
+    value = linear_offset(bound.const, bound.terms, scope, bound.where)
+    low, high = scope.range_of(value)
+    if low >= bound.low and high <= bound.high:
+        return True
+    if scope.certain and all(name in scope.exact for name, _ in value.terms):
+        refuse(bound.where, bound.says(low, high))
+    return False
+
+
+def may_meet(one: Region, other: Region, shift: Linear, scope: Scope) -> bool:
+    """Whether two regions may have a common element; `shift` goes from the place of the first to that of the second.
+
+    What is not known of `shift` counts as any value of its range.
+    """
+    dims = []
+    for name, factor in shift.terms:
+        low, high = scope.bounds.get(name, ANY)
+        if abs(low) == inf or abs(high) == inf:
+            return True
+        dims.append((factor, max(int(high - low), 0) + 1))
+        shift = shift.plus(Linear(0, ((name, factor),)), -1).plus(Linear(factor * int(low)))
+    moved = Region.of(other.offset, [*other.dims, *dims])
+    return overlap(one.dims, moved.dims, shift.const + moved.offset - one.offset) is not False
+
+
+@dataclass(frozen=True)
+class PortFacts:
+    """A port with the body's parameter that it feeds.
+
+    Attributes:
+        memory: whether it is a window of a kernel's parameter, not of a buffer.
+        pairs: (stride, size) per dimension of the view.
+    """
+
+    param: sch.Param
+    port: sch.Port
+    use: Use
+    memory: bool
+    where: str
+
+    @property
+    def name(self) -> str:
+        return self.port.view.tensor
+
+    @property
+    def reads(self) -> bool:
+        return self.param.access != "write"
+
+    @property
+    def writes(self) -> bool:
+        return self.param.access != "read"
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        return list(zip(self.port.view.strides, self.port.view.shape, strict=True))
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Loaded and stored per firing."""
+        size = sch.DTYPE_BYTES[self.param.dtype]
+        return self.use.reads * size, self.use.writes * size
+
+
+@dataclass(frozen=True)
+class StageFacts:
+    stage: sch.Stage
+    body: BodyFacts
+    ports: tuple[PortFacts, ...]
+    where: str
+
+    @property
+    def trips(self) -> int:
+        return self.stage.trips
+
+
+class PipelineView:
+    """A pipeline with its names resolved and its ports checked for form.
+
+    Args:
+        kernel: around it; pipeline: itself; bodies: facts by name; scope: the scalars around it.
+    """
+
+    def __init__(
+        self, kernel: sch.Kernel, pipeline: sch.Pipeline, bodies: Mapping[str, BodyFacts], scope: Scope
+    ) -> None:
+        self.kernel, self.pipeline = kernel, pipeline
+        self.where = f"kernel {kernel.name!r}, pipeline {pipeline.name!r}"
+        self.scope = scope.child(self.where)
+        self.lower = scope.get(pipeline.lower, f"pipeline {pipeline.name!r}")
+        self.upper = scope.get(pipeline.upper, f"pipeline {pipeline.name!r}")
+        self.params = {param.name: param for param in kernel.params}
+        self.buffers = {buffer.name: buffer for buffer in pipeline.buffers}
+        self._check_names()
+        self.stages = tuple(self._stage(stage, bodies) for stage in pipeline.stages)
+        self._scopes: dict[Linear, Scope] = {}
+
+    @property
+    def iterations(self) -> int | None:
+        """Their number where it is constant."""
+        count = self.upper.plus(self.lower, -1)
+        return None if count.terms else max(count.const, 0)
+
+    @property
+    def most_iterations(self) -> float:
+        return max(self.scope.range_of(self.upper.plus(self.lower, -1))[1], 0)
+
+    def at(self, index: Linear) -> Scope:
+        """The scalars of the iteration at `index`."""
+        if index not in self._scopes:
+            scope = self.scope.child()
+            scope.bind(self.pipeline.index, index)
+            for scalar in self.pipeline.scalars:
+                scope.define(scalar)
+            self._scopes[index] = scope
+        return self._scopes[index]
+
+    def everywhere(self, stage: sch.Stage) -> Scope:
+        """The scalars of every firing of a stage: the index and ``t0``, ``t1``, .. as variables."""
+        low, high = self.scope.range_of(self.lower)[0], self.scope.range_of(self.upper)[1] - 1
+        scope = self.scope.child()
+        scope.certain = scope.certain and (self.iterations or 0) > 0
+        if stage.when == "each":
+            scope.variable(self.pipeline.index, (low, high))
+            if self.iterations and not self.lower.terms:
+                scope.exact.add(self.pipeline.index)
+        else:
+            scope.bind(self.pipeline.index, self.lower if stage.when == "first" else self.upper.plus(Linear(-1)))
+        for scalar in self.pipeline.scalars:
+            scope.define(scalar)
+        return grid_scope(scope, stage)
+
+    # -- form
+
+    def _check_names(self) -> None:
+        for what, names in (
+            ("buffers or parameters", [*(b.name for b in self.pipeline.buffers), *self.params]),
+            ("stages", [stage.name for stage in self.pipeline.stages]),
+        ):
+            twice = [name for name in names if names.count(name) > 1]
+            if twice:
+                refuse(self.where, f"two {what} are called {twice[0]!r}")
+
+    def _stage(self, stage: sch.Stage, bodies: Mapping[str, BodyFacts]) -> StageFacts:
+        where = f"{self.where}, stage {stage.name!r}"
+        if stage.body not in bodies:
+            refuse(where, f"body {stage.body!r} does not exist")
+        facts = bodies[stage.body]
+        if any(size < 1 for size in stage.grid) or stage.pcus < 0:
+            refuse(where, f"it has grid {list(stage.grid)} and {stage.pcus} PCUs")
+        if len(stage.ports) != len(facts.body.params) or len(stage.scalars) != len(facts.body.scalars):
+            refuse(
+                where,
+                f"it gives {len(stage.ports)} ports and {len(stage.scalars)} scalars, body {stage.body!r} takes "
+                f"{len(facts.body.params)} and {len(facts.body.scalars)}",
+            )
+        unknown = [name for name in stage.waits if name not in self.buffers]
+        if unknown or len(set(stage.waits)) != len(stage.waits):
+            refuse(where, f"it waits for {list(stage.waits)}, the buffers are {list(self.buffers)}")
+        pairs = zip(facts.body.params, stage.ports, strict=True)
+        return StageFacts(stage, facts, tuple(self._port(p, port, facts, where) for p, port in pairs), where)
+
+    def _port(self, param: sch.Param, port: sch.Port, facts: BodyFacts, where: str) -> PortFacts:
+        where = f"{where}, port {param.name!r}"
+        view = port.view
+        check_view(view, where)
+        memory = view.tensor in self.params
+        if not memory and view.tensor not in self.buffers:
+            refuse(where, f"it names {view.tensor!r}, which is no parameter of the kernel and no buffer")
+        region = self.params[view.tensor] if memory else self.buffers[view.tensor]
+        if view.shape != param.shape or region.dtype != param.dtype:
+            refuse(
+                where,
+                f"the body takes {param.dtype} {list(param.shape)}, the view of {view.tensor!r} is {region.dtype} "
+                f"{list(view.shape)}",
+            )
+        if memory != (port.per == 0) or port.per < 0 or port.lag < 0 or (memory and port.lag):
+            kind = "memory" if memory else "a buffer"
+            refuse(where, f"{view.tensor!r} is {kind}, the port has per {port.per} and lag {port.lag}")
+        self._check_access(param, port, where)
+        if param.name in facts.dense and not _dense(view):
+            refuse(where, f"a window needs {param.name!r} dense, its strides are {list(view.strides)}")
+        return PortFacts(param, port, facts.uses[param.name], memory, where)
+
+    def _check_access(self, param: sch.Param, port: sch.Port, where: str) -> None:
+        name = port.view.tensor
+        declared = self.params[name].access if name in self.params else None
+        if param.access != "read" and declared == "read":
+            refuse(where, f"it writes parameter {name!r} of the kernel, which is declared read")
+        if declared is None and param.access == "update":
+            refuse(where, f"it updates buffer {name!r} in place: a slot is written by one stage and read by others")
+
+
+def _dense(view: sch.View) -> bool:
+    pairs = zip(view.strides, dense(view.shape), view.shape, strict=True)
+    return all(stride == wanted or size == 1 for stride, wanted, size in pairs)
+
+
+def grid_scope(scope: Scope, stage: sch.Stage) -> Scope:
+    """`scope` with the indices of a stage's grid as variables."""
+    inner = scope.child()
+    for axis, size in enumerate(stage.grid):
+        inner.variable(f"t{axis}", (0, size - 1))
+        inner.exact.add(f"t{axis}")
+    return inner
+
+
+def grid_terms(value: Linear, stage: sch.Stage) -> tuple[Linear, list[int]]:
+    """An offset of a stage's port, as what does not depend on the grid and a factor per axis of the grid."""
+    factors = dict(value.terms)
+    axes = [factors.pop(f"t{axis}", 0) for axis in range(len(stage.grid))]
+    return Linear(value.const, tuple(sorted(factors.items()))), axes
+
+
+def region_elements(view: PipelineView, port: PortFacts) -> int:
+    region = view.params[port.name] if port.memory else view.buffers[port.name]
+    return prod(region.shape)
+
+
+def open_bounds(view: PipelineView) -> list[tuple[StageFacts, Bound]]:
+    """Every bound of every stage that is not proved for all values: ports inside their regions, scalars in range."""
+    found = []
+    for facts in view.stages:
+        scope = view.everywhere(facts.stage)
+        for bound in _bounds(view, facts, scope):
+            if view.most_iterations > 0 and not proved(bound, scope):
+                found.append((facts, bound))
+    return found
+
+
+def _bounds(view: PipelineView, facts: StageFacts, scope: Scope) -> list[Bound]:
+    bounds = [Bound.of_view(port.where, port.port.view, region_elements(view, port)) for port in facts.ports]
+    given = dict(zip(facts.body.body.scalars, facts.stage.scalars, strict=True))
+    for operand in facts.stage.scalars:
+        scope.get(operand, facts.where)
+    for name, low, high, what in facts.body.needs:
+        operand = given[name]
+        const, terms = (operand, ()) if isinstance(operand, int) else (0, ((operand, 1),))
+        bounds.append(Bound(facts.where, what, const, terms, low, high))
+    return bounds

@@ -1,0 +1,156 @@
+"""Addresses: inside the arena, aligned, and shared only by what never lives at the same time; capacities of tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sscc.ir.machine import Machine
+from sscc.runtime import schedule as sch
+from sscc.runtime.validator.entries import EntryFacts
+from sscc.runtime.validator.failure import megabytes, refuse
+from sscc.runtime.validator.kernels import KernelFacts
+
+ALIGNMENT = 64
+_STORED = ("weight", "constant")
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A range of addresses; `lives` is, per entry, the first and the last launch that need it, None for always."""
+
+    name: str
+    begin: int
+    end: int
+    lives: Mapping[str, tuple[int, int]] | None
+
+
+def check_tensors(program: sch.Program) -> None:
+    """Shapes, sources, and that every address is aligned and in its region."""
+    for tensor in program.tensors:
+        where = f"tensor {tensor.name!r}"
+        if any(size < 0 for size in tensor.shape):
+            refuse(where, f"it has shape {list(tensor.shape)}")
+        count = len(tensor.sources)
+        if (tensor.role in _STORED) != (count > 0) or (count > 1 and tensor.shape[:1] != (count,)):
+            refuse(where, f"a {tensor.role} of shape {list(tensor.shape)} has {count} sources")
+        _check_address(where, tensor.address, tensor.nbytes, None if tensor.role in _STORED else program.arena_bytes)
+
+
+def _check_address(where: str, address: int, nbytes: int, limit: int | None) -> None:
+    if address < 0 or address % ALIGNMENT:
+        refuse(where, f"it is at address {address}, which is no multiple of {ALIGNMENT}")
+    if limit is not None and address + nbytes > limit:
+        refuse(where, f"it takes addresses {address} .. {address + nbytes - 1}, the arena has {limit} bytes")
+
+
+def check_overlaps(
+    program: sch.Program,
+    entries: Sequence[EntryFacts],
+    lives: Mapping[str, Mapping[str, tuple[int, int]]],
+    kernels: Mapping[str, KernelFacts],
+) -> None:
+    """Refuses addresses that are shared at one time. `lives` is entry -> temporary -> first and last launch."""
+    blocks = [_tensor_block(tensor, program.arena_bytes, lives) for tensor in program.tensors if tensor.nbytes]
+    blocks += _spilled_blocks(entries, kernels, program.arena_bytes)
+    active: list[_Block] = []
+    for block in sorted(blocks, key=lambda b: (b.begin, b.end)):
+        active = [other for other in active if other.end > block.begin]
+        for other in active:
+            _check_pair(other, block)
+        active.append(block)
+
+
+def _tensor_block(tensor: sch.Tensor, arena: int, lives: Mapping[str, Mapping[str, tuple[int, int]]]) -> _Block:
+    end = tensor.address + tensor.nbytes
+    if tensor.role in _STORED and tensor.address < arena:
+        refuse(f"{tensor.role} {tensor.name!r}", f"address {tensor.address} is inside the arena of {arena} bytes")
+    if tensor.role != "temporary":
+        return _Block(f"{tensor.role} {tensor.name!r}", tensor.address, end, None)
+    ranges = {entry: found[tensor.name] for entry, found in lives.items() if tensor.name in found}
+    return _Block(f"temporary {tensor.name!r}", tensor.address, end, ranges)
+
+
+def _spilled_blocks(entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts], arena: int) -> list[_Block]:
+    """Spilled buffers: each holds something while its kernel runs. Pipelines of a kernel may share addresses."""
+    blocks = []
+    for entry in entries:
+        for launch in entry.launches:
+            pipelines: dict[str, list[sch.Buffer]] = {}
+            for where, buffer in kernels[launch.kernel.name].spilled:
+                _check_address(f"{where}, buffer {buffer.name!r}", buffer.address, buffer.nbytes, arena)
+                pipelines.setdefault(where, []).append(buffer)
+            for where, buffers in pipelines.items():
+                _check_apart(where, buffers)
+            span = {entry.entry.name: (launch.position, launch.position)}
+            for low, high, names in _merged([b for group in pipelines.values() for b in group]):
+                blocks.append(_Block(f"buffers {names} of kernel {launch.kernel.name!r}", low, high, span))
+    return blocks
+
+
+def _check_apart(where: str, buffers: Sequence[sch.Buffer]) -> None:
+    ordered = sorted(buffers, key=lambda b: b.address)
+    for one, other in pairwise(ordered):
+        if other.address < one.address + one.nbytes:
+            refuse(where, f"spilled buffers {one.name!r} and {other.name!r} overlap at address {other.address}")
+
+
+def _merged(buffers: Sequence[sch.Buffer]) -> list[tuple[int, int, str]]:
+    merged: list[tuple[int, int, str]] = []
+    for buffer in sorted(buffers, key=lambda b: b.address):
+        low, high = buffer.address, buffer.address + buffer.nbytes
+        if merged and low < merged[-1][1]:
+            before = merged.pop()
+            merged.append((before[0], max(before[1], high), f"{before[2]}, {buffer.name!r}"))
+        else:
+            merged.append((low, high, repr(buffer.name)))
+    return merged
+
+
+def _check_pair(one: _Block, other: _Block) -> None:
+    where = f"{one.name} at {one.begin} .. {one.end - 1} and {other.name} at {other.begin} .. {other.end - 1}"
+    if one.lives is None or other.lives is None:
+        refuse(where, "they share addresses, and not both are temporary")
+    for entry in one.lives.keys() & other.lives.keys():
+        (first_a, last_a), (first_b, last_b) = one.lives[entry], other.lives[entry]
+        if first_a <= last_b and first_b <= last_a:
+            refuse(
+                where,
+                f"they share addresses, and are both alive in entry {entry!r}: launches {first_a} .. {last_a} and "
+                f"{first_b} .. {last_b}",
+            )
+
+
+def tier_bytes(program: sch.Program, kernels: Mapping[str, KernelFacts]) -> dict[str, int]:
+    """Bytes of each tier that are taken at least once."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for tensor in program.tensors:
+        spans.setdefault(tensor.tier, []).append((tensor.address, tensor.address + tensor.nbytes))
+    for facts in kernels.values():
+        for _, buffer in facts.spilled:
+            spans.setdefault(buffer.tier, []).append((buffer.address, buffer.address + buffer.nbytes))
+    return {tier: _union(found) for tier, found in sorted(spans.items())}
+
+
+def _union(spans: Sequence[tuple[int, int]]) -> int:
+    total, reached = 0, 0
+    for low, high in sorted(spans):
+        total += max(0, high - max(low, reached))
+        reached = max(reached, high)
+    return total
+
+
+def check_capacity(program: sch.Program, taken: Mapping[str, int], machine: Machine) -> None:
+    """Refuses a tier that holds more than all sockets have."""
+    capacities = {"hbm": machine.hbm_bytes.value, "ddr": machine.ddr_bytes.value, "sram": machine.sram_bytes}
+    for tier, nbytes in taken.items():
+        capacity = capacities[tier] * machine.sockets.value
+        if nbytes <= capacity:
+            continue
+        largest = sorted(((t.nbytes, t.name) for t in program.tensors if t.tier == tier), reverse=True)[:3]
+        names = ", ".join(f"{name} {megabytes(size)}" for size, name in largest)
+        refuse(
+            "memory",
+            f"required {megabytes(nbytes)} of {tier.upper()}, capacity {megabytes(capacity)}: largest tensors {names}",
+        )

@@ -1,0 +1,183 @@
+"""Sets of elements as strided regions, and exact questions about them: disjoint, covered, written once.
+
+A region is ``offset + sum(k_d * stride_d)`` for all ``0 <= k_d < size_d``. Every loop that moves a view adds a
+dimension, so that "all tiles of all iterations" is one region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, prod
+
+Dims = tuple[tuple[int, int], ...]
+_POINTS = 1 << 16  # elements that may be listed where no formula holds
+
+
+@dataclass(frozen=True)
+class Region:
+    """Dimensions are (stride > 0, size > 1), by ascending stride, adjacent ones merged. Never empty."""
+
+    offset: int
+    dims: Dims
+
+    @classmethod
+    def of(cls, offset: int, pairs: Sequence[tuple[int, int]]) -> Region:
+        """From (stride, size) pairs of any sign and order; a stride of 0 or a size of 1 adds nothing."""
+        offset += sum(stride * (size - 1) for stride, size in pairs if stride < 0)
+        ordered = sorted((abs(stride), size) for stride, size in pairs if size > 1 and stride)
+        merged: list[tuple[int, int]] = []
+        for stride, size in ordered:
+            if merged and stride == merged[-1][0] * merged[-1][1]:
+                merged[-1] = (merged[-1][0], merged[-1][1] * size)
+            else:
+                merged.append((stride, size))
+        return cls(offset, tuple(merged))
+
+    @property
+    def span(self) -> int:
+        return sum(stride * (size - 1) for stride, size in self.dims)
+
+    @property
+    def points(self) -> int:
+        return prod(size for _, size in self.dims)
+
+    def fills(self, total: int) -> bool:
+        """Whether it is exactly ``0 .. total - 1``, each element once.
+
+        Ranges of one stride each add up to an interval without repetition only as the digits of a mixed radix.
+        """
+        return self.offset == 0 and (self.dims == ((1, total),) if total > 1 else not self.dims)
+
+
+def injective(pairs: Sequence[tuple[int, int]]) -> bool:
+    """Whether different indices reach different elements; sizes of 1 do not count. False where it cannot be told."""
+    pairs = sorted((abs(stride), size) for stride, size in pairs if size > 1)
+    reach = 0
+    for stride, size in pairs:
+        if stride <= reach:
+            return _listed_injective(pairs)
+        reach += stride * (size - 1)
+    return True
+
+
+def _listed_injective(pairs: Sequence[tuple[int, int]]) -> bool:
+    count = prod(size for _, size in pairs)
+    if count > _POINTS or any(stride == 0 for stride, _ in pairs):
+        return False
+    return len(set(_elements(tuple(pairs)))) == count
+
+
+def _elements(dims: Dims) -> Iterator[int]:
+    return map(sum, product(*(range(0, stride * size, stride) for stride, size in dims)))
+
+
+def overlap(a: Dims, b: Dims, shift: int) -> bool | None:
+    """Whether region ``a`` at 0 and region ``b`` at `shift` have a common element; None where it cannot be told."""
+    reach_a, reach_b = (sum(stride * (size - 1) for stride, size in dims) for dims in (a, b))
+    if shift > reach_a or shift + reach_b < 0:
+        return False
+    common = gcd(*(stride for stride, _ in (*a, *b)))
+    if common == 0:
+        return shift == 0
+    if shift % common:
+        return False
+    if common > 1:
+        a, b, shift = _divided(a, common), _divided(b, common), shift // common
+    if all(stride == 1 for stride, _ in (*a, *b)):
+        return True
+    for cut in sorted({stride for stride, _ in (*a, *b)} - {1}, reverse=True):
+        found = _cut(a, b, shift, cut)
+        if found is not None:
+            return found
+    return _listed(a, b, shift)
+
+
+def _divided(dims: Dims, by: int) -> Dims:
+    return tuple((stride // by, size) for stride, size in dims)
+
+
+def _cut(a: Dims, b: Dims, shift: int, cut: int) -> bool | None:
+    """`overlap` digit by digit: what moves by multiples of `cut`, and what stays below it, where neither carries."""
+    high_a, low_a = _split(a, cut)
+    high_b, low_b = _split(b, cut)
+    if any(stride % cut for stride, _ in (*high_a, *high_b)):
+        return None
+    reach_a, reach_b = (sum(stride * (size - 1) for stride, size in dims) for dims in (low_a, low_b))
+    forward, backward = shift % cut, -shift % cut
+    if reach_a < cut and forward + reach_b < cut:
+        low = forward
+    elif backward + reach_a < cut and reach_b < cut:
+        low = -backward
+    else:
+        return None
+    lower = overlap(low_a, low_b, low)
+    upper = lower is not False and overlap(_divided(high_a, cut), _divided(high_b, cut), (shift - low) // cut)
+    if lower is False or upper is False:
+        return False
+    return True if lower and upper else None
+
+
+def _split(dims: Dims, cut: int) -> tuple[Dims, Dims]:
+    return tuple(d for d in dims if d[0] >= cut), tuple(d for d in dims if d[0] < cut)
+
+
+def _listed(a: Dims, b: Dims, shift: int) -> bool | None:
+    if prod(size for _, size in a) > _POINTS or prod(size for _, size in b) > _POINTS:
+        return None
+    there = set(_elements(a))
+    return any(element + shift in there for element in _elements(b))
+
+
+def covered(written: Sequence[Region], target: Region, limit: int) -> bool | None:
+    """Whether every element of `target` is in one of `written`; None where it takes more than `limit` to tell."""
+    low, high = target.offset, target.offset + target.span
+    if any(_holds(region, low, high) for region in written) or target in written:
+        return True
+    unit = _unit([*written, target])
+    end = max(region.offset + region.span for region in (*written, target)) // unit + 1
+    if not written or end > limit or sum(_strokes(region, unit) for region in (*written, target)) > limit:
+        return None if written else False
+    canvas, wanted = bytearray(end), bytearray(end)
+    for region in written:
+        _paint(canvas, region, unit)
+    _paint(wanted, target, unit)
+    return int.from_bytes(wanted, "little") & ~int.from_bytes(canvas, "little") == 0
+
+
+def _holds(region: Region, low: int, high: int) -> bool:
+    """Whether an unbroken region holds ``low .. high``."""
+    unbroken = not region.dims or (len(region.dims) == 1 and region.dims[0][0] == 1)
+    return unbroken and region.offset <= low and high <= region.offset + region.span
+
+
+def _unit(regions: Sequence[Region]) -> int:
+    """The greatest length such that every region is made of aligned blocks of it."""
+    unit = 0
+    for region in regions:
+        run = region.dims[0][1] if region.dims and region.dims[0][0] == 1 else 1
+        strides = (stride for stride, _ in region.dims if stride > 1)
+        unit = gcd(unit, region.offset, run, *strides)
+    return max(unit, 1)
+
+
+def _blocks(region: Region, unit: int) -> tuple[int, list[tuple[int, int]]]:
+    """The region in blocks of `unit` elements: its first block, and its dimensions, the longest one last."""
+    dims = [(1, size // unit) if stride == 1 else (stride // unit, size) for stride, size in region.dims]
+    return region.offset // unit, sorted((d for d in dims if d[1] > 1), key=lambda d: d[1])
+
+
+def _strokes(region: Region, unit: int) -> int:
+    return prod(size for _, size in _blocks(region, unit)[1][:-1])
+
+
+def _paint(canvas: bytearray, region: Region, unit: int) -> None:
+    first, dims = _blocks(region, unit)
+    if not dims:
+        canvas[first] = 1
+        return
+    stride, size = dims[-1]
+    stroke = b"\x01" * size
+    for begin in _elements(tuple(dims[:-1])):
+        canvas[first + begin : first + begin + stride * (size - 1) + 1 : stride] = stroke

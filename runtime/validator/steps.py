@@ -1,0 +1,172 @@
+"""What each kind of step reads and writes, the shapes it takes, and the scalars it needs in range.
+
+A pattern is a dtype ("float": f32 or bf16) and a size per dimension, each a number or a letter that stands for the
+same size in all operands of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sscc.runtime import schedule as sch
+
+Sizes = Mapping[str, int]
+Refuse = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of a step that is not affine.
+
+    Attributes:
+        field: of the step's record.
+        mode: "read"; "write": every element; "update": some, the others keep their bytes; "part": some, the
+            others are left undefined.
+        pattern: dtype and shape.
+        moved: elements read and elements written in one firing, if not all of them.
+    """
+
+    field: str
+    mode: str
+    pattern: str
+    moved: Callable[[Sizes], tuple[int, int]] | None = None
+
+
+def _row(width: str) -> Callable[[Sizes], tuple[int, int]]:
+    return lambda n: (0, n["B"] * n["V"] * n[width])
+
+
+def _window(width: str) -> Callable[[Sizes], tuple[int, int]]:
+    return lambda n: (0, n["H"] * min(n["N"], n["C"]) * (n["D"] if width else 1))
+
+
+def _appended(width: str) -> Callable[[Sizes], tuple[int, int]]:
+    return lambda n: (n["V"] * n["T"] * n[width], n["V"] * n["C"] * n[width])
+
+
+OPERANDS: dict[type, tuple[Operand, ...]] = {
+    sch.UpdateRows: (
+        Operand("cache", "update", "float B V R D", _row("D")),
+        Operand("new", "read", "float B V 1 D"),
+        Operand("row", "read", "i64 B"),
+        Operand("active", "read", "i1 B"),
+    ),
+    sch.CachedAttention: (
+        Operand("query", "read", "float B H 1 D"),
+        Operand("key", "read", "float B V R D"),
+        Operand("value", "read", "float B V R W"),
+        Operand("valid", "read", "i1 B R"),
+        Operand("out", "write", "float B H 1 W"),
+    ),
+    sch.CausalAttention: (
+        Operand("query", "read", "float 1 H C D"),
+        Operand("key", "read", "float 1 V T D"),
+        Operand("value", "read", "float 1 V T W"),
+        Operand("out", "write", "float 1 H C W"),
+    ),
+    sch.Observe: (
+        Operand("observed", "update", "float 1 H N D", _window("D")),
+        Operand("query", "read", "float 1 H C D"),
+    ),
+    sch.ObservationScores: (
+        Operand("observed", "read", "float 1 H N D"),
+        Operand("key", "read", "float 1 V T D"),
+        Operand("scores", "part", "f32 V T"),
+    ),
+    sch.Pool: (Operand("scores", "read", "f32 V T"), Operand("pooled", "part", "f32 V T")),
+    sch.Select: (Operand("scores", "read", "f32 V T"), Operand("selected", "write", "i64 V K")),
+    sch.GatherRows: (
+        Operand("source", "read", "float 1 V T D", lambda n: (n["V"] * n["J"] * n["D"], 0)),
+        Operand("index", "read", "i64 V J"),
+        Operand("out", "write", "float 1 V J D"),
+    ),
+    sch.DecodeAttention: (
+        Operand("query", "read", "float B H 1 D"),
+        Operand("new_key", "read", "float B V 1 D"),
+        Operand("new_value", "read", "float B V 1 W"),
+        Operand("key", "read", "float B V R D"),
+        Operand("value", "read", "float B V R W"),
+        Operand("k_cache", "update", "float B V R D", _row("D")),
+        Operand("v_cache", "update", "float B V R W", _row("W")),
+        Operand("position", "read", "i64 B"),
+        Operand("valid_topk", "read", "i64 B"),
+        Operand("active", "read", "i1 B"),
+        Operand("out", "write", "float B H 1 W"),
+    ),
+    sch.ChunkAttention: (
+        Operand("query", "read", "float 1 H C D"),
+        Operand("new_key", "read", "float 1 V C D"),
+        Operand("new_value", "read", "float 1 V C W"),
+        Operand("k_scratch", "update", "float 1 V T D", _appended("D")),
+        Operand("v_scratch", "update", "float 1 V T W", _appended("W")),
+        Operand("observed", "update", "float 1 H N D", _window("D")),
+        Operand("log_sum_exp", "update", "f32 1 H N", _window("")),
+        Operand("out", "write", "float 1 H C W"),
+    ),
+    sch.Compress: (
+        Operand("observed", "read", "float 1 H N D"),
+        Operand("log_sum_exp", "read", "f32 1 H N"),
+        Operand("key", "read", "float 1 V T D", lambda n: (n["V"] * (n["T"] + n["R"]) * n["D"], 0)),
+        Operand("value", "read", "float 1 V T W", lambda n: (n["V"] * n["R"] * n["W"], 0)),
+        Operand("k_cache", "write", "float 1 V R D"),
+        Operand("v_cache", "write", "float 1 V R W"),
+        Operand("selected", "write", "i64 V K"),
+    ),
+}
+"""Every step kind but the affine ones (Vector, Reduction, Product)."""
+
+
+def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
+    """The sizes of a cache and of the groups of heads: what patterns cannot say."""
+    if "H" in sizes and "V" in sizes and (sizes["V"] < 1 or sizes["H"] % sizes["V"]):
+        refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['V']} KV heads")
+    if isinstance(step, sch.DecodeAttention | sch.Compress):
+        if step.sink < 0 or step.recent < 1:
+            refuse(f"the ring has sink {step.sink} and recent {step.recent}")
+        _check_rows(step, sizes, refuse)
+    if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
+        refuse(f"it selects with sink {step.sink} and recent {step.recent}")
+    width, mode = getattr(step, "pool", getattr(step, "width", 1)), getattr(step, "pool_mode", "avg")
+    mode = getattr(step, "mode", mode)
+    if width < 1 or width % 2 == 0 or mode not in ("avg", "max"):
+        refuse(f"it pools with mode {mode!r} and width {width}")
+
+
+def _check_rows(step: sch.DecodeAttention | sch.Compress, sizes: Sizes, refuse: Refuse) -> None:
+    ring, rows = step.sink + step.recent, sizes["R"]
+    if ring > rows:
+        refuse(f"rows 0 .. {ring - 1} of sink {step.sink} and recent {step.recent} are used, the cache has {rows} rows")
+    if isinstance(step, sch.Compress) and ring + sizes.get("K", 0) != rows:
+        refuse(
+            f"sink {step.sink} + recent {step.recent} + topk {sizes.get('K', 0)} rows are written, the cache has {rows}"
+        )
+
+
+def scalar_needs(step: Any, sizes: Sizes) -> list[tuple[str, int, int]]:
+    """(field, lowest, highest) of every scalar that decides which rows are touched."""
+    if isinstance(step, sch.CausalAttention):
+        return [("start", 0, sizes["T"] - sizes["C"])]
+    if isinstance(step, sch.ChunkAttention):
+        return [("start", 0, sizes["T"] - sizes["C"]), ("length", 1, sizes["T"])]
+    if isinstance(step, sch.ObservationScores | sch.Pool | sch.Select | sch.Compress):
+        return [("length", 1, sizes["T"])]
+    return []
+
+
+SCALAR_FIELDS = ("start", "length")
+"""Fields of steps that name a scalar of the body."""
+
+ARITY: dict[str, int] = {
+    **dict.fromkeys("negf absf exp exp2 expm1 log log2 log10 log1p sqrt rsqrt tanh sin cos tan atan".split(), 1),
+    **dict.fromkeys("sinh cosh erf erfc floor ceil round roundeven trunc absi".split(), 1),
+    **dict.fromkeys("truncf extf sitofp uitofp fptosi fptoui extsi extui trunci index_cast index_castui".split(), 1),
+    **dict.fromkeys("addf subf mulf divf remf maximumf minimumf maxnumf minnumf atan2 powf copysign fpowi".split(), 2),
+    **dict.fromkeys("addi subi muli divsi floordivsi ceildivsi remsi maxsi minsi shli shrsi andi ori xori".split(), 2),
+    **dict.fromkeys((f"cmpf_{n}" for n in "oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno".split()), 2),
+    **dict.fromkeys(("cmpf_false", "cmpf_true", *(f"cmpi_{n}" for n in "eq ne slt sle sgt sge".split())), 2),
+    **dict.fromkeys((f"cmpi_{n}" for n in "ult ule ugt uge".split()), 2),
+    **dict.fromkeys("fma select".split(), 3),
+}
+"""Arguments of every operation of vector programs (MLIR's arith and math dialects), the special ones left out."""

@@ -1,0 +1,199 @@
+"""Buffers: who fills and who reads which slot, how often, and whether the parts of a slot are the whole of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.linear import Linear
+from sscc.runtime.validator.pipeline import PipelineView, PortFacts, StageFacts, grid_terms, linear_offset
+from sscc.runtime.validator.regions import Region, covered, injective, overlap
+from sscc.runtime.validator.tokens import End, Streams
+
+_CASES = 8  # numbers of iterations tried where it is not constant; slots are linear in it
+_ITERATIONS = 4096  # iterations followed one by one where a slot is filled over several
+
+
+def check_rates(view: PipelineView) -> None:
+    """Every slot has one producer, every slot that is read is produced, and no slot stays half done."""
+    for buffer in view.pipeline.buffers:
+        if buffer.depth < 1 or any(size < 1 for size in buffer.shape):
+            refuse(view.where, f"buffer {buffer.name!r} has depth {buffer.depth} and shape {list(buffer.shape)}")
+    for iterations in _cases(view):
+        streams = Streams(view, iterations)
+        for name in view.buffers:
+            _check_slots(view, streams, name, iterations)
+
+
+def _cases(view: PipelineView) -> list[int]:
+    if view.iterations is not None:
+        return [view.iterations] if view.iterations else []
+    return list(range(1, int(min(view.most_iterations, _CASES)) + 1))
+
+
+def _check_slots(view: PipelineView, streams: Streams, buffer: str, iterations: int) -> None:
+    writers, readers = streams.writers[buffer], streams.readers[buffer]
+    where = f"{view.where}, buffer {buffer!r}"
+    for what, ends in (("fills", writers), ("reads", readers)):
+        if not ends:
+            refuse(where, f"no stage {what} it")
+        for end in ends:
+            if streams.firings[end.stage] % end.per:
+                name = streams.stages[end.stage].name
+                refuse(
+                    where,
+                    f"stage {name!r} fires {streams.firings[end.stage]:.0f} times in {iterations} iterations and "
+                    f"{what} a slot in {end.per:.0f}: the last one stays incomplete",
+                )
+    _check_equal_rates(streams, buffer, where)
+    filled = sorted((*end.slots(streams.firings[end.stage]), _name(streams, end)) for end in writers)
+    for (_, high, one), (low, _, other) in pairwise(filled):
+        if low < high:
+            refuse(where, f"slot {low:.0f} is filled by stage {one!r} and by stage {other!r}")
+    used = sorted(end.slots(streams.firings[end.stage]) for end in readers)
+    for begin, stop, writer in filled:
+        lost = _first_gap(begin, stop, used)
+        if lost is not None:
+            refuse(where, f"slot {lost:.0f}, which stage {writer!r} fills, is never read")
+    for end in readers:
+        low, high = end.slots(streams.firings[end.stage])
+        missing = _first_gap(low, high, [(begin, stop) for begin, stop, _ in filled])
+        if missing is not None:
+            reader = f"stage {_name(streams, end)!r} reads slot {missing:.0f}"
+            refuse(where, f"{reader} ({iterations} iterations), no stage fills it")
+
+
+def _first_gap(low: float, high: float, spans: Sequence[tuple[float, float]]) -> float | None:
+    """The first of ``low .. high - 1`` that no span [begin, stop) holds; spans are sorted."""
+    for begin, stop in spans:
+        low = stop if begin <= low < stop else low
+    return low if low < high else None
+
+
+def _name(streams: Streams, end: End) -> str:
+    return streams.stages[end.stage].name
+
+
+def _check_equal_rates(streams: Streams, buffer: str, where: str) -> None:
+    """Stages that fire in each iteration fill and read equally many slots; one that keeps a slot reads none anew."""
+    rates = {}
+    for end in (*streams.writers[buffer], *streams.readers[buffer]):
+        stage = streams.stages[end.stage]
+        if stage.when == "each" and end.per < streams.firings[end.stage]:
+            rates[f"stage {stage.name!r} {'fills' if end.writes else 'reads'} {stage.trips} / {end.per:.0f}"] = (
+                stage.trips / end.per
+            )
+    if len(set(rates.values())) > 1:
+        refuse(where, f"slots per iteration differ: {', '.join(rates)}")
+
+
+def check_waits(view: PipelineView) -> None:
+    """Every stage waits for exactly the buffers that it touches."""
+    for facts in view.stages:
+        touched = {port.name for port in facts.ports if not port.memory}
+        missing, idle = sorted(touched - set(facts.stage.waits)), sorted(set(facts.stage.waits) - touched)
+        if missing:
+            refuse(facts.where, f"it touches buffer {missing[0]!r} and does not wait for it")
+        if idle:
+            refuse(facts.where, f"it waits for buffer {idle[0]!r}, which none of its ports touches")
+
+
+def check_covers(view: PipelineView, limits: Limits) -> None:
+    """The firings that fill a slot write every element of it exactly once."""
+    for facts in view.stages:
+        for name in dict.fromkeys(port.name for port in facts.ports if not port.memory and port.writes):
+            ports = [port for port in facts.ports if port.name == name and port.writes]
+            if len({(port.port.per, port.port.lag) for port in ports}) > 1:
+                refuse(facts.where, f"its ports on buffer {name!r} fill slots at different times")
+            for port in ports:
+                if not port.use.complete:
+                    refuse(port.where, f"body {facts.stage.body!r} does not write every element of it")
+            _check_cover(view, facts, ports, limits)
+
+
+def _check_cover(view: PipelineView, facts: StageFacts, ports: Sequence[PortFacts], limits: Limits) -> None:
+    per, trips = ports[0].port.per, facts.trips
+    if per <= trips:
+        tiles = _tiles_of_slot(facts, per)
+        index = Linear(0, ((view.pipeline.index, 1),)) if facts.stage.when == "each" else None
+        pieces = [_piece(view, facts, port, tiles, index) for port in ports]
+        _check_pieces(view, facts, ports[0], pieces, limits)
+        return
+    several, left = divmod(per, trips)
+    iterations = min(view.iterations or 2 * several, _ITERATIONS) if facts.stage.when == "each" else 1
+    if left:
+        refuse(facts.where, f"buffer {ports[0].name!r}: a slot takes {per} firings, an iteration has {trips}")
+    for begin in range(0, iterations - several + 1, several):
+        indices = [view.lower.plus(Linear(begin + n)) for n in range(several)]
+        pieces = [_piece(view, facts, port, facts.stage.grid, index) for port in ports for index in indices]
+        _check_pieces(view, facts, ports[0], pieces, limits)
+
+
+def _tiles_of_slot(facts: StageFacts, per: int) -> tuple[int, ...]:
+    """How many values of each index of the grid fall on one slot: the firings of a slot are a block of the grid."""
+    sizes: list[int] = []
+    left = per
+    for size in reversed(facts.stage.grid):
+        inner = min(left, size)
+        if left % inner or size % inner:
+            refuse(facts.where, f"{per} firings a slot are no block of its grid {list(facts.stage.grid)}")
+        sizes.insert(0, inner)
+        left //= inner
+    if left != 1:
+        refuse(facts.where, f"{per} firings a slot are no block of its grid {list(facts.stage.grid)}")
+    return tuple(sizes)
+
+
+def _piece(
+    view: PipelineView, facts: StageFacts, port: PortFacts, tiles: Sequence[int], index: Linear | None
+) -> tuple[int, list[tuple[int, int]]]:
+    """What a port writes in a slot: offset, and (stride, size) of the view and of the firings.
+
+    With `index` None, or one that is a variable, for every iteration alike.
+    """
+    scope = view.everywhere(facts.stage)
+    if index is not None and index.terms != ((view.pipeline.index, 1),):
+        scope = view.at(index).child()
+        for axis, size in enumerate(facts.stage.grid):
+            scope.variable(f"t{axis}", (0, size - 1))
+    value = linear_offset(port.port.view.offset, port.port.view.terms, scope, port.where)
+    rest, factors = grid_terms(value, facts.stage)
+    low, high = scope.range_of(rest)
+    if low != high:
+        refuse(port.where, f"its place in a slot of {port.name!r} is {low} .. {high}: other elements are never written")
+    for axis, (size, tile, factor) in enumerate(zip(facts.stage.grid, tiles, factors, strict=True)):
+        if tile < size and factor:
+            refuse(
+                port.where,
+                f"its place in a slot of {port.name!r} moves with t{axis}, which the firings of one slot do not go "
+                f"through: each writes another part of another slot",
+            )
+    return int(low), [*port.pairs, *zip(factors, tiles, strict=True)]
+
+
+def _check_pieces(
+    view: PipelineView,
+    facts: StageFacts,
+    port: PortFacts,
+    pieces: Sequence[tuple[int, list[tuple[int, int]]]],
+    limits: Limits,
+) -> None:
+    elements = prod(view.buffers[port.name].shape)
+    regions = [Region.of(offset, pairs) for offset, pairs in pieces]
+    if len(regions) == 1 and injective(pieces[0][1]) and regions[0].fills(elements):
+        return
+    twice = not all(injective(pairs) for _, pairs in pieces) or any(
+        overlap(a.dims, b.dims, b.offset - a.offset) is not False
+        for number, a in enumerate(regions)
+        for b in regions[number + 1 :]
+    )
+    if twice:
+        refuse(port.where, f"the {port.port.per} firings of a slot write elements of {port.name!r} more than once")
+    written = sum(region.points for region in regions)
+    if written != elements or covered(regions, Region.of(0, [(1, elements)]), limits.painted) is not True:
+        refuse(
+            port.where,
+            f"the {port.port.per} firings of a slot write {written} of the {elements} elements of {port.name!r}",
+        )

@@ -1,0 +1,336 @@
+"""Streams as counts: which firing may happen when, without data.
+
+`Streams` is a pipeline with a number of iterations; `simulate` plays the rule of firing that is documented at
+`Pipeline`, and refuses a deadlock, a slot read before it is complete and a place overwritten before it is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd, inf, lcm
+
+from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.pipeline import PipelineView
+
+
+@dataclass(frozen=True)
+class End:
+    """A stage's end of a buffer: firing f uses slot ``f // per + lag``."""
+
+    stage: int
+    buffer: str
+    per: float
+    lag: float
+    writes: bool
+    waited: bool
+
+    def slots(self, firings: float) -> tuple[float, float]:
+        """First slot and the one after the last, of so many firings."""
+        if firings == inf or self.per == inf:
+            return self.lag, self.lag + (1 if self.per == inf else inf)
+        return self.lag, self.lag - (-firings // self.per)
+
+    def done(self, slot: float) -> float:
+        """Firings after which the stage has finished with a slot."""
+        return (slot - self.lag + 1) * self.per
+
+
+class Streams:
+    """The buffers of a pipeline that runs `iterations` times, which may be infinite.
+
+    A shorter run stands for the whole one: what happens at the end moves with the end, so the lag of an epilogue
+    shrinks with the iterations left out, and a port that keeps one slot through all iterations still does.
+    """
+
+    def __init__(self, view: PipelineView, iterations: float, whole: int | None = None) -> None:
+        self.view, self.iterations = view, iterations
+        self.left_out = 0 if whole is None else whole - iterations
+        self.whole = whole
+        self.stages = [facts.stage for facts in view.stages]
+        self.firings = [s.trips * (iterations if s.when == "each" else 1) for s in self.stages]
+        self.trips = [s.trips for s in self.stages]
+        self.rates = self._rates()
+        self.ends = [self._ends(number) for number in range(len(self.stages))]
+        everything = [end for ends in self.ends for end in ends]
+        self.writers = {b: [e for e in everything if e.buffer == b and e.writes] for b in view.buffers}
+        self.readers = {b: [e for e in everything if e.buffer == b and not e.writes] for b in view.buffers}
+
+    def depth(self, buffer: str) -> int:
+        return self.view.buffers[buffer].depth
+
+    def contended(self, end: End) -> float:
+        """The slot from which on a writer's places are always free, because nothing before is read."""
+        others = [other for other in (*self.writers[end.buffer], *self.readers[end.buffer]) if other != end]
+        used = [other.slots(self.firings[other.stage]) for other in others]
+        return max((high for low, high in used if low != inf), default=0) + self.depth(end.buffer)
+
+    def _rates(self) -> dict[str, tuple[int, int]]:
+        """Slots per iterations of every buffer that is filled in each iteration, as a reduced fraction."""
+        rates = {}
+        for facts in self.view.stages:
+            for port in facts.ports:
+                if not port.memory and port.writes and facts.stage.when == "each":
+                    common = gcd(facts.trips, port.port.per)
+                    rates[port.name] = (facts.trips // common, port.port.per // common)
+        return rates
+
+    def _ends(self, number: int) -> list[End]:
+        facts = self.view.stages[number]
+        ends: list[End] = []
+        for port in facts.ports:
+            if port.memory:
+                continue
+            per: float = port.port.per
+            if facts.stage.when == "each" and self.left_out and per == facts.trips * (self.whole or 0):
+                per = facts.trips * self.iterations
+            waited = port.name in facts.stage.waits
+            lag = self._lag(facts.stage.when, port.name, port.port.lag)
+            end = End(number, port.name, per, lag, port.writes, waited)
+            if end not in ends:  # two ports on parts of one slot are one end
+                ends.append(end)
+        return ends
+
+    def _lag(self, when: str, buffer: str, lag: int) -> float:
+        slots, period = self.rates.get(buffer, (0, 1))
+        if when != "last" or self.whole is None or not self.left_out or lag * period < slots * (self.whole - period):
+            return lag
+        return inf if self.left_out == -inf else lag - self.left_out * slots // period
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Why a stage cannot fire."""
+
+    buffer: str
+    slot: float
+    reason: str
+
+
+class Simulation:
+    """Counts of firings, moved on round by round."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
+        self.fired: list[float] = [0] * len(streams.stages)
+
+    def finished(self) -> bool:
+        return self.fired == self.streams.firings
+
+    def round(self) -> Iterator[tuple[int, float]]:
+        """One turn of every stage, in order; gives (stage, firings) for those that fire."""
+        for stage in range(len(self.fired)):
+            while (count := self._turn(stage)) > 0:
+                self.fired[stage] += count
+                yield stage, count
+
+    def _turn(self, stage: int) -> float:
+        left = self.streams.firings[stage] - self.fired[stage] if self.fired[stage] != inf else 0
+        allowed, safe = left, left
+        culprit: tuple[End, _Block] | None = None
+        for end in self.streams.ends[stage]:
+            if left <= 0:
+                break
+            may, block = self._limit(end)
+            allowed = min(allowed, may) if end.waited else allowed
+            if block is not None and may < safe:
+                safe, culprit = may, (end, block)
+        if allowed > safe and culprit is not None:
+            self._violation(stage, safe, *culprit)
+        return allowed
+
+    def _limit(self, end: End) -> tuple[float, _Block | None]:
+        """How many more firings one end allows now, and what stops the next one."""
+        fired = self.fired[end.stage]
+        most = self.streams.firings[end.stage]
+        count = fired
+        contended = self.streams.contended(end) if end.writes else inf
+        while count < most:
+            slot = count // end.per + end.lag if end.per != inf else end.lag
+            if slot >= contended:
+                return most - fired, None
+            block = self._free(end, slot) if end.writes else self._complete(end.buffer, slot)
+            if block is not None:
+                return count - fired, block
+            count = min(end.done(slot), most)
+        return count - fired, None
+
+    def _complete(self, buffer: str, slot: float) -> _Block | None:
+        for writer in self.streams.writers[buffer]:
+            low, high = writer.slots(self.streams.firings[writer.stage])
+            if low <= slot < high:
+                done = writer.done(slot)
+                fired = self.fired[writer.stage]
+                if fired >= done:
+                    return None
+                name = self.streams.stages[writer.stage].name
+                missing = f"stage {name!r} has fired {fired:.0f} of the {done:.0f} times that complete it"
+                return _Block(buffer, slot, f"to be complete: {missing}")
+        return _Block(buffer, slot, "to be complete: no stage fills it")
+
+    def _free(self, end: End, slot: float) -> _Block | None:
+        """Whether the slot that lay in this place before is complete and read."""
+        before = slot - self.streams.depth(end.buffer)
+        for writer in self.streams.writers[end.buffer]:
+            low, high = writer.slots(self.streams.firings[writer.stage])
+            if writer != end and low <= before < high and self.fired[writer.stage] < writer.done(before):
+                name = self.streams.stages[writer.stage].name
+                return _Block(end.buffer, slot, f"to be free: slot {before:.0f} is still being filled by {name!r}")
+        for reader in self.streams.readers[end.buffer]:
+            low, high = reader.slots(self.streams.firings[reader.stage])
+            fired = self.fired[reader.stage]
+            if low <= before < high and fired < reader.done(before):
+                name = self.streams.stages[reader.stage].name
+                left = f"stage {name!r} has fired {fired:.0f} of the {reader.done(before):.0f} times that read it"
+                return _Block(end.buffer, slot, f"to be free of slot {before:.0f}: {left}")
+        return None
+
+    def _violation(self, stage: int, safe: float, end: End, block: _Block) -> None:
+        firing = self.fired[stage] + safe
+        does = "overwrites" if end.writes else "reads"
+        refuse(
+            f"{self.streams.view.where}, stage {self.streams.stages[stage].name!r}",
+            f"firing {firing:.0f} (iteration {firing // self.streams.trips[stage]:.0f}) {does} slot {block.slot:.0f} "
+            f"of buffer {block.buffer!r} without waiting for the place {block.reason}",
+        )
+
+    def deadlock(self) -> None:
+        """Refuses, naming every stage that waits."""
+        waiting = []
+        first: tuple[float, str] | None = None
+        for stage, ends in enumerate(self.streams.ends):
+            left = self.streams.firings[stage] - self.fired[stage]
+            blocks = [self._limit(end) for end in ends if end.waited] if left > 0 else []
+            block = next((b for may, b in blocks if may == 0 and b is not None), None)
+            if block is None:
+                continue
+            iteration = self.fired[stage] // self.streams.trips[stage]
+            name = self.streams.stages[stage].name
+            waiting.append(f"stage {name!r} waits for slot {block.slot:.0f} of buffer {block.buffer!r} {block.reason}")
+            if first is None or iteration < first[0]:
+                first = (iteration, name)
+        iteration = first[0] if first else 0
+        refuse(self.streams.view.where, f"deadlock in iteration {iteration:.0f}: {'; '.join(waiting)}")
+
+
+def simulate(streams: Streams, limits: Limits) -> list[tuple[int, int]]:
+    """Plays all firings. Returns (stage, firings in a row), in order."""
+    simulation = Simulation(streams)
+    order: list[tuple[int, int]] = []
+    for _ in range(limits.rounds):
+        if simulation.finished():
+            return order
+        fired = [(stage, int(count)) for stage, count in simulation.round()]
+        if not fired:
+            simulation.deadlock()
+        order += fired
+    refuse(streams.view.where, f"its streams cannot be proved within {limits.rounds} rounds")
+
+
+def check_tokens(view: PipelineView, limits: Limits) -> None:
+    """No deadlock and no overwriting, for the iterations that it has, or for any number that it may have."""
+    trips = sum(facts.trips for facts in view.stages)
+    most = view.most_iterations
+    if view.iterations is not None:
+        known = view.iterations
+        if known and known * trips <= limits.firings:
+            simulate(Streams(view, known), limits)
+        elif known:
+            simulate(_shortened(view, known, limits), limits)
+        return
+    start, period = _repetition(view, limits, None)
+    for iterations in range(1, int(min(most, start + 2 * period)) + 1):
+        simulate(Streams(view, iterations), limits)
+
+
+def _shortened(view: PipelineView, iterations: int, limits: Limits) -> Streams:
+    """As many iterations as it takes to go through every state of the whole run."""
+    start, period = _repetition(view, limits, iterations)
+    period = lcm(period, *(port_period(view, iterations)))
+    count = start + period + (iterations - start) % period
+    return Streams(view, min(count, iterations), iterations)
+
+
+def port_period(view: PipelineView, iterations: int) -> list[int]:
+    """Iterations after which each port stands at the begin of a slot again; those that never move left out."""
+    return [
+        port.port.per // gcd(port.port.per, facts.trips)
+        for facts in view.stages
+        for port in facts.ports
+        if not port.memory and facts.stage.when == "each" and port.port.per != facts.trips * iterations
+    ] or [1]
+
+
+def _repetition(view: PipelineView, limits: Limits, whole: int | None) -> tuple[int, int]:
+    """(iterations begun, period in iterations) when the state of the streams repeats, without an end in sight.
+
+    Stages that no stream joins run at speeds of their own, so each group of joined stages repeats by itself.
+    """
+    streams = Streams(view, inf, whole)
+    simulation = Simulation(streams)
+    groups = [_Group(streams, members, _warm_up(streams)) for members in _groups(streams)]
+    for _ in range(limits.rounds):
+        progress = {stage for stage, _ in simulation.round()}
+        once = any(streams.stages[stage].when != "each" for stage in progress)
+        waiting = [group for group in groups if not group.repeats(simulation.fired)]
+        if not waiting:
+            return max([group.begun for group in groups], default=1), lcm(*(group.period for group in groups))
+        if not once and any(progress.isdisjoint(group.members) for group in waiting):
+            simulation.deadlock()
+    refuse(view.where, f"its streams do not repeat within {limits.rounds} rounds")
+
+
+def _groups(streams: Streams) -> list[list[int]]:
+    """The stages that fire in each iteration, in groups that buffers join."""
+    each = [number for number, stage in enumerate(streams.stages) if stage.when == "each"]
+    groups = [[number] for number in each]
+    for buffer in streams.view.buffers:
+        ends = {end.stage for end in (*streams.writers[buffer], *streams.readers[buffer])}
+        joined = [group for group in groups if ends & set(group)]
+        groups = [group for group in groups if not ends & set(group)]
+        if joined:
+            groups.append(sorted(number for group in joined for number in group))
+    return groups
+
+
+class _Group:
+    """Watches stages that move on together until their state, relative to the slowest one, is one seen before."""
+
+    def __init__(self, streams: Streams, members: list[int], warm: int) -> None:
+        self.members = members
+        self._trips = {number: streams.trips[number] for number in members}
+        self._warm = warm
+        self._seen: dict[tuple[float, ...], int] = {}
+        self.begun, self.period = 0, 0
+
+    def repeats(self, fired: list[float]) -> bool:
+        moving = {number: trips for number, trips in self._trips.items() if fired[number] != inf}
+        if not self.period and not moving:
+            self.begun = self.period = 1
+        if self.period:
+            return True
+        iterations = [fired[number] // trips for number, trips in moving.items()]
+        base = int(min(iterations))
+        if base < self._warm:
+            return False
+        state = tuple(fired[number] - base * trips for number, trips in moving.items())
+        before = self._seen.setdefault(state, base)
+        if base > before:
+            self.begun, self.period = int(max(iterations)) + 1, base - before
+        return self.period > 0
+
+
+def _warm_up(streams: Streams) -> int:
+    """Iterations after which no place is used for the first time, and no prologue's slot is left."""
+    warm = 1
+    for buffer, (slots, period) in streams.rates.items():
+        ends = [*streams.writers[buffer], *streams.readers[buffer]]
+        lags = [end.lag for end in ends if abs(end.lag) != inf and streams.stages[end.stage].when != "last"]
+        first = [
+            streams.firings[end.stage] // end.per + 1
+            for end in streams.writers[buffer]
+            if streams.stages[end.stage].when == "first"
+        ]
+        needed = streams.depth(buffer) + max(lags, default=0) + sum(first)
+        warm = max(warm, int(-(-needed * period // slots)) + 1)
+    return warm

@@ -1,0 +1,110 @@
+"""The proof of a whole schedule, in order: names, bodies, entries, kernels, addresses, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from sscc.ir.machine import Machine
+from sscc.runtime import schedule as sch
+from sscc.runtime.validator.bodies import prove_body
+from sscc.runtime.validator.entries import EntryFacts, Pair, callers, lifetimes, prove_entry
+from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.kernels import KernelFacts, prove_kernel
+from sscc.runtime.validator.pipeline import Bound
+from sscc.runtime.validator.placement import check_capacity, check_overlaps, check_tensors, tier_bytes
+from sscc.runtime.validator.report import EntryReport, Report
+from sscc.runtime.validator.samples import Sampler
+
+Samples = Mapping[str, Sequence[Mapping[str, int]]]
+
+
+def validate(
+    program: sch.Program,
+    machine: Machine | None = None,
+    *,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+    samples: Samples | None = None,
+    limits: Limits | None = None,
+) -> Report:
+    """Proves that a schedule can be executed as it is documented in `sscc.runtime.schedule`.
+
+    It checks names, shapes, dtypes and access kinds; that views stay inside their tensors; that addresses are shared
+    only by what never lives at the same time; capacities; that every slot of a stream is filled once before it is
+    read, without deadlock and without overwriting; that memory which stages share is touched in a fixed order.
+
+    Args:
+        machine: whose capacities to check; None checks none.
+        ranges: lowest and highest value of entries' scalar inputs, by name. Without one: any value.
+        samples: for each entry, values of its scalar inputs. They decide what ranges do not prove, and give exact
+            counts. An entry without scalar inputs is always run once.
+        limits: how much work a proof may take.
+
+    Raises:
+        InputError: the first thing that is wrong, or that can be neither proved nor sampled, with where and numbers.
+    """
+    limits = limits or Limits()
+    for what, items in (
+        ("tensors", program.tensors),
+        ("bodies", program.bodies),
+        ("kernels", program.kernels),
+        ("entries", program.entries),
+    ):
+        _check_unique(what, [item.name for item in items])
+    check_tensors(program)
+    tensors = {tensor.name: tensor for tensor in program.tensors}
+    bodies = {body.name: prove_body(body, limits) for body in program.bodies}
+    by_name = {kernel.name: kernel for kernel in program.kernels}
+    entries = [prove_entry(entry, tensors, by_name, ranges or {}) for entry in program.entries]
+    found = callers(entries, by_name, tensors)
+    kernels = {name: prove_kernel(kernel, bodies, found[name], machine, limits) for name, kernel in by_name.items()}
+    lives = {facts.entry.name: lifetimes(facts, tensors, limits) for facts in entries}
+    check_overlaps(program, entries, lives, kernels)
+    taken = tier_bytes(program, kernels)
+    if machine is not None:
+        check_capacity(program, taken, machine)
+    sampler = Sampler(program, entries, kernels, limits)
+    reports = tuple(_run(facts, sampler, samples or {}) for facts in entries)
+    data = tuple(sorted({line for facts in bodies.values() for line in facts.data}))
+    proved = sum(facts.proved for facts in entries) + sum(facts.proved for facts in kernels.values())
+    sampled = _sampled(entries, kernels, sampler)
+    return Report(tuple(facts.report for facts in kernels.values()), reports, proved, sampled, data, taken)
+
+
+def _check_unique(what: str, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            refuse("program", f"two {what} are called {name!r}")
+        seen.add(name)
+
+
+def _run(facts: EntryFacts, sampler: Sampler, samples: Samples) -> EntryReport:
+    given = samples.get(facts.entry.name, ())
+    if not given and not facts.entry.scalar_inputs:
+        given = ({},)
+    runs = tuple(sampler.run(facts.entry, scalars) for scalars in given)
+    return EntryReport(facts.entry.name, len(facts.launches), runs)
+
+
+def _refuse_open(item: Bound | Pair) -> NoReturn:
+    refuse(item.where, f"{item.what} is not proved to fit for all values of the scalars, and no sample run reaches it")
+
+
+def _sampled(entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts], sampler: Sampler) -> tuple[str, ...]:
+    """What samples have decided. Refuses what none of them has reached."""
+    lines = []
+    for facts in entries:
+        for launch in facts.launches:
+            items: list[Bound | Pair] = [*launch.open, *launch.pairs]
+            for item in items:
+                if item not in sampler.seen:
+                    _refuse_open(item)
+                lines.append(f"{item.where}: {item.what}")
+    for kernel in kernels.values():
+        for pipeline in kernel.pipelines.values():
+            for _, bound in pipeline.open:
+                if bound not in sampler.seen:
+                    _refuse_open(bound)
+                lines.append(f"{bound.where}: {bound.what}")
+    return tuple(lines)

@@ -1,0 +1,224 @@
+"""`sscc bisect`: a wrong pass is named, right ones are not, whatever the compilation starts from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from torch_mlir import ir
+
+from sscc.compiler.cli import main
+from sscc.compiler.commands import bisect
+from sscc.compiler.evaluate import types
+from sscc.compiler.evaluate.bisection import Trial
+from sscc.ir.builders import index_constant
+from sscc.ir.context import mlir, parse_module
+from sscc.ir.errors import UsageError
+from sscc.ir.levels import walk
+from sscc.passes import pipeline
+from sscc.passes.base import Pass
+from sscc.runtime.signature import Signature
+from tests.compiler.evaluate.models import BATCH, CHUNK, GEOMETRY, graph
+from tests.families import random_model
+
+FAMILY = "llama"
+TRIAL = ["--prompt-tokens", "20", "--steps", "2"]
+SHAPE = [
+    *("--kv-sink 2 --kv-recent 8 --kv-topk 6 --kv-obs 4 --kv-pool 3 --max-context 64".split()),
+    *f"--batch {BATCH} --prefill-chunk {CHUNK}".split(),
+]
+
+
+@dataclass(frozen=True)
+class WrongScale(Pass):
+    """Attention over the cache with another scale: prefill's logits stay, those of decode change."""
+
+    name: ClassVar[str] = "wrong-scale"
+    level: ClassVar[str] = "kernels"
+
+    percent: int = 150
+
+    def run(self, module: ir.Module) -> None:
+        for op in walk(module):
+            if op.name == "kv.cached_attention":
+                scale = ir.FloatAttr(op.attributes["scale"])
+                op.attributes["scale"] = ir.FloatAttr.get(scale.type, scale.value * self.percent / 100)
+
+
+@dataclass(frozen=True)
+class NoNumbers(Pass):
+    """The scale of the attention over the cache becomes infinite, so that decode gives NaN."""
+
+    name: ClassVar[str] = "no-numbers"
+    level: ClassVar[str] = "kernels"
+
+    def run(self, module: ir.Module) -> None:
+        for op in walk(module):
+            if op.name == "kv.cached_attention":
+                op.attributes["scale"] = ir.FloatAttr.get(ir.F64Type.get(), float("inf"))
+
+
+@dataclass(frozen=True)
+class EndlessLoops(Pass):
+    """Loops over chunks run on behind the scratch."""
+
+    name: ClassVar[str] = "endless-loops"
+    level: ClassVar[str] = "kernels"
+
+    def run(self, module: ir.Module) -> None:
+        for op in walk(module):
+            if op.name == "scf.for":
+                with ir.InsertionPoint(op), op.location:
+                    op.operands[1] = index_constant(1000)
+
+
+@pytest.fixture(autouse=True)
+def _wrong_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (WrongScale, NoNumbers, EndlessLoops):
+        monkeypatch.setitem(pipeline.REGISTRY, kind.name, kind)
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    path = tmp_path / "graph.mlir"
+    path.write_text(graph(FAMILY, "f32"))
+    return path
+
+
+@pytest.fixture
+def kernels(dump: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "kernels.mlir"
+    assert main(["opt", str(dump), "--pass-pipeline", "outline-kernels,merge-equal-kernels", "-o", str(path)]) == 0
+    return path
+
+
+def test_right_passes_agree(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", str(dump), "-O0", "--compile-to", "kernels", *TRIAL]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["after", str(dump), "outline-kernels", "merge-equal-kernels", "all"]
+    assert lines[1].split()[1:] == ["graph", "compared", "with"]
+    assert lines[2].split()[1:] == ["kernels", "0.00e+00", "0.00e+00", "1.00000000"]
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O2"])
+def test_the_schedule_agrees_with_the_graph(dump: Path, level: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", str(dump), level, *TRIAL]) == 0
+    *_, last, verdict = capsys.readouterr().out.splitlines()
+    assert last.split()[:2] == ["schedule", "schedule"]
+    assert verdict == "all agree within 1e-05"
+
+
+def test_a_wrong_pass_of_the_pipeline_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the model's config alone, with random weights."""
+    random_model(FAMILY).config.save_pretrained(tmp_path)
+    steps = pipeline.PIPELINES[0]
+    after = [item.name for item in steps].index("outline-kernels") + 1
+    monkeypatch.setitem(pipeline.PIPELINES, 0, (*steps[:after], WrongScale(), *steps[after:]))
+    words = ["bisect", str(tmp_path / "config.json"), "--no-weights", "-O0", *SHAPE, *TRIAL]
+    assert main(words) == 4
+    out, err = capsys.readouterr()
+    named = [line.split()[0] for line in out.splitlines()[1:]]
+    assert named == ["build-entries", "outline-kernels", "wrong-scale"]
+    assert "wrong-scale changes the outputs: ||a - b|| / ||b|| is " in err
+    assert err.rstrip().endswith("against build-entries, at most 1e-05 is rounding")
+
+
+def test_a_given_pipeline_with_the_weights_of_a_checkpoint(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random_model(FAMILY).save_pretrained(tmp_path / "model")
+    passes = "outline-kernels,wrong-scale{percent=101},merge-equal-kernels"
+    words = ["bisect", str(dump), "--pass-pipeline", passes, "--checkpoint", str(tmp_path / "model"), "--json", *TRIAL]
+    assert main(words) == 4
+    out, err = capsys.readouterr()
+    outcomes = [json.loads(line) for line in out.splitlines()]
+    assert [outcome["name"] for outcome in outcomes] == [str(dump), "outline-kernels", "wrong-scale{percent=101}"]
+    assert outcomes[0]["difference"] is None
+    assert outcomes[1]["difference"]["rowwise"] == 0.0
+    assert outcomes[2]["difference"]["rowwise"] > 1e-5
+    assert "wrong-scale{percent=101} changes the outputs" in err
+
+
+def test_a_difference_within_the_tolerance_is_none(dump: Path) -> None:
+    words = ["bisect", str(dump), "--pass-pipeline", "wrong-scale{percent=101}", *TRIAL]
+    assert main([*words, "--tolerance", "0.5"]) == 0
+    assert main([*words, "--tolerance", "1e-7", "--precision", "f64"]) == 4
+
+
+def test_a_wrong_decode_does_not_show_after_prefill_alone(dump: Path) -> None:
+    words = ["bisect", str(dump), "--pass-pipeline", "wrong-scale", "--prompt-tokens", "20"]
+    assert main([*words, "--steps", "0"]) == 0
+    assert main([*words, "--steps", "1"]) == 4
+
+
+def test_a_pass_whose_result_cannot_be_run_is_named(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", str(dump), "--pass-pipeline", "endless-loops", *TRIAL]) == 4
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1].split() == ["endless-loops", "kernels", "cannot", "be", "run"]
+    assert "after endless-loops the program cannot be run any more: " in err
+    assert "of dimension" in err
+
+
+def test_logits_that_are_not_numbers_are_a_difference(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", str(dump), "--pass-pipeline", "no-numbers", "--tolerance", "1e9", "--json", *TRIAL]) == 4
+    out, err = capsys.readouterr()
+    assert json.loads(out.splitlines()[-1])["difference"]["rowwise"] is None
+    assert "no-numbers changes the outputs: ||a - b|| / ||b|| is inf" in err
+
+
+def test_two_dumps_are_compared(dump: Path, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", str(dump), str(kernels), *TRIAL]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "all agree within 1e-05"
+    with mlir():
+        module = parse_module(kernels.read_text(), "kernels")
+        WrongScale().run(module)
+        kernels.write_text(str(module))
+    assert main(["bisect", str(dump), str(kernels), *TRIAL]) == 4
+    assert f"{kernels} changes the outputs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tolerance", "-1"], "--tolerance is -1.0, it must be at least 0"),
+        (["--prompt-tokens", "63", "--steps", "2"], "63 prompt tokens and 2 steps do not fit"),
+        (["--prompt-tokens", "0"], "0 prompt tokens and 4 steps do not fit"),
+        (["--steps", "-1"], "--steps is -1, it must be at least 0"),
+        (["--compile-to", "import"], "invalid choice: 'import'"),
+        (["--precision", "f16"], "invalid choice: 'f16'"),
+        (["--kv-topk", "3"], "--kv-topk is recorded in the dump"),
+        (["--pass-pipeline", "no-such-pass"], "there is no pass 'no-such-pass'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(
+    dump: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bisect", str(dump), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_two_files_are_dumps_and_take_no_passes(dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", str(dump), str(dump), "--pass-pipeline", "outline-kernels"]) == 2
+    assert main(["bisect", str(tmp_path), str(dump)]) == 2
+    assert capsys.readouterr().err.count("two files are compared as they are") == 2
+
+
+def test_precisions_are_those_of_the_interpreter() -> None:
+    assert bisect.PRECISIONS == types.PRECISIONS
+    assert bisect.TOLERANCE.keys() == {"f32", "bf16", "f64"}
+
+
+def test_the_default_prompt_overflows_the_cache_where_the_context_has_room() -> None:
+    signature = Signature(GEOMETRY, 2, 8, "f32", 2, 4, 1, 8, 96)
+    trial = Trial.random(signature, None, 4, 0)
+    assert len(trial.prompt) == 21 > GEOMETRY.budget
+    assert len(trial.tokens) == 4
+    assert Trial.random(signature, None, 4, 0) == trial != Trial.random(signature, None, 4, 1)
+    assert len(Trial.random(signature, None, 60, 0).prompt) == 4
+    with pytest.raises(UsageError, match="at most 64"):
+        Trial.random(signature, None, 64, 0)

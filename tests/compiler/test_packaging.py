@@ -1,0 +1,160 @@
+"""Programs whose weights are stacked layers: embedded, referred to, and run on another checkpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.loading import open_session
+from sscc.compiler.options import CompileOptions
+from sscc.compiler.packaging import write_artifact
+from sscc.ir.errors import InputError, InternalError, OutputError
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import ProgramFacts
+from sscc.runtime.artifact import Artifact
+from sscc.runtime.manifest import LoopingRecord
+from sscc.runtime.schedule import Entry, Program, Tensor
+from sscc.runtime.session import Session
+from tests.limits import largest_file
+
+GEOMETRY = Geometry(sink=1, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=32)
+FACTS = ProgramFacts(
+    batch=2, chunk=8, dtype="f32", layers=3, vocab_size=7, config='{"model_type": "llama"}', digest="", eos=(6,)
+)
+NAMES = tuple(f"model.layers.{i}.mlp.down_proj.weight" for i in range(3))
+SHAPE = (64, 96)
+TENSORS = (
+    Tensor("k_cache", (3, 2, 1, 8, 4), "f32", "state", "hbm", 0),
+    Tensor("observed", (1, 2, 2, 4), "f32", "state", "hbm", 768),
+    Tensor("down", (3, *SHAPE), "f32", "weight", "hbm", 832, NAMES),
+    Tensor("norm", (64,), "f32", "weight", "hbm", 74560, ("model.norm.weight",)),
+    Tensor("table", (2, 4), "f32", "constant", "hbm", 74816, ("table.0", "table.1")),
+)
+PROGRAM = Program(TENSORS, (), (), tuple(Entry(name, (), (), (), (), ()) for name in ("decode", "prefill")), 832)
+CONSTANTS = {"table.0": torch.zeros(4), "table.1": torch.ones(4, dtype=torch.float64), "unused": torch.ones(3)}
+LOOPING = (LoopingRecord("decode", "layer", 3),)
+
+
+def write_checkpoint(folder: Path, seed: int) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 64}))
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {name: torch.randn(SHAPE, generator=generator) for name in NAMES}
+    save_file({**tensors, "model.norm.weight": torch.ones(64).half()}, folder / "model.safetensors")
+    return folder
+
+
+def change(folder: Path, name: str, tensor: torch.Tensor | None) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors[name]
+    save_file(tensors if tensor is None else {**tensors, name: tensor}, folder / "model.safetensors")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "checkpoint", 0)
+
+
+def package(checkpoint: Path, output: Path, program: Program = PROGRAM, **options: Any) -> list[str]:
+    opened = open_checkpoint(checkpoint)
+    given = CompileOptions(checkpoint, output, **options)
+    return write_artifact(given, program, FACTS, GEOMETRY, opened, CONSTANTS, None, LOOPING)
+
+
+def loaded(artifact: Path, checkpoint: Path | None = None) -> Session:
+    return open_session(Artifact.load(artifact), checkpoint)
+
+
+def stacked(checkpoint: Path) -> torch.Tensor:
+    tensors = load_file(checkpoint / "model.safetensors")
+    return torch.stack([tensors[name] for name in NAMES])
+
+
+@pytest.mark.parametrize("mode", ["embed", "reference"])
+def test_a_session_gets_stacked_weights(checkpoint: Path, tmp_path: Path, mode: str) -> None:
+    report = package(checkpoint, tmp_path / "x.rdu", weights=mode)
+    assert "weights 72.25 KiB" in report[-1]
+    session = loaded(tmp_path / "x.rdu")
+    assert torch.equal(session.interpreter.tensor("down"), stacked(checkpoint))
+    assert torch.equal(session.interpreter.tensor("norm"), torch.ones(64))
+    assert torch.equal(session.interpreter.tensor("table"), torch.tensor([[0.0] * 4, [1.0] * 4]))
+    assert Artifact.load(tmp_path / "x.rdu").manifest.looping == LOOPING
+
+
+def test_both_modes_have_one_digest(checkpoint: Path, tmp_path: Path) -> None:
+    digests = set()
+    for mode in ("embed", "reference"):
+        package(checkpoint, tmp_path / f"{mode}.rdu", weights=mode)
+        digests.add(Artifact.load(tmp_path / f"{mode}.rdu").manifest.weights.digest)
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("mode", ["embed", "reference"])
+def test_another_checkpoint_is_stacked_too(checkpoint: Path, tmp_path: Path, mode: str) -> None:
+    package(checkpoint, tmp_path / "x.rdu", weights=mode)
+    other = write_checkpoint(tmp_path / "other", 1)
+    down = loaded(tmp_path / "x.rdu", other).interpreter.tensor("down")
+    assert torch.equal(down, stacked(other))
+    assert not torch.equal(down, stacked(checkpoint))
+
+
+CHANGES = {
+    "missing": (None, "has no tensor 'model.layers.1.mlp.down_proj.weight', the program wants it as f32 [64, 96]"),
+    "shape": (torch.zeros(96, 64), "'model.layers.1.mlp.down_proj.weight' is float32 [96, 64], the program wants f32"),
+}
+
+
+@pytest.mark.parametrize(("tensor", "message"), CHANGES.values(), ids=CHANGES)
+def test_a_checkpoint_that_does_not_fit(
+    checkpoint: Path, tmp_path: Path, tensor: torch.Tensor | None, message: str
+) -> None:
+    package(checkpoint, tmp_path / "embedded.rdu")
+    package(checkpoint, tmp_path / "referring.rdu", weights="reference")
+    change(checkpoint, NAMES[1], tensor)
+    for mode in ("embed", "reference"):
+        with pytest.raises(InputError) as caught:
+            package(checkpoint, tmp_path / "new.rdu", weights=mode)
+        assert message in str(caught.value)
+    assert not (tmp_path / "new.rdu").exists()
+    for artifact, other in (("embedded.rdu", checkpoint), ("referring.rdu", None)):
+        with pytest.raises(InputError) as caught:
+            loaded(tmp_path / artifact, other)
+        assert message in str(caught.value)
+        assert str(checkpoint) in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "weight-cache") == [
+        "checkpoint",
+        "embedded.rdu",
+        "referring.rdu",
+    ]
+    assert list((tmp_path / "weight-cache").rglob("*.*")) == []
+
+
+def test_a_layer_that_changed_since_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    package(checkpoint, tmp_path / "x.rdu", weights="reference")
+    change(checkpoint, NAMES[2], torch.zeros(SHAPE))
+    with pytest.raises(InputError, match="is not the one that this artifact was compiled with: its digest differs"):
+        loaded(tmp_path / "x.rdu")
+
+
+def test_a_full_disk_while_packing(checkpoint: Path, tmp_path: Path) -> None:
+    package(checkpoint, tmp_path / "x.rdu", weights="reference")
+    with largest_file(50_000), pytest.raises(OutputError, match=r"cannot be written: File too large \(set SSCC_CACHE"):
+        loaded(tmp_path / "x.rdu")
+    assert list((tmp_path / "weight-cache").rglob("*.*")) == []
+    with largest_file(50_000), pytest.raises(OutputError, match=r"y.rdu cannot be written: File too large"):
+        package(checkpoint, tmp_path / "y.rdu")
+    assert not (tmp_path / "y.rdu").exists()
+
+
+def test_a_constant_without_a_value_is_our_bug(checkpoint: Path, tmp_path: Path) -> None:
+    tensors = (*TENSORS[:-1], replace(TENSORS[-1], sources=("table.0", "table.9")))
+    with pytest.raises(InternalError, match=r"the constant 'table.9', which 'table' is made of, is not known"):
+        package(checkpoint, tmp_path / "x.rdu", replace(PROGRAM, tensors=tensors))
+    assert not (tmp_path / "x.rdu").exists()

@@ -1,0 +1,144 @@
+"""Files appear complete or not at all, and every failure of a write is one OutputError."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from sscc.ir.errors import InputError, OutputError
+from sscc.ir.files import output_errors, replacing
+from tests.limits import largest_file
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_file_appears_when_the_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+    with replacing(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+        assert len(names(tmp_path)) == 2
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["x"]
+
+
+def test_other_layers_can_be_put_on_top(tmp_path: Path) -> None:
+    with replacing(tmp_path / "x.gz") as file, gzip.GzipFile(fileobj=file, mode="wb") as packed:
+        packed.write(b"text")
+    assert gzip.decompress((tmp_path / "x.gz").read_bytes()) == b"text"
+
+
+def test_it_has_ordinary_permissions(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    with replacing(tmp_path / "x"):
+        pass
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o666 & ~umask
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    with replacing(tmp_path / "x") as first, replacing(tmp_path / "x") as second:
+        first.write(b"first")
+        second.write(b"second")
+    assert (tmp_path / "x").read_bytes() == b"first"  # its block ended last
+    assert names(tmp_path) == ["x"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    with replacing(tmp_path / "link") as file:
+        file.write(b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, InputError, FileNotFoundError, RuntimeError])
+def test_errors_of_the_block_pass_through(tmp_path: Path, error: type[BaseException]) -> None:
+    def fail(file: BinaryIO) -> None:
+        file.write(b"half")
+        raise error
+
+    (tmp_path / "x").write_text("old")
+    with pytest.raises(error), replacing(tmp_path / "x") as file:
+        fail(file)
+    assert (tmp_path / "x").read_text() == "old"
+    assert names(tmp_path) == ["x"]
+
+
+def write_much(file: BinaryIO) -> None:
+    file.write(b"x" * 100_000)
+
+
+def write_little_by_little(file: BinaryIO) -> None:
+    for _ in range(1000):
+        file.write(b"x" * 100)
+
+
+def write_at_the_end(file: BinaryIO) -> None:
+    file.write(b"x" * 5_000)  # stays in the buffer
+
+
+def as_libraries_do(file: BinaryIO) -> None:
+    try:
+        write_much(file)
+    except OSError:
+        raise RuntimeError("unexpected position") from None
+
+
+@pytest.mark.parametrize("write", [write_much, write_little_by_little, write_at_the_end, as_libraries_do])
+def test_a_full_disk_is_one_error_and_keeps_the_old_file(tmp_path: Path, write: Callable[[BinaryIO], None]) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+    message = r"x cannot be written: File too large \(buy a disk\)$"
+    with largest_file(4_000), pytest.raises(OutputError, match=message), replacing(path, hint="buy a disk") as file:
+        write(file)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("missing/x", "No such file or directory"), ("file/x", "Not a directory"), ("folder", "Is a directory")],
+)
+def test_places_that_cannot_be_written(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OutputError, match=f"{name} cannot be written: {reason}$"), replacing(tmp_path / name):
+        pytest.fail("the block runs")
+    assert names(tmp_path) == ["file", "folder"]
+
+
+def test_a_device_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OutputError, match="it is not a regular file"), replacing(tmp_path / "pipe"):
+        pytest.fail("the block runs")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_a_failing_rename_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Path, target: Path) -> Path:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OutputError, match=r"x cannot be written: broken$"), replacing(tmp_path / "x"):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_output_errors_name_the_path(tmp_path: Path) -> None:
+    message = r"^out cannot be written: No such file or directory \(do that\)$"
+    with pytest.raises(OutputError, match=message), output_errors(Path("out"), "do that"):
+        (tmp_path / "missing" / "x").write_text("")
+    with pytest.raises(ValueError, match="mine"), output_errors(Path("out")):
+        raise ValueError("mine")

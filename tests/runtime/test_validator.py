@@ -1,0 +1,494 @@
+"""The validator: accepts every valid schedule of the library, refuses every broken one, and counts what it proves."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+import time
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+
+from sscc.ir.errors import InputError
+from sscc.ir.machine import load_machine
+from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.schedule import Body, Buffer, For, If, Kernel, Launch, Pipeline, Program, Scalar, Stage, Tensor
+from sscc.runtime.validator import Limits, Report, validate
+from sscc.runtime.validator.linear import Scope, evaluate
+from sscc.runtime.validator.regions import Region, covered, injective, overlap
+from tests.runtime.broken import bases
+from tests.runtime.broken.build import change, copy_body, port, port_setting, read, setting, sram, update, whole, write
+from tests.runtime.broken.mutations import BROKEN, Broken
+
+MACHINE = load_machine("rdu")
+BASES: tuple[Callable[[], Program], ...] = (
+    bases.streamed_product,
+    bases.looped_layers,
+    bases.chunked_prefill,
+    bases.chained_launches,
+)
+
+
+def check(program: Program, **options: Any) -> Report:
+    """Validates on the machine; prefill's scalars with their ranges and samples."""
+    if program.entries[0].scalar_inputs:
+        options = {"ranges": bases.RANGES, "samples": bases.SAMPLES, **options}
+    return validate(program, MACHINE, **options)
+
+
+# ---------------------------------------------------------------------------------------------- the library
+
+
+@pytest.mark.parametrize("base", BASES, ids=lambda base: base.__name__)
+def test_a_valid_schedule_is_accepted(base: Callable[[], Program]) -> None:
+    assert check(base()).proved > 0
+    assert check(Program.from_json(base().to_json())) == check(base())
+
+
+@pytest.mark.parametrize("base", BASES, ids=lambda base: base.__name__)
+def test_a_valid_schedule_executes(base: Callable[[], Program]) -> None:
+    program, random_numbers = base(), torch.Generator().manual_seed(0)
+    dtypes = {"f32": torch.float32, "i64": torch.int64, "i1": torch.bool}
+    tensors = {tensor.name: tensor for tensor in program.tensors}
+    weights = {t.name: torch.randn(t.shape, generator=random_numbers) for t in program.tensors if t.role == "weight"}
+    interpreter = ReferenceInterpreter(program, weights, checked=True)
+    entry = program.entries[0]
+    inputs = {
+        name: torch.randn(tensors[name].shape, generator=random_numbers)
+        if tensors[name].dtype == "f32"
+        else torch.ones(tensors[name].shape, dtype=dtypes[tensors[name].dtype])
+        for name in entry.inputs
+    }
+    scalars = {"length": 9, "slot": 1} if entry.scalar_inputs else {}
+    outputs, _ = interpreter.run(entry.name, inputs, scalars)
+    assert all(bool(value.isfinite().all()) for value in outputs.values())
+    if base is bases.streamed_product:
+        torch.testing.assert_close(outputs["y"], inputs["x"] @ weights["w"].T)
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name.replace(" ", "-"))
+def test_a_broken_schedule_is_refused(broken: Broken) -> None:
+    with pytest.raises(InputError) as refusal:
+        check(broken.program())
+    for part in broken.says:
+        assert re.search(part, str(refusal.value)), f"{part!r} is not in: {refusal.value}"
+
+
+def test_the_library_is_large_and_names_each_schedule_once() -> None:
+    assert len({broken.name for broken in BROKEN}) == len(BROKEN) >= 60
+
+
+# ------------------------------------------------------------------------------------------ mechanical sweeps
+
+
+def _stages(program: Program) -> list[Stage]:
+    pipelines = [item for kernel in program.kernels for item in _pipelines(kernel.body)]
+    return [stage for pipeline in pipelines for stage in pipeline.stages]
+
+
+def _pipelines(items: Any) -> list[Pipeline]:
+    found = []
+    for item in items:
+        if isinstance(item, Pipeline):
+            found.append(item)
+        elif isinstance(item, For | If):
+            found += _pipelines(item.body)
+    return found
+
+
+SWEPT = [(base, stage) for base in BASES for stage in _stages(base())]
+
+
+@pytest.mark.parametrize(
+    ("base", "stage"), SWEPT, ids=lambda value: getattr(value, "name", value.__name__ if callable(value) else "")
+)
+def test_every_number_of_a_stream_matters(base: Callable[[], Program], stage: Stage) -> None:
+    """Each wait dropped, each `per` and `lag` one larger, each offset one further: all refused."""
+    for name in stage.waits:
+        kept = tuple(wait for wait in stage.waits if wait != name)
+        with pytest.raises(InputError, match=f"{name!r}"):
+            check(change(base(), Stage, stage.name, setting(waits=kept)))
+    for number, given in enumerate(stage.ports):
+        moved = port_setting(number, {"offset": given.view.offset + prod(given.view.shape)})
+        with pytest.raises(InputError, match=f"{given.view.tensor!r}"):
+            check(change(base(), Stage, stage.name, moved))
+        for field in ("per", "lag"):
+            edit = port_setting(number, **{field: getattr(given, field) + 1})
+            with pytest.raises(InputError, match=f"{given.view.tensor!r}|{stage.name!r}"):
+                check(change(base(), Stage, stage.name, edit))
+
+
+def test_waits_are_checked_by_playing_the_firings_too() -> None:
+    """A wait that is missing is seen as the overwriting that it allows, not only as a missing name."""
+    unguarded = change(bases.looped_layers(6), Stage, "load_w", setting(waits=()))
+    with pytest.raises(InputError, match=r"'load_w': firing 4 \(iteration 2\) overwrites slot 2 of buffer 'w_buffer'"):
+        check(unguarded)
+
+
+# --------------------------------------------------------------------------------------------------- the report
+
+
+def test_report_of_a_streamed_product() -> None:
+    report = check(bases.streamed_product())
+    kernel = report.kernel("linear")
+    x, w, y = (4 * size for size in (bases.M * bases.K, bases.N * bases.K, bases.M * bases.N))
+    assert (kernel.stages, kernel.buffers, kernel.pcus, kernel.pmus) == (4, 3, 11, 3)
+    assert kernel.sram_bytes == x + 2 * 4 * bases.TILE * bases.K + y
+    assert kernel.pipelines[0].loads == {"hbm": x + w}
+    assert kernel.pipelines[0].stores == {"hbm": y}
+    (run,) = report.entry("main").runs
+    assert (run.launches, run.firings) == (1, 2 + 2 * bases.TILES)
+    assert report.tier_bytes == {"hbm": x + w + y}
+    assert report.sampled == ()
+
+
+def test_report_of_looped_layers_counts_weights_and_cache_once_per_layer() -> None:
+    layers = 5
+    report = check(bases.looped_layers(layers))
+    weight, cache = 4 * bases.OUTPUTS * bases.WIDTH, 4 * bases.CACHE
+    vectors = bases.BATCH * (8 + 8 + 1)
+    row = 4 * bases.BATCH * bases.KV * bases.DEPTH
+    hidden = 4 * bases.BATCH * bases.WIDTH
+    pipeline = report.kernel("layers").pipelines[0]
+    assert pipeline.iterations == layers
+    assert (pipeline.loads, pipeline.stores) == ({"hbm": weight + 2 * cache + vectors}, {"hbm": 2 * row})
+    assert (pipeline.once_loads, pipeline.once_stores) == ({"hbm": hidden}, {"hbm": hidden})
+    (run,) = report.entry("decode").runs
+    assert run.launches == 1
+    assert run.loads == {"hbm": layers * (weight + 2 * cache + vectors) + hidden}
+
+
+def test_report_counts_loops_as_often_as_they_run() -> None:
+    report = check(bases.chained_launches())
+    entry = report.entry("main")
+    assert (entry.launches, entry.runs[0].launches) == (5, 2 + 3 * 3)
+    prefill = check(bases.chunked_prefill()).entry("prefill")
+    assert [run.firings for run in prefill.runs] == [1 + bases.LAYERS * (4 * chunks + 1) + 1 for chunks in (1, 1, 2, 4)]
+
+
+def test_spilled_buffers_count_as_memory_traffic() -> None:
+    spilled = check(bases.chained_launches()).kernel("spilled_copy").pipelines[0]
+    assert (spilled.loads, spilled.stores) == ({"hbm": 256}, {"hbm": 256})
+    assert (spilled.sram_bytes, spilled.pmus) == (0, 0)
+
+
+# -------------------------------------------------------------------------------- ranges, samples and what is left
+
+
+def test_ranges_prove_all_views_and_samples_only_count() -> None:
+    report = validate(bases.chunked_prefill(), ranges=bases.RANGES)
+    assert report.sampled == ()
+    assert report.entry("prefill").runs == ()
+
+
+def test_what_ranges_do_not_prove_is_sampled_and_listed() -> None:
+    report = validate(bases.chunked_prefill(), samples=bases.SAMPLES)
+    assert any("stage 'load_chunk', port 'x': view of 'hidden'" in line for line in report.sampled)
+    assert any("stage 'compress_stage': compress length" in line for line in report.sampled)
+
+
+def test_without_ranges_and_samples_it_is_refused() -> None:
+    with pytest.raises(InputError, match=r"view of 'hidden' is not proved .* and no sample run reaches it"):
+        validate(bases.chunked_prefill())
+
+
+def test_a_branch_that_no_sample_enters_is_refused() -> None:
+    """The row of the last token is only bounded by a length that is not declared."""
+    never = change(bases.chunked_prefill(), If, "if", setting(condition="long"))
+    never = change(
+        never,
+        Kernel,
+        "prefill_layers",
+        lambda k: dataclasses.replace(k, body=(Scalar("long", "gt", ("length", 99)), *k.body)),
+    )
+    with pytest.raises(
+        InputError, match=r"pipeline 'last_token', stage 'pick_last', port 'x': view of 'hidden' is not"
+    ):
+        validate(never, samples=bases.SAMPLES)
+
+
+def test_a_range_that_is_too_wide_is_refused_by_a_sample_beyond() -> None:
+    wide = {"length": (1, bases.LONGEST), "slot": (0, bases.SLOTS)}
+    beyond = {"prefill": [{"length": 3, "slot": bases.SLOTS}]}
+    with pytest.raises(InputError, match=r"port 'k_rows': view of 'k_cache' reaches elements .* 'slot': 2"):
+        validate(bases.chunked_prefill(), ranges=wide, samples=beyond)
+
+
+def test_a_branch_narrows_what_is_known() -> None:
+    """``if slot < 2`` proves the slot that the ranges leave open."""
+    program = change(
+        bases.chunked_prefill(),
+        Kernel,
+        "prefill_layers",
+        lambda k: dataclasses.replace(
+            k,
+            body=(
+                *k.body[:2],
+                Scalar("low", "ge", ("slot", 0)),
+                Scalar("high", "lt", ("slot", bases.SLOTS)),
+                Scalar("there", "and", ("low", "high")),
+                If("there", k.body[2:]),
+            ),
+        ),
+    )
+    assert validate(program, ranges={"length": (1, bases.LONGEST)}).sampled == ()
+
+
+def test_a_division_by_zero_is_refused_by_a_sample() -> None:
+    program = change(bases.chunked_prefill(), Scalar, "row", setting(op="mod", args=("length", "slot")))
+    with pytest.raises(InputError, match="scalar 'row' = mod divides by 0"):
+        validate(program, ranges=bases.RANGES, samples={"prefill": [{"length": 1, "slot": 0}]})
+
+
+def test_data_dependent_rows_are_listed() -> None:
+    assert check(bases.looped_layers()).data == ()
+    from sscc.runtime.schedule import UpdateRows
+
+    body = Body(
+        "rows",
+        (update("c", 2, 1, 6, 4), read("n", 2, 1, 1, 4), read("r", 2, dtype="i64"), read("a", 2, dtype="i1")),
+        (),
+        (),
+        (),
+        (UpdateRows("c", "n", "r", "a"),),
+    )
+    program = bases.looped_layers()
+    report = check(dataclasses.replace(program, bodies=(*program.bodies, body)))
+    assert report.data == ("body 'rows', step 0 (update_rows): rows of 'c'",)
+
+
+# ------------------------------------------------------------------------------------------------- many iterations
+
+
+def test_cost_does_not_grow_with_the_number_of_layers() -> None:
+    def seconds(layers: int) -> float:
+        program = bases.looped_layers(layers)
+        begin = time.perf_counter()
+        assert check(program, limits=Limits(firings=100)).entry("decode").runs[0].firings == 2 + 5 * layers
+        return time.perf_counter() - begin
+
+    seconds(4)
+    assert seconds(1_000_000) < 20 * min(seconds(40) for _ in range(3))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 5, 8])
+def test_a_carry_works_for_any_number_of_layers(layers: int) -> None:
+    check(bases.looped_layers(layers))
+    with pytest.raises(InputError, match="deadlock"):
+        check(change(bases.looped_layers(layers), Buffer, "h", setting(depth=1)))
+
+
+def _random_streams(seed: int, iterations: int) -> Program:
+    """Stages in a random graph of buffers with random depths and lags; some graphs can run and some cannot."""
+    choose = random.Random(seed)
+    names = [f"s{n}" for n in range(choose.randint(2, 5))]
+    ports: dict[str, list[Any]] = {name: [] for name in names}
+    buffers = []
+    firsts = []
+    for number in range(choose.randint(1, 6)):
+        source, target = choose.choice(names), choose.choice(names)
+        lag, split = choose.choice((0, 0, 1, 2)), choose.choice((1, 2))
+        if source == target:
+            lag = max(lag, 1)
+        buffers.append((f"b{number}", (2 * split,), choose.randint(1, 3)))
+        ports[source].append((f"b{number}", "y", lag))
+        ports[target].append((f"b{number}", "x", 0))
+        firsts += [(f"b{number}", lag)] * (lag > 0)
+    stages = [_first(name, lag, dict((b[0], b[1]) for b in buffers)[name]) for name, lag in firsts]
+    tails = [_last(name, lag, iterations, dict((b[0], b[1]) for b in buffers)[name]) for name, lag in firsts]
+    bodies: dict[str, Body] = {}
+    shapes = {name: shape for name, shape, _ in buffers}
+    for name in names:
+        given = tuple(port(buffer, shapes[buffer], 1, lag) for buffer, _, lag in ports[name])
+        params = tuple(
+            (read if kind == "x" else write)(f"p{n}", *shapes[buffer])
+            for n, (buffer, kind, _) in enumerate(ports[name])
+        )
+        bodies[name] = Body(
+            f"body_{name}",
+            params,
+            (),
+            (),
+            (),
+            tuple(_fill(param.name, param.shape) for param in params if param.access == "write"),
+        )
+        waits = tuple(dict.fromkeys(buffer for buffer, _, _ in ports[name]))
+        stages.insert(choose.randint(0, len(stages)), Stage(name, f"body_{name}", (), given, (), waits))
+    fills = {b.name: b for b in (_fill_body(prod(shape)) for shape in shapes.values())}
+    takes = {b.name: b for b in (_take_body(prod(shape)) for shape in shapes.values())}
+    kernel = Kernel("k", (), (), (Pipeline("p", "i", 0, iterations, (), sram(*buffers), (*stages, *tails)),))
+    from sscc.runtime.schedule import Entry
+
+    entry = Entry("main", (), (), (), (), (Launch("k", ()),))
+    return Program((), (*bodies.values(), *fills.values(), *takes.values()), (kernel,), (entry,), 0)
+
+
+def _fill(name: str, shape: tuple[int, ...]) -> Any:
+    from sscc.runtime.schedule import Access, Instr, Vector
+
+    return Vector(shape, (), Access(name, ((1, 0),)), (Instr("one", "const", (1.0,), "f32"),), "one")
+
+
+def _fill_body(size: int) -> Body:
+    return Body(f"fill{size}", (write("y", size),), (), (), (), (_fill("y", (size,)),))
+
+
+def _take_body(size: int) -> Body:
+    return Body(f"take{size}", (read("x", size),), (), (), (), ())
+
+
+def _first(buffer: str, lag: int, shape: tuple[int, ...]) -> Stage:
+    grid = (lag,) if lag > 1 else ()
+    return Stage(f"first_{buffer}", f"fill{shape[0]}", grid, (port(buffer, shape, 1),), (), (buffer,), "first")
+
+
+def _last(buffer: str, lag: int, iterations: int, shape: tuple[int, ...]) -> Stage:
+    grid = (lag,) if lag > 1 else ()
+    view = port(buffer, shape, 1, iterations)
+    return Stage(f"last_{buffer}", f"take{shape[0]}", grid, (view,), (), (buffer,), "last")
+
+
+def test_a_shortened_simulation_agrees_with_a_full_one() -> None:
+    """Random graphs of streams, played to the end and played until their state repeats: the same verdict."""
+    verdicts = []
+    for seed in range(150):
+        program = _random_streams(seed, iterations=60)
+        verdicts.append(tuple(_verdict(program, Limits(firings=firings)) for firings in (1 << 30, 0)))
+    assert all(full == short for full, short in verdicts), verdicts
+    assert {True, False} == {full for full, _ in verdicts}
+
+
+def _verdict(program: Program, limits: Limits) -> bool:
+    try:
+        validate(program, limits=limits)
+    except InputError as refusal:
+        assert "deadlock" in str(refusal), refusal
+        return False
+    return True
+
+
+# --------------------------------------------------------------------------------------- arithmetic, against listing
+
+
+def _listed(region: Region) -> set[int]:
+    points = {region.offset}
+    for stride, size in region.dims:
+        points = {point + k * stride for point in points for k in range(size)}
+    return points
+
+
+def _random_pairs(choose: random.Random) -> list[tuple[int, int]]:
+    return [
+        (choose.choice((-4, 0, 1, 1, 2, 3, 4, 6, 8, 12)), choose.randint(1, 4)) for _ in range(choose.randint(0, 3))
+    ]
+
+
+def test_overlap_of_regions_agrees_with_listing_their_elements() -> None:
+    choose = random.Random(1)
+    for _ in range(4000):
+        a, b = (Region.of(choose.randint(0, 20), _random_pairs(choose)) for _ in range(2))
+        assert overlap(a.dims, b.dims, b.offset - a.offset) == bool(_listed(a) & _listed(b)), (a, b)
+
+
+def test_covers_and_injectivity_agree_with_listing_the_elements() -> None:
+    choose = random.Random(2)
+    for _ in range(2000):
+        pairs = [(abs(stride), size) for stride, size in _random_pairs(choose)]
+        region, others = Region.of(4, pairs), [Region.of(choose.randint(0, 6), _random_pairs(choose)) for _ in range(3)]
+        others = [other for other in others if min(_listed(other)) >= 0]
+        held = set().union(*map(_listed, others)) if others else set()
+        assert covered(others, region, 1 << 16) == (_listed(region) <= held)
+        count = prod(size for _, size in pairs)
+        assert injective(pairs) == (len(_listed(region)) == count)
+        total = region.span + 1
+        assert Region.of(0, pairs).fills(total) == (_listed(Region.of(0, pairs)) == set(range(total))) or not injective(
+            pairs
+        )
+
+
+def test_ranges_of_scalars_hold_every_value() -> None:
+    """Random straight-line scalar programs: the concrete value is always within the range of the linear form."""
+    choose = random.Random(3)
+    operations = "add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select".split()
+    for _ in range(400):
+        bounds = {name: sorted((choose.randint(-6, 9), choose.randint(-6, 9))) for name in "ab"}
+        scope = Scope("test")
+        for name, (low, high) in bounds.items():
+            scope.variable(name, (low, high))
+        names: list[str] = ["a", "b"]
+        program = []
+        for number in range(6):
+            op = choose.choice(operations)
+            args: list[Any] = [
+                choose.choice((*names, choose.randint(-3, 5))) for _ in range(3 if op == "select" else 2)
+            ]
+            if op in ("floordiv", "ceildiv", "mod"):
+                args[1] = choose.randint(1, 4)
+            scalar = Scalar(f"s{number}", op, tuple(args))
+            scope.define(scalar)
+            program.append(scalar)
+            names.append(scalar.name)
+        for a in range(bounds["a"][0], bounds["a"][1] + 1):
+            for b in range(bounds["b"][0], bounds["b"][1] + 1):
+                known = {"a": a, "b": b}
+                for scalar in program:
+                    known[scalar.name] = evaluate(scalar, known, "test")
+                    low, high = scope.range_of(scope.values[scalar.name])
+                    assert low <= known[scalar.name] <= high, (program, known)
+
+
+# ------------------------------------------------------------------------------------------------ hazards in detail
+
+
+def _two_stage_memory(link: bool, size: int = 8, tile: int = 2) -> Program:
+    """Stage `make` writes tiles of a state, stage `use` reads them back; ordered by a stream of tokens, or not."""
+    tiles, shape = size // tile, (size,)
+    tensors = (
+        Tensor("x", shape, "f32", "input", "hbm", 0),
+        Tensor("y", shape, "f32", "output", "hbm", 64),
+        Tensor("middle", shape, "f32", "state", "hbm", 128),
+    )
+    at = (("t0", tile),)
+    make_ports = [port("x", (tile,), terms=at), port("middle", (tile,), terms=at)]
+    use_ports = [port("middle", (tile,), terms=at), port("y", (tile,), terms=at)]
+    make, use = copy_body("make_body", tile), copy_body("use_body", tile)
+    if link:
+        make = dataclasses.replace(
+            make, params=(*make.params, write("done", 1)), steps=(*make.steps, _fill("done", (1,)))
+        )
+        use = dataclasses.replace(use, params=(*use.params, read("ready", 1)))
+        make_ports.append(port("token", (1,), 1))
+        use_ports.append(port("token", (1,), 1))
+    waits = ("token",) if link else ()
+    stages = (
+        Stage("make", "make_body", (tiles,), tuple(make_ports), (), waits),
+        Stage("use", "use_body", (tiles,), tuple(use_ports), (), waits),
+    )
+    buffers = sram(("token", (1,), 2)) if link else ()
+    kernel = Kernel(
+        "k",
+        (read("x", *shape), write("y", *shape), update("middle", *shape)),
+        (),
+        (Pipeline("p", "i", 0, 1, (), buffers, stages),),
+    )
+    from sscc.runtime.schedule import Entry
+
+    entry = Entry("main", ("x",), ("y",), (), (), (whole(tensors, "k", "x", "y", "middle"),))
+    return Program(tensors, (make, use), (kernel,), (entry,), 192)
+
+
+def test_a_stream_orders_what_passes_through_memory_tile_by_tile() -> None:
+    check(_two_stage_memory(link=True))
+    with pytest.raises(InputError, match="'make' writes in iteration 0 elements of 'middle' that stage 'use' reads"):
+        check(_two_stage_memory(link=False))
+
+
+def test_a_tile_that_is_read_before_the_stream_says_so_is_refused() -> None:
+    """The reader's tiles are one ahead of the tokens that it takes."""
+    ahead = change(_two_stage_memory(link=True), Stage, "use", port_setting(0, {"offset": 6, "terms": (("t0", -2),)}))
+    with pytest.raises(InputError, match=r"firings \d and \d of the iterations\), and no stream orders"):
+        check(ahead)

@@ -1,0 +1,108 @@
+"""Chrome traces: valid JSON, events inside one another, and durations that are those of the timing."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import OutputError, UsageError
+from sscc.runtime.schedule import Launch
+from sscc.runtime.timing import Timing, time_entry, write_trace
+from tests.runtime.timing.programs import MACHINE, TILE, program, streamed, view
+
+
+def recorded(sockets: int = 1) -> Timing:
+    """Three launches of five iterations of four tiles."""
+    kernels, bodies = streamed(4, 100, iterations=5)
+    launch = Launch("k", (view("w", 20, TILE), view("y", 1)))
+    target = MACHINE.with_sockets(sockets)
+    return time_entry(program(kernels, bodies, (launch,) * 3), "main", target, record=True)
+
+
+def events(timing: Timing, folder: Path) -> list[dict[str, Any]]:
+    write_trace(timing, folder / "trace.json")
+    assert [path.name for path in folder.iterdir()] == ["trace.json"]
+    found: list[dict[str, Any]] = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    return found
+
+
+def track_names(found: list[dict[str, Any]]) -> dict[int, str]:
+    return {event["tid"]: event["args"]["name"] for event in found if event["name"] == "thread_name"}
+
+
+def test_complete_events_of_a_track_lie_inside_or_beside_one_another(tmp_path: Path) -> None:
+    tracks: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for event in events(recorded(), tmp_path):
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            tracks[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    tiny = 1e-6
+    for spans in tracks.values():
+        stack: list[float] = []
+        for begin, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while stack and stack[-1] <= begin + tiny:
+                stack.pop()
+            assert not stack or end <= stack[-1] + tiny
+            stack.append(end)
+
+
+def test_durations_are_those_of_the_timing(tmp_path: Path) -> None:
+    timing = recorded()
+    found = events(timing, tmp_path)
+    names = track_names(found)
+    total: dict[str, float] = defaultdict(float)
+    for event in found:
+        if event["ph"] == "X" and (names[event["tid"]] != "kernels" or event["name"] == "k"):
+            total[names[event["tid"]]] += event["dur"] / 1e6
+    assert total["kernels"] == pytest.approx(timing.seconds)
+    assert total["HBM"] == pytest.approx(timing.nbytes["hbm"] / 1e9)
+    for index, stage in enumerate(timing.launches[0].kernel.pipelines[0].stages):
+        busy = stage.busy_seconds + stage.memory_seconds
+        assert total[f"k: {('load', 'multiply')[index]}"] == pytest.approx(3 * busy)
+    last = max(event["ts"] + event["dur"] for event in found if event["ph"] == "X")
+    assert last == pytest.approx(timing.seconds * 1e6)
+
+
+def test_iterations_overlap(tmp_path: Path) -> None:
+    found = [event for event in events(recorded(), tmp_path) if event.get("cat") == "iteration"]
+    begins = {event["id"]: event["ts"] for event in found if event["ph"] == "b"}
+    ends = {event["id"]: event["ts"] for event in found if event["ph"] == "e"}
+    assert begins.keys() == ends.keys()
+    assert len(begins) == 3 * 5
+    assert begins["0.0.1"] < ends["0.0.0"]  # loads of the second run ahead
+
+
+def test_the_counter_goes_up_to_what_is_placed_and_back_to_nothing(tmp_path: Path) -> None:
+    timing = recorded()
+    values = [event["args"]["bytes"] for event in events(timing, tmp_path) if event["ph"] == "C"]
+    assert max(values) == timing.sram_bytes
+    assert min(values) == values[-1] == 0
+
+
+def test_one_process_per_socket(tmp_path: Path) -> None:
+    found = events(recorded(2), tmp_path)
+    named = {event["pid"]: event["args"]["name"] for event in found if event["name"] == "process_name"}
+    assert named == {0: "socket 0", 1: "socket 1"}
+    first, second = ([{**e, "pid": 0} for e in found if e["pid"] == pid and e["ph"] != "M"] for pid in (0, 1))
+    assert first == second
+
+
+def test_firings_without_a_gap_are_one_event(tmp_path: Path) -> None:
+    found = events(recorded(), tmp_path)
+    names = track_names(found)
+    loads = [event for event in found if event["ph"] == "X" and names[event["tid"]] == "k: load"]
+    assert sum(event["args"]["count"] for event in loads) == 3 * 5 * 4
+    assert len(loads) == 3 * 5
+
+
+def test_refusals(tmp_path: Path) -> None:
+    kernels, bodies = streamed(1, 100)
+    with pytest.raises(UsageError, match="recorded"):
+        write_trace(time_entry(program(kernels, bodies), "main", MACHINE), tmp_path / "trace.json")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_trace(recorded(), tmp_path / "none" / "trace.json")

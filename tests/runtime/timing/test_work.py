@@ -1,0 +1,173 @@
+"""What one firing of each kind of step counts, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import pytest
+
+from sscc.ir.errors import InputError
+from sscc.runtime.schedule import (
+    Access,
+    Body,
+    CachedAttention,
+    CausalAttention,
+    Compress,
+    DecodeAttention,
+    GatherRows,
+    Instr,
+    Local,
+    ObservationScores,
+    Observe,
+    Param,
+    Pool,
+    Product,
+    Reduction,
+    Select,
+    Step,
+    UpdateRows,
+    Vector,
+    View,
+    Window,
+)
+from sscc.runtime.timing.cost import SECOND, CostModel
+from sscc.runtime.timing.work import _COUNTERS, SOFTMAX_OPS, Work, dynamic_scalars, measure
+from tests.runtime.timing.programs import machine
+
+B, H, G, R, D, T, C, OBS, K = 2, 8, 4, 16, 8, 64, 4, 3, 5
+
+
+def counted(
+    step: Any, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, int] | None = None, **keywords: Any
+) -> Work:
+    """Measures one step; parameters `i..` are i64, `m..` i1, others bf16."""
+    kinds: dict[str, Any] = {"i": "i64", "m": "i1"}
+    params = tuple(Param(name, shape, kinds.get(name[0], "bf16"), "update") for name, shape in shapes.items())
+    body = Body("b", params, tuple(scalars or {}), (), (), (step,))
+    assert dynamic_scalars(body) == set(scalars or {})
+    return measure(body, scalars or {}, **keywords)
+
+
+def test_a_product_counts_two_operations_per_point() -> None:
+    maps = (((1, 0, 0, 0), (0, 0, 1, 0)), ((0, 1, 0, 0), (0, 0, 1, 0)), ((1, 0, 0, 0), (0, 1, 0, 0)))
+    step = Product((2, 3, 5), (2,), *(Access(name, rows) for name, rows in zip("abc", maps, strict=True)))
+    work = counted(step, {"a": (2, 5), "b": (3, 5), "c": (2, 3)})
+    assert work.products == {"bf16": 60}
+    assert (work.read, work.written) == ({"a": 20, "b": 30}, {"c": 12})
+
+
+def test_only_the_part_that_an_access_reaches_counts() -> None:
+    step = Vector((4, 2), (Access("x", ((2, 0, 1), (0, 0, 3))),), Access("y", ((1, 0, 0), (0, 1, 0))), (), "in0")
+    work = counted(step, {"x": (100, 10), "y": (4, 2)})
+    assert (work.read, work.written) == ({"x": 4 * 2}, {"y": 8 * 2})
+    assert work.vectors == ()  # a copy computes nothing
+
+
+def test_a_parameter_that_two_steps_read_comes_in_once() -> None:
+    one = ((1, 0),)
+    double = (Instr("d", "addf", ("in0", "in0"), "bf16"),)
+    steps = (
+        Reduction((6,), (0,), (Access("x", one),), Access("s", ((0, 0),)), double, "d", "addf", 0.0),
+        Vector((6,), (Access("x", one),), Access("y", one), (*double, Instr("e", "mulf", ("d", "d"), "bf16")), "e"),
+    )
+    params = (Param("x", (6,), "bf16", "read"), Param("y", (6,), "bf16", "write"))
+    work = measure(Body("b", params, (), (Local("s", (1,), "f32"),), (), steps), {})
+    assert (work.read, work.written, work.local_bytes) == ({"x": 12}, {"y": 12}, 4)
+    assert work.vectors == ((6, 2), (6, 2))  # the sum is an operation too
+
+
+def test_a_window_is_the_parameter_that_it_shows() -> None:
+    copy = Vector((2,), (Access("half", ((1, 0),)),), Access("y", ((1, 0),)), (), "in0")
+    params = (Param("x", (4,), "bf16", "read"), Param("y", (2,), "bf16", "write"))
+    work = measure(Body("b", params, (), (), (Window("half", View("x", (2,), (1,), 2)),), (copy,)), {})
+    assert work.read == {"x": 4}
+
+
+def test_gathers_move_the_rows_that_they_take() -> None:
+    load = (Instr("c", "index", (1,), "i64"), Instr("v", "load", ("table", "in0", "c"), "bf16"))
+    step = Vector((B, D), (Access("i", ((1, 0, 0),)),), Access("y", ((1, 0, 0), (0, 1, 0))), load, "v")
+    work = counted(step, {"table": (1000, D), "i": (B,), "y": (B, D)})
+    assert work.read == {"table": B * D * 2, "i": B * 8}
+    assert work.vectors == ()
+    rows = counted(GatherRows("x", "i", "y"), {"x": (1, G, T, D), "i": (G, K), "y": (1, G, K, D)})
+    assert rows.read == {"x": G * K * D * 2, "i": G * K * 8}
+
+
+def test_an_update_writes_one_row_per_slot_and_head() -> None:
+    shapes = {"x": (B, G, R, D), "new": (B, G, 1, D), "i": (B,), "m": (B,)}
+    work = counted(UpdateRows("x", "new", "i", "m"), shapes)
+    assert (work.read, work.written) == ({"new": B * G * D * 2, "i": B * 8, "m": B}, {"x": B * G * D * 2})
+
+
+@pytest.mark.parametrize("valid", [None, 6, 1000])
+def test_decode_attention_streams_all_rows_and_computes_on_the_valid_ones(valid: int | None) -> None:
+    step = DecodeAttention("q", "nk", "nv", "k", "v", "kc", "vc", "ip", "it", "m", "y", 1.0, 2, 3)
+    shapes = {"q": (B, H, 1, D), "nk": (B, G, 1, D), "nv": (B, G, 1, D), "k": (B, G, R, D), "v": (B, G, R, D)}
+    shapes |= {"kc": (B, G, R, D), "vc": (B, G, R, D), "ip": (B,), "it": (B,), "m": (B,), "y": (B, H, 1, D)}
+    work = counted(step, shapes, valid_rows=valid)
+    rows = {None: R, 6: 6, 1000: R}[valid]
+    assert work.products == {"bf16": 2 * B * H * rows * 2 * D}
+    assert work.vectors == ((B * H * rows, SOFTMAX_OPS),)
+    assert work.read["k"] == work.read["v"] == B * G * R * D * 2
+    assert work.written == {"kc": B * G * D * 2, "vc": B * G * D * 2, "y": B * H * D * 2}
+    same = CachedAttention("q", "k", "v", "m", "y", 1.0)
+    cached = counted(same, {**{n: shapes[n] for n in ("q", "k", "v", "y")}, "m": (B, R)}, valid_rows=valid)
+    assert (cached.products, cached.read["k"]) == (work.products, work.read["k"])
+
+
+def test_causal_attention_reads_the_prompt_so_far() -> None:
+    shapes = {"q": (1, H, C, D), "k": (1, G, T, D), "v": (1, G, T, D), "y": (1, H, C, D)}
+    work = counted(CausalAttention("q", "k", "v", "y", "start", 1.0), shapes, {"start": 8})
+    assert work.read["k"] == work.read["v"] == G * (8 + C) * D * 2
+    assert work.products == {"bf16": 2 * H * (9 + 10 + 11 + 12) * 2 * D}
+
+
+@pytest.mark.parametrize(("start", "kept"), [(0, 0), (4, 1), (8, 2)])
+def test_observing_keeps_the_last_queries(start: int, kept: int) -> None:
+    step = Observe("o", "q", "start", "length")  # a prompt of 10: positions 7, 8 and 9
+    work = counted(step, {"o": (1, H, OBS, D), "q": (1, H, C, D)}, {"start": start, "length": 10})
+    assert work.written.get("o", 0) == work.read.get("q", 0) == H * kept * D * 2
+
+
+def test_selection_reads_the_prompt() -> None:
+    scores = counted(
+        ObservationScores("o", "k", "s", "n", 1.0, 4), {"o": (1, H, OBS, D), "k": (1, G, T, D), "s": (G, T)}, {"n": 20}
+    )
+    assert scores.read["k"] == G * 20 * D * 2
+    assert scores.products == {"bf16": 2 * H * OBS * 20 * D}
+    pooled = counted(Pool("s", "p", "n", 7, "avg"), {"s": (G, T), "p": (G, T)}, {"n": 20})
+    assert (pooled.read, pooled.vectors) == ({"s": G * 20 * 2}, ((G * 20, 7),))
+    chosen = counted(Select("s", "i", "n", 1, 2), {"s": (G, T), "i": (G, K)}, {"n": 20})
+    assert (chosen.written, chosen.vectors) == ({"i": G * K * 8}, ((G * 20, 4),))
+
+
+@pytest.mark.parametrize("topk", [0, K])
+def test_compressing_is_one_pass_over_the_keys_and_one_over_the_rows_that_stay(topk: int) -> None:
+    shapes = {"o": (1, H, OBS, D), "l": (1, H, OBS), "k": (1, G, T, D), "v": (1, G, T, D)}
+    shapes |= {"kc": (1, G, R, D), "vc": (1, G, R, D)} | ({"i": (G, topk)} if topk else {})
+    step = Compress("o", "l", "k", "v", "kc", "vc", "i" if topk else "", "n", 1.0, 2, 4, 7, "avg")
+    work = counted(step, shapes, {"n": 40})
+    assert work.read["k"] == G * (40 + R) * D * 2
+    assert work.read["v"] == G * R * D * 2
+    assert work.written["kc"] == work.written["vc"] == G * R * D * 2
+    assert ("i" in work.written) == bool(topk)
+
+
+def test_every_step_is_counted() -> None:
+    assert set(_COUNTERS) == set(get_args(Step))
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(InputError, match="body 'b' uses 'z', which does not exist"):
+        counted(GatherRows("z", "i", "y"), {"i": (G, K), "y": (1, G, K, D)})
+
+
+def test_rates() -> None:
+    model = CostModel(
+        machine(pcus=10, bf16_flops=1e9, f32_flops=5e8, simd_lanes=4, simd_stages=2, clock=1e6).with_sockets(2)
+    )
+    assert model.compute(Work({"bf16": 1000}, (), {}, {}, 0), 0) == SECOND * 1000 // int(2e9)
+    assert model.compute(Work({"f32": 1000}, (), {}, {}, 0), 5) == SECOND * 1000 // int(5e8)
+    three_operations = Work({}, ((800, 3),), {}, {}, 0)  # two passes of 800 points, 4 lanes on 10 PCUs of 2 sockets
+    assert model.compute(three_operations, 10) == SECOND * 2 * 10 // int(1e6)
