@@ -39,6 +39,7 @@ After, of prefill the phase of a layer::
 
     func.func private @prefill.phase.layer.0(%begin: .. "begin"}, %end: .. "end"}, %chunks: .. "chunks"}, ..
       %lo:3 = call @progress(%begin, %end, %chunks, %number, %chunks) ..
+      ..
       %done:4 = scf.for %chunk = %lo#0 to %lo#1 step %step iter_args(%hidden1 = %hidden, ..
         %start = arith.muli %chunk, %size : index
         %h = tensor.extract_slice %hidden1[0, %start, 0] [1, 4, 8] [1, 1, 1] ..

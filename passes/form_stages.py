@@ -26,7 +26,7 @@ from sscc.ir.structure import structure
 from sscc.ir.views import MOVED, computes, is_view, permutation_of, reshaped_strides, strides_of
 from sscc.passes.base import Pass, run_upstream
 from sscc.passes.outline_kernels import KERNEL
-from sscc.passes.tiling import WHOLE, NotTileable, is_contraction, tile_back
+from sscc.passes.tiling import WHOLE, NotTileable, is_cast, is_contraction, is_reduction, tile_back
 
 GENERALISE = "builtin.module(func.func(linalg-generalize-named-ops))"
 FUSE = "func.func(linalg-fuse-elementwise-ops,canonicalize,cse)"
@@ -115,8 +115,9 @@ def body_blocks(kernel: Any) -> list[ir.Block]:
 
 
 def stage_name(ops: Sequence[ir.Operation]) -> str:
-    """A readable name: the last module of what matters most (attention, then a product), and what it does."""
-    named = [op for op in ops if op.name.startswith("kv.")] or [op for op in ops if is_contraction(op)] or ops[-1:]
+    """A readable name: the last module of what matters most (attention, a product, a reduction), or what it does."""
+    kinds = (lambda op: op.name.startswith("kv."), is_contraction, is_reduction)
+    named = next((found for found in ([op for op in ops if kind(op)] for kind in kinds) if found), ops[-1:])
     paths = [module_path(op.location).rpartition(".")[2] for op in named]
     known = [path for path in dict.fromkeys(paths) if path and not path.isdigit()]
     if named[0].name.startswith("kv."):
@@ -178,7 +179,8 @@ class _Groups:
     """The operations of a block that compute, joined into stages.
 
     From the last operation to the first, one joins the stage that alone reads it, where the stage can still be cut
-    into tiles, and where it would not feed a product: what a product reads is streamed into it.
+    into tiles, and where it would not feed a product: what a product reads is streamed into it (casts, of a weight
+    for example, are done on the tiles).
     """
 
     def __init__(self, block: ir.Block) -> None:
@@ -225,7 +227,7 @@ class _Groups:
         if any(member.name.startswith("kv.") for member in members):
             return False
         readers = [reader for result in op.results for reader in self._readers(result)]
-        if any(is_contraction(reader) for reader in readers):
+        if any(is_contraction(reader) for reader in readers) and not is_cast(op):
             return False
         return not any(map(is_contraction, members)) or self._tileable(self._sorted(members))
 

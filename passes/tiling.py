@@ -169,6 +169,14 @@ def is_contraction(op: ir.Operation) -> bool:
     return op.name.startswith("linalg.") and op.name != "linalg.fill" and bool(linalg.isa_contraction_op(op))
 
 
+def is_cast(op: ir.Operation) -> bool:
+    """Whether `op` does nothing but change the element type of one tensor."""
+    if op.name != "linalg.generic" or len(op.operands) != 2:
+        return False
+    body = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
+    return body in (["arith.extf", "linalg.yield"], ["arith.truncf", "linalg.yield"])
+
+
 def is_reduction(op: ir.Operation) -> bool:
     """Whether `op` is a linalg.generic that combines values along an axis."""
     return op.name == "linalg.generic" and any("reduction" in str(kind) for kind in op.attributes["iterator_types"])

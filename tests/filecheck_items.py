@@ -4,7 +4,8 @@ A file is cut at lines ``// -----``. A first part without a module holds attribu
 other part is one case, and starts with
 
     // CASE: what it shows, which is the test's name
-    // PASSES: split-layers,thread-cache       to run after parsing; without it the IR is only parsed and verified
+    // PASSES: split-layers,thread-cache       to run after parsing (as `sscc opt` takes them, options in braces);
+                                               without it the IR is only parsed and verified
     // ERROR: InputError: 'kv.row' row is ..   the class and the end of the message; a line more goes on with it
     // LOCATIONS                               print locations, for CHECK lines about them
 
@@ -29,7 +30,7 @@ from filecheck.parser import Parser, pattern_for_opts
 from sscc.ir import errors
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.passes.base import run_passes
-from sscc.passes.pipeline import pass_by_name
+from sscc.passes.pipeline import parse_pipeline
 
 _CUT = re.compile(r"^// -----.*\n", re.MULTILINE)
 _DIRECTIVE = re.compile(r"^\s*// ([A-Z]+)(?::\s*(.*?))?\s*$", re.MULTILINE)
@@ -80,10 +81,11 @@ def _read_case(aliases: str, line: int, text: str) -> Case:
 
 
 def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> str:
-    """Parses `text`, runs `passes` by name, and prints the result; what is printed must parse to the same."""
+    """Parses `text`, runs `passes` (names, with options in braces), and prints the result; what is printed must parse
+    to the same."""
     with mlir():
         module = parse_module(text, "the input")
-        run_passes(module, [pass_by_name(name)() for name in passes])
+        run_passes(module, parse_pipeline(",".join(passes)))
         printed = print_module(module)
         if print_module(parse_module(printed, "the output")) != printed:
             raise WrongOutput("the printed module prints differently once parsed")

@@ -14,7 +14,7 @@ from sscc.compiler.backend.windows import dropped, is_whole, reshaped, sliced, t
 from sscc.ir.dialects.kv import UPDATES, geometry_of
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.geometry import Geometry
-from sscc.ir.rewriting import fill_value, module_path, outer_values
+from sscc.ir.rewriting import fill_value, module_path, outer_values, producer
 from sscc.ir.views import RESHAPES, is_view, permutation_of
 from sscc.runtime import schedule as sch
 
@@ -94,11 +94,15 @@ class _BodyEmitter:
                 self.scalars[value] = f"x{index}"
         *body, terminator = [op.operation for op in block.operations]
         self.returned = {value: f"y{index}" for index, value in enumerate(terminator.operands)}
+        self.reshaped = {_before_reshapes(value): value for value in terminator.operands}
         for op in body:
             self._operation(op)
         arguments = list(block.arguments)
         names = [self.views[value].tensor if value in self.views else "" for value in arguments]
         tied = tuple(self._tie(value, names) for value in terminator.operands)
+        for value, operand in zip(terminator.operands, tied, strict=True):
+            if operand is None and self.views[value].tensor != self.returned[value]:
+                self._copy(value)
         params = [
             self._param(f"x{index}", value.type, "update" if f"x{index}" in self.updated else "read")
             for index, value in enumerate(arguments)
@@ -128,6 +132,13 @@ class _BodyEmitter:
         name = self.views[value].tensor
         return operand_names.index(name) if name in operand_names else None
 
+    def _copy(self, value: ir.Value) -> None:
+        """Puts a returned value that is a view of something else into its parameter."""
+        shape = tuple(value.type.shape)
+        identity = identity_map(len(shape))
+        source = sch.Access(self.name(value), identity)
+        self.steps.append(sch.Vector(shape, (source,), sch.Access(self.returned[value], identity), (), "in0"))
+
     def _param(self, name: str, type_: ir.RankedTensorType, access: Any) -> sch.Param:
         return sch.Param(name, tuple(type_.shape), dtype_of(type_), access)
 
@@ -147,6 +158,12 @@ class _BodyEmitter:
 
     def written(self, value: ir.Value) -> str:
         """A place for the result of an operation: a parameter where it is returned, else a local."""
+        final = self.reshaped.get(value, value)
+        if value not in self.views and final != value:
+            view = reshaped(whole(self.returned[final], final.type.shape), value.type.shape)
+            assert view is not None  # of a dense region
+            self.shapes[view.tensor] = tuple(final.type.shape)
+            self.views[value] = view
         if value not in self.views:
             name = self.returned.get(value)
             if name is None:
@@ -293,6 +310,15 @@ class _BodyEmitter:
         self.steps.append(
             sch.Vector(dims, tuple(inputs), output, instructions, instructions[-1].name)
         )
+
+
+def _before_reshapes(value: ir.Value) -> ir.Value:
+    """What a value is a reshape of."""
+    source = producer(value)
+    while source is not None and source.name in RESHAPES:
+        value = source.operands[0]
+        source = producer(value)
+    return value
 
 
 def _combiner(op: ir.Operation) -> tuple[str, ir.Value]:

@@ -110,7 +110,9 @@ class KernelEmitter(Flow):
     bodies: dict[str, EmittedBody] = field(default_factory=dict)
     copies: Copies = field(default_factory=Copies)
     params: dict[str, sch.Param] = field(default_factory=dict)
-    updated: set[str] = field(default_factory=set)
+    updated: set[str] = field(default_factory=set)  # parameters, by how stages use them
+    stored: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
     open: _Open | None = None
     tiled: set[str] = field(default_factory=set)  # buffers whose slot is one tile
     early: set[str] = field(default_factory=set)  # buffers that are filled once and read by every iteration
@@ -135,13 +137,11 @@ class KernelEmitter(Flow):
             self.operation(op)
         tied = tuple(self._tie(value, operands) for value in terminator.operands)
         self._flush()
-        params = [
-            dataclasses.replace(param, access="update") if param.name in self.updated else param
-            for param in self.params.values()
-        ]
+        results = [self.returned[v] for v, t in zip(terminator.operands, tied, strict=True) if t is None]
+        order = [*(name for name in operands if name in self.params), *results]
         kernel = sch.Kernel(
             self.function.name.value,
-            tuple(sorted(params, key=lambda p: p.access == "write")),
+            tuple(dataclasses.replace(self.params[name], access=self._access(name)) for name in order),
             tuple(scalars),
             tuple(self.items[0]),
             describe_location(self.function.location),
@@ -153,6 +153,12 @@ class KernelEmitter(Flow):
     def _parameter(self, name: str, type_: ir.RankedTensorType, access: Any) -> sch.View:
         self.params[name] = sch.Param(name, tuple(type_.shape), dtype_of(type_), access)
         return whole(name, type_.shape)
+
+    def _access(self, name: str) -> sch.ParamAccess:
+        """How the kernel as a whole uses a parameter: what is only stored to is written, not updated."""
+        if name in self.updated or name in self.read & self.stored:
+            return "update"
+        return "write" if name in self.stored else "read"
 
     def _tie(self, value: ir.Value, operands: list[str]) -> int | None:
         """The operand that a returned value is, updated in place; None once it is in a parameter of its own."""
@@ -176,8 +182,7 @@ class KernelEmitter(Flow):
         into = sch.Port(target, 1, 1) if target.tensor in pipeline.buffers else sch.Port(target)
         ports = (self._port(source, 1, when), into)
         self._stage(sch.Stage(f"store {target.tensor}", body, (), ports, (), self._waits(ports), when))
-        if target.tensor in self.params and self.params[target.tensor].access == "read":
-            self.updated.add(target.tensor)
+        self.stored.add(target.tensor)
 
     # ---------------------------------------------------------------------------------------------- pipelines
 
@@ -362,6 +367,7 @@ class KernelEmitter(Flow):
                 ports.append(sch.Port(place, firings, 1 if place.tensor in self.chosen.values() else 0))
             else:
                 self._parameter(place.tensor, result.type, "write")
+                self.stored.add(place.tensor)
                 ports.append(sch.Port(place))
             self.windows[result] = place
         pcus = int(op.attributes[df.PCUS].value) if df.PCUS in op.attributes else 0
@@ -387,6 +393,7 @@ class KernelEmitter(Flow):
     def _port(self, view: sch.View, firings: int, when: sch.When) -> sch.Port:
         """What a stage that fires `firings` times per iteration reads."""
         if view.tensor not in self._pipeline().buffers:
+            self.read.add(view.tensor)
             return sch.Port(view)
         if view.tensor in self.tiled:
             return sch.Port(view, 1)

@@ -20,6 +20,7 @@ variadic operands of different types.)
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from torch_mlir import ir
 from torch_mlir.dialects import ext
@@ -45,6 +46,14 @@ class Load(Df.Operation, name="load", traits=[ext.Pure]):
 
     source: ext.Operand[ir.RankedTensorType]
     stream: ext.Result[ir.RankedTensorType]
+
+    @classmethod
+    def verify_invariants(cls, op: Any) -> bool:
+        types = [value.type for value in (*op.operation.operands, *op.operation.results)]
+        if len(set(types)) > 1:
+            op.location.emit_error(f"'{op.OPERATION_NAME}' stream is {types[-1]}, expected what source is, {types[0]}")
+            return False
+        return True
 
 
 @dataclass(frozen=True)

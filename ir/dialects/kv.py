@@ -285,8 +285,8 @@ class Gather(Checked, name="gather", traits=[ext.Pure]):
 
     @classmethod
     def verify_invariants(cls, op: Any) -> bool:
-        index_type = op.operation.operands[1].type
-        rank = index_type.rank if isinstance(index_type, ir.RankedTensorType) else 0
+        types = [operand.type for operand in op.operation.operands][1:]
+        rank = next((index.rank for index in types if isinstance(index, ir.RankedTensorType)), 0)
         try:
             check_signature(op.operation, cls.shared if rank == 1 else cls.signature, {})
         except SignatureMismatch as error:

@@ -33,6 +33,9 @@ def check_signature(op: ir.Operation, signature: Mapping[str, str], sizes: Mappi
     bound = dict(sizes)
     element: dict[str, str] = {}
     values = [*op.operands, *op.results]
+    if len(values) != len(signature):
+        found = f"{len(op.operands)} operands and {len(op.results)} results"
+        raise SignatureMismatch(f"has {found}, expected {', '.join(signature)}")
     for (name, pattern), value in zip(signature.items(), values, strict=True):
         _check_value(name, pattern, value.type, bound, element)
     return bound

@@ -1,4 +1,5 @@
-"""The reference interpreter of schedules (package): see `interpreter`, and `stages` for the table of stages."""
+"""The reference interpreter of schedules (package): see `interpreter`, `pipelines` for how stages fire, and `steps` for
+the table of steps."""
 
 from sscc.runtime.reference.interpreter import ReferenceInterpreter
 

@@ -33,7 +33,7 @@ def compile_causal_attention(step: CausalAttention, interface: Interface) -> Bin
         operands = [views[name] for name in (step.query, step.key, step.value, step.out)]
         sums = views[step.log_sum_exp] if step.log_sum_exp else None
         return lambda scalars: causal_attention(
-            *operands, sums, start=scalars[start], scale=step.scale, wide=wide
+            *operands, log_sum_exp=sums, start=scalars[start], scale=step.scale, wide=wide
         )
 
     return bind
@@ -44,8 +44,8 @@ def causal_attention(
     key: Tensor,
     value: Tensor,
     out: Tensor,
-    log_sum_exp: Tensor | None,
     *,
+    log_sum_exp: Tensor | None,
     start: int,
     scale: float,
     wide: torch.dtype,

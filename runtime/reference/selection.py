@@ -67,9 +67,7 @@ class PromptScores:
 
 def compile_observation_scores(step: ObservationScores, interface: Interface) -> Bind:
     patterns = {"log_sum_exp": "f32 1 H N"} if step.log_sum_exp else {}
-    sizes = interface.match(
-        step, "scores", observed="float 1 H N D", key="float 1 V T D", scores="f32 V T", **patterns
-    )
+    sizes = interface.match(step, "scores", observed="float 1 H N D", key="float 1 V T D", scores="f32 V T", **patterns)
     check_groups(sizes, interface)
     length, wide = interface.scalar(step.length), interface.numerics.accumulate
 

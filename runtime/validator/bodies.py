@@ -5,16 +5,17 @@ What stays open depends on who uses it, and is handed on as `BodyFacts`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, prod
+from math import prod
 from typing import Any, NoReturn
 
 from sscc.runtime import schedule as sch
 from sscc.runtime.validator.failure import Limits, refuse
-from sscc.runtime.validator.linear import Range
+from sscc.runtime.validator.linear import ANY, Range
+from sscc.runtime.validator.programs import Integer, VectorProgram
 from sscc.runtime.validator.regions import Region, covered, injective, overlap
-from sscc.runtime.validator.steps import ARITY, OPERANDS, SCALAR_FIELDS, check_sizes, scalar_needs
+from sscc.runtime.validator.steps import OPERANDS, SCALAR_FIELDS, check_sizes, scalar_needs
 
 _FLOATS = ("f32", "bf16")
 _COMBINE = ("addf", "mulf", "maximumf", "minimumf")
@@ -87,8 +88,8 @@ class _State:
 
 
 class _BodyProof:
-    def __init__(self, body: sch.Body, limits: Limits) -> None:
-        self._body, self._limits = body, limits
+    def __init__(self, body: sch.Body, limits: Limits, scalars: Mapping[str, Range]) -> None:
+        self._body, self._limits, self._scalars = body, limits, scalars
         self._where = f"body {body.name!r}" + (f" ({body.location})" if body.location else "")
         self._params = {param.name: param for param in body.params}
         self._uses = {param.name: Use() for param in body.params}
@@ -308,116 +309,49 @@ class _BodyProof:
             if odd:
                 self._refuse(f"a product takes floats, {odd[0]!r} is not")
             return "float"
-        result = _Program(self, step, inputs).result()
+        result = VectorProgram(step, [place.dtype for place in inputs], self).result()
         if isinstance(step, sch.Vector):
             return result
         if step.combine not in _COMBINE or result not in _FLOATS:
             self._refuse(f"it combines {result} by {step.combine!r}, it must be floats by one of {list(_COMBINE)}")
         return "float"
 
-    # -- used by vector programs
+    # -- asked by vector programs
 
-    def load(self, instr: sch.Instr, indices: Sequence[Range | None], count: int) -> None:
+    def load(self, instr: sch.Instr, indices: Sequence[Integer | None], count: int) -> None:
         """Checks a load: its indices, where their range is known, and that what it reads is there."""
         place = self._place(str(instr.args[0]))
-        if len(indices) != len(place.shape) or instr.type != place.dtype or any(index is None for index in indices):
+        if len(indices) != len(place.shape) or instr.type != place.dtype:
             self._refuse(
                 f"load {instr.name!r} gives {instr.type} from {len(indices)} indices, {place.base!r} is "
                 f"{place.dtype} {list(place.shape)}"
             )
         for axis, (index, size) in enumerate(zip(indices, place.shape, strict=True)):
-            low, high = index or (0, 0)
-            if low >= 0 and high < size:
+            if index is None:
+                self._refuse(f"load {instr.name!r} takes a float as index of axis {axis}")
+            if index.low >= 0 and index.high < size:
                 continue
-            if abs(low) < inf and abs(high) < inf:
-                self._refuse(f"load {instr.name!r} reaches {low} .. {high} of axis {axis}, whose size is {size}")
+            if index.exact or index.low >= size or index.high < 0:
+                self._refuse(
+                    f"load {instr.name!r} reaches {index.low} .. {index.high} of axis {axis} of {place.base!r}, whose "
+                    f"size is {size}"
+                )
             self._data.append(f"{self._where}: load {instr.name!r}, axis {axis} of {place.base!r}")
         self._read(place, place.region(), min(count, prod(place.shape)))
 
-    def check_scalar(self, name: str) -> None:
+    def scalar(self, name: str) -> Range:
+        """The range of a scalar of the body."""
         self._scalar(name)
+        return self._scalars.get(name, ANY)
 
     def fail(self, reason: str) -> NoReturn:
         self._refuse(reason)
 
 
-class _Program:
-    """The instructions of a vector program: names, numbers of arguments, ranges of integers."""
+def prove_body(body: sch.Body, limits: Limits, scalars: Mapping[str, Range] | None = None) -> BodyFacts:
+    """Raises InputError naming the body and the step where it is not right.
 
-    def __init__(self, proof: _BodyProof, step: Any, inputs: list[_Place]) -> None:
-        self._proof, self._step = proof, step
-        self._types = {f"in{number}": place.dtype for number, place in enumerate(inputs)}
-        self._ranges: dict[str, Range] = {name: (-inf, inf) for name, t in self._types.items() if t not in _FLOATS}
-
-    def result(self) -> str:
-        for instr in self._step.body:
-            if instr.name in self._types:
-                self._proof.fail(f"the vector program defines {instr.name!r} twice")
-            bounds = self._instruction(instr)
-            self._types[instr.name] = "i64" if instr.type == "index" else instr.type
-            if bounds is not None:
-                self._ranges[instr.name] = bounds
-        if self._step.result not in self._types:
-            self._proof.fail(f"the result {self._step.result!r} of the vector program is not defined")
-        return self._types[self._step.result]
-
-    def _instruction(self, instr: sch.Instr) -> Range | None:
-        if instr.op == "index":
-            return self._index(instr)
-        if instr.op == "const":
-            if len(instr.args) != 1 or isinstance(instr.args[0], str):
-                self._proof.fail(f"const {instr.name!r} takes one literal, it has {list(instr.args)}")
-            return self._range(instr.args[0]) if instr.type not in _FLOATS else None
-        if instr.op == "load":
-            if not instr.args or not isinstance(instr.args[0], str):
-                self._proof.fail(f"load {instr.name!r} takes the name of a parameter, it has {list(instr.args)}")
-            indices = [self._range(arg) for arg in instr.args[1:]]
-            self._proof.load(instr, indices, prod(self._step.dims))
-            return None if instr.type in _FLOATS else (-inf, inf)
-        if ARITY.get(instr.op, -1) != len(instr.args):
-            self._proof.fail(f"{instr.name!r} is {instr.op!r} of {len(instr.args)} arguments")
-        ranges = [self._range(arg) for arg in instr.args]
-        return self._integer(instr.op, ranges) if instr.type not in _FLOATS else None
-
-    def _index(self, instr: sch.Instr) -> Range:
-        dim = instr.args[0] if len(instr.args) == 1 else None
-        if not isinstance(dim, int) or not 0 <= dim < len(self._step.dims):
-            self._proof.fail(f"index {instr.name!r} takes a dimension of {list(self._step.dims)}, it has {dim}")
-        return 0, self._step.dims[dim] - 1
-
-    def _range(self, arg: int | float | str) -> Range | None:
-        """The range of an integer argument, None for a float. Refuses a name that is not defined."""
-        if isinstance(arg, int):
-            return arg, arg
-        if isinstance(arg, float):
-            return None
-        if arg not in self._types:
-            self._proof.check_scalar(arg)
-            return -inf, inf
-        return self._ranges.get(arg)
-
-    def _integer(self, op: str, ranges: list[Range | None]) -> Range:
-        known = [r for r in ranges if r is not None]
-        if len(known) == 2:
-            (low_a, high_a), (low_b, high_b) = known
-            if op == "addi":
-                return low_a + low_b, high_a + high_b
-            if op == "subi":
-                return low_a - high_b, high_a - low_b
-            if op == "minsi":
-                return min(low_a, low_b), min(high_a, high_b)
-            if op == "maxsi":
-                return max(low_a, low_b), max(high_a, high_b)
-            if op == "muli":
-                ends = [x * y if x and y else 0 for x in known[0] for y in known[1]]
-                return min(ends), max(ends)
-        if op == "index_cast" and len(known) == 1:
-            return known[0]
-        if op == "select" and len(known) == 3:
-            return min(known[1][0], known[2][0]), max(known[1][1], known[2][1])
-        return -inf, inf
-
-
-def prove_body(body: sch.Body, limits: Limits) -> BodyFacts:
-    """Raises InputError naming the body and the step where it is not right."""
-    return _BodyProof(body, limits).prove()
+    Args:
+        scalars: the range of each scalar of the body, where a stage fires it; None: any value.
+    """
+    return _BodyProof(body, limits, scalars or {}).prove()

@@ -8,7 +8,7 @@ from math import inf
 
 from sscc.runtime import schedule as sch
 from sscc.runtime.validator.failure import Limits, refuse
-from sscc.runtime.validator.kernels import Caller, enter
+from sscc.runtime.validator.kernels import Caller, check_loops, enter
 from sscc.runtime.validator.linear import ANY, Linear, Range, Scope
 from sscc.runtime.validator.pipeline import Bound, check_view, linear_offset, may_meet, proved
 from sscc.runtime.validator.regions import Region, covered, injective
@@ -169,6 +169,8 @@ class _EntryProof:
         self._facts.launches.append(facts)
         for param, view in pairs:
             bound = Bound.of_view(f"{where}, parameter {param.name!r}", view, self._tensor(view.tensor).elements)
+            if param.access != "read":
+                check_loops(bound.where, view, scope)
             if proved(bound, scope):
                 self._facts.proved += 1
             else:

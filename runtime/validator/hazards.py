@@ -16,11 +16,10 @@ from sscc.runtime.schedule import Stage
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.linear import Linear
 from sscc.runtime.validator.pipeline import PipelineView, PortFacts, StageFacts, grid_terms, linear_offset, may_meet
-from sscc.runtime.validator.regions import Region, covered, injective
+from sscc.runtime.validator.regions import FAR, Region, covered, injective
 from sscc.runtime.validator.tokens import End, Streams, port_period, simulate
 
 _WINDOWS = (4, 8, 16, 32, 64)  # iterations compared one by one
-_FAR = 1 << 40  # iterations where no range bounds them
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ class _HazardProof:
 
     def _fixed(self, one: _Side, other: _Side, step: int) -> None:
         """A part that does not move holds all that the iterations write, as a prompt's K and V do, or nothing of it."""
-        further = int(min(self._view.most_iterations, _FAR))
+        further = int(min(self._view.most_iterations, FAR))
         a, b = self._tile(one, self._index(one, 0)), self._tile(other, self._index(other, 0))
         shift = b.offset.plus(a.offset, -1)
         written = Region.of(0, [*a.pairs, *a.grid, (step, further)])
@@ -190,7 +189,7 @@ class _HazardProof:
 
     def _apart(self, one: _Side, other: _Side, step: int) -> bool:
         """Whether parts that move by the same step are apart in every two different iterations."""
-        further = int(min(self._view.most_iterations, _FAR)) - 1
+        further = int(min(self._view.most_iterations, FAR)) - 1
         a, b = self._tile(one, self._index(one, 0)), self._tile(other, self._index(other, 0))
         shift = b.offset.plus(a.offset, -1)
         return not any(

@@ -10,7 +10,7 @@ from math import prod
 
 from sscc.ir.machine import Machine
 from sscc.runtime import schedule as sch
-from sscc.runtime.validator.bodies import BodyFacts
+from sscc.runtime.validator.bodies import BodyFacts, prove_body
 from sscc.runtime.validator.failure import Limits, megabytes, refuse
 from sscc.runtime.validator.hazards import check_hazards
 from sscc.runtime.validator.linear import Linear, Range, Scope
@@ -22,7 +22,7 @@ from sscc.runtime.validator.pipeline import (
     linear_offset,
     open_bounds,
 )
-from sscc.runtime.validator.regions import Region, covered
+from sscc.runtime.validator.regions import FAR, Region, covered, overlap
 from sscc.runtime.validator.report import KernelReport, PipelineReport
 from sscc.runtime.validator.streams import check_covers, check_rates, check_waits
 from sscc.runtime.validator.tokens import check_tokens
@@ -54,11 +54,12 @@ class PipelineFacts:
 
 @dataclass
 class KernelFacts:
-    """A proved kernel: its pipelines by name, and how many bounds are proved for all values."""
+    """A proved kernel: its pipelines by name, how many bounds are proved for all values, and what data decide."""
 
     kernel: sch.Kernel
     pipelines: dict[str, PipelineFacts] = field(default_factory=dict)
     proved: int = 0
+    data: set[str] = field(default_factory=set)
 
     @property
     def report(self) -> KernelReport:
@@ -143,8 +144,13 @@ class _KernelProof:
             check_tokens(view, self._limits)
         check_waits(view)
         self._check_read_before(view)
+        self._note_data(view)
         for aliases in self._caller.aliases or [{}]:
             check_hazards(view, aliases, self._limits)
+        for facts in view.stages:
+            for port in facts.ports:
+                if port.memory and port.writes:
+                    check_loops(port.where, port.port.view, view.everywhere(facts.stage))
         self._note_written(view)
         self._facts.pipelines[pipeline.name] = PipelineFacts(view, bounds, self._report(view))
 
@@ -192,6 +198,17 @@ class _KernelProof:
         )
 
     # -- parameters
+
+    def _note_data(self, view: PipelineView) -> None:
+        """Accesses that contents of tensors decide, and not the scalars that a stage gives its body."""
+        for facts in view.stages:
+            data = facts.body.data
+            if data and facts.body.body.scalars:
+                scope = view.everywhere(facts.stage)
+                values = [scope.range_of(scope.get(operand, facts.where)) for operand in facts.stage.scalars]
+                ranges = dict(zip(facts.body.body.scalars, values, strict=True))
+                data = prove_body(facts.body.body, self._limits, ranges).data
+            self._facts.data.update(f"{facts.where}, {line}" for line in data)
 
     def _check_read_before(self, view: PipelineView) -> None:
         """A parameter that starts undefined is written, here or by an earlier pipeline, if it is read."""
@@ -255,12 +272,38 @@ def enter(item: sch.For | sch.If, scope: Scope) -> Scope | None:
         return None
     low, high = scope.range_of(lower)[0], scope.range_of(upper)[1] - 1
     inner.variable(item.index, (low, high))
+    inner.loops = (*scope.loops, item.index)
+    inner.shared = scope.shared if scope.loops else frozenset(scope.bounds)
     if lower.terms or upper.terms:
         inner.certain = False
     else:
         inner.exact.add(item.index)
     inner.narrow(Linear(0, ((item.index, 1),)).plus(upper, -1), -1)
     return inner
+
+
+def check_loops(where: str, view: sch.View, scope: Scope) -> None:
+    """A written view that moves with a loop shows other elements in each iteration: what layers keep stays apart."""
+    value = linear_offset(view.offset, view.terms, scope, where)
+    moves = dict(value.terms)
+    for loop in scope.loops:
+        factor = moves.get(loop, 0)
+        low, high = scope.bounds[loop]
+        if not factor or high <= low:
+            continue
+        region = Region.of(0, list(zip(view.strides, view.shape, strict=True)))
+        # Loops around may differ as well; what is no loop's, the iterations have in common.
+        shift = Linear(factor)
+        apart = [(factor, int(min(high - low, FAR)))]
+        for name, other in moves.items():
+            low, high = scope.bounds[name]
+            if name != loop and name not in scope.shared and high > low:
+                reach = int(min(high - low, FAR))
+                shift = shift.plus(Linear(-other * reach))
+                apart.append((other, 2 * reach + 1))
+        moved = Region.of(shift.const, [*region.dims, *apart])
+        if overlap(region.dims, moved.dims, moved.offset) is not False:
+            refuse(where, f"it writes elements of {view.tensor!r} again when {loop!r} moves on by {factor} elements")
 
 
 def traffic(view: PipelineView, tiers: Mapping[str, str], *, once: bool) -> tuple[dict[str, int], dict[str, int]]:

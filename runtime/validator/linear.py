@@ -101,6 +101,7 @@ class Scope:
         certain: whether control surely comes here.
         exact: variables that surely take both ends of their range, independently of each other. A bound over them
             that does not hold, where control is certain, is wrong rather than not proved.
+        loops: indices of the loops around. shared: variables that all their iterations have in common.
     """
 
     def __init__(self, where: str) -> None:
@@ -109,12 +110,15 @@ class Scope:
         self.bounds: dict[str, Range] = {}
         self.certain = True
         self.exact: set[str] = set()
+        self.loops: tuple[str, ...] = ()
+        self.shared: frozenset[str] = frozenset()
         self._meaning: dict[str, tuple[str, tuple[Linear, ...]]] = {}
 
     def child(self, where: str | None = None) -> Scope:
         inner = Scope(self.where if where is None else where)
         inner.values, inner.bounds = dict(self.values), dict(self.bounds)
         inner.certain, inner.exact, inner._meaning = self.certain, set(self.exact), dict(self._meaning)
+        inner.loops, inner.shared = self.loops, self.shared
         return inner
 
     def variable(self, name: str, bounds: Range) -> None:

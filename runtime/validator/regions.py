@@ -12,6 +12,8 @@ from itertools import product
 from math import gcd, prod
 
 Dims = tuple[tuple[int, int], ...]
+FAR = 1 << 40
+"""Iterations where no range bounds them."""
 _POINTS = 1 << 16  # elements that may be listed where no formula holds
 
 

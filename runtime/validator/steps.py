@@ -157,16 +157,3 @@ def scalar_needs(step: Any, sizes: Sizes) -> list[tuple[str, int, int]]:
 
 SCALAR_FIELDS = ("start", "length")
 """Fields of steps that name a scalar of the body."""
-
-ARITY: dict[str, int] = {
-    **dict.fromkeys("negf absf exp exp2 expm1 log log2 log10 log1p sqrt rsqrt tanh sin cos tan atan".split(), 1),
-    **dict.fromkeys("sinh cosh erf erfc floor ceil round roundeven trunc absi".split(), 1),
-    **dict.fromkeys("truncf extf sitofp uitofp fptosi fptoui extsi extui trunci index_cast index_castui".split(), 1),
-    **dict.fromkeys("addf subf mulf divf remf maximumf minimumf maxnumf minnumf atan2 powf copysign fpowi".split(), 2),
-    **dict.fromkeys("addi subi muli divsi floordivsi ceildivsi remsi maxsi minsi shli shrsi andi ori xori".split(), 2),
-    **dict.fromkeys((f"cmpf_{n}" for n in "oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno".split()), 2),
-    **dict.fromkeys(("cmpf_false", "cmpf_true", *(f"cmpi_{n}" for n in "eq ne slt sle sgt sge".split())), 2),
-    **dict.fromkeys((f"cmpi_{n}" for n in "ult ule ugt uge".split()), 2),
-    **dict.fromkeys("fma select".split(), 3),
-}
-"""Arguments of every operation of vector programs (MLIR's arith and math dialects), the special ones left out."""

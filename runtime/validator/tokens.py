@@ -118,11 +118,17 @@ class Simulation:
         return self.fired == self.streams.firings
 
     def round(self) -> Iterator[tuple[int, float]]:
-        """One turn of every stage, in order; gives (stage, firings) for those that fire."""
+        """One turn of every stage, in order; gives (stage, firings) for those that fire.
+
+        Without an end in sight, a stage that feeds itself would never end its turn: it stops where it first waits.
+        Which firings can happen does not depend on their order.
+        """
         for stage in range(len(self.fired)):
             while (count := self._turn(stage)) > 0:
                 self.fired[stage] += count
                 yield stage, count
+                if self.streams.iterations == inf:
+                    break
 
     def _turn(self, stage: int) -> float:
         left = self.streams.firings[stage] - self.fired[stage] if self.fired[stage] != inf else 0

@@ -65,7 +65,7 @@ def validate(
         check_capacity(program, taken, machine)
     sampler = Sampler(program, entries, kernels, limits)
     reports = tuple(_run(facts, sampler, samples or {}) for facts in entries)
-    data = tuple(sorted({line for facts in bodies.values() for line in facts.data}))
+    data = tuple(sorted({line for facts in kernels.values() for line in facts.data}))
     proved = sum(facts.proved for facts in entries) + sum(facts.proved for facts in kernels.values())
     sampled = _sampled(entries, kernels, sampler)
     return Report(tuple(facts.report for facts in kernels.values()), reports, proved, sampled, data, taken)

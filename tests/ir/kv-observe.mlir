@@ -16,6 +16,18 @@ module attributes {kv.geometry = #geometry} {
 
 // -----
 
+// CASE: a number for each query
+// Log-sum-exps are kept as queries are, with D = 1.
+// CHECK: "kv.observe"({{.*}}){{.*}} : (tensor<1x4x2x1xf32>, tensor<1x4x4x1xf32>, index, index) -> tensor<1x4x2x1xf32>
+module attributes {kv.geometry = #geometry} {
+  func.func @f(%observed: tensor<1x4x2x1xf32>, %query: tensor<1x4x4x1xf32>, %start: index, %length: index) -> tensor<1x4x2x1xf32> {
+    %0 = "kv.observe"(%observed, %query, %start, %length) : (tensor<1x4x2x1xf32>, tensor<1x4x4x1xf32>, index, index) -> tensor<1x4x2x1xf32>
+    return %0 : tensor<1x4x2x1xf32>
+  }
+}
+
+// -----
+
 // CASE: rank
 // Queries have a batch dimension.
 // ERROR: InputError: 'kv.observe' query is tensor<4x4x8xf32>, expected a tensor of rank 4 [1 H C D]

@@ -21,7 +21,7 @@ import sscc
 from sscc.compiler.frontend import algorithm
 from sscc.ir.geometry import Geometry
 from sscc.runtime.schedule import ObservationScores, Pool, Select
-from tests.runtime.programs import run_stages
+from tests.runtime.programs import run_steps
 
 FOLDER = Path(__file__).parent
 INDEX = json.loads((FOLDER / "kvpress_goldens.json").read_text())
@@ -62,12 +62,12 @@ def by_definition(name: str, layer: int, g: Geometry) -> tuple[Tensor, Tensor]:
 
 
 def by_interpreter(name: str, layer: int, g: Geometry) -> tuple[Tensor, Tensor]:
-    """The same from the reference interpreter's three stages, over a scratch longer than the prompt."""
+    """The same from the reference interpreter's three steps, over a scratch longer than the prompt."""
     queries, keys = golden(name, "queries", layer), golden(name, "keys", layer)
     kv_heads, n, depth = keys.shape
     scratch = torch.full((1, kv_heads, n + 13, depth), torch.nan)
     scratch[0, :, :n] = keys
-    stages = (
+    steps = (
         ObservationScores("observed", "key", "scores", "length", depth**-0.5, g.recent),
         Pool("scores", "pooled", "length", g.pool, g.pool_mode),
         Select("pooled", "selected", "length", g.sink, g.recent),
@@ -75,7 +75,7 @@ def by_interpreter(name: str, layer: int, g: Geometry) -> tuple[Tensor, Tensor]:
     writes = {name: torch.zeros(kv_heads, n + 13) for name in ("scores", "pooled")}
     selected = torch.zeros(kv_heads, g.topk, dtype=torch.int64)
     inputs = {"observed": queries[None], "key": scratch}
-    result = run_stages(stages, inputs, {**writes, "selected": selected}, {"length": n})
+    result = run_steps(steps, inputs, {**writes, "selected": selected}, {"length": n})
     return result["pooled"][:, :n], result["selected"]
 
 

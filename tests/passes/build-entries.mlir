@@ -11,63 +11,122 @@
 // CASE: the entries of one layer
 // PASSES: build-entries
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // How far a phase gets: only the phase that the cursor is in moves; at its end the cursor goes to the next one.
-  // CHECK-LABEL: func.func private @advance(
-  // CHECK-SAME: %[[PHASE:arg0]]: index {sscc.input = "phase"}, %[[CHUNK:arg1]]: index {sscc.input = "chunk"}, %[[STEPS:arg2]]: index {sscc.input = "steps"}, %[[INDEX:arg3]]: index {sscc.input = "index"}, %[[LIMIT:arg4]]: index {sscc.input = "limit"}
-  // CHECK-NEXT: %[[ACTIVE:.+]] = arith.cmpi eq, %[[PHASE]], %[[INDEX]]
-  // CHECK-NEXT: %[[REACH:.+]] = arith.addi %[[CHUNK]], %[[STEPS]]
-  // CHECK-NEXT: %[[LEAST:.+]] = arith.minsi %[[REACH]], %[[LIMIT]]
-  // CHECK-NEXT: %[[HI:.+]] = arith.select %[[ACTIVE]], %[[LEAST]], %[[CHUNK]]
-  // CHECK-NEXT: %[[ENDED:.+]] = arith.cmpi eq, %[[HI]], %[[LIMIT]]
-  // CHECK-NEXT: %[[DONE:.+]] = arith.andi %[[ACTIVE]], %[[ENDED]]
-  // CHECK: return %[[HI]], %[[DONE]]
+  // Steps are counted from the start of the prompt's work: phase `number` starts after number * chunks of them, and has
+  // `limit` of its own. Of those, lo to hi - 1 lie in [begin, end).
+  // CHECK-LABEL: func.func private @progress(
+  // CHECK-SAME: %[[BEGIN:arg0]]: index {sscc.input = "begin"}, %[[END:arg1]]: index {sscc.input = "end"}, %[[CHUNKS:arg2]]: index {sscc.input = "chunks"}, %[[NUMBER:arg3]]: index {sscc.input = "number"}, %[[LIMIT:arg4]]: index {sscc.input = "limit"}
+  // CHECK-SAME: -> (index {sscc.output = "lo"}, index {sscc.output = "hi"}, i1 {sscc.output = "done"})
+  // CHECK-NEXT: %[[FIRST:.+]] = arith.muli %[[NUMBER]], %[[CHUNKS]]
+  // CHECK-NEXT: %[[ZERO:.+]] = arith.constant 0
+  // CHECK-NEXT: %[[FROM:.+]] = arith.subi %[[BEGIN]], %[[FIRST]]
+  // CHECK-NEXT: %[[SOME:.+]] = arith.maxsi %[[FROM]], %[[ZERO]]
+  // CHECK-NEXT: %[[LO:.+]] = arith.minsi %[[SOME]], %[[LIMIT]]
+  // CHECK-NEXT: %[[TO:.+]] = arith.subi %[[END]], %[[FIRST]]
+  // CHECK-NEXT: %[[SOME:.+]] = arith.maxsi %[[TO]], %[[ZERO]]
+  // CHECK-NEXT: %[[HI:.+]] = arith.minsi %[[SOME]], %[[LIMIT]]
+  //
+  // A phase is done where it does its last step now: not where it was done before, nor where it has not begun.
+  // CHECK-NEXT: %[[ANY:.+]] = arith.cmpi slt, %[[LO]], %[[HI]]
+  // CHECK-NEXT: %[[LAST:.+]] = arith.cmpi eq, %[[HI]], %[[LIMIT]]
+  // CHECK-NEXT: %[[DONE:.+]] = arith.andi %[[ANY]], %[[LAST]]
+  // CHECK-NEXT: return %[[LO]], %[[HI]], %[[DONE]]
+  //
+  // Phase 0 embeds chunk by chunk; positions past the prompt's end repeat its last one.
+  // CHECK-LABEL: func.func private @prefill.phase.embed(
+  // CHECK-SAME: index {sscc.input = "begin"}, %{{.+}}: index {sscc.input = "end"}, %[[CHUNKS:arg2]]: index {sscc.input = "chunks"}, %{{.+}}: index {sscc.input = "number"}, %[[LENGTH:arg4]]: index {sscc.input = "length"}
+  // CHECK-SAME: %[[TOKENS:arg5]]: tensor<1x8xi64> {sscc.input = "tokens"}, %[[HIDDEN:arg6]]: tensor<1x8x8xf32> {sscc.state = "hidden"}) -> (tensor<1x8x8xf32> {sscc.state = "hidden"})
+  // CHECK-NEXT: %[[P:.+]]:3 = call @progress(%arg0, %arg1, %[[CHUNKS]], %arg3, %[[CHUNKS]])
+  // CHECK: %[[EMBEDDED:.+]] = scf.for %[[C:.+]] = %[[P]]#0 to %[[P]]#1 step %{{.+}} iter_args(%[[H:.+]] = %[[HIDDEN]])
+  // CHECK: %[[START:.+]] = arith.muli %[[C]],
+  // CHECK: %[[ENDS:.+]] = arith.subi %[[LENGTH]],
+  // CHECK: tensor.extract_slice %[[TOKENS]][0, %[[START]]] [1, 4]
+  // CHECK: arith.minsi %{{.+}}, %[[ENDS]]
+  // CHECK: %[[E:.+]] = func.call @prefill.embed(
+  // CHECK-NEXT: %[[H1:.+]] = tensor.insert_slice %[[E]] into %[[H]][0, %[[START]], 0] [1, 4, 8]
+  // CHECK-NEXT: scf.yield %[[H1]]
+  // CHECK: return %[[EMBEDDED]]
+  //
+  // The phase of a layer: one step per chunk, its states carried from chunk to chunk.
+  // CHECK-LABEL: func.func private @prefill.phase.layer.0(
+  // CHECK-SAME: %[[LENGTH:arg4]]: index {sscc.input = "length"}, %[[SLOT:arg5]]: index {sscc.input = "slot"}
+  // CHECK-SAME: %[[HIDDEN:arg6]]: tensor<1x8x8xf32> {sscc.state = "hidden"}
+  // CHECK-SAME: %[[KC:arg10]]: tensor<2x1x3x8xf32> {sscc.state = "k_cache"}, %[[VC:arg11]]: tensor<2x1x3x8xf32> {sscc.state = "v_cache"})
+  // CHECK: %[[P:.+]]:3 = call @progress(%arg0, %arg1, %arg2, %arg3, %arg2)
+  // CHECK: %[[L:.+]]:4 = scf.for %[[C:.+]] = %[[P]]#0 to %[[P]]#1 {{.*}} iter_args(%[[H:.+]] = %[[HIDDEN]], %[[K:.+]] = %arg7, %[[V:.+]] = %arg8, %[[O:.+]] = %arg9)
+  // CHECK-NEXT: %[[START:.+]] = arith.muli %[[C]],
+  // CHECK-NEXT: %[[CHUNK:.+]] = tensor.extract_slice %[[H]][0, %[[START]], 0] [1, 4, 8]
+  // CHECK-NEXT: %[[MADE:.+]]:4 = func.call @prefill.layer.0(%[[CHUNK]], %[[K]], %[[V]], %[[O]], %[[START]], %[[LENGTH]])
+  // CHECK-NEXT: %[[H1:.+]] = tensor.insert_slice %[[MADE]]#0 into %[[H]][0, %[[START]], 0] [1, 4, 8]
+  // CHECK-NEXT: scf.yield %[[H1]], %[[MADE]]#1, %[[MADE]]#2, %[[MADE]]#3
+  //
+  // The layer is compressed once all of its chunks are done; before that, the caches stay as they are.
+  // CHECK: %[[CACHES:.+]]:2 = scf.if %[[P]]#2
+  // CHECK-NEXT: %[[NOW:.+]]:2 = func.call @prefill.compress.0(%[[L]]#1, %[[L]]#2, %[[L]]#3, %[[KC]], %[[VC]], %[[SLOT]], %[[LENGTH]])
+  // CHECK-NEXT: scf.yield %[[NOW]]#0, %[[NOW]]#1
+  // CHECK-NEXT: else
+  // CHECK-NEXT: scf.yield %[[KC]], %[[VC]]
+  // CHECK: return %[[L]]#0, %[[L]]#1, %[[L]]#2, %[[L]]#3, %[[CACHES]]#0, %[[CACHES]]#1
+  //
+  // The last phase is the head: one step, on the chunk and the row of the last token.
+  // CHECK-LABEL: func.func private @prefill.phase.head(
+  // CHECK-SAME: %[[HIDDEN:arg5]]: tensor<1x8x8xf32> {sscc.state = "hidden"}, %[[BEFORE:arg6]]: tensor<1x9xf32> {sscc.output = "prefill_logits"})
+  // CHECK-NEXT: %{{.+}} = arith.constant 4
+  // CHECK-NEXT: %[[ONE:.+]] = arith.constant 1
+  // CHECK-NEXT: %[[P:.+]]:3 = call @progress(%arg0, %arg1, %arg2, %arg3, %[[ONE]])
+  // CHECK-NEXT: scf.if %[[P]]#2
+  // CHECK-NEXT: %[[FULL:.+]] = arith.subi %arg2, %[[ONE]]
+  // CHECK-NEXT: %[[START:.+]] = arith.muli %[[FULL]],
+  // CHECK-NEXT: %[[ENDS:.+]] = arith.subi %arg4, %[[ONE]]
+  // CHECK-NEXT: %[[LAST:.+]] = arith.subi %[[ENDS]], %[[START]]
+  // CHECK-NEXT: %[[CHUNK:.+]] = tensor.extract_slice %[[HIDDEN]][0, %[[START]], 0] [1, 4, 8]
+  // CHECK: arith.minsi %{{.+}}, %[[LAST]]
+  // CHECK: %[[Y:.+]] = func.call @prefill.head(%[[CHUNK]],
+  // CHECK-NEXT: %[[FLAT:.+]] = tensor.collapse_shape %[[Y]]
+  // CHECK-NEXT: tensor.insert_slice %[[FLAT]] into %[[BEFORE]][0, 0] [1, 9]
+  // CHECK: else
+  // CHECK-NEXT: scf.yield %[[BEFORE]]
   //
   // The caller gives tokens and the cursor, keeps the states, and gets logits and the cursor back.
   // CHECK-LABEL: func.func public @prefill(
-  // CHECK-SAME: tensor<1x8xi64> {sscc.input = "tokens"}
-  // CHECK-SAME: {sscc.input = "length"}
-  // CHECK-SAME: {sscc.input = "slot"}
-  // CHECK-SAME: {sscc.input = "phase"}
-  // CHECK-SAME: {sscc.input = "chunk"}
-  // CHECK-SAME: {sscc.input = "steps"}
+  // CHECK-SAME: %[[TOKENS:arg0]]: tensor<1x8xi64> {sscc.input = "tokens"}, %[[LENGTH:arg1]]: index {sscc.input = "length"}, %[[SLOT:arg2]]: index {sscc.input = "slot"}, %[[PHASE:arg3]]: index {sscc.input = "phase"}, %[[CHUNK:arg4]]: index {sscc.input = "chunk"}, %[[STEPS:arg5]]: index {sscc.input = "steps"}
   // CHECK-SAME: tensor<1x9xf32> {sscc.output = "prefill_logits"}
   // CHECK-SAME: tensor<1x8x8xf32> {sscc.state = "hidden"}
   // CHECK-SAME: tensor<1x2x1x3x8xf32> {sscc.state = "k_cache"}
   // CHECK-SAME: -> (tensor<1x9xf32> {sscc.output = "prefill_logits"}, index {sscc.output = "phase"}, index {sscc.output = "chunk"}, tensor<1x8x8xf32> {sscc.state = "hidden"}
   //
-  // Trip counts follow the prompt's length, not the context's.
-  // CHECK: %[[CHUNKS:.+]] = arith.ceildivsi %arg1, %c4
+  // Trip counts follow the prompt's length, not the context's. There are 2 * chunks + 1 steps in all.
+  // CHECK: %[[CHUNKS:.+]] = arith.ceildivsi %[[LENGTH]], %c4
+  // CHECK-NEXT: %[[PAST:.+]] = arith.muli %[[PHASE]], %[[CHUNKS]]
+  // CHECK-NEXT: %[[BEGIN:.+]] = arith.addi %[[PAST]], %[[CHUNK]]
+  // CHECK: %[[HEAD:.+]] = arith.muli %c2{{.*}}, %[[CHUNKS]]
+  // CHECK: %[[TOTAL:.+]] = arith.addi %[[HEAD]], %c1
+  // CHECK-NEXT: %[[REACH:.+]] = arith.addi %[[BEGIN]], %[[STEPS]]
+  // CHECK-NEXT: %[[END:.+]] = arith.minsi %[[REACH]], %[[TOTAL]]
   //
-  // Phase 0 embeds chunk by chunk; positions past the prompt's end repeat its last one.
-  // CHECK: %[[A:.+]]:5 = call @advance(%arg3, %arg4, %arg5, %c0, %[[CHUNKS]])
-  // CHECK: %[[EMBEDDED:.+]] = scf.for %[[C:.+]] = %arg4 to %[[A]]#0 step %{{.+}} iter_args(%[[HIDDEN:.+]] = %arg7)
-  // CHECK: %[[START:.+]] = arith.muli %[[C]],
-  // CHECK: tensor.extract_slice %arg0[0, %[[START]]] [1, 4]
-  // CHECK: arith.minsi
-  // CHECK: %[[H:.+]] = func.call @prefill.embed(
-  // CHECK: tensor.insert_slice %[[H]] into %[[HIDDEN]][0, %[[START]], 0] [1, 4, 8]
+  // Then a straight line of calls: no control in an entry. A layer gets its slices of the stacked caches.
+  // CHECK-NOT: scf.
+  // CHECK: %[[H0:.+]] = call @prefill.phase.embed(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c0{{.*}}, %[[LENGTH]], %[[TOKENS]], %arg7)
+  // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %arg11[0, 0, 0, 0, 0] [1, 2, 1, 3, 8]
+  // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %arg12[0, 0, 0, 0, 0] [1, 2, 1, 3, 8]
+  // CHECK: %[[L:.+]]:6 = call @prefill.phase.layer.0(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c1{{.*}}, %[[LENGTH]], %[[SLOT]], %[[H0]], %arg8, %arg9, %arg10, %[[K]], %[[V]])
+  // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[L]]#4 into %arg11[0, 0, 0, 0, 0]
+  // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[L]]#5 into %arg12[0, 0, 0, 0, 0]
+  // CHECK: %[[LOGITS:.+]] = call @prefill.phase.head(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c2{{.*}}, %[[LENGTH]], %[[L]]#0, %arg6)
   //
-  // Phase 1 is layer 0, and goes on from where phase 0 left the cursor.
-  // CHECK: %[[B:.+]]:5 = call @advance(%[[A]]#2, %[[A]]#3, %[[A]]#4, %c1{{.*}}, %[[CHUNKS]])
-  // CHECK: %[[L:.+]]:4 = scf.for %[[C:.+]] = %[[A]]#3 to %[[B]]#0 {{.*}} iter_args(%[[HIDDEN:.+]] = %[[EMBEDDED]],
-  // CHECK: func.call @prefill.layer.0(
-  //
-  // The layer is compressed once all of its chunks are done.
-  // CHECK: scf.if %[[B]]#1
-  // CHECK: func.call @prefill.compress.0(%[[L]]#1, %[[L]]#2, %[[L]]#3, %{{.+}}, %{{.+}}, %arg2, %arg1)
-  //
-  // The last phase is the head: one step, on the chunk and the row of the last token.
-  // CHECK: %[[D:.+]]:5 = call @advance(%[[B]]#2, %[[B]]#3, %[[B]]#4, %c2{{.*}}, %c1{{.*}})
-  // CHECK: scf.if %[[D]]#1
-  // CHECK: tensor.extract_slice %[[L]]#0[0, %{{.+}}, 0] [1, 4, 8]
-  // CHECK: func.call @prefill.head(
-  // CHECK: return %{{.+}}, %[[D]]#2, %[[D]]#3, %[[L]]#0
+  // The cursor after the last step of all stands behind the last phase.
+  // CHECK-NEXT: %[[FINISHED:.+]] = arith.cmpi eq, %[[END]], %[[TOTAL]]
+  // CHECK-NEXT: %[[REACHED:.+]] = arith.floordivsi %[[END]], %[[CHUNKS]]
+  // CHECK-NEXT: %[[WHOLE:.+]] = arith.muli %[[REACHED]], %[[CHUNKS]]
+  // CHECK-NEXT: %[[INSIDE:.+]] = arith.subi %[[END]], %[[WHOLE]]
+  // CHECK: %[[PHASE1:.+]] = arith.select %[[FINISHED]], %c3{{.*}}, %[[REACHED]]
+  // CHECK: %[[CHUNK1:.+]] = arith.select %[[FINISHED]], %c0{{.*}}, %[[INSIDE]]
+  // CHECK-NEXT: return %[[LOGITS]], %[[PHASE1]], %[[CHUNK1]], %[[L]]#0, %[[L]]#1, %[[L]]#2, %[[L]]#3, %[[K1]], %[[V1]]
   //
   // Decode knows nothing of chunks, and touches no prefill state.
   // CHECK-LABEL: func.func public @decode(
   // CHECK-SAME: tensor<2x1xi64> {sscc.input = "token"}
   // CHECK-SAME: {sscc.input = "active"}
-  // CHECK-NOT: scf.for
+  // CHECK-NOT: scf.
   // CHECK-NOT: scratch
   // CHECK: call @decode.embed(
   // CHECK: call @decode.layer.0(
@@ -94,12 +153,28 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // A table is a state of prefill, as long as the scratch; the token axis is the one where prefill has a chunk and
   // decode one token, here the first. A weight that two parts share is one argument.
+  // CHECK-LABEL: func.func private @prefill.phase.embed(
+  // CHECK-SAME: %[[TABLE:arg7]]: tensor<8x1x5xf32> {sscc.state = "table.0"}, %[[TIED:arg8]]: tensor<9x8xf32> {sscc.weight = "tied"})
+  // CHECK: iter_args(%{{.+}} = %arg6, %[[T:.+]] = %[[TABLE]])
+  // CHECK: func.call @prefill.embed(%{{.+}}, %{{.+}}, %[[TIED]])
+  // CHECK: tensor.insert_slice %{{.+}} into %[[T]][%{{.+}}, 0, 0] [4, 1, 5]
+  //
+  // A layer reads the table of its chunk, and does not change it.
+  // CHECK-LABEL: func.func private @prefill.phase.layer.0(
+  // CHECK-SAME: %[[TABLE:arg7]]: tensor<8x1x5xf32> {sscc.state = "table.0"}
+  // CHECK: scf.for %[[C:[a-z0-9]+]] =
+  // CHECK-NEXT: %[[START:.+]] = arith.muli %[[C]],
+  // CHECK-NEXT: %[[T:.+]] = tensor.extract_slice %[[TABLE]][%[[START]], 0, 0] [4, 1, 5]
+  // CHECK: func.call @prefill.layer.0(%{{.+}}, %[[T]],
+  //
+  // The head's weights are its phase's.
+  // CHECK-LABEL: func.func private @prefill.phase.head(
+  // CHECK-SAME: {sscc.weight = "tied"}, %{{.+}}: tensor<8xf32> {sscc.constant = "scale"}) ->
   // CHECK-LABEL: func.func public @prefill(
   // CHECK-SAME: tensor<8x1x5xf32> {sscc.state = "table.0"}
-  // CHECK-SAME: {sscc.weight = "tied"}, %{{.+}}: tensor<8xf32> {sscc.constant = "scale"}) ->
-  // CHECK: tensor.insert_slice %{{.+}} into %{{.+}}[%{{.+}}, 0, 0] [4, 1, 5]
-  // CHECK: tensor.extract_slice %{{.+}}[%{{.+}}, 0, 0] [4, 1, 5]
-  // CHECK: func.call @prefill.layer.0(
+  // CHECK-SAME: %[[TIED:[a-z0-9]+]]: tensor<9x8xf32> {sscc.weight = "tied"}, %{{.+}}: tensor<8xf32> {sscc.constant = "scale"}) ->
+  // CHECK: call @prefill.phase.embed({{.*}}, %[[TIED]])
+  // CHECK: call @prefill.phase.head({{.*}}, %[[TIED]], %{{.+}})
   // CHECK-LABEL: func.func public @decode(
   // CHECK-SAME: {sscc.weight = "tied"}) ->
   func.func private @prefill.embed(tensor<1x4xi64> {sscc.input = "ids"}, tensor<1x4xi64> {sscc.input = "positions"}, tensor<9x8xf32> {sscc.weight = "tied"})

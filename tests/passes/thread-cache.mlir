@@ -58,23 +58,27 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[KS:arg3]]: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}
   // CHECK-SAME: %[[VS:arg4]]: tensor<1x2x8x6xf32> {sscc.state = "v_scratch"}
   // CHECK-SAME: %[[OBSERVED:arg5]]: tensor<1x4x3x8xf32> {sscc.state = "observed"}
-  // CHECK-SAME: %[[START:arg6]]: index {sscc.input = "start"}, %[[LENGTH:arg7]]: index {sscc.input = "length"}
+  // CHECK-SAME: %[[LSE:arg6]]: tensor<1x4x3x1xf32> {sscc.state = "log_sum_exp"}
+  // CHECK-SAME: %[[START:arg7]]: index {sscc.input = "start"}, %[[LENGTH:arg8]]: index {sscc.input = "length"}
   //
   // The chunk is appended at its start, then attends to the scratch.
   // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %arg1 into %[[KS]][0, 0, %[[START]], 0] [1, 2, 4, 8]
   // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %arg2 into %[[VS]][0, 0, %[[START]], 0] [1, 2, 4, 6]
-  // CHECK-NEXT: %[[OUT:.+]] = "kv.causal_attention"(%arg0, %[[K1]], %[[V1]], %[[START]]) {scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: %[[OUT:.+]]:2 = "kv.causal_attention"(%arg0, %[[K1]], %[[V1]], %[[START]]) {scale = 2.500000e-01 : f64}
+  //
+  // What is observed: the last queries, and the log-sum-exp that attention found for each of them.
   // CHECK-NEXT: %[[SEEN:.+]] = "kv.observe"(%[[OBSERVED]], %arg0, %[[START]], %[[LENGTH]])
-  // CHECK-NEXT: return %[[OUT]], %[[K1]], %[[V1]], %[[SEEN]]
+  // CHECK-NEXT: %[[KEPT:.+]] = "kv.observe"(%[[LSE]], %[[OUT]]#1, %[[START]], %[[LENGTH]])
+  // CHECK-NEXT: return %[[OUT]]#0, %[[K1]], %[[V1]], %[[SEEN]], %[[KEPT]]
   //
   // Compression is a function of its own, once per layer; it writes one slot of both caches.
   // CHECK-LABEL: func.func private @prefill.compress.0(
-  // CHECK-SAME: %[[KC:arg3]]: tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, %[[VC:arg4]]: tensor<2x2x4x6xf32> {sscc.state = "v_cache"}
-  // CHECK-SAME: %[[SLOT:arg5]]: index {sscc.input = "slot"}, %[[N:arg6]]: index {sscc.input = "length"}
+  // CHECK-SAME: %[[KC:arg4]]: tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, %[[VC:arg5]]: tensor<2x2x4x6xf32> {sscc.state = "v_cache"}
+  // CHECK-SAME: %[[SLOT:arg6]]: index {sscc.input = "slot"}, %[[N:arg7]]: index {sscc.input = "length"}
   // CHECK-SAME: tensor<2x1xi64> {sscc.state = "selected"})
   //
   // Keys decide which positions are selected, for keys and values alike.
-  // CHECK-NEXT: %[[SCORES:.+]] = "kv.observation_scores"(%arg2, %arg0, %[[N]]) {scale = 2.500000e-01 : f64} {{.*}} -> tensor<2x8xf32>
+  // CHECK-NEXT: %[[SCORES:.+]] = "kv.observation_scores"(%arg2, %arg3, %arg0, %[[N]]) {scale = 2.500000e-01 : f64} {{.*}} -> tensor<2x8xf32>
   // CHECK-NEXT: %[[POOLED:.+]] = "kv.pool"(%[[SCORES]], %[[N]])
   // CHECK-NEXT: %[[PICKED:.+]] = "kv.select"(%[[POOLED]], %[[N]]) {{.*}} -> tensor<2x1xi64>
   // CHECK-NEXT: %[[RING:.+]] = "kv.ring_positions"(%[[N]]) {{.*}} -> tensor<2xi64>
@@ -130,9 +134,9 @@ module attributes {kv.geometry = #ring, sscc.program = #program} {
   // CHECK-NOT: kv.observation_scores
   // CHECK: %[[RING:.+]] = "kv.ring_positions"
   // CHECK-NEXT: %[[K:.+]] = "kv.gather"(%arg0, %[[RING]])
-  // CHECK-NEXT: tensor.insert_slice %[[K]] into %arg3[%arg5, 0, 0, 0] [1, 4, 2, 8]
+  // CHECK-NEXT: tensor.insert_slice %[[K]] into %arg4[%arg6, 0, 0, 0] [1, 4, 2, 8]
   // CHECK-NEXT: %[[V:.+]] = "kv.gather"(%arg1, %[[RING]])
-  // CHECK-NEXT: tensor.insert_slice %[[V]] into %arg4[%arg5, 0, 0, 0] [1, 4, 2, 8]
+  // CHECK-NEXT: tensor.insert_slice %[[V]] into %arg5[%arg6, 0, 0, 0] [1, 4, 2, 8]
   // CHECK-NEXT: return
   func.func private @prefill.layer.0(%h: tensor<1x4x4x8xf32> {sscc.input = "hidden"}) -> (tensor<1x4x4x8xf32> {sscc.output = "hidden"})
       attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {

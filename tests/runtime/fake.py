@@ -73,5 +73,5 @@ class FakeInterpreter:
 
 
 def fake_session(interpreter: FakeInterpreter | None = None) -> Session:
-    program = Program((), (), (), 0)
+    program = Program((), (), (), (), 0)
     return Session(program, {}, SIGNATURE, interpreter=interpreter or FakeInterpreter())

@@ -21,8 +21,9 @@ from sscc.runtime.schedule import (
     Pool,
     Select,
     UpdateRows,
+    Window,
 )
-from tests.runtime.programs import run_steps
+from tests.runtime.programs import run_steps, view_of
 
 Tensors = dict[str, torch.Tensor]
 
@@ -181,7 +182,8 @@ def test_chunk_attention_is_insertion_causal_attention_and_observation(
     rows = -(-length // chunk) * chunk
     query, key, value = torch.randn(1, 4, rows, 8), torch.randn(1, 2, rows, 8), torch.randn(1, 2, rows, 6)
     fused = {**prompt_states(rows, obs), "log_sum_exp": torch.zeros(1, 4, obs)}
-    plain = prompt_states(rows, obs)
+    plain = {**prompt_states(rows, obs), "log_sum_exp": torch.zeros(1, 4, obs), "sums": torch.zeros(1, 4, chunk)}
+    windows = tuple(Window(f"{name}.rows", view_of(name, (*plain[name].shape, 1))) for name in ("log_sum_exp", "sums"))
     for start in range(0, length, chunk):
         scalars = {"start": start, "n": length}
         part = {
@@ -195,12 +197,14 @@ def test_chunk_attention_is_insertion_causal_attention_and_observation(
             plain[name] = plain[name].to(fused[name].dtype)
             plain[name][:, :, start : start + chunk] = part[rows_of]
         steps = (
-            CausalAttention("query", "k_scratch", "v_scratch", "out", "start", 0.4),
+            CausalAttention("query", "k_scratch", "v_scratch", "out", "start", 0.4, "sums"),
             Observe("observed", "query", "start", "n"),
+            Observe("log_sum_exp.rows", "sums.rows", "start", "n"),
         )
-        plain = run_steps(steps, {"query": part["query"]}, {**plain, "out": out}, scalars, precision=precision)
-        for name, want in plain.items():
-            assert torch.equal(fused[name].nan_to_num(7.0), want.nan_to_num(7.0)), name
+        given, writes = {"query": part["query"]}, {**plain, "out": out}
+        plain = run_steps(steps, given, writes, scalars, precision=precision, windows=windows)
+        for name, got in fused.items():
+            assert torch.equal(got.nan_to_num(7.0), plain[name].nan_to_num(7.0)), name
         del plain["out"], fused["out"]
     want = torch.zeros(1, 4, obs, dtype=torch.float64)
     for h in range(4):
@@ -244,7 +248,10 @@ def prompt(length: int, rows: int, obs: int) -> tuple[Tensors, torch.Tensor]:
 
 
 def compress_unfused(given: Tensors, length: int, sink: int, recent: int, topk: int, pool: int, mode: str) -> Tensors:
-    """Scores, pooling, selection and gathers as steps of their own; the ring's positions are written out here."""
+    """Scores, pooling, selection and gathers as steps of their own; the ring's positions are written out here.
+
+    Scores take the log-sum-exp of `given`, or compute it where there is none.
+    """
     rows, last = given["key"].shape[2], length - 1
     ring = [last - (last - sink - i) % recent for i in range(recent)]
     index = torch.tensor([*range(sink), *(p if p >= sink else -1 for p in ring)])
@@ -257,7 +264,9 @@ def compress_unfused(given: Tensors, length: int, sink: int, recent: int, topk: 
     if not topk:
         return results
     steps = (
-        ObservationScores("observed", "key", "scores", "n", 0.5, recent),
+        ObservationScores(
+            "observed", "key", "scores", "n", 0.5, recent, "log_sum_exp" if "log_sum_exp" in given else ""
+        ),
         Pool("scores", "pooled", "n", pool, mode),
         Select("pooled", "selected", "n", sink, recent),
         GatherRows("key", "selected", "k_picked"),
@@ -283,12 +292,14 @@ def check_compress(length: int, obs: int, sink: int, recent: int, topk: int, poo
     given, kept = prompt(length, rows, obs)
     given["key"][:, :, length:sink] = 0.0  # a prompt shorter than the sinks: the rows between are copied as they are
     given["value"][:, :, length:sink] = 0.0
+    computed = compress_unfused(given, length, sink, recent, topk, pool, mode)
+    given["log_sum_exp"] = kept.float()
     want = compress_unfused(given, length, sink, recent, topk, pool, mode)
     writes = {name: torch.full_like(tensor, 99) for name, tensor in want.items()}
-    step = compress_step(sink, recent, topk, pool, mode)
-    got = run_steps((step,), {**given, "log_sum_exp": kept.float()}, writes, {"n": length}, "write")
+    got = run_steps((compress_step(sink, recent, topk, pool, mode),), given, writes, {"n": length}, "write")
     for name, tensor in want.items():
         assert torch.equal(got[name], tensor), name
+        assert torch.equal(computed[name], tensor), f"{name}, with a log-sum-exp computed anew"
 
 
 SR = 3 + 6

@@ -100,7 +100,15 @@ def _pipelines(items: Any) -> list[Pipeline]:
     return found
 
 
-SWEPT = [(base, stage) for base in BASES for stage in _stages(base())]
+def three_layers() -> Program:
+    return bases.looped_layers(3)
+
+
+SWEPT = [
+    (base, stage)
+    for base in (bases.streamed_product, three_layers, bases.chunked_prefill, bases.chained_launches)
+    for stage in _stages(base())
+]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from sscc.compiler.backend.emit import emit_program
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.geometry import Geometry
 from sscc.passes.base import run_passes
+from sscc.passes.form_stages import FormStages
 from sscc.passes.merge_equal_kernels import MergeEqualKernels
 from sscc.passes.outline_kernels import OutlineKernels
 from sscc.runtime.reference import ReferenceInterpreter
@@ -27,10 +28,10 @@ def module_text(body: str, geometry: Geometry = GEOMETRY) -> str:
 
 
 def emit(body: str, geometry: Geometry = GEOMETRY) -> Program:
-    """The schedule of functions whose entries are public; it has been through its file form."""
+    """The schedule of functions whose entries are public, as -O0 makes it; it has been through its file form."""
     with mlir():
         module = parse_module(module_text(body, geometry), "the test")
-        run_passes(module, [OutlineKernels(), MergeEqualKernels()])
+        run_passes(module, [OutlineKernels(), MergeEqualKernels(), FormStages(fuse=False)])
         return Program.from_json(emit_program(module).to_json())
 
 
@@ -52,9 +53,9 @@ def run(program: Program, scalars: dict[str, int] | None = None, **inputs: torch
     return outputs["out"]
 
 
-def stages(program: Program) -> list[Any]:
-    """All stages of all kernels in order, those left out that only copy a window."""
-    return [stage for kernel in program.kernels if not kernel.name.startswith("copy.") for stage in kernel.stages]
+def steps(program: Program) -> list[Any]:
+    """All steps of all bodies in order, those left out that only copy a window."""
+    return [step for body in program.bodies if not body.name.startswith("copy.") for step in body.steps]
 
 
 def launched(items: tuple[Item, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Emission, operation by operation: which stages come out, and that they compute what torch or a formula says."""
+"""Emission, operation by operation: which steps come out, and that they compute what torch or a formula says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.reference import ReferenceInterpreter
 from sscc.runtime.schedule import Product, Reduction, UpdateRows
-from tests.compiler.backend.programs import GEOMETRY, emit, entry, launched, run, stages
+from tests.compiler.backend.programs import GEOMETRY, emit, entry, launched, run, steps
 
 FILLED = """
 %zero = arith.constant 0.0 : f32
@@ -48,9 +48,9 @@ def test_a_matmul_is_a_product() -> None:
         "-> tensor<2x5xf32>"
     )
     program = emit(entry("x: 2x3xf32, y: 3x5xf32", "2x5xf32", work))
-    (stage,) = stages(program)
-    assert isinstance(stage, Product)
-    assert (stage.dims, stage.reduce) == ((2, 5, 3), (2,))
+    (step,) = steps(program)
+    assert isinstance(step, Product)
+    assert (step.dims, step.reduce) == ((2, 5, 3), (2,))
     x, y = torch.randn(2, 3), torch.randn(3, 5)
     torch.testing.assert_close(run(program, x=x, y=y), x @ y)
 
@@ -63,7 +63,7 @@ def test_a_transposed_weight_is_a_window() -> None:
         "-> tensor<2x5xf32>"
     )
     program = emit(entry("x: 2x3xf32, y: 5x3xf32", "2x5xf32", work))
-    assert [type(stage) for stage in stages(program)] == [Product]
+    assert [type(step) for step in steps(program)] == [Product]
     (launch, _) = program.entry("main").body
     assert launch.args[1].strides == (1, 3)
     x, y = torch.randn(2, 3), torch.randn(5, 3)
@@ -77,7 +77,7 @@ def test_a_product_of_bf16_accumulates_wider() -> None:
         "x y", "2x3xbf16 3x5xbf16", "2x5xf32", "d0, d2; d2, d1; d0, d1", "ppr", body, "%init"
     )
     program = emit(entry("x: 2x3xbf16, y: 3x5xbf16", "2x5xf32", work))
-    assert isinstance(stages(program)[0], Product)
+    assert isinstance(steps(program)[0], Product)
     x, y = torch.randn(2, 3).bfloat16(), torch.randn(3, 5).bfloat16()
     torch.testing.assert_close(run(program, x=x, y=y), x.float() @ y.float())
 
@@ -87,9 +87,9 @@ def test_a_square_is_not_a_product_of_two() -> None:
     body = "%p = arith.mulf %a, %a : f32\n%s = arith.addf %p, %o : f32\nlinalg.yield %s : f32"
     work = FILLED.format("2xf32") + generic("x", "2x3xf32", "2xf32", "d0, d1; d0", "pr", body, "%init")
     program = emit(entry("x: 2x3xf32", "2xf32", work))
-    (stage,) = stages(program)
-    assert isinstance(stage, Reduction)
-    assert [i.op for i in stage.body] == ["mulf"]
+    (step,) = steps(program)
+    assert isinstance(step, Reduction)
+    assert [i.op for i in step.body] == ["mulf"]
     x = torch.randn(2, 3)
     torch.testing.assert_close(run(program, x=x), x.square().sum(1))
 
@@ -99,7 +99,7 @@ def test_a_product_that_starts_from_one_is_a_reduction() -> None:
     filled = FILLED.format("2xf32").replace("0.0", "1.0")
     work = filled + generic("x y", "2x3xf32 2x3xf32", "2xf32", "d0, d1; d0, d1; d0", "pr", body, "%init")
     program = emit(entry("x: 2x3xf32, y: 2x3xf32", "2xf32", work))
-    assert isinstance(stages(program)[0], Reduction)
+    assert isinstance(steps(program)[0], Reduction)
     x, y = torch.randn(2, 3), torch.randn(2, 3)
     torch.testing.assert_close(run(program, x=x, y=y), 1 + (x * y).sum(1))
 
@@ -123,8 +123,8 @@ def test_reductions(op: str, start: str, combine: str, expected: object) -> None
         "x", "2x5xf32", "2xf32", "d0, d1; d0", "pr", body, "%init"
     )
     program = emit(entry("x: 2x5xf32", "2xf32", work))
-    (stage,) = stages(program)
-    assert isinstance(stage, Reduction)
+    (step,) = steps(program)
+    assert isinstance(step, Reduction)
     assert (stage.combine, stage.body, stage.result) == (combine, (), "in0")
     x = torch.randn(2, 5)
     torch.testing.assert_close(run(program, x=x), expected(x))  # type: ignore[operator]
@@ -140,8 +140,8 @@ def test_an_embedding_is_a_load() -> None:
         "ids", "3xi64", "3x4xf32", "d0; d0, d1", "pp", body
     )
     program = emit(entry("ids: 3xi64, table: 7x4xf32", "3x4xf32", work))
-    (stage,) = stages(program)
-    assert [i.op for i in stage.body] == ["index_cast", "index", "load"]
+    (step,) = steps(program)
+    assert [i.op for i in step.body] == ["index_cast", "index", "load"]
     ids, table = torch.tensor([6, 0, 3]), torch.randn(7, 4)
     assert torch.equal(run(program, ids=ids, table=table), table[ids])
 
@@ -156,9 +156,9 @@ def test_broadcasts_and_literals() -> None:
         + generic("x y f", "3x4xf32 3x1xf32 3x4xf32", "3x4xf32", "d0, d1; d0, 0; d0, d1; d0, d1", "pp", body)
     )
     program = emit(entry("x: 3x4xf32, y: 3x1xf32", "3x4xf32", work))
-    (stage,) = stages(program)
-    assert len(stage.inputs) == 2
-    assert stage.body[1].args == ("v0", 2.0)
+    (step,) = steps(program)
+    assert len(step.inputs) == 2
+    assert step.body[1].args == ("v0", 2.0)
     x, y = torch.randn(3, 4), torch.randn(3, 1)
     torch.testing.assert_close(run(program, x=x, y=y), (x - y) * 2)
 
@@ -184,7 +184,7 @@ def test_a_constant_result_is_written() -> None:
 def test_a_concat_is_a_copy_per_part() -> None:
     work = "%out = tensor.concat dim(1) %x, %y : (tensor<2x3xf32>, tensor<2x1xf32>) -> tensor<2x4xf32>"
     program = emit(entry("x: 2x3xf32, y: 2x1xf32", "2x4xf32", work))
-    assert [stage.dims for stage in stages(program)] == [(2, 3), (2, 1)]
+    assert [step.dims for step in steps(program)] == [(2, 3), (2, 1)]
     x, y = torch.randn(2, 3), torch.randn(2, 1)
     assert torch.equal(run(program, x=x, y=y), torch.cat([x, y], 1))
 
@@ -280,7 +280,7 @@ func.func public @main(%new: tensor<2x1x1x4xf32> {{sscc.input = "new"}}, %row: t
 
 def test_a_state_is_updated_where_it_lies() -> None:
     program = emit(UPDATE)
-    assert isinstance(stages(program)[0], UpdateRows)
+    assert isinstance(steps(program)[0], UpdateRows)
     assert [p.access for p in program.kernels[0].params] == ["update", "read", "read", "read"]
     assert not any(name.startswith("copy.2x1x9x4") for name in launched(program.entry("main").body)[:1])
     interpreter = ReferenceInterpreter(program, {}, checked=True)
@@ -392,13 +392,13 @@ def test_scalars() -> None:
 LOCATION = 'loc("layers.0"("model.py":7:0))'
 REDUCED = "%s = arith.{} %a, %o : {}\nlinalg.yield %s : {}"
 REFUSED = {
-    "no stage": (
+    "no step": (
         "x: 4xf32",
         "6xf32",
         "%c = arith.constant 0.0 : f32\n"
         "%out = tensor.pad %x low[1] high[1] {\n^bb0(%i: index):\n  tensor.yield %c : f32\n"
         f"}} : tensor<4xf32> to tensor<6xf32> {LOCATION}",
-        "layers.0 model.py:7: 'tensor.pad' has no stage in a schedule",
+        "layers.0 model.py:7: 'tensor.pad' has no step in a schedule",
     ),
     "start tensor": (
         "x: 2x4xf32, y: 2xf32",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sscc.compiler.backend.memory import ALIGNMENT, Lifetime, align, pack, share
+from sscc.compiler.backend.memory import Lifetime, pack, share
+from sscc.ir.sizes import ALIGNMENT, align
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
 BASE = 4 * ALIGNMENT

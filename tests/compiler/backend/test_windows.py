@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sscc.compiler.backend.windows import dropped, reshaped, sliced, strides_of, transposed, whole
+from sscc.compiler.backend.windows import dropped, is_whole, reshaped, sliced, transposed, whole
+from sscc.ir.views import strides_of
 from sscc.runtime.schedule import View
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)

@@ -436,6 +436,12 @@ ORDER = (
         ("pipeline 'run'", "writes in iteration 0 elements of 'k_cache' that stage 'attention' .* in iteration 1"),
     ),
     Broken(
+        "layers' cache regions overlap from loop to loop",
+        _PREFILL,
+        _edit(Stage, "compress_stage", port_setting(4, {"terms": (("layer", CACHE // 2 - 1), ("slot", CACHE // 2))})),
+        ("stage 'compress_stage', port 'k_rows'", "writes elements of 'k_cache' again when 'layer' moves on by 23"),
+    ),
+    Broken(
         "K and V in one cache",
         _LAYERS,
         _edit(Launch, "layers", arg_setting(3, tensor="k_cache")),
