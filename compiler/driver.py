@@ -38,10 +38,11 @@ from sscc.compiler.packaging import write_artifact
 from sscc.compiler.printing import IrPrinter
 from sscc.compiler.result import CompileResult
 from sscc.ir.context import mlir, print_module
-from sscc.ir.errors import InputError, OutputError, UsageError
+from sscc.ir.errors import InputError, InternalError, OutputError, UsageError
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import ProgramFacts, get_facts, get_level, get_looping, passes_done, set_machine
-from sscc.ir.machine import load_machine
+from sscc.ir.levels import ProgramFacts, get_facts, get_level, get_looping, get_machine, passes_done, set_machine
+from sscc.ir.machine import Machine, load_machine
+from sscc.ir.sizes import format_bytes
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.passes.repeat_layers import LayersDiffer
@@ -49,6 +50,7 @@ from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import LoopingRecord
 from sscc.runtime.schedule import Program
 from sscc.runtime.tensor_files import TORCH_DTYPES
+from sscc.runtime.validator import validate
 
 logger = logging.getLogger("sscc")
 
@@ -105,6 +107,8 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
             return CompileResult(options.output_path, options.compile_to)
         looping = [LoopingRecord(**asdict(item)) for item in get_looping(source.module)]
         program = emit_program(source.module)
+        machine = get_machine(source.module)
+    _validate(program, source.facts, source.geometry, machine)
     dumps.write_schedule(program)
     golden = _golden(options, source)
     constants = source.constants()
@@ -112,6 +116,30 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         options, program, source.facts, source.geometry, source.checkpoint, constants, golden, looping
     )
     return CompileResult(options.output_path, "schedule", tuple(report))
+
+
+def _validate(program: Program, facts: ProgramFacts, geometry: Geometry, machine: Machine) -> None:
+    """Has the schedule proved by the validator, which knows nothing of how it was made."""
+    rows = facts.scratch_rows(geometry)
+    ranges = {
+        "length": (1, geometry.max_context),
+        "slot": (0, facts.batch - 1),
+        "phase": (0, facts.layers + 2),
+        "chunk": (0, rows // facts.chunk),
+        "steps": (1, 1 << 40),
+    }
+    try:
+        report = validate(program, machine, ranges=ranges)
+    except InputError as error:
+        raise InternalError(f"the schedule that was made does not validate: {error}") from None
+    logger.debug("validated: %d bounds proved", report.proved)
+    spilled = sum(tensor.nbytes for tensor in program.tensors if tensor.tier == "ddr")
+    if spilled:
+        logger.warning(
+            "sscc: %s do not fit into %s of HBM and lie in DDR",
+            format_bytes(spilled),
+            format_bytes(int(machine.hbm_bytes.value * machine.sockets.value)),
+        )
 
 
 # ------------------------------------------------------------------------------------------------ where it starts

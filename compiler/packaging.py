@@ -11,17 +11,16 @@ from sscc.compiler.backend.listing import list_program
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.loading import CheckpointTensors
 from sscc.compiler.options import CompileOptions
-from sscc.compiler.units import format_bytes
 from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import InternalError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
 from sscc.ir.machine import FAMILY, load_machine
+from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact_writer import MACHINE, ArtifactWriter
 from sscc.runtime.golden import Golden
-from sscc.runtime.inspection import launches
 from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
-from sscc.runtime.schedule import Program, Tensor
+from sscc.runtime.schedule import Program, Tensor, launches
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import digest_of, layout_of, reading
 
@@ -105,7 +104,6 @@ def _signature(program: Program, facts: ProgramFacts, geometry: Geometry) -> Sig
 
 def _report(program: Program, signature: Signature, record: WeightsRecord) -> list[str]:
     g = signature.geometry
-    kept, full = signature.kv_bytes(g.budget), signature.kv_bytes(g.max_context)
     weights = sum(tensor.nbytes for tensor in program.tensors if tensor.role == "weight")
     referred = f"read from {record.source}" if record.source else "none"
     held = {"embedded": "embedded", "reference": referred}[record.mode]
@@ -113,8 +111,8 @@ def _report(program: Program, signature: Signature, record: WeightsRecord) -> li
     return [
         f"cache: {g.budget} rows (sink {g.sink} + recent {g.recent} + topk {g.topk}) for a context of "
         f"{g.max_context} tokens; observation window {g.obs}, {g.pool_mode} pool {g.pool}",
-        f"KV: {format_bytes(kept)} a sequence, {format_bytes(full)} uncompressed ({full / kept:.1f}x); "
-        f"batch {signature.batch}, prefill chunk {signature.prefill_chunk}, {signature.dtype}",
+        f"KV: {signature.kv_in_words()}; batch {signature.batch}, prefill chunk {signature.prefill_chunk}, "
+        f"{signature.dtype}",
         f"schedule: {len(program.kernels)} kernels, {decode} launches per decode step; "
         f"weights {format_bytes(weights)} ({held})",
     ]

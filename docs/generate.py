@@ -24,7 +24,7 @@ from sscc.runtime import schedule
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTICE = "<!-- Written by docs/generate.py from {source}: change that, then run it again. -->"
-LETTERS = "R budget rows, K top-K rows, W observed queries, N ring rows (all of the geometry)"
+LETTERS = "R budget rows, K top-K rows, W observed queries, N ring rows, SR sinks and ring (all of the geometry)"
 
 
 def main() -> int:
@@ -128,10 +128,10 @@ def _operation(operation: Any) -> Iterator[str]:
     yield markdown(operation.__doc__ or "")
     fields = operation.__annotations__
     rows = ["| | name | type |", "|---|---|---|"]
-    shared = getattr(operation, "shared", {})
+    others = [getattr(operation, name) for name in ("shared", "slots") if hasattr(operation, name)]
     for name, pattern in operation.signature.items():
         kind = "result" if "Result" in str(fields[name]) else "operand"
-        either = f" or {_tensor(shared[name])}" if shared.get(name, pattern) != pattern else ""
+        either = "".join(f" or {_tensor(other[name])}" for other in others if other[name] != pattern)
         rows.append(f"| {kind} | `{name}` | {_tensor(pattern)}{either} |")
     for name, type_ in fields.items():
         if name not in operation.signature:

@@ -28,11 +28,14 @@ def write_record(values: Mapping[str, int | str]) -> ir.DictAttr:
     )
 
 
-def read_record(attribute: ir.Attribute, fields: Mapping[str, type]) -> dict[str, Any]:
+def read_record(
+    attribute: ir.Attribute, fields: Mapping[str, type], defaults: Mapping[str, int | str] | None = None
+) -> dict[str, Any]:
     """The values of a dictionary attribute.
 
     Args:
         fields: name -> int or str, of exactly the fields there must be.
+        defaults: the values of those that may be missing.
 
     Raises:
         MalformedRecord: naming the first field that does not fit.
@@ -40,12 +43,16 @@ def read_record(attribute: ir.Attribute, fields: Mapping[str, type]) -> dict[str
     if not isinstance(attribute, ir.DictAttr):
         raise MalformedRecord(f"it is {attribute}, expected a dictionary")
     given = {entry.name: entry.attr for entry in attribute}
+    values = dict(defaults or {})
     for name in given.keys() - fields.keys():
         raise MalformedRecord(f"{name} is not one of its fields, which are {', '.join(fields)}")
     for name, type_ in fields.items():
+        if name not in given and name in values:
+            continue
         if name not in given:
             raise MalformedRecord(f"{name} is missing")
         kind, wanted = _KINDS[type_]
         if not isinstance(given[name], kind):
             raise MalformedRecord(f"{name} is {given[name]}, expected {wanted}")
-    return {name: given[name].value for name in fields}
+        values[name] = given[name].value
+    return {name: values[name] for name in fields}

@@ -5,7 +5,8 @@ One sequence and one layer own ``budget = sink + recent + topk`` rows::
     row:   0 .......... sink-1 | sink ............. SR-1 | SR ............ budget-1
            attention sinks     | recent ring (rotates)   | top-K picked from the prompt
 
-with ``SR = sink + recent``. This is the only place that checks a geometry; passes, dialect verifiers, the
+with ``SR = sink + recent``. The selected rows stand there, or (`rows` is "indexed") stay where prefill wrote them,
+and the cache itself has SR rows. This is the only place that checks a geometry; passes, dialect verifiers, the
 runtime and the command line all ask it.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 from sscc.ir.errors import UsageError
 
 POOL_MODES = ("avg", "max")
+COMPACT, INDEXED = KV_ROWS = ("compact", "indexed")
 DEFAULT_SINK = 4
 DEFAULT_RECENT = 512
 DEFAULT_OBS = 32
@@ -35,6 +37,8 @@ class Geometry:
         pool: odd width of the pooling kernel over scores.
         pool_mode: "avg" (always divides by ``pool``) or "max".
         max_context: longest sequence (prompt plus new tokens) the program accepts, in tokens.
+        rows: where the selected rows live: "compact", gathered into the cache once; "indexed", in the prompt's K and V,
+            which are kept, and read through their positions in every step.
     """
 
     sink: int
@@ -44,6 +48,7 @@ class Geometry:
     pool: int
     pool_mode: str
     max_context: int
+    rows: str = COMPACT
 
     def __post_init__(self) -> None:
         for name, low in (("sink", 0), ("recent", 1), ("topk", 0), ("obs", 1), ("pool", 1), ("max_context", 1)):
@@ -53,6 +58,8 @@ class Geometry:
             raise UsageError(f"KV pool is {self.pool}, the pooling kernel must be odd")
         if self.pool_mode not in POOL_MODES:
             raise UsageError(f"KV pool mode is {self.pool_mode!r}, it must be one of {', '.join(POOL_MODES)}")
+        if self.rows not in KV_ROWS:
+            raise UsageError(f"KV rows are {self.rows!r}, they must be {' or '.join(KV_ROWS)}")
         if self.sink + self.recent > self.max_context:
             raise UsageError(
                 f"sink + recent = {self.sink} + {self.recent} = {self.sink_recent} rows exceed max-context "
@@ -62,6 +69,11 @@ class Geometry:
             raise UsageError(
                 f"topk = {self.topk} exceeds max-context - sink - recent = {self.max_context} - {self.sink} - "
                 f"{self.recent} = {self.max_context - self.sink_recent}: lower --kv-topk or raise --max-context"
+            )
+        if self.indexed and not self.topk:
+            raise UsageError(
+                "--kv-rows indexed keeps the whole prompt to read the selected rows from, and with topk = 0 none are "
+                "selected: raise --kv-topk, or use --kv-rows compact"
             )
 
     @classmethod
@@ -75,6 +87,7 @@ class Geometry:
         obs: int = DEFAULT_OBS,
         pool: int = DEFAULT_POOL,
         pool_mode: str = "avg",
+        rows: str = COMPACT,
     ) -> Geometry:
         """Splits ``budget`` rows: sink 4, recent min(512, max(obs + pool//2, budget//4)), topk the rest."""
         sink = DEFAULT_SINK if sink is None else sink
@@ -86,7 +99,7 @@ class Geometry:
                 f"a KV budget of {budget} rows cannot hold sink {sink} + recent {recent} = {sink + recent} rows: "
                 f"raise --kv-budget or give --kv-sink and --kv-recent"
             )
-        return cls(sink, recent, topk, obs, pool, pool_mode, max_context)
+        return cls(sink, recent, topk, obs, pool, pool_mode, max_context, rows)
 
     @property
     def sink_recent(self) -> int:
@@ -95,8 +108,18 @@ class Geometry:
 
     @property
     def budget(self) -> int:
-        """Physical rows per sequence, layer and KV head."""
+        """Rows per sequence, layer and KV head that a query may see."""
         return self.sink_recent + self.topk
+
+    @property
+    def indexed(self) -> bool:
+        """Whether the selected rows stay in the prompt's K and V."""
+        return self.rows == INDEXED
+
+    @property
+    def cache_rows(self) -> int:
+        """Rows of the cache itself: all of the budget, or sinks and ring alone where the others are indexed."""
+        return self.sink_recent if self.indexed else self.budget
 
     def valid_topk(self, prompt_len: int) -> int:
         """How many top-K rows hold a selected position after a prompt of ``prompt_len`` tokens."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from sscc.ir.rewriting import is_rematerialised
+from sscc.ir.rewriting import is_rematerialised, producer
 
 RESHAPES = frozenset({"tensor.expand_shape", "tensor.collapse_shape"})
 MOVED = "df.moved"
@@ -29,8 +29,14 @@ def computes(op: ir.Operation) -> bool:
 
 
 def permutation_of(op: ir.Operation) -> list[int] | None:
-    """Result axis i is operand axis p[i], where `op` is a transposition: linalg.transpose, or its general form."""
-    if MOVED in op.attributes:
+    """Result axis i is operand axis p[i], where `op` is a transposition: linalg.transpose, or its general form.
+
+    None for what only looks like one: of a constant, which lies nowhere that a view could show.
+    """
+    if MOVED in op.attributes or not op.operands:
+        return None
+    source = producer(op.operands[0])
+    if source is not None and is_rematerialised(source):
         return None
     if op.name == "linalg.transpose":
         return list(op.attributes["permutation"])

@@ -2,12 +2,14 @@
 
 What: `decode` runs embedding, layers and head once for all slots. `prefill` runs one sequence layer-major, phase
 after phase (embedding, every layer, head), and within a phase chunk after chunk of the prompt; after the last
-chunk of a layer, that layer is compressed into its slot of the decode cache. So the full-length K/V scratch
-exists for one layer at a time, and trip counts follow the prompt's actual length.
+chunk of a layer, that layer is compressed into its slot of the decode cache.
 
 Both entries are straight lines of calls. A phase is a function with its loop over chunks inside. Prefill is
 resumable: the caller's cursor (phase, chunk) and a number of steps become a range [begin, end) of chunk steps,
 counted from the start of the prompt's work, and every phase does what of its own steps lies in that range.
+
+Why: the full-length K/V scratch exists for one layer at a time, trip counts follow the prompt's actual length, and a
+straight line of calls is what `kernel-looping` can loop.
 
 Before::
 
@@ -57,14 +59,15 @@ After, of prefill the phase of a layer::
 After, of prefill the call of that phase::
 
     func.func public @prefill(%tokens: .. "tokens"}, %length: .. "length"}, %slot: .. "slot"}, %phase: .. "phase"}, ..
-      %embedded = call @prefill.phase.embed(..
+      ..
+      %embedded = call @prefill.phase.embed(%begin, %end, %chunks, %zero, %length, %tokens, %hidden) ..
       %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       ..
-      %made:7 = call @prefill.phase.layer.0(..
+      %made:7 = call @prefill.phase.layer.0(%begin, %end, %chunks, %one, %length, %slot, %embedded, ..
       %k_cache1 = tensor.insert_slice %made#4 into %k_cache[0, 0, 0, 0, 0] ..
       ..
-      %logits = call @prefill.phase.head(..
+      %logits = call @prefill.phase.head(%begin, %end, %chunks, %two, %length, %made#0, ..
 
 After, the whole of decode::
 
@@ -116,6 +119,8 @@ from sscc.passes.base import Pass
 
 PROGRESS = "progress"
 CURSOR = ("phase", "chunk")
+PROMPTS = {"k_scratch": "k_prompt", "v_scratch": "v_prompt"}
+"""Where rows are indexed: the scratch of a prompt is its slot's part of a state that stays."""
 
 
 @dataclass(frozen=True)
@@ -228,24 +233,27 @@ class _Decode(_Entry):
     def build(self) -> None:
         layer = {argument.name: argument for argument in arguments_of(self.part("layer.0"))}
         token = Argument("input", "token", tensor_type([self.facts.batch, 1], ir.IntegerType.get_signless(64)))
-        states = [self.stacked(layer[name]) for name in ("k_cache", "v_cache")]
+        states = [self.stacked(argument) for argument in layer.values() if argument.role == "state"]
+        made = {result.name for result in results_of(self.part("layer.0"))}
         logits = results_of(self.part("head"))[0].type
         out = Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
         slots = [layer[name] for name in ("position", "valid_topk", "active")]
         weights = _weights(self.part(name) for name in ("embed", *self.layer_names(), "head"))
-        entry = self.start([token, *slots, *states, *weights], [out, *states])
+        entry = self.start([token, *slots, *states, *weights], [out, *(s for s in states if s.name in made)])
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
             func.ReturnOp(self._body(entry))
 
     def _body(self, entry: _Function) -> list[ir.Value]:
-        inputs, caches = entry.values_of("input"), entry.values_of("state")
+        inputs, states = entry.values_of("input"), entry.values_of("state")
+        caches: dict[str, ir.Value] = {}
         positions = reshape(inputs["position"], [self.facts.batch, 1])
         given = entry.call(self.part("embed"), {"ids": inputs.pop("token"), "positions": positions})
         for layer, name in enumerate(self.layer_names()):
-            slices = {name: self.layer_slice(cache, layer) for name, cache in caches.items()}
+            slices = {name: self.layer_slice(state, layer) for name, state in states.items()}
             done = entry.call(self.part(name), {**given, **inputs, **slices})
-            given["hidden"] = done["hidden"]
-            caches = {name: self.put_layer(done[name], cache, layer) for name, cache in caches.items()}
+            given["hidden"] = done.pop("hidden")
+            caches = {name: self.put_layer(value, states[name], layer) for name, value in done.items()}
+            states |= caches
         logits = entry.call(self.part("head"), given)["logits"]
         return [reshape(logits, [logits.type.shape[0], logits.type.shape[2]]), *caches.values()]
 
@@ -261,18 +269,27 @@ class _Prefill(_Entry):
         index = ir.IndexType.get()
         embedded = [self._full_length(result) for result in results_of(self.part("embed"))]
         scratch = [a for a in arguments_of(self.part("layer.0")) if a.role == "state"]
-        caches = [self.stacked(result) for result in results_of(self.part("compress.0"))]
+        kept = [self._of_all_slots(a) for a in scratch if self._is_kept(a)]
+        caches = [self.stacked(result) for result in [*results_of(self.part("compress.0")), *kept]]
         phases = [self._embed(embedded)]
         phases += [self._layer(layer, embedded, scratch) for layer in range(self.facts.layers)]
         phases.append(self._head(embedded[0]))
         tokens = Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
         scalars = [Argument("input", name, index) for name in ("length", "slot", *CURSOR, "steps")]
-        states = [*embedded, *scratch, *caches]
+        states = [*embedded, *(a for a in scratch if not self._is_kept(a)), *caches]
         logits = self._logits()
         results = [logits, *(Argument("output", name, index) for name in CURSOR), *states]
         entry = self.start([tokens, *scalars, logits, *states, *_weights(phases)], results)
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
             func.ReturnOp(self._body(entry, phases, [cache.name for cache in caches]))
+
+    def _is_kept(self, scratch: Argument) -> bool:
+        """Whether a scratch is a part of a state that outlives the prefill."""
+        return self.geometry.indexed and scratch.name in PROMPTS
+
+    def _of_all_slots(self, scratch: Argument) -> Argument:
+        shape = [self.facts.batch, *list(scratch.type.shape)[1:]]
+        return Argument("state", PROMPTS[scratch.name], tensor_type(shape, scratch.type.element_type))
 
     def _token_axes(self) -> dict[str, int]:
         """The axis along which each embedding result holds tokens: C in prefill where decode has 1."""
@@ -371,10 +388,10 @@ class _Prefill(_Entry):
     def _layer(self, layer: int, embedded: Sequence[Argument], scratch: Sequence[Argument]) -> Any:
         part, compress = self.part(f"layer.{layer}"), self.part(f"compress.{layer}")
         caches = [replace(result, role="state") for result in results_of(compress)]
-        changed = [embedded[0], *scratch]
-        phase = self._phase(
-            f"layer.{layer}", ["length", "slot"], [*embedded, *scratch, *caches], [*changed, *caches], [part]
-        )
+        prompts = {a.name: self._of_all_slots(a) for a in scratch if self._is_kept(a)}
+        lasting = [*(a for a in scratch if a.name not in prompts), *caches, *prompts.values()]
+        results = [embedded[0], *lasting]
+        phase = self._phase(f"layer.{layer}", ["length", "slot"], [*embedded, *lasting], results, [part])
         inputs, given = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 
@@ -385,14 +402,19 @@ class _Prefill(_Entry):
             return {**made, "hidden": self._write_chunk("hidden", made["hidden"], states["hidden"], start)}
 
         with ir.InsertionPoint(phase.function.entry_block), phase.location:
-            states, done = self._chunks(phase, {argument.name: given[argument.name] for argument in changed}, step)
+            of_slot: list[Offset] = [inputs["slot"], 0, 0, 0]
+            for name, whole in prompts.items():
+                given[name] = extract_slice(given[whole.name], of_slot, [1, *list(whole.type.shape)[1:]])
+            states, done = self._chunks(phase, {a.name: given[a.name] for a in (embedded[0], *scratch)}, step)
             branch = scf.IfOp(done, [argument.type for argument in caches], has_else=True)
             with ir.InsertionPoint(branch.then_block):
                 made = phase.call(compress, {**given, **states, "slot": inputs["slot"], "length": inputs["length"]})
                 scf.YieldOp([made[argument.name] for argument in caches])
             with ir.InsertionPoint(branch.else_block):
                 scf.YieldOp([given[argument.name] for argument in caches])
-            func.ReturnOp([*states.values(), *branch.results])
+            now = {**states, **dict(zip([a.name for a in caches], branch.results, strict=True))}
+            now |= {whole.name: insert_slice(states[n], given[whole.name], of_slot) for n, whole in prompts.items()}
+            func.ReturnOp([now[result.name] for result in results])
         return phase.function
 
     def _head(self, hidden: Argument) -> Any:

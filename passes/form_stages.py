@@ -1,4 +1,66 @@
-"""form-stages: the operations of a kernel become stages joined by streams."""
+"""form-stages: the operations of a kernel become stages joined by streams.
+
+What: operations are grouped, and each group becomes the body of a stage, a function that is called where the group's
+last operation stood; equal bodies are made once. Going back from the last operation, one joins the stage that alone
+reads its result (through views, which move nothing). So a product takes with it what is computed from its result
+(bias, rotary embedding, gating, residual), two products whose results meet (gate and up) become one stage, and a norm
+is a stage. Inside a body, element-wise operations are fused.
+
+Why: what is inside a stage stays in the pipeline of a compute unit. Between stages a value needs a buffer.
+
+Before::
+
+    func.func private @k(%h: tensor<2x8xf32> {sscc.input = "h"}, %w: tensor<8x9xf32> {sscc.weight = "w"},
+        %r: tensor<2x9xf32> {sscc.input = "r"}) -> (tensor<2x9xf32> {sscc.output = "y"}) attributes {sscc.kernel} {
+      %e = tensor.empty() : tensor<2x8xf32>
+      %a = linalg.exp ins(%h : tensor<2x8xf32>) outs(%e : tensor<2x8xf32>) -> tensor<2x8xf32>
+      %zero = arith.constant 0.0 : f32
+      %s = tensor.empty() : tensor<2x9xf32>
+      %z = linalg.fill ins(%zero : f32) outs(%s : tensor<2x9xf32>) -> tensor<2x9xf32>
+      %p = linalg.matmul ins(%a, %w : tensor<2x8xf32>, tensor<8x9xf32>) outs(%z : tensor<2x9xf32>)
+        -> tensor<2x9xf32> loc("layers.0.mlp.proj")
+      %y = linalg.add ins(%p, %r : tensor<2x9xf32>, tensor<2x9xf32>) outs(%s : tensor<2x9xf32>) -> tensor<2x9xf32>
+      return %y : tensor<2x9xf32>
+    }
+
+After::
+
+    func.func private @k(%h: .. "h"}, %w: .. "w"}, %r: .. "r"}) -> (.. "y"}) attributes {sscc.kernel} {
+      ..
+      %a = call @body.exp(%h) {df.stage = "exp"} : (tensor<2x8xf32>) -> tensor<2x8xf32>
+      ..
+      %y = call @body.proj(%a, %w, %r) {df.stage = "proj"} : (tensor<2x8xf32>, tensor<8x9xf32>, tensor<2x9xf32>) -> ..
+      return %y : tensor<2x9xf32>
+    }
+      ..
+    func.func private @body.proj(%a: .. "x0"}, %w: .. "x1"}, %r: .. "x2"}) -> (.. "y0"}) attributes {df.body} {
+      ..
+      %p = linalg.generic .. ins(%a, %w : ..
+      ..
+      %y = linalg.generic .. ins(%p, %r : ..
+      ..
+      return %y : tensor<2x9xf32>
+    }
+
+After, with `fuse=false`::
+
+    func.func private @k(%h: .. "h"}, %w: .. "w"}, %r: .. "r"}) -> (.. "y"}) attributes {sscc.kernel} {
+      ..
+      %a = call @body.exp(%h) {df.stage = "exp"} ..
+      ..
+      %p = call @body.proj(%a, %w) {df.stage = "proj"} ..
+      %y = call @body.addf(%p, %r) {df.stage = "addf"} ..
+      return %y : tensor<2x9xf32>
+    }
+
+When it does not apply: a value that two stages read, or that a product reads, is a stream; what makes it is a stage of
+its own. Operations of the `kv` dialect are stages by themselves. An operation stays out of a product's stage where no
+axis of the result would then cut the product's weights into tiles (a norm of the product's result needs all of it).
+A reshape of a transposed value that no strides can express makes the transposition a stage that copies; of another
+strided view it is refused.
+
+Preserves: the order of operations and of every sum; locations. With `fuse=false` (-O0) every operation is a stage.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +85,7 @@ from sscc.ir.rewriting import (
     producer,
 )
 from sscc.ir.structure import structure
-from sscc.ir.views import MOVED, computes, is_view, permutation_of, reshaped_strides, strides_of
+from sscc.ir.views import MOVED, RESHAPES, computes, is_view, permutation_of, reshaped_strides, strides_of
 from sscc.passes.base import Pass, run_upstream
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.tiling import WHOLE, NotTileable, is_cast, is_contraction, is_reduction, tile_back
@@ -200,7 +262,8 @@ class _Groups:
                 joined = self._sorted([*self.group[op], *target])
                 for member in joined:
                     self.group[member] = joined
-        return list({id(group): group for group in self.group.values()}.values())
+        groups = {id(group): group for group in self.group.values()}
+        return [self.with_views(group) for group in groups.values()]
 
     def _only_reader(self, op: ir.Operation) -> list[ir.Operation] | None:
         """The group that alone reads what `op` makes, through views."""
@@ -213,9 +276,7 @@ class _Groups:
     def _readers(self, value: ir.Value) -> list[ir.Operation]:
         found = []
         for use in value.uses:
-            user = use.owner.operation
-            while user not in self.order and user.name != "func.func":
-                user = user.parent.operation  # an operand of an operation inside a body
+            user = self._outermost(use.owner.operation)
             if user in self.order and is_view(user) and user.name != "tensor.insert_slice":
                 found += self._readers(user.results[0])
             else:
@@ -254,6 +315,24 @@ class _Groups:
                     inside.add(op)
         return sorted(inside, key=self.order.__getitem__)
 
+    def with_views(self, group: Sequence[ir.Operation]) -> list[ir.Operation]:
+        """`group` and the reshapes and transpositions of what it reads that nobody else reads: a stage reads memory
+        as it lies."""
+        inside = set(group)
+        for op in reversed(self.ops):
+            looks = op.name in RESHAPES or permutation_of(op) is not None
+            if op not in inside and looks and not is_rematerialised(op):
+                readers = [self._outermost(use.owner.operation) for use in op.results[0].uses]
+                if readers and all(reader in inside for reader in readers):
+                    inside.add(op)
+        return sorted(inside, key=self.order.__getitem__)
+
+    def _outermost(self, user: ir.Operation) -> ir.Operation:
+        """The operation of this block that `user` is or stands in."""
+        while user not in self.order and user.name != "func.func":
+            user = user.parent.operation
+        return user
+
 
 class Bodies:
     """The bodies of a module's stages; equal ones are made once."""
@@ -265,7 +344,7 @@ class Bodies:
 
     def make_stage(self, ops: Sequence[ir.Operation], name: str) -> ir.Operation:
         """Moves `ops` (in program order) into the body of one stage, called where the last of them stood."""
-        inputs = list(ops[0].operands) if ops[0].name == "kv.decode_attention" else _inputs(ops)
+        inputs = list(ops[0].operands) if ops[0].name in kv.DECODING else _inputs(ops)
         made = [result for op in ops if computes(op) for result in op.results]
         results = [result for result in made if any(not _within(use.owner, ops) for use in result.uses)]
         callee = self._body(ops, inputs, results, name)

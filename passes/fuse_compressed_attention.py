@@ -2,10 +2,13 @@
 
 What: three patterns, each with exactly the same result.
 
-* decode: row, both updates, validity and attention become `kv.decode_attention`, which reads each cached row once;
+* decode: row, both updates, validity and attention become `kv.decode_attention`, which reads each cached row once; with
+  indexed rows both gathers and both concatenations join them, and it is `kv.indexed_attention`, which fetches the
+  selected rows of the prompt one by one: no gathered tensor;
 * prefill, per chunk: the appends of K and V, causal attention and both observations become `kv.chunk_attention`;
 * prefill, after a layer's last chunk: scores, pooling, top-K, the gathers of K and V, the ring, sinks and assembly
-  become `kv.compress`, which writes the decode cache's layout directly: no score per position, no gathered copy.
+  become `kv.compress`, which writes the decode cache's layout directly: no score per position, no gathered copy. With
+  indexed rows the selected positions are all it writes of them.
 
 Why: unfused, decode would read the cache twice and prefill would keep scores and gathered rows in memory.
 
@@ -106,26 +109,61 @@ def _erase(*ops: ir.Operation | None) -> None:
 
 
 def _fuse_decode(attention: ir.Operation) -> None:
-    query, key, value, mask = attention.operands
-    updates = [_made_by(key, "kv.update"), _made_by(value, "kv.update")]
+    query, *attended, mask = attention.operands
+    k, v = (_rows(value) for value in attended)
     validity = _made_by(mask, "kv.validity")
-    if validity is None or updates[0] is None or updates[1] is None:
+    if validity is None or k is None or v is None or k.index != v.index:
+        return
+    key, value = k.cache, v.cache
+    updates = [_made_by(key, "kv.update"), _made_by(value, "kv.update")]
+    if updates[0] is None or updates[1] is None:
         return
     (k_cache, k_new, k_row, k_active), (v_cache, v_new, v_row, v_active) = (list(u.operands) for u in updates if u)
     position, valid_topk, active = validity.operands
     row = _made_by(k_row, "kv.row")
     if row is None or k_row != v_row or {k_active, v_active} != {active} or row.operands[0] != position:
         return
-    with ir.InsertionPoint(attention), attention.location:
-        fused = kv.DecodeAttention(
-            query, k_new, v_new, k_cache, v_cache, k_cache, v_cache, position, valid_topk, active,
-            attention.attributes["scale"], attention.results[0].type, k_cache.type, v_cache.type,
-        )  # fmt: skip
-    if any(not _follows(reader, attention) for update in (key, value) for reader in _readers(update)):
-        fused.operation.erase()
+    joining = [*k.ops, *v.ops]
+    readers = [reader for update in (key, value) for reader in _readers(update) if reader not in joining]
+    if any(not _follows(reader, attention) for reader in readers):
         return
+    form = kv.IndexedAttention if joining else kv.DecodeAttention
+    with ir.InsertionPoint(attention), attention.location:
+        fused = form(
+            query, k_new, v_new, k_cache, v_cache, k_cache, v_cache, *k.prompt, *v.prompt, *k.index, position,
+            valid_topk, active, attention.attributes["scale"], attention.results[0].type, k_cache.type, v_cache.type,
+        )  # fmt: skip
     _replace([(attention.results[0], fused.out), (key, fused.k_updated), (value, fused.v_updated)])
-    _erase(attention, *updates, validity, row)
+    _erase(attention, *joining, *updates, validity, row)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows that attention reads: those of a cache, and where they are indexed those of a prompt behind them.
+
+    Attributes:
+        prompt, index: the prompt, and which of its rows; empty where all rows are the cache's.
+        ops: what puts them side by side, readers first.
+    """
+
+    cache: ir.Value
+    prompt: tuple[ir.Value, ...] = ()
+    index: tuple[ir.Value, ...] = ()
+    ops: tuple[ir.Operation, ...] = ()
+
+
+def _rows(value: ir.Value) -> _Rows | None:
+    """None where rows are put together in another way, or are read by others too."""
+    concat = _made_by(value, "tensor.concat")
+    if concat is None:
+        return _Rows(value)
+    gather = _made_by(concat.operands[-1], "kv.gather")
+    if len(concat.operands) != 2 or concat.attributes["dim"].value != 2 or gather is None:
+        return None
+    prompt, index = gather.operands
+    alone = all(len(_readers(op.results[0])) == 1 for op in (concat, gather))
+    known = alone and index.type.rank == 3
+    return _Rows(concat.operands[0], (prompt,), (index,), (concat, gather)) if known else None
 
 
 def _follows(op: ir.Operation, other: ir.Operation) -> bool:
@@ -177,18 +215,22 @@ def _appended(value: ir.Value, start: ir.Value) -> ir.Operation | None:
 
 @dataclass(frozen=True)
 class _Assembly:
-    """Rows of one tensor, assembled from the scratch: the operations that do it, and the indices they use."""
+    """Rows of one tensor, assembled from the scratch: the operations that do it, and the indices they use.
+
+    Attributes:
+        selected: None where the selected rows stay in the scratch.
+    """
 
     scratch: ir.Value
     ring: ir.Operation
-    selected: ir.Value
+    selected: ir.Value | None
     ops: tuple[ir.Operation, ...]
 
 
 def _fuse_compress(insert: ir.Operation, geometry: Geometry) -> bool:
     """`insert` puts the rows of K; its partner, those of V from the same indices, is found from there."""
     k = _assembly(insert, geometry)
-    scores = None if k is None else _scores(k)
+    scores = None if k is None else _scores(k, insert.block)
     if k is None or scores is None:
         return False
     others = (op.operation for op in insert.block.operations if op.operation != insert)
@@ -199,15 +241,18 @@ def _fuse_compress(insert: ir.Operation, geometry: Geometry) -> bool:
     assert v is not None
     last = other if insert.is_before_in_block(other) else insert
     select, pool, found = scores
+    gathers = [*k.ops, *v.ops]
+    if not all(_follows(reader, last) for reader in _readers(select.results[0]) if reader not in gathers):
+        return False
     observed, log_sum_exp, _, length = found.operands
     with ir.InsertionPoint(last), last.location:
         boxes = [_slot(op) for op in (insert, other)]
         fused = kv.Compress(
             observed, log_sum_exp, k.scratch, v.scratch, *boxes, length, found.attributes["scale"],
-            *[box.type for box in boxes], k.selected.type,
+            *[box.type for box in boxes], select.results[0].type,
         )  # fmt: skip
         made = [_put(rows, op) for rows, op in ((fused.k_compressed, insert), (fused.v_compressed, other))]
-    _replace([(insert.results[0], made[0]), (other.results[0], made[1]), (k.selected, fused.selected)])
+    _replace([(insert.results[0], made[0]), (other.results[0], made[1]), (select.results[0], fused.selected)])
     _erase(insert, other, *k.ops, *v.ops, select, pool, found, k.ring)
     return True
 
@@ -220,30 +265,30 @@ def _is_partner(op: ir.Operation, insert: ir.Operation, k: _Assembly, geometry: 
 
 
 def _assembly(insert: ir.Operation, geometry: Geometry) -> _Assembly | None:
-    """[sinks,] ring rows and selected rows of one scratch, put side by side into one slot of a cache."""
-    if insert.name != "tensor.insert_slice":
-        return None
+    """[sinks,] ring rows and (unless they are indexed) selected rows of one scratch, put side by side into one slot of
+    a cache."""
     dynamic = ir.ShapedType.get_dynamic_size()
+    if insert.name != "tensor.insert_slice" or list(insert.attributes["static_offsets"]) != [dynamic, 0, 0, 0]:
+        return None
     concat = _made_by(insert.operands[0], "tensor.concat")
-    if concat is None or concat.attributes["dim"].value != 2 or len(_readers(concat.results[0])) != 1:
+    if concat is not None and (concat.attributes["dim"].value != 2 or len(_readers(concat.results[0])) != 1):
         return None
-    if list(insert.attributes["static_offsets"]) != [dynamic, 0, 0, 0]:
+    parts = [producer(value) for value in (list(insert.operands)[:1] if concat is None else concat.operands)]
+    ops = [part for part in parts if part is not None and len(_readers(part.results[0])) == 1]
+    sinks, picks = int(geometry.sink > 0), int(not geometry.indexed)
+    if len(parts) != sinks + 1 + picks or len(ops) != len(parts):
         return None
-    parts = [producer(value) for value in concat.operands]
-    alone = all(part is not None and len(_readers(part.results[0])) == 1 for part in parts)
-    if len(parts) != (3 if geometry.sink else 2) or not alone:
-        return None
-    ops = [part for part in parts if part is not None]
-    *first, recents, chosen = ops
-    if recents.name != "kv.gather" or chosen.name != "kv.gather" or recents.operands[0] != chosen.operands[0]:
+    recents, *chosen = ops[sinks:]
+    if any(op.name != "kv.gather" or op.operands[0] != recents.operands[0] for op in (recents, *chosen)):
         return None
     scratch = recents.operands[0]
-    if first and not _is_sinks(first[0], scratch, geometry.sink):
+    if sinks and not _is_sinks(ops[0], scratch, geometry.sink):
         return None
     ring = _made_by(recents.operands[1], "kv.ring_positions")
     if ring is None or ring.results[0].type.shape[0] != geometry.recent:
         return None
-    return _Assembly(scratch, ring, chosen.operands[1], (concat, *ops))
+    selected = chosen[0].operands[1] if chosen else None
+    return _Assembly(scratch, ring, selected, (*([] if concat is None else [concat]), *ops))
 
 
 def _is_sinks(op: ir.Operation, scratch: ir.Value, sink: int) -> bool:
@@ -254,12 +299,19 @@ def _is_sinks(op: ir.Operation, scratch: ir.Value, sink: int) -> bool:
     return list(op.attributes["static_offsets"]) == [0] * 4 and shape == [1, heads, sink, width]
 
 
-def _scores(k: _Assembly) -> tuple[ir.Operation, ir.Operation, ir.Operation] | None:
-    """select, pool and observation_scores of the keys that `k` gathers from, all for the same length."""
-    select = _made_by(k.selected, "kv.select")
-    pool = None if select is None else _made_by(select.operands[0], "kv.pool")
+def _scores(k: _Assembly, block: ir.Block) -> tuple[ir.Operation, ir.Operation, ir.Operation] | None:
+    """select, pool and observation_scores of the keys that `k` takes rows from, all for the same length."""
+    if k.selected is None:
+        selects = [op.operation for op in block.operations if op.operation.name == "kv.select"]
+    else:
+        selects = [op for op in [_made_by(k.selected, "kv.select")] if op is not None]
+    return next((found for found in (_scores_of(select, k) for select in selects) if found is not None), None)
+
+
+def _scores_of(select: ir.Operation, k: _Assembly) -> tuple[ir.Operation, ir.Operation, ir.Operation] | None:
+    pool = _made_by(select.operands[0], "kv.pool")
     scores = None if pool is None else _made_by(pool.operands[0], "kv.observation_scores")
-    if select is None or pool is None or scores is None or scores.operands[2] != k.scratch:
+    if pool is None or scores is None or scores.operands[2] != k.scratch:
         return None
     lengths = {select.operands[1], pool.operands[1], scores.operands[3], k.ring.operands[0]}
     alone = all(len(_readers(op.results[0])) == 1 for op in (pool, scores))

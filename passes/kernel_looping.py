@@ -36,17 +36,22 @@ Before::
 
 After::
 
-    func.func private @layer.x2(%h: .. "hidden", sscc.class = "carried"}, %w: ..
-      %y = scf.for %i = .. iter_args(%hi = %h) -> (tensor<2x8xf32>) {
-        %wi = tensor.extract_slice %w[%i, 0] [1, 8] [1, 1] : tensor<2x8xf32> to tensor<8xf32>
-        ..
-        scf.yield ..
-      } {df.carried = array<i64: 0>}
-      return %y : ..
-    }
-    func.func public @decode(%h: .. "h"}, %w: tensor<2x8xf32> {sscc.sources = ["w.0", "w.1"], sscc.weight = "w.0-1"})
+    func.func public @decode(%h: .. "h"}, %w: tensor<2x8xf32> {sscc.sources = ["w.0", "w.1"], sscc.weight = "w.0-1"}) ..
       %1 = call @layer.x2(%h, %w) ..
-      return %1 : ..
+      return %1 : tensor<2x8xf32>
+    }
+    func.func private @layer.x2(%h: tensor<2x8xf32> {sscc.class = "carried", sscc.state = "hidden"}, ..
+      %zero = arith.constant 0 : index
+      %n = arith.constant 2 : index
+      %one = arith.constant 1 : index
+      %y = scf.for %i = %zero to %n step %one iter_args(%hi = %h) -> (tensor<2x8xf32>) {
+        %wi = tensor.extract_slice %w[%i, 0] [1, 8] [1, 1] : tensor<2x8xf32> to tensor<8xf32>
+        %e = tensor.empty() : tensor<2x8xf32>
+        %yi = linalg.generic .. ins(%hi, %wi : ..
+        ..
+        scf.yield %yi : tensor<2x8xf32>
+      } {df.carried = array<i64: 0>}
+      return %y : tensor<2x8xf32>
     }
 
 When it does not apply: a value that is none of these (a result that a later call or the caller reads, two layers
@@ -58,7 +63,7 @@ Preserves: results, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -223,12 +228,8 @@ class _Plan:
         period = list(enumerate(run.period))
         self.formals = [[self._formal(index, n) for n in range(len(call.operands))] for index, call in period]
         self.puts = [[self._put(index, n) for n in range(len(call.results))] for index, call in period]
-        self.finals = [
-            (index, number)
-            for index, call in enumerate(run.period)
-            for number in range(len(call.results))
-            if self._check_uses(index, number)
-        ]
+        self._check_whole_states()
+        self._check_results()
         self.on_chip = self._on_chip(capacity)
 
     def carried(self) -> list[_Formal]:
@@ -271,33 +272,26 @@ class _Plan:
         return (*self.position[source], list(source.results).index(value))
 
     def _slice(self, index: int, number: int, actuals: Sequence[ir.Value]) -> _Slice:
+        what = self._name(index, number)
         sources = [producer(value) for value in actuals]
         offsets, states = [], set()
         for source in sources:
             if source is None or source.name != "tensor.extract_slice" or len(source.operands) != 1:
-                raise NotLooped(f"{self._name(index, number)} differs from call to call, and is no slice of one state")
-            offsets.append(self._layer_offset(source, index, number))
+                raise NotLooped(f"{what} differs from call to call, and is no slice of one state")
+            offsets.append(_layer_offset(source, what))
             states.add(self._root(source.operands[0]))
         if len(states) != 1:
-            raise NotLooped(f"{self._name(index, number)} is a slice of different states")
+            raise NotLooped(f"{what} is a slice of different states")
         state = states.pop()
-        self._claim(state, offsets, index, number)
-        return _Slice(state, *_progression(offsets, self._name(index, number)))
+        self._claim(state, offsets, index, what)
+        return _Slice(state, *_progression(offsets, what))
 
-    def _claim(self, state: ir.Value, offsets: Sequence[int], index: int, number: int) -> None:
+    def _claim(self, state: ir.Value, offsets: Sequence[int], index: int, what: str) -> None:
         """No two layers may share a slice: what one writes, another would read."""
         for offset in offsets:
             owner = self.slots.setdefault((state, offset), (offsets.index(offset), index))
             if owner != (offsets.index(offset), index) or list(offsets).count(offset) > 1:
-                raise NotLooped(f"{self._name(index, number)}: two layers share slice {offset} of a state")
-
-    def _layer_offset(self, op: ir.Operation, index: int, number: int) -> int:
-        """The offset along axis 0 of a slice or an insertion that takes one whole layer."""
-        offsets, sizes = list(op.attributes["static_offsets"]), list(op.attributes["static_sizes"])
-        whole = list(op.operands[1 if op.name == "tensor.insert_slice" else 0].type.shape)
-        if any(offsets[1:]) or sizes != [1, *whole[1:]] or offsets[0] < 0:
-            raise NotLooped(f"{self._name(index, number)} is not one layer of its state")
-        return int(offsets[0])
+                raise NotLooped(f"{what}: two layers share slice {offset} of a state")
 
     def _root(self, value: ir.Value) -> ir.Value:
         """The state before the run of which `value` is a version."""
@@ -318,34 +312,47 @@ class _Plan:
         inserts = [self._insertion(call.results[number]) for call in self.run.column(index)]
         if all(insert is None for insert in inserts):
             return None
+        what = f"result {number} of {self.callees[index].name.value}"
         if any(insert is None for insert in inserts):
-            raise NotLooped(f"result {number} of {self.callees[index].name.value} is not stored by every call")
+            raise NotLooped(f"{what} is not stored by every call")
         found = [insert for insert in inserts if insert is not None]
         states = {self._root(insert.operands[1]) for insert in found}
         if len(states) != 1:
-            raise NotLooped(f"result {number} of {self.callees[index].name.value} goes to different states")
-        offsets = [self._layer_offset(insert, index, 0) for insert in found]
+            raise NotLooped(f"{what} goes to different states")
+        offsets = [_layer_offset(insert, what) for insert in found]
         state = states.pop()
-        self._claim(state, offsets, index, 0)
-        return _Slice(state, *_progression(offsets, f"result {number} of {self.callees[index].name.value}"))
+        self._claim(state, offsets, index, what)
+        return _Slice(state, *_progression(offsets, what))
 
     def _insertion(self, value: ir.Value) -> ir.Operation | None:
         users = [use.owner.operation for use in value.uses]
         found = [user for user in users if user.name == "tensor.insert_slice" and user.operands[0] == value]
         return found[0] if len(found) == 1 and len(users) == 1 else None
 
-    def _check_uses(self, index: int, number: int) -> bool:
-        """Whether a result of the last repetition is read after the run; refuses it of earlier ones."""
-        if self.puts[index][number] is not None:
-            return False
-        used = False
+    def _check_whole_states(self) -> None:
+        """Refuses a parameter that is all of a state of which the run writes slices: the loop would change it."""
+        written = {put.state for row in self.puts for put in row if put is not None}
+        for index, row in enumerate(self.formals):
+            for number, formal in enumerate(row):
+                if formal.kind == INVARIANT and formal.values[0] in written:
+                    raise NotLooped(f"{self._name(index, number)} is all of a state that the run writes")
+
+    def _check_results(self) -> None:
+        """Refuses results that are read after the run, other than what the last repetition hands on or stores."""
+        carried = {formal.source for formal in self.carried()}
+        for index, row in enumerate(self.puts):
+            for number, put in enumerate(row):
+                if put is None:
+                    self._check_uses(index, number, (index, number) in carried)
+
+    def _check_uses(self, index: int, number: int, carried: bool) -> None:
+        name = self.callees[index].name.value
         for repetition, call in enumerate(self.run.column(index)):
             outside = any(use.owner.operation not in self.position for use in call.results[number].uses)
             if outside and repetition < self.run.count - 1:
-                name = self.callees[index].name.value
                 raise NotLooped(f"result {number} of call {repetition} of {name} is read outside of the run")
-            used = used or outside
-        return used
+            if outside and not carried:
+                raise NotLooped(f"result {number} of {name} is read after the run and is not carried")
 
     def _on_chip(self, capacity: int) -> list[bool]:
         """Per carried value, whether it stays on the chip; values updated in place stay in memory."""
@@ -358,6 +365,15 @@ class _Plan:
         if needed > capacity:
             raise NotLooped(f"carried values, double-buffered, need {needed} bytes of SRAM, the machine has {capacity}")
         return placed
+
+
+def _layer_offset(op: ir.Operation, what: str) -> int:
+    """The offset along axis 0 of a slice or an insertion that takes one whole layer."""
+    offsets, sizes = list(op.attributes["static_offsets"]), list(op.attributes["static_sizes"])
+    whole = list(op.operands[1 if op.name == "tensor.insert_slice" else 0].type.shape)
+    if any(offsets[1:]) or sizes != [1, *whole[1:]] or offsets[0] < 0:
+        raise NotLooped(f"{what} is not one layer of its state")
+    return int(offsets[0])
 
 
 def _in_place(value: ir.Value) -> bool:
@@ -409,9 +425,10 @@ class _Signature:
         self.arguments = arguments_of(entry)
         self.attributes = list(entry.attributes["arg_attrs"])
         self.stacked: dict[str, ir.Value] = {}
+        self.known = dict(zip(entry.arguments, self.arguments, strict=True))
 
     def argument(self, value: ir.Value) -> Argument:
-        return self.arguments[list(self.entry.arguments).index(value)]
+        return self.known[value]
 
     def is_stored(self, value: ir.Value) -> bool:
         return isinstance(value.owner, ir.Block) and self.argument(value).role in STORED
@@ -425,6 +442,7 @@ class _Signature:
             self.arguments.append(argument)
             self.attributes.append(ir.DictAttr.get({**role, SOURCES: sources}))
             self.stacked[argument.name] = value
+            self.known[value] = argument
         return self.stacked[argument.name]
 
     def take_from_stacks(self, stacks: dict[tuple[str, ...], Argument]) -> None:
@@ -479,7 +497,7 @@ def _loop(
 ) -> None:
     """Makes the looped kernel of a plan, and replaces the run by a call of it."""
     maker = _Maker(plan, signature, stacks)
-    kernel = maker.kernel(module)
+    kernel = maker.kernel(module, kernels)
     kernels[kernel.name.value] = kernel
     last = plan.run.calls[-1]
     with ir.InsertionPoint(last), last.location:
@@ -550,12 +568,8 @@ class _Maker:
         return [value for _, _, value in self.parameters.values()]
 
     def finals(self) -> list[tuple[int, int]]:
-        """The results that are read after the run: all carried ones, so that the loop may hand them on."""
-        carried = [formal.source for formal in self.plan.carried()]
-        missing = [final for final in self.plan.finals if final not in carried]
-        if missing:
-            raise NotLooped(f"result {missing[0][1]} is read after the run and is not carried")
-        return carried
+        """The results that the loop hands on, which are those that may be read after the run."""
+        return [formal.source for formal in self.plan.carried()]
 
     def written(self) -> list[ir.Value]:
         return [state for state, written in self.plan.states().items() if written]
@@ -572,13 +586,18 @@ class _Maker:
 
     # -------------------------------------------------------------------------------------------------- the kernel
 
-    def kernel(self, module: ir.Module) -> Any:
+    def kernel(self, module: ir.Module, taken: Container[str]) -> Any:
+        """The kernel, under a name that is not among those `taken`: two runs may be of the same kernel and length."""
         plan = self.plan
         finals, written = self.finals(), self.written()
         arguments = [argument for argument, _, _ in self.parameters.values()]
         results = [results_of(plan.callees[index])[number] for index, number in finals]
         results += [self.parameters["state", state][0] for state in written]
-        name = "+".join(callee.name.value for callee in plan.callees) + f".x{plan.run.count}"
+        base = "+".join(callee.name.value for callee in plan.callees) + f".x{plan.run.count}"
+        name, number = base, 0
+        while name in taken:
+            number += 1
+            name = f"{base}.{number}"
         location = plan.run.calls[0].location
         kernel = make_function(module, name, arguments, results, location, {KERNEL: ir.UnitAttr.get()})
         classes = [kind for _, kind, _ in self.parameters.values()]

@@ -7,6 +7,8 @@ it would merge what two layers compute alike and blur the boundary between them.
 Checks that a token is inside the vocabulary become a check at entry (the program's `vocab_size`), so the
 assertions inside loops are dropped here.
 
+Why: everything after this works on a handful of operations with exact semantics, whatever operators torch has.
+
 Before::
 
     func.func @decode(%x: !torch.vtensor<[2,3],f32> {sscc.input = "x"}) -> !torch.vtensor<[2,3],f32> {

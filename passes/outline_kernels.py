@@ -27,7 +27,20 @@ Before::
       return %0 : tensor<2x9xf32>
     }
 
-After::
+After, with `granularity=layer`::
+
+    func.func private @decode.layer.0(%h: .. "hidden"}, %w: .. "w"}) -> tensor<2x9xf32> attributes {sscc.kernel} {
+      ..
+      %p = linalg.matmul ins(%h, %t : ..
+      %o = linalg.add ins(%p, %p : ..
+      return %o : tensor<2x9xf32>
+    }
+    func.func public @decode(%h: .. "hidden"}, %w: .. "w"}) -> (.. "logits"}) {
+      %0 = call @decode.layer.0(%h, %w) ..
+      return %0 : tensor<2x9xf32>
+    }
+
+After, with `granularity=operation`::
 
     func.func public @decode(%h: .. "hidden"}, %w: .. "w"}) -> (.. "logits"}) {
       %e = tensor.empty() : tensor<8x9xf32>
@@ -45,7 +58,8 @@ After::
     }
     ..
 
-When it does not apply: never; an operation that cannot be emitted is refused by the backend.
+When it does not apply: never. Another granularity than these two is refused; so is, by the backend, an operation
+that cannot be emitted.
 
 Preserves: program order, locations, the entries' signatures.
 """
@@ -67,8 +81,6 @@ from sscc.passes.base import Pass
 from sscc.passes.build_entries import entries
 
 KERNEL = "sscc.kernel"
-
-
 GRANULARITIES = ("operation", "layer")
 
 

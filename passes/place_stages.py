@@ -1,12 +1,51 @@
 """place-stages: streams get buffers, stages get compute units.
 
 What: every stream of a pipeline gets a buffer in SRAM: its depth in slots, and an address. Every stage gets compute
-units in proportion to its work, so that the stages of a pipeline take about as long as each other.
+units in proportion to its work, at least one.
 
 Depths: 2 for what is loaded, so that the next tile, or the next iteration's value, arrives while this one is in use;
 2 for a value that one iteration hands to the next; 2 for streams between stages where iterations may overlap, 1
-where they cannot (a straight run, or a loop that carries a value on the chip). Where that does not fit, streams
-between stages get 1, then whole values that are loaded.
+where they cannot (a straight run, or a loop that carries a value on the chip); 1 for what is loaded once. Where that
+does not fit, streams between stages get 1, then whole values that are loaded.
+
+Why: with two slots a load runs ahead of the stage that reads it, and with units by work the stages of a pipeline take
+about as long as each other.
+
+Before::
+
+    func.func private @k(%h: tensor<2x64xf32> {sscc.input = "h"}, %w: tensor<64x32xf32> {sscc.weight = "w"})
+        -> (tensor<2x32xf32> {sscc.output = "y"}) attributes {sscc.kernel} {
+      %hs = "df.load"(%h) {df.stage = "h"} : (tensor<2x64xf32>) -> tensor<2x64xf32>
+      %a = func.call @body.tanh(%hs) {df.stage = "tanh"} : (tensor<2x64xf32>) -> tensor<2x64xf32>
+      %ws = "df.load"(%w) {df.stage = "w"} : (tensor<64x32xf32>) -> tensor<64x32xf32>
+      %y = func.call @body.proj(%a, %ws) {df.stage = "proj"}
+        : (tensor<2x64xf32>, tensor<64x32xf32>) -> tensor<2x32xf32>
+      return %y : tensor<2x32xf32>
+    }
+    func.func private @body.tanh(%x: tensor<2x64xf32> {sscc.input = "x0"}) -> (tensor<2x64xf32> {sscc.output = "y0"})
+        attributes {df.body} {
+      %y = math.tanh %x : tensor<2x64xf32>
+      return %y : tensor<2x64xf32>
+    }
+    func.func private @body.proj(%a: tensor<2x64xf32> {sscc.input = "x0"}, %w: tensor<64x32xf32> {sscc.input = "x1"})
+        -> (tensor<2x32xf32> {sscc.output = "y0"}) attributes {df.body} {
+      %zero = arith.constant 0.0 : f32
+      %e = tensor.empty() : tensor<2x32xf32>
+      %z = linalg.fill ins(%zero : f32) outs(%e : tensor<2x32xf32>) -> tensor<2x32xf32>
+      %y = linalg.matmul ins(%a, %w : tensor<2x64xf32>, tensor<64x32xf32>) outs(%z : tensor<2x32xf32>)
+        -> tensor<2x32xf32>
+      return %y : tensor<2x32xf32>
+    }
+
+After::
+
+    func.func private @k(%h: .. "h"}, %w: .. "w"}) -> (.. "y"}) attributes {sscc.kernel} {
+      %hs = "df.load"(%h) {df.buffers = [{address = 0 : i64, depth = 2 : i64}], df.stage = "h"} ..
+      %a = call @body.tanh(%hs) {df.buffers = [{address = 1024 : i64, depth = 1 : i64}], df.pcus = 16 .. "tanh"} ..
+      %ws = "df.load"(%w) {df.buffers = [{address = 1536 : i64, depth = 2 : i64}], df.stage = "w"} ..
+      %y = call @body.proj(%a, %ws) {df.buffers = [{address = 17920 : i64, depth = 1 : i64}], df.pcus = 1023 ..
+      return %y : tensor<2x32xf32>
+    }
 
 When it does not apply: a pipeline that needs more SRAM, or more stages than the machine has compute units, is
 refused with the numbers.
@@ -23,7 +62,7 @@ from typing import Any, ClassVar
 
 from torch_mlir import ir
 
-from sscc.ir.dialects import df
+from sscc.ir.dialects import df, kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import get_machine
 from sscc.ir.machine import Machine
@@ -195,9 +234,12 @@ def _work(op: ir.Operation) -> int:
 
 def _points(op: ir.Operation) -> int:
     """Points of an operation's iteration space; for attention, of its scores and of the sum of values."""
-    if op.name in ("kv.decode_attention", "kv.chunk_attention"):
+    if op.name in (*kv.DECODING, "kv.chunk_attention"):
         slots, heads, queries, width = op.operands[0].type.shape
-        return 4 * int(slots * heads * queries * width * op.operands[3].type.shape[2])
+        rows = op.operands[3].type.shape[2]
+        if op.name == "kv.indexed_attention":
+            rows += op.operands[9].type.shape[2]
+        return 4 * int(slots * heads * queries * width * rows)
     tensors = [v.type for v in [*op.operands, *op.results] if isinstance(v.type, ir.RankedTensorType)]
     shapes = [prod(type_.shape) for type_ in tensors]
     if is_contraction(op):

@@ -3,9 +3,14 @@
 What: in a decode layer, `kv.self_attention` becomes row, update, validity and attention over cached rows; in a
 prefill layer it becomes an append to the layer's prompt scratch, full causal attention over it, and the
 collection of observation queries and of their log-sum-exp. For every layer a `compress` function is added: SnapKV
-scores, pooling,
-top-K, gathers of K and V, ring build and assembly, written into a slot of the decode cache. Nothing is fused:
-the algorithm stands as a person would write it.
+scores, pooling, top-K, gathers of K and V, ring build and assembly, written into a slot of the decode cache. Nothing
+is fused: the algorithm stands as a person would write it.
+
+Why: a model as captured knows no cache. With the cache's size fixed here, every tensor after this pass has static
+sizes that do not grow with the context.
+
+With indexed rows (`--kv-rows indexed`) the cache holds sinks and ring alone, `compress` writes these and the selected
+positions, and decode gathers the selected rows of the prompt in every step and attends to both side by side.
 
 Before::
 
@@ -154,7 +159,8 @@ class _Threader:
 
     def rewrite(self) -> None:
         if self.entry == "decode":
-            self._rebuild(self._decode_states(), self._decode_inputs(), self._decode_attention)
+            indexed = self._indexed_states() if self.geometry.indexed else []
+            self._rebuild(self._caches(), [*indexed, *self._decode_inputs()], self._decode_attention)
         else:
             self._rebuild(self._scratch(), self._chunk_inputs(), self._prefill_attention)
             self._compress()
@@ -164,9 +170,24 @@ class _Threader:
     def _state(self, name: str, shape: list[int]) -> Argument:
         return Argument("state", name, tensor_type(shape, self.element))
 
-    def _decode_states(self) -> list[Argument]:
-        b, h, r = self.facts.batch, self.kv_heads, self.geometry.budget
+    def _caches(self) -> list[Argument]:
+        b, h, r = self.facts.batch, self.kv_heads, self.geometry.cache_rows
         return [self._state("k_cache", [b, h, r, self.dim]), self._state("v_cache", [b, h, r, self.value_dim])]
+
+    def _indexed_states(self) -> list[Argument]:
+        """What decode reads besides the caches: the prompts' K and V, and which of their rows."""
+        b, h, rows = self.facts.batch, self.kv_heads, self.facts.scratch_rows(self.geometry)
+        return [
+            self._state("k_prompt", [b, h, rows, self.dim]),
+            self._state("v_prompt", [b, h, rows, self.value_dim]),
+            self._selected(),
+        ]
+
+    def _selected(self) -> Argument:
+        """The selected positions: of the layer's last prompt, or where rows are indexed of every slot's."""
+        slots = [self.facts.batch] if self.geometry.indexed else []
+        i64 = ir.IntegerType.get_signless(64)
+        return Argument("state", "selected", tensor_type([*slots, self.kv_heads, self.geometry.topk], i64))
 
     def _decode_inputs(self) -> list[Argument]:
         slots = tensor_type([self.facts.batch], ir.IntegerType.get_signless(64))
@@ -221,14 +242,25 @@ class _Threader:
 
     def _decode_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
-        k_cache, v_cache, position, valid_topk, active = added
+        k_cache, v_cache, *indexed, position, valid_topk, active = added
         row = kv.Row(position, position.type).row
         k_new = kv.Update(k_cache, key, row, active, k_cache.type).updated
         v_new = kv.Update(v_cache, value, row, active, v_cache.type).updated
         flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, valid_topk, active, flags).valid
-        out = kv.CachedAttention(query, k_new, v_new, valid, self.scale, self.attention.results[0].type).out
+        k_rows, v_rows = k_new, v_new
+        if indexed:
+            k_prompt, v_prompt, selected = indexed
+            k_rows = self._with_selected(k_new, k_prompt, selected)
+            v_rows = self._with_selected(v_new, v_prompt, selected)
+        out = kv.CachedAttention(query, k_rows, v_rows, valid, self.scale, self.attention.results[0].type).out
         return out, [k_new, v_new]
+
+    def _with_selected(self, cache: ir.Value, prompt: ir.Value, selected: ir.Value) -> ir.Value:
+        """The rows of a cache [B, Hkv, SR, D], then those of the prompt [B, Hkv, T, D] that are selected."""
+        b, h, _, dim = cache.type.shape
+        gathered = kv.Gather(prompt, selected, tensor_type([b, h, self.geometry.topk, dim], self.element)).out
+        return _side_by_side([cache, gathered], self.geometry.budget)
 
     def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
@@ -246,19 +278,17 @@ class _Threader:
     def _compress(self) -> None:
         g, index = self.geometry, ir.IndexType.get()
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
-        outputs = list(self._decode_states())
-        if g.topk:
-            outputs.append(Argument("state", "selected", selected_type))
+        outputs = [*self._caches(), *([self._selected()] if g.topk else [])]
         arguments = [
             *self._scratch(),
-            *self._decode_states(),
+            *(outputs if g.indexed else self._caches()),
             Argument("input", "slot", index),
             Argument("input", "length", index),
         ]
         location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
         name = f"prefill.compress.{self.layer}"
         function = make_function(self.module, name, arguments, outputs, location, {"sscc.entry": _text("prefill")})
-        k_scratch, v_scratch, observed, log_sum_exp, k_cache, v_cache, slot, length = function.arguments
+        k_scratch, v_scratch, observed, log_sum_exp, k_cache, v_cache, *picks, slot, length = function.arguments
         with ir.InsertionPoint(function.entry_block), location:
             selected = self._select(observed, log_sum_exp, k_scratch, length, selected_type) if g.topk else None
             rows = ir.IntegerType.get_signless(64)
@@ -267,6 +297,8 @@ class _Threader:
                 insert_slice(self._assemble(scratch, ring, selected), cache, [slot, 0, 0, 0])
                 for scratch, cache in ((k_scratch, k_cache), (v_scratch, v_cache))
             ]
+            if selected is not None and picks:
+                selected = insert_slice(selected, picks[0], [slot, 0, 0])
             func.ReturnOp([*caches, *([] if selected is None else [selected])])
 
     def _select(
@@ -283,12 +315,19 @@ class _Threader:
         _, heads, _, dim = scratch.type.shape
         parts = [extract_slice(scratch, [0, 0, 0, 0], [1, heads, g.sink, dim])] if g.sink else []
         parts.append(kv.Gather(scratch, ring, tensor_type([1, heads, g.recent, dim], self.element)).out)
-        if selected is not None:
+        if selected is not None and not g.indexed:
             parts.append(kv.Gather(scratch, selected, tensor_type([1, heads, g.topk, dim], self.element)).out)
-        if len(parts) == 1:
-            return parts[0]
-        assembled: ir.Value = tensor.ConcatOp(tensor_type([1, heads, g.budget, dim], self.element), 2, parts).result
-        return assembled
+        return _side_by_side(parts, g.cache_rows)
+
+
+def _side_by_side(parts: list[ir.Value], rows: int) -> ir.Value:
+    """`parts` [.., .., n, ..] along axis 2, `rows` in all."""
+    if len(parts) == 1:
+        return parts[0]
+    slots, heads, _, dim = parts[0].type.shape
+    type_ = tensor_type([slots, heads, rows, dim], parts[0].type.element_type)
+    joined: ir.Value = tensor.ConcatOp(type_, 2, parts).result
+    return joined
 
 
 def _text(value: str) -> ir.StringAttr:

@@ -1,11 +1,17 @@
 """tile-stages: stages work on tiles, and what they read from memory arrives as streams.
 
 What: a stage whose weights or cached rows come from memory becomes a loop over tiles of them, each brought by a
-`df.load` while the stage works on the tile before; everything else that a stage reads from memory is loaded whole.
-Straight runs of stages, and loops over such runs, are marked as pipelines.
+`df.load` while the stage works on the tile before; everything else that a stage reads from memory is loaded whole,
+once for all stages that read it. Straight runs of stages, and loops over such runs, are marked as pipelines. Before a
+pipelined loop of known length, what every iteration loads is loaded once (`df.early`), and so is what the loop carries
+on the chip.
 
 The axis is the one that cuts the most bytes from memory. The number of tiles n minimises bytes / (n * HBM
-bandwidth) + n * firing cost: the first tile's load, which nothing hides, against the cost of n firings.
+bandwidth) + n * firing cost: the first tile's load, which nothing hides, against the cost of n firings. n divides the
+axis.
+
+Why: a matrix of weights does not fit on the chip beside all others, and a stage that waited for all of it would idle.
+In tiles, loading and computing overlap.
 
 Before::
 
@@ -20,29 +26,48 @@ Before::
       %zero = arith.constant 0.0 : f32
       %e = tensor.empty() : tensor<2x4096xf32>
       %z = linalg.fill ins(%zero : f32) outs(%e : tensor<2x4096xf32>) -> tensor<2x4096xf32>
-      %y = linalg.matmul ins(%h, %w : tensor<2x64xf32>, tensor<64x4096xf32>) outs(%z : tensor<2x4096xf32>)
-        -> tensor<2x4096xf32>
+      %y = linalg.generic {indexing_maps = [affine_map<(i, j, k) -> (i, k)>, affine_map<(i, j, k) -> (k, j)>,
+          affine_map<(i, j, k) -> (i, j)>], iterator_types = ["parallel", "parallel", "reduction"]}
+          ins(%h, %w : tensor<2x64xf32>, tensor<64x4096xf32>) outs(%z : tensor<2x4096xf32>) {
+        ^bb0(%a: f32, %b: f32, %c: f32):
+        %m = arith.mulf %a, %b : f32
+        %s = arith.addf %c, %m : f32
+        linalg.yield %s : f32
+      } -> tensor<2x4096xf32>
       return %y : tensor<2x4096xf32>
     }
 
-After::
+After, the kernel::
 
     func.func private @k(%h: .. "h"}, %w: .. "w"}) -> (.. "y"}) attributes {sscc.kernel} {
-      %hs = "df.load"(%h) {df.stage = "proj.h"} ..
-      %y0 = tensor.empty() : tensor<2x4096xf32>
-      %y = scf.for %t = .. iter_args(%acc = %y0) -> (tensor<2x4096xf32>) {
+      %hs = "df.load"(%h) {df.stage = "h"} : (tensor<2x64xf32>) -> tensor<2x64xf32>
+      %e = tensor.empty() : tensor<2x4096xf32>
+      %zero = arith.constant 0 : index
+      %n = arith.constant 4 : index
+      %one = arith.constant 1 : index
+      %y = scf.for %t = %zero to %n step %one iter_args(%acc = %e) -> (tensor<2x4096xf32>) {
+        ..
         %o = arith.muli %t, ..
-        %wt = tensor.extract_slice %w[0, %o] [64, ..
-        %ws = "df.load"(%wt) {df.stage = "proj.w"} ..
-        %yt = func.call @body.proj(%hs, %ws) {df.stage = "proj"} ..
-        %acc1 = tensor.insert_slice %yt into %acc[0, %o] ..
-        scf.yield %acc1 : ..
+        %wt = tensor.extract_slice %w[0, %o] [64, 1024] [1, 1] : tensor<64x4096xf32> to tensor<64x1024xf32>
+        %ws = "df.load"(%wt) {df.stage = "w"} : (tensor<64x1024xf32>) -> tensor<64x1024xf32>
+        %yt = func.call @body.proj.tile.0(%hs, %ws) {df.stage = "proj"} : ..
+        ..
+        %p = arith.muli %t, ..
+        %acc1 = tensor.insert_slice %yt into %acc[0, %p] [2, 1024] [1, 1] : tensor<2x1024xf32> into tensor<2x4096xf32>
+        scf.yield %acc1 : tensor<2x4096xf32>
       } {df.tiles}
-      return %y : ..
+      return %y : tensor<2x4096xf32>
     }
 
-When it does not apply: a stage that no axis cuts fires once, on whole values. What an operation updates in place,
-or fetches row by row (tables, the prompt's scratch), it reaches in memory without a stream.
+After, the body::
+
+    func.func private @body.proj.tile.0(%h: tensor<2x64xf32> .. %w: tensor<64x1024xf32> .. attributes {df.body} {
+      ..
+      %y = linalg.generic .. ins(%h, %w : tensor<2x64xf32>, tensor<64x1024xf32>) outs(%z : tensor<2x1024xf32>) {
+
+When it does not apply: a stage that no axis cuts, or whose tiles would not pay for their firings, fires once, on whole
+values. What an operation updates in place, or fetches row by row (tables, the prompt's scratch), it reaches in memory
+without a stream. Before a loop whose length depends on the prompt nothing is loaded early: it may run not at all.
 
 Preserves: results; a product's sums run over the same elements in the same order for every tile.
 """

@@ -9,6 +9,7 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects import linalg
 
+from sscc.ir.dialects import kv
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import is_rematerialised, producer
 from sscc.ir.views import is_view, permutation_of
@@ -60,7 +61,7 @@ def tile_back(ops: Sequence[ir.Operation], results: Iterable[tuple[ir.Value, int
 
 
 def _back(op: ir.Operation, tiling: Tiling) -> None:
-    if op.name == "kv.decode_attention":
+    if op.name in kv.DECODING:
         _back_through_attention(op, tiling)
         return
     axis = tiling.axes[op.results[0]]
@@ -150,8 +151,8 @@ def _sliced_axis(op: ir.Operation, axis: int) -> int:
     return kept[axis]
 
 
-ATTENTION_SLOTS = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-ATTENTION_HEADS = (1, 1, 1, 1, 1, 1, 1, WHOLE, WHOLE, WHOLE)
+PER_SLOT = 3
+"""The last operands of attention in decode, one number per slot: position, valid_topk, active."""
 
 
 def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
@@ -159,9 +160,11 @@ def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
     axes = {tiling.axes.get(result, WHOLE) for result in op.results}
     if axes not in ({0}, {1}):
         raise NotTileable("attention has tiles of slots or of KV heads")
-    cut = ATTENTION_SLOTS if axes == {0} else ATTENTION_HEADS
-    for operand, axis in zip(op.operands, cut, strict=True):
+    axis, operands = axes.pop(), list(op.operands)
+    for operand in operands[:-PER_SLOT]:
         tiling.require(operand, axis)
+    for operand in operands[-PER_SLOT:]:
+        tiling.require(operand, 0 if axis == 0 else WHOLE)
 
 
 def is_contraction(op: ir.Operation) -> bool:

@@ -193,7 +193,8 @@ def replay(session: Session, golden: Golden) -> Report:
     """Runs the golden's prompt and tokens in slot 0 and compares every tensor that the golden holds.
 
     Only valid rows of caches are compared. Picks may differ where scores are nearly equal (`EXCUSED`); rows of
-    such picks are left out, and take the golden's K and V before decoding, so that logits compare like with like.
+    such picks are left out, and take the golden's K and V (or where they are indexed its picks) before decoding, so
+    that logits compare like with like.
     Raises InputError for a golden that does not fit the program; UsageError for tokens that do not.
     """
     dtype = session.signature.dtype
@@ -222,7 +223,7 @@ def _check(name: str, found: Tensor, golden: Golden, dtype: str, rows: Tensor | 
 
 
 def _check_layer(session: Session, golden: Golden, layer: int) -> Iterator[Check]:
-    """The checks of one layer's caches and picks; equips the cache with the golden's picks where some differ."""
+    """The checks of one layer's caches and picks; equips the slot with the golden's picks where some differ."""
     signature = session.signature
     geometry, length = signature.geometry, len(golden.prompt)
     ring = min(length, geometry.sink_recent)
@@ -234,23 +235,41 @@ def _check_layer(session: Session, golden: Golden, layer: int) -> Iterator[Check
     if name in golden.tensors:
         selected, shared = _check_selected(session, golden, layer, picks)
         valid[:, block] = shared
-    caches = [(f"{kind}.{layer}", session.interpreter.tensor(kind)[layer, 0]) for kind in ("k_cache", "v_cache")]
-    for cache_name, cache in caches:
+    for kind in ("k", "v"):
+        cache_name, cache = f"{kind}_cache.{layer}", _cache(session, kind, layer)
         if cache_name not in golden.tensors:
             continue
         rows = _by_pick(session, golden, layer, cache, picks) if selected is not None else cache
         yield _check(cache_name, rows, golden, signature.dtype, valid)
-        if selected is not None and selected.excused:
+        if selected is not None and selected.excused and not geometry.indexed:
             cache[:, block] = golden.tensors[cache_name][:, block].to(cache.dtype)
     if selected is not None:
+        if selected.excused and geometry.indexed:
+            _selected(session, layer).copy_(golden.tensors[name])
         yield selected
+
+
+def _selected(session: Session, layer: int) -> Tensor:
+    """The picks [Hkv, topk] of slot 0 in a layer."""
+    picks = session.interpreter.tensor("selected")[layer]
+    return picks[0] if session.signature.geometry.indexed else picks
+
+
+def _cache(session: Session, kind: str, layer: int) -> Tensor:
+    """The rows [Hkv, R, D] of slot 0 in a layer; a copy where the selected ones are indexed."""
+    cache = session.interpreter.tensor(f"{kind}_cache")[layer, 0]
+    if not session.signature.geometry.indexed:
+        return cache
+    prompt, picks = session.interpreter.tensor(f"{kind}_prompt")[layer, 0], _selected(session, layer)
+    at = picks.clamp(min=0)[..., None].expand(-1, -1, prompt.shape[-1])
+    return torch.cat([cache, torch.where((picks < 0)[..., None], 0, prompt.gather(1, at))], 1)
 
 
 def _check_selected(session: Session, golden: Golden, layer: int, picks: int) -> tuple[Check, Tensor]:
     """The check of one layer's picks, and which of the golden's picks [Hkv, picks] the program made too."""
     dtype = session.signature.dtype
     name = f"selected.{layer}"
-    found, wanted = session.interpreter.tensor("selected")[layer], golden.tensors[name]
+    found, wanted = _selected(session, layer), golden.tensors[name]
     if found.shape != wanted.shape:
         raise InputError(f"golden {name!r} is {list(wanted.shape)}, the program makes {list(found.shape)}")
     shared = _find(found[:, :picks], wanted[:, :picks])[1]
@@ -272,7 +291,7 @@ def _find(found: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
 def _by_pick(session: Session, golden: Golden, layer: int, cache: Tensor, picks: int) -> Tensor:
     """A copy of a cache [Hkv, R, D] whose top-K rows stand in the order of the golden's picks."""
     first = session.signature.geometry.sink_recent
-    found = session.interpreter.tensor("selected")[layer][:, :picks]
+    found = _selected(session, layer)[:, :picks]
     at, _ = _find(found, golden.tensors[f"selected.{layer}"][:, :picks])
     rows = cache.clone()
     rows[:, first : first + picks] = cache[:, first : first + picks].gather(

@@ -7,7 +7,7 @@ that it touches once, and every row of the caches once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -15,7 +15,7 @@ from sscc.ir.errors import UsageError
 from sscc.ir.machine import Machine
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.manifest import LoopingRecord
-from sscc.runtime.schedule import For, If, Item, Launch, Pipeline, Program
+from sscc.runtime.schedule import Pipeline, Program, launches, pipelines
 from sscc.runtime.signature import Signature
 from sscc.runtime.timing import KernelSummary, Timing, time_entry
 
@@ -80,7 +80,8 @@ class Inspection:
         state_bytes: tensors that persist between calls, inputs and outputs among them.
         temporary_bytes: the region that temporaries share.
         weight_bytes: weights and constants.
-        kv_bytes, full_kv_bytes: of one sequence, compressed, and uncompressed at max_context.
+        kv_bytes, full_kv_bytes: of one sequence, what a decode step reads, and uncompressed at max_context.
+        held_kv_bytes: K and V that one sequence holds, its whole prompt too where the selected rows are indexed.
         decode_traffic_bytes: moved by one decode step of all slots, in HBM and DDR.
         decode_floor_bytes: weights and caches, once.
         hbm_bytes, ddr_bytes: what the program places there. sram_bytes: high-water mark of its buffers.
@@ -105,6 +106,7 @@ class Inspection:
     temporary_bytes: int
     weight_bytes: int
     kv_bytes: int
+    held_kv_bytes: int
     full_kv_bytes: int
     decode_traffic_bytes: int
     decode_floor_bytes: int
@@ -158,7 +160,7 @@ def inspect_artifact(
         sockets=int(sockets),
         signature=signature,
         kernels=len(program.kernels),
-        stages=sum(len(pipeline.stages) for pipeline in pipelines(program)),
+        stages=sum(len(pipeline.stages) for pipeline in _pipelines(program)),
         steps=dict(sorted(Counter(step.kind for body in program.bodies for step in body.steps).items())),
         launches_per_token=len(timing.launches),
         prefill_launches=sum(1 for _ in launches(program.entry(PREFILL).body)),
@@ -167,6 +169,7 @@ def inspect_artifact(
         temporary_bytes=max(0, program.arena_bytes - state),
         weight_bytes=sum(tensor.nbytes for tensor in weights),
         kv_bytes=kv,
+        held_kv_bytes=signature.kv_bytes(signature.held_rows),
         full_kv_bytes=full,
         decode_traffic_bytes=sum(timing.nbytes.get(tier, 0) for tier in ("hbm", "ddr")),
         decode_floor_bytes=read + signature.batch * kv,
@@ -244,32 +247,13 @@ def _kernel(kernel: KernelSummary) -> KernelReport:
     )
 
 
-def launches(items: Sequence[Item]) -> Iterator[Launch]:
-    """Every launch of an entry's body once, loops and branches entered."""
-    for item in items:
-        if isinstance(item, Launch):
-            yield item
-        elif isinstance(item, For | If):
-            yield from launches(item.body)
-
-
-def pipelines(program: Program) -> Iterator[Pipeline]:
-    """Every pipeline of every kernel."""
-
-    def walk(items: Sequence[Item]) -> Iterator[Pipeline]:
-        for item in items:
-            if isinstance(item, Pipeline):
-                yield item
-            elif isinstance(item, For | If):
-                yield from walk(item.body)
-
-    for kernel in program.kernels:
-        yield from walk(kernel.body)
+def _pipelines(program: Program) -> Iterator[Pipeline]:
+    return (pipeline for kernel in program.kernels for pipeline in pipelines(kernel.body))
 
 
 def sram_bytes(program: Program) -> int:
     """High-water mark of the on-chip memory: the end of the last buffer of any pipeline."""
-    buffers = (buffer for pipeline in pipelines(program) for buffer in pipeline.buffers if buffer.tier == "sram")
+    buffers = (buffer for pipeline in _pipelines(program) for buffer in pipeline.buffers if buffer.tier == "sram")
     return max((buffer.address + buffer.nbytes for buffer in buffers), default=0)
 
 

@@ -20,6 +20,7 @@ import functools
 import json
 import types
 import typing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
@@ -366,9 +367,10 @@ class Select:
 
 @dataclass(frozen=True)
 class GatherRows:
-    """out[0, h, j, :] = source[0, h, index[h, j], :], zeros where the index is negative.
+    """out[b, h, j, :] = source[b, h, index[b, h, j], :], zeros where the index is negative.
 
-    Shapes: source [1, Hkv, T, D], index [Hkv, J] or [J] (the same for all heads) i64, out [1, Hkv, J, D].
+    Shapes: source [B, Hkv, T, D], index [B, Hkv, J] i64, out [B, Hkv, J, D]; for B = 1 also index [Hkv, J], or [J] (the
+    same for all heads).
     """
 
     kind: ClassVar[str] = "gather_rows"
@@ -399,6 +401,40 @@ class DecodeAttention:
     value: str
     k_cache: str
     v_cache: str
+    position: str
+    valid_topk: str
+    active: str
+    out: str
+    scale: float
+    sink: int
+    recent: int
+
+
+@dataclass(frozen=True)
+class IndexedAttention:
+    """As `DecodeAttention` over caches of SR rows, followed by rows of the prompt that an index stream names.
+
+    Row SR + j of slot b and KV head h is selected[b, h, j] of `k_prompt` and `v_prompt`, zeros where that is negative.
+    Which rows are valid, the new row and the order of rows are those of `DecodeAttention` with R = SR + topk. Rows of
+    the prompt are fetched one by one as they are needed; no tensor of them exists.
+
+    Shapes: query [B, H, 1, D], new_key [B, Hkv, 1, D], new_value [B, Hkv, 1, Dv], key and k_cache [B, Hkv, SR, D],
+    value and v_cache [B, Hkv, SR, Dv], k_prompt [B, Hkv, T, D], v_prompt [B, Hkv, T, Dv], selected [B, Hkv, topk] i64,
+    position and valid_topk [B] i64, active [B] i1, out [B, H, 1, Dv]. `key` is either `k_cache` itself or a copy of
+    it that was made before; `value` likewise.
+    """
+
+    kind: ClassVar[str] = "indexed_attention"
+    query: str
+    new_key: str
+    new_value: str
+    key: str
+    value: str
+    k_cache: str
+    v_cache: str
+    k_prompt: str
+    v_prompt: str
+    selected: str
     position: str
     valid_topk: str
     active: str
@@ -442,12 +478,12 @@ class Compress:
 
     As `ObservationScores` (with the log-sum-exp that `ChunkAttention` kept), `Pool` and `Select`; then row j of
     `k_cache` is K[j] for j < sink; K[p_i] for j = sink + i < SR with p_i = last - floormod(last - sink - i,
-    recent), last = length - 1, zeros where p_i < sink; K[selected[h, i]] for j = SR + i, zeros for -1. `v_cache`
-    likewise.
+    recent), last = length - 1, zeros where p_i < sink; K[selected[h, i]] for j = SR + i, zeros for -1, where the
+    cache has more than SR rows. `v_cache` likewise.
 
     Shapes: observed [1, H, obs, D], log_sum_exp [1, H, obs] f32, key [1, Hkv, T, D], value [1, Hkv, T, Dv],
     k_cache [1, Hkv, R, D] (write), v_cache [1, Hkv, R, Dv] (write), selected [Hkv, topk] i64 (write; "" where
-    topk is 0); `length` is a scalar.
+    topk is 0), R = SR + topk, or SR where the selected rows stay in the prompt; `length` is a scalar.
     """
 
     kind: ClassVar[str] = "compress"
@@ -479,6 +515,7 @@ Step = Union[
     Select,
     GatherRows,
     DecodeAttention,
+    IndexedAttention,
     ChunkAttention,
     Compress,
 ]
@@ -644,6 +681,24 @@ class Program:
             raise InputError(f"the schedule has format version {found}, this sscc reads {FORMAT_VERSION}")
         program: Program = _decode(data, cls, "program")
         return program
+
+
+def launches(items: Sequence[Item]) -> Iterator[Launch]:
+    """Every launch among `items` once, loops and branches entered."""
+    for item in items:
+        if isinstance(item, Launch):
+            yield item
+        elif isinstance(item, For | If):
+            yield from launches(item.body)
+
+
+def pipelines(items: Sequence[Item]) -> Iterator[Pipeline]:
+    """Every pipeline among `items` once, loops and branches entered."""
+    for item in items:
+        if isinstance(item, Pipeline):
+            yield item
+        elif isinstance(item, For | If):
+            yield from pipelines(item.body)
 
 
 # -------------------------------------------------------------------------------- serialisation of dataclasses

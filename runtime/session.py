@@ -46,7 +46,7 @@ class Kept:
         kept: valid rows of the cache.
         evicted: positions that are no longer in the cache, length - kept.
         budget: rows that the slot owns.
-        kv_bytes: bytes of the slot's compressed cache.
+        kv_bytes: bytes of the slot's K and V, of its whole prompt too where the selected rows are indexed.
         full_bytes: bytes of an uncompressed cache of max_context rows.
         full_bytes_now: bytes of an uncompressed cache of `length` rows.
     """
@@ -286,7 +286,7 @@ class Session:
             kept=kept,
             evicted=state.position - kept,
             budget=geometry.budget,
-            kv_bytes=self.signature.kv_bytes(geometry.budget),
+            kv_bytes=self.signature.kv_bytes(self.signature.held_rows),
             full_bytes=self.signature.kv_bytes(geometry.max_context),
             full_bytes_now=self.signature.kv_bytes(state.position),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sscc.ir.geometry import Geometry
+from sscc.ir.sizes import format_bytes
 from sscc.runtime.schedule import DTYPE_BYTES
 
 
@@ -38,6 +39,25 @@ class Signature:
         """T: max_context rounded up to whole chunks; prompts are zero-padded to it."""
         return -(-self.geometry.max_context // self.prefill_chunk) * self.prefill_chunk
 
+    @property
+    def held_rows(self) -> int:
+        """Rows of K and V that a sequence owns, per layer and KV head: those of the cache, and where the selected ones
+        are indexed those of its whole prompt."""
+        return self.geometry.cache_rows + (self.scratch_tokens if self.geometry.indexed else 0)
+
     def kv_bytes(self, rows: int) -> int:
         """Bytes of `rows` cache rows of one sequence: K and V, every layer and KV head."""
         return 2 * self.layers * self.kv_heads * rows * self.head_dim * DTYPE_BYTES[self.dtype]
+
+    def kv_in_words(self) -> str:
+        """What one sequence holds, what a decode step reads of it, and what an uncompressed cache would be."""
+        g = self.geometry
+        read, full = self.kv_bytes(g.budget), self.kv_bytes(g.max_context)
+        plain = f"{format_bytes(full)} uncompressed ({full / read:.1f}x)"
+        if not g.indexed:
+            return f"{format_bytes(read)} a sequence, {plain}"
+        ring, prompt = self.kv_bytes(g.cache_rows), self.kv_bytes(self.scratch_tokens)
+        return (
+            f"{format_bytes(ring + prompt)} a sequence ({format_bytes(ring)} of sinks and ring, {format_bytes(prompt)} "
+            f"of prompt), of which a step reads the {format_bytes(read)} that compact rows would take; {plain}"
+        )

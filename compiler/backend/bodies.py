@@ -14,7 +14,7 @@ from sscc.compiler.backend.windows import dropped, is_whole, reshaped, sliced, t
 from sscc.ir.dialects.kv import UPDATES, geometry_of
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.geometry import Geometry
-from sscc.ir.rewriting import fill_value, module_path, outer_values, producer
+from sscc.ir.rewriting import fill_value, module_path, outer_values
 from sscc.ir.views import RESHAPES, is_view, permutation_of
 from sscc.runtime import schedule as sch
 
@@ -94,7 +94,6 @@ class _BodyEmitter:
                 self.scalars[value] = f"x{index}"
         *body, terminator = [op.operation for op in block.operations]
         self.returned = {value: f"y{index}" for index, value in enumerate(terminator.operands)}
-        self.reshaped = {_before_reshapes(value): value for value in terminator.operands}
         for op in body:
             self._operation(op)
         arguments = list(block.arguments)
@@ -133,7 +132,7 @@ class _BodyEmitter:
         return operand_names.index(name) if name in operand_names else None
 
     def _copy(self, value: ir.Value) -> None:
-        """Puts a returned value that is a view of something else into its parameter."""
+        """Puts a returned value that is a view of something else into its parameter, which may be any window."""
         shape = tuple(value.type.shape)
         identity = identity_map(len(shape))
         source = sch.Access(self.name(value), identity)
@@ -158,12 +157,6 @@ class _BodyEmitter:
 
     def written(self, value: ir.Value) -> str:
         """A place for the result of an operation: a parameter where it is returned, else a local."""
-        final = self.reshaped.get(value, value)
-        if value not in self.views and final != value:
-            view = reshaped(whole(self.returned[final], final.type.shape), value.type.shape)
-            assert view is not None  # of a dense region
-            self.shapes[view.tensor] = tuple(final.type.shape)
-            self.views[value] = view
         if value not in self.views:
             name = self.returned.get(value)
             if name is None:
@@ -312,15 +305,6 @@ class _BodyEmitter:
         )
 
 
-def _before_reshapes(value: ir.Value) -> ir.Value:
-    """What a value is a reshape of."""
-    source = producer(value)
-    while source is not None and source.name in RESHAPES:
-        value = source.operands[0]
-        source = producer(value)
-    return value
-
-
 def _combiner(op: ir.Operation) -> tuple[str, ir.Value]:
     """The combining operation of a reduction's body, and the value it combines with the accumulator."""
     block = op.regions[0].blocks[0]
@@ -454,6 +438,14 @@ def _decode_attention(e: _BodyEmitter, op: ir.Operation) -> None:
     e.steps.append(sch.DecodeAttention(*operands, e.written(op.results[0]), scale, g.sink, g.recent))
 
 
+def _indexed_attention(e: _BodyEmitter, op: ir.Operation) -> None:
+    g = e.geometry(op)
+    operands = [e.operand(op, index) for index in range(13)]
+    e.updates(op)
+    scale = op.attributes["scale"].value
+    e.steps.append(sch.IndexedAttention(*operands, e.written(op.results[0]), scale, g.sink, g.recent))
+
+
 def _chunk_attention(e: _BodyEmitter, op: ir.Operation) -> None:
     operands = [*(e.operand(op, index) for index in range(6)), e.flat(op.operands[6])]
     e.updates(op)
@@ -485,6 +477,7 @@ _STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {
     "kv.select": _select,
     "kv.gather": _gather,
     "kv.decode_attention": _decode_attention,
+    "kv.indexed_attention": _indexed_attention,
     "kv.chunk_attention": _chunk_attention,
     "kv.compress": _compress,
 }

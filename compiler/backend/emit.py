@@ -9,20 +9,25 @@ from torch_mlir import ir
 from sscc.compiler.backend.bodies import emit_body
 from sscc.compiler.backend.entries import EmittedEntry, EntryEmitter
 from sscc.compiler.backend.kernels import Copies, KernelEmitter
-from sscc.compiler.backend.memory import pack, share
+from sscc.compiler.backend.memory import pack, share, spill
+from sscc.ir.builders import STORED
 from sscc.ir.dialects import df
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import InternalError, UnsupportedError
+from sscc.ir.levels import get_machine
+from sscc.ir.machine import Machine
 from sscc.ir.rewriting import functions
+from sscc.ir.sizes import format_bytes
 from sscc.passes.build_entries import entries
 from sscc.passes.outline_kernels import KERNEL
-from sscc.runtime.schedule import Program, Tensor
+from sscc.runtime.schedule import Body, Program, Tensor, Vector, launches, pipelines
 
 
 def emit_program(module: ir.Module) -> Program:
     """The schedule of `module`, which is left as it is.
 
     Raises:
-        UnsupportedError: for an operation that a schedule cannot express, with its source line.
+        UnsupportedError: for an operation that a schedule cannot express, with its source line; for a program that
+            the machine's memory does not hold.
     """
     copies = Copies()
     bodies = {f.name.value: emit_body(f) for f in functions(module) if df.BODY in f.attributes}
@@ -33,13 +38,14 @@ def emit_program(module: ir.Module) -> Program:
     }
     emitted = [EntryEmitter(function, kernels=kernels, copies=copies).emit() for function in entries(module)]
     tensors, arena = _place(emitted)
-    return Program(
+    program = Program(
         tuple(tensors),
         tuple(copies.bodies.by_name.values()),
         (*(item.kernel for item in kernels.values()), *copies.kernels.values()),
         tuple(item.entry for item in emitted),
         arena,
     )
+    return _with_tiers(program, get_machine(module))
 
 
 def _place(emitted: list[EmittedEntry]) -> tuple[list[Tensor], int]:
@@ -59,8 +65,55 @@ def _place(emitted: list[EmittedEntry]) -> tuple[list[Tensor], int]:
         shared, top = share(item.lifetimes, base)
         addresses |= shared
         end = max(end, top)
-    stored = {n: t.nbytes for n, t in tensors.items() if t.role in ("weight", "constant")}
+    stored = {n: t.nbytes for n, t in tensors.items() if t.role in STORED}
     placed, _ = pack(stored, end)
     addresses |= placed
     kept = [replace(t, address=addresses[n]) for n, t in tensors.items() if n in addresses]
     return kept, end
+
+
+def _with_tiers(program: Program, machine: Machine) -> Program:
+    """Puts into DDR what HBM does not hold: tables of which few rows are read first, then what leaves least behind."""
+    capacity, behind = (int(f.value * machine.sockets.value) for f in (machine.hbm_bytes, machine.ddr_bytes))
+    sizes = {tensor.name: tensor.nbytes for tensor in program.tensors}
+    tables = _tables(program)
+    roles = {tensor.name: tensor.role in STORED for tensor in program.tensors}
+    order = sorted(sizes, key=lambda name: (name in tables, roles[name], -sizes[name], name))
+    spilled = spill(sizes, order, capacity)
+    total = sum(sizes[name] for name in spilled)
+    if total > behind:
+        raise UnsupportedError(
+            f"required {format_bytes(sum(sizes.values()))} of memory, capacity {format_bytes(capacity)} of HBM and "
+            f"{format_bytes(behind)} of DDR on {machine.sockets.value:g} sockets"
+        )
+    tensors = [replace(t, tier="ddr") if t.name in spilled else t for t in program.tensors]
+    return replace(program, tensors=tuple(tensors))
+
+
+def _tables(program: Program) -> set[str]:
+    """The weights of which every reader fetches rows by index."""
+    bodies = {body.name: body for body in program.bodies}
+    kernels = {kernel.name: kernel for kernel in program.kernels}
+    fetched: dict[str, bool] = {}
+    for launch in (launch for entry in program.entries for launch in launches(entry.body)):
+        kernel = kernels[launch.kernel]
+        reads = {
+            port.view.tensor: _fetches(bodies[stage.body], index)
+            for pipeline in pipelines(kernel.body)
+            for stage in pipeline.stages
+            for index, port in enumerate(stage.ports)
+        }
+        for param, view in zip(kernel.params, launch.args, strict=True):
+            fetched[view.tensor] = fetched.get(view.tensor, True) and reads.get(param.name, False)
+    return {name for name, only in fetched.items() if only}
+
+
+def _fetches(body: Body, index: int) -> bool:
+    """Whether a body reads one of its parameters only by loads of an index."""
+    name = body.params[index].name
+    return any(
+        instr.op == "load" and instr.args[0] == name
+        for step in body.steps
+        if isinstance(step, Vector)
+        for instr in step.body
+    )

@@ -1,4 +1,4 @@
-"""Addresses: states, inputs and outputs lie side by side; temporaries share space by their lifetimes."""
+"""Addresses and tiers: what lasts lies side by side, temporaries share space, and what exceeds HBM goes to DDR."""
 
 from __future__ import annotations
 
@@ -51,3 +51,14 @@ def _first_gap(live: Sequence[tuple[int, int, int]], base: int, size: int) -> in
             return address
         address = max(address, end)
     return address
+
+
+def spill(sizes: Mapping[str, int], order: Sequence[str], capacity: int) -> list[str]:
+    """Which of `sizes` lie in the next tier when those that come first in `order` get the room that there is."""
+    spilled = []
+    for name in order:
+        if align(sizes[name]) <= capacity:
+            capacity -= align(sizes[name])
+        else:
+            spilled.append(name)
+    return spilled

@@ -16,7 +16,7 @@ from sscc.compiler.options import (
     LEVELS,
     CompileOptions,
 )
-from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, POOL_MODES
+from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, KV_ROWS, POOL_MODES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +54,11 @@ def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--kv-obs", type=int, metavar="N", help=f"last queries that score (default: {DEFAULT_OBS})")
     group.add_argument("--kv-pool", type=int, metavar="N", help=f"odd width of the pooling (default: {DEFAULT_POOL})")
     group.add_argument("--kv-pool-mode", metavar="MODE", help=f"{' or '.join(POOL_MODES)} (default: avg)")
+    group.add_argument(
+        "--kv-rows",
+        metavar="WHERE",
+        help=f"{KV_ROWS[0]} (default): picked rows are copied; {KV_ROWS[1]}: they stay in the prompt's K and V",
+    )
 
 
 def _add_graph_arguments(group: argparse._ArgumentGroup) -> None:

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import sscc
-from sscc.compiler.units import format_bytes
 from sscc.ir.errors import InternalError
+from sscc.ir.sizes import format_bytes
 
 PACKAGES = ("torch", "torch-mlir", "transformers", "safetensors", "tokenizers", "gguf", "jinja2", "numpy")
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")

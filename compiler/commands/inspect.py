@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sscc.compiler.units import format_bytes
 from sscc.ir.machine import load_machine
+from sscc.ir.sizes import format_bytes
 
 if TYPE_CHECKING:
     from sscc.runtime.inspection import Inspection, TimingReport
@@ -58,12 +58,10 @@ def _program(i: Inspection) -> Iterator[str]:
     yield f"model      {i.model}: {s.layers} layers, {heads}, {s.vocab_size} tokens"
     yield f"program    {i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
     parts = f"sink {g.sink} + recent {g.recent} + topk {g.topk}"
-    yield f"cache      {g.budget} rows = {parts}, for {g.max_context} tokens"
+    where = "; those of topk stay in the prompt's K and V" if g.indexed else ""
+    yield f"cache      {g.budget} rows = {parts}, for {g.max_context} tokens{where}"
     yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
-    yield (
-        f"KV         {format_bytes(i.kv_bytes)} a sequence, {format_bytes(i.full_kv_bytes)} uncompressed "
-        f"({i.full_kv_bytes / i.kv_bytes:.1f}x)"
-    )
+    yield f"KV         {s.kv_in_words()}"
     steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())
     yield f"kernels    {i.kernels} of {i.stages} stages: {steps}"
     yield f"launches   {i.launches_per_token} per decode step, {i.prefill_launches} in prefill's body"

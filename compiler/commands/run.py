@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sscc.compiler.units import format_bytes
 from sscc.ir.errors import InputError, InternalError, UsageError
+from sscc.ir.sizes import format_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

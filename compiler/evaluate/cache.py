@@ -182,7 +182,12 @@ def ring_positions(length: int, g: Geometry) -> Tensor:
 
 
 def gather(source: Tensor, index: Tensor) -> Tensor:
-    """Rows of `source` [1, Hkv, T, D] at `index` [Hkv, J], or [J] for all heads; zeros where it is negative."""
+    """Rows of `source` [1, Hkv, T, D] at `index` [Hkv, J], or [J] for all heads; zeros where it is negative.
+
+    Or of every slot: `source` [B, Hkv, T, D] at `index` [B, Hkv, J].
+    """
+    if index.dim() == 3:
+        return torch.cat([gather(source[slot : slot + 1], index[slot]) for slot in range(source.shape[0])])
     heads, count, width = source.shape[1], index.shape[-1], source.shape[3]
     if index.numel() and int(index.max()) >= source.shape[2]:
         undefined(f"reads row {int(index.max())} of a scratch of {source.shape[2]}")
@@ -192,9 +197,10 @@ def gather(source: Tensor, index: Tensor) -> Tensor:
 
 
 def assembled(scratch: Tensor, selected: Tensor, length: int, g: Geometry) -> Tensor:
-    """The cache rows [1, Hkv, R, D] of a prompt: the first rows of the scratch, the ring, the rows `selected`."""
-    ring = gather(scratch, ring_positions(length, g))
-    return torch.cat([scratch[:, :, : g.sink], ring, gather(scratch, selected)], 2)
+    """The cache rows [1, Hkv, R, D] of a prompt: the first rows of the scratch, the ring, the rows `selected`; without
+    these where they stay in the prompt."""
+    kept = [scratch[:, :, : g.sink], gather(scratch, ring_positions(length, g))]
+    return torch.cat(kept if g.indexed else [*kept, gather(scratch, selected)], 2)
 
 
 # ------------------------------------------------------------------------------------------------- the operations
@@ -274,6 +280,23 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
     return decode
 
 
+def _indexed_attention(op: ir.Operation, b: Builder) -> Several:
+    scale, g, types = _scale(op), b.geometry, b.types
+
+    def decode(
+        query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
+        v_cache: Tensor, k_prompt: Tensor, v_prompt: Tensor, selected: Tensor, position: Tensor, valid_topk: Tensor,
+        active: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        row, valid = rows(position, g), validity(position, valid_topk, active, g)
+        k = torch.cat([updated(key, new_key, row, active), gather(k_prompt, selected)], 2)
+        v = torch.cat([updated(value, new_value, row, active), gather(v_prompt, selected)], 2)
+        out = cached_attention(query, k, v, valid, scale, types)
+        return out, updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
+
+    return decode
+
+
 def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
     scale, g, types = _scale(op), b.geometry, b.types
 
@@ -317,6 +340,7 @@ HANDLERS: dict[str, Handler] = {
     "kv.ring_positions": single(_ring_positions),
     "kv.gather": single(_gather),
     "kv.decode_attention": several(_decode_attention),
+    "kv.indexed_attention": several(_indexed_attention),
     "kv.chunk_attention": several(_chunk_attention),
     "kv.compress": several(_compress),
 }

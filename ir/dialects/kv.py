@@ -5,10 +5,12 @@ positions, and the prompt positions that the observation window voted for. The g
 attribute `kv.geometry` of the enclosing module; every operation here has exact semantics under it.
 
 Tensors are values: an "update" returns the new cache. Letters in signatures: B slots, H query heads, Hkv KV
-heads, D head dim, R budget rows, T rows of the prompt scratch, C tokens of a chunk, J gathered rows.
+heads, D head dim, R budget rows, SR those of sinks and ring, T rows of the prompt scratch, C tokens of a chunk, J
+gathered rows. Where the geometry's `rows` are "indexed", the cache itself has SR rows.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from torch_mlir import ir
@@ -17,7 +19,7 @@ from torch_mlir.dialects import ext
 from sscc.ir.attributes import MalformedRecord, read_record, write_record
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import COMPACT, Geometry
 
 GEOMETRY = "kv.geometry"
 
@@ -26,7 +28,9 @@ class Kv(ext.Dialect, name="kv"):
     """Compressed-cache operations on tensors."""
 
 
-_FIELDS = {name: str if name == "pool_mode" else int for name in Geometry.__dataclass_fields__}
+_FIELDS = {field.name: str if field.type == "str" else int for field in fields(Geometry)}
+_OPTIONAL = {"rows": COMPACT}
+"""Fields that a module may leave out."""
 
 
 def geometry_attribute(geometry: Geometry) -> ir.DictAttr:
@@ -41,7 +45,7 @@ def read_geometry(attribute: ir.Attribute) -> Geometry:
         SignatureMismatch: naming the field that does not fit or the rule that the geometry breaks.
     """
     try:
-        return Geometry(**read_record(attribute, _FIELDS))
+        return Geometry(**read_record(attribute, _FIELDS, _OPTIONAL))
     except (MalformedRecord, UsageError) as error:
         raise SignatureMismatch(f"{GEOMETRY} is invalid: {error}") from None
 
@@ -65,6 +69,8 @@ class Checked(Kv.Operation):
     """Verifies an operation against its `signature` (operands, then results) and `extra` rules."""
 
     signature = dict[str, str]()
+    stored = False
+    """Whether R counts the rows of the cache itself, which does not hold the selected rows where they are indexed."""
 
     @staticmethod
     def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
@@ -74,8 +80,9 @@ class Checked(Kv.Operation):
     def verify_invariants(cls, op: Any) -> bool:
         try:
             geometry = geometry_of(op)
-            known = {"R": geometry.budget, "K": geometry.topk, "W": geometry.obs, "N": geometry.recent}
-            sizes = check_signature(op.operation, cls.signature, known)
+            known = {"K": geometry.topk, "W": geometry.obs, "N": geometry.recent, "SR": geometry.sink_recent}
+            rows = geometry.cache_rows if cls.stored else geometry.budget
+            sizes = check_signature(op.operation, cls.signature, {"R": rows, **known})
             cls.extra(op, sizes, geometry)
         except SignatureMismatch as error:
             op.location.emit_error(f"'{op.OPERATION_NAME}' {error}")
@@ -118,6 +125,7 @@ class Row(Checked, name="row", traits=[ext.Pure]):
 class Update(Checked, name="update", traits=[ext.Pure]):
     """The cache with `new` in row `row` of every active slot; all other rows keep their bytes."""
 
+    stored = True
     signature = {
         "cache": "B Hkv R D:f",
         "new": "B Hkv 1 D:f",
@@ -274,10 +282,12 @@ class RingPositions(Checked, name="ring_positions", traits=[ext.Pure]):
 
 
 class Gather(Checked, name="gather", traits=[ext.Pure]):
-    """Rows of the prompt scratch by position, per KV head or the same for all; zeros where it is negative."""
+    """Rows of a prompt's K or V by position, per KV head or the same for all, or those of every slot's prompt, by
+    slot and KV head; zeros where it is negative."""
 
     signature = {"source": "1 Hkv T D:f", "index": "Hkv J:i64", "out": "1 Hkv J D:f"}
     shared = {"source": "1 Hkv T D:f", "index": "J:i64", "out": "1 Hkv J D:f"}
+    slots = {"source": "B Hkv T D:f", "index": "B Hkv J:i64", "out": "B Hkv J D:f"}
 
     source: ext.Operand[ir.RankedTensorType]
     index: ext.Operand[ir.RankedTensorType]
@@ -288,7 +298,7 @@ class Gather(Checked, name="gather", traits=[ext.Pure]):
         types = [operand.type for operand in op.operation.operands][1:]
         rank = next((index.rank for index in types if isinstance(index, ir.RankedTensorType)), 0)
         try:
-            check_signature(op.operation, cls.shared if rank == 1 else cls.signature, {})
+            check_signature(op.operation, {1: cls.shared, 3: cls.slots}.get(rank, cls.signature), {})
         except SignatureMismatch as error:
             op.location.emit_error(f"'{op.OPERATION_NAME}' {error}")
             return False
@@ -341,6 +351,58 @@ class DecodeAttention(Checked, name="decode_attention", traits=[ext.Pure]):
         _require_groups(sizes)
 
 
+class IndexedAttention(Checked, name="indexed_attention", traits=[ext.Pure]):
+    """`decode_attention` where the selected rows are indexed: `row`, two `update`s, both `gather`s, `validity` and
+    `cached_attention` over the cache's rows and the gathered ones in one, without a gathered tensor.
+
+    Row SR + j of slot b and KV head h is row selected[b, h, j] of `k_prompt` and `v_prompt`. `key` and `value` as in
+    `decode_attention`, without the selected rows.
+    """
+
+    signature = {
+        "query": "B H 1 D:f",
+        "new_key": "B Hkv 1 D:f",
+        "new_value": "B Hkv 1 Dv:f",
+        "key": "B Hkv SR D:f",
+        "value": "B Hkv SR Dv:f",
+        "k_cache": "B Hkv SR D:f",
+        "v_cache": "B Hkv SR Dv:f",
+        "k_prompt": "B Hkv T D:f",
+        "v_prompt": "B Hkv T Dv:f",
+        "selected": "B Hkv K:i64",
+        "position": "B:i64",
+        "valid_topk": "B:i64",
+        "active": "B:i1",
+        "out": "B H 1 Dv:f",
+        "k_updated": "B Hkv SR D:f",
+        "v_updated": "B Hkv SR Dv:f",
+    }
+
+    query: ext.Operand[ir.RankedTensorType]
+    new_key: ext.Operand[ir.RankedTensorType]
+    new_value: ext.Operand[ir.RankedTensorType]
+    key: ext.Operand[ir.RankedTensorType]
+    value: ext.Operand[ir.RankedTensorType]
+    k_cache: ext.Operand[ir.RankedTensorType]
+    v_cache: ext.Operand[ir.RankedTensorType]
+    k_prompt: ext.Operand[ir.RankedTensorType]
+    v_prompt: ext.Operand[ir.RankedTensorType]
+    selected: ext.Operand[ir.RankedTensorType]
+    position: ext.Operand[ir.RankedTensorType]
+    valid_topk: ext.Operand[ir.RankedTensorType]
+    active: ext.Operand[ir.RankedTensorType]
+    scale: ir.FloatAttr
+    out: ext.Result[ir.RankedTensorType]
+    k_updated: ext.Result[ir.RankedTensorType]
+    v_updated: ext.Result[ir.RankedTensorType]
+
+    @staticmethod
+    def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
+        _require_groups(sizes)
+        if not geometry.indexed:
+            raise SignatureMismatch(f"reads the prompt by index, the rows of {GEOMETRY} are {geometry.rows}")
+
+
 class ChunkAttention(Checked, name="chunk_attention", traits=[ext.Pure]):
     """Appending a chunk's keys and values to the prompt scratch at row `start`, `causal_attention` over it, and both
     `observe`s (queries, and their log-sum-exp) in one."""
@@ -387,8 +449,10 @@ class ChunkAttention(Checked, name="chunk_attention", traits=[ext.Pure]):
 
 class Compress(Checked, name="compress", traits=[ext.Pure]):
     """`observation_scores`, `pool`, `select`, the gathers of K and V, the ring and the assembly of one slot's cache
-    rows in one pass: rows of `k_cache` become sinks, ring and selected rows of `key`; `v_cache` likewise."""
+    rows in one pass: rows of `k_cache` become sinks, ring and (unless they are indexed) selected rows of `key`;
+    `v_cache` likewise."""
 
+    stored = True
     signature = {
         "observed": "1 H W D:f",
         "log_sum_exp": "1 H W 1:f32",
@@ -425,16 +489,21 @@ UPDATES: dict[str, dict[int, int]] = {
     "kv.update": {0: 0},
     "kv.observe": {0: 0},
     "kv.decode_attention": {1: 5, 2: 6},
+    "kv.indexed_attention": {1: 5, 2: 6},
     "kv.chunk_attention": {1: 3, 2: 4, 3: 5, 4: 6},
     "kv.compress": {0: 4, 1: 5},
 }
 """Per operation: which results are which operands, updated in place."""
+
+DECODING = ("kv.decode_attention", "kv.indexed_attention")
+"""Operations that read caches and update them, as operands apart."""
 
 FETCHED: dict[str, tuple[int, ...]] = {
     "kv.cached_attention": (1, 2),
     "kv.causal_attention": (1, 2),
     "kv.observation_scores": (2,),
     "kv.gather": (0,),
+    "kv.indexed_attention": (7, 8),
     "kv.compress": (2, 3),
 }
 """Per operation: the operands of which it fetches the rows that it needs from memory by itself, as it goes."""

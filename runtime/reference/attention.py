@@ -1,6 +1,7 @@
-"""Attention over the rows of a compressed cache, alone and with the update of the cache.
+"""Attention over the rows of a compressed cache: alone, with the update of the cache, and with rows of the prompt
+that an index names.
 
-Both walk the rows in tiles with a running softmax, in f32 (f64 where asked). Every tile has KEY_TILE rows, the
+All walk the rows in tiles with a running softmax, in f32 (f64 where asked). Every tile has KEY_TILE rows, the
 last one zero-padded, so results do not depend, bit for bit, on how many invalid rows follow the valid ones. Query
 heads stand as [Hkv, G, ..]: head h = g * G + j reads KV head g.
 """
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sscc.runtime.reference.cache import check_rows, update_rows
+from sscc.runtime.reference.cache import check_rows, gathered, update_rows
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Views
 from sscc.runtime.reference.softmax import KEY_TILE, RunningSoftmax, check_groups, tiles
-from sscc.runtime.schedule import CachedAttention, DecodeAttention
+from sscc.runtime.schedule import CachedAttention, DecodeAttention, IndexedAttention
 
 Tile = Callable[[int, int], Tensor]
 """Rows begin .. end - 1 of all slots and KV heads, then zeros: [B, Hkv, KEY_TILE, D] in the accumulation dtype."""
@@ -69,9 +70,7 @@ def compile_decode_attention(step: DecodeAttention, interface: Interface) -> Bin
     check_groups(sizes, interface)
     if step.sink < 0 or step.recent < 1 or step.sink + step.recent > sizes["R"]:
         interface.refuse(f"it has sink {step.sink} and recent {step.recent} in a cache of {sizes['R']} rows")
-    for copy, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
-        if interface.param(copy).dtype != interface.param(cache).dtype:
-            interface.refuse(f"decode_attention reads {copy!r} in place of {cache!r}, which has another dtype")
+    _check_copies(step, interface)
     wide = interface.numerics.accumulate
     rows = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
     names = (*rows, step.position, step.valid_topk, step.active, step.out)
@@ -112,6 +111,86 @@ def decode_attention(
     update_rows(v_cache, new_value, row, active)
 
 
+def compile_indexed_attention(step: IndexedAttention, interface: Interface) -> Bind:
+    sizes = interface.match(
+        step,
+        "k_cache v_cache out",
+        query="float B H 1 D",
+        new_key="float B V 1 D",
+        new_value="float B V 1 W",
+        key="float B V R D",
+        value="float B V R W",
+        k_cache="float B V R D",
+        v_cache="float B V R W",
+        k_prompt="float B V T D",
+        v_prompt="float B V T W",
+        selected="i64 B V K",
+        position="i64 B",
+        valid_topk="i64 B",
+        active="i1 B",
+        out="float B H 1 W",
+    )
+    check_groups(sizes, interface)
+    if step.sink < 0 or step.recent < 1 or step.sink + step.recent != sizes["R"]:
+        interface.refuse(f"it has sink {step.sink} and recent {step.recent} for a cache of {sizes['R']} rows")
+    _check_copies(step, interface)
+    for prompt, cache in ((step.k_prompt, step.k_cache), (step.v_prompt, step.v_cache)):
+        if interface.param(prompt).dtype != interface.param(cache).dtype:
+            interface.refuse(f"indexed_attention reads rows of {prompt!r} and of {cache!r}, which has another dtype")
+    wide = interface.numerics.accumulate
+    rows = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
+    prompts = (step.k_prompt, step.v_prompt, step.selected)
+    names = (*rows, *prompts, step.position, step.valid_topk, step.active, step.out)
+
+    def bind(views: Views) -> Fire:
+        operands = [views[name] for name in names]
+        return lambda _: indexed_attention(*operands, sink=step.sink, recent=step.recent, scale=step.scale, wide=wide)
+
+    return bind
+
+
+def indexed_attention(
+    query: Tensor,
+    new_key: Tensor,
+    new_value: Tensor,
+    key: Tensor,
+    value: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k_prompt: Tensor,
+    v_prompt: Tensor,
+    selected: Tensor,
+    position: Tensor,
+    valid_topk: Tensor,
+    active: Tensor,
+    out: Tensor,
+    *,
+    sink: int,
+    recent: int,
+    scale: float,
+    wide: torch.dtype,
+) -> None:
+    """The step `IndexedAttention` (shapes there).
+
+    Raises InputError where an active slot's row is not in the cache, or an index that is read beyond the prompt.
+    """
+    row = torch.where(position < sink, position, sink + torch.remainder(position - sink, recent))
+    check_rows(row[active], key.shape[2])
+    keys = _rows_then(_rows_with(key, new_key, row, active, wide), key.shape[2], k_prompt, selected)
+    values = _rows_then(_rows_with(value, new_value, row, active, wide), value.shape[2], v_prompt, selected)
+    valid = _valid(position, valid_topk, active, key.shape[2] + selected.shape[2], sink + recent)
+    queries = _grouped(query, key.shape[1], wide)
+    out.copy_(_attend(queries, keys, values, out.shape[-1], valid, scale).reshape(out.shape))
+    update_rows(k_cache, new_key, row, active)
+    update_rows(v_cache, new_value, row, active)
+
+
+def _check_copies(step: DecodeAttention | IndexedAttention, interface: Interface) -> None:
+    for copy, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
+        if interface.param(copy).dtype != interface.param(cache).dtype:
+            interface.refuse(f"{step.kind} reads {copy!r} in place of {cache!r}, which has another dtype")
+
+
 def _valid(position: Tensor, valid_topk: Tensor, active: Tensor, rows: int, sink_recent: int) -> Tensor:
     """Which rows each slot sees, [B, rows]: written sinks and ring rows, and the selected ones; none if not active."""
     row = torch.arange(rows)
@@ -148,6 +227,19 @@ def _rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor, wide: t
         padded = plain(begin, end)
         here = (rows >= begin) & (rows < end)
         padded[slots[here], :, rows[here] - begin] = fresh[here]
+        return padded
+
+    return tile
+
+
+def _rows_then(cache: Tile, count: int, prompt: Tensor, selected: Tensor) -> Tile:
+    """The first `count` rows as `cache` gives them, then those of `prompt` that `selected` [B, Hkv, topk] names."""
+
+    def tile(begin: int, end: int) -> Tensor:
+        padded = cache(min(begin, count), min(end, count))
+        if end > count:
+            first = max(begin, count)
+            padded[:, :, first - begin : end - begin] = gathered(prompt, selected[:, :, first - count : end - count])
         return padded
 
     return tile

@@ -35,9 +35,9 @@ def check_rows(rows: Tensor, size: int) -> None:
 
 
 def compile_gather_rows(step: GatherRows, interface: Interface) -> Bind:
-    shared = len(interface.param(step.index).shape) == 1
-    index = "i64 J" if shared else "i64 V J"
-    interface.match(step, "out", source="float 1 V T D", index=index, out="float 1 V J D")
+    rank = len(interface.param(step.index).shape)
+    slots, index = ("B", "i64 B V J") if rank == 3 else ("1", "i64 J" if rank == 1 else "i64 V J")
+    interface.match(step, "out", source=f"float {slots} V T D", index=index, out=f"float {slots} V J D")
 
     def bind(views: Views) -> Fire:
         source, index, out = views[step.source], views[step.index], views[step.out]
@@ -48,8 +48,16 @@ def compile_gather_rows(step: GatherRows, interface: Interface) -> Bind:
 
 def gather_rows(source: Tensor, index: Tensor, out: Tensor) -> None:
     """The step `GatherRows` (shapes there). Raises InputError where an index is beyond the source."""
+    out.copy_(gathered(source, index.expand(*source.shape[:2], -1)))
+
+
+def gathered(source: Tensor, index: Tensor) -> Tensor:
+    """Rows of `source` [B, Hkv, T, D] at `index` [B, Hkv, J]: [B, Hkv, J, D], zeros where it is negative.
+
+    Raises InputError where an index is beyond the source.
+    """
     if bool((index >= source.shape[2]).any()):
         raise InputError(f"row {int(index.max())} is gathered from a source of {source.shape[2]} rows")
+    slots = torch.arange(source.shape[0])[:, None, None]
     heads = torch.arange(source.shape[1])[:, None]
-    rows = source[0, heads, index.clamp(min=0)]  # [Hkv, J, D]
-    out[0] = torch.where((index < 0)[..., None], 0, rows)
+    return torch.where((index < 0)[..., None], 0, source[slots, heads, index.clamp(min=0)])

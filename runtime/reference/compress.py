@@ -34,9 +34,10 @@ def compile_compress(step: Compress, interface: Interface) -> Bind:
     )
     check_groups(sizes, interface)
     check_pool(step.pool_mode, step.pool, interface)
-    if step.sink < 0 or step.recent < 1 or step.sink + step.recent + sizes.get("K", 0) != sizes["R"]:
+    ring, chosen = step.sink + step.recent, sizes.get("K", 0)
+    if step.sink < 0 or step.recent < 1 or sizes["R"] not in (ring + chosen, ring):
         interface.refuse(
-            f"compress fills {sizes['R']} rows with sink {step.sink} + recent {step.recent} + topk {sizes.get('K', 0)}"
+            f"compress fills {sizes['R']} rows with sink {step.sink} + recent {step.recent} + topk {chosen}"
         )
     length, wide = interface.scalar(step.length), interface.numerics.accumulate
 
@@ -51,7 +52,9 @@ def compile_compress(step: Compress, interface: Interface) -> Bind:
             n = scalars[length]
             prompt = PromptScores(observed, key, length=n, scale=step.scale, recent=step.recent, wide=wide)
             select_streaming(prompt, log_sum_exp, selected, step)
-            rows = torch.cat([kept_rows(n, step.sink, step.recent).expand(sizes["V"], -1), selected], 1)
+            rows = kept_rows(n, step.sink, step.recent).expand(sizes["V"], -1)
+            if sizes["R"] > ring:
+                rows = torch.cat([rows, selected], 1)
             gather_rows(key, rows, k_cache)
             gather_rows(value, rows, v_cache)
 

@@ -17,6 +17,7 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.GatherRows: cache.compile_gather_rows,
     schedule.CachedAttention: attention.compile_cached_attention,
     schedule.DecodeAttention: attention.compile_decode_attention,
+    schedule.IndexedAttention: attention.compile_indexed_attention,
     schedule.CausalAttention: prompt.compile_causal_attention,
     schedule.Observe: prompt.compile_observe,
     schedule.ChunkAttention: prompt.compile_chunk_attention,

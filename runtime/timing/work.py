@@ -5,7 +5,8 @@ Counting rules, where a step does not simply touch everything it sees once:
 * A parameter that several steps read comes in once per firing; it counts at most with its own size.
 * A gather (`load`, `GatherRows`) moves one element, or row, per point; at most the whole table.
 * `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache:
-  the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows.
+  the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. `IndexedAttention`
+  fetches the valid rows of its prompts only: `valid_rows` without those of the cache.
 * `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` and `Compress`
   read `length` rows of K; `Compress` reads the R rows that it keeps once more, of K and V.
 * Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
@@ -30,6 +31,7 @@ from sscc.runtime.schedule import (
     DecodeAttention,
     Dtype,
     GatherRows,
+    IndexedAttention,
     ObservationScores,
     Observe,
     Pool,
@@ -236,6 +238,20 @@ def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
     _attend(meter, step.query, step.value, batch * heads * meter.valid_rows(meter.shape(step.key)[2]))
 
 
+def _indexed_attention(meter: _Meter, step: IndexedAttention) -> None:
+    meter.whole(step.query, step.new_key, step.new_value, step.position, step.valid_topk, step.active)
+    meter.whole(step.key, step.value, step.selected)
+    meter.whole(step.out, write=True)
+    meter.rows(step.k_cache, 1, write=True)
+    meter.rows(step.v_cache, 1, write=True)
+    batch, heads = meter.shape(step.query)[:2]
+    cached = meter.shape(step.key)[2]
+    valid = meter.valid_rows(cached + meter.shape(step.selected)[2])
+    for prompt in (step.k_prompt, step.v_prompt):
+        meter.rows(prompt, max(valid - cached, 0))
+    _attend(meter, step.query, step.value, batch * heads * valid)
+
+
 def _causal_scores(meter: _Meter, query: str, start: int) -> int:
     _, heads, chunk, _ = meter.shape(query)
     return heads * (chunk * start + chunk * (chunk + 1) // 2)
@@ -341,6 +357,7 @@ _COUNTERS: dict[type[Step], Callable[..., None]] = {
     Select: _select,
     GatherRows: _gather_rows,
     DecodeAttention: _decode_attention,
+    IndexedAttention: _indexed_attention,
     ChunkAttention: _chunk_attention,
     Compress: _compress,
 }

@@ -208,8 +208,7 @@ class _BodyProof:
         for reading in (True, False):
             for operand in used:
                 self._move(step, operand, sizes, reading)
-        if isinstance(step, sch.UpdateRows | sch.GatherRows):
-            self._data.append(f"{self._where}: rows of {step.cache if hasattr(step, 'cache') else step.source!r}")
+        self._data += [f"{self._where}: rows of {name}" for name in _fetched(step)]
 
     def _move(self, step: Any, operand: Any, sizes: dict[str, int], reading: bool) -> None:
         place = self._place(getattr(step, operand.field))
@@ -228,9 +227,12 @@ class _BodyProof:
         return isinstance(step, sch.Compress) and field_name == "selected" and step.selected == ""
 
     def _pattern(self, step: Any, pattern: str) -> str:
-        if isinstance(step, sch.GatherRows) and pattern == "i64 V J" and len(self._place(step.index).shape) == 1:
-            return "i64 J"
-        return pattern
+        """`GatherRows` may have an index for all slots, or for all heads too, of which there is one."""
+        rank = len(self._place(step.index).shape) if isinstance(step, sch.GatherRows) else 3
+        if rank == 3:
+            return pattern
+        index = "i64 J" if rank == 1 else "i64 V J"
+        return index if pattern == "i64 B V J" else pattern.replace("B", "1")
 
     def _match(self, name: str, field_name: str, pattern: str, sizes: dict[str, int]) -> None:
         place = self._place(name)
@@ -346,6 +348,15 @@ class _BodyProof:
 
     def fail(self, reason: str) -> NoReturn:
         self._refuse(reason)
+
+
+def _fetched(step: Any) -> list[str]:
+    """The operands of which the contents of others decide what rows are touched."""
+    if isinstance(step, sch.UpdateRows):
+        return [step.cache]
+    if isinstance(step, sch.GatherRows):
+        return [repr(step.source)]
+    return [repr(step.k_prompt), repr(step.v_prompt)] if isinstance(step, sch.IndexedAttention) else []
 
 
 def prove_body(body: sch.Body, limits: Limits, scalars: Mapping[str, Range] | None = None) -> BodyFacts:

@@ -32,8 +32,14 @@ class Sampler:
     """Runs samples. `seen` gathers the bounds and pairs that a run has evaluated."""
 
     def __init__(
-        self, program: sch.Program, entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts], limits: Limits
+        self,
+        program: sch.Program,
+        entries: Sequence[EntryFacts],
+        kernels: Mapping[str, KernelFacts],
+        ranges: Mapping[str, tuple[int, int]],
+        limits: Limits,
     ) -> None:
+        self._ranges = ranges
         self._tensors = {tensor.name: tensor for tensor in program.tensors}
         self._kernels, self._limits = kernels, limits
         self._launches = {id(facts.launch): facts for entry in entries for facts in entry.launches}
@@ -44,6 +50,10 @@ class Sampler:
         where = f"entry {entry.name!r} with {dict(scalars)}"
         if set(scalars) != set(entry.scalar_inputs):
             refuse(where, f"a sample must give {sorted(entry.scalar_inputs)}")
+        for name, value in scalars.items():
+            low, high = self._ranges.get(name, (value, value))
+            if not low <= value <= high:
+                refuse(where, f"the sample's {name!r} is not within its range {low} .. {high}")
         loads: Counter[str] = Counter()
         stores: Counter[str] = Counter()
         launches = firings = 0

@@ -38,6 +38,10 @@ def _row(width: str) -> Callable[[Sizes], tuple[int, int]]:
     return lambda n: (0, n["B"] * n["V"] * n[width])
 
 
+def _chosen(width: str) -> Callable[[Sizes], tuple[int, int]]:
+    return lambda n: (n["B"] * n["V"] * n["K"] * n[width], 0)
+
+
 def _window(width: str) -> Callable[[Sizes], tuple[int, int]]:
     return lambda n: (0, n["H"] * min(n["N"], n["C"]) * (n["D"] if width else 1))
 
@@ -78,9 +82,9 @@ OPERANDS: dict[type, tuple[Operand, ...]] = {
     sch.Pool: (Operand("scores", "read", "f32 V T"), Operand("pooled", "part", "f32 V T")),
     sch.Select: (Operand("scores", "read", "f32 V T"), Operand("selected", "write", "i64 V K")),
     sch.GatherRows: (
-        Operand("source", "read", "float 1 V T D", lambda n: (n["V"] * n["J"] * n["D"], 0)),
-        Operand("index", "read", "i64 V J"),
-        Operand("out", "write", "float 1 V J D"),
+        Operand("source", "read", "float B V T D", lambda n: (n.get("B", 1) * n["V"] * n["J"] * n["D"], 0)),
+        Operand("index", "read", "i64 B V J"),
+        Operand("out", "write", "float B V J D"),
     ),
     sch.DecodeAttention: (
         Operand("query", "read", "float B H 1 D"),
@@ -90,6 +94,22 @@ OPERANDS: dict[type, tuple[Operand, ...]] = {
         Operand("value", "read", "float B V R W"),
         Operand("k_cache", "update", "float B V R D", _row("D")),
         Operand("v_cache", "update", "float B V R W", _row("W")),
+        Operand("position", "read", "i64 B"),
+        Operand("valid_topk", "read", "i64 B"),
+        Operand("active", "read", "i1 B"),
+        Operand("out", "write", "float B H 1 W"),
+    ),
+    sch.IndexedAttention: (
+        Operand("query", "read", "float B H 1 D"),
+        Operand("new_key", "read", "float B V 1 D"),
+        Operand("new_value", "read", "float B V 1 W"),
+        Operand("key", "read", "float B V R D"),
+        Operand("value", "read", "float B V R W"),
+        Operand("k_cache", "update", "float B V R D", _row("D")),
+        Operand("v_cache", "update", "float B V R W", _row("W")),
+        Operand("k_prompt", "read", "float B V T D", _chosen("D")),
+        Operand("v_prompt", "read", "float B V T W", _chosen("W")),
+        Operand("selected", "read", "i64 B V K"),
         Operand("position", "read", "i64 B"),
         Operand("valid_topk", "read", "i64 B"),
         Operand("active", "read", "i1 B"),
@@ -122,7 +142,7 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
     """The sizes of a cache and of the groups of heads: what patterns cannot say."""
     if "H" in sizes and "V" in sizes and (sizes["V"] < 1 or sizes["H"] % sizes["V"]):
         refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['V']} KV heads")
-    if isinstance(step, sch.DecodeAttention | sch.Compress):
+    if isinstance(step, sch.DecodeAttention | sch.IndexedAttention | sch.Compress):
         if step.sink < 0 or step.recent < 1:
             refuse(f"the ring has sink {step.sink} and recent {step.recent}")
         _check_rows(step, sizes, refuse)
@@ -134,14 +154,14 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it pools with mode {mode!r} and width {width}")
 
 
-def _check_rows(step: sch.DecodeAttention | sch.Compress, sizes: Sizes, refuse: Refuse) -> None:
-    ring, rows = step.sink + step.recent, sizes["R"]
+def _check_rows(step: sch.DecodeAttention | sch.IndexedAttention | sch.Compress, sizes: Sizes, refuse: Refuse) -> None:
+    ring, rows, topk = step.sink + step.recent, sizes["R"], sizes.get("K", 0)
     if ring > rows:
         refuse(f"rows 0 .. {ring - 1} of sink {step.sink} and recent {step.recent} are used, the cache has {rows} rows")
-    if isinstance(step, sch.Compress) and ring + sizes.get("K", 0) != rows:
-        refuse(
-            f"sink {step.sink} + recent {step.recent} + topk {sizes.get('K', 0)} rows are written, the cache has {rows}"
-        )
+    if isinstance(step, sch.Compress) and rows not in (ring + topk, ring):
+        refuse(f"sink {step.sink} + recent {step.recent} + topk {topk} rows are written, the cache has {rows}")
+    if isinstance(step, sch.IndexedAttention) and ring != rows:
+        refuse(f"sink {step.sink} + recent {step.recent} rows come before the prompt's, the cache has {rows}")
 
 
 def scalar_needs(step: Any, sizes: Sizes) -> list[tuple[str, int, int]]:

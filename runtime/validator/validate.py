@@ -63,7 +63,7 @@ def validate(
     taken = tier_bytes(program, kernels)
     if machine is not None:
         check_capacity(program, taken, machine)
-    sampler = Sampler(program, entries, kernels, limits)
+    sampler = Sampler(program, entries, kernels, ranges or {}, limits)
     reports = tuple(_run(facts, sampler, samples or {}) for facts in entries)
     data = tuple(sorted({line for facts in kernels.values() for line in facts.data}))
     proved = sum(facts.proved for facts in entries) + sum(facts.proved for facts in kernels.values())

@@ -55,7 +55,7 @@ class TestLight:
         assert imported_by("from sscc.compiler import cli; cli.build_parser().format_help()") == set()
 
     def test_refused_options(self) -> None:
-        assert imported_by("from sscc.compiler import cli; cli.main(['compile', 'm', '-O2'])") == set()
+        assert imported_by("from sscc.compiler import cli; cli.main(['compile', 'm', '-O3'])") == set()
 
 
 class TestHelp:
@@ -90,7 +90,8 @@ class TestErrors:
             (("compile",), "the following arguments are required: MODEL"),
             (("compile", "m", "--kv-topk", "many"), "argument --kv-topk: invalid int value: 'many'"),
             (("compile", "m", "--target", "gpu"), "--target is 'gpu', it must be rdu"),
-            (("compile", "m", "-O1"), "-O1 is not available in this version"),
+            (("compile", "m", "-O3"), "there is no -O3, there are -O0, -O1, -O2"),
+            (("compile", "m", "-O", "fast"), "argument -O: invalid int value: 'fast'"),
             (("compile", "m", "--no-weights", "--save-golden"), "--save-golden runs the model"),
             (("compile", "m", "--no-weights", "--weights", "embed"), "not allowed with argument"),
         ],

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sscc.compiler.options import LEVELS, CompileOptions
+from sscc.compiler.options import LEVELS, OPT_LEVELS, CompileOptions
 from sscc.ir import levels
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
+from sscc.passes import pipeline
 
 MODEL = Path("some/model-1.5b")
 
@@ -23,10 +24,11 @@ def options(**values: Any) -> CompileOptions:
 
 REFUSED = {
     "target": ({"target": "gpu"}, "--target is 'gpu', it must be rdu"),
-    "opt-level": ({"opt_level": 2}, "-O2 is not available in this version: use -O0"),
+    "opt-level": ({"opt_level": 3}, "there is no -O3, there are -O0, -O1, -O2"),
+    "opt-level-below": ({"opt_level": -1}, "there is no -O-1"),
     "dtype": ({"dtype": "f16"}, "--dtype is 'f16', it must be f32 or bf16"),
     "weights": ({"weights": "copy"}, "--weights is 'copy'"),
-    "compile-to": ({"compile_to": "looped"}, "--compile-to is 'looped'"),
+    "compile-to": ({"compile_to": "tiled"}, "--compile-to is 'tiled', it must be import or graph or kernels or looped"),
     "compile-from": ({"compile_from": "schedule"}, "--compile-from is 'schedule', it must be import or"),
     "batch": ({"batch": 0}, "--batch is 0, it must be at least 1"),
     "chunk": ({"prefill_chunk": 1}, "--prefill-chunk is 1, it must be at least 2"),
@@ -62,7 +64,13 @@ def test_contradictions_are_refused(values: dict[str, Any], message: str) -> Non
 
 
 def test_levels_are_those_of_the_ir() -> None:
+    """Said twice, because options are checked before MLIR is imported."""
     assert LEVELS == levels.LEVELS
+    assert OPT_LEVELS == pipeline.OPT_LEVELS
+
+
+def test_everything_is_optimised_unless_told_otherwise() -> None:
+    assert options().opt_level == max(OPT_LEVELS)
 
 
 @pytest.mark.parametrize(

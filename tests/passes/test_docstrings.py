@@ -1,6 +1,7 @@
 """The Before and After blocks of the pass docstrings are true: Before is run through the pass, After is compared.
 
-A Before block is the inside of a module. An After block is compared line by line from the first line that fits on:
+A Before block is the inside of a module. An After block is compared line by line from the first line that fits on; its
+heading may name options of the pass (```After, with `granularity=layer`::```). In it
 
 * ``..`` inside a line stands for anything, and on a line of its own for any lines;
 * a value may have any name (`%row` stands for `%0`), but the same one throughout a function.
@@ -27,7 +28,8 @@ MODULE = """module attributes {{
 """
 EXTRA = {"repeat-layers": ', sscc.kinds = {first = array<i64: 0, 0, 0, 0>, path = "layers"}'}
 
-_BLOCK = re.compile(r"^(Before|After)[^\n]*::\n\n((?:    .*\n|\n)+)", re.MULTILINE)
+_BLOCK = re.compile(r"^(Before|After)([^\n]*)::\n\n((?:    .*\n|\n)+)", re.MULTILINE)
+_OPTION = re.compile(r"`([a-z-]+=\w+)`")
 _VALUE = re.compile(r"%[A-Za-z0-9_]+")
 _ANY_LINES = ".."
 
@@ -36,8 +38,10 @@ class Mismatch(Exception):
     """A line of an After block that the output does not have where it should."""
 
 
-def blocks(docstring: str, kind: str) -> list[str]:
-    return [textwrap.dedent(text) for found, text in _BLOCK.findall(docstring + "\n") if found == kind]
+def blocks(docstring: str, kind: str) -> list[tuple[str, str]]:
+    """The options that the headings of a docstring's Before or After blocks name, and what the blocks hold."""
+    found = [match.groups() for match in _BLOCK.finditer(docstring + "\n")]
+    return [(" ".join(_OPTION.findall(head)), textwrap.dedent(text)) for name, head, text in found if name == kind]
 
 
 class Matcher:
@@ -103,12 +107,13 @@ def compare(after: str, output: str) -> None:
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_example_is_what_the_pass_does(name: str) -> None:
     docstring = importlib.import_module(REGISTRY[name].__module__).__doc__ or ""
-    (before,) = blocks(docstring, "Before")
-    output = run_ir(MODULE.format(body=before, extra=EXTRA.get(name, "")), (name,))
+    ((_, before),) = blocks(docstring, "Before")
+    module = MODULE.format(body=before, extra=EXTRA.get(name, ""))
     after = blocks(docstring, "After")
     assert after
-    for block in after:
-        compare(block, output)
+    outputs = {options: run_ir(module, (f"{name}{{{options}}}" if options else name,)) for options, _ in after}
+    for options, block in after:
+        compare(block, outputs[options])
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -118,7 +123,7 @@ def test_a_pass_is_named_after_its_file_and_class(name: str) -> None:
     assert REGISTRY[name].__name__ == "".join(word.capitalize() for word in name.split("-"))
     docstring = importlib.import_module(module).__doc__ or ""
     assert docstring.startswith(f"{name}: ")
-    headings = ("What: ", "Before::", "After", "When it does not apply: ", "Preserves: ")
+    headings = ("What: ", "Why: ", "Before::", "After", "When it does not apply: ", "Preserves: ")
     positions = [docstring.find(f"\n{heading}") for heading in headings]
     assert -1 not in positions
     assert positions == sorted(positions)

@@ -13,7 +13,7 @@ from sscc.compiler.cli import main
 from sscc.ir.errors import UsageError
 from sscc.runtime.artifact import Artifact, ArtifactWriter
 from sscc.runtime.artifact_writer import MACHINE as MACHINE_FILE
-from sscc.runtime.inspection import inspect_artifact, launches, sram_bytes, time_decode, time_prefill, weights_read
+from sscc.runtime.inspection import inspect_artifact, sram_bytes, time_decode, time_prefill, weights_read
 from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
 from sscc.runtime.schedule import (
     Body,

@@ -11,42 +11,78 @@ from sscc.ir.errors import InputError
 from sscc.runtime import schedule
 from sscc.runtime.schedule import (
     Access,
+    Body,
+    Buffer,
     Entry,
     For,
     If,
     Instr,
     Kernel,
     Launch,
+    Local,
     Param,
+    Pipeline,
+    Port,
     Program,
     Scalar,
+    Stage,
     Tensor,
     View,
+    Window,
 )
 
 ONE = Access("x", ((1, 0),))
-BODY = (Instr("r", "addf", ("in0", 1.5), "f32"), Instr("i", "index", (0,), "i64"))
-STAGES = (
-    schedule.Vector((4,), (ONE,), ONE, BODY, "r"),
-    schedule.Reduction((4,), (0,), (ONE,), Access("y", ()), BODY, "r", "maximumf", float("-inf")),
+INSTRUCTIONS = (Instr("r", "addf", ("in0", 1.5), "f32"), Instr("i", "index", (0,), "i64"))
+STEPS = (
+    schedule.Vector((4,), (ONE,), ONE, INSTRUCTIONS, "r"),
+    schedule.Reduction((4,), (0,), (ONE,), Access("y", ()), INSTRUCTIONS, "r", "maximumf", float("-inf")),
     schedule.Product((4, 4), (1,), ONE, ONE, ONE),
     schedule.UpdateRows("c", "n", "r", "a"),
     schedule.CachedAttention("q", "k", "v", "m", "o", 0.125),
-    schedule.CausalAttention("q", "k", "v", "o", "s", 0.125),
+    schedule.CausalAttention("q", "k", "v", "o", "s", 0.125, "l"),
     schedule.Observe("o", "q", "s", "n"),
     schedule.ObservationScores("o", "k", "s", "n", 0.125, 8),
     schedule.Pool("s", "p", "n", 7, "avg"),
     schedule.Select("s", "i", "n", 4, 8),
     schedule.GatherRows("s", "i", "o"),
+    schedule.DecodeAttention("q", "k", "v", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.125, 4, 8),
+    schedule.ChunkAttention("q", "k", "v", "ks", "vs", "ob", "l", "o", "s", "n", 0.125),
+    schedule.Compress("ob", "l", "k", "v", "kc", "vc", "", "n", 0.125, 4, 8, 7, "max"),
+)
+BODY = Body(
+    "b",
+    (Param("x", (4,), "f32", "update"),),
+    ("i",),
+    (Local("t", (2, 2), "bf16"),),
+    (Window("w", View("t", (2,), (2,), 1)),),
+    STEPS,
+    "model.py:3",
+)
+PIPELINE = Pipeline(
+    "p",
+    "i0",
+    0,
+    "j",
+    (Scalar("e", "min", ("i0", 1)),),
+    (Buffer("q", (4,), "f32", "sram", 64, 3),),
+    (
+        Stage("load", "b", (2,), (Port(View("q", (4,), (1,), 0, (("t0", 2),)), 2),), ("e",), ("q",), "first", 5),
+        Stage("use", "b", (), (Port(View("q", (4,), (1,)), 1, 1),), (3,), ("q",)),
+    ),
 )
 
 
 def sample() -> Program:
     launch = Launch("k", (View("x", (4,), (1,), 2, (("i", 4),)),), ("i", 3))
     body = (Scalar("n", "add", ("m", 1)), For("i", 0, "n", (If("i", (launch,)),)))
+    kernel_body = (For("c", 0, "i", (If("c", (PIPELINE,)),)),)
     return Program(
-        (Tensor("x", (4, 4), "f32", "input", "hbm", 0), Tensor("w", (4,), "bf16", "weight", "ddr", 64, "model.w")),
-        (Kernel("k", (Param("x", (4,), "f32", "update"),), ("i", "j"), STAGES, "model.py:3"),),
+        (
+            Tensor("x", (4, 4), "f32", "input", "hbm", 0),
+            Tensor("w", (2, 4), "bf16", "weight", "ddr", 64, ("layers.0.w", "layers.1.w")),
+        ),
+        (BODY,),
+        (Kernel("k", (Param("x", (4,), "f32", "update"),), ("i", "j"), kernel_body, "model.py:3"),),
         (Entry("main", ("x",), (), ("m",), ("n", 7), body),),
         64,
     )
@@ -56,18 +92,29 @@ def test_every_kind_survives_the_file_form_and_equal_programs_are_equal_bytes() 
     text = sample().to_json()
     assert Program.from_json(text) == sample()
     assert Program.from_json(text).to_json() == text
-    assert {stage.kind for stage in STAGES} == {kind.kind for kind in schedule.Stage.__args__}
+    assert {step.kind for step in STEPS} == {kind.kind for kind in schedule.Step.__args__}
 
 
 def test_sizes() -> None:
     x, w = sample().tensors
-    assert (x.elements, x.nbytes, w.nbytes) == (16, 64, 8)
+    assert (x.elements, x.nbytes, w.nbytes) == (16, 64, 16)
+    (buffer,) = PIPELINE.buffers
+    assert (buffer.slot_bytes, buffer.nbytes) == (16, 48)
+
+
+def test_firings_per_iteration() -> None:
+    assert [stage.trips for stage in PIPELINE.stages] == [2, 1]
+    assert Stage("s", "b", (3, 4), (), (), ()).trips == 12
 
 
 def test_entries_are_found_by_name() -> None:
     assert sample().entry("main").outputs == ()
     with pytest.raises(InputError, match=r"no entry 'decode', it has \['main'\]"):
         sample().entry("decode")
+
+
+AT = ("kernels", 0, "body", 0, "body", 0, "body", 0)
+"""Where the sample's pipeline is: in a branch in a loop of its kernel."""
 
 
 def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
@@ -88,7 +135,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
     [
         ("{", "is not JSON"),
         ("[]", "format version None"),
-        (edited("version", value=99), "format version 99, this sscc reads 1"),
+        (edited("version", value=99), "format version 99, this sscc reads 2"),
         (edited("arena_bytes", value="64"), "program.arena_bytes is '64', expected int"),
         (edited("arena_bytes", value=True), "program.arena_bytes is 'True', expected int"),
         (edited("arena_bytes", drop=True), r"program is \"\['arena_bytes'\]\", expected the fields of Program"),
@@ -97,12 +144,19 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
         (edited("tensors", 0, "dtype", value="f8"), r"program.tensors\[0\].dtype is 'f8', expected one of"),
         (edited("tensors", 0, "shape", 1, value=1.5), r"program.tensors\[0\].shape\[1\] is '1.5', expected int"),
         (edited("tensors", 0, value=7), r"program.tensors\[0\] is '7', expected Tensor"),
-        (edited("kernels", 0, "stages", 0, "kind", value="vectr"), r"program.kernels\[0\].stages\[0\] is"),
-        (edited("kernels", 0, "stages", 0, "dims", drop=True), "expected the fields of Vector"),
+        (edited("version", value=1), "format version 1, this sscc reads 2"),
+        (edited("tensors", 1, "sources", value="w"), r"program.tensors\[1\].sources is 'w', expected a list"),
+        (edited("bodies", 0, "steps", 0, "kind", value="vectr"), r"program.bodies\[0\].steps\[0\] is"),
+        (edited("bodies", 0, "steps", 0, "dims", drop=True), "expected the fields of Vector"),
+        (edited("bodies", 0, "windows", 0, "view", drop=True), "expected the fields of Window"),
         (edited("kernels", 0, "params", 0, "access", value="peek"), "expected one of"),
+        (edited(*AT, "stages", 0, "when", value="never"), r"stages\[0\].when is 'never', expected one of"),
+        (edited(*AT, "stages", 1, "ports", 0, "per", value="1"), r"ports\[0\].per is '1', expected int"),
+        (edited(*AT, "buffers", 0, "depth", drop=True), "expected the fields of Buffer"),
+        (edited(*AT, "kind", value="stage"), "expected Scalar or Launch or Pipeline or For or If"),
         (edited("entries", 0, "body", 1, "lower", value={}), r"body\[1\].lower is '{}', expected int or str"),
         (edited("entries", 0, "body", 1, "lower", value=None), r"body\[1\].lower is 'None', expected int or str"),
-        (edited("entries", 0, "body", 1, "body", value=[3]), "expected Scalar or Launch or For or If"),
+        (edited("entries", 0, "body", 1, "body", value=[3]), "expected Scalar or Launch or Pipeline or For or If"),
     ],
 )
 def test_malformed_schedules_are_refused_by_name(text: str, message: str) -> None:

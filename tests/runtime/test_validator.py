@@ -16,12 +16,41 @@ import torch
 from sscc.ir.errors import InputError
 from sscc.ir.machine import load_machine
 from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.schedule import Body, Buffer, For, If, Kernel, Launch, Pipeline, Program, Scalar, Stage, Tensor
+from sscc.runtime.schedule import (
+    Access,
+    Body,
+    Buffer,
+    Entry,
+    For,
+    If,
+    Instr,
+    Kernel,
+    Launch,
+    Pipeline,
+    Program,
+    Scalar,
+    Stage,
+    Tensor,
+    UpdateRows,
+    Vector,
+)
 from sscc.runtime.validator import Limits, Report, validate
 from sscc.runtime.validator.linear import Scope, evaluate
 from sscc.runtime.validator.regions import Region, covered, injective, overlap
 from tests.runtime.broken import bases
-from tests.runtime.broken.build import change, copy_body, port, port_setting, read, setting, sram, update, whole, write
+from tests.runtime.broken.build import (
+    change,
+    copy_body,
+    place,
+    port,
+    port_setting,
+    read,
+    setting,
+    sram,
+    update,
+    whole,
+    write,
+)
 from tests.runtime.broken.mutations import BROKEN, Broken
 
 MACHINE = load_machine("rdu")
@@ -226,6 +255,11 @@ def test_a_range_that_is_too_wide_is_refused_by_a_sample_beyond() -> None:
         validate(bases.chunked_prefill(), ranges=wide, samples=beyond)
 
 
+def test_a_sample_outside_the_ranges_is_refused() -> None:
+    with pytest.raises(InputError, match=r"the sample's 'slot' is not within its range 0 .. 1"):
+        validate(bases.chunked_prefill(), ranges=bases.RANGES, samples={"prefill": [{"length": 3, "slot": 2}]})
+
+
 def test_a_branch_narrows_what_is_known() -> None:
     """``if slot < 2`` proves the slot that the ranges leave open."""
     program = change(
@@ -252,21 +286,28 @@ def test_a_division_by_zero_is_refused_by_a_sample() -> None:
         validate(program, ranges=bases.RANGES, samples={"prefill": [{"length": 1, "slot": 0}]})
 
 
-def test_data_dependent_rows_are_listed() -> None:
+def test_rows_that_data_decide_are_listed() -> None:
     assert check(bases.looped_layers()).data == ()
-    from sscc.runtime.schedule import UpdateRows
-
-    body = Body(
-        "rows",
-        (update("c", 2, 1, 6, 4), read("n", 2, 1, 1, 4), read("r", 2, dtype="i64"), read("a", 2, dtype="i1")),
-        (),
-        (),
-        (),
-        (UpdateRows("c", "n", "r", "a"),),
+    shapes: dict[str, tuple[tuple[int, ...], Any, Any]] = {
+        "cache": ((2, 1, 6, 4), "f32", "state"),
+        "new": ((2, 1, 1, 4), "f32", "input"),
+        "row": ((2,), "i64", "input"),
+        "active": ((2,), "i1", "input"),
+    }
+    tensors, arena = place(*((name, *rest) for name, rest in shapes.items()))
+    params = (
+        update("cache", 2, 1, 6, 4),
+        read("new", 2, 1, 1, 4),
+        read("row", 2, dtype="i64"),
+        read("active", 2, dtype="i1"),
     )
-    program = bases.looped_layers()
-    report = check(dataclasses.replace(program, bodies=(*program.bodies, body)))
-    assert report.data == ("body 'rows', step 0 (update_rows): rows of 'c'",)
+    body = Body("rows", params, (), (), (), (UpdateRows("cache", "new", "row", "active"),))
+    ports = tuple(port(param.name, param.shape) for param in params)
+    kernel = Kernel("k", params, (), (Pipeline("p", "i", 0, 1, (), (), (Stage("s", "rows", (), ports, (), ()),)),))
+    entry = Entry("main", ("new", "row", "active"), (), (), (), (whole(tensors, "k", *shapes),))
+    report = check(Program(tensors, (body,), (kernel,), (entry,), arena))
+    assert report.data == ("kernel 'k', pipeline 'p', stage 's', body 'rows', step 0 (update_rows): rows of 'cache'",)
+    assert report.kernel("k").pipelines[0].stores == {"hbm": 4 * 2 * 4}
 
 
 # ------------------------------------------------------------------------------------------------- many iterations
@@ -294,70 +335,41 @@ def _random_streams(seed: int, iterations: int) -> Program:
     """Stages in a random graph of buffers with random depths and lags; some graphs can run and some cannot."""
     choose = random.Random(seed)
     names = [f"s{n}" for n in range(choose.randint(2, 5))]
-    ports: dict[str, list[Any]] = {name: [] for name in names}
-    buffers = []
-    firsts = []
+    ends: dict[str, list[tuple[str, str, int]]] = {name: [] for name in names}
+    depths: dict[str, int] = {}
+    carried: list[tuple[str, int]] = []
     for number in range(choose.randint(1, 6)):
-        source, target = choose.choice(names), choose.choice(names)
-        lag, split = choose.choice((0, 0, 1, 2)), choose.choice((1, 2))
-        if source == target:
-            lag = max(lag, 1)
-        buffers.append((f"b{number}", (2 * split,), choose.randint(1, 3)))
-        ports[source].append((f"b{number}", "y", lag))
-        ports[target].append((f"b{number}", "x", 0))
-        firsts += [(f"b{number}", lag)] * (lag > 0)
-    stages = [_first(name, lag, dict((b[0], b[1]) for b in buffers)[name]) for name, lag in firsts]
-    tails = [_last(name, lag, iterations, dict((b[0], b[1]) for b in buffers)[name]) for name, lag in firsts]
-    bodies: dict[str, Body] = {}
-    shapes = {name: shape for name, shape, _ in buffers}
+        source, target, buffer = choose.choice(names), choose.choice(names), f"b{number}"
+        lag = choose.choice((0, 0, 1, 2)) if source != target else choose.choice((1, 2))
+        depths[buffer] = choose.randint(1, 3)
+        ends[source].append((buffer, "y", lag))
+        ends[target].append((buffer, "x", 0))
+        carried += [(buffer, lag)] * (lag > 0)
+    stages = [_once("first", "fill", buffer, lag, 0) for buffer, lag in carried]
+    bodies = [
+        Body("fill", (write("y", 2),), (), (), (), (_fill("y", (2,)),)),
+        Body("take", (read("x", 2),), (), (), (), ()),
+    ]
     for name in names:
-        given = tuple(port(buffer, shapes[buffer], 1, lag) for buffer, _, lag in ports[name])
-        params = tuple(
-            (read if kind == "x" else write)(f"p{n}", *shapes[buffer])
-            for n, (buffer, kind, _) in enumerate(ports[name])
-        )
-        bodies[name] = Body(
-            f"body_{name}",
-            params,
-            (),
-            (),
-            (),
-            tuple(_fill(param.name, param.shape) for param in params if param.access == "write"),
-        )
-        waits = tuple(dict.fromkeys(buffer for buffer, _, _ in ports[name]))
-        stages.insert(choose.randint(0, len(stages)), Stage(name, f"body_{name}", (), given, (), waits))
-    fills = {b.name: b for b in (_fill_body(prod(shape)) for shape in shapes.values())}
-    takes = {b.name: b for b in (_take_body(prod(shape)) for shape in shapes.values())}
-    kernel = Kernel("k", (), (), (Pipeline("p", "i", 0, iterations, (), sram(*buffers), (*stages, *tails)),))
-    from sscc.runtime.schedule import Entry
+        given = tuple(port(buffer, (2,), 1, lag) for buffer, _, lag in ends[name])
+        params = [(read if kind == "x" else write)(f"p{n}", 2) for n, (_, kind, _) in enumerate(ends[name])]
+        steps = tuple(_fill(param.name, (2,)) for param in params if param.access == "write")
+        bodies.append(Body(name, tuple(params), (), (), (), steps))
+        waits = tuple(dict.fromkeys(buffer for buffer, _, _ in ends[name]))
+        stages.insert(choose.randint(0, len(stages)), Stage(name, name, (), given, (), waits))
+    stages += [_once("last", "take", buffer, lag, iterations) for buffer, lag in carried]
+    buffers = sram(*((buffer, (2,), depth) for buffer, depth in depths.items()))
+    kernel = Kernel("k", (), (), (Pipeline("p", "i", 0, iterations, (), buffers, tuple(stages)),))
+    return Program((), tuple(bodies), (kernel,), (Entry("main", (), (), (), (), (Launch("k", ()),)),), 0)
 
-    entry = Entry("main", (), (), (), (), (Launch("k", ()),))
-    return Program((), (*bodies.values(), *fills.values(), *takes.values()), (kernel,), (entry,), 0)
+
+def _once(when: Any, body: str, buffer: str, slots: int, first: int) -> Stage:
+    """Fills or empties the slots of a carry that the iterations do not."""
+    return Stage(f"{when}_{buffer}", body, (slots,), (port(buffer, (2,), 1, first),), (), (buffer,), when)
 
 
 def _fill(name: str, shape: tuple[int, ...]) -> Any:
-    from sscc.runtime.schedule import Access, Instr, Vector
-
     return Vector(shape, (), Access(name, ((1, 0),)), (Instr("one", "const", (1.0,), "f32"),), "one")
-
-
-def _fill_body(size: int) -> Body:
-    return Body(f"fill{size}", (write("y", size),), (), (), (), (_fill("y", (size,)),))
-
-
-def _take_body(size: int) -> Body:
-    return Body(f"take{size}", (read("x", size),), (), (), (), ())
-
-
-def _first(buffer: str, lag: int, shape: tuple[int, ...]) -> Stage:
-    grid = (lag,) if lag > 1 else ()
-    return Stage(f"first_{buffer}", f"fill{shape[0]}", grid, (port(buffer, shape, 1),), (), (buffer,), "first")
-
-
-def _last(buffer: str, lag: int, iterations: int, shape: tuple[int, ...]) -> Stage:
-    grid = (lag,) if lag > 1 else ()
-    view = port(buffer, shape, 1, iterations)
-    return Stage(f"last_{buffer}", f"take{shape[0]}", grid, (view,), (), (buffer,), "last")
 
 
 def test_a_shortened_simulation_agrees_with_a_full_one() -> None:
@@ -374,8 +386,9 @@ def _verdict(program: Program, limits: Limits) -> bool:
     try:
         validate(program, limits=limits)
     except InputError as refusal:
-        assert "deadlock" in str(refusal), refusal
-        return False
+        if "deadlock" in str(refusal):
+            return False
+        raise
     return True
 
 
@@ -412,10 +425,10 @@ def test_covers_and_injectivity_agree_with_listing_the_elements() -> None:
         assert covered(others, region, 1 << 16) == (_listed(region) <= held)
         count = prod(size for _, size in pairs)
         assert injective(pairs) == (len(_listed(region)) == count)
-        total = region.span + 1
-        assert Region.of(0, pairs).fills(total) == (_listed(Region.of(0, pairs)) == set(range(total))) or not injective(
-            pairs
-        )
+        if injective(pairs):
+            total = choose.choice((region.span + 1, region.span + 2))
+            tiles = Region.of(0, pairs)
+            assert tiles.fills(total) == (_listed(tiles) == set(range(total)))
 
 
 def test_ranges_of_scalars_hold_every_value() -> None:
@@ -483,8 +496,6 @@ def _two_stage_memory(link: bool, size: int = 8, tile: int = 2) -> Program:
         (),
         (Pipeline("p", "i", 0, 1, (), buffers, stages),),
     )
-    from sscc.runtime.schedule import Entry
-
     entry = Entry("main", ("x",), ("y",), (), (), (whole(tensors, "k", "x", "y", "middle"),))
     return Program(tensors, (make, use), (kernel,), (entry,), 192)
 

@@ -125,3 +125,12 @@ def test_one_element() -> None:
     point = sliced(whole("t", (4, 6)), [2, 3], (1, 1), (1, 1))
     assert reshaped(point, ()) == View("t", (), (), 15)
     assert reshaped(point, (1, 1, 1)) == View("t", (1, 1, 1), (1, 1, 1), 15)
+
+
+def test_what_shows_a_whole_region_as_it_lies() -> None:
+    view = whole("t", (4, 6))
+    assert is_whole(view, (4, 6))
+    assert not is_whole(view, (6, 4))
+    assert not is_whole(transposed(view, (1, 0)), (6, 4))
+    assert not is_whole(sliced(view, [1, 0], (3, 6), (1, 1)), (4, 6))
+    assert not is_whole(sliced(view, ["i", 0], (4, 6), (1, 1)), (4, 6))

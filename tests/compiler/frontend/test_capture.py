@@ -17,6 +17,7 @@ from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend.capture import build_model, capture, check_attention
 from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
+from sscc.ir.dialects import df
 from sscc.ir.errors import InputError, UnsupportedError
 from sscc.ir.levels import MAX_LITERAL_BYTES, walk
 from sscc.ir.rewriting import functions, module_path
@@ -176,12 +177,13 @@ def test_no_weight_is_in_the_ir(dumps: dict[str, str]) -> None:
 
 def test_every_operation_of_the_graph_keeps_its_line_in_the_model(dumps: dict[str, str]) -> None:
     """Whatever works on tensors inside a part of the model. Not: constants, which operations share, the bodies of named
-    linalg operations, which their text does not show, and the entries, which are the compiler's own."""
+    linalg operations, which their text does not show, and the entries and phases, which are the compiler's own."""
     graph = next(text for name, text in dumps.items() if "build-entries" in name)
     seen, count = set(), 0
     with mlir():
         module = parse_module(graph, "graph")
-        parts = [function for function in functions(module) if "." in function.name.value]
+        names = {function.name.value: function for function in functions(module)}
+        parts = [function for name, function in names.items() if "." in name and ".phase." not in name]
         for op in [op.operation for part in parts for op in part.entry_block.operations]:
             if op.name in ("func.return", "arith.constant"):
                 continue
@@ -191,6 +193,15 @@ def test_every_operation_of_the_graph_keeps_its_line_in_the_model(dumps: dict[st
             count += 1
     assert count > 300
     assert {"model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj", "model.norm", "lm_head"} <= seen
+
+
+def test_every_body_of_a_placed_program_names_its_line_in_the_model(dumps: dict[str, str]) -> None:
+    placed = next(text for name, text in dumps.items() if "place-stages" in name)
+    with mlir():
+        bodies = [f for f in functions(parse_module(placed, "placed")) if df.BODY in f.attributes]
+        assert len(bodies) > 20
+        for body in bodies:
+            assert SOURCE_LINE.search(str(body.location)), f"{body.name.value} {body.location}"
 
 
 def test_the_vocabulary_and_the_weights_are_the_models(compiled: Compiler) -> None:
