@@ -102,6 +102,9 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         for item in times:
             level_of = logging.INFO if options.timing else logging.DEBUG
             logger.log(level_of, "%9.4f s  %s%s", item.seconds, item.name, "" if item.changed else "  (no change)")
+            if options.pass_statistics:
+                for what, number in item.statistics.items():
+                    logger.info("%9d  %s: %s", number, item.name, what)
         if options.compile_to != "schedule":
             write_text(options.output_path, print_module(source.module))
             return CompileResult(options.output_path, options.compile_to)

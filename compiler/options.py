@@ -67,6 +67,7 @@ class CompileOptions:
         checkpoint: the weights of a dump.
         print_ir_before, print_ir_after: passes to print the IR around, on stderr; "all", after also "change".
         timing: report the seconds of each pass.
+        pass_statistics: report what each pass counted.
 
     Raises:
         UsageError: options that contradict each other or that this version cannot honour.
@@ -100,6 +101,7 @@ class CompileOptions:
     print_ir_before: tuple[str, ...] = ()
     print_ir_after: tuple[str, ...] = ()
     timing: bool = False
+    pass_statistics: bool = False
 
     def __post_init__(self) -> None:
         self._check_choices()

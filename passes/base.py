@@ -6,6 +6,7 @@ import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_type_hints
 
@@ -60,13 +61,28 @@ def step_text(item: Pass) -> str:
     return item.name + (f"{{{' '.join(changed)}}}" if changed else "")
 
 
+_COUNTS: ContextVar[dict[str, int]] = ContextVar("counts")
+
+
+def count(what: str, number: int = 1) -> None:
+    """Adds to a statistic of the pass that is running; nothing where none is run by `run_passes`."""
+    counts = _COUNTS.get({})
+    counts[what] = counts.get(what, 0) + number
+
+
 @dataclass(frozen=True)
 class PassTime:
-    """How long a pass took, verification and printing left out, in seconds."""
+    """What a pass did.
+
+    Attributes:
+        seconds: how long it took, verification and printing left out.
+        statistics: what it counted.
+    """
 
     name: str
     seconds: float
     changed: bool
+    statistics: dict[str, int]
 
 
 def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Sequence[Observer] = ()) -> list[PassTime]:
@@ -80,8 +96,13 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Sequence[Ob
     for item in passes:
         for observer in observers:
             observer.before(item.name, text)
+        counts: dict[str, int] = {}
+        token = _COUNTS.set(counts)
         start = time.perf_counter()
-        item.run(module)
+        try:
+            item.run(module)
+        finally:
+            _COUNTS.reset(token)
         seconds = time.perf_counter() - start
         set_level(module, item.level)
         record_pass(module, step_text(item))
@@ -91,7 +112,7 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Sequence[Ob
             raise InternalError(f"after pass {item.name}: {error}") from None
         after = print_module(module) if observers else ""
         changed = not observers or after != text
-        times.append(PassTime(item.name, seconds, changed))
+        times.append(PassTime(item.name, seconds, changed, counts))
         for observer in observers:
             observer.after(item.name, after, changed)
         text = after

@@ -32,6 +32,7 @@ After::
       %y = call @body.proj(%a, %w, %r) {df.stage = "proj"} : (tensor<2x8xf32>, tensor<8x9xf32>, tensor<2x9xf32>) -> ..
       return %y : tensor<2x9xf32>
     }
+    func.func private @body.exp(%h: .. "x0"}) -> (.. "y0"}) attributes {df.body} {
       ..
     func.func private @body.proj(%a: .. "x0"}, %w: .. "x1"}, %r: .. "x2"}) -> (.. "y0"}) attributes {df.body} {
       ..
@@ -86,7 +87,7 @@ from sscc.ir.rewriting import (
 )
 from sscc.ir.structure import structure
 from sscc.ir.views import MOVED, RESHAPES, computes, is_view, permutation_of, reshaped_strides, strides_of
-from sscc.passes.base import Pass, run_upstream
+from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.tiling import WHOLE, NotTileable, is_cast, is_contraction, is_reduction, tile_back
 
@@ -348,6 +349,8 @@ class Bodies:
         made = [result for op in ops if computes(op) for result in op.results]
         results = [result for result in made if any(not _within(use.owner, ops) for use in result.uses)]
         callee = self._body(ops, inputs, results, name)
+        count("stages")
+        count("operations in stages", sum(map(computes, ops)))
         with ir.InsertionPoint(ops[-1]), ops[-1].location:
             call = func.CallOp([result.type for result in results], callee, inputs)
         operation: ir.Operation = call.operation
@@ -380,6 +383,7 @@ class Bodies:
             function.operation.erase()
         else:
             self.names.add(unique)
+            count("bodies")
         return first
 
 

@@ -12,7 +12,7 @@ What: three patterns, each with exactly the same result.
 
 Why: unfused, decode would read the cache twice and prefill would keep scores and gathered rows in memory.
 
-Before::
+Before, a decode step, a chunk of prefill and the compression after the last chunk::
 
     func.func private @decode.layer.0(%q: tensor<2x4x1x8xf32> {sscc.input = "q"},
         %k: tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, %v: tensor<2x2x4x8xf32> {sscc.state = "v_cache"},
@@ -31,12 +31,82 @@ Before::
         : (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
       return %o, %k1, %v1 : tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>
     }
+    func.func private @prefill.layer.0(%q: tensor<1x4x4x8xf32> {sscc.input = "q"},
+        %k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %v: tensor<1x2x8x8xf32> {sscc.state = "v_scratch"},
+        %kn: tensor<1x2x4x8xf32> {sscc.input = "kn"}, %vn: tensor<1x2x4x8xf32> {sscc.input = "vn"},
+        %seen: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %l: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
+        %start: index {sscc.input = "start"}, %n: index {sscc.input = "length"})
+        -> (tensor<1x4x4x8xf32> {sscc.output = "o"}, tensor<1x2x8x8xf32> {sscc.state = "k_scratch"},
+        tensor<1x2x8x8xf32> {sscc.state = "v_scratch"}, tensor<1x4x1x8xf32> {sscc.state = "observed"},
+        tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"}) attributes {sscc.kernel} {
+      %k1 = tensor.insert_slice %kn into %k[0, 0, %start, 0] [1, 2, 4, 8] [1, 1, 1, 1]
+        : tensor<1x2x4x8xf32> into tensor<1x2x8x8xf32>
+      %v1 = tensor.insert_slice %vn into %v[0, 0, %start, 0] [1, 2, 4, 8] [1, 1, 1, 1]
+        : tensor<1x2x4x8xf32> into tensor<1x2x8x8xf32>
+      %o:2 = "kv.causal_attention"(%q, %k1, %v1, %start) {scale = 0.5 : f64}
+        : (tensor<1x4x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, index)
+        -> (tensor<1x4x4x8xf32>, tensor<1x4x4x1xf32>)
+      %seen1 = "kv.observe"(%seen, %q, %start, %n)
+        : (tensor<1x4x1x8xf32>, tensor<1x4x4x8xf32>, index, index) -> tensor<1x4x1x8xf32>
+      %l1 = "kv.observe"(%l, %o#1, %start, %n)
+        : (tensor<1x4x1x1xf32>, tensor<1x4x4x1xf32>, index, index) -> tensor<1x4x1x1xf32>
+      return %o#0, %k1, %v1, %seen1, %l1 : tensor<1x4x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>,
+        tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>
+    }
+    func.func private @prefill.compress.0(%k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"},
+        %v: tensor<1x2x8x8xf32> {sscc.state = "v_scratch"}, %seen: tensor<1x4x1x8xf32> {sscc.state = "observed"},
+        %l: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"}, %kc: tensor<2x2x4x8xf32> {sscc.state = "k_cache"},
+        %vc: tensor<2x2x4x8xf32> {sscc.state = "v_cache"}, %slot: index {sscc.input = "slot"},
+        %n: index {sscc.input = "length"}) -> (tensor<2x2x4x8xf32> {sscc.state = "k_cache"},
+        tensor<2x2x4x8xf32> {sscc.state = "v_cache"}, tensor<2x1xi64> {sscc.state = "selected"})
+        attributes {sscc.kernel} {
+      %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64}
+        : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
+      %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
+      %selected = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x1xi64>
+      %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
+      %k_sinks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1]
+        : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
+      %k_recent = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
+      %k_topk = "kv.gather"(%k, %selected) : (tensor<1x2x8x8xf32>, tensor<2x1xi64>) -> tensor<1x2x1x8xf32>
+      %k_rows = tensor.concat dim(2) %k_sinks, %k_recent, %k_topk
+        : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>, tensor<1x2x1x8xf32>) -> tensor<1x2x4x8xf32>
+      %k1 = tensor.insert_slice %k_rows into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1]
+        : tensor<1x2x4x8xf32> into tensor<2x2x4x8xf32>
+      %v_sinks = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1]
+        : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
+      %v_recent = "kv.gather"(%v, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
+      %v_topk = "kv.gather"(%v, %selected) : (tensor<1x2x8x8xf32>, tensor<2x1xi64>) -> tensor<1x2x1x8xf32>
+      %v_rows = tensor.concat dim(2) %v_sinks, %v_recent, %v_topk
+        : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>, tensor<1x2x1x8xf32>) -> tensor<1x2x4x8xf32>
+      %v1 = tensor.insert_slice %v_rows into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1]
+        : tensor<1x2x4x8xf32> into tensor<2x2x4x8xf32>
+      return %k1, %v1, %selected : tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x1xi64>
+    }
 
-After::
+After, the decode step::
 
     func.func private @decode.layer.0(%q: .. "q"}, %k: .. "k_cache"}, %v: .. "v_cache"}, ..
       %o:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %t, %a) {scale = 5.000000e-01 : f64} ..
       return %o#0, %o#1, %o#2 : ..
+    }
+
+After, the chunk::
+
+    func.func private @prefill.layer.0(%q: .. "q"}, %k: .. "k_scratch"}, %v: .. "v_scratch"}, ..
+      %o:5 = "kv.chunk_attention"(%q, %kn, %vn, %k, %v, %seen, %l, %start, %n) {scale = 5.000000e-01 : f64} ..
+      return %o#0, %o#1, %o#2, %o#3, %o#4 : ..
+    }
+
+After, the compression into a slot::
+
+    func.func private @prefill.compress.0(%k: .. "k_scratch"}, %v: .. "v_scratch"}, %seen: .. "observed"}, %l: ..
+      %kc_slot = tensor.extract_slice %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
+      %vc_slot = tensor.extract_slice %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
+      %o:3 = "kv.compress"(%seen, %l, %k, %v, %kc_slot, %vc_slot, %n) {scale = 5.000000e-01 : f64} ..
+      %k1 = tensor.insert_slice %o#0 into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
+      %v1 = tensor.insert_slice %o#1 into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
+      return %k1, %v1, %o#2 : ..
     }
 
 When it does not apply: another mask, another axis, other scalars, or another reader of what lies in between. The
@@ -58,7 +128,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts, walk
 from sscc.ir.rewriting import functions, producer
-from sscc.passes.base import Pass
+from sscc.passes.base import Pass, count
 from sscc.passes.outline_kernels import KERNEL
 
 
@@ -135,6 +205,7 @@ def _fuse_decode(attention: ir.Operation) -> None:
         )  # fmt: skip
     _replace([(attention.results[0], fused.out), (key, fused.k_updated), (value, fused.v_updated)])
     _erase(attention, *joining, *updates, validity, row)
+    count("decode attentions fused")
 
 
 @dataclass(frozen=True)
@@ -197,6 +268,7 @@ def _fuse_chunk(attention: ir.Operation) -> None:
     made = [fused.k_appended, fused.v_appended, fused.observed_now, fused.log_sum_exp_now]
     _replace([(out, fused.out), *zip([key, value, seen.results[0], kept.results[0]], made, strict=True)])
     _erase(kept, seen, attention, *appends)
+    count("chunk attentions fused")
 
 
 def _appended(value: ir.Value, start: ir.Value) -> ir.Operation | None:
@@ -254,6 +326,7 @@ def _fuse_compress(insert: ir.Operation, geometry: Geometry) -> bool:
         made = [_put(rows, op) for rows, op in ((fused.k_compressed, insert), (fused.v_compressed, other))]
     _replace([(insert.results[0], made[0]), (other.results[0], made[1]), (select.results[0], fused.selected)])
     _erase(insert, other, *k.ops, *v.ops, select, pool, found, k.ring)
+    count("compressions fused")
     return True
 
 

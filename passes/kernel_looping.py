@@ -87,7 +87,7 @@ from sscc.ir.builders import (
 from sscc.ir.dialects import df, kv
 from sscc.ir.levels import Looping, add_looping, get_machine, walk
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, producer
-from sscc.passes.base import Pass
+from sscc.passes.base import Pass, count
 from sscc.passes.build_entries import entries
 from sscc.passes.outline_kernels import KERNEL
 
@@ -122,9 +122,13 @@ class KernelLooping(Pass):
                     plan = _Plan(run, kernels, signature, capacity)
                 except NotLooped as error:
                     reason = str(error)
+                    count("runs refused")
                 else:
                     _loop(module, plan, kernels, signature, stacks)
+                    count("runs looped")
+                    count("calls replaced", layers)
                 add_looping(module, Looping(name, kernel, layers, reason))
+        count("stacked weights", len(stacks))
         for signature in signatures:
             signature.take_from_stacks(stacks)
             signature.finish()

@@ -52,7 +52,7 @@ from torch_mlir import ir
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import functions
 from sscc.ir.structure import structure
-from sscc.passes.base import Pass
+from sscc.passes.base import Pass, count
 from sscc.passes.outline_kernels import KERNEL
 
 
@@ -72,4 +72,5 @@ class MergeEqualKernels(Pass):
                 op.attributes["callee"] = ir.FlatSymbolRefAttr.get(kept[op.attributes["callee"].value])
         for kernel in kernels:
             if kept[kernel.name.value] != kernel.name.value:
+                count("kernels merged into another")
                 kernel.operation.erase()

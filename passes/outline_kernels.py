@@ -77,7 +77,7 @@ from sscc.ir.errors import UsageError
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import ValueMap, clone_all, clone_with, functions, is_rematerialised, outer_values, producer
 from sscc.ir.views import computes, is_view
-from sscc.passes.base import Pass
+from sscc.passes.base import Pass, count
 from sscc.passes.build_entries import entries
 
 KERNEL = "sscc.kernel"
@@ -107,6 +107,7 @@ def _mark_called(module: ir.Module, parts: dict[str, Any]) -> None:
     called = {op.attributes["callee"].value for op in calls}
     for name, function in parts.items():
         if name in called:
+            count("kernels")
             _inline(function, parts)
             function.attributes[KERNEL] = ir.UnitAttr.get()
     for name, function in parts.items():
@@ -115,12 +116,13 @@ def _mark_called(module: ir.Module, parts: dict[str, Any]) -> None:
 
 
 def _outline_operations(module: ir.Module, parts: dict[str, Any]) -> None:
-    count = 0
+    number = 0
     for entry in list(entries(module)):
         _inline(entry, parts)
         for op in [op for op in walk(entry) if computes(op)]:
-            _outline(module, op, f"{_verb(op)}.{count}")
-            count += 1
+            _outline(module, op, f"{_verb(op)}.{number}")
+            number += 1
+    count("kernels", number)
     for function in parts.values():
         if function.visibility.value != "public":
             function.operation.erase()

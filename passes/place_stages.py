@@ -68,7 +68,7 @@ from sscc.ir.levels import get_machine
 from sscc.ir.machine import Machine
 from sscc.ir.rewriting import functions
 from sscc.ir.sizes import align, format_bytes
-from sscc.passes.base import Pass
+from sscc.passes.base import Pass, count
 from sscc.passes.form_stages import Body, body_blocks
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.tile_stages import bytes_of, carried_on_chip
@@ -136,6 +136,8 @@ class _Pipeline:
             depth = depths[stream.kind]
             places[id(stream.op), stream.index] = df.BufferPlace(depth, address)
             address += align(depth * stream.slot)
+        count("buffers", len(self.streams))
+        count("bytes of SRAM, all pipelines", address)
         for op in [*self.stages, *(stream.op for stream in self.streams)]:
             updated = df.BufferPlace(0)
             carried = df.BufferPlace(depths["carried"])  # where the loop's own value is

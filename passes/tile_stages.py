@@ -90,7 +90,7 @@ from sscc.ir.machine import Machine
 from sscc.ir.rewriting import ValueMap, clone_with, fill_value, functions, is_rematerialised, producer
 from sscc.ir.structure import structure
 from sscc.ir.views import RESHAPES, is_view
-from sscc.passes.base import Pass, run_upstream
+from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.form_stages import Body, body_blocks
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.tiling import WHOLE, NotTileable, Tiling, tile_back
@@ -308,6 +308,8 @@ class _Tiler:
                 ]
                 scf.YieldOp(made)
         loop.operation.attributes[df.TILES] = ir.UnitAttr.get()
+        count("tiled stages")
+        count("tiles", plan.count)
         for old, new in zip(op.results, loop.results, strict=True):
             old.replace_all_uses_with(new)
         op.erase()
@@ -455,6 +457,7 @@ def bytes_of(value: ir.Value) -> int:
 
 
 def _load(value: ir.Value, name: str) -> ir.Value:
+    count("loads")
     load = df.Load(value, value.type)
     load.operation.attributes[df.STAGE] = ir.StringAttr.get(name)
     stream: ir.Value = load.stream

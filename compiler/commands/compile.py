@@ -87,6 +87,7 @@ def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--print-ir-before", action="append", metavar="PASS", help="on stderr; a pass or all")
     group.add_argument("--print-ir-after", action="append", metavar="PASS", help="on stderr; a pass, all or change")
     group.add_argument("--timing", action="store_true", help="report the seconds of each pass")
+    group.add_argument("--pass-statistics", action="store_true", help="report what each pass counted")
     group.add_argument("--compile-to", default="schedule", metavar="LEVEL", help=f"stop after one of: {levels}")
     group.add_argument("--compile-from", metavar="LEVEL", help="MODEL is a dump of this level")
     group.add_argument("--checkpoint", type=Path, metavar="PATH", help="weights for --compile-from")

@@ -208,7 +208,7 @@ class _BodyProof:
         for reading in (True, False):
             for operand in used:
                 self._move(step, operand, sizes, reading)
-        self._data += [f"{self._where}: rows of {name}" for name in _fetched(step)]
+        self._data += [f"{self._where}: rows of {name!r}" for name in _fetched(step)]
 
     def _move(self, step: Any, operand: Any, sizes: dict[str, int], reading: bool) -> None:
         place = self._place(getattr(step, operand.field))
@@ -355,8 +355,8 @@ def _fetched(step: Any) -> list[str]:
     if isinstance(step, sch.UpdateRows):
         return [step.cache]
     if isinstance(step, sch.GatherRows):
-        return [repr(step.source)]
-    return [repr(step.k_prompt), repr(step.v_prompt)] if isinstance(step, sch.IndexedAttention) else []
+        return [step.source]
+    return [step.k_prompt, step.v_prompt] if isinstance(step, sch.IndexedAttention) else []
 
 
 def prove_body(body: sch.Body, limits: Limits, scalars: Mapping[str, Range] | None = None) -> BodyFacts:

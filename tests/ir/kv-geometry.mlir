@@ -53,7 +53,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 
 // CASE: unknown field
 // No other field does.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: budget is not one of its fields, which are sink, recent, topk, obs, pool, pool_mode, max_context
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: budget is not one of its fields, which are sink, recent, topk, obs, pool, pool_mode, max_context, rows
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, budget = 9 : i64}} {
   func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
     %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
@@ -115,6 +115,55 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = -1 : 
 // A pooling kernel has a middle.
 // ERROR: InputError: 'kv.row' kv.geometry is invalid: KV pool is 4, the pooling kernel must be odd
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 4 : i64, pool_mode = "avg", max_context = 20 : i64}} {
+  func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
+    %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
+    return %0 : tensor<2xi64>
+  }
+}
+
+// -----
+
+// CASE: rows may be left out
+// They are compact then.
+// CHECK: "kv.update"({{.*}}){{.*}} -> tensor<2x2x9x8xf32>
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
+  func.func @f(%cache: tensor<2x2x9x8xf32>, %new: tensor<2x2x1x8xf32>, %row: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x2x9x8xf32> {
+    %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x2x9x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x9x8xf32>
+    return %0 : tensor<2x2x9x8xf32>
+  }
+}
+
+// -----
+
+// CASE: indexed rows
+// The cache itself has sinks and ring alone; attention sees all rows.
+// CHECK: "kv.update"({{.*}}){{.*}} -> tensor<2x2x6x8xf32>
+// CHECK: "kv.validity"({{.*}}){{.*}} -> tensor<2x9xi1>
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, rows = "indexed"}} {
+  func.func @f(%cache: tensor<2x2x6x8xf32>, %new: tensor<2x2x1x8xf32>, %row: tensor<2xi64>, %active: tensor<2xi1>) -> (tensor<2x2x6x8xf32>, tensor<2x9xi1>) {
+    %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x2x6x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x6x8xf32>
+    %1 = "kv.validity"(%row, %row, %active) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x9xi1>
+    return %0, %1 : tensor<2x2x6x8xf32>, tensor<2x9xi1>
+  }
+}
+
+// -----
+
+// CASE: a cache with the rows that are indexed
+// ERROR: InputError: 'kv.update' cache is tensor<2x2x9x8xf32>: dimension 2 (R) is 9, expected 6
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, rows = "indexed"}} {
+  func.func @f(%cache: tensor<2x2x9x8xf32>, %new: tensor<2x2x1x8xf32>, %row: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x2x9x8xf32> {
+    %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x2x9x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x9x8xf32>
+    return %0 : tensor<2x2x9x8xf32>
+  }
+}
+
+// -----
+
+// CASE: unknown rows
+// There are two places for them.
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV rows are 'paged', they must be compact or indexed
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, rows = "paged"}} {
   func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
     %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
     return %0 : tensor<2xi64>

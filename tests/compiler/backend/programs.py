@@ -9,8 +9,8 @@ import torch
 from sscc.compiler.backend.emit import emit_program
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.geometry import Geometry
-from sscc.passes.base import run_passes
-from sscc.passes.form_stages import FormStages
+from sscc.passes.base import run_passes, run_upstream
+from sscc.passes.form_stages import GENERALISE, FormStages
 from sscc.passes.merge_equal_kernels import MergeEqualKernels
 from sscc.passes.outline_kernels import OutlineKernels
 from sscc.runtime.reference import ReferenceInterpreter
@@ -32,6 +32,14 @@ def emit(body: str, geometry: Geometry = GEOMETRY) -> Program:
     with mlir():
         module = parse_module(module_text(body, geometry), "the test")
         run_passes(module, [OutlineKernels(), MergeEqualKernels(), FormStages(fuse=False)])
+        return Program.from_json(emit_program(module).to_json())
+
+
+def emit_placed(text: str) -> Program:
+    """The schedule of functions that the passes have placed already: kernels, bodies and public entries."""
+    with mlir():
+        module = parse_module(module_text(text), "the test")
+        run_upstream(module, GENERALISE, "generalisation of bodies")
         return Program.from_json(emit_program(module).to_json())
 
 
