@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from torch_mlir import ir
@@ -54,6 +55,12 @@ def permutation_of(op: ir.Operation) -> list[int] | None:
     if written != ir.AffineMap.get_identity(rank) or sorted(axes) != list(range(rank)):
         return None
     return [axes.index(axis) for axis in range(rank)]
+
+
+def bytes_of(value: ir.Value) -> int:
+    """Bytes of a tensor; flags take one."""
+    elements: int = prod(value.type.shape)
+    return elements * max(1, int(getattr(value.type.element_type, "width", 64)) // 8)
 
 
 def strides_of(shape: Sequence[int]) -> tuple[int, ...]:

@@ -239,7 +239,7 @@ def _rows(value: ir.Value) -> _Rows | None:
 
 def _follows(op: ir.Operation, other: ir.Operation) -> bool:
     """Whether `op` is `other` or stands behind it in its block."""
-    return op == other or (op.block == other.block and other.is_before_in_block(op))
+    return bool(op == other or (op.block == other.block and other.is_before_in_block(op)))
 
 
 # ------------------------------------------------------------------------------------------------- prefill, per chunk

@@ -66,7 +66,6 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 from typing import Any, ClassVar
 
 from torch_mlir import ir
@@ -87,6 +86,7 @@ from sscc.ir.builders import (
 from sscc.ir.dialects import df, kv
 from sscc.ir.levels import Looping, add_looping, get_machine, walk
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, producer
+from sscc.ir.views import bytes_of
 from sscc.passes.base import Pass, count
 from sscc.passes.build_entries import entries
 from sscc.passes.outline_kernels import KERNEL
@@ -253,11 +253,11 @@ class _Plan:
         made = [self.made_in_run(value) for value in actuals]
         if made[0] is None and len(set(actuals)) == 1:
             return _Formal(INVARIANT, actuals[:1])
-        if all(m is not None and m[0] == i and m[1:] == made[0][1:] for i, m in enumerate(made) if made[0]) and made[0]:
-            return _Formal("", source=made[0][1:])
-        later = made[1:]
-        if made[0] is None and all(m is not None and m[0] == i and m[1:] == later[0][1:] for i, m in enumerate(later)):
-            return _Formal(CARRIED, actuals[:1], source=later[0][1:])
+        same, before = _common_source(made), _common_source(made[1:])
+        if same is not None:
+            return _Formal("", source=same)
+        if made[0] is None and before is not None:
+            return _Formal(CARRIED, actuals[:1], source=before)
         if any(m is not None for m in made):
             raise NotLooped(f"{self._name(index, number)} takes results of other calls than the one before")
         numbers = [_constant(value) for value in actuals]
@@ -365,7 +365,7 @@ class _Plan:
             index, number = formal.source
             returned = list(self.callees[index].entry_block.operations)[-1].operation.operands[number]
             placed.append(isinstance(formal.values[0].type, ir.RankedTensorType) and not _in_place(returned))
-        needed = sum(2 * _bytes(f.values[0]) for f, chip in zip(self.carried(), placed, strict=True) if chip)
+        needed = sum(2 * bytes_of(f.values[0]) for f, chip in zip(self.carried(), placed, strict=True) if chip)
         if needed > capacity:
             raise NotLooped(f"carried values, double-buffered, need {needed} bytes of SRAM, the machine has {capacity}")
         return placed
@@ -378,6 +378,13 @@ def _layer_offset(op: ir.Operation, what: str) -> int:
     if any(offsets[1:]) or sizes != [1, *whole[1:]] or offsets[0] < 0:
         raise NotLooped(f"{what} is not one layer of its state")
     return int(offsets[0])
+
+
+def _common_source(made: Sequence[tuple[int, int, int] | None]) -> tuple[int, int] | None:
+    """(call, result) if item i is that result of that call of repetition i, for all items."""
+    sources = {item[1:] for item in made if item is not None}
+    steady = all(item is not None and item[0] == index for index, item in enumerate(made))
+    return sources.pop() if steady and len(sources) == 1 else None
 
 
 def _in_place(value: ir.Value) -> bool:
@@ -397,10 +404,6 @@ def _in_place(value: ir.Value) -> bool:
             value = source.operands[kv.UPDATES[source.name][list(source.results).index(value)]]
         else:
             return False
-
-
-def _bytes(value: ir.Value) -> int:
-    return prod(value.type.shape) * max(1, value.type.element_type.width // 8)
 
 
 def _constant(value: ir.Value) -> int | None:
@@ -429,7 +432,7 @@ class _Signature:
         self.arguments = arguments_of(entry)
         self.attributes = list(entry.attributes["arg_attrs"])
         self.stacked: dict[str, ir.Value] = {}
-        self.known = dict(zip(entry.arguments, self.arguments, strict=True))
+        self.known: dict[ir.Value, Argument] = dict(zip(entry.arguments, self.arguments, strict=True))
 
     def argument(self, value: ir.Value) -> Argument:
         return self.known[value]

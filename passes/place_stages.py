@@ -68,10 +68,11 @@ from sscc.ir.levels import get_machine
 from sscc.ir.machine import Machine
 from sscc.ir.rewriting import functions
 from sscc.ir.sizes import align, format_bytes
+from sscc.ir.views import bytes_of
 from sscc.passes.base import Pass, count
 from sscc.passes.form_stages import Body, body_blocks
 from sscc.passes.outline_kernels import KERNEL
-from sscc.passes.tile_stages import bytes_of, carried_on_chip
+from sscc.passes.tile_stages import carried_on_chip
 from sscc.passes.tiling import is_contraction
 
 

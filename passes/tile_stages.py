@@ -89,7 +89,7 @@ from sscc.ir.levels import get_machine, walk
 from sscc.ir.machine import Machine
 from sscc.ir.rewriting import ValueMap, clone_with, fill_value, functions, is_rematerialised, producer
 from sscc.ir.structure import structure
-from sscc.ir.views import RESHAPES, is_view
+from sscc.ir.views import RESHAPES, bytes_of, is_view
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.form_stages import Body, body_blocks
 from sscc.passes.outline_kernels import KERNEL
@@ -153,9 +153,8 @@ def _constant(value: ir.Value) -> int | None:
 def _is_outside(value: ir.Value, loop: ir.Operation) -> bool:
     """Whether `value` is defined before `loop`."""
     owner = value.owner
-    if isinstance(owner, ir.Block):
-        return owner != loop.regions[0].blocks[0]
-    return owner.operation.block != loop.regions[0].blocks[0]
+    block = owner if isinstance(owner, ir.Block) else owner.operation.block
+    return bool(block != loop.regions[0].blocks[0])
 
 
 def in_memory(value: ir.Value) -> bool:
@@ -448,12 +447,6 @@ def _static_shape(op: ir.Operation, name: str, type_: Any, axes: dict[ir.Value, 
 
 
 # ------------------------------------------------------------------------------------------------------------- loads
-
-
-def bytes_of(value: ir.Value) -> int:
-    """Bytes of a tensor; flags take one."""
-    width = getattr(value.type.element_type, "width", 64)
-    return prod(value.type.shape) * max(1, width // 8)
 
 
 def _load(value: ir.Value, name: str) -> ir.Value:

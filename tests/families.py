@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
     Starcoder2Config,
 )
 
@@ -93,6 +94,16 @@ FAMILIES: dict[str, PreTrainedConfig] = {
     "starcoder2": Starcoder2Config(**SHAPE, num_key_value_heads=2, sliding_window=None),
 }
 
+# Layers of two kinds, with and without rotary embedding: what kernel looping meets besides one run of equal layers.
+TWO_KINDS: dict[str, PreTrainedConfig] = {
+    "three-then-twenty": SmolLM3Config(
+        **(SHAPE | {"num_hidden_layers": 23}), num_key_value_heads=2, no_rope_layers=[1] * 3 + [0] * 20
+    ),
+    "taking-turns": SmolLM3Config(
+        **(SHAPE | {"num_hidden_layers": 6}), num_key_value_heads=2, no_rope_layers=[1, 0] * 3
+    ),
+}
+
 # SR = 76 rows hold a prompt of 12 and 64 new tokens; a prompt of 130 overflows all 88.
 GEOMETRY = Geometry(sink=4, recent=72, topk=12, obs=6, pool=3, pool_mode="avg", max_context=CONTEXT)
 CHUNK = 16
@@ -106,7 +117,7 @@ def random_model(family: str, dtype: torch.dtype = torch.float32, exact: bool = 
     """
     torch.manual_seed(3)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        deepcopy(FAMILIES[family]), attn_implementation="eager", dtype=torch.float32
+        deepcopy((FAMILIES | TWO_KINDS)[family]), attn_implementation="eager", dtype=torch.float32
     )
     with torch.no_grad():
         for parameter in model.parameters():
@@ -158,11 +169,18 @@ class Compiler:
         self._done: dict[tuple[object, ...], Compiled] = {}
 
     def __call__(
-        self, family: str, geometry: Geometry = GEOMETRY, *, batch: int = 1, chunk: int = CHUNK, dtype: str = "f32"
+        self,
+        family: str,
+        geometry: Geometry = GEOMETRY,
+        *,
+        batch: int = 1,
+        chunk: int = CHUNK,
+        dtype: str = "f32",
+        opt_level: int = 2,
     ) -> Compiled:
-        key = (family, geometry, batch, chunk, dtype)
+        key = (family, geometry, batch, chunk, dtype, opt_level)
         if key not in self._done:
-            self._done[key] = self._compile(family, geometry, batch, chunk, dtype)
+            self._done[key] = self._compile(*key)
         return self._done[key]
 
     def checkpoint(self, family: str, dtype: str = "f32") -> Path:
@@ -172,7 +190,7 @@ class Compiler:
             random_model(family, _dtype(dtype)).save_pretrained(folder)
         return folder
 
-    def _compile(self, family: str, g: Geometry, batch: int, chunk: int, dtype: str) -> Compiled:
+    def _compile(self, family: str, g: Geometry, batch: int, chunk: int, dtype: str, opt_level: int) -> Compiled:
         output = self._folder / f"{len(self._done)}.rdu"
         options = CompileOptions(
             model=self.checkpoint(family, dtype),
@@ -187,6 +205,7 @@ class Compiler:
             batch=batch,
             prefill_chunk=chunk,
             dtype=dtype,
+            opt_level=opt_level,
         )
         compile_model(options)
         return Compiled(random_model(family, _dtype(dtype)), Artifact.load(output))

@@ -11,6 +11,7 @@ from torch_mlir import ir
 from sscc.compiler.backend.access import access_map, identity_map, loop_sizes
 from sscc.compiler.backend.body import Body, Literal, literal
 from sscc.compiler.backend.windows import dropped, is_whole, reshaped, sliced, transposed, whole
+from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import UPDATES, geometry_of
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.geometry import Geometry
@@ -290,6 +291,15 @@ class _BodyEmitter:
     def operand(self, op: ir.Operation, index: int) -> str:
         return self.name(op.operands[index])
 
+    def operands(self, op: ir.Operation, kind: type[kv.Checked]) -> dict[str, Any]:
+        """The names for all operands, by the names that the operation and its step give them; updates are noted."""
+        self.updates(op)
+        names = list(kind.signature)[: len(op.operands)]
+        found = {name: self.name(value) for name, value in zip(names, op.operands, strict=True)}
+        if "log_sum_exp" in found:
+            found["log_sum_exp"] = self.flat(op.operands[names.index("log_sum_exp")])
+        return found
+
     def updates(self, op: ir.Operation) -> None:
         """Notes which results are operands that the operation updates in place."""
         for result, operand in UPDATES[op.name].items():
@@ -432,35 +442,39 @@ def _gather(e: _BodyEmitter, op: ir.Operation) -> None:
 
 def _decode_attention(e: _BodyEmitter, op: ir.Operation) -> None:
     g = e.geometry(op)
-    operands = [e.operand(op, index) for index in range(10)]
-    e.updates(op)
-    scale = op.attributes["scale"].value
-    e.steps.append(sch.DecodeAttention(*operands, e.written(op.results[0]), scale, g.sink, g.recent))
+    operands = e.operands(op, kv.DecodeAttention)
+    out, scale = e.written(op.results[0]), op.attributes["scale"].value
+    e.steps.append(sch.DecodeAttention(**operands, out=out, scale=scale, sink=g.sink, recent=g.recent))
 
 
 def _indexed_attention(e: _BodyEmitter, op: ir.Operation) -> None:
     g = e.geometry(op)
-    operands = [e.operand(op, index) for index in range(13)]
-    e.updates(op)
-    scale = op.attributes["scale"].value
-    e.steps.append(sch.IndexedAttention(*operands, e.written(op.results[0]), scale, g.sink, g.recent))
+    operands = e.operands(op, kv.IndexedAttention)
+    out, scale = e.written(op.results[0]), op.attributes["scale"].value
+    e.steps.append(sch.IndexedAttention(**operands, out=out, scale=scale, sink=g.sink, recent=g.recent))
 
 
 def _chunk_attention(e: _BodyEmitter, op: ir.Operation) -> None:
-    operands = [*(e.operand(op, index) for index in range(6)), e.flat(op.operands[6])]
-    e.updates(op)
-    start, length = (e.operand(op, index) for index in (7, 8))
+    operands = e.operands(op, kv.ChunkAttention)
     out, scale = e.written(op.results[0]), op.attributes["scale"].value
-    e.steps.append(sch.ChunkAttention(*operands, out, start, length, scale))
+    e.steps.append(sch.ChunkAttention(**operands, out=out, scale=scale))
 
 
 def _compress(e: _BodyEmitter, op: ir.Operation) -> None:
     g = e.geometry(op)
-    operands = [e.operand(op, 0), e.flat(op.operands[1]), *(e.operand(op, index) for index in range(2, 6))]
-    e.updates(op)
-    selected = e.written(op.results[2]) if g.topk else ""
-    scale, length = op.attributes["scale"].value, e.operand(op, 6)
-    e.steps.append(sch.Compress(*operands, selected, length, scale, g.sink, g.recent, g.pool, g.pool_mode))
+    operands = e.operands(op, kv.Compress)
+    selected, scale = e.written(op.results[2]) if g.topk else "", op.attributes["scale"].value
+    e.steps.append(
+        sch.Compress(
+            **operands,
+            selected=selected,
+            scale=scale,
+            sink=g.sink,
+            recent=g.recent,
+            pool=g.pool,
+            pool_mode=g.pool_mode,
+        )
+    )
 
 
 _STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {

@@ -57,7 +57,8 @@ def _list_passes() -> int:
 
 
 def _explain(name: str) -> int:
-    from sscc.passes.pipeline import options_of, pass_by_name
+    from sscc.passes.base import options_of
+    from sscc.passes.pipeline import pass_by_name
 
     kind = pass_by_name(name)
     print(inspect.getdoc(inspect.getmodule(kind)))

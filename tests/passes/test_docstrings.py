@@ -123,7 +123,7 @@ def test_a_pass_is_named_after_its_file_and_class(name: str) -> None:
     assert REGISTRY[name].__name__ == "".join(word.capitalize() for word in name.split("-"))
     docstring = importlib.import_module(module).__doc__ or ""
     assert docstring.startswith(f"{name}: ")
-    headings = ("What: ", "Why: ", "Before::", "After", "When it does not apply: ", "Preserves: ")
+    headings = ("What: ", "Why: ", "Before", "After", "When it does not apply: ", "Preserves: ")
     positions = [docstring.find(f"\n{heading}") for heading in headings]
     assert -1 not in positions
     assert positions == sorted(positions)

@@ -1,0 +1,520 @@
+// Indexed rows: attention over an index stream, and what must stay as it is. B 2, H 4, Hkv 2, D 8, Dv 6, T 8; SR is 3,
+// topk 2.
+#geometry = {sink = 1 : i64, recent = 2 : i64, topk = 2 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64, rows = "indexed"}
+#no_sink = {sink = 0 : i64, recent = 3 : i64, topk = 2 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64, rows = "indexed"}
+#program = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
+
+// -----
+
+// CASE: decode
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // No gathered tensor is left: its index and its source are operands.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.indexed_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[KP]], %[[VP]], %[[I]], %[[P]], %[[T]], %[[A]]) {scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
+    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
+    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
+    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
+    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: the gathered rows are read by others too
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // They must exist, so attention reads them from where they are.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.indexed_attention
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2x8xf32> {sscc.output = "kg"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
+    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
+    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
+    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
+    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1, %kg : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2x8xf32>
+  }
+}
+
+// -----
+
+// CASE: the attended rows are read by others too
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // Likewise the rows side by side.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.indexed_attention
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x5x6xf32> {sscc.output = "vr"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
+    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
+    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
+    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
+    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1, %vr : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x5x6xf32>
+  }
+}
+
+// -----
+
+// CASE: the selected rows come first
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // Other rows than those that the mask is about would be valid.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.indexed_attention
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
+    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
+    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
+    %vr = tensor.concat dim(2) %vg, %v1 : (tensor<2x2x2x6xf32>, tensor<2x2x3x6xf32>) -> tensor<2x2x5x6xf32>
+    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: rows of K and V by different indices
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // An index stream says which rows of both.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.indexed_attention
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %j: tensor<2x2x2xi64> {sscc.input = "j"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
+    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
+    %vg = "kv.gather"(%vp, %j) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
+    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
+    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: another axis
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // Halves of heads side by side are no rows.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.indexed_attention
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %h: tensor<2x1x5x6xf32> {sscc.input = "h"}, %g: tensor<2x1x5x6xf32> {sscc.input = "g"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
+    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
+    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
+    %vr = tensor.concat dim(1) %h, %g : (tensor<2x1x5x6xf32>, tensor<2x1x5x6xf32>) -> tensor<2x2x5x6xf32>
+    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: three parts
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // The selected rows follow those of the cache, and nothing else does.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.indexed_attention
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %h: tensor<2x2x1x8xf32> {sscc.input = "h"}, %j: tensor<2x2x1xi64> {sscc.input = "j"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %kg = "kv.gather"(%kp, %j) : (tensor<2x2x8x8xf32>, tensor<2x2x1xi64>) -> tensor<2x2x1x8xf32>
+    %kr = tensor.concat dim(2) %k1, %h, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>) -> tensor<2x2x5x8xf32>
+    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
+    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
+    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: another mask
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // A mask that is given is not the one that the fused operation computes.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.indexed_attention
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %m: tensor<2x5xi1> {sscc.input = "m"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
+    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
+    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
+    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
+    %o = "kv.cached_attention"(%q, %kr, %vr, %m) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: a mask for other slots
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // Slots that are updated are those that attend.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.indexed_attention
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %b: tensor<2xi1> {sscc.input = "b"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %b) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
+    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
+    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
+    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
+    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: a mask for another position
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // And at the position that they attend from.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.indexed_attention
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %r: tensor<2xi64> {sscc.input = "r"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%r, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
+    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
+    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
+    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
+    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: rows without an update
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // A cache that is not updated is not one of a step.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.indexed_attention
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
+    %kr = tensor.concat dim(2) %kc, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
+    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
+    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
+    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: compression
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // The positions are what the cache keeps of the selected rows.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %arg4[%arg7, 0, 0, 0] [1, 2, 3, 8]
+  // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %arg5[%arg7, 0, 0, 0] [1, 2, 3, 6]
+  // CHECK-NEXT: %[[C:.+]]:3 = "kv.compress"(%arg0, %arg1, %arg2, %arg3, %[[K]], %[[V]], %arg8) {scale = 5.000000e-01 : f64} {{.*}} -> (tensor<1x2x3x8xf32>, tensor<1x2x3x6xf32>, tensor<2x2xi64>)
+  // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[C]]#0 into %arg4[%arg7, 0, 0, 0]
+  // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[C]]#1 into %arg5[%arg7, 0, 0, 0]
+  // CHECK-NEXT: %[[I1:.+]] = tensor.insert_slice %[[C]]#2 into %arg6[%arg7, 0, 0]
+  // CHECK-NEXT: return %[[K1]], %[[V1]], %[[I1]]
+  func.func private @k(%ob: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %lse: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
+      %k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %v: tensor<1x2x8x6xf32> {sscc.state = "v_scratch"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, %i: tensor<2x2x2xi64> {sscc.state = "selected"},
+      %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"})
+      -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
+    %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
+    %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
+    %sel = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
+    %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
+    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
+    %kr = tensor.concat dim(2) %ks, %kg : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x3x8xf32>
+    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
+    %vs = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 6] [1, 1, 1, 1] : tensor<1x2x8x6xf32> to tensor<1x2x1x6xf32>
+    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<2xi64>) -> tensor<1x2x2x6xf32>
+    %vr = tensor.concat dim(2) %vs, %vg : (tensor<1x2x1x6xf32>, tensor<1x2x2x6xf32>) -> tensor<1x2x3x6xf32>
+    %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
+    %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
+    return %k1, %v1, %i1 : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>
+  }
+}
+
+// -----
+
+// CASE: compression without sinks
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #no_sink, sscc.program = #program} {
+  // Ring rows alone make up the cache.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %arg4[%arg7, 0, 0, 0] [1, 2, 3, 8]
+  // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %arg5[%arg7, 0, 0, 0] [1, 2, 3, 6]
+  // CHECK-NEXT: %[[C:.+]]:3 = "kv.compress"(%arg0, %arg1, %arg2, %arg3, %[[K]], %[[V]], %arg8) {scale = 5.000000e-01 : f64} {{.*}} -> (tensor<1x2x3x8xf32>, tensor<1x2x3x6xf32>, tensor<2x2xi64>)
+  // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[C]]#0 into %arg4[%arg7, 0, 0, 0]
+  // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[C]]#1 into %arg5[%arg7, 0, 0, 0]
+  // CHECK-NEXT: %[[I1:.+]] = tensor.insert_slice %[[C]]#2 into %arg6[%arg7, 0, 0]
+  // CHECK-NEXT: return %[[K1]], %[[V1]], %[[I1]]
+  func.func private @k(%ob: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %lse: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
+      %k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %v: tensor<1x2x8x6xf32> {sscc.state = "v_scratch"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, %i: tensor<2x2x2xi64> {sscc.state = "selected"},
+      %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"})
+      -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
+    %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
+    %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
+    %sel = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %ring = "kv.ring_positions"(%n) : (index) -> tensor<3xi64>
+    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<3xi64>) -> tensor<1x2x3x8xf32>
+    %k1 = tensor.insert_slice %kg into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
+    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<3xi64>) -> tensor<1x2x3x6xf32>
+    %v1 = tensor.insert_slice %vg into %vc[%slot, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
+    %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
+    return %k1, %v1, %i1 : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>
+  }
+}
+
+// -----
+
+// CASE: positions that are read too early
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // Before the caches are written there is nothing to fuse them into.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.compress
+  // CHECK: "kv.select"
+  // CHECK: "kv.gather"
+  func.func private @k(%ob: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %lse: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
+      %k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %v: tensor<1x2x8x6xf32> {sscc.state = "v_scratch"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, %i: tensor<2x2x2xi64> {sscc.state = "selected"},
+      %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"})
+      -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
+    %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
+    %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
+    %sel = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
+    %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
+    %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
+    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
+    %kr = tensor.concat dim(2) %ks, %kg : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x3x8xf32>
+    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
+    %vs = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 6] [1, 1, 1, 1] : tensor<1x2x8x6xf32> to tensor<1x2x1x6xf32>
+    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<2xi64>) -> tensor<1x2x2x6xf32>
+    %vr = tensor.concat dim(2) %vs, %vg : (tensor<1x2x1x6xf32>, tensor<1x2x2x6xf32>) -> tensor<1x2x3x6xf32>
+    %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
+    return %k1, %v1, %i1 : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>
+  }
+}
+
+// -----
+
+// CASE: positions of another prompt
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // What is selected for another length is not of this prompt.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.compress
+  // CHECK: "kv.select"
+  // CHECK: "kv.gather"
+  func.func private @k(%ob: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %lse: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
+      %k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %v: tensor<1x2x8x6xf32> {sscc.state = "v_scratch"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, %i: tensor<2x2x2xi64> {sscc.state = "selected"},
+      %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"}, %m: index {sscc.input = "m"})
+      -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
+    %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
+    %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
+    %sel = "kv.select"(%pooled, %m) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
+    %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
+    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
+    %kr = tensor.concat dim(2) %ks, %kg : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x3x8xf32>
+    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
+    %vs = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 6] [1, 1, 1, 1] : tensor<1x2x8x6xf32> to tensor<1x2x1x6xf32>
+    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<2xi64>) -> tensor<1x2x2x6xf32>
+    %vr = tensor.concat dim(2) %vs, %vg : (tensor<1x2x1x6xf32>, tensor<1x2x2x6xf32>) -> tensor<1x2x3x6xf32>
+    %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
+    %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
+    return %k1, %v1, %i1 : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>
+  }
+}
+
+// -----
+
+// CASE: scores that are read by others too
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // They must exist then.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.compress
+  // CHECK: "kv.select"
+  // CHECK: "kv.gather"
+  func.func private @k(%ob: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %lse: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
+      %k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %v: tensor<1x2x8x6xf32> {sscc.state = "v_scratch"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, %i: tensor<2x2x2xi64> {sscc.state = "selected"},
+      %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"})
+      -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}, tensor<2x8xf32> {sscc.output = "pooled"}) attributes {sscc.kernel} {
+    %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
+    %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
+    %sel = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
+    %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
+    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
+    %kr = tensor.concat dim(2) %ks, %kg : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x3x8xf32>
+    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
+    %vs = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 6] [1, 1, 1, 1] : tensor<1x2x8x6xf32> to tensor<1x2x1x6xf32>
+    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<2xi64>) -> tensor<1x2x2x6xf32>
+    %vr = tensor.concat dim(2) %vs, %vg : (tensor<1x2x1x6xf32>, tensor<1x2x2x6xf32>) -> tensor<1x2x3x6xf32>
+    %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
+    %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
+    return %k1, %v1, %i1, %pooled : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>, tensor<2x8xf32>
+  }
+}
+
+// -----
+
+// CASE: caches of different slots
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // A slot is compressed as a whole.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.compress
+  // CHECK: "kv.select"
+  // CHECK: "kv.gather"
+  func.func private @k(%ob: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %lse: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
+      %k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %v: tensor<1x2x8x6xf32> {sscc.state = "v_scratch"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, %i: tensor<2x2x2xi64> {sscc.state = "selected"},
+      %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"}, %other: index {sscc.input = "other"})
+      -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
+    %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
+    %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
+    %sel = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
+    %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
+    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
+    %kr = tensor.concat dim(2) %ks, %kg : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x3x8xf32>
+    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
+    %vs = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 6] [1, 1, 1, 1] : tensor<1x2x8x6xf32> to tensor<1x2x1x6xf32>
+    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<2xi64>) -> tensor<1x2x2x6xf32>
+    %vr = tensor.concat dim(2) %vs, %vg : (tensor<1x2x1x6xf32>, tensor<1x2x2x6xf32>) -> tensor<1x2x3x6xf32>
+    %v1 = tensor.insert_slice %vr into %vc[%other, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
+    %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
+    return %k1, %v1, %i1 : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>
+  }
+}

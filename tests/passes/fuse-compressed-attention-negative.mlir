@@ -1,0 +1,58 @@
+#ring = {sink = 1 : i64, recent = 3 : i64, topk = 0 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
+#geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
+#program = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
+!k = tensor<2x2x4x8xf32>
+!ks = tensor<1x2x8x8xf32>
+
+// -----
+
+// CASE: a cache without selected rows
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #ring, sscc.program = #program} {
+  // Nothing is scored or selected; there are a slice and a gather to do, each of them once.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.compress
+  // CHECK: "kv.gather"
+  // CHECK: tensor.concat dim(2)
+  // CHECK: tensor.insert_slice
+  func.func private @k(%k: !ks {sscc.state = "k_scratch"}, %kc: !k {sscc.state = "k_cache"}, %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"})
+      -> (!k {sscc.state = "k_cache"}) attributes {sscc.kernel} {
+    %ring = "kv.ring_positions"(%n) : (index) -> tensor<3xi64>
+    %ka = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : !ks to tensor<1x2x1x8xf32>
+    %kb = "kv.gather"(%k, %ring) : (!ks, tensor<3xi64>) -> tensor<1x2x3x8xf32>
+    %kr = tensor.concat dim(2) %ka, %kb : (tensor<1x2x1x8xf32>, tensor<1x2x3x8xf32>) -> tensor<1x2x4x8xf32>
+    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : tensor<1x2x4x8xf32> into !k
+    return %k1 : !k
+  }
+}
+
+// -----
+
+// CASE: what is no kernel
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // CHECK-LABEL: func.func private @part(
+  // CHECK-NEXT: "kv.row"
+  // CHECK-NEXT: "kv.update"
+  // CHECK-NEXT: "kv.validity"
+  // CHECK-NEXT: "kv.cached_attention"
+  func.func private @part(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %k: !k {sscc.state = "k_cache"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"},
+      %p: tensor<2xi64> {sscc.input = "position"}, %a: tensor<2xi1> {sscc.input = "active"}) -> (tensor<2x4x1x8xf32> {sscc.output = "o"}) {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%k, %kn, %row, %a) : (!k, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> !k
+    %valid = "kv.validity"(%p, %p, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4xi1>
+    %o = "kv.cached_attention"(%q, %k1, %k1, %valid) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !k, !k, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
+    return %o : tensor<2x4x1x8xf32>
+  }
+}
+
+// -----
+
+// CASE: a module without geometry
+// PASSES: fuse-compressed-attention
+// ERROR: InputError: the module has no sscc.program and kv.geometry: it is not a dump of sscc
+module {
+  func.func private @k(%h: !k {sscc.input = "h"}) -> (!k {sscc.output = "h"}) attributes {sscc.kernel} {
+    return %h : !k
+  }
+}

@@ -1,0 +1,171 @@
+"""Near misses: a change of one line of what fuses leaves the operations as they were."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.filecheck_items import run_ir
+
+MODULE = """module attributes {{
+  kv.geometry = {{sink = {sink} : i64, recent = 2 : i64, topk = 2 : i64, obs = 1 : i64, pool = 1 : i64,
+                 pool_mode = "avg", max_context = 8 : i64}},
+  sscc.program = {{batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64,
+                  config = "{{}}", digest = "", eos = "[]"}}}} {{
+  func.func private @k({arguments}) -> ({results}) attributes {{sscc.kernel}} {{
+{body}
+  }}
+}}
+"""
+
+DECODE = """
+    %row = "kv.row"(%p) : (!i) -> !i
+    %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
+    %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
+    %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> !m
+    %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64} : (!q, !c, !c, !m) -> !q
+    return %o, %k1, %v1 : !q, !c, !c"""
+
+CHUNK = """
+    %k1 = tensor.insert_slice %kn into %k[0, 0, %s, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !n into !c
+    %v1 = tensor.insert_slice %vn into %v[0, 0, %s, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !n into !c
+    %o:2 = "kv.causal_attention"(%q, %k1, %v1, %s) {scale = 0.5 : f64} : (!q, !c, !c, index) -> (!q, !g)
+    %seen1 = "kv.observe"(%seen, %q, %s, %n) : (!o, !q, index, index) -> !o
+    %l1 = "kv.observe"(%l, %o#1, %s, %n) : (!l, !g, index, index) -> !l
+    return %o#0, %k1, %v1, %seen1, %l1 : !q, !c, !c, !o, !l"""
+
+COMPRESS = """
+    %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64} : (!o, !l, !c, index) -> !s
+    %pooled = "kv.pool"(%scores, %n) : (!s, index) -> !s
+    %picked = "kv.select"(%pooled, %n) : (!s, index) -> !p
+    %ring = "kv.ring_positions"(%n) : (index) -> !r
+    %kb = "kv.gather"(%k, %ring) : (!c, !r) -> !h
+    %kd = "kv.gather"(%k, %picked) : (!c, !p) -> !h
+    %kr = tensor.concat dim(2) %kb, %kd : (!h, !h) -> !a
+    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !a into !b
+    %vb = "kv.gather"(%v, %ring) : (!c, !r) -> !h
+    %vd = "kv.gather"(%v, %picked) : (!c, !p) -> !h
+    %vr = tensor.concat dim(2) %vb, %vd : (!h, !h) -> !a
+    %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !a into !b
+    return %k1, %v1, %picked : !b, !b, !p"""
+
+TYPES = {
+    DECODE: dict(q="2x4x1x8xf32", c="2x2x4x8xf32", n="2x2x1x8xf32", i="2xi64", f="2xi1", m="2x4xi1"),
+    CHUNK: dict(q="1x4x4x8xf32", c="1x2x8x8xf32", n="1x2x4x8xf32", o="1x4x1x8xf32", l="1x4x1x1xf32", g="1x4x4x1xf32"),
+    COMPRESS: dict(
+        o="1x4x1x8xf32", l="1x4x1x1xf32", c="1x2x8x8xf32", s="2x8xf32", p="2x2xi64", r="2xi64", h="1x2x2x8xf32",
+        a="1x2x4x8xf32", b="2x2x4x8xf32",
+    ),
+}  # fmt: skip
+ARGUMENTS = {
+    DECODE: dict(q="!q", k="!c", v="!c", kn="!n", vn="!n", p="!i", t="!i", a="!f", p2="!i", a2="!f", m2="!m", x="!i"),
+    CHUNK: dict(q="!q", k="!c", v="!c", kn="!n", vn="!n", seen="!o", l="!l", s="index", n="index", s2="index",
+                n2="index", q2="!q"),
+    COMPRESS: dict(k="!c", v="!c", seen="!o", l="!l", kc="!b", vc="!b", slot="index", n="index", slot2="index",
+                   n2="index", ring2="!r", picked2="!p"),
+}  # fmt: skip
+FUSED = {DECODE: "kv.decode_attention", CHUNK: "kv.chunk_attention", COMPRESS: "kv.compress"}
+
+
+def module(body: str, pattern: str) -> str:
+    """`body`, a variant of `pattern`, as a kernel."""
+    arguments = ", ".join(f'%{name}: {type_} {{sscc.input = "{name}"}}' for name, type_ in ARGUMENTS[pattern].items())
+    types = re.search(r"return .* : (.*)", body)
+    assert types is not None
+    made = types.group(1).split(", ")
+    results = ", ".join(f'{type_} {{sscc.output = "y{index}"}}' for index, type_ in enumerate(made))
+    text = MODULE.format(sink=0, arguments=arguments, results=results, body=body)
+    return re.sub(r"!([a-z])\b", lambda match: f"tensor<{TYPES[pattern][match.group(1)]}>", text)
+
+
+def operations(text: str) -> Counter[str]:
+    return Counter(re.findall(r"= \"?((?:kv|tensor)\.\w+)", text))
+
+
+@pytest.mark.parametrize("pattern", FUSED, ids=FUSED.values())
+def test_the_pattern_itself_fuses(pattern: str) -> None:
+    found = operations(run_ir(module(pattern, pattern), ("fuse-compressed-attention",)))
+    views = {"tensor.extract_slice": 2, "tensor.insert_slice": 2} if pattern == COMPRESS else {}
+    assert found == {FUSED[pattern]: 1, **views}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "old", "new"),
+    [
+        pytest.param(DECODE, '"kv.validity"(%p,', '"kv.validity"(%p2,', id="validity from another position"),
+        pytest.param(DECODE, "%t, %a)", "%t, %a2)", id="validity of other slots"),
+        pytest.param(DECODE, '"kv.row"(%p)', '"kv.row"(%p2)', id="row of another position"),
+        pytest.param(DECODE, "%vn, %row, %a)", "%vn, %x, %a)", id="rows differ"),
+        pytest.param(DECODE, "%vn, %row, %a)", "%vn, %row, %a2)", id="one update of other slots"),
+        pytest.param(DECODE, "%v1, %valid)", "%v1, %m2)", id="a mask of the caller"),
+        pytest.param(DECODE, "(%q, %k1,", "(%q, %k,", id="keys as they were"),
+        pytest.param(
+            DECODE, "    %o =", "    %early = math.tanh %k1 : !c\n    %o =", id="the cache is read before the attention"
+        ),
+        pytest.param(CHUNK, "%k[0, 0, %s, 0]", "%k[0, 0, %s2, 0]", id="keys appended elsewhere"),
+        pytest.param(CHUNK, "%v[0, 0, %s, 0]", "%v[0, 0, %s2, 0]", id="values appended elsewhere"),
+        pytest.param(CHUNK, "%k[0, 0, %s, 0]", "%k[0, 0, 0, %s]", id="appended along another axis"),
+        pytest.param(CHUNK, "%v1, %s)", "%v1, %s2)", id="attention from elsewhere"),
+        pytest.param(CHUNK, "(%seen, %q, %s,", "(%seen, %q, %s2,", id="queries observed elsewhere"),
+        pytest.param(CHUNK, "(%seen, %q, %s, %n)", "(%seen, %q, %s, %n2)", id="another length of the queries"),
+        pytest.param(CHUNK, "(%l, %o#1, %s, %n)", "(%l, %o#1, %s, %n2)", id="another length of the sums"),
+        pytest.param(CHUNK, "(%seen, %q, %s", "(%seen, %q2, %s", id="other queries observed"),
+        pytest.param(
+            CHUNK, "    return", "    %extra = math.exp %o#1 : !g\n    return", id="the sums have another reader"
+        ),
+        pytest.param(CHUNK, "    %o:2", "    %early = math.tanh %v1 : !c\n    %o:2", id="the scratch is read before"),
+        pytest.param(COMPRESS, '"kv.pool"(%scores, %n)', '"kv.pool"(%scores, %n2)', id="another length of pooling"),
+        pytest.param(COMPRESS, '"kv.select"(%pooled, %n)', '"kv.select"(%pooled, %n2)', id="of selection"),
+        pytest.param(COMPRESS, '"kv.ring_positions"(%n)', '"kv.ring_positions"(%n2)', id="of the ring"),
+        pytest.param(COMPRESS, "%l, %k, %n)", "%l, %k, %n2)", id="of the scores"),
+        pytest.param(COMPRESS, "dim(2) %kb, %kd", "dim(2) %kd, %kb", id="selected rows first"),
+        pytest.param(COMPRESS, '"kv.gather"(%v, %picked)', '"kv.gather"(%v, %picked2)', id="values selected otherwise"),
+        pytest.param(COMPRESS, '"kv.gather"(%v, %ring)', '"kv.gather"(%v, %ring2)', id="another ring of the values"),
+        pytest.param(COMPRESS, '"kv.gather"(%v, %ring)', '"kv.gather"(%k, %ring)', id="a ring of keys in the values"),
+        pytest.param(COMPRESS, "%vc[%slot,", "%vc[%slot2,", id="another slot of the values"),
+        pytest.param(COMPRESS, "%vc[%slot, 0,", "%vc[0, %slot,", id="the slot is another axis"),
+        pytest.param(COMPRESS, "    %kr", "    %extra = math.exp %kd : !h\n    %kr", id="gathered rows read elsewhere"),
+        pytest.param(COMPRESS, "    %k1", "    %extra = math.exp %kr : !a\n    %k1", id="assembled rows read elsewhere"),
+        pytest.param(
+            COMPRESS, "    %picked", "    %extra = math.exp %scores : !s\n    %picked", id="scores read elsewhere"
+        ),
+        pytest.param(
+            COMPRESS, "    %ring", "    %extra = math.exp %pooled : !s\n    %ring", id="pooled scores read elsewhere"
+        ),
+    ],
+)
+def test_a_near_miss_does_not(pattern: str, old: str, new: str) -> None:
+    assert pattern.count(old) == 1
+    before = module(pattern.replace(old, new), pattern)
+    after = run_ir(before, ("fuse-compressed-attention",))
+    assert operations(after) == operations(before)
+
+
+def test_rows_side_by_side_along_another_axis() -> None:
+    """Heads joined instead of rows: the shapes fit, the meaning does not."""
+    body = COMPRESS.replace("dim(2)", "dim(1)").replace("[1, 2, 4, 8]", "[1, 4, 2, 8]")
+    before = module(body, COMPRESS).replace("1x2x4x8x", "1x4x2x8x").replace("2x2x4x8x", "2x4x2x8x")
+    assert operations(run_ir(before, ("fuse-compressed-attention",))) == operations(before)
+
+
+def test_sinks_must_be_the_first_rows() -> None:
+    """With one sink, the rows begin with it: not with another row, and not without it."""
+    sinks = "    %{0}a = tensor.extract_slice %{0}[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : !c to !h\n"
+    body = COMPRESS.replace("    %kb", sinks.format("k") + "    %kb").replace("    %vb", sinks.format("v") + "    %vb")
+    body = body.replace("%kb, %kd : (!h, !h)", "%ka, %kb, %kd : (!h, tensor<1x2x2x8xf32>, tensor<1x2x2x8xf32>)")
+    body = body.replace("%vb, %vd : (!h, !h)", "%va, %vb, %vd : (!h, tensor<1x2x2x8xf32>, tensor<1x2x2x8xf32>)")
+    body = body.replace("-> !h", "-> tensor<1x2x2x8xf32>").replace("[1, 2, 4, 8]", "[1, 2, 5, 8]")
+
+    def fused(text: str) -> bool:
+        text = module(text, COMPRESS).replace("sink = 0", "sink = 1").replace("1x2x4x8x", "1x2x5x8x")
+        text = text.replace("2x2x4x8x", "2x2x5x8x").replace("tensor<1x2x2x8xf32> to", "tensor<1x2x1x8xf32> to")
+        text = re.sub(r"(extract_slice .* to )tensor<1x2x2x8xf32>", r"\1tensor<1x2x1x8xf32>", text)
+        text = text.replace("(tensor<1x2x2x8xf32>, tensor<1x2x2x8xf32>, ", "(tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>, ")
+        return "kv.compress" in run_ir(text, ("fuse-compressed-attention",))
+
+    assert fused(body)
+    assert not fused(body.replace("%k[0, 0, 0, 0]", "%k[0, 0, 1, 0]"))
+    assert not fused(body.replace("%v[0, 0, 0, 0]", "%v[0, 0, 1, 0]"))
+    assert not fused(body.replace("extract_slice %v[", "extract_slice %k["))

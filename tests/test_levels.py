@@ -1,0 +1,259 @@
+"""-O0, -O1 and -O2 compute the same, and what they launch is what they promise.
+
+-O0 rounds every operation's result to memory, -O1 sums in tiles and fuses: they agree within rounding. -O2 only loops over
+what -O1 launches: it agrees bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from sscc.compiler import cli
+from sscc.compiler.driver import compile_model
+from sscc.compiler.options import CompileOptions
+from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact import Artifact
+from sscc.runtime.schedule import launches
+from sscc.runtime.session import Session
+from tests.families import FAMILIES, TWO_KINDS, Compiled, Compiler, random_tokens
+
+LEVELS = (0, 1, 2)
+CONTEXT = 64
+CACHES = {
+    "snapstream": Geometry(sink=2, recent=9, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT),
+    "max-pooled": Geometry(sink=0, recent=1, topk=5, obs=6, pool=5, pool_mode="max", max_context=CONTEXT),
+    "streaming": Geometry(sink=4, recent=12, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT),
+    "full": Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT),
+}
+
+F32_TOLERANCE = 1e-5
+"""||a - b|| / ||b|| of one step's logits: sums in another order through every layer. Measured: MEASURED."""
+BF16_TOLERANCE = 5e-2
+"""The same in bf16: -O0 rounds after every operation, -O1 once per stage, and the differences of 2^-9 grow through the
+layers. Measured: MEASURED."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a cache to compile at every level; chunks of 7 divide neither prompts nor context."""
+
+    family: str
+    cache: str = "snapstream"
+    dtype: str = "f32"
+
+    def compiled(self, compiler: Compiler, opt_level: int) -> Compiled:
+        g = CACHES[self.cache]
+        return compiler(self.family, g, batch=3, chunk=7, dtype=self.dtype, opt_level=opt_level)
+
+
+CASES = {
+    "llama3-rope": Case("llama3-rope"),
+    "gpt2": Case("gpt2", "max-pooled"),
+    "gpt-neox": Case("gpt-neox", "streaming"),
+    "qwen3": Case("qwen3", "full"),
+    "phi3": Case("phi3"),
+    "taking-turns": Case("taking-turns"),
+    "three-then-twenty": Case("three-then-twenty", "max-pooled"),
+    "llama-bf16": Case("llama", dtype="bf16"),
+}
+
+
+def steps_of(session: Session) -> Iterator[tuple[str, Tensor]]:
+    """What a server does with three slots, and the logits of every step.
+
+    A prompt in one call; one in calls of a single chunk step, with decode steps of the first slot between them; then
+    both decode, one behind the other; a slot that was never used and one that rests beside them; a slot used again.
+    """
+    yield "prefill of slot 0", session.prefill(0, random_tokens(41))
+    session.start_prefill(1, random_tokens(23, seed=1))
+    for step, token in enumerate(random_tokens(20, seed=2)):
+        if session.step_prefill(1):
+            yield "prefill of slot 1", session.prefill_logits
+            break
+        if step % 3 == 0:
+            yield f"slot 0 during prefill, step {step}", session.decode({0: token})[0]
+    else:
+        session.step_prefill(session.prefill_steps(23))
+        yield "prefill of slot 1", session.prefill_logits
+    for step, token in enumerate(random_tokens(6, seed=3)):
+        slots = {0: token, 1: token + 1} if step % 2 else {1: token}
+        yield f"decode step {step} of slots {sorted(slots)}", session.decode(slots)[sorted(slots)]
+    yield "slot 0 again", session.prefill(0, random_tokens(5, seed=4))
+    yield "decode of slot 0 again", session.decode({0: 7})[0]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Logits by step, and the states at the end."""
+
+    logits: dict[str, Tensor]
+    states: dict[str, Tensor]
+
+
+@cache
+def run(compiler: Compiler, case: str, opt_level: int) -> Run:
+    compiled = CASES[case].compiled(compiler, opt_level)
+    session = compiled.session(checked=True)
+    logits = {name: value.clone().float() for name, value in steps_of(session)}
+    names = ["k_cache", "v_cache", *(["selected"] if compiled.geometry.topk else [])]
+    return Run(logits, {name: session.interpreter.tensor(name).clone() for name in names})
+
+
+def difference(a: Tensor, b: Tensor) -> tuple[float, str]:
+    """||a - b|| / ||b||, and in words what differs how much."""
+    a, b = a.flatten().double(), b.flatten().double()
+    normwise = float((a - b).norm() / b.norm())
+    correlation = float(torch.corrcoef(torch.stack([a, b]))[0, 1])
+    largest = float((a - b).abs().max())
+    return normwise, f"normwise {normwise:.2e}, max abs {largest:.2e}, correlation {correlation:.8f}"
+
+
+# ----------------------------------------------------------------------------------------------------- results
+
+
+@pytest.mark.parametrize("opt_level", [1, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_optimised_programs_agree_with_the_plain_one(case: str, opt_level: int, compiled: Compiler) -> None:
+    plain, optimised = run(compiled, case, 0), run(compiled, case, opt_level)
+    tolerance = BF16_TOLERANCE if CASES[case].dtype == "bf16" else F32_TOLERANCE
+    assert len(plain.logits) > 12
+    for step, expected in plain.logits.items():
+        normwise, words = difference(optimised.logits[step], expected)
+        assert normwise <= tolerance, f"-O{opt_level}, {step}: {words}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_looping_changes_no_bit(case: str, compiled: Compiler) -> None:
+    """Logits of every step, the caches of all slots, and what the last prefill selected."""
+    apart, looped = run(compiled, case, 1), run(compiled, case, 2)
+    for step, expected in apart.logits.items():
+        assert torch.equal(looped.logits[step], expected), f"{step}: {difference(looped.logits[step], expected)[1]}"
+    for name, state in apart.states.items():
+        assert torch.equal(looped.states[name], state), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_prefill_changes_no_bit(case: str, compiled: Compiler) -> None:
+    """At -O2, where one launch goes through all layers, and leaves and enters them again at any chunk."""
+    session = CASES[case].compiled(compiled, 2).session(checked=True)
+    whole = session.prefill(0, random_tokens(23, seed=1)).clone()
+    for steps in (1, 3, 8):
+        session.start_prefill(2, random_tokens(23, seed=1))
+        while not session.step_prefill(steps):
+            pass
+        assert torch.equal(session.prefill_logits, whole), steps
+        for name in ("k_cache", "v_cache"):
+            cache_ = session.interpreter.tensor(name)
+            assert torch.equal(cache_[:, 2], cache_[:, 0]), f"{steps} {name}"
+
+
+# ---------------------------------------------------------------------------------------------------- launches
+
+
+def counted(compiled: Compiled) -> tuple[int, int]:
+    """Kernel launches of one decode step and of one prefill call, those in loops once."""
+    entries = (compiled.artifact.program.entry(name) for name in ("decode", "prefill"))
+    decode, prefill = (len(list(launches(entry.body))) for entry in entries)
+    return decode, prefill
+
+
+@pytest.mark.parametrize("family", ["llama3-rope", "gpt2", "gpt-neox", "qwen3", "phi3"])
+def test_three_launches_per_token(family: str, compiled: Compiler) -> None:
+    """Embedding, all layers, head. Two at -O1 and one per layer; at -O0 one per operation."""
+    case = CASES[family]
+    layers = case.compiled(compiled, 2).artifact.signature.layers
+    counts = [counted(case.compiled(compiled, level)) for level in LEVELS]
+    assert counts[2] == (3, 3)
+    assert counts[1] == (2 + layers, 2 + layers)
+    assert all(count > 15 * layers for count in counts[0])
+
+
+def test_a_run_of_equal_layers_is_one_launch(compiled: Compiler) -> None:
+    """Three layers of one kind and twenty of another: two looped kernels; kinds that take turns: one for both."""
+    runs, turns = CASES["three-then-twenty"], CASES["taking-turns"]
+    assert [counted(runs.compiled(compiled, level)) for level in (1, 2)] == [(25, 25), (4, 4)]
+    assert [counted(turns.compiled(compiled, level)) for level in (1, 2)] == [(8, 8), (3, 3)]
+
+
+def test_the_manifest_says_what_was_looped(compiled: Compiler) -> None:
+    def said(case: str) -> list[tuple[str, int, str]]:
+        looping = CASES[case].compiled(compiled, 2).artifact.manifest.looping
+        return [(item.entry, item.layers, item.reason) for item in looping]
+
+    assert said("llama3-rope") == [("prefill", 2, ""), ("decode", 2, "")]
+    assert sorted(said("three-then-twenty")) == sorted(
+        (entry, layers, "") for entry in ("prefill", "decode") for layers in (3, 20)
+    )
+    assert [layers for _, layers, _ in said("taking-turns")] == [6, 6]
+
+
+# ------------------------------------------------------------------------------------------------ sizes of programs
+
+SHAPE = CompileOptions(
+    model=Path("unused"),
+    weights="none",
+    max_context=CONTEXT,
+    kv_sink=2,
+    kv_recent=9,
+    kv_topk=7,
+    kv_obs=4,
+    kv_pool=3,
+    prefill_chunk=7,
+)
+
+
+def of_layers(layers: int, folder: Path) -> Artifact:
+    """An artifact of a llama with so many layers, at -O2, without weights."""
+    config = deepcopy(FAMILIES["llama3-rope"])
+    config.num_hidden_layers = layers
+    model = folder / f"{layers}"
+    config.save_pretrained(model)
+    options = {**vars(SHAPE), "model": model / "config.json", "output": folder / f"{layers}.rdu"}
+    return Artifact.load(compile_model(CompileOptions(**options)).path)
+
+
+@pytest.mark.slow
+def test_a_looped_program_does_not_grow_with_the_layers(tmp_path: Path) -> None:
+    """The same program but for numbers: extents, addresses, and which checkpoint tensors a stacked weight is made of."""
+    few, many = of_layers(4, tmp_path).program, of_layers(32, tmp_path).program
+    assert len(few.kernels) == len(many.kernels)
+    assert len(few.bodies) == len(many.bodies)
+    texts = [re.sub(r'"sources":\[[^]]*\]', "", program.to_json()) for program in (few, many)]
+    assert abs(len(texts[0]) - len(texts[1])) < len(texts[0]) / 100
+    numberless = [re.sub(r"\d+", "#", text) for text in texts]
+    assert numberless[0] == numberless[1]
+    sources = [len(tensor.sources) for tensor in many.tensors if tensor.role == "weight"]
+    assert sources.count(32) >= 9
+    assert set(sources) == {1, 32}
+
+
+# ------------------------------------------------------------------------------------------------------ levels of IR
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opt_level", LEVELS)
+def test_every_pass_leaves_what_the_ir_computes(
+    opt_level: int, compiled: Compiler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The IR evaluator after every pass of -O0, -O1 and -O2, against the level import: `sscc bisect` ends with 0."""
+    model = compiled.checkpoint("taking-turns")
+    cache_ = "--kv-sink 2 --kv-recent 8 --kv-topk 6 --kv-obs 4 --kv-pool 3 --max-context 64 --prefill-chunk 7".split()
+    assert cli.main(["bisect", str(model), f"-O{opt_level}", "--json", "--steps", "2", *cache_]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) > 5
+
+
+def test_cases_cover_both_dtypes_and_every_cache() -> None:
+    assert {case.dtype for case in CASES.values()} == {"f32", "bf16"}
+    assert {case.cache for case in CASES.values()} == set(CACHES)
+    assert {case.family for case in CASES.values()} >= set(TWO_KINDS)
