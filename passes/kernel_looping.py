@@ -535,6 +535,7 @@ class _Maker:
     def __init__(self, plan: _Plan, signature: _Signature, stacks: dict[tuple[str, ...], Argument]) -> None:
         self.plan, self.signature, self.stacks = plan, signature, stacks
         self.parameters: dict[Any, tuple[Argument, str, ir.Value]] = {}
+        self.offsets: dict[tuple[int, int], ir.Value] = {}  # computed once: a slice is put back where it was taken
         for formal in plan.carried():
             kind = CARRIED if plan.on_chip[plan.carried().index(formal)] else IN_MEMORY
             self._parameter(("carried", formal.source), formal.values[0], kind)
@@ -640,7 +641,7 @@ class _Maker:
                 made[number, position] = value
                 put = self.plan.puts[number][position]
                 if put is not None:
-                    offsets = [_affine(index, put.base, put.stride)] + [0] * (states[put.state].type.rank - 1)
+                    offsets = [self._affine(index, put.base, put.stride)] + [0] * (states[put.state].type.rank - 1)
                     states[put.state] = insert_slice(value, states[put.state], offsets)
         return [*(made[final] for final in finals), *(states[state] for state in written)]
 
@@ -655,26 +656,28 @@ class _Maker:
         if formal.kind == INVARIANT:
             return self.values["invariant", formal.values[0]]
         if formal.kind == INDEXED:
-            return _affine(index, formal.base, formal.stride)
+            return self._affine(index, formal.base, formal.stride)
         if formal.kind == CARRIED:
             return carried[formal.source]
         if formal.kind == READ:
             names = tuple(self.signature.argument(value).name for value in formal.values)
             return _layer(self.values["read", names], index)
         if formal.slice is not None:
-            offset = _affine(index, formal.slice.base, formal.slice.stride)
+            offset = self._affine(index, formal.slice.base, formal.slice.stride)
             return _layer(states[formal.slice.state], offset)
         return made[formal.source]
+
+    def _affine(self, index: ir.Value, base: int, stride: int) -> ir.Value:
+        """base + index * stride, at the loop's own level."""
+        if (base, stride) not in self.offsets:
+            scaled = index if stride == 1 else arith.MulIOp(index, index_constant(stride)).result
+            self.offsets[base, stride] = scaled if base == 0 else arith.AddIOp(scaled, index_constant(base)).result
+        return self.offsets[base, stride]
 
 
 def _layer(stacked: ir.Value, offset: ir.Value) -> ir.Value:
     shape = list(stacked.type.shape)
     return extract_slice(stacked, [offset] + [0] * (len(shape) - 1), [1, *shape[1:]], drop=1)
-
-
-def _affine(index: ir.Value, base: int, stride: int) -> ir.Value:
-    scaled = index if stride == 1 else arith.MulIOp(index, index_constant(stride)).result
-    return scaled if base == 0 else arith.AddIOp(scaled, index_constant(base)).result
 
 
 def _inline(function: Any, operands: Sequence[ir.Value]) -> list[ir.Value]:

@@ -122,7 +122,7 @@ def _mark_pipelines(kernel: Any) -> None:
     for op in walk(kernel):
         if op.name == "scf.for":
             inside = [inner.operation for inner in op.regions[0].blocks[0].operations]
-            if any(map(df.is_stage, inside)) and not any(inner.name.startswith("scf.f") for inner in inside):
+            if any(map(df.is_stage, inside)) and not any(inner.name in ("scf.for", "scf.if") for inner in inside):
                 op.attributes[df.PIPELINED] = ir.UnitAttr.get()
 
 

@@ -152,7 +152,7 @@ def inspect_artifact(
     weights = [t for t in program.tensors if t.role in ("weight", "constant")]
     kv, full = signature.kv_bytes(geometry.budget), signature.kv_bytes(geometry.max_context)
     read, in_hbm = weights_read(program, timing), weights_read(program, timing, tier="hbm")
-    sram = sram_bytes(program)
+    sram, in_ddr = sram_bytes(program), sum(t.nbytes for t in program.tensors if t.tier == "ddr")
     return Inspection(
         target=artifact.manifest.target,
         model=str(artifact.manifest.model.get("model_type", "exported program")),
@@ -175,9 +175,9 @@ def inspect_artifact(
         decode_floor_bytes=read + signature.batch * kv,
         sram_bytes=sram,
         sram_capacity_bytes=int(machine.sram_bytes * sockets),
-        hbm_bytes=sum(tensor.nbytes for tensor in weights if tensor.tier == "hbm") + program.arena_bytes,
+        hbm_bytes=program.arena_bytes + sum(tensor.nbytes for tensor in weights) - in_ddr,
         hbm_capacity_bytes=int(machine.hbm_bytes.value * sockets),
-        ddr_bytes=sum(tensor.nbytes for tensor in weights if tensor.tier == "ddr"),
+        ddr_bytes=in_ddr,
         ddr_capacity_bytes=int(machine.ddr_bytes.value * sockets),
         pcus=timing.pcus,
         pcus_capacity=int(machine.pcus.value),

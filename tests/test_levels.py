@@ -22,6 +22,7 @@ from sscc.compiler import cli
 from sscc.compiler.driver import compile_model
 from sscc.compiler.options import CompileOptions
 from sscc.ir.geometry import Geometry
+from sscc.passes.pipeline import PIPELINES
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.schedule import launches
 from sscc.runtime.session import Session
@@ -249,8 +250,9 @@ def test_every_pass_leaves_what_the_ir_computes(
     model = compiled.checkpoint("taking-turns")
     cache_ = "--kv-sink 2 --kv-recent 8 --kv-topk 6 --kv-obs 4 --kv-pool 3 --max-context 64 --prefill-chunk 7".split()
     assert cli.main(["bisect", str(model), f"-O{opt_level}", "--json", "--steps", "2", *cache_]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(lines) > 5
+    passes = [json.loads(line)["name"].partition("{")[0] for line in capsys.readouterr().out.splitlines()]
+    assert passes[1:] == [item.name for item in PIPELINES[opt_level][-len(passes) + 1 :]]
+    assert len(passes) == {0: 4, 1: 7, 2: 8}[opt_level]
 
 
 def test_cases_cover_both_dtypes_and_every_cache() -> None:

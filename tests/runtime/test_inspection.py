@@ -30,6 +30,7 @@ from sscc.runtime.schedule import (
     Scalar,
     Stage,
     Tensor,
+    launches,
 )
 from tests.runtime.fake import GEOMETRY, SIGNATURE
 from tests.runtime.timing.programs import MACHINE, TILE, streamed, view
