@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sscc.ir.errors import InputError
+from sscc.runtime.scalars import SCALAR_OPS
 from sscc.runtime.schedule import For, If, Item, Launch, Operand, Pipeline, Scalar, View
 
 Environment = dict[str, int]
@@ -16,50 +17,6 @@ Leaf = Callable[["Launch | Pipeline", set[str]], Action]
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-
-
-def _floor_divide(a: int, b: int) -> int:
-    return a // _divisor(b)
-
-
-def _ceil_divide(a: int, b: int) -> int:
-    return -(-a // _divisor(b))
-
-
-def _modulo(a: int, b: int) -> int:
-    return a % _divisor(b)
-
-
-def _divisor(value: int) -> int:
-    if value == 0:
-        raise InputError("the schedule divides by a scalar that is 0")
-    return value
-
-
-def _select(condition: int, yes: int, no: int) -> int:
-    return yes if condition else no
-
-
-SCALAR_OPS: dict[str, tuple[int, Callable[..., int]]] = {
-    "add": (2, operator.add),
-    "sub": (2, operator.sub),
-    "mul": (2, operator.mul),
-    "floordiv": (2, _floor_divide),
-    "ceildiv": (2, _ceil_divide),
-    "mod": (2, _modulo),
-    "min": (2, min),
-    "max": (2, max),
-    "eq": (2, operator.eq),
-    "ne": (2, operator.ne),
-    "lt": (2, operator.lt),
-    "le": (2, operator.le),
-    "gt": (2, operator.gt),
-    "ge": (2, operator.ge),
-    "and": (2, operator.and_),
-    "or": (2, operator.or_),
-    "select": (3, _select),
-}
-"""Operation -> number of arguments, function. Comparisons give bool, stored as 0 or 1."""
 
 
 def getter(operand: Operand, known: set[str], where: str) -> Getter:
