@@ -34,7 +34,7 @@ PIPELINES: dict[int, tuple[Pass, ...]] = {
 
 PIPELINE = PIPELINES[2]
 
-REGISTRY: dict[str, type[Pass]] = {type(item).name: type(item) for items in PIPELINES.values() for item in items}
+REGISTRY: dict[str, type[Pass]] = {type(item).name: type(item) for opt in (2, 1, 0) for item in PIPELINES[opt]}
 """Every pass by the name that the command line, dumps and tests use."""
 
 

@@ -21,7 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE.mlir", help="a dump of `sscc compile`")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
     parser.add_argument(
-        "--pass-pipeline", default="", metavar="PASSES", help="'name,name{option=value}'; verified after each pass"
+        "--pass-pipeline", default="", metavar="PASSES", help="'name,name{option=value}'"
+    )
+    parser.add_argument(
+        "--verify-each",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="check the IR and its level after each pass, not only after the last (default: on)",
     )
     parser.add_argument("--list-passes", action="store_true", help="every pass with its level and summary")
     parser.add_argument("--explain", metavar="PASS", help="what a pass does, when it does not apply, and its options")
@@ -32,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--print-ir-after", action="append", default=[], metavar="PASS", help="on stderr; a name, all or change"
     )
     parser.add_argument("--timing", action="store_true", help="seconds of each pass, on stderr")
+    parser.add_argument("--pass-statistics", action="store_true", help="what each pass counted, on stderr")
     parser.add_argument(
         "--reproducer", type=Path, default=Path("sscc-reproducer"), metavar="DIR", help="where a failing pass is kept"
     )
@@ -79,9 +86,12 @@ def _run(args: argparse.Namespace) -> int:
         module = read_dump(args.file)
         times = _run_passes(module, passes, args)
         result = print_module(module)
-    if args.timing:
-        for item in times:
+    for item in times:
+        if args.timing:
             print(f"{item.seconds:9.4f} s  {item.name}", file=sys.stderr)
+        if args.pass_statistics:
+            for what, number in item.statistics.items():
+                print(f"{number:9d}  {item.name}: {what}", file=sys.stderr)
     if args.output is None:
         sys.stdout.write(result)
     else:
@@ -101,7 +111,7 @@ def _run_passes(module: ir.Module, passes: Sequence[Pass], args: argparse.Namesp
     last = LastStep()
     printer = IrPrinter(args.print_ir_before, args.print_ir_after, sys.stderr)
     try:
-        return run_passes(module, passes, [last, printer])
+        return run_passes(module, passes, [last, printer], verify_each=args.verify_each)
     except Exception as error:
         if isinstance(error, SsccError) and not isinstance(error, InternalError):
             raise

@@ -265,14 +265,14 @@ module {
 // PASSES: form-stages
 module {
   // Joining two axes that lie crosswise in memory needs them rearranged first, no strides say that: the transposition
-  // becomes a stage, marked as more than a view. It feeds a product, so it is one of its own.
+  // becomes a stage, marked as more than a view. It feeds a product, so it is one of its own; the product sums over both.
   // CHECK-LABEL: func.func private @k(
   // CHECK: %[[C:.+]] = call @body.heads(%arg0) {df.stage = "heads"} : (tensor<2x4x8xf32>) -> tensor<4x2x8xf32>
   // CHECK: call @body.proj(%[[C]], %arg1) {df.stage = "proj"} : (tensor<4x2x8xf32>, tensor<16x8xf32>) -> tensor<4x8xf32>
   // CHECK-LABEL: func.func private @body.heads(
   // CHECK: linalg.generic {{.*}} attrs = {{.*}}{df.moved}
   // CHECK-LABEL: func.func private @body.proj(
-  // CHECK: tensor.collapse_shape %arg0 {{.*}} into tensor<4x16xf32>
+  // CHECK: linalg.generic {{.*}}"reduction", "reduction"]} ins(%arg0, %{{.+}} : tensor<4x2x8xf32>, tensor<2x8x8xf32>)
   func.func private @k(%h: tensor<2x4x8xf32> {sscc.input = "h"}, %w: tensor<16x8xf32> {sscc.weight = "w"}) -> (tensor<4x8xf32> {sscc.output = "y"}) attributes {sscc.kernel} {
     %zero = arith.constant 0.0 : f32
     %e = tensor.empty() : tensor<4x8xf32>

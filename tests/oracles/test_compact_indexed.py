@@ -1,0 +1,171 @@
+"""Oracle (l): where the selected rows live changes no bit of what a program computes, at any -O level.
+
+The same captured model becomes two programs that differ in nothing but `--kv-rows`. Both meet the same calls: slots of
+different lengths, a prefill in pieces with decode steps of other slots between them, steps that wrap the ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+from torch import Tensor
+
+from sscc.compiler.backend.emit import emit_program
+from sscc.compiler.driver import compile_model
+from sscc.compiler.evaluate.module import module_session, signature_of, stored_layout
+from sscc.compiler.options import CompileOptions
+from sscc.ir.context import mlir, parse_module
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import get_facts, get_looping
+from sscc.passes.base import run_passes
+from sscc.passes.pipeline import passes_between
+from sscc.runtime.schedule import DecodeAttention, GatherRows, IndexedAttention, Program
+from sscc.runtime.session import Session
+from sscc.runtime.tensor_files import layout_of, reading, stack_tensors
+from sscc.runtime.validator import validate
+from tests.compiler.evaluate.models import DTYPES, weights
+from tests.families import random_model, random_tokens
+
+FAMILY = "llama3-rope"  # two layers, two KV heads of two query heads each
+CONTEXT, BATCH, CHUNK = 48, 3, 8
+GEOMETRY = Geometry(sink=2, recent=5, topk=6, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+NO_SINK = replace(GEOMETRY, sink=0, recent=3, topk=9, pool_mode="max")
+PROMPTS = (4, 10, 30)  # shorter than sink + recent, than all rows, and longer than the cache
+BOTH = ("compact", "indexed")
+
+
+@cache
+def captured(g: Geometry, dtype: str) -> str:
+    """The model at level import: nothing in it but an attribute depends on where rows live."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        random_model(FAMILY).config.save_pretrained(folder)
+        rows = {f"kv_{part}": getattr(g, part) for part in ("sink", "recent", "topk", "obs", "pool", "pool_mode")}
+        options = CompileOptions(
+            folder / "config.json", folder / "out.mlir", compile_to="import", weights="none", max_context=CONTEXT,
+            batch=BATCH, prefill_chunk=CHUNK, dtype=dtype, **rows,
+        )  # fmt: skip
+        compile_model(options)
+        return options.output_path.read_text()
+
+
+@cache
+def compiled(rows: str, opt_level: int, dtype: str = "f32", g: Geometry = GEOMETRY) -> tuple[Program, Session]:
+    """A validated program and a session on it, in checked mode."""
+    text = captured(g, dtype)
+    assert text.count('rows = "compact"') == 1
+    with mlir():
+        module = parse_module(text.replace('rows = "compact"', f'rows = "{rows}"'), "the capture")
+        run_passes(module, passes_between((), "schedule", opt_level))
+        program, signature = emit_program(module), signature_of(module)
+        facts, geometry = get_facts(module)
+        assert [item.reason for item in get_looping(module)] == ["", ""] * (opt_level == 2)
+    most = geometry.max_context // facts.chunk
+    limits = {"length": CONTEXT, "slot": BATCH - 1, "phase": facts.layers + 2, "chunk": most, "steps": 1 << 40}
+    validate(program, ranges={name: (int(name in ("length", "steps")), high) for name, high in limits.items()})
+    layout = {**layout_of(program, "weight"), **layout_of(program, "constant")}
+    given = stack_tensors(layout, reading(weights(FAMILY, dtype), "the model"))
+    return program, Session(program, given, signature, checked=True)
+
+
+def outputs(session: Session) -> list[Tensor]:
+    """Every logit that a caller sees."""
+    session.reset()
+    short, middle, long = (random_tokens(length) for length in PROMPTS)
+    found = [session.prefill(0, short), session.prefill(1, middle)]
+    session.start_prefill(2, long)
+    step = 0
+    while not session.step_prefill(3):  # other slots go on meanwhile
+        found.append(session.decode({0: 3 + step, 1: 5 + 2 * step})[:2])
+        step += 1
+    found.append(session.prefill_logits)
+    found += [session.decode({0: token, 1: token + 1, 2: token + 2}) for token in range(9)]  # almost two laps
+    session.release(0)
+    found.append(session.prefill(0, long[:21]))  # a slot that held another prompt
+    found += [session.decode({0: token, 2: token + 2})[[0, 2]] for token in range(3)]
+    return [item.clone() for item in found]
+
+
+def assert_equal(sessions: list[Session]) -> None:
+    compact, indexed = (outputs(session) for session in sessions)
+    assert len(compact) == len(indexed) > 16
+    for number, (a, b) in enumerate(zip(compact, indexed, strict=True)):
+        assert a.isfinite().all()
+        assert torch.equal(a, b), f"call {number} differs by {(a - b).abs().max()}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("opt_level", [0, 1, 2])
+def test_compact_and_indexed_rows_give_the_same_bits(opt_level: int, dtype: str) -> None:
+    assert_equal([compiled(rows, opt_level, dtype)[1] for rows in BOTH])
+
+
+@pytest.mark.parametrize("opt_level", [0, 2])
+def test_without_sinks_too(opt_level: int) -> None:
+    assert_equal([compiled(rows, opt_level, g=NO_SINK)[1] for rows in BOTH])
+
+
+def test_the_cache_holds_what_the_other_holds_in_its_first_rows() -> None:
+    sessions = [compiled(rows, 2)[1] for rows in BOTH]
+    for session in sessions:
+        outputs(session)
+    (compact, indexed), sr = (session.interpreter for session in sessions), GEOMETRY.sink_recent
+    picks = indexed.tensor("selected")[:, 2]
+    for kind in "kv":
+        rows = compact.tensor(f"{kind}_cache")[:, 2]
+        assert torch.equal(indexed.tensor(f"{kind}_cache")[:, 2], rows[:, :, :sr])
+        prompt = indexed.tensor(f"{kind}_prompt")[:, 2]
+        assert picks.min() >= GEOMETRY.sink
+        assert torch.equal(prompt.gather(2, picks[..., None].expand(-1, -1, -1, prompt.shape[3])), rows[:, :, sr:])
+
+
+def test_decode_changes_no_prompt_and_no_index() -> None:
+    _, session = compiled("indexed", 2)
+    session.reset()
+    session.prefill(1, random_tokens(30))
+    names = ("k_prompt", "v_prompt", "selected")
+    before = [session.interpreter.tensor(name).clone() for name in names]
+    assert all(state[:, 1].any() and not state[:, [0, 2]].any() for state in before), "only the slot's own part"
+    for token in range(12):
+        session.decode({1: token})
+    assert all(torch.equal(session.interpreter.tensor(name), state) for name, state in zip(names, before, strict=True))
+
+
+def test_unfused_rows_are_gathered_and_fused_they_are_not() -> None:
+    def kinds(opt_level: int) -> set[type]:
+        return {type(step) for body in compiled("indexed", opt_level)[0].bodies for step in body.steps}
+
+    assert GatherRows in kinds(0)
+    assert IndexedAttention not in kinds(0)
+    for opt_level in (1, 2):
+        assert IndexedAttention in kinds(opt_level)
+        assert not {GatherRows, DecodeAttention} & kinds(opt_level)
+    program, _ = compiled("indexed", 2)
+    tensors = {tensor.name: tensor.shape for tensor in program.tensors}
+    assert tensors["k_cache"] == (2, BATCH, 2, GEOMETRY.sink_recent, 8)
+    assert tensors["k_prompt"] == tensors["v_prompt"] == (2, BATCH, 2, CONTEXT, 8)
+    assert tensors["selected"] == (2, BATCH, 2, GEOMETRY.topk)
+    assert not {"k_scratch", "v_scratch"} & tensors.keys(), "prefill appends to the prompt itself"
+
+
+def evaluated(rows: str, passes: Callable[[Session], Session] | None = None) -> list[Tensor]:
+    """What level graph computes, by every operation's own definition."""
+    with mlir():
+        module = parse_module(captured(GEOMETRY, "f32").replace('rows = "compact"', f'rows = "{rows}"'), "the capture")
+        run_passes(module, passes_between((), "graph", 0))
+        layout = {**stored_layout(module, "weight"), **stored_layout(module, "constant")}
+        session = module_session(module, stack_tensors(layout, reading(weights(FAMILY), "the model")))
+    return outputs(session)
+
+
+def test_the_ir_itself_computes_the_same_too() -> None:
+    for a, b, c in zip(evaluated("compact"), evaluated("indexed"), outputs(compiled("indexed", 2)[1]), strict=True):
+        assert torch.equal(a, b)
+        active = a.abs().amax(-1) > 0 if a.dim() > 1 else slice(None)
+        torch.testing.assert_close(c[active], b[active], rtol=1e-3, atol=1e-4)
