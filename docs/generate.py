@@ -1,7 +1,7 @@
-"""Writes docs/reference/*.md from the sources: passes, the kv dialect, the schedule.
+"""Writes docs/reference/*.md from the sources: passes, the kv and df dialects, the schedule.
 
-    python docs/generate.py            write them
-    python docs/generate.py --check    exit 1 where a committed file is not what would be written
+python docs/generate.py            write them
+python docs/generate.py --check    exit 1 where a committed file is not what would be written
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sscc.ir.dialects import kv
-from sscc.passes.base import Pass
-from sscc.passes.pipeline import PIPELINE
+from sscc.ir.dialects import df, kv
+from sscc.passes.base import Pass, options_of
+from sscc.passes.pipeline import PIPELINES, REGISTRY, pipeline_text
 from sscc.runtime import schedule
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -42,7 +42,7 @@ def main() -> int:
 
 def pages() -> dict[Path, str]:
     """Every generated file with its text."""
-    made = {"passes.md": _passes(), "kv.md": _dialect(), "schedule.md": _schedule()}
+    made = {"passes.md": _passes(), "kv.md": _dialect(), "df.md": _dataflow(), "schedule.md": _schedule()}
     return {REFERENCE / name: "\n\n".join(parts) + "\n" for name, parts in made.items()}
 
 
@@ -86,20 +86,29 @@ def _inline(text: str) -> str:
 def _passes() -> Iterator[str]:
     yield "# Passes"
     yield NOTICE.format(source="the docstrings in passes/")
+    yield "In the order in which a compilation runs them:"
+    yield "\n".join(f"* `-O{level}`: {', '.join(_link(item) for item in items)}" for level, items in PIPELINES.items())
     yield (
-        "In the order in which a compilation runs them. The examples are the insides of modules, and tests run them: "
-        "`..` stands for what is left out, and values may have any name."
+        "The examples are the insides of modules, and tests run them: `..` stands for what is left out, and values may "
+        "have any name."
     )
-    for item in PIPELINE:
-        yield from _pass(item)
+    for kind in REGISTRY.values():
+        yield from _pass(kind)
 
 
-def _pass(item: Pass) -> Iterator[str]:
-    docstring = importlib.import_module(type(item).__module__).__doc__ or ""
+def _link(item: Pass) -> str:
+    return f"[{pipeline_text([item])}](#{item.name})"
+
+
+def _pass(kind: type[Pass]) -> Iterator[str]:
+    docstring = importlib.import_module(kind.__module__).__doc__ or ""
     title, _, rest = docstring.partition("\n")
-    yield f"## {item.name}"
+    yield f"## {kind.name}"
     what = title.partition(": ")[2]
-    yield f"*Level {item.level}.* {what[0].upper()}{what[1:]}"
+    yield f"*Level {kind.level}.* {what[0].upper()}{what[1:]}"
+    for name, (type_, default) in options_of(kind).items():
+        shown = str(default).lower() if type_ is bool else default
+        yield f"*Option* `{name}` ({type_.__name__}), default `{shown}`."
     yield markdown(rest)
 
 
@@ -113,6 +122,18 @@ def _dialect() -> Iterator[str]:
     yield f"In the tables, a letter is a size, the same one throughout an operation: {LETTERS}; the others as above."
     for operation in _operations():
         yield from _operation(operation)
+
+
+def _dataflow() -> Iterator[str]:
+    yield "# The `df` dialect"
+    yield NOTICE.format(source="ir/dialects/df.py")
+    yield markdown((df.__doc__ or "").partition("\n")[2])
+    yield f"## {df.Load.OPERATION_NAME}"
+    yield markdown(df.Load.__doc__ or "")
+    kinds = {name: "result" if "Result" in str(type_) else "operand" for name, type_ in df.Load.__annotations__.items()}
+    rows = [f"| {kind} | `{name}` | tensor, the same type for all |" for name, kind in kinds.items()]
+    yield "\n".join(["| | name | type |", "|---|---|---|", *rows])
+    yield from _record(df.BufferPlace)
 
 
 def _operations() -> list[type[Any]]:
@@ -154,16 +175,29 @@ def _schedule() -> Iterator[str]:
     yield NOTICE.format(source="runtime/schedule.py")
     yield markdown((schedule.__doc__ or "").partition("\n")[2])
     yield (
-        "In the tables, an `Operand` is an integer or the name of an entry's scalar; an `Item` is a Scalar, a Launch, "
-        "a For or an If; a `Stage` is one of the records with a name in brackets, from Vector on."
+        "In the tables, an `Operand` is an integer or the name of a scalar; "
+        f"an `Item` is a {_choices(schedule.Item)}; a `Step` is a {_choices(schedule.Step)}."
     )
     for record in _records():
-        kind = getattr(record, "kind", None)
-        yield f"## {record.__name__}" + (f" (`{kind}`)" if kind else "")
-        yield markdown(record.__doc__ or "")
-        rows = ["| field | type |", "|---|---|"]
-        rows += [f"| `{field.name}` | {_type(str(field.type))} |" for field in dataclasses.fields(record)]
-        yield "\n".join(rows)
+        yield from _record(record)
+
+
+def _choices(union: Any) -> str:
+    """The records of a union: "Vector, Reduction or Product"."""
+    names = [getattr(item, "__forward_arg__", None) or item.__name__ for item in union.__args__]
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _record(record: Any) -> Iterator[str]:
+    kind = getattr(record, "kind", None)
+    yield f"## {record.__name__}" + (f" (`{kind}`)" if kind else "")
+    yield markdown(record.__doc__ or "")
+    rows = ["| field | type |", "|---|---|"]
+    rows += [
+        f"| `{field.name}` | {_type(getattr(field.type, '__name__', field.type))} |"
+        for field in dataclasses.fields(record)
+    ]
+    yield "\n".join(rows)
 
 
 def _records() -> list[Any]:
@@ -177,7 +211,7 @@ def _records() -> list[Any]:
 
 def _type(text: str) -> str:
     """A field's type, its choices spelled out."""
-    if text in ("Dtype", "Role", "Tier", "ParamAccess"):
+    if text in ("Dtype", "Role", "Tier", "ParamAccess", "When"):
         return " or ".join(f'"{choice}"' for choice in getattr(schedule, text).__args__)
     return f"`{text}`"
 

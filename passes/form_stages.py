@@ -318,7 +318,7 @@ class _Groups:
 
     def with_views(self, group: Sequence[ir.Operation]) -> list[ir.Operation]:
         """`group` and the reshapes and transpositions of what it reads that nobody else reads: a stage reads memory
-        as it lies."""
+        as it lies. What is strided outside (a part of a stream) is looked at outside."""
         inside = set(group)
         for op in reversed(self.ops):
             looks = op.name in RESHAPES or permutation_of(op) is not None
@@ -326,6 +326,9 @@ class _Groups:
                 readers = [self._outermost(use.owner.operation) for use in op.results[0].uses]
                 if readers and all(reader in inside for reader in readers):
                     inside.add(op)
+        for op in [op for op in self.ops if op in inside and op not in group]:
+            if producer(op.operands[0]) not in inside and not _lies_dense(op.operands[0]):
+                inside.remove(op)
         return sorted(inside, key=self.order.__getitem__)
 
     def _outermost(self, user: ir.Operation) -> ir.Operation:
@@ -333,6 +336,22 @@ class _Groups:
         while user not in self.order and user.name != "func.func":
             user = user.parent.operation
         return user
+
+
+def _lies_dense(value: ir.Value) -> bool:
+    """Whether a value is seen in row-major order without gaps, wherever it lies."""
+    op = producer(value)
+    if op is None or not is_view(op) or op.name == "tensor.insert_slice":
+        return True
+    if permutation_of(op) is not None:
+        return False
+    if op.name == "tensor.extract_slice":
+        pairs = list(zip(op.attributes["static_sizes"], op.operands[0].type.shape, strict=True))
+        first = next((axis for axis, (size, _) in enumerate(pairs) if size != 1), len(pairs))
+        stepped = any(step != 1 for step in op.attributes["static_strides"])
+        if stepped or any(size != whole for size, whole in pairs[first + 1 :]):
+            return False
+    return _lies_dense(op.operands[0])
 
 
 class Bodies:

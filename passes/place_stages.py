@@ -6,7 +6,8 @@ units in proportion to its work, at least one.
 Depths: 2 for what is loaded, so that the next tile, or the next iteration's value, arrives while this one is in use;
 2 for a value that one iteration hands to the next; 2 for streams between stages where iterations may overlap, 1
 where they cannot (a straight run, or a loop that carries a value on the chip); 1 for what is loaded once. Where that
-does not fit, streams between stages get 1, then whole values that are loaded.
+does not fit, streams between stages get 1, then whole values that are loaded; then the largest weights get no
+buffer: their stages read them from memory (a vocabulary without divisors makes one tile of the whole head).
 
 Why: with two slots a load runs ahead of the stage that reads it, and with units by work the stages of a pipeline take
 about as long as each other.
@@ -24,7 +25,8 @@ Before::
     }
     func.func private @body.tanh(%x: tensor<2x64xf32> {sscc.input = "x0"}) -> (tensor<2x64xf32> {sscc.output = "y0"})
         attributes {df.body} {
-      %y = math.tanh %x : tensor<2x64xf32>
+      %e = tensor.empty() : tensor<2x64xf32>
+      %y = linalg.tanh ins(%x : tensor<2x64xf32>) outs(%e : tensor<2x64xf32>) -> tensor<2x64xf32>
       return %y : tensor<2x64xf32>
     }
     func.func private @body.proj(%a: tensor<2x64xf32> {sscc.input = "x0"}, %w: tensor<64x32xf32> {sscc.input = "x1"})
@@ -62,13 +64,14 @@ from typing import Any, ClassVar
 
 from torch_mlir import ir
 
+from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.dialects import df, kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import get_machine
 from sscc.ir.machine import Machine
 from sscc.ir.rewriting import functions
 from sscc.ir.sizes import align, format_bytes
-from sscc.ir.views import bytes_of
+from sscc.ir.views import bytes_of, computes, is_view
 from sscc.passes.base import Pass, count
 from sscc.passes.form_stages import Body, body_blocks
 from sscc.passes.outline_kernels import KERNEL
@@ -127,10 +130,10 @@ class _Pipeline:
         between = (2, 1) if self.overlapping else (1,)
         fixed = {"tile": 2, "early": 1, "carried": 2}
         choices = [{**fixed, "whole": whole, "between": n} for whole in (2, 1) for n in between]
-        depths = next((d for d in choices if self._bytes(d) <= machine.sram_bytes), None)
-        if depths is None:
-            self._refuse(choices[-1], machine, kernel)
-            return
+        depths = next((d for d in choices if self._bytes(d) <= machine.sram_bytes), choices[-1])
+        while self._bytes(depths) > machine.sram_bytes:
+            if not self._leave_in_memory(depths):
+                self._refuse(depths, machine, kernel)
         address = 0
         places = {}
         for stream in self.streams:
@@ -144,6 +147,18 @@ class _Pipeline:
             carried = df.BufferPlace(depths["carried"])  # where the loop's own value is
             results = [carried if result in self.handed else updated for result in op.results]
             df.set_buffers(op, [places.get((id(op), index), other) for index, other in enumerate(results)])
+
+    def _leave_in_memory(self, depths: dict[str, int]) -> bool:
+        """Takes the buffer of the largest weight away: its stage reads it from memory. False where there is none."""
+        loads = [stream for stream in self.streams if stream.kind in ("tile", "whole") and _is_weight(stream.op)]
+        if not loads:
+            return False
+        largest = max(loads, key=lambda stream: depths[stream.kind] * stream.slot)
+        self.streams.remove(largest)
+        count("weights read from memory")
+        largest.op.results[0].replace_all_uses_with(largest.op.operands[0])
+        largest.op.erase()
+        return True
 
     def _bytes(self, depths: dict[str, int]) -> int:
         return sum(align(depths[stream.kind] * stream.slot) for stream in self.streams)
@@ -217,6 +232,20 @@ def _add_results(op: ir.Operation, pipeline: _Pipeline) -> None:
             pipeline.streams.append(_Stream(op, index, bytes_of(result), "between"))
 
 
+def _is_weight(load: ir.Operation) -> bool:
+    """Whether a load reads a part of a weight."""
+    value = load.operands[0]
+    while not isinstance(value.owner, ir.Block):
+        op = value.owner.operation
+        if not is_view(op) or op.name == "tensor.insert_slice":
+            return False
+        value = op.operands[0]
+    function = value.owner.owner
+    if function.operation.name != "func.func":
+        return False
+    return arguments_of(function)[list(value.owner.arguments).index(value)].role in STORED
+
+
 def _call(op: ir.Operation) -> ir.Operation:
     """The call of a stage, of its tile loop, or a load itself."""
     if df.TILES not in op.attributes:
@@ -228,7 +257,7 @@ def _call(op: ir.Operation) -> ir.Operation:
 def _work(op: ir.Operation) -> int:
     """Operations of all firings of a stage: two per multiplication of a product, one per point of anything else."""
     body = Body.of(_call(op))
-    count = sum(_points(inner) * (2 if is_contraction(inner) else 1) for inner in body.ops if inner.results)
+    count = sum(_points(inner) * (2 if is_contraction(inner) else 1) for inner in body.ops if computes(inner))
     firings = 1
     if df.TILES in op.attributes:
         firings = int(op.operands[1].owner.operation.attributes["value"].value)

@@ -244,7 +244,7 @@ def _check_layer(session: Session, golden: Golden, layer: int) -> Iterator[Check
         if selected is not None and selected.excused and not geometry.indexed:
             cache[:, block] = golden.tensors[cache_name][:, block].to(cache.dtype)
     if selected is not None:
-        if selected.excused and geometry.indexed:
+        if selected.passed and selected.excused and geometry.indexed:
             _selected(session, layer).copy_(golden.tensors[name])
         yield selected
 

@@ -28,7 +28,7 @@ def _own_weight_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    """`compiled(family, geometry, batch=, chunk=, dtype=, opt_level=)` gives a compiled tiny model, made once per session."""
+    """`compiled(family, geometry, batch=, chunk=, dtype=, opt_level=, target=)`: a tiny model, compiled once."""
     from tests.families import Compiler
 
     return Compiler(tmp_path_factory.mktemp("compiled"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from transformers import (
 from sscc.compiler.driver import compile_model
 from sscc.compiler.options import CompileOptions
 from sscc.ir.geometry import Geometry
+from sscc.ir.machine import load_machine
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.session import Session
 from tests.oracles.independent import IndependentSnapStream
@@ -177,11 +179,22 @@ class Compiler:
         chunk: int = CHUNK,
         dtype: str = "f32",
         opt_level: int = 2,
+        target: str = "rdu",
     ) -> Compiled:
-        key = (family, geometry, batch, chunk, dtype, opt_level)
+        key = (family, geometry, batch, chunk, dtype, opt_level, target)
         if key not in self._done:
             self._done[key] = self._compile(*key)
         return self._done[key]
+
+    def machine(self, **figures: float) -> str:
+        """A target like "rdu", with other figures."""
+        data = json.loads(load_machine("rdu").to_json())
+        for name, value in figures.items():
+            data["figures"][name]["value"] = value
+        data["name"] = "-".join(f"{name}-{value:g}" for name, value in figures.items())
+        file = self._folder / f"{data['name']}.json"
+        file.write_text(json.dumps(data))
+        return f"rdu:{file}"
 
     def checkpoint(self, family: str, dtype: str = "f32") -> Path:
         """A Hugging Face folder with the family's random weights."""
@@ -190,7 +203,9 @@ class Compiler:
             random_model(family, _dtype(dtype)).save_pretrained(folder)
         return folder
 
-    def _compile(self, family: str, g: Geometry, batch: int, chunk: int, dtype: str, opt_level: int) -> Compiled:
+    def _compile(
+        self, family: str, g: Geometry, batch: int, chunk: int, dtype: str, opt_level: int, target: str
+    ) -> Compiled:
         output = self._folder / f"{len(self._done)}.rdu"
         options = CompileOptions(
             model=self.checkpoint(family, dtype),
@@ -206,6 +221,7 @@ class Compiler:
             prefill_chunk=chunk,
             dtype=dtype,
             opt_level=opt_level,
+            target=target,
         )
         compile_model(options)
         return Compiled(random_model(family, _dtype(dtype)), Artifact.load(output))

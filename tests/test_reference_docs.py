@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from sscc.passes.pipeline import PIPELINES, REGISTRY, pipeline_text
 
 GENERATE = Path(__file__).parent.parent / "docs" / "generate.py"
 PAGES: dict[Path, str] = runpy.run_path(str(GENERATE))["pages"]()
@@ -39,6 +42,16 @@ def test_check_exits_with_what_it_found(tmp_path: Path) -> None:
 
 def test_every_pass_operation_and_record_is_there() -> None:
     text = {path.name: page for path, page in PAGES.items()}
-    assert all(f"## {name}" in text["passes.md"] for name in ("lower-torch", "merge-equal-kernels"))
-    assert all(f"## kv.{name}" in text["kv.md"] for name in ("self_attention", "select", "gather"))
-    assert all(f"## {name}" in text["schedule.md"] for name in ("Tensor", "Launch", "Product", "GatherRows", "Program"))
+    assert all(f"\n## {name}\n" in text["passes.md"] for name in REGISTRY)
+    assert all(f"\n## {name}\n" in text["kv.md"] for name in ("kv.self_attention", "kv.gather", "kv.decode_attention"))
+    assert all(f"\n## {name}\n" in text["df.md"] for name in ("df.load", "BufferPlace"))
+    records = ("Tensor", "Launch (`launch`)", "Product (`product`)", "Pipeline (`pipeline`)", "Stage", "Program")
+    assert all(f"\n## {name}\n" in text["schedule.md"] for name in records)
+
+
+def test_what_every_level_of_optimisation_runs_is_there() -> None:
+    (text,) = (page for path, page in PAGES.items() if path.name == "passes.md")
+    levels = re.findall(r"^\* `-O(\d)`: (.*)$", text, re.MULTILINE)
+    found = {int(level): ",".join(re.findall(r"\[(.*?)\]\(#", links)) for level, links in levels}
+    assert found == {level: pipeline_text(items) for level, items in PIPELINES.items()}
+    assert "*Option* `fuse` (bool), default `true`." in text

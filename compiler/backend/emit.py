@@ -19,7 +19,17 @@ from sscc.ir.rewriting import functions
 from sscc.ir.sizes import format_bytes
 from sscc.passes.build_entries import entries
 from sscc.passes.outline_kernels import KERNEL
-from sscc.runtime.schedule import Body, Program, Tensor, Vector, launches, pipelines
+from sscc.runtime.schedule import (
+    Body,
+    GatherRows,
+    IndexedAttention,
+    Program,
+    Step,
+    Tensor,
+    Vector,
+    launches,
+    pipelines,
+)
 
 
 def emit_program(module: ir.Module) -> Program:
@@ -91,11 +101,12 @@ def _with_tiers(program: Program, machine: Machine) -> Program:
 
 
 def _tables(program: Program) -> set[str]:
-    """The weights of which every reader fetches rows by index."""
+    """What every reader fetches rows of by index, prefill left out: it reads whole prompts, but once."""
     bodies = {body.name: body for body in program.bodies}
     kernels = {kernel.name: kernel for kernel in program.kernels}
     fetched: dict[str, bool] = {}
-    for launch in (launch for entry in program.entries for launch in launches(entry.body)):
+    steps = [entry for entry in program.entries if entry.name != "prefill"]
+    for launch in (launch for entry in steps for launch in launches(entry.body)):
         kernel = kernels[launch.kernel]
         reads = {
             port.view.tensor: _fetches(bodies[stage.body], index)
@@ -109,11 +120,14 @@ def _tables(program: Program) -> set[str]:
 
 
 def _fetches(body: Body, index: int) -> bool:
-    """Whether a body reads one of its parameters only by loads of an index."""
-    name = body.params[index].name
-    return any(
-        instr.op == "load" and instr.args[0] == name
-        for step in body.steps
-        if isinstance(step, Vector)
-        for instr in step.body
-    )
+    """Whether a body reads one of its parameters by an index only."""
+    return any(body.params[index].name in _sources(step) for step in body.steps)
+
+
+def _sources(step: Step) -> list[object]:
+    """What a step fetches by index."""
+    if isinstance(step, Vector):
+        return [instr.args[0] for instr in step.body if instr.op == "load"]
+    if isinstance(step, IndexedAttention):
+        return [step.k_prompt, step.v_prompt]
+    return [step.source] if isinstance(step, GatherRows) else []

@@ -38,19 +38,20 @@ module {
   // Three iterations. The first carried value stays on the chip; the scratch, updated in place, stays in memory.
   // CHECK: %[[L:.+]]:3 = scf.for %[[I:arg[0-9]+]] = %c0{{.*}} to %c3{{.*}} step %c1{{.*}} iter_args(%[[HI:.+]] = %[[H]], %[[SI:.+]] = %[[S]], %[[CI:.+]] = %[[CACHE]])
   //
-  // Iteration i gets 4 + 2 * i as its index, slice 2 - i of the cache, and weight i.
-  // CHECK-DAG: %[[SCALED:.+]] = arith.muli %[[I]], %c2
-  // CHECK-DAG: %[[AT:.+]] = arith.addi %[[SCALED]], %c4
-  // CHECK-DAG: %[[WI:.+]] = tensor.extract_slice %[[W]][%[[I]], 0, 0] [1, 2, 8] [1, 1, 1] : tensor<3x2x8xf32> to tensor<2x8xf32>
-  // CHECK-DAG: %[[K:.+]] = tensor.extract_slice %[[CI]][%{{.+}}, 0, 0] [1, 2, 8] [1, 1, 1] : tensor<3x2x8xf32> to tensor<2x8xf32>
-  // CHECK: %[[Y:.+]] = arith.addf %[[HI]], %[[WI]] : tensor<2x8xf32> loc("layers.0"("model.py":3:0))
+  // Iteration i gets 4 + 2 * i as its index, weight i, and slice 2 - i of the cache.
+  // CHECK: %[[SCALED:.+]] = arith.muli %[[I]], %c2
+  // CHECK: %[[AT:.+]] = arith.addi %[[SCALED]], %c4
+  // CHECK-NEXT: %[[WI:.+]] = tensor.extract_slice %[[W]][%[[I]], 0, 0] [1, 2, 8] [1, 1, 1] : tensor<3x2x8xf32> to tensor<2x8xf32>
+  // CHECK: %[[BACK:.+]] = arith.muli %[[I]], %c-1
+  // CHECK: %[[SLICE:.+]] = arith.addi %[[BACK]], %c2
+  // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %[[CI]][%[[SLICE]], 0, 0] [1, 2, 8] [1, 1, 1] : tensor<3x2x8xf32> to tensor<2x8xf32>
+  // CHECK-NEXT: %[[Y:.+]] = arith.addf %[[HI]], %[[WI]] : tensor<2x8xf32> loc("layers.0"("model.py":3:0))
   // CHECK-NEXT: %[[Z:.+]] = arith.mulf %[[Y]], %[[C]]
   // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[Z]] into %[[K]][0, 0] [2, 8]
+  // CHECK-NEXT: %[[S1:.+]] = tensor.insert_slice %[[Z]] into %[[SI]][%[[AT]], 0] [2, 8]
   //
   // The slice is put back where it came from.
-  // CHECK-NEXT: %[[S1:.+]] = tensor.insert_slice %[[Z]] into %[[SI]][%[[AT]], 0] [2, 8]
-  // CHECK: %[[BACK:.+]] = arith.addi %{{.+}}, %c2
-  // CHECK-NEXT: %[[C1:.+]] = tensor.insert_slice %[[K1]] into %[[CI]][%[[BACK]], 0, 0] [1, 2, 8]
+  // CHECK-NEXT: %[[C1:.+]] = tensor.insert_slice %[[K1]] into %[[CI]][%[[SLICE]], 0, 0] [1, 2, 8]
   // CHECK: scf.yield %[[Z]], %[[S1]], %[[C1]]
   // CHECK-NEXT: {df.carried = array<i64: 0>}
   // CHECK: return %[[L]]#0, %[[L]]#1, %[[L]]#2

@@ -123,3 +123,89 @@ module attributes {kv.geometry = #geometry} {
     return %0 : !h
   }
 }
+
+// -----
+
+// CASE: a kernel for every part
+// PASSES: outline-kernels{granularity=layer}
+// LOCATIONS
+module attributes {kv.geometry = #geometry} {
+  // What the entry calls is a kernel, with whatever that calls inlined, also inside loops; what nobody calls any more is
+  // gone. Names, arguments and locations stay.
+  // CHECK-LABEL: func.func private @prefill.phase.layer.0(
+  // CHECK-SAME: %[[H:arg0]]: tensor<2x8xf32> {sscc.state = "hidden"}
+  // CHECK-SAME: %[[N:arg1]]: index {sscc.input = "chunks"}
+  // CHECK-SAME: attributes {sscc.kernel}
+  // CHECK: %[[TWICE:.+]] = arith.addi %[[N]], %[[N]]
+  // CHECK: scf.for %{{.+}} = %{{.+}} to %[[TWICE]]
+  // CHECK: linalg.exp {{.*}} loc("layers.0"("model.py":5:0))
+  // CHECK-NOT: call
+  // CHECK-LABEL: func.func public @prefill(
+  // CHECK-NOT: sscc.kernel
+  // CHECK-NEXT: %[[R:.+]] = call @prefill.phase.layer.0(%arg0, %arg1)
+  // CHECK-NEXT: return %[[R]]
+  // CHECK-NOT: func.func
+  func.func private @progress(%n: index {sscc.input = "n"}) -> (index {sscc.output = "m"}) {
+    %m = arith.addi %n, %n : index
+    return %m : index
+  }
+  func.func private @prefill.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"}) {
+    %e = tensor.empty() : !h
+    %a = linalg.exp ins(%h : !h) outs(%e : !h) -> !h loc("layers.0"("model.py":5:0))
+    return %a : !h
+  }
+  func.func private @unused(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"}) {
+    return %h : !h
+  }
+  func.func private @prefill.phase.layer.0(%h: !h {sscc.state = "hidden"}, %n: index {sscc.input = "chunks"}) -> (!h {sscc.state = "hidden"}) {
+    %m = func.call @progress(%n) : (index) -> index
+    %zero = arith.constant 0 : index
+    %one = arith.constant 1 : index
+    %r = scf.for %i = %zero to %m step %one iter_args(%x = %h) -> !h {
+      %y = func.call @prefill.layer.0(%x) : (!h) -> !h
+      scf.yield %y : !h
+    }
+    return %r : !h
+  }
+  func.func public @prefill(%h: !h {sscc.state = "hidden"}, %n: index {sscc.input = "length"}) -> (!h {sscc.state = "hidden"}) {
+    %0 = func.call @prefill.phase.layer.0(%h, %n) : (!h, index) -> !h
+    return %0 : !h
+  }
+}
+
+// -----
+
+// CASE: a part that both entries call
+// PASSES: outline-kernels{granularity=layer}
+module attributes {kv.geometry = #geometry} {
+  // One kernel. A part that another kernel also calls is inlined there, and a kernel here.
+  // CHECK-LABEL: func.func private @head(
+  // CHECK-SAME: attributes {sscc.kernel}
+  // CHECK-LABEL: func.func private @both(
+  // CHECK-SAME: attributes {sscc.kernel}
+  // CHECK: linalg.exp
+  // CHECK: linalg.tanh
+  // CHECK-LABEL: func.func public @prefill(
+  // CHECK-NEXT: call @both(
+  // CHECK-LABEL: func.func public @decode(
+  // CHECK-NEXT: call @head(
+  func.func private @head(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "logits"}) {
+    %e = tensor.empty() : !h
+    %a = linalg.tanh ins(%h : !h) outs(%e : !h) -> !h
+    return %a : !h
+  }
+  func.func private @both(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "logits"}) {
+    %e = tensor.empty() : !h
+    %a = linalg.exp ins(%h : !h) outs(%e : !h) -> !h
+    %b = func.call @head(%a) : (!h) -> !h
+    return %b : !h
+  }
+  func.func public @prefill(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "logits"}) {
+    %0 = func.call @both(%h) : (!h) -> !h
+    return %0 : !h
+  }
+  func.func public @decode(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "logits"}) {
+    %0 = func.call @head(%h) : (!h) -> !h
+    return %0 : !h
+  }
+}

@@ -126,16 +126,19 @@ def test_a_second_run_changes_nothing() -> None:
     assert module.operation.get_asm().partition("\n")[2] == body
 
 
-def test_carried_values_that_do_not_fit_are_refused() -> None:
-    """2 x 8 floats, double-buffered, are 128 bytes: a machine of 127 refuses, one of 128 does not."""
-    for nbytes, reason in ((128, ""), (127, "carried values, double-buffered, need 128 bytes of SRAM, the machine has 127")):
-        module = stack("aa")
-        machine = get_machine(module)
-        one = dataclasses.replace(machine.pmus, value=1)
-        set_machine(module, dataclasses.replace(machine, pmus=one, pmu_bytes=dataclasses.replace(one, value=nbytes)))
-        run_passes(module, [KernelLooping()])
-        assert get_looping(module) == (Looping("decode", "a", 2, reason),)
-        assert callees(module) == (["a", "a"] if reason else ["a.x2"])
+@pytest.mark.parametrize(
+    ("nbytes", "reason"),
+    [(128, ""), (127, "carried values, double-buffered, need 128 bytes of SRAM, the machine has 127")],
+)
+def test_carried_values_that_do_not_fit_are_refused(nbytes: int, reason: str) -> None:
+    """2 x 8 floats, twice, are 128 bytes."""
+    module = stack("aa")
+    machine = get_machine(module)
+    one = dataclasses.replace(machine.pmus, value=1)
+    set_machine(module, dataclasses.replace(machine, pmus=one, pmu_bytes=dataclasses.replace(one, value=nbytes)))
+    run_passes(module, [KernelLooping()])
+    assert get_looping(module) == (Looping("decode", "a", 2, reason),)
+    assert callees(module) == (["a", "a"] if reason else ["a.x2"])
 
 
 @pytest.mark.parametrize(

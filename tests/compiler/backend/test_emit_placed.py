@@ -264,8 +264,8 @@ func.func private @body.flip(%a: tensor<2x8xf32> {sscc.input = "x0"})
   return %t : tensor<8x2xf32>
 }
 """
-    call = f'%out = func.call @body.flip(%x) {{df.stage = "flip", {buffer(1, 0)}}} : (tensor<2x8xf32>) -> tensor<8x2xf32>'
-    program = emit_placed(straight(call, "8x2xf32", flipped))
+    call = f'%out = func.call @body.flip(%x) {{df.stage = "flip", {buffer(1, 0)}}}'
+    program = emit_placed(straight(f"{call} : (tensor<2x8xf32>) -> tensor<8x2xf32>", "8x2xf32", flipped))
     assert len(body(program, "body.flip").steps) == 2
     x = torch.randn(2, 8)
     torch.testing.assert_close(run(program, x=x, y=x), x.exp().T)

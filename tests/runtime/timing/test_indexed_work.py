@@ -29,7 +29,9 @@ INDEXED = IndexedAttention("q", "nk", "nv", "k", "v", "kc", "vc", "kp", "vp", "i
 COMPACT = DecodeAttention("q", "nk", "nv", "k", "v", "kc", "vc", "ip", "it", "m", "y", 1.0, 2, 8)
 
 
-@pytest.mark.parametrize(("valid", "rows", "fetched"), [(None, 16, 6), (16, 16, 6), (13, 13, 3), (10, 10, 0), (4, 4, 0)])
+@pytest.mark.parametrize(
+    ("valid", "rows", "fetched"), [(None, 16, 6), (16, 16, 6), (13, 13, 3), (10, 10, 0), (4, 4, 0)]
+)
 def test_only_the_valid_rows_of_a_prompt_are_fetched(valid: int | None, rows: int, fetched: int) -> None:
     work = counted(INDEXED, {**shapes(SR), "kp": (B, G, T, D), "vp": (B, G, T, D), "is": (B, G, K)}, valid)
     assert work.products == {"bf16": 2 * B * H * rows * 2 * D}

@@ -1,0 +1,23 @@
+// Options that the pass does not know.
+
+// -----
+
+// CASE: another granularity
+// PASSES: outline-kernels{granularity=loop}
+// ERROR: UsageError: granularity is 'loop', it must be one of operation, layer
+module {
+  func.func public @decode(%h: tensor<2x8xf32> {sscc.input = "hidden"}) -> (tensor<2x8xf32> {sscc.output = "logits"}) {
+    return %h : tensor<2x8xf32>
+  }
+}
+
+// -----
+
+// CASE: another option
+// PASSES: outline-kernels{size=layer}
+// ERROR: UsageError: the pass outline-kernels has no option 'size=layer' (options: granularity)
+module {
+  func.func public @decode(%h: tensor<2x8xf32> {sscc.input = "hidden"}) -> (tensor<2x8xf32> {sscc.output = "logits"}) {
+    return %h : tensor<2x8xf32>
+  }
+}

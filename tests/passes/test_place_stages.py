@@ -1,0 +1,173 @@
+"""Buffers and compute units on machines that are small."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import pairwise
+from math import prod
+
+import pytest
+from torch_mlir import ir
+
+from sscc.ir.context import mlir, parse_module
+from sscc.ir.dialects import df
+from sscc.ir.dialects.df import BufferPlace, buffers_of, stage_name
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.levels import get_machine, set_machine, walk
+from sscc.ir.sizes import align
+from sscc.passes.base import run_passes
+from sscc.passes.pipeline import parse_pipeline
+
+CHUNKS = """
+func.func private @k(%h: tensor<64x64xf32> {sscc.state = "h"}, %w: tensor<64x256xf32> {sscc.weight = "w"},
+    %u: tensor<256x64xf32> {sscc.weight = "u"}, %n: index {sscc.input = "n"}) -> (tensor<64x64xf32> {sscc.state = "h"})
+    attributes {sscc.kernel} {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<8x64xf32>
+  %z = linalg.fill ins(%zero : f32) outs(%e : tensor<8x64xf32>) -> tensor<8x64xf32>
+  %f = tensor.empty() : tensor<8x256xf32>
+  %y = linalg.fill ins(%zero : f32) outs(%f : tensor<8x256xf32>) -> tensor<8x256xf32>
+  %l = scf.for %i = %c0 to %n step %c1 iter_args(%x = %h) -> tensor<64x64xf32> {
+    %o = arith.muli %i, %c8 : index
+    %c = tensor.extract_slice %x[%o, 0] [8, 64] [1, 1] : tensor<64x64xf32> to tensor<8x64xf32>
+    %a = linalg.exp ins(%c : tensor<8x64xf32>) outs(%e : tensor<8x64xf32>) -> tensor<8x64xf32>
+    %p = linalg.matmul ins(%a, %w : tensor<8x64xf32>, tensor<64x256xf32>) outs(%y : tensor<8x256xf32>)
+      -> tensor<8x256xf32> loc("up")
+    %q = linalg.matmul ins(%p, %u : tensor<8x256xf32>, tensor<256x64xf32>) outs(%z : tensor<8x64xf32>)
+      -> tensor<8x64xf32> loc("down")
+    %r = linalg.add ins(%q, %c : tensor<8x64xf32>, tensor<8x64xf32>) outs(%e : tensor<8x64xf32>) -> tensor<8x64xf32>
+    %x1 = tensor.insert_slice %r into %x[%o, 0] [8, 64] [1, 1] : tensor<8x64xf32> into tensor<64x64xf32>
+    scf.yield %x1 : tensor<64x64xf32>
+  }
+  return %l : tensor<64x64xf32>
+}
+"""
+"""Loads of 2 KiB (h) and 64 KiB (w, u); streams of 2 (exp), 8 (up) and 2 KiB (down)."""
+
+KIB = 1024
+LOADED, BETWEEN = (2 + 64 + 64) * KIB, (2 + 8 + 2) * KIB
+
+
+@pytest.fixture(autouse=True)
+def _context() -> Iterator[None]:
+    with mlir():
+        yield
+
+
+def placed(text: str = CHUNKS, sram: int | None = None, pcus: int | None = None) -> ir.Module:
+    """`text`, placed on a machine of `sram` bytes and `pcus` compute units (default: as it comes)."""
+    module = parse_module("module {\n" + text + "\n}", "the test")
+    machine = get_machine(module)
+    if sram is not None:
+        one, size = dataclasses.replace(machine.pmus, value=1), dataclasses.replace(machine.pmu_bytes, value=sram)
+        machine = dataclasses.replace(machine, pmus=one, pmu_bytes=size)
+    if pcus is not None:
+        machine = dataclasses.replace(machine, pcus=dataclasses.replace(machine.pcus, value=pcus))
+    set_machine(module, machine)
+    run_passes(module, parse_pipeline("form-stages,tile-stages,place-stages"))
+    return module
+
+
+def buffers(module: ir.Module) -> dict[str, tuple[BufferPlace, int]]:
+    """Name of a load or stage -> its (only) buffer, and the bytes of a slot."""
+    found = {}
+    for op in walk(module):
+        if df.BUFFERS in op.attributes and df.STAGE in op.attributes:
+            (place,) = buffers_of(op)
+            shape = op.results[0].type.shape
+            found[stage_name(op)] = (place, 4 * prod(shape))
+    return found
+
+
+def depths(module: ir.Module) -> dict[str, int]:
+    return {name: place.depth for name, (place, _) in buffers(module).items()}
+
+
+def test_everything_has_two_slots_where_iterations_overlap() -> None:
+    assert depths(placed()) == {"h": 2, "exp": 2, "w": 2, "up": 2, "u": 2, "down": 2}
+
+
+def test_no_two_buffers_share_an_address() -> None:
+    spans = sorted((place.address, place.depth * size) for place, size in buffers(placed()).values())
+    assert spans[0][0] == 0
+    assert all(address + align(size) == after for (address, size), (after, _) in pairwise(spans))
+
+
+@pytest.mark.parametrize(
+    ("sram", "between", "whole"),
+    [
+        (2 * LOADED + 2 * BETWEEN, 2, 2),
+        (2 * LOADED + 2 * BETWEEN - 1, 1, 2),
+        (2 * LOADED + BETWEEN, 1, 2),
+        (2 * LOADED + BETWEEN - 1, 2, 1),
+        (LOADED + 2 * BETWEEN, 2, 1),
+        (LOADED + 2 * BETWEEN - 1, 1, 1),
+        (LOADED + BETWEEN, 1, 1),
+    ],
+)
+def test_where_it_is_tight_there_are_fewer_slots(sram: int, between: int, whole: int) -> None:
+    """Streams between stages give way first, then what is loaded."""
+    found = buffers(placed(sram=sram))
+    assert {name: place.depth for name, (place, _) in found.items()} == {
+        **dict.fromkeys(("h", "w", "u"), whole),
+        **dict.fromkeys(("exp", "up", "down"), between),
+    }
+    assert max(place.address + place.depth * size for place, size in found.values()) <= sram
+
+
+@pytest.mark.parametrize(
+    ("sram", "loads"),
+    [
+        (LOADED + BETWEEN, {"h", "w", "u"}),
+        (LOADED + BETWEEN - 1, {"h", "u"}),
+        (LOADED + BETWEEN - 64 * KIB, {"h", "u"}),
+        (LOADED + BETWEEN - 64 * KIB - 1, {"h"}),
+        (LOADED + BETWEEN - 128 * KIB, {"h"}),
+    ],
+)
+def test_weights_that_do_not_fit_stay_in_memory(sram: int, loads: set[str]) -> None:
+    """The largest first; their stages read them from where they lie."""
+    module = placed(sram=sram)
+    assert {stage_name(op) for op in walk(module) if op.name == "df.load"} == loads
+    assert set(buffers(module)) == loads | {"exp", "up", "down"}
+    weights = {stage_name(op): op.operands[1] for op in walk(module) if df.is_stage(op) and len(op.operands) > 1}
+    assert isinstance(weights["up"].owner, ir.Block) == ("w" not in loads)
+    assert isinstance(weights["down"].owner, ir.Block) == ("u" not in loads)
+
+
+def test_what_does_not_fit_at_all_is_refused_with_the_numbers() -> None:
+    """Without weights 14 KiB are needed."""
+    with pytest.raises(UnsupportedError) as found:
+        placed(sram=13 * KIB)
+    assert str(found.value) == (
+        "required 14 KiB of SRAM, capacity 13 KiB: kernel k, largest buffers up 8 KiB, h 2 KiB, exp 2 KiB; "
+        "a smaller --batch or --prefill-chunk needs less"
+    )
+
+
+def shares(module: ir.Module) -> dict[str, int]:
+    return {stage_name(op): op.attributes[df.PCUS].value for op in walk(module) if df.is_stage(op)}
+
+
+@pytest.mark.parametrize("pcus", [3, 4, 7, 100, 1040])
+def test_units_are_shared_out_by_work(pcus: int) -> None:
+    found = shares(placed(pcus=pcus))
+    assert sum(found.values()) <= pcus
+    assert all(share >= 1 for share in found.values())
+    assert found["exp"] <= found["down"]
+    assert pcus < 7 or found["up"] + found["down"] > pcus // 2
+
+
+def test_equal_work_gets_equal_shares() -> None:
+    """Both products multiply 8 x 64 x 256 pairs; the second one adds 8 x 64 residuals."""
+    found = shares(placed())
+    assert 0 <= found["down"] - found["up"] <= 2
+
+
+def test_more_stages_than_units_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"^required 3 PCUs, capacity 2: kernel k has that many stages"):
+        placed(pcus=2)

@@ -1,0 +1,110 @@
+"""The validator on attention over indexed rows: what it proves, counts and refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import InputError
+from sscc.runtime.schedule import Body, Compress, Entry, GatherRows, IndexedAttention, Kernel, Pipeline, Program, Stage
+from sscc.runtime.validator import Report, validate
+from tests.runtime.broken.build import place, port, read, update, whole, write
+
+B, H, V, D, SR, T, K = 2, 4, 2, 4, 6, 20, 3
+STEP = IndexedAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "kp", "vp", "i", "p", "t", "a", "o", 0.5, 2, 4)
+CACHE, PROMPT = (B, V, SR, D), (B, V, T, D)
+PARAMS = {
+    "q": read("q", B, H, 1, D),
+    "nk": read("nk", B, V, 1, D),
+    "nv": read("nv", B, V, 1, D),
+    "kc": update("kc", *CACHE),
+    "vc": update("vc", *CACHE),
+    "kp": read("kp", *PROMPT),
+    "vp": read("vp", *PROMPT),
+    "i": read("i", B, V, K, dtype="i64"),
+    "p": read("p", B, dtype="i64"),
+    "t": read("t", B, dtype="i64"),
+    "a": read("a", B, dtype="i1"),
+    "o": write("o", B, H, 1, D),
+}
+
+
+def check(step: Any, params: dict[str, Any], scalars: tuple[str, ...] = ()) -> Report:
+    """Validates a program of one stage that fires one step."""
+    roles = {"read": "input", "update": "state", "write": "output"}
+    tensors, arena = place(*((p.name, p.shape, p.dtype, roles[p.access]) for p in params.values()))
+    body = Body("b", tuple(params.values()), scalars, (), (), (step,))
+    stage = Stage("s", "b", (), tuple(port(p.name, p.shape) for p in params.values()), scalars, ())
+    kernel = Kernel("k", tuple(params.values()), scalars, (Pipeline("p0", "i0", 0, 1, (), (), (stage,)),))
+    given = tuple(p.name for p in params.values() if p.access == "read")
+    results = tuple(p.name for p in params.values() if p.access == "write")
+    launch = replace(whole(tensors, "k", *params), scalars=scalars)
+    entry = Entry("main", given, results, scalars, (), (launch,))
+    ranges = dict.fromkeys(scalars, (1, T))
+    return validate(Program(tensors, (body,), (kernel,), (entry,), arena), ranges=ranges)
+
+
+def test_rows_that_the_index_decides_are_listed_and_counted() -> None:
+    report = check(STEP, PARAMS)
+    assert [line.rpartition(" (")[2] for line in report.data] == [
+        "indexed_attention): rows of 'kp'",
+        "indexed_attention): rows of 'vp'",
+    ]
+    small = 4 * (B * H * D + 2 * B * V * D) + 8 * (B * V * K + 2 * B) + B  # query, new rows, index, slots
+    rows = 2 * 4 * B * V * (SR + K) * D  # of both caches, and of both prompts as many as are selected
+    (pipeline,) = report.kernel("k").pipelines
+    assert pipeline.loads == {"hbm": small + rows}
+    assert pipeline.stores == {"hbm": 4 * (B * H * D + 2 * B * V * D)}
+
+
+@pytest.mark.parametrize(
+    ("step", "params", "message"),
+    [
+        ({"recent": 3}, {}, r"sink 2 \+ recent 3 rows come before the prompt's, the cache has 6"),
+        ({"sink": 3}, {}, r"rows 0 .. 6 of sink 3 and recent 4 are used, the cache has 6 rows"),
+        ({"recent": 0}, {}, "the ring has sink 2 and recent 0"),
+        ({"k_prompt": "missing"}, {}, "it names 'missing', which does not exist"),
+        ({}, {"vp": read("vp", B, V, T - 1, D)}, r"v_prompt must be float \[B, V, T, W\]"),
+        ({}, {"kp": read("kp", B + 1, V, T, D)}, r"k_prompt must be float \[B, V, T, D\]"),
+        ({}, {"i": read("i", V, K, dtype="i64")}, r"selected must be i64 \[B, V, K\]"),
+        ({}, {"i": read("i", B, V, K)}, r"selected must be i64 \[B, V, K\]"),
+        ({}, {"kc": read("kc", *CACHE)}, "it writes parameter 'kc', which is declared read"),
+        ({}, {"q": read("q", B, 3, 1, D), "o": write("o", B, 3, 1, D)}, "3 query heads do not divide into groups of 2"),
+    ],
+)
+def test_what_does_not_fit_is_refused(step: Any, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check(replace(STEP, **step), {**PARAMS, **params})
+
+
+@pytest.mark.parametrize("shape", [(K,), (V, K), (1, V, K)])
+def test_an_index_may_be_for_all_heads_for_each_or_for_every_slot(shape: tuple[int, ...]) -> None:
+    step = GatherRows("x", "i", "y")
+    report = check(step, {"x": read("x", 1, V, T, D), "i": read("i", *shape, dtype="i64"), "y": write("y", 1, V, K, D)})
+    assert len(report.data) == 1
+    many = {"x": read("x", B, V, T, D), "i": read("i", *shape, dtype="i64"), "y": write("y", B, V, K, D)}
+    with pytest.raises(InputError, match="must be"):
+        check(step, many)
+    report = check(step, {**many, "i": read("i", B, V, K, dtype="i64")})
+    assert report.kernel("k").pipelines[0].stores == {"hbm": 4 * B * V * K * D}
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(SR, True), (SR + K, True), (SR + 1, False), (SR + K + 1, False)])
+def test_compress_fills_a_cache_with_or_without_the_selected_rows(rows: int, fits: bool) -> None:
+    step = Compress("ob", "l", "x", "z", "kc", "vc", "i", "n", 0.5, 2, 4, 3, "avg")
+    params = {
+        "ob": read("ob", 1, H, 5, D),
+        "l": read("l", 1, H, 5),
+        "x": read("x", 1, V, T, D),
+        "z": read("z", 1, V, T, D),
+        "kc": write("kc", 1, V, rows, D),
+        "vc": write("vc", 1, V, rows, D),
+        "i": write("i", V, K, dtype="i64"),
+    }
+    if fits:
+        assert check(step, params, ("n",)).kernel("k").pipelines[0].stores == {"hbm": 8 * V * rows * D + 8 * V * K}
+        return
+    with pytest.raises(InputError, match=rf"sink 2 \+ recent 4 \+ topk 3 rows are written, the cache has {rows}"):
+        check(step, params, ("n",))
