@@ -188,3 +188,44 @@ module {
     return %a : !h
   }
 }
+
+// -----
+
+// CASE: reshapes of what a stage reads
+// PASSES: form-stages
+module {
+  // One that only this stage reads, of what lies densely, is done inside. Of a part of a row, it stays outside: the stage
+  // gets the window. So does one that two stages read.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK: %[[S:.+]] = tensor.extract_slice %arg1[0, 2] [2, 4]
+  // CHECK-NEXT: %[[X:.+]] = tensor.expand_shape %[[S]]
+  // CHECK: %[[T:.+]] = tensor.expand_shape %arg2
+  // CHECK: %[[A:.+]] = call @body.{{.+}}(%arg0, %[[X]], %[[T]]) {{.*}} : (tensor<2x8xf32>, tensor<2x2x2xf32>, tensor<2x2x2xf32>)
+  // CHECK: %[[B:.+]] = call @body.{{.+}}(%[[A]], %[[T]])
+  // CHECK: return %[[A]], %[[B]]
+  // CHECK: tensor.expand_shape %arg0
+  func.func private @k(%h: !h {sscc.input = "h"}, %g: !h {sscc.input = "g"}, %t: tensor<2x4xf32> {sscc.input = "t"})
+      -> (tensor<2x2x2x2xf32> {sscc.output = "a"}, tensor<2x2x2x2xf32> {sscc.output = "b"}) attributes {sscc.kernel} {
+    %e = tensor.empty() : tensor<2x2x2x2xf32>
+    %f = tensor.expand_shape %h [[0], [1, 2, 3]] output_shape [2, 2, 2, 2] : !h into tensor<2x2x2x2xf32>
+    %s = tensor.extract_slice %g[0, 2] [2, 4] [1, 1] : !h to tensor<2x4xf32>
+    %x = tensor.expand_shape %s [[0], [1, 2]] output_shape [2, 2, 2] : tensor<2x4xf32> into tensor<2x2x2xf32>
+    %y = tensor.expand_shape %t [[0], [1, 2]] output_shape [2, 2, 2] : tensor<2x4xf32> into tensor<2x2x2xf32>
+    %a = linalg.generic {indexing_maps = [affine_map<(i, j, k, l) -> (i, j, k, l)>, affine_map<(i, j, k, l) -> (i, j, k)>, affine_map<(i, j, k, l) -> (j, k, l)>,
+        affine_map<(i, j, k, l) -> (i, j, k, l)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+        ins(%f, %x, %y : tensor<2x2x2x2xf32>, tensor<2x2x2xf32>, tensor<2x2x2xf32>) outs(%e : tensor<2x2x2x2xf32>) {
+    ^bb0(%p: f32, %q: f32, %r: f32, %o: f32):
+      %0 = arith.addf %p, %q : f32
+      %1 = arith.mulf %0, %r : f32
+      linalg.yield %1 : f32
+    } -> tensor<2x2x2x2xf32>
+    %b = linalg.generic {indexing_maps = [affine_map<(i, j, k, l) -> (i, j, k, l)>, affine_map<(i, j, k, l) -> (j, k, l)>,
+        affine_map<(i, j, k, l) -> (i, j, k, l)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+        ins(%a, %y : tensor<2x2x2x2xf32>, tensor<2x2x2xf32>) outs(%e : tensor<2x2x2x2xf32>) {
+    ^bb0(%p: f32, %r: f32, %o: f32):
+      %0 = arith.subf %p, %r : f32
+      linalg.yield %0 : f32
+    } -> tensor<2x2x2x2xf32>
+    return %a, %b : tensor<2x2x2x2xf32>, tensor<2x2x2x2xf32>
+  }
+}

@@ -239,15 +239,14 @@ func.func private @body.flat(%a: tensor<2x8xf32> {sscc.input = "x0"}, %b: tensor
 
 
 def test_a_body_writes_what_it_returns_reshaped() -> None:
-    """Straight into its parameter, seen as what it computes: no local, no second step."""
+    """Through a local and a step of its own: the parameter may be a strided tile, which has no reshapes."""
     call = f'%out = func.call @body.flat(%x, %y) {{df.stage = "flat", {buffer(1, 0)}}}'
     program = emit_placed(
         straight(f"{call} : (tensor<2x8xf32>, tensor<2x8xf32>) -> tensor<16xf32>", "16xf32", FLATTENING)
     )
     emitted = body(program, "body.flat")
-    assert len(emitted.steps) == 1
-    assert emitted.locals == ()
-    assert [window.view for window in emitted.windows] == [View("y0", (2, 8), (8, 1))]
+    assert len(emitted.steps) == 2
+    assert [window.view for window in emitted.windows] == [View("t0", (16,), (1,))]
     x, y = torch.randn(2, 8), torch.randn(2, 8)
     torch.testing.assert_close(run(program, x=x, y=y), (x + y).flatten())
 
