@@ -153,6 +153,18 @@ def test_a_dump_of_a_dump(model: Path, dumps: Path, tmp_path: Path) -> None:
         assert (tmp_path / "ir" / name).read_bytes() == (dumps / name).read_bytes()
 
 
+def test_the_checkpoint_is_known_again_in_another_dtype(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The digest is of the checkpoint as it is: what the compilation makes of its config does not count."""
+    dump = compiled(model, tmp_path / "out.mlir", compile_to="kernels", dtype="bf16")
+    compiled(dump, tmp_path / "out.rdu", compile_from="kernels", checkpoint=model)
+    assert "another checkpoint" not in caplog.text
+    other = write_model(tmp_path / "other", 1)
+    compiled(dump, tmp_path / "other.rdu", compile_from="kernels", checkpoint=other)
+    assert "another checkpoint" in caplog.text
+
+
 # -------------------------------------------------------------------------------------------------------- bytes
 
 

@@ -11,7 +11,9 @@ from torch_mlir import ir
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.levels import Looping, get_looping, get_machine, set_machine
 from sscc.passes.base import run_passes
-from sscc.passes.kernel_looping import KernelLooping, find_runs, stack_name
+from sscc.passes.kernel_looping import KernelLooping
+from sscc.passes.runs import find_runs
+from sscc.passes.stacked_weights import stack_name
 
 KERNEL = """
   func.func private @{name}(%h: tensor<2x8xf32> {{sscc.input = "hidden"}}, %w: tensor<2x8xf32> {{sscc.weight = "w"}})

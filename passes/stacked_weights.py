@@ -1,0 +1,78 @@
+"""Entries whose layers' weights become one stacked argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch_mlir import ir
+
+from sscc.ir.builders import SOURCES, STORED, Argument, arguments_of, extract_slice
+
+
+class Signature:
+    """An entry's arguments, some of which are being replaced by stacks."""
+
+    def __init__(self, entry: Any) -> None:
+        self.entry = entry
+        self.arguments = arguments_of(entry)
+        self.attributes = list(entry.attributes["arg_attrs"])
+        self.stacked: dict[str, ir.Value] = {}
+        self.known: dict[ir.Value, Argument] = dict(zip(entry.arguments, self.arguments, strict=True))
+
+    def argument(self, value: ir.Value) -> Argument:
+        return self.known[value]
+
+    def is_stored(self, value: ir.Value) -> bool:
+        return isinstance(value.owner, ir.Block) and self.argument(value).role in STORED
+
+    def stack(self, names: tuple[str, ...], argument: Argument) -> ir.Value:
+        """The value of a stacked argument, added to the entry where it is new."""
+        if argument.name not in self.stacked:
+            value = self.entry.entry_block.add_argument(argument.type, self.entry.location)
+            sources = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
+            role = {f"sscc.{argument.role}": ir.StringAttr.get(argument.name)}
+            self.arguments.append(argument)
+            self.attributes.append(ir.DictAttr.get({**role, SOURCES: sources}))
+            self.stacked[argument.name] = value
+            self.known[value] = argument
+        return self.stacked[argument.name]
+
+    def take_from_stacks(self, stacks: dict[tuple[str, ...], Argument]) -> None:
+        """What is still used by itself and also in a stack is taken from there: no weight is stored twice."""
+        layers = {name: (names, index) for names in stacks for index, name in enumerate(names)}
+        for argument, value in list(zip(self.arguments, self.entry.arguments, strict=True)):
+            if argument.name in layers and any(True for _ in value.uses) and argument.name not in self.stacked:
+                names, index = layers[argument.name]
+                stack = self.stack(names, stacks[names])
+                with ir.InsertionPoint.at_block_begin(self.entry.entry_block), self.entry.location:
+                    shape = list(stack.type.shape)
+                    part = extract_slice(stack, [index] + [0] * (len(shape) - 1), [1, *shape[1:]], drop=1)
+                value.replace_all_uses_with(part)
+
+    def finish(self) -> None:
+        """Drops the weights that nobody uses any more, and writes the function's type."""
+        block = self.entry.entry_block
+        for index in reversed(range(len(self.arguments))):
+            if self.arguments[index].role in STORED and not any(True for _ in block.arguments[index].uses):
+                block.erase_argument(index)
+                del self.arguments[index], self.attributes[index]
+        type_ = ir.FunctionType.get([a.type for a in self.arguments], list(self.entry.type.results))
+        self.entry.attributes["function_type"] = ir.TypeAttr.get(type_)
+        self.entry.attributes["arg_attrs"] = ir.ArrayAttr.get(self.attributes)
+
+
+def stack_name(names: Sequence[str]) -> str:
+    """`model.layers.0-31.mlp.up_proj.weight` for the weights of 32 layers."""
+    columns = list(zip(*(name.split(".") for name in names), strict=False))
+    return ".".join(column[0] if len(set(column)) == 1 else _numbers(column) for column in columns)
+
+
+def _numbers(column: Sequence[str]) -> str:
+    if not all(part.isdigit() for part in column):
+        return ",".join(column)
+    numbers = [int(part) for part in column]
+    step = numbers[1] - numbers[0]
+    if numbers != list(range(numbers[0], numbers[-1] + 1, step or 1)):
+        return ",".join(column)
+    return f"{numbers[0]}-{numbers[-1]}" + (f":{step}" if step > 1 else "")
