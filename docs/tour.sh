@@ -29,24 +29,31 @@ show 'sscc run window.rdu --prompt-file passkey.txt --max-new-tokens 8'
 show 'sscc run small.rdu --prompt-file passkey.txt --max-new-tokens 8 --json 2>/dev/null | tail -n 1'
 show 'sscc run small.rdu --check'
 
-show 'sscc inspect small.rdu'
+show 'sscc inspect small.rdu | grep -v ^assumed'
 cp "$root/benchmarks/configs/llama-3.1-8b.json" .
 show 'sscc compile llama-3.1-8b.json --no-weights -o llama.rdu --kv-budget 4096 --batch 16 -q'
-show 'sscc inspect llama.rdu | tail -3'
+show "sscc inspect llama.rdu | grep -E '^(HBM|launches|decode|bound|modelled|roofline)'"
+show 'sscc compile llama-3.1-8b.json --no-weights -o plain.rdu --kv-budget 4096 --batch 16 -O0 -q'
+show "sscc inspect plain.rdu | grep -E '^(launches|modelled)'"
+
 show 'ls ir'
 show 'grep -m 1 kv.self_attention ir/00-import.mlir | cut -c 1-110'
 show 'grep -m 1 linalg.matmul ir/01-lower-torch.mlir | cut -c 1-110'
 show "grep '\"kv\.' ir/04-thread-cache.mlir | tail -5 | cut -c 1-110"
-show "grep -m 3 'call @matmul' ir/07-merge-equal-kernels.mlir | cut -c 1-110"
-show "sscc opt ir/04-thread-cache.mlir --pass-pipeline='build-entries,outline-kernels' -o out.mlir"
+show "grep 'call @decode' ir/07-merge-equal-kernels.mlir | cut -c 1-60 | sed -n '1,3p;31,32p'"
+show "grep 'call @decode' ir/08-kernel-looping.mlir | cut -c 1-60"
+show "sed -n '/func private @decode.layer/,/return/p' ir/10-form-stages.mlir | grep -o 'df.stage = .*\"'"
+show "sscc opt ir/04-thread-cache.mlir --pass-pipeline='build-entries,outline-kernels{granularity=layer}' -o out.mlir"
 show 'sscc opt --explain merge-equal-kernels | head -4'
-show "grep -A 6 'KERNEL cached_attention' small.rdu/schedule.txt"
+show 'sscc bisect ir/05-build-entries.mlir --checkpoint model.pt --prompt-tokens 300 --steps 1'
+
+show "grep -A 200 'KERNEL decode.layer' small.rdu/schedule.txt | grep -E 'KERNEL|pipeline| stage .*(_proj|attention)' | cut -c 1-110"
 show "python -c '
-from sscc.runtime.schedule import CachedAttention, Launch, Program
+from sscc.runtime.schedule import Program, launches
 program = Program.from_json(open(\"small.rdu/schedule.json\").read())
-kernel = next(kernel for kernel in program.kernels if isinstance(kernel.stages[0], CachedAttention))
-launches = [item for item in program.entry(\"decode\").body if isinstance(item, Launch) and item.kernel == kernel.name]
-print(kernel.stages[0], kernel.location, len(launches), launches[1].args[1], sep=\"\\n\")
+calls = list(launches(program.entry(\"decode\").body))
+(pipeline,) = next(kernel for kernel in program.kernels if kernel.name == calls[1].kernel).body
+print([call.kernel for call in calls], pipeline.upper, len(pipeline.stages), pipeline.buffers[-1], sep=\"\\n\")
 '"
 
 show 'sscc compile model.pt --target rdu --kv-budget 20'

@@ -13,11 +13,14 @@ from tests.filecheck_items import pytest_collect_file  # noqa: F401  (.mlir file
 if TYPE_CHECKING:
     from tests.families import Compiler
 
-torch.set_num_threads(1)  # everything here is tiny: more threads only wait for each other
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="make the files under tests/goldens anew")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> None:
+    """Everything here is tiny: more threads only wait for each other. (`sscc run` sets as many as there are cores.)"""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,9 +90,10 @@ class _Entry(torch.nn.Module):
 def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> torch.nn.Module:
     """The untouched transformers model of `config` with its parameters on the meta device and its buffers
     computed on the CPU, calling our attention operator."""
+    own = deepcopy(config)  # transformers notes the dtype in it, and the checkpoint's digest covers its config
     with _parameters_on_meta():
         model: torch.nn.Module = transformers.AutoModelForCausalLM.from_config(
-            config, attn_implementation=IMPLEMENTATION, dtype=dtype
+            own, attn_implementation=IMPLEMENTATION, dtype=dtype
         )
     return model.eval()
 

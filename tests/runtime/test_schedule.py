@@ -9,6 +9,7 @@ import pytest
 
 from sscc.ir.errors import InputError
 from sscc.runtime import schedule
+from sscc.runtime.reference import steps as interpreted
 from sscc.runtime.schedule import (
     Access,
     Body,
@@ -30,6 +31,8 @@ from sscc.runtime.schedule import (
     View,
     Window,
 )
+from sscc.runtime.timing import work
+from sscc.runtime.validator import steps as proved
 
 ONE = Access("x", ((1, 0),))
 INSTRUCTIONS = (Instr("r", "addf", ("in0", 1.5), "f32"), Instr("i", "index", (0,), "i64"))
@@ -46,6 +49,9 @@ STEPS = (
     schedule.Select("s", "i", "n", 4, 8),
     schedule.GatherRows("s", "i", "o"),
     schedule.DecodeAttention("q", "k", "v", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.125, 4, 8),
+    schedule.IndexedAttention(
+        "q", "k", "v", "kc", "vc", "kc", "vc", "kp", "vp", "i", "p", "t", "a", "o", 0.125, 4, 8
+    ),
     schedule.IndexedAttention(
         "q", "k", "v", "kc", "vc", "kc", "vc", "kp", "vp", "i", "p", "t", "a", "o", 0.125, 4, 8
     ),
@@ -96,6 +102,14 @@ def test_every_kind_survives_the_file_form_and_equal_programs_are_equal_bytes() 
     assert Program.from_json(text) == sample()
     assert Program.from_json(text).to_json() == text
     assert {step.kind for step in STEPS} == {kind.kind for kind in schedule.Step.__args__}
+
+
+@pytest.mark.parametrize("kind", schedule.Step.__args__, ids=lambda kind: kind.__name__)
+def test_every_kind_of_step_is_executed_proved_and_timed(kind: type) -> None:
+    """The interpreter, the validator and the timing model know it, each by itself."""
+    assert kind in interpreted.STEPS
+    assert kind in work._COUNTERS
+    assert kind in proved.OPERANDS or kind in (schedule.Vector, schedule.Reduction, schedule.Product)
 
 
 def test_sizes() -> None:
