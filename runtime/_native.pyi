@@ -1,4 +1,6 @@
-"""The compiled module (runtime/native/, built by CMakeLists.txt): what the machine offers, and how fast it reads."""
+"""The compiled module (runtime/native/, built by CMakeLists.txt): what the machine offers; the native interpreter."""
+
+from collections.abc import Callable, Sequence
 
 compiler: str
 """Which C++ compiler built the module, e.g. "GNU 12.2.0"."""
@@ -36,3 +38,86 @@ def read_bandwidth(threads: int, nbytes: int, repeats: int = 3) -> float:
     Raises ValueError for a count below 1 or a buffer below 64 bytes per thread, MemoryError, and RuntimeError
     where no more threads can be started.
     """
+
+class Core:
+    """The native interpreter: a plan (sscc.runtime.codegen.plan), the memory that it names, and a team of threads.
+
+    One call at a time: what comes while an entry runs, from another thread or a hook, raises UsageError, apart from
+    `region` and `registers`. A core does not work in a child process made by fork().
+    """
+
+    def __init__(
+        self,
+        plan: bytes,
+        functions: Sequence[int],
+        externals: Sequence[tuple[str, int, int]],
+        threads: int,
+        *,
+        pin: bool | None = None,
+        spin_us: float = 50.0,
+    ) -> None:
+        """Makes a core.
+
+        Args:
+            plan: an encoded NativePlan.
+            functions: addresses, in the plan's order; they must stay valid as long as the core lives.
+            externals: (name, address, bytes) of every external region; likewise.
+            threads: at most 1024. The thread that calls `run` is one of them.
+            pin: whether each worker stays on a CPU of its own; None pins where there are as many threads as CPUs.
+                Ignored where threads are more than CPUs.
+            spin_us: how long a thread that waits spins before it sleeps, in microseconds; 0 where threads are more
+                than CPUs.
+
+        Raises:
+            InputError: a malformed plan, which is named; functions or externals that are not what it needs.
+            MemoryError: too large a plan for this machine.
+            RuntimeError: a thread could not be started.
+        """
+
+    def run(self, entry: str, scalars: Sequence[int] = ()) -> list[int]:
+        """Executes an entry and returns its outputs. Other Python threads run meanwhile.
+
+        Raises:
+            InputError: an unknown entry, a wrong number of scalars, a division by 0, a scalar beyond 64 bits, or a
+                pointer that leaves its region. Memory then holds whatever was written until then; the core can go on.
+            KeyboardInterrupt, or what else a signal handler or a hook raises; likewise.
+        """
+
+    def region(self, name: str, thread: int = 0) -> tuple[int, int]:
+        """Address and bytes of a region; of a private one, the copy of a thread.
+
+        The memory lives as long as the core. Raises InputError for an unknown name or thread.
+        """
+
+    def reset(self, regions: Sequence[str] | None = None) -> None:
+        """Zeroes these regions, or all that are not external. Raises InputError for an unknown or external one."""
+
+    def registers(self) -> list[int]:
+        """The registers of the calling thread, as they are in a hook or were at the end of an entry."""
+
+    def trace(self, on: bool, capacity: int = 65536) -> None:
+        """Begins a new trace that keeps the latest `capacity` events of each thread, or ends it.
+
+        While it is on, every run of a plan takes some 50 ns more per thread.
+        """
+
+    def events(self) -> list[tuple[int, int, int, int]]:
+        """(label, thread, start, end) of the trace by start, in ns of `time.monotonic_ns`.
+
+        A label is an index into `labels`; -1 is a wait at a barrier.
+        """
+
+    def totals(self) -> list[tuple[int, int, int, int]]:
+        """(label, thread, count, ns) of everything that was traced, also of what `events` keeps no longer."""
+
+    def set_hook(self, labels: Sequence[str] | None, hook: Callable[[str, int], object] | None) -> None:
+        """Has ``hook(label, run)`` called after every run of these stages (None: of all), while all threads wait.
+
+        A run is an index into the plan's runs. None in place of the hook takes it away. Raises InputError for a stage
+        that the plan does not have.
+        """
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def labels(self) -> list[str]: ...

@@ -7,6 +7,7 @@
 
 #include "bandwidth.hpp"
 #include "machine.hpp"
+#include "python_core.hpp"
 
 namespace nb = nanobind;
 
@@ -22,5 +23,6 @@ NB_MODULE(_native, m) {
     m.def("memory_limit", &sscc::memory_limit);
     m.def("read_bandwidth", &sscc::read_bandwidth, nb::arg("threads"), nb::arg("nbytes"), nb::arg("repeats") = 3,
           nb::call_guard<nb::gil_scoped_release>());
+    sscc::add_core(m);
     m.attr("compiler") = SSCC_COMPILER;
 }

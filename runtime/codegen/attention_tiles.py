@@ -1,0 +1,472 @@
+"""Register tiles of attention over many queries: scores, softmax and weighted sums with 16 query rows to a vector.
+
+Scores stand transposed, ``scores[key][row]``: a lane is a query row. So keys are read where they lie, one element (or
+pair) at a time for all lanes, nothing of the softmax crosses lanes, and only queries are packed, once for all keys.
+
+A *word* is what one multiplication takes of a row: an f32, or a pair of bf16 where products are made in pairs
+(`Tiling.pairs`). A *panel* is `Tiling.vectors` * 16 query rows. In scratch:
+
+* packed queries of a panel: [words, panel] words;
+* scores of a panel: [keys, panel] f32; weights take their place, [keys, panel] f32 or [keys / 2, panel] pairs;
+* sums of a panel: [columns, panel] f32; peak, total and shrink: [panel] f32, positions [panel] i32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sscc.ir.errors import InputError
+from sscc.runtime.codegen.features import Features
+from sscc.runtime.codegen.mlir import BF16, F32, I16, I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.codegen.phases import Operand
+
+Meta = tuple[tuple[int, ...], tuple[int, ...], str]
+"""Shape, strides in elements, and the schedule's dtype."""
+
+SIZES = {"f32": 4, "bf16": 2, "i64": 8}
+LOG2E = 1.44269504088896340736
+LOWEST_PEAK = -1e30
+"""Where the running maximum starts: finite, so that rows without a visible key have weights of zero, not NaN."""
+
+# Minimax coefficients of 2**r on |r| <= 1/2, relative error 1e-7; exactly 1 at 0.
+_EXP2 = (0.0013264723820611835, 0.009671512991189957, 0.05550733581185341, 0.24022242426872253, 0.6931470036506653, 1.0)
+_ROUND = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer, which stands in the lowest bits
+# Coefficients of (ln(1 + r) - r + r**2 / 2) / r**3 for sqrt(1/2) < 1 + r < sqrt(2), as in Cephes' logf (Moshier).
+_LOG = (
+    7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+    2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
+)  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------- geometry
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Sizes of tiles.
+
+    Attributes:
+        pairs: products of pairs of bf16 (queries, keys and values are bf16), else of f32.
+        keys: keys, or columns of values, of a register tile; even.
+        vectors: vectors of query rows of a register tile.
+        block: keys whose scores are made before they are used; a multiple of `keys`.
+    """
+
+    pairs: bool
+    keys: int
+    vectors: int
+    block: int
+
+    @property
+    def panel(self) -> int:
+        return 16 * self.vectors
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one word, score or sum of every row of a panel."""
+        return 64 * self.vectors
+
+    def words(self, depth: int) -> int:
+        return depth // 2 if self.pairs else depth
+
+    @property
+    def name(self) -> str:
+        return f"{'bf16' if self.pairs else 'f32'}_{self.keys}x{self.vectors}"
+
+
+def tiling(features: Features, dtypes: Sequence[str], depth: int) -> Tiling:
+    """Register tiles for the CPU: bf16 pairs where all of `dtypes` are bf16 and `depth` is even."""
+    pairs = features.bf16_dot and set(dtypes) == {"bf16"} and depth % 2 == 0
+    if pairs or (features.cpu == "" and _host_has_wide_registers()):
+        return Tiling(pairs, keys=8, vectors=3, block=64)
+    return Tiling(pairs, keys=4, vectors=1, block=64)
+
+
+def _host_has_wide_registers() -> bool:
+    from sscc.runtime import _native
+
+    return "avx512f" in _native.cpu_features()
+
+
+class Scratch:
+    """Hands out 64-byte aligned pieces of a scratch buffer by their offsets."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def take(self, nbytes: int) -> int:
+        offset = self.nbytes
+        self.nbytes += -(-nbytes // 64) * 64
+        return offset
+
+
+def check_operands(kind: str, operands: dict[str, Meta], names: Sequence[str]) -> None:
+    """Raises InputError for an operand that is missing or whose elements do not lie side by side along the last axis."""
+    for name in names:
+        if name not in operands:
+            raise InputError(f"{kind} has no operand {name!r}")
+        shape, strides, _ = operands[name]
+        if shape[-1] > 1 and strides[-1] != 1:
+            raise InputError(f"{kind} takes operand {name!r} with stride 1 along its last axis, not {strides[-1]}")
+
+
+def address(f: Function, operand: Operand, *indices: Value | int) -> Value:
+    """Of an element; axes that are not given have index 0."""
+    size, pointer = SIZES[operand.dtype], operand.pointer
+    for index, stride in zip(indices, operand.strides, strict=False):
+        step = f.integer(index) * (stride * size) if isinstance(index, Value) else index * stride * size
+        pointer = pointer + step
+    return pointer
+
+
+def row_stride(meta: Meta, axis: int) -> int:
+    """Bytes from one index of an axis to the next."""
+    return meta[1][axis] * SIZES[meta[2]]
+
+
+# ---------------------------------------------------------------------------------------------- elementary parts
+
+
+def exp2(f: Function, x: Value) -> Value:
+    """2**x for f32 lanes, relative error below 2e-7 from -126 on; 0 up to -127, inf from 128 on, NaN for NaN.
+
+    Written with compare-and-select, which is one instruction where the CPU's maximum is not IEEE's.
+    """
+    low, high = f.like(-127.0, x), f.like(128.0, x)
+    x = f.select(low > x, low, x)
+    x = f.select(high < x, high, x)
+    return exp2_bounded(f, x)
+
+
+def exp2_not_positive(f: Function, x: Value) -> Value:
+    """As `exp2`, for x that do not exceed 0 by more than rounding."""
+    low = f.like(-127.0, x)
+    return exp2_bounded(f, f.select(low > x, low, x))
+
+
+def exp2_bounded(f: Function, x: Value) -> Value:
+    """As `exp2`, for -127 <= x <= 128 and NaN."""
+    shifted = x + _ROUND
+    r = x - (shifted - _ROUND)
+    p = f.constant(_EXP2[0], x.type)
+    for coefficient in _EXP2[1:]:
+        p = f.fma(p, r, f.constant(coefficient, x.type))
+    bits = vector(I32, 16)
+    return f.bitcast(f.bitcast(p, bits) + (f.bitcast(shifted, bits) << 23), x.type)
+
+
+def log(f: Function, x: Value) -> Value:
+    """Natural logarithm of 16 f32 lanes that are normal, 0 (gives -inf), inf or NaN; a few units in the last place."""
+    bits = f.bitcast(x, vector(I32, 16))
+    exponent = (bits >> 23) - 126
+    mantissa = f.bitcast((bits & 0x007FFFFF) | 0x3F000000, x.type)  # in [1/2, 1)
+    small = mantissa < math.sqrt(0.5)
+    mantissa = f.select(small, mantissa + mantissa, mantissa)
+    e = f.cast("arith.sitofp", exponent, F32) - f.select(small, f.splat(1.0), f.splat(0.0))
+    r = mantissa - 1.0
+    p = f.constant(_LOG[0], x.type)
+    for coefficient in _LOG[1:]:
+        p = f.fma(p, r, f.constant(coefficient, x.type))
+    square = r * r
+    rest = f.fma(e, -2.12194440e-4, p * r * square) - square * 0.5
+    found = f.fma(e, 0.693359375, r + rest)
+    found = f.select(x < float("inf"), found, x)  # inf and NaN stay
+    return f.select(x.eq(0.0), float("-inf"), found)
+
+
+def round_to_bf16(f: Function, x: Value) -> Value:
+    """16 f32 lanes as bf16, rounded to nearest even; NaN stays NaN. Without a call where the CPU has no conversion."""
+    bits = f.bitcast(x, vector(I32, 16))
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    rounded = f.select(f.compare("ne", x, x), bits | 0x00400000, rounded)
+    return f.bitcast(f.cast("arith.trunci", rounded >> 16, I16), vector(BF16, 16))
+
+
+def copy_row(f: Function, source: Value, source_type: str, target: Value, target_type: str, count: int) -> None:
+    """`count` elements, converted (to bf16: rounded to nearest even); types f32 or bf16."""
+    sizes = SIZES[source_type], SIZES[target_type]
+    load_type, store_type = vector(source_type, 16), vector(target_type, 16)
+
+    def convert(value: Value) -> Value:
+        if source_type == target_type:
+            return value
+        return round_to_bf16(f, value) if target_type == "bf16" else f.widen(value)
+
+    whole = count // 16
+    if whole > 8:
+        with f.loop(0, whole) as step:
+            value = f.load(source + step.index * (16 * sizes[0]), load_type)
+            f.store(convert(value), target + step.index * (16 * sizes[1]))
+    else:
+        for i in range(whole):
+            f.store(convert(f.load(source + i * 16 * sizes[0], load_type)), target + i * 16 * sizes[1])
+    if count % 16:
+        mask = f.first_lanes(count % 16)
+        value = f.load_masked(source + whole * 16 * sizes[0], mask, load_type)
+        f.store_masked(convert(value), target + whole * 16 * sizes[1], mask)
+
+
+def zero_row(f: Function, target: Value, dtype: str, count: int) -> None:
+    """`count` zeros, of type f32 or bf16."""
+    zero, size = f.constant(0, vector(dtype, 16)), SIZES[dtype]
+    with f.loop(0, count // 16) as step:
+        f.store(zero, target + step.index * (16 * size))
+    if count % 16:
+        f.store_masked(zero, target + count // 16 * 16 * size, f.first_lanes(count % 16))
+
+
+def transpose_kernel(module: Module) -> Function:
+    """target[i][j] = source[j][i] for 16 x 16 words; strides in bytes."""
+    name = "transpose_16x16"
+    if module.has(name):
+        return module.get(name)
+    f = module.function(name, [("source", PTR), ("source_stride", I64), ("target", PTR), ("target_stride", I64)])
+    rows = [f.load(f["source"] + f["source_stride"] * i, vector(F32, 16)) for i in range(16)]
+    for width in (8, 4, 2, 1):
+        low = [lane if not lane & width else 16 + lane - width for lane in range(16)]
+        high = [lane + width if not lane & width else 16 + lane for lane in range(16)]
+        for i in range(16):
+            if not i & width:
+                a, b = rows[i], rows[i + width]
+                rows[i], rows[i + width] = f.shuffle(a, b, low), f.shuffle(a, b, high)
+    for i, row in enumerate(rows):
+        f.store(row, f["target"] + f["target_stride"] * i)
+    f.returns()
+    return f
+
+
+# ------------------------------------------------------------------------------------------------ register tiles
+
+
+def _spread(f: Function, pointer: Value, tiles: Tiling) -> Value:
+    """The word at the pointer, in all lanes."""
+    if not tiles.pairs:
+        return f.broadcast(f.load(pointer, F32), 16)
+    word = f.bitcast(f.load(pointer, vector(BF16, 2)), I32)
+    return f.bitcast(f.broadcast(word, 16), vector(BF16, 32))
+
+
+def _word_vector(tiles: Tiling) -> str:
+    return vector(BF16, 32) if tiles.pairs else vector(F32, 16)
+
+
+def _multiply(f: Function, a: Value, b: Value, total: Value, tiles: Tiling) -> Value:
+    if tiles.pairs:
+        return f.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", [total, a, b], vector(F32, 16))
+    return f.fma(a, b, total)
+
+
+def scores_kernel(module: Module, tiles: Tiling, words: int) -> Function:
+    """scores[key][row] = sum over words of key[key][word] * query[word][row], for keys 0 .. count * tiles.keys - 1.
+
+    Parameters: query (packed panel), key, stride (bytes from key to key), last (no key behind it is read: the last one
+    is taken instead), count (of tiles of keys), scores.
+    """
+    name = f"attention_scores_{tiles.name}_{words}"
+    if module.has(name):
+        return module.get(name)
+    f = module.function(
+        name, [("query", PTR), ("key", PTR), ("stride", I64), ("last", I64), ("count", I64), ("scores", PTR)]
+    )
+    with f.loop(0, f["count"]) as tile:
+        first = tile.index * tiles.keys
+        keys = [f["key"] + f.min(first + i, f["last"]) * f["stride"] for i in range(tiles.keys)]
+        with f.loop(0, words, 1, [f.splat(0.0)] * (tiles.keys * tiles.vectors)) as word:
+            row = f["query"] + word.index * tiles.row_bytes
+            queries = [f.load(row + v * 64, _word_vector(tiles)) for v in range(tiles.vectors)]
+            word.carry(*_outer(f, tiles, [key + word.index * 4 for key in keys], queries, word.state))
+        target = f["scores"] + first * tiles.row_bytes
+        for i, total in enumerate(word.results):
+            f.store(total, target + i * 64)
+    f.returns()
+    return f
+
+
+def _outer(
+    f: Function, tiles: Tiling, pointers: Sequence[Value], rows: Sequence[Value], totals: Sequence[Value]
+) -> list[Value]:
+    """totals[i][v] + word at pointers[i] * rows[v]."""
+    made = []
+    for i, pointer in enumerate(pointers):
+        word = _spread(f, pointer, tiles)
+        made += [_multiply(f, word, row, totals[i * len(rows) + v], tiles) for v, row in enumerate(rows)]
+    return made
+
+
+def mask_kernel(module: Module, tiles: Tiling) -> Function:
+    """scores[key][row] = -inf where first + key > positions[row]. Parameters: scores, first, count, positions."""
+    name = f"attention_mask_{tiles.name}"
+    if module.has(name):
+        return module.get(name)
+    f = module.function(name, [("scores", PTR), ("first", I64), ("count", I64), ("positions", PTR)])
+    positions = [f.load(f["positions"] + v * 64, vector(I32, 16)) for v in range(tiles.vectors)]
+    with f.loop(0, f["count"]) as key:
+        place = f.broadcast(f.cast("arith.trunci", f["first"] + key.index, I32), 16)
+        row = f["scores"] + key.index * tiles.row_bytes
+        for v in range(tiles.vectors):
+            scores = f.load(row + v * 64, vector(F32, 16))
+            f.store(f.select(place > positions[v], float("-inf"), scores), row + v * 64)
+    f.returns()
+    return f
+
+
+def softmax_kernel(module: Module, tiles: Tiling, scale: float) -> Function:
+    """Weights of `count` keys in the place of their scores, relative to the peak so far.
+
+    Parameters: scores, count (even), peak (of scores without scale), total, shrink (written: what earlier weights
+    are to be multiplied by).
+    """
+    name = f"attention_softmax_{tiles.name}_{scale.hex()}"
+    if module.has(name):
+        return module.get(name)
+    f = module.function(name, [("scores", PTR), ("count", I64), ("peak", PTR), ("total", PTR), ("shrink", PTR)])
+    factor, lanes = f.splat(scale * LOG2E), vector(F32, 16)
+    before = [f.load(f["peak"] + v * 64, lanes) for v in range(tiles.vectors)]
+    with f.loop(0, f["count"], 1, before) as key:
+        row = f["scores"] + key.index * tiles.row_bytes
+        scores = [f.load(row + v * 64, lanes) for v in range(tiles.vectors)]
+        key.carry(*(f.select(p > s, p, s) for p, s in zip(key.state, scores, strict=True)))
+    bases, totals = [], []
+    for v, (old, new) in enumerate(zip(before, key.results, strict=True)):
+        shrink = exp2_not_positive(f, (old - new) * factor)
+        f.store(new, f["peak"] + v * 64)
+        f.store(shrink, f["shrink"] + v * 64)
+        bases.append(-(new * factor))
+        totals.append(f.load(f["total"] + v * 64, lanes) * shrink)
+    with f.loop(0, f["count"] // 2, 1, totals) as pair:
+        rows = [f["scores"] + (pair.index * 2 + i) * tiles.row_bytes for i in range(2)]
+        sums = []
+        for v in range(tiles.vectors):
+            a, b = (
+                exp2_not_positive(f, f.fma(f.load(row + v * 64, lanes), factor, bases[v])) for row in rows
+            )
+            sums.append(pair.state[v] + (a + b))
+            if tiles.pairs:
+                f.store(_interleaved(f, a, b), f["scores"] + pair.index * tiles.row_bytes + v * 64)
+            else:
+                f.store(a, rows[0] + v * 64)
+                f.store(b, rows[1] + v * 64)
+        pair.carry(*sums)
+    for v, total in enumerate(pair.results):
+        f.store(total, f["total"] + v * 64)
+    f.returns()
+    return f
+
+
+def _interleaved(f: Function, a: Value, b: Value) -> Value:
+    """Lanes of a and b, rounded to bf16, in pairs."""
+    both = f.intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", [b, a], vector(BF16, 32))
+    return f.shuffle(both, both, [lane // 2 + 16 * (lane % 2) for lane in range(32)])
+
+
+def sums_kernel(module: Module, tiles: Tiling, columns: int) -> Function:
+    """sums[column][row] = sums * shrink[row] + sum over steps of value[step][column] * weights[step][row].
+
+    A step is a key, or a pair of them. Parameters: weights, value, stride (bytes from step to step), count (of
+    steps), shrink, sums.
+    """
+    name = f"attention_sums_{tiles.name}_{columns}"
+    if module.has(name):
+        return module.get(name)
+    f = module.function(
+        name, [("weights", PTR), ("value", PTR), ("stride", I64), ("count", I64), ("shrink", PTR), ("sums", PTR)]
+    )
+    whole = columns // tiles.keys
+    if whole:
+        with f.loop(0, whole) as tile:
+            first = tile.index * tiles.keys
+            _column_tile(f, tiles, tiles.keys, f["value"] + first * 4, f["sums"] + first * tiles.row_bytes)
+    if columns % tiles.keys:
+        first_left = whole * tiles.keys
+        target = f["sums"] + first_left * tiles.row_bytes
+        _column_tile(f, tiles, columns % tiles.keys, f["value"] + first_left * 4, target)
+    f.returns()
+    return f
+
+
+def _column_tile(f: Function, tiles: Tiling, width: int, value: Value, sums: Value) -> None:
+    places = [(i * tiles.vectors + v) * 64 for i in range(width) for v in range(tiles.vectors)]
+    shrink = [f.load(f["shrink"] + v * 64, vector(F32, 16)) for v in range(tiles.vectors)]
+    start = [
+        f.load(sums + place, vector(F32, 16)) * shrink[i % tiles.vectors] for i, place in enumerate(places)
+    ]
+    with f.loop(0, f["count"], 1, start) as step:
+        row = f["weights"] + step.index * tiles.row_bytes
+        weights = [f.load(row + v * 64, _word_vector(tiles)) for v in range(tiles.vectors)]
+        values = value + step.index * f["stride"]
+        step.carry(*_outer(f, tiles, [values + i * 4 for i in range(width)], weights, step.state))
+    for place, total in zip(places, step.results, strict=True):
+        f.store(total, sums + place)
+
+
+# ------------------------------------------------------------------------------------------------------- packing
+
+
+def pack_rows(
+    f: Function, source: Value, source_type: str, stride: int, last: Value, count: Value, target: Value, columns: int
+) -> None:
+    """Rows 0 .. count - 1 as f32, [count, columns]; in place of rows behind `last` it again. `stride` in bytes."""
+    with f.loop(0, count) as row:
+        pointer = source + f.min(row.index, last) * stride
+        copy_row(f, pointer, source_type, target + row.index * (columns * 4), "f32", columns)
+
+
+def pack_pairs(f: Function, source: Value, stride: int, last: Value, count: Value, target: Value, columns: int) -> None:
+    """Rows 2i and 2i + 1 of bf16 interleaved, i < count: [count, columns up to 16s] pairs; `last` as in `pack_rows`."""
+    width = -(-columns // 16) * 16
+    order = [lane // 2 + 16 * (lane % 2) for lane in range(32)]
+    with f.loop(0, count) as pair:
+        rows = [source + f.min(pair.index * 2 + i, last) * stride for i in range(2)]
+        row = target + pair.index * (width * 4)
+        for column in range(0, columns, 16):
+            if column + 16 <= columns:
+                a, b = (f.load(r + column * 2, vector(BF16, 16)) for r in rows)
+            else:
+                mask = f.first_lanes(columns - column)
+                a, b = (f.load_masked(r + column * 2, mask, vector(BF16, 16)) for r in rows)
+            f.store(f.shuffle(a, b, order), row + column * 4)
+
+
+@dataclass(frozen=True)
+class QueryRows:
+    """Where the rows of packed queries come from.
+
+    Attributes:
+        tiles: the register tiles.
+        depth: elements of a row.
+        panels: panels to pack.
+    """
+
+    tiles: Tiling
+    depth: int
+    panels: int
+
+    @property
+    def panel_bytes(self) -> int:
+        """Of a packed panel; words are padded to 16."""
+        return self._padded * self.tiles.row_bytes
+
+    @property
+    def staging_bytes(self) -> int:
+        return 16 * self._padded * 4
+
+    @property
+    def _padded(self) -> int:
+        return -(-self.tiles.words(self.depth) // 16) * 16
+
+    def stage(self, f: Function, source: Value, dtype: str, lane: Value, staging: Value) -> None:
+        """Copies the row of one lane of 16 to the staging area."""
+        kept = "bf16" if self.tiles.pairs else "f32"
+        copy_row(f, source, dtype, staging + lane * (self._padded * 4), kept, self.depth)
+
+    def pack(self, f: Function, staging: Value, group: Value, target: Value) -> None:
+        """Turns 16 staged rows into vector `group` % vectors of panel `group` // vectors."""
+        kernel = transpose_kernel(f.module)
+        vectors = self.tiles.vectors
+        base = target + (group // vectors) * self.panel_bytes + (group % vectors) * 64
+        with f.loop(0, self._padded // 16) as part:
+            place = base + part.index * (16 * self.tiles.row_bytes)
+            f.call(kernel, staging + part.index * 64, self._padded * 4, place, self.tiles.row_bytes)
+

@@ -1,0 +1,285 @@
+"""A body, for the strides that one of its stages passes, as functions that compute ranges of units.
+
+Affine steps that have units in common become one function, which goes through its units in blocks small enough that the
+locals between the steps stay in cache. Every other step brings its own phases (`steps.py`). What one function leaves for
+the next one lies in scratch that all threads share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sscc.runtime.codegen.elementwise import Elementwise, Place, Range
+from sscc.runtime.codegen.features import LANES, Features
+from sscc.runtime.codegen.matmul import matmul_of, packed_element
+from sscc.runtime.codegen.mlir import I64, PTR, Function, Module, Value
+from sscc.runtime.codegen.nests import Linear, Nest, Regions, Strides, nest_of
+from sscc.runtime.codegen.packing import Panels
+from sscc.runtime.codegen.partition import Group, Member, Split, group_steps
+from sscc.runtime.codegen.phases import Context, Operand, Phase
+from sscc.runtime.codegen.steps import lower_step
+from sscc.runtime.schedule import DTYPE_BYTES, Body, Product, Reduction, Step, Vector
+
+ALIGNMENT = 64
+BLOCK_BYTES = 1 << 20
+"""Locals of a block of units: what fits a core's second-level cache beside the operands."""
+
+PARAMS = (("args", PTR), ("scalars", PTR), ("begin", I64), ("end", I64), ("scratch", PTR))
+
+
+@dataclass(frozen=True)
+class Routine:
+    """A generated function: units [begin, end) of one phase of a body."""
+
+    function: str
+    units: int
+
+
+@dataclass(frozen=True)
+class BodyCode:
+    """A body as functions to be run in order, a barrier between.
+
+    Attributes:
+        routines: the functions. Their arguments are the body's parameters and then the shared scratch.
+        shared_bytes: scratch that the functions of one firing share.
+        private_bytes: scratch that each thread needs.
+    """
+
+    routines: tuple[Routine, ...]
+    shared_bytes: int
+    private_bytes: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A body as its stages use it: strides of each parameter, in elements, and which weights are packed."""
+
+    body: Body
+    strides: tuple[Strides, ...]
+    packed: tuple[tuple[str, Panels], ...] = ()
+
+    @property
+    def regions(self) -> Regions:
+        return Regions(self.body, {p.name: s for p, s in zip(self.body.params, self.strides, strict=True)})
+
+
+def lower_body(module: Module, name: str, variant: Variant, features: Features) -> BodyCode:
+    """Generates the functions of a body. Raises InputError for a step that native code cannot do."""
+    return _Lowering(module, name, variant, features).run()
+
+
+class _Lowering:
+    def __init__(self, module: Module, name: str, variant: Variant, features: Features) -> None:
+        self.module = module
+        self.name = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        self.body = variant.body
+        self.regions = variant.regions
+        self.packed = dict(variant.packed)
+        self.features = features
+        self.routines: list[Routine] = []
+        self.private_bytes = 0
+        self.shared: dict[str, int] = {}
+        self.shared_bytes = 0
+        self.nests = {
+            n: nest_of(step, self.regions)
+            for n, step in enumerate(self.body.steps)
+            if isinstance(step, Vector | Reduction | Product)
+        }
+
+    def run(self) -> BodyCode:
+        pending: list[tuple[int, Nest]] = []
+        parts: list[Group | tuple[int, Step]] = []
+        for number, step in enumerate(self.body.steps):
+            if number in self.nests:
+                pending.append((number, self.nests[number]))
+                continue
+            parts += group_steps(pending)
+            parts.append((number, step))
+            pending = []
+        parts += group_steps(pending)
+        private = [self._private_locals(part) if isinstance(part, Group) else set() for part in parts]
+        for local in self.body.locals:
+            if not any(local.name in names for names in private):
+                self.shared[local.name] = self._share(_bytes(local.shape, local.dtype))
+        for part, names in zip(parts, private, strict=True):
+            if isinstance(part, Group):
+                self._emit_group(part, names)
+            else:
+                self._emit_step(part[1])
+        return BodyCode(tuple(self.routines), self.shared_bytes, self.private_bytes)
+
+    def _share(self, nbytes: int) -> int:
+        offset = self.shared_bytes
+        self.shared_bytes += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return offset
+
+    def _private_locals(self, group: Group) -> set[str]:
+        """Locals of which nothing outlives a block of units of the group."""
+        if not group.splits:
+            return set()
+        locals_ = {local.name for local in self.body.locals}
+        outside = {r for n, nest in self.nests.items() if n not in group.members for r in _touched(nest)}
+        for step in self.body.steps:
+            if not isinstance(step, Vector | Reduction | Product):
+                outside |= {self.regions.resolve(name).region for name in operand_names(step, self.regions)}
+        return {r for r in group.splits if r in locals_ and r not in outside}
+
+    # -- functions
+
+    def _begin(self, units: int) -> tuple[Function, dict[str, Value], Value]:
+        f = self.module.function(f"{self.name}_{len(self.routines)}", PARAMS, exported=True)
+        self.routines.append(Routine(f.name, units))
+        pointers = {p.name: f.load(f["args"] + 8 * i, PTR) for i, p in enumerate(self.body.params)}
+        return f, pointers, f.load(f["args"] + 8 * len(self.body.params), PTR)
+
+    def _scalars(self, f: Function) -> dict[str, Value]:
+        return {name: f.load(f["scalars"] + 8 * i, I64) for i, name in enumerate(self.body.scalars)}
+
+    def _emit_step(self, step: Step) -> None:
+        meta = {}
+        for name in operand_names(step, self.regions):
+            piece = self.regions.resolve(name)
+            meta[name] = (piece.shape, piece.strides, self.regions.dtypes[piece.region])
+        lowered = lower_step(step, meta, self.features)
+        base = self._share(lowered.shared_bytes) if lowered.shared_bytes else 0
+        for phase in lowered.phases:
+            self._emit_phase(phase, meta, base)
+
+    def _emit_phase(
+        self, phase: Phase, meta: Mapping[str, tuple[tuple[int, ...], Strides, str]], shared_base: int
+    ) -> None:
+        f, pointers, shared = self._begin(phase.units)
+        operands = {}
+        for name, (shape, strides, dtype) in meta.items():
+            piece = self.regions.resolve(name)
+            base = pointers.get(piece.region)
+            if base is None:
+                base = shared + self.shared[piece.region]
+            operands[name] = Operand(base + piece.constant * DTYPE_BYTES[dtype], shape, strides, dtype)
+        context = Context(
+            f, operands, self._scalars(f), f["begin"], f["end"], f["scratch"], shared + shared_base
+        )  # fmt: skip
+        phase.emit(context)
+        f.returns()
+        self.private_bytes = max(self.private_bytes, phase.private_bytes)
+
+    # -- groups of affine steps
+
+    def _emit_group(self, group: Group, private: set[str]) -> None:
+        block = self._block(group, private)
+        f, pointers, shared = self._begin(group.units)
+        scalars = self._scalars(f)
+        places = {p.name: self._place(f, p.name, pointers[p.name]) for p in self.body.params}
+        for name, offset in self.shared.items():
+            places[name] = Place(shared + offset, self.regions.dtypes[name])
+        offsets, used = {}, 0
+        for name in sorted(private):
+            offsets[name] = used
+            used += -(-self._unit_bytes(name, group.splits[name]) * block // ALIGNMENT) * ALIGNMENT
+        with f.loop(f["begin"], f["end"], block) as loop:
+            first, last = loop.index, f.min(loop.index + block, f["end"])
+            for name in private:
+                dtype = self.regions.dtypes[name]
+                shift = first * (-group.splits[name].stride * DTYPE_BYTES[dtype])
+                places[name] = Place(f["scratch"] + offsets[name] + shift, dtype)
+            narrow = {name: (group.splits[name], block) for name in private}
+            extra = self._emit_members(f, group, narrow, places, scalars, first, last, used)
+        f.returns()
+        self.private_bytes = max(self.private_bytes, used + extra)
+
+    def _emit_members(
+        self,
+        f: Function,
+        group: Group,
+        narrow: Mapping[str, tuple[Split, int]],
+        places: Mapping[str, Place],
+        scalars: Mapping[str, Value],
+        first: Value,
+        last: Value,
+        scratch: int,
+    ) -> int:
+        """Emits the steps of a block of units; returns the scratch that they need beyond the locals."""
+        needed = 0
+        for member in group.members.values():
+            nest = _narrowed(member.nest, narrow)
+            split = None if member.dim < 0 else (member.dim, _range(f, member, first, last))
+            matmul = matmul_of(nest, self.packed, self.features) if nest.product else None
+            if matmul is None:
+                Elementwise(f, nest, places, scalars, split).emit()
+            else:
+                needed = max(needed, matmul.private_bytes(self.regions.dtypes))
+                matmul.emit(f, places, split, f["scratch"] + scratch)
+        return needed
+
+    def _place(self, f: Function, name: str, pointer: Value) -> Place:
+        panels = self.packed.get(name)
+        if panels is None:
+            return Place(pointer, self.regions.dtypes[name])
+        return Place(pointer, self.regions.dtypes[name], partial(packed_element, panels))
+
+    def _unit_bytes(self, name: str, split: Split) -> int:
+        elements = _elements(self.regions.shapes[name])
+        return -(-elements // split.span) * split.stride * DTYPE_BYTES[self.regions.dtypes[name]]
+
+    def _block(self, group: Group, private: set[str]) -> int:
+        """Units that are gone through together."""
+        per_unit = sum(self._unit_bytes(name, group.splits[name]) for name in private)
+        if per_unit == 0:
+            return max(1, group.units)
+        return max(1, min(group.units, BLOCK_BYTES // per_unit))
+
+
+def _range(f: Function, member: Member, first: Value, last: Value) -> Range:
+    extent = member.nest.dims[member.dim]
+    upper = last * member.granule
+    if extent % member.granule:
+        upper = f.min(upper, extent)
+    return Range(first * member.granule, upper, member.granule % LANES == 0 and extent % LANES == 0)
+
+
+def _narrowed(nest: Nest, narrow: Mapping[str, tuple[Split, int]]) -> Nest:
+    """The nest with the accesses of private locals, which hold a block of units only."""
+
+    def access(a: Linear) -> Linear:
+        if a.region not in narrow:
+            return a
+        split, block = narrow[a.region]
+        width = split.stride * block
+
+        def resize(c: int) -> int:
+            return c // split.span * width if c % split.span == 0 else c
+
+        constant = a.constant // split.span * width + a.constant % split.span
+        return Linear(a.region, constant, tuple(resize(c) for c in a.coefficients))
+
+    return replace(nest, inputs=tuple(access(a) for a in nest.inputs), output=access(nest.output))
+
+
+def _touched(nest: Nest) -> set[str]:
+    return {a.region for a in nest.accesses} | {g.region for g in nest.loads.values()}
+
+
+def operand_names(step: Step, regions: Regions) -> list[str]:
+    """Names of parameters, locals and windows that a step which is not affine uses."""
+    names = []
+    for value in vars(step).values():
+        if isinstance(value, str) and value and regions.has(value) and value not in names:
+            names.append(value)
+    return names
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _bytes(shape: Sequence[int], dtype: str) -> int:
+    return _elements(shape) * DTYPE_BYTES[dtype]
+
+
+__all__ = ["BodyCode", "Routine", "Variant", "lower_body"]

@@ -1,0 +1,161 @@
+"""The native interpreter: a schedule compiled for this CPU and executed by the C++ core."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from sscc.ir.errors import InputError, UsageError
+from sscc.runtime import _native
+from sscc.runtime.codegen.compile import Jit
+from sscc.runtime.codegen.features import Features
+from sscc.runtime.codegen.packing import Panels
+from sscc.runtime.codegen.planner import MEMORY, Native, plan_program
+from sscc.runtime.schedule import Entry, Program, Tensor
+
+Array = npt.NDArray[Any]
+
+DTYPES: dict[str, npt.DTypeLike] = {
+    "f32": np.float32,
+    "bf16": ml_dtypes.bfloat16,
+    "i64": np.int64,
+    "i1": np.bool_,
+    "i8": np.int8,
+}
+
+
+class NativeInterpreter:
+    """Runs the entries of a program.
+
+    Args:
+        program: the schedule.
+        weights: arrays by `Tensor.name`, for every weight and constant of the program, as the schedule has them or as
+            `store_weights` gives them. Arrays that are stored already are used where they lie.
+        threads: how many; all that the process may use if None.
+        features: what code may use of the CPU; what this host has if None.
+
+    Raises:
+        InputError: the program is malformed or has something that there is no native code for, or the weights are not
+            the ones that it was compiled for.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, Array],
+        *,
+        threads: int | None = None,
+        features: Features | None = None,
+    ) -> None:
+        self.program = program
+        chosen = Features.of_host() if features is None else features
+        native = plan_program(program, chosen)
+        self._code = Jit(native.module, {"target-cpu": chosen.cpu} if chosen.cpu else None)
+        addresses = [self._code.addresses[name] for name in native.plan.functions]
+        self._weights = store_weights(program, native.packed, weights)
+        externals = [(name, array.ctypes.data, array.nbytes) for name, array in self._weights.items()]
+        count = threads or _native.usable_threads()
+        self.native: Native = native
+        self.core = _native.Core(native.plan.encode(), addresses, externals, count)
+        self._tensors = {t.name: t for t in program.tensors if t.name not in self._weights}
+        self._entries = {entry.name: entry for entry in program.entries}
+        self._memory = _memory(self.core)
+
+    def run(
+        self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, Array], tuple[int, ...]]:
+        """Calls an entry with exactly its inputs and scalar inputs, by name.
+
+        Returns copies of its outputs by name (undefined where the call did not write one), and its scalar outputs.
+        Raises UsageError where the entry, a name, a shape or a dtype does not fit.
+        """
+        if entry not in self._entries:
+            raise UsageError(f"the schedule has no entry {entry!r}, it has {list(self._entries)}")
+        called, given = self._entries[entry], {} if scalars is None else scalars
+        _check_names("inputs", inputs, called.inputs, called)
+        _check_names("scalars", given, called.scalar_inputs, called)
+        for name in called.inputs:
+            self._set(name, inputs[name])
+        results = self.core.run(entry, [given[name] for name in called.scalar_inputs])
+        return {name: self.tensor(name).copy() for name in called.outputs}, tuple(results)
+
+    def tensor(self, name: str) -> Array:
+        """A live view of an input, output, state or temporary."""
+        if name not in self._tensors:
+            raise UsageError(f"the schedule has no tensor {name!r} in memory, it has {list(self._tensors)}")
+        tensor = self._tensors[name]
+        raw = self._memory[tensor.address : tensor.address + tensor.nbytes]
+        return raw.view(DTYPES[tensor.dtype]).reshape(tensor.shape)
+
+    def reset(self) -> None:
+        """Zeroes every state."""
+        for tensor in self._tensors.values():
+            if tensor.role == "state":
+                self.tensor(tensor.name)[...] = 0
+
+    def _set(self, name: str, value: Array) -> None:
+        target = self.tensor(name)
+        if value.shape != target.shape or value.dtype != target.dtype:
+            raise UsageError(
+                f"input {name!r} is {value.dtype} {list(value.shape)}, the schedule wants {target.dtype} "
+                f"{list(target.shape)}"
+            )
+        target[...] = value
+
+
+def store_weights(program: Program, packed: Mapping[str, Panels], weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Weights and constants as native code reads them: packed for products, dense and aligned.
+
+    Raises InputError for one that is missing, or that has another shape or dtype than the program wants.
+    """
+    stored = {}
+    for tensor in program.tensors:
+        if tensor.role not in ("weight", "constant"):
+            continue
+        if tensor.name not in weights:
+            raise InputError(f"there is no {tensor.role} {tensor.name!r}, the schedule wants one")
+        stored[tensor.name] = _stored(tensor, packed.get(tensor.name), weights[tensor.name])
+    return stored
+
+
+def stored_shape(tensor: Tensor, panels: Panels | None) -> tuple[int, ...]:
+    """The shape of a weight as it is stored."""
+    if panels is None:
+        return tensor.shape
+    return (tensor.elements // (panels.n * panels.k), *panels.packed_shape)
+
+
+def _stored(tensor: Tensor, panels: Panels | None, array: Array) -> Array:
+    dtype = np.dtype(DTYPES[tensor.dtype])
+    if panels is not None and array.shape == stored_shape(tensor, panels) and array.dtype == dtype:
+        return array
+    if array.shape != tensor.shape or array.dtype != dtype:
+        raise InputError(
+            f"{tensor.role} {tensor.name!r} is {array.dtype} {list(array.shape)}, the schedule wants {tensor.dtype} "
+            f"{list(tensor.shape)}"
+        )
+    if panels is None:
+        return np.ascontiguousarray(array)
+    raw = np.ascontiguousarray(array)
+    if tensor.dtype == "bf16":
+        raw = raw.view(np.uint16)
+    count = tensor.elements // (panels.n * panels.k)
+    return panels.pack(raw.reshape(count, panels.n * panels.k), stack=1).view(dtype)
+
+
+def _memory(core: _native.Core) -> Array:
+    address, nbytes = core.region(MEMORY)
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+
+
+def _check_names(what: str, given: Mapping[str, object], wanted: tuple[str, ...], entry: Entry) -> None:
+    if given.keys() != set(wanted):
+        raise UsageError(f"entry {entry.name!r} takes the {what} {list(wanted)}, not {list(given)}")
+
+
+__all__ = ["NativeInterpreter", "store_weights", "stored_shape"]

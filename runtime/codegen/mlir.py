@@ -1,0 +1,545 @@
+"""Writing MLIR: a module of functions on raw pointers, in the dialects scf, arith, math, vector and llvm.
+
+Kernels are written with Python's operators on `Value`, so that they read as what they compute::
+
+    with f.loop(0, count, 1, [f.splat(0.0)]) as loop:
+        w = f.load(weights + loop.index * (16 * 4), vector(F32, 16))
+        loop.carry(f.fma(w, x, loop.state[0]))
+    (total,) = loop.results
+
+Integers are i64 throughout, pointers are bytes: ``pointer + 12`` is 12 bytes further. Nothing here knows about
+schedules. The text is what the module is: it can be printed, diffed, and compiled by `compile.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+I1, I8, I16, I32, I64, BF16, F32, F64, PTR = "i1", "i8", "i16", "i32", "i64", "bf16", "f32", "f64", "!llvm.ptr"
+
+Number = "Value | int | float"
+
+
+def vector(element: str, lanes: int) -> str:
+    """The type of a vector."""
+    return f"vector<{lanes}x{element}>"
+
+
+def element_of(type: str) -> str:
+    """The element type of a vector type; a scalar type is its own."""
+    return type[7:-1].split("x", 1)[1] if type.startswith("vector<") else type
+
+
+def lanes_of(type: str) -> int:
+    """Lanes of a vector type; 0 for a scalar type."""
+    return int(type[7:-1].split("x", 1)[0]) if type.startswith("vector<") else 0
+
+
+def bits_of(type: str) -> int:
+    """Bits of an element type."""
+    return 64 if type == PTR else int("".join(c for c in type if c.isdigit()))
+
+
+def with_element(type: str, element: str) -> str:
+    """The type with as many lanes and another element."""
+    return vector(element, lanes_of(type)) if lanes_of(type) else element
+
+
+def is_float(type: str) -> bool:
+    return element_of(type) in (BF16, F32, F64)
+
+
+@dataclass(frozen=True)
+class Value:
+    """An SSA value of a function under construction. Operators emit arithmetic; numbers become constants."""
+
+    name: str
+    type: str
+    owner: Function
+
+    def __add__(self, other: Value | int | float) -> Value:
+        return self.owner.add(self, other)
+
+    def __radd__(self, other: int | float) -> Value:
+        return self.owner.add(self, other)
+
+    def __sub__(self, other: Value | int | float) -> Value:
+        return self.owner.sub(self, other)
+
+    def __rsub__(self, other: int | float) -> Value:
+        return self.owner.sub(self.owner.like(other, self), self)
+
+    def __mul__(self, other: Value | int | float) -> Value:
+        return self.owner.mul(self, other)
+
+    def __rmul__(self, other: int | float) -> Value:
+        return self.owner.mul(self, other)
+
+    def __truediv__(self, other: Value | int | float) -> Value:
+        return self.owner.binary("arith.divf", self, other)
+
+    def __floordiv__(self, other: Value | int) -> Value:
+        """Of integers that are not negative."""
+        return self.owner.binary("arith.divui", self, other)
+
+    def __mod__(self, other: Value | int) -> Value:
+        """Of integers that are not negative."""
+        return self.owner.binary("arith.remui", self, other)
+
+    def __and__(self, other: Value | int) -> Value:
+        return self.owner.binary("arith.andi", self, other)
+
+    def __or__(self, other: Value | int) -> Value:
+        return self.owner.binary("arith.ori", self, other)
+
+    def __xor__(self, other: Value | int) -> Value:
+        return self.owner.binary("arith.xori", self, other)
+
+    def __lshift__(self, other: Value | int) -> Value:
+        return self.owner.binary("arith.shli", self, other)
+
+    def __rshift__(self, other: Value | int) -> Value:
+        """Logical: zeros come in."""
+        return self.owner.binary("arith.shrui", self, other)
+
+    def __neg__(self) -> Value:
+        return self.owner.op("arith.negf", [self], self.type) if is_float(self.type) else 0 - self
+
+    def __lt__(self, other: Value | int | float) -> Value:
+        return self.owner.compare("lt", self, other)
+
+    def __le__(self, other: Value | int | float) -> Value:
+        return self.owner.compare("le", self, other)
+
+    def __gt__(self, other: Value | int | float) -> Value:
+        return self.owner.compare("gt", self, other)
+
+    def __ge__(self, other: Value | int | float) -> Value:
+        return self.owner.compare("ge", self, other)
+
+    def eq(self, other: Value | int | float) -> Value:
+        return self.owner.compare("eq", self, other)
+
+    def ne(self, other: Value | int | float) -> Value:
+        return self.owner.compare("ne", self, other)
+
+
+@dataclass
+class Loop:
+    """A loop under construction: `index`, the `state` carried into an iteration, and after the loop its `results`."""
+
+    index: Value
+    state: list[Value]
+    results: list[Value] = field(default_factory=list)
+    _next: list[Value] | None = None
+
+    def carry(self, *values: Value) -> None:
+        """Says what the next iteration's state is; to be called once, at the end of the loop's block."""
+        self._next = list(values)
+
+
+class Module:
+    """Functions, made once each: kernels that several bodies want are shared by name."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, Function] = {}
+        self._declared: dict[str, str] = {}
+
+    def function(
+        self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str] = (), *, exported: bool = False
+    ) -> Function:
+        """Begins a function; its body is whatever is emitted into it before `returns`."""
+        if name in self._functions:
+            raise ValueError(f"the module has a function {name!r} already")
+        function = Function(self, name, params, results, exported)
+        self._functions[name] = function
+        return function
+
+    def has(self, name: str) -> bool:
+        return name in self._functions
+
+    def get(self, name: str) -> Function:
+        return self._functions[name]
+
+    @property
+    def exported(self) -> list[str]:
+        """Names of the functions that callers of the module see."""
+        return [name for name, function in self._functions.items() if function.exported]
+
+    def text(self, table: str | None = None) -> str:
+        """The module as MLIR reads it; with a function of the name `table` that writes the addresses of the exported
+        ones into an array."""
+        functions = [f.text() for f in self._functions.values()]
+        if table is not None:
+            functions.append(_table(table, [f for f in self._functions.values() if f.exported]))
+        return "module {\n" + "\n".join(functions) + "\n}\n"
+
+
+class Function:
+    """A function under construction, and the builder that emits into it.
+
+    Attributes:
+        params: its parameters by name.
+    """
+
+    def __init__(
+        self, module: Module, name: str, params: Sequence[tuple[str, str]], results: Sequence[str], exported: bool
+    ) -> None:
+        self.module = module
+        self.name = name
+        self.results = list(results)
+        self.exported = exported
+        self.types = [type for _, type in params]
+        self.params = {name: Value(f"%{name}", type, self) for name, type in params}
+        self._lines: list[str] = []
+        self._constants: dict[tuple[str, str], Value] = {}
+        self._constant_lines: list[str] = []
+        self._indent = 1
+        self._count = 0
+        self._returned = False
+
+    def __getitem__(self, param: str) -> Value:
+        return self.params[param]
+
+    # -- plumbing
+
+    def emit(self, line: str) -> None:
+        self._lines.append("  " * (self._indent + 1) + line)
+
+    def fresh(self, type: str) -> Value:
+        self._count += 1
+        return Value(f"%{self._count}", type, self)
+
+    def op(self, name: str, operands: Sequence[Value], result: str, *, signature: str | None = None) -> Value:
+        """An operation in the short form ``%r = name %a, %b : signature`` (the signature is the result's type)."""
+        value = self.fresh(result)
+        self.emit(f"{value.name} = {name} {', '.join(o.name for o in operands)} : {signature or result}")
+        return value
+
+    # -- constants
+
+    def constant(self, value: int | float, type: str = I64) -> Value:
+        """A scalar, or a vector with the same value in every lane; emitted once, at the function's start."""
+        element = element_of(type)
+        if is_float(element):
+            literal = _float_literal(float(value), element)
+        elif element == I1:
+            literal = "true" if value else "false"
+        else:
+            literal = str(int(value))
+        if lanes_of(type):
+            literal = f"dense<{literal}>"
+        return self._literal(literal, type)
+
+    def values(self, values: Sequence[int | float], element: str) -> Value:
+        """A constant vector of these lanes."""
+        if is_float(element):
+            literals = [_float_literal(float(v), element) for v in values]
+        else:
+            literals = [str(int(v)) for v in values]
+        type = vector(element, len(values))
+        return self._literal(f"dense<[{', '.join(literals)}]>", type)
+
+    def _literal(self, literal: str, type: str) -> Value:
+        key = (literal, type)
+        if key not in self._constants:
+            made = Value(f"%c{len(self._constants)}", type, self)
+            self._constants[key] = made
+            typed = literal if type == I1 else f"{literal} : {type}"
+            self._constant_lines.append(f"    {made.name} = arith.constant {typed}")
+        return self._constants[key]
+
+    def like(self, value: Value | int | float, other: Value) -> Value:
+        """A number as a constant of another value's type; a scalar is spread over a vector's lanes."""
+        if isinstance(value, Value):
+            if lanes_of(other.type) and not lanes_of(value.type):
+                return self.broadcast(value, lanes_of(other.type))
+            return value
+        return self.constant(value, I64 if other.type == PTR else other.type)
+
+    def integer(self, value: Value | int) -> Value:
+        return value if isinstance(value, Value) else self.constant(value)
+
+    # -- arithmetic
+
+    def binary(self, name: str, a: Value, b: Value | int | float) -> Value:
+        other = self.like(b, a)
+        if lanes_of(other.type) and not lanes_of(a.type):
+            a = self.broadcast(a, lanes_of(other.type))
+        return self.op(name, [a, other], a.type)
+
+    def add(self, a: Value, b: Value | int | float) -> Value:
+        """A sum; of a pointer and an integer, the pointer that many bytes further."""
+        if a.type == PTR:
+            return self.offset(a, b)  # type: ignore[arg-type]
+        if isinstance(b, int | float) and b == 0 and not is_float(a.type):
+            return a
+        return self.binary("arith.addf" if is_float(a.type) else "arith.addi", a, b)
+
+    def sub(self, a: Value, b: Value | int | float) -> Value:
+        return self.binary("arith.subf" if is_float(a.type) else "arith.subi", a, b)
+
+    def mul(self, a: Value, b: Value | int | float) -> Value:
+        if isinstance(b, int | float) and b == 1 and not is_float(a.type):
+            return a
+        return self.binary("arith.mulf" if is_float(a.type) else "arith.muli", a, b)
+
+    def min(self, a: Value, b: Value | int | float) -> Value:
+        return self.binary("arith.minimumf" if is_float(a.type) else "arith.minsi", a, b)
+
+    def max(self, a: Value, b: Value | int | float) -> Value:
+        return self.binary("arith.maximumf" if is_float(a.type) else "arith.maxsi", a, b)
+
+    def ceildiv(self, a: Value, b: int) -> Value:
+        """Of integers that are not negative."""
+        return (a + (b - 1)) // b
+
+    def fma(self, a: Value, b: Value | float, c: Value) -> Value:
+        """a * b + c, rounded once."""
+        return self.op("math.fma", [a, self.like(b, a), self.like(c, a)], a.type)
+
+    def compare(self, relation: str, a: Value, b: Value | int | float) -> Value:
+        """Ordered comparison of floats, signed comparison of integers."""
+        other = self.like(b, a)
+        if lanes_of(other.type) and not lanes_of(a.type):
+            a = self.broadcast(a, lanes_of(other.type))
+        if is_float(a.type):
+            predicate = "une" if relation == "ne" else f"o{relation}"
+            name = f"arith.cmpf {predicate},"
+        else:
+            name = f"arith.cmpi {relation if relation in ('eq', 'ne') else 's' + relation},"
+        return self.op(name, [a, other], with_element(a.type, I1), signature=a.type)
+
+    def select(self, condition: Value, a: Value | int | float, b: Value | int | float) -> Value:
+        first = a if isinstance(a, Value) else self.like(a, b)  # type: ignore[arg-type]
+        second = self.like(b, first)
+        signature = first.type if condition.type == I1 else f"{condition.type}, {first.type}"
+        return self.op("arith.select", [condition, first, second], first.type, signature=signature)
+
+    def cast(self, name: str, value: Value, element: str) -> Value:
+        """A conversion such as ``arith.extf``, lane by lane."""
+        result = with_element(value.type, element)
+        return self.op(name, [value], result, signature=f"{value.type} to {result}")
+
+    def bitcast(self, value: Value, type: str) -> Value:
+        """The same bits as another type; lanes may split or join."""
+        if value.type == type:
+            return value
+        return self.op("llvm.bitcast", [value], type, signature=f"{value.type} to {type}")
+
+    def widen(self, value: Value) -> Value:
+        """bf16 to f32, exactly; f32 stays."""
+        if element_of(value.type) == F32:
+            return value
+        bits = self.cast("arith.extui", self.bitcast(value, with_element(value.type, I16)), I32)
+        return self.bitcast(bits << 16, with_element(value.type, F32))
+
+    def narrow(self, value: Value, element: str) -> Value:
+        """f32 to `element`: itself, or bf16 rounded to nearest even."""
+        return value if element_of(value.type) == element else self.cast("arith.truncf", value, element)
+
+    # -- vectors
+
+    def splat(self, value: int | float, lanes: int = 16, element: str = F32) -> Value:
+        return self.constant(value, vector(element, lanes))
+
+    def broadcast(self, value: Value, lanes: int) -> Value:
+        type = vector(value.type, lanes)
+        return self.op("vector.broadcast", [value], type, signature=f"{value.type} to {type}")
+
+    def reduce(self, kind: str, value: Value) -> Value:
+        """All lanes combined: kind is add, mul, maximumf, minimumf, maxsi, minsi, or, and. A tree of halves, so that the
+        order does not depend on the CPU."""
+        lanes = lanes_of(value.type)
+        combine = {"add": self.add, "mul": self.mul, "maximumf": self.max, "minimumf": self.min}
+        combine |= {"maxsi": self.max, "minsi": self.min}
+        combine["or"], combine["and"] = (lambda a, b: a | b), (lambda a, b: a & b)  # type: ignore[assignment,operator]
+        while lanes > 1:
+            lanes //= 2
+            low = self.shuffle(value, value, range(lanes))
+            high = self.shuffle(value, value, range(lanes, 2 * lanes))
+            value = combine[kind](low, high)
+        return self.extract(value, 0)
+
+    def shuffle(self, a: Value, b: Value, lanes: Sequence[int] | range) -> Value:
+        """Lanes of a, then of b, picked by constant numbers."""
+        result = vector(element_of(a.type), len(lanes))
+        value = self.fresh(result)
+        self.emit(f"{value.name} = vector.shuffle {a.name}, {b.name} {list(lanes)} : {a.type}, {b.type}")
+        return value
+
+    def extract(self, value: Value, lane: int) -> Value:
+        result = self.fresh(element_of(value.type))
+        self.emit(f"{result.name} = vector.extract {value.name}[{lane}] : {result.type} from {value.type}")
+        return result
+
+    def insert(self, scalar: Value, value: Value, lane: int) -> Value:
+        result = self.fresh(value.type)
+        self.emit(f"{result.name} = vector.insert {scalar.name}, {value.name} [{lane}] : {scalar.type} into {value.type}")
+        return result
+
+    def lanes(self, count: int = 16, element: str = I32) -> Value:
+        """0, 1, 2, .. in the lanes."""
+        return self.values(range(count), element)
+
+    def first_lanes(self, count: Value | int, lanes: int = 16) -> Value:
+        """A mask of the first `count` lanes."""
+        limit = self.cast("arith.trunci", self.integer(count), I32)
+        return self.broadcast(limit, lanes) > self.lanes(lanes)
+
+    # -- memory
+
+    def offset(self, pointer: Value, count: Value | int) -> Value:
+        """The pointer `count` bytes further."""
+        if isinstance(count, int) and count == 0:
+            return pointer
+        result = self.fresh(PTR)
+        step = self.integer(count)
+        self.emit(f"{result.name} = llvm.getelementptr {pointer.name}[{step.name}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+        return result
+
+    def load(self, pointer: Value, type: str) -> Value:
+        """From memory, aligned to an element."""
+        return self.op(
+            "llvm.load", [pointer], type, signature=f"!llvm.ptr -> {type}"
+        ) if element_of(type) == type else self._load_vector(pointer, type)
+
+    def _load_vector(self, pointer: Value, type: str) -> Value:
+        value = self.fresh(type)
+        self.emit(f"{value.name} = llvm.load {pointer.name} {{alignment = {_align(type)} : i64}} : !llvm.ptr -> {type}")
+        return value
+
+    def store(self, value: Value, pointer: Value) -> None:
+        """To memory, aligned to an element."""
+        align = f" {{alignment = {_align(value.type)} : i64}}" if lanes_of(value.type) else ""
+        self.emit(f"llvm.store {value.name}, {pointer.name}{align} : {value.type}, !llvm.ptr")
+
+    def load_masked(self, pointer: Value, mask: Value, type: str) -> Value:
+        """Lanes of the mask from memory, zeros elsewhere; memory of the other lanes is not touched."""
+        value, zero = self.fresh(type), self.constant(0, type)
+        self.emit(
+            f"{value.name} = llvm.intr.masked.load {pointer.name}, {mask.name}, {zero.name} "
+            f"{{alignment = {_align(type)} : i32}} : (!llvm.ptr, {mask.type}, {type}) -> {type}"
+        )
+        return value
+
+    def store_masked(self, value: Value, pointer: Value, mask: Value) -> None:
+        """Lanes of the mask to memory."""
+        self.emit(
+            f"llvm.intr.masked.store {value.name}, {pointer.name}, {mask.name} "
+            f"{{alignment = {_align(value.type)} : i32}} : {value.type}, {mask.type} into !llvm.ptr"
+        )
+
+    def prefetch(self, pointer: Value, locality: int = 3) -> None:
+        """Asks for the line at the pointer, for reading; locality 3 is into all caches, 0 passing through."""
+        self.emit(
+            f'"llvm.intr.prefetch"({pointer.name}) <{{rw = 0 : i32, hint = {locality} : i32, cache = 1 : i32}}> '
+            ": (!llvm.ptr) -> ()"
+        )
+
+    # -- calls
+
+    def call(self, function: Function, *arguments: Value | int) -> list[Value]:
+        """A call of a function of the module."""
+        operands = [
+            a if isinstance(a, Value) else self.constant(a, type)
+            for a, type in zip(arguments, function.types, strict=True)
+        ]
+        made = [self.fresh(type) for type in function.results]
+        left = f"{', '.join(v.name for v in made)} = " if made else ""
+        result = function.results[0] if len(function.results) == 1 else f"({', '.join(function.results)})"
+        self.emit(
+            f"{left}func.call @\"{function.name}\"({', '.join(o.name for o in operands)}) : "
+            f"({', '.join(function.types)}) -> {result}"
+        )
+        return made
+
+    def intrinsic(self, name: str, operands: Sequence[Value], result: str) -> Value:
+        """An LLVM intrinsic by its full name."""
+        value = self.fresh(result)
+        self.emit(
+            f'{value.name} = llvm.call_intrinsic "{name}"({", ".join(o.name for o in operands)}) : '
+            f"({', '.join(o.type for o in operands)}) -> {result}"
+        )
+        return value
+
+    # -- control
+
+    @contextmanager
+    def loop(
+        self, lower: Value | int, upper: Value | int, step: Value | int = 1, state: Sequence[Value] = ()
+    ) -> Iterator[Loop]:
+        """``for index in range(lower, upper, step)``, with values that each iteration hands to the next."""
+        low, high, by = self.integer(lower), self.integer(upper), self.integer(step)
+        loop = Loop(self.fresh(I64), [self.fresh(v.type) for v in state], [self.fresh(v.type) for v in state])
+        left, carried = "", ""
+        if state:
+            left = f"{', '.join(r.name for r in loop.results)} = "
+            pairs = ", ".join(f"{inner.name} = {v.name}" for inner, v in zip(loop.state, state, strict=True))
+            carried = f" iter_args({pairs}) -> ({', '.join(v.type for v in state)})"
+        self.emit(f"{left}scf.for {loop.index.name} = {low.name} to {high.name} step {by.name}{carried} : i64 {{")
+        self._indent += 1
+        yield loop
+        if state:
+            if loop._next is None or [v.type for v in loop._next] != [v.type for v in state]:
+                raise ValueError("the loop's block must carry one value per state, of the same types")
+            types = ", ".join(v.type for v in state)
+            self.emit(f"scf.yield {', '.join(v.name for v in loop._next)} : {types}")
+        self._indent -= 1
+        self.emit("}")
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """A block that is entered where the condition holds."""
+        self.emit(f"scf.if {condition.name} {{")
+        self._indent += 1
+        yield
+        self._indent -= 1
+        self.emit("}")
+
+    def returns(self, *values: Value) -> None:
+        """Ends the function."""
+        if [v.type for v in values] != self.results:
+            raise ValueError(f"function {self.name!r} returns {self.results}")
+        types = f" : {', '.join(v.type for v in values)}" if values else ""
+        self.emit(f"func.return {', '.join(v.name for v in values)}{types}".rstrip())
+        self._returned = True
+
+    def text(self) -> str:
+        if not self._returned:
+            raise ValueError(f"function {self.name!r} has no return")
+        params = ", ".join(f"{value.name}: {value.type}" for value in self.params.values())
+        results = f" -> ({', '.join(self.results)})" if self.results else ""
+        visibility = "" if self.exported else "private "
+        lines = [f'  func.func {visibility}@"{self.name}"({params}){results} {{']
+        return "\n".join([*lines, *self._constant_lines, *self._lines, "  }"])
+
+
+def _table(name: str, functions: Sequence[Function]) -> str:
+    lines = [f'  func.func @"{name}"(%out: !llvm.ptr) {{']
+    for i, f in enumerate(functions):
+        signature = f"({', '.join(f.types)}) -> ({', '.join(f.results)})"
+        lines.append(f'    %f{i} = func.constant @"{f.name}" : {signature}')
+        lines.append(f"    %a{i} = builtin.unrealized_conversion_cast %f{i} : {signature} to !llvm.ptr")
+        lines.append(f"    %p{i} = llvm.getelementptr %out[{i}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
+        lines.append(f"    llvm.store %a{i}, %p{i} : !llvm.ptr, !llvm.ptr")
+    return "\n".join([*lines, "    func.return", "  }"])
+
+
+def _align(type: str) -> int:
+    return max(1, bits_of(element_of(type)) // 8)
+
+
+def _float_literal(value: float, element: str) -> str:
+    """A literal that reads back as exactly this value in the element type."""
+    if element == F64:
+        return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+    if math.isinf(value) or math.isnan(value):
+        bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    else:
+        bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return f"0x{bits >> 16:04X}" if element == BF16 else f"0x{bits:08X}"

@@ -1,0 +1,163 @@
+"""Which parts of a body are independent: the units that threads share out, and the phases between barriers.
+
+The elements of a region fall into units: element o belongs to unit ``(o % span) // stride``. Steps can run one after
+another without a barrier, unit by unit, where each of them writes unit u of what it writes from unit u of what the steps
+before it wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sscc.runtime.codegen.nests import Linear, Nest
+
+PANEL = 16
+"""Units of a product are whole panels of packed weights."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Units of a region: element o belongs to unit ``(o % span) // stride``."""
+
+    stride: int
+    span: int
+
+    @property
+    def units(self) -> int:
+        return -(-self.span // self.stride)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A step of a group: unit u is the indices [u * granule, (u + 1) * granule) of `dim`, cut to its extent."""
+
+    nest: Nest
+    dim: int
+    granule: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Steps that run unit by unit without a barrier.
+
+    Attributes:
+        units: how many there are.
+        members: the steps, by number.
+        splits: units of each region that the group writes; empty where there is one unit.
+    """
+
+    units: int
+    members: dict[int, Member]
+    splits: dict[str, Split]
+
+
+def group_steps(nests: Sequence[tuple[int, Nest]]) -> list[Group]:
+    """Consecutive steps (number, nest) as few groups: each takes in steps as long as all of them have units in common."""
+    groups: list[Group] = []
+    pending: list[tuple[int, Nest]] = []
+    best: Group | None = None
+    for item in nests:
+        wider = _best([*pending, item])
+        alone = wider if not pending else _best([item])
+        if best is None or (wider is not None and wider.units >= min(best.units, alone.units if alone else 1)):
+            pending.append(item)
+            best = wider
+        else:
+            groups.append(best)
+            pending, best = [item], alone
+    if best is not None:
+        groups.append(best)
+    return groups
+
+
+def _best(steps: list[tuple[int, Nest]]) -> Group | None:
+    """The common units of the steps of which there are most; one unit where they have none in common but nothing needs
+    a barrier either."""
+    found: Group | None = None
+    for nest in (steps[-1][1], *(n for _, n in steps if n.product)):
+        for dim in range(len(nest.dims)):
+            if dim in nest.reduce or nest.output.coefficients[dim] == 0:
+                continue
+            group = _try(steps, nest, dim, _granule(nest, dim))
+            if group is not None and (found is None or group.units > found.units):
+                found = group
+    return found or Group(1, {number: Member(nest, -1, 0) for number, nest in steps}, {})
+
+
+def _granule(nest: Nest, dim: int) -> int:
+    """Units of consecutive elements are whole vectors."""
+    return PANEL if nest.output.coefficients[dim] == 1 and nest.dims[dim] >= PANEL else 1
+
+
+def _try(steps: list[tuple[int, Nest]], seed: Nest, dim: int, granule: int) -> Group | None:
+    stride = seed.output.coefficients[dim]
+    if stride < 0 or granule > seed.dims[dim]:
+        return None
+    splits = {seed.output.region: Split(stride * granule, stride * seed.dims[dim])}
+    members: dict[int, Member] = {}
+    written = {nest.output.region for _, nest in steps}
+    for number, nest in reversed(steps):
+        split = splits.get(nest.output.region)
+        if split is None:
+            return None  # nothing after it reads what it writes: its units are not known yet
+        member = _member(nest, split)
+        if member is None or (nest.product and not _whole_panels(nest, *member)):
+            return None
+        for access in (*nest.inputs, *_gathers(nest)):
+            if access.region not in written:
+                continue
+            wanted = _split_read(access, nest, member)
+            if wanted is None or splits.setdefault(access.region, wanted) != wanted:
+                return None
+        members[number] = Member(nest, *member)
+    if any(_split_read(n.output, n, (members[i].dim, members[i].granule)) != splits[n.output.region] for i, n in steps):
+        return None
+    return Group(splits[seed.output.region].units, dict(sorted(members.items())), splits)
+
+
+def _gathers(nest: Nest) -> list[Linear]:
+    """Loads read anywhere: as accesses that no unit confines."""
+    return [Linear(g.region, 0, (0,) * len(nest.dims)) for g in nest.loads.values()]
+
+
+def _member(nest: Nest, split: Split) -> tuple[int, int] | None:
+    """The dimension that runs through the units of what the step writes."""
+    for dim, (coefficient, extent) in enumerate(zip(nest.output.coefficients, nest.dims, strict=True)):
+        if dim in nest.reduce or coefficient <= 0 or coefficient * extent != split.span:
+            continue
+        if split.stride % coefficient == 0 and _stays(nest.output, nest, dim):
+            return dim, split.stride // coefficient
+    return None
+
+
+def _split_read(access: Linear, nest: Nest, member: tuple[int, int]) -> Split | None:
+    """The units of a region such that unit u of the step touches unit u only; None where there are none."""
+    dim, granule = member
+    coefficient = access.coefficients[dim]
+    if coefficient <= 0 or not _stays(access, nest, dim):
+        return None
+    return Split(coefficient * granule, coefficient * nest.dims[dim])
+
+
+def _stays(access: Linear, nest: Nest, dim: int) -> bool:
+    """Whether the other dimensions never carry an access out of the index of `dim` that it belongs to."""
+    stride, span = access.coefficients[dim], access.coefficients[dim] * nest.dims[dim]
+    inner = access.constant % span
+    for d, (coefficient, extent) in enumerate(zip(access.coefficients, nest.dims, strict=True)):
+        if d == dim or coefficient % span == 0:
+            continue
+        if coefficient < 0:
+            return False
+        inner += coefficient * (extent - 1)
+    return inner < stride
+
+
+def _whole_panels(nest: Nest, dim: int, granule: int) -> bool:
+    """Whether a unit of a product is a whole number of panels of rows of its second operand."""
+    b = nest.inputs[1].coefficients
+    columns = [d for d in range(len(nest.dims)) if d not in nest.reduce and b[d]]
+    if dim not in columns:
+        return False
+    row = min(b[d] for d in columns)
+    return granule * b[dim] % (PANEL * row) == 0

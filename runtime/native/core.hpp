@@ -1,0 +1,118 @@
+// The native interpreter: a plan, the memory that it names, and the threads that walk it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "memory.hpp"
+#include "plan.hpp"
+#include "team.hpp"
+#include "trace.hpp"
+
+namespace sscc {
+
+// A generated function; units [begin, end) of one firing.
+using Kernel = void (*)(void** arguments, const std::int64_t* scalars, std::int64_t begin, std::int64_t end,
+                        void* scratch);
+
+struct External {
+    std::string name;
+    std::byte* address;
+    std::int64_t bytes;
+};
+
+struct Span {
+    std::byte* address;
+    std::int64_t bytes;
+};
+
+// Not to be called from several threads at once: what comes while an entry runs is refused with UsageError.
+class Core {
+  public:
+    // Called after a run by thread 0, while the other threads wait; what it throws ends the entry.
+    using Hook = std::function<void(std::uint32_t run)>;
+    // Called by thread 0 every 20 ms or so while an entry runs; what it throws ends the entry.
+    using Poll = std::function<void()>;
+
+    // Throws InputError where kernels or externals are not those that the plan names, std::bad_alloc, and what Team does.
+    Core(Plan plan, std::vector<Kernel> kernels, const std::vector<External>& externals, const TeamOptions& options,
+         Poll poll = {});
+
+    const Plan& plan() const { return plan_; }
+    int threads() const { return team_.size(); }
+
+    // Executes an entry and returns its outputs. Throws InputError for an unknown entry, a wrong number of scalars, a
+    // division by 0 and a pointer out of its region; after that, memory holds whatever was written until then.
+    std::vector<std::int64_t> run(const std::string& entry, std::span<const std::int64_t> scalars);
+
+    // Where a region is; of a private one, the copy of `thread`. Throws InputError for an unknown name or thread.
+    Span region(const std::string& name, int thread = 0) const;
+
+    // Zeroes arena and private regions: all of them, or those named. Throws InputError for an unknown or external one.
+    void reset(const std::optional<std::vector<std::string>>& names);
+
+    // Registers of thread 0, without those of loops; within a hook, their present values.
+    std::vector<std::int64_t> registers() const;
+
+    // Switches tracing on, forgetting what was traced, with room for `capacity` events per thread; or off.
+    void trace(bool on, std::size_t capacity);
+    std::vector<Event> events() const;
+    const std::vector<Total>& totals(int thread) const;
+
+    // A hook after every run of these labels (empty: of all); an empty function takes it away. Throws InputError for
+    // a label that the plan does not have.
+    void set_hook(const std::vector<std::string>& labels, Hook hook);
+    const Hook& hook() const { return hook_; }
+
+  private:
+    // What a thread has for itself. The pointers are into `block`; nothing is shared with another thread's lines.
+    struct alignas(64) Member {
+        int thread = 0;
+        std::uint32_t ticks = 0;
+        std::int64_t* registers = nullptr;
+        void** arguments = nullptr;
+        std::int64_t* scalars = nullptr;
+        std::byte* scratch = nullptr;
+        std::vector<std::byte*> bases;  // by region
+        Trace trace;
+        Block block;
+    };
+    class Busy;
+
+    void place_shared(const std::vector<External>& externals);
+    void place_private(Member& member, int thread) const;
+    const Entry& entry(const std::string& name) const;
+    std::size_t region_index(const std::string& name) const;
+
+    void walk(Member& member, const Entry& entry);
+    bool barrier(Member& member);
+    bool execute(Member& member, std::uint32_t index);
+    void fire(Member& member, const Run& run);
+    void fire_grid(Member& member, const Run& run, std::int64_t begin, std::int64_t end,
+                   std::span<const GridAxis> grid);
+    void call(Member& member, const Run& run, std::int64_t begin, std::int64_t end);
+    [[noreturn]] void out_of_region(const Run& run, const Argument& argument) const;
+    bool goes_on(Member& member);
+    void poll();
+
+    const Plan plan_;
+    const std::vector<Kernel> kernels_;
+    const Poll poll_;
+    std::chrono::nanoseconds next_poll_{0};
+    Block arena_;
+    std::vector<Member> members_;
+    Hook hook_;
+    std::vector<char> hooked_;  // by run; empty where there is no hook
+    bool tracing_ = false;
+    mutable std::atomic<bool> busy_ = false;
+    Team team_;  // last: its threads end before anything else does
+};
+
+}  // namespace sscc

@@ -1,0 +1,192 @@
+// The native interpreter's Python face; types and documentation in runtime/_native.pyi.
+#include "python_core.hpp"
+
+#include <new>
+#include <tuple>
+#include <utility>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "core.hpp"
+#include "errors.hpp"
+
+namespace nb = nanobind;
+
+namespace sscc {
+
+namespace {
+
+// Names come from files and may be no UTF-8.
+nb::object text(const std::string& bytes) {
+    return nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
+nb::list texts(const std::vector<std::string>& names) {
+    nb::list list;
+    for (const auto& name : names) {
+        list.append(text(name));
+    }
+    return list;
+}
+
+void raise(const char* type, const char* message) {
+    const auto error = nb::module_::import_("sscc.ir.errors").attr(type);
+    PyErr_SetObject(error.ptr(), text(message).ptr());
+}
+
+void translate(const std::exception_ptr& thrown, void*) {
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const InputError& error) {
+        raise("InputError", error.what());
+    } catch (const UsageError& error) {
+        raise("UsageError", error.what());
+    }
+}
+
+void check_signals() {
+    const nb::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) {
+        throw nb::python_error();
+    }
+}
+
+std::vector<Kernel> kernels(const std::vector<std::uintptr_t>& addresses) {
+    std::vector<Kernel> list;
+    for (const auto address : addresses) {
+        list.push_back(reinterpret_cast<Kernel>(address));
+    }
+    return list;
+}
+
+using PythonExternal = std::tuple<std::string, std::uintptr_t, std::int64_t>;
+
+std::vector<External> externals(const std::vector<PythonExternal>& given) {
+    std::vector<External> list;
+    for (const auto& [name, address, bytes] : given) {
+        list.push_back({name, reinterpret_cast<std::byte*>(address), bytes});
+    }
+    return list;
+}
+
+TeamOptions team_options(int threads, std::optional<bool> pin, double spin_us) {
+    if (!(spin_us >= 0 && spin_us <= 1e9)) {
+        throw InputError("spin_us is outside of 0 .. 1e9");
+    }
+    return {threads, pin, std::chrono::nanoseconds(static_cast<std::int64_t>(spin_us * 1e3))};
+}
+
+class PythonCore {
+  public:
+    PythonCore(const nb::bytes& plan, const std::vector<std::uintptr_t>& functions,
+               const std::vector<PythonExternal>& given, int threads, std::optional<bool> pin, double spin_us)
+        : core_(parse_plan({static_cast<const std::byte*>(plan.data()), plan.size()}), kernels(functions),
+                externals(given), team_options(threads, pin, spin_us), check_signals) {}
+
+    Core& core() { return core_; }
+    nb::handle hook() const { return hook_; }
+
+    std::vector<std::int64_t> run(const std::string& entry, const std::vector<std::int64_t>& scalars) {
+        const nb::gil_scoped_release released;
+        return core_.run(entry, scalars);
+    }
+
+    std::pair<std::uintptr_t, std::int64_t> region(const std::string& name, int thread) const {
+        const auto span = core_.region(name, thread);
+        return {reinterpret_cast<std::uintptr_t>(span.address), span.bytes};
+    }
+
+    void reset(const std::optional<std::vector<std::string>>& names) {
+        const nb::gil_scoped_release released;
+        core_.reset(names);
+    }
+
+    void set_hook(const std::optional<std::vector<std::string>>& labels, nb::object callable) {
+        if (labels && labels->empty()) {
+            throw InputError("a hook of no stage at all");
+        }
+        if (callable.is_none()) {
+            core_.set_hook({}, {});
+        } else {
+            core_.set_hook(labels.value_or(std::vector<std::string>()), [this](std::uint32_t run) {
+                const nb::gil_scoped_acquire gil;
+                hook_(text(core_.plan().labels[core_.plan().runs[run].label]), run);
+            });
+        }
+        hook_ = std::move(callable);
+    }
+
+    nb::list events() const {
+        nb::list list;
+        for (const auto& event : core_.events()) {
+            list.append(nb::make_tuple(event.label, event.thread, event.start, event.end));
+        }
+        return list;
+    }
+
+    nb::list totals() const {
+        nb::list list;
+        for (int thread = 0; thread < core_.threads(); ++thread) {
+            auto label = kBarrierLabel;
+            for (const auto& total : core_.totals(thread)) {
+                if (total.count != 0) {
+                    list.append(nb::make_tuple(label, thread, total.count, total.nanoseconds));
+                }
+                ++label;
+            }
+        }
+        return list;
+    }
+
+    // For Python's garbage collector: a hook may refer to its core.
+    static int traverse(PyObject* self, visitproc visit, void* arg) {
+        Py_VISIT(Py_TYPE(self));
+        if (nb::inst_ready(self)) {
+            Py_VISIT(nb::inst_ptr<PythonCore>(self)->hook_.ptr());
+        }
+        return 0;
+    }
+
+    static int clear(PyObject* self) {
+        auto& core = *nb::inst_ptr<PythonCore>(self);
+        core.core_.set_hook({}, {});
+        core.hook_.reset();
+        return 0;
+    }
+
+  private:
+    nb::object hook_ = nb::none();
+    Core core_;
+};
+
+PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(PythonCore::traverse)},
+                       {Py_tp_clear, reinterpret_cast<void*>(PythonCore::clear)},
+                       {0, nullptr}};
+
+}  // namespace
+
+void add_core(nb::module_& m) {
+    nb::register_exception_translator(translate);
+    nb::class_<PythonCore>(m, "Core", nb::type_slots(slots))
+        .def(nb::init<const nb::bytes&, const std::vector<std::uintptr_t>&, const std::vector<PythonExternal>&, int,
+                      std::optional<bool>, double>(),
+             nb::arg("plan"), nb::arg("functions"), nb::arg("externals"), nb::arg("threads"), nb::kw_only(),
+             nb::arg("pin") = nb::none(), nb::arg("spin_us") = 50.0)
+        .def("run", &PythonCore::run, nb::arg("entry"), nb::arg("scalars") = nb::list())
+        .def("region", &PythonCore::region, nb::arg("name"), nb::arg("thread") = 0)
+        .def("reset", &PythonCore::reset, nb::arg("regions") = nb::none())
+        .def("registers", [](PythonCore& self) { return self.core().registers(); })
+        .def("trace", [](PythonCore& self, bool on, std::size_t capacity) { self.core().trace(on, capacity); },
+             nb::arg("on"), nb::arg("capacity") = 1 << 16)
+        .def("events", &PythonCore::events)
+        .def("totals", &PythonCore::totals)
+        .def("set_hook", &PythonCore::set_hook, nb::arg("labels").none(), nb::arg("hook").none())
+        .def_prop_ro("threads", [](PythonCore& self) { return self.core().threads(); })
+        .def_prop_ro("labels", [](PythonCore& self) { return texts(self.core().plan().labels); });
+}
+
+}  // namespace sscc

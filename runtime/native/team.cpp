@@ -1,0 +1,250 @@
+#include "team.hpp"
+
+#include <cfenv>
+#include <csignal>
+#include <string>
+#include <utility>
+
+#include <pthread.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include "errors.hpp"
+#include "machine.hpp"
+
+namespace sscc {
+
+namespace {
+
+void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");  // as long as a pause on x86; `yield` is a no-operation on most cores
+#endif
+}
+
+// Results must not depend on the modes of the thread that calls, such as flushing denormals.
+class DefaultFloatingPoint {
+  public:
+    DefaultFloatingPoint() {
+        std::fegetenv(&saved_);
+        std::fesetenv(FE_DFL_ENV);
+    }
+    ~DefaultFloatingPoint() { std::fesetenv(&saved_); }
+    DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
+    DefaultFloatingPoint& operator=(const DefaultFloatingPoint&) = delete;
+
+  private:
+    std::fenv_t saved_;
+};
+
+// Workers leave signals to the threads that were there before.
+class SignalsBlocked {
+  public:
+    SignalsBlocked() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &saved_);
+    }
+    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
+    SignalsBlocked(const SignalsBlocked&) = delete;
+    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+  private:
+    sigset_t saved_;
+};
+
+#if defined(__linux__)
+
+std::vector<int> allowed_cpus() {
+    cpu_set_t mask;
+    std::vector<int> cpus;
+    if (sched_getaffinity(0, sizeof mask, &mask) == 0) {
+        for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+            if (CPU_ISSET(cpu, &mask)) {
+                cpus.push_back(cpu);
+            }
+        }
+    }
+    return cpus;
+}
+
+// Only a wish: the system may refuse.
+void stay_on(int cpu) {
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    CPU_SET(cpu, &mask);
+    sched_setaffinity(0, sizeof mask, &mask);
+}
+
+// The calling thread goes on there, and remains free to be moved.
+void move_to(int cpu) {
+    cpu_set_t mask;
+    if (sched_getcpu() != cpu && sched_getaffinity(0, sizeof mask, &mask) == 0) {
+        stay_on(cpu);
+        sched_setaffinity(0, sizeof mask, &mask);
+    }
+}
+
+#else
+
+std::vector<int> allowed_cpus() { return {}; }
+
+void stay_on(int) {}
+
+void move_to(int) {}
+
+#endif
+
+int checked(int threads) {
+    if (threads < 1 || threads > Team::kMostThreads) {
+        throw InputError("threads is " + std::to_string(threads) + ", outside of 1 .. " +
+                         std::to_string(Team::kMostThreads));
+    }
+    return threads;
+}
+
+}  // namespace
+
+Team::Team(const TeamOptions& options)
+    : size_(checked(options.threads)), process_(getpid()), spin_(options.spin), thrown_(options.threads) {
+    if (size_ > affinity_threads()) {
+        spin_ = std::chrono::nanoseconds(0);  // whom it would wait for may need this CPU
+    } else if (auto cpus = allowed_cpus(); size_ <= static_cast<int>(cpus.size())) {
+        if (options.pin.value_or(size_ == static_cast<int>(cpus.size()))) {
+            cpus_ = std::move(cpus);
+        }
+    }
+    workers_ = std::make_unique<std::vector<std::thread>>();
+    workers_->reserve(static_cast<std::size_t>(size_ - 1));
+    const SignalsBlocked blocked;
+    try {
+        for (int member = 1; member < size_; ++member) {
+            workers_->emplace_back([this, member] { work(member); });
+        }
+    } catch (...) {
+        stop();
+        throw;
+    }
+}
+
+Team::~Team() {
+    if (getpid() != process_) {
+        static_cast<void>(workers_.release());  // after a fork there is nobody to join
+        return;
+    }
+    stop();
+}
+
+void Team::stop() {
+    stopping_ = true;
+    started_.fetch_add(1);
+    started_.notify_all();
+    for (auto& worker : *workers_) {
+        worker.join();
+    }
+}
+
+void Team::work(int member) {
+    if (!cpus_.empty()) {
+        stay_on(cpus_[static_cast<std::size_t>(member)]);
+    }
+    for (std::uint32_t seen = 0;;) {
+        seen = await_change(started_, seen);
+        if (stopping_) {
+            return;
+        }
+        perform(member);
+        if (unfinished_.fetch_sub(1) == 1) {
+            unfinished_.notify_all();
+        }
+    }
+}
+
+void Team::perform(int member) {
+    const DefaultFloatingPoint floating_point;
+    try {
+        (*job_)(member);
+    } catch (...) {
+        thrown_[static_cast<std::size_t>(member)] = std::current_exception();
+        aborted_.store(true);
+        phase_.fetch_add(1);
+        phase_.notify_all();
+    }
+}
+
+void Team::run(const std::function<void(int)>& job) {
+    if (size_ == 1) {
+        const DefaultFloatingPoint floating_point;
+        job(0);
+        return;
+    }
+    if (getpid() != process_) {
+        throw UsageError("a thread team was used after fork(); the child process has to make its own");
+    }
+    if (!cpus_.empty()) {
+        move_to(cpus_[0]);
+    }
+    job_ = &job;
+    unfinished_.store(static_cast<std::uint32_t>(size_ - 1), std::memory_order_relaxed);
+    started_.fetch_add(1);
+    started_.notify_all();
+    perform(0);
+    for (auto left = unfinished_.load(std::memory_order_acquire); left != 0;) {
+        left = await_change(unfinished_, left);
+    }
+    if (aborted_.load(std::memory_order_relaxed)) {
+        aborted_.store(false, std::memory_order_relaxed);
+        arrived_.store(0, std::memory_order_relaxed);
+        std::exception_ptr first;
+        for (auto& thrown : thrown_) {
+            const auto exception = std::exchange(thrown, nullptr);
+            first = first ? first : exception;
+        }
+        std::rethrow_exception(first);
+    }
+}
+
+bool Team::barrier() {
+    if (size_ == 1) {
+        return true;
+    }
+    // A member that throws sets the flag and then changes the phase: who has not seen the flag will see the change.
+    const auto phase = phase_.load(std::memory_order_acquire);
+    if (aborted()) {
+        return false;
+    }
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(size_)) {
+        arrived_.store(0, std::memory_order_relaxed);
+        phase_.fetch_add(1);
+        phase_.notify_all();
+    } else {
+        await_change(phase_, phase);
+    }
+    return !aborted();
+}
+
+std::uint32_t Team::await_change(const Word& word, std::uint32_t old) const {
+    constexpr int kPauses = 32;  // between two looks at the clock
+    if (spin_.count() > 0) {
+        std::chrono::steady_clock::time_point end;
+        do {
+            for (int i = 0; i < kPauses; ++i) {
+                if (const auto now = word.load(std::memory_order_acquire); now != old) {
+                    return now;
+                }
+                relax();
+            }
+            if (end == std::chrono::steady_clock::time_point()) {
+                end = std::chrono::steady_clock::now() + spin_;
+            }
+        } while (std::chrono::steady_clock::now() < end);
+    }
+    word.wait(old, std::memory_order_acquire);
+    return word.load(std::memory_order_acquire);
+}
+
+}  // namespace sscc

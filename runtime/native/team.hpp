@@ -1,0 +1,74 @@
+// A team of threads that all do the same job at the same time. The calling thread is member 0.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace sscc {
+
+struct TeamOptions {
+    int threads = 1;
+    // Each worker stays on a CPU of its own, and the caller starts on one. Unset: where there are as many threads as
+    // CPUs, since fewer would keep to the same CPUs as those of another process. Ignored where CPUs are too few.
+    std::optional<bool> pin = std::nullopt;
+    std::chrono::nanoseconds spin = std::chrono::microseconds(50);  // before a waiting thread sleeps
+};
+
+// Threads are started once and sleep between jobs. One job at a time: `run` must not be called twice at once. A team
+// belongs to the process that made it: a child made by fork() has none of its threads, and `run` refuses there.
+class Team {
+  public:
+    static constexpr int kMostThreads = 1024;
+
+    // Throws InputError for a number of threads outside of 1 .. kMostThreads, std::system_error where they cannot start.
+    explicit Team(const TeamOptions& options);
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
+    ~Team();
+
+    int size() const { return size_; }
+
+    // Calls job(member) on every thread, with the default floating-point environment, and returns when all are done.
+    // Where members threw, the exception of the lowest one is thrown on, and the team is as good as new.
+    void run(const std::function<void(int)>& job);
+
+    // Within a job: all members have called this as often before any returns true. False: a member has thrown, and the
+    // job should end.
+    bool barrier();
+
+    // Whether a member has thrown; for long work without barriers.
+    bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
+
+  private:
+    using Word = std::atomic<std::uint32_t>;
+
+    void stop();
+    void work(int member);
+    void perform(int member);
+    std::uint32_t await_change(const Word& word, std::uint32_t old) const;
+
+    const int size_;
+    const long process_;
+    std::chrono::nanoseconds spin_;
+    std::vector<int> cpus_;  // one per member; empty: wherever the system likes
+    std::unique_ptr<std::vector<std::thread>> workers_;
+    const std::function<void(int)>* job_ = nullptr;  // of the present run
+    bool stopping_ = false;
+    std::vector<std::exception_ptr> thrown_;  // by member
+
+    // Each on a cache line of its own: the first is written by the caller, the others by everybody.
+    alignas(64) Word started_ = 0;     // changes when a job begins
+    alignas(64) Word unfinished_ = 0;  // workers that are not done with the job
+    alignas(64) Word arrived_ = 0;     // members that wait at the barrier
+    alignas(64) Word phase_ = 0;       // changes when a barrier opens, and when a member has thrown
+    alignas(64) std::atomic<bool> aborted_ = false;
+};
+
+}  // namespace sscc

@@ -1,0 +1,338 @@
+"""Native attention of a decode step against the reference interpreter's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sscc.ir.errors import InputError
+from sscc.runtime.codegen.decode_attention import lower_decode_attention, lower_indexed_attention
+from sscc.runtime.codegen.decode_attention_rows import lower_cached_attention, lower_update_rows
+from sscc.runtime.codegen.features import AVX2, GENERIC, Features
+from sscc.runtime.reference import attention, cache
+from sscc.runtime.schedule import CachedAttention, DecodeAttention, IndexedAttention, UpdateRows
+from tests.runtime.codegen.harness_decode import CompiledStep, meta_of
+
+Tensors = dict[str, Tensor]
+F32, BF16 = torch.float32, torch.bfloat16
+HOST = Features.of_host()
+FEATURES = [pytest.param(HOST, id="host"), pytest.param(GENERIC, id="generic"), pytest.param(AVX2, id="avx2")]
+SINK, RECENT = 3, 150
+SR = SINK + RECENT
+DECODE = DecodeAttention(
+    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "valid_topk", "active",
+    "out", 0.2, SINK, RECENT,
+)  # fmt: skip
+INDEXED = IndexedAttention(
+    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "k_prompt", "v_prompt", "selected",
+    "position", "valid_topk", "active", "out", 0.2, SINK, RECENT,
+)  # fmt: skip
+CACHED = CachedAttention("query", "k_cache", "v_cache", "valid", "out", 0.2)
+# Relative error, of the whole output: the order of sums, and rounding the output to bf16.
+TOLERANCE = {F32: 1e-6, BF16: 4e-3}
+# (query heads, KV heads, D, Dv): groups of 1, 2, 3, 4, 7, 8; sizes that are and are not whole vectors.
+SIZES = [(2, 2, 64, 64), (4, 2, 20, 33), (3, 1, 16, 128), (8, 2, 80, 96), (7, 1, 96, 7), (8, 1, 128, 32), (5, 5, 3, 1)]
+SLOTS = {"position": [700, 0, 60, 152, 2], "valid_topk": [130, 5, 0, 1, 40], "active": [1, 0, 1, 1, 1]}
+
+
+def strided(tensor: Tensor, padding: int) -> Tensor:
+    """The same tensor with slots and heads swapped in memory, and rows that lie `padding` elements apart."""
+    b, h, r, d = tensor.shape
+    memory = torch.full((h, b, r, d + padding), torch.nan).to(tensor.dtype)
+    view = memory.permute(1, 0, 2, 3)[..., :d]
+    view.copy_(tensor)
+    return view
+
+
+def decode_inputs(
+    heads: int,
+    kv_heads: int,
+    depth: int,
+    width: int,
+    dtype: torch.dtype = F32,
+    query: torch.dtype = F32,
+    rows: int = 300,
+) -> Tensors:
+    """Operands of `DECODE` with five slots; rows that a slot does not see hold NaN."""
+    slots, generator = len(SLOTS["position"]), torch.Generator().manual_seed(heads * 1000 + depth)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    tensors = {
+        "query": normal(slots, heads, 1, depth).to(query),
+        "new_key": normal(slots, kv_heads, 1, depth).to(query),
+        "new_value": normal(slots, kv_heads, 1, width).to(query),
+        "k_cache": normal(slots, kv_heads, rows, depth).to(dtype),
+        "v_cache": normal(slots, kv_heads, rows, width).to(dtype),
+        "position": torch.tensor(SLOTS["position"]),
+        "valid_topk": torch.tensor(SLOTS["valid_topk"]),
+        "active": torch.tensor(SLOTS["active"], dtype=torch.bool),
+        "out": torch.full((slots, heads, 1, width), 9.0).to(query),
+    }
+    return tensors
+
+
+def copied(tensors: Tensors) -> Tensors:
+    """Copies with the same strides."""
+    result = {}
+    for name, tensor in tensors.items():
+        result[name] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
+    return result
+
+
+def decode_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensors:
+    """What the reference makes of copies, in f64."""
+    t = copied(tensors)
+    names = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
+    attention.decode_attention(
+        *(t[name] for name in (*names, step.position, step.valid_topk, step.active, step.out)),
+        sink=step.sink, recent=step.recent, scale=step.scale, wide=torch.float64,
+    )  # fmt: skip
+    return t
+
+
+def decode(tensors: Tensors, features: Features = HOST, step: DecodeAttention = DECODE) -> CompiledStep:
+    meta = meta_of(tensors)
+    return CompiledStep(lower_decode_attention(step, meta, features), meta, features)
+
+
+def check(got: Tensors, want: Tensors) -> None:
+    """Equal, `out` within its tolerance."""
+    for name in want:
+        if name != "out":
+            assert torch.equal(got[name], want[name]), name
+    out, expected = got["out"].double(), want["out"].double()
+    assert (out - expected).norm() <= TOLERANCE[got["out"].dtype] * expected.norm()
+
+
+# ------------------------------------------------------------------------------------------- decode attention
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(("dtype", "query"), [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)])
+def test_decode_attention_is_the_references(
+    features: Features, sizes: tuple[int, ...], dtype: torch.dtype, query: torch.dtype
+) -> None:
+    tensors = decode_inputs(*sizes, dtype, query)
+    want = decode_reference(tensors)
+    compiled = decode(tensors, features)
+    compiled(tensors)
+    check(tensors, want)
+    assert not tensors["out"][1].any()
+    assert len(compiled.lowered.phases) == 2
+
+
+def test_rows_and_heads_may_lie_anywhere_and_nothing_beyond_a_row_is_read_or_written() -> None:
+    for dtype in (F32, BF16):
+        for padding in (1, 5):
+            tensors = decode_inputs(6, 2, 21, 35, dtype, dtype)
+            for name in ("query", "new_key", "new_value", "k_cache", "v_cache", "out"):
+                tensors[name] = strided(tensors[name], padding)
+            want = decode_reference(tensors)
+            decode(tensors)(tensors)
+            check(tensors, want)
+            for name in ("k_cache", "out"):
+                whole = tensors[name].as_strided(
+                    (tensors[name].untyped_storage().size() // tensors[name].itemsize,), (1,)
+                )
+                assert int(whole.isnan().sum()) * tensors[name].shape[-1] == padding * tensors[name].numel()
+
+
+@pytest.mark.parametrize("parts", [2, 3, 40])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_bits_do_not_depend_on_how_units_are_shared_out(parts: int, dtype: torch.dtype) -> None:
+    tensors = decode_inputs(6, 2, 64, 64, dtype, dtype)
+    compiled = decode(tensors)
+    whole, shared = copied(tensors), copied(tensors)
+    compiled(whole)
+    compiled(shared, parts, backwards=True)
+    assert all(torch.equal(whole[name], shared[name]) for name in whole)
+
+
+def test_bits_of_a_slot_do_not_depend_on_other_slots_or_on_rows_that_it_does_not_see() -> None:
+    tensors = decode_inputs(6, 2, 64, 64)
+    others = copied(tensors)
+    compiled = decode(tensors)
+    others["position"][[0, 1, 3]] = torch.tensor([9, 1000, 4])
+    others["active"][[0, 1]] = torch.tensor([False, True])
+    others["valid_topk"][3] = 99
+    others["k_cache"][2, :, 61:] = torch.nan
+    others["v_cache"][2, :, 61:] = torch.nan
+    compiled(tensors)
+    compiled(others)
+    assert torch.equal(tensors["out"][[2, 4]], others["out"][[2, 4]])
+    assert not others["out"][0].any()
+    assert not torch.equal(tensors["out"][3], others["out"][3])
+
+
+def test_a_cache_behind_a_copy_gets_the_new_row_only_and_the_copy_stays() -> None:
+    tensors = decode_inputs(6, 2, 32, 40, BF16)
+    step = replace(DECODE, key="key", value="value")
+    tensors["key"], tensors["value"] = tensors["k_cache"].clone(), tensors["v_cache"].clone()
+    tensors["k_cache"].fill_(torch.nan)
+    tensors["v_cache"].fill_(torch.nan)
+    want = decode_reference(tensors, step)
+    decode(tensors, step=step)(tensors)
+    assert torch.equal(tensors["k_cache"].nan_to_num(7.0), want["k_cache"].nan_to_num(7.0))
+    assert torch.equal(tensors["key"], want["key"])
+    assert (tensors["out"] - want["out"]).norm() <= 1e-6 * want["out"].norm()
+    same = decode_inputs(6, 2, 32, 40, BF16)
+    same["key"], same["value"] = same["k_cache"], same["v_cache"]
+    decode(same, step=step)(same)
+    assert torch.equal(same["out"], tensors["out"])
+
+
+def test_one_split_needs_no_second_phase() -> None:
+    for rows, slots in ((200, 5), (1024, 64)):
+        tensors = decode_inputs(2, 1, 16, 16, rows=rows)
+        for name in tensors if slots == 64 else ():
+            tensors[name] = tensors[name].repeat(13, *[1] * (tensors[name].dim() - 1))[:slots]
+        want = decode_reference(tensors)
+        compiled = decode(tensors)
+        assert len(compiled.lowered.phases) == 1
+        compiled(tensors, 3)
+        check(tensors, want)
+
+
+def test_a_slot_at_a_negative_position_writes_nothing_and_gives_zeros() -> None:
+    tensors = decode_inputs(2, 2, 16, 16)
+    tensors["position"].fill_(-1)
+    before = tensors["k_cache"].clone()
+    decode(tensors)(tensors)
+    assert torch.equal(tensors["k_cache"], before)
+    assert not tensors["out"].any()
+
+
+def test_large_scores_neither_overflow_nor_lose_the_sum() -> None:
+    tensors = decode_inputs(4, 2, 64, 64)
+    tensors["query"] *= 200.0
+    want = decode_reference(tensors)
+    decode(tensors)(tensors)
+    assert (tensors["out"] - want["out"]).norm() <= 2e-4 * want["out"].norm()
+
+
+def test_nan_in_a_row_that_is_seen_is_not_hidden() -> None:
+    tensors = decode_inputs(4, 2, 64, 64)
+    tensors["k_cache"][0, 0, 77, 5] = torch.nan
+    decode(tensors)(tensors)
+    assert tensors["out"][0, :2].isnan().all()
+    assert not tensors["out"][0, 2:].isnan().any()
+
+
+def test_rows_that_are_not_contiguous_are_refused() -> None:
+    tensors = decode_inputs(4, 2, 16, 16)
+    tensors["v_cache"] = torch.zeros(5, 2, 300, 32)[..., ::2]
+    with pytest.raises(InputError, match=r"rows at stride 1, but 'v_cache' has strides \[19200, 9600, 32, 2\]"):
+        decode(tensors)
+
+
+# ------------------------------------------------------------------------------------------ indexed attention
+
+
+def indexed_inputs(topk: int, dtype: torch.dtype, width: int = 33) -> tuple[Tensors, Tensors]:
+    """Operands of `INDEXED` over prompts of 500 rows, and of `DECODE` over the same rows in one cache."""
+    compact = decode_inputs(6, 2, 20, width, dtype, dtype, SR + topk)
+    compact["valid_topk"].clamp_(max=topk)
+    generator = torch.Generator().manual_seed(topk)
+    tensors = {name: compact[name].clone() for name in compact}
+    selected = torch.full((5, 2, topk), -1)
+    for name, depth in (("k", 20), ("v", width)):
+        prompt = torch.randn(5, 2, 500, depth, generator=generator).to(dtype)
+        tensors[f"{name}_prompt"] = prompt
+        tensors[f"{name}_cache"] = compact[f"{name}_cache"][:, :, :SR].clone()
+    for b in range(5):
+        for h in range(2):
+            count = topk - topk // 4 * (h == 1)  # the second head's last rows are zeros
+            selected[b, h, :count] = torch.randperm(500, generator=generator)[:count].sort().values
+    tensors["selected"] = selected
+    for name in "kv":
+        compact[f"{name}_cache"][:, :, SR:] = cache.gathered(tensors[f"{name}_prompt"], selected)
+    return tensors, compact
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("topk", [1, 140])
+def test_indexed_attention_is_decode_attention_over_the_assembled_rows(
+    features: Features, dtype: torch.dtype, topk: int
+) -> None:
+    tensors, compact = indexed_inputs(topk, dtype)
+    want = decode_reference(compact)
+    meta = meta_of(tensors)
+    CompiledStep(lower_indexed_attention(INDEXED, meta, features), meta, features)(tensors, 3)
+    decode(compact, features)(compact)
+    check(compact, want)
+    assert torch.equal(tensors["out"], compact["out"])
+    for name in ("k_cache", "v_cache"):
+        assert torch.equal(tensors[name], compact[name][:, :, :SR])
+
+
+def test_indexed_attention_takes_an_index_beyond_the_prompt_for_none() -> None:
+    tensors, _ = indexed_inputs(140, F32)
+    meta = meta_of(tensors)
+    compiled = CompiledStep(lower_indexed_attention(INDEXED, meta, HOST), meta, HOST)
+    wild, tame = copied(tensors), copied(tensors)
+    wild["selected"][0, :, 3], wild["selected"][0, :, 9] = 500, 2**62
+    tame["selected"][0, :, [3, 9]] = -1
+    compiled(wild)
+    compiled(tame)
+    assert torch.equal(wild["out"], tame["out"])
+
+
+# -------------------------------------------------------------------------------------- the steps on their own
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize(("dtype", "query"), [(F32, F32), (BF16, BF16), (BF16, F32)])
+@pytest.mark.parametrize("rows", [70, 300])
+def test_cached_attention_is_the_references(
+    features: Features, dtype: torch.dtype, query: torch.dtype, rows: int
+) -> None:
+    given = decode_inputs(6, 2, 40, 24, dtype, query, rows)
+    tensors = {name: given[name] for name in ("query", "k_cache", "v_cache", "out")}
+    tensors["valid"] = torch.rand(5, rows, generator=torch.Generator().manual_seed(rows)) < 0.6
+    tensors["valid"][1], tensors["valid"][2, :-1], tensors["valid"][3] = False, False, True
+    tensors["k_cache"][0, :, ~tensors["valid"][0]] = torch.nan
+    want = copied(tensors)
+    want["k_cache"].nan_to_num_()
+    operands = (want[name] for name in ("query", "k_cache", "v_cache", "valid", "out"))
+    attention.cached_attention(*operands, scale=CACHED.scale, wide=torch.float64)
+    meta = meta_of(tensors)
+    compiled = CompiledStep(lower_cached_attention(CACHED, meta, features), meta, features)
+    compiled(tensors)
+    first = tensors["out"].clone()
+    tensors["out"].fill_(9.0)
+    compiled(tensors, 4, backwards=True)
+    assert torch.equal(tensors["out"], first)
+    tensors["k_cache"].nan_to_num_()
+    check(tensors, want)
+    assert not tensors["out"][1].any()
+
+
+@pytest.mark.parametrize("size", [5, 64])
+@pytest.mark.parametrize(("dtype", "new"), [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)])
+@pytest.mark.parametrize("features", FEATURES)
+def test_update_rows_is_the_references(features: Features, size: int, dtype: torch.dtype, new: torch.dtype) -> None:
+    tensors = {
+        "cache": torch.zeros(4, 3, 7, size).to(dtype),
+        "new": torch.randn(4, 3, 1, size, generator=torch.Generator().manual_seed(0)).to(new),
+        "row": torch.tensor([3, 0, 6, 5]),
+        "active": torch.tensor([True, False, True, True]),
+    }
+    want = copied(tensors)
+    cache.update_rows(want["cache"], want["new"], want["row"], want["active"])
+    tensors["cache"] = strided(tensors["cache"], 1)
+    meta = meta_of(tensors)
+    compiled = CompiledStep(
+        lower_update_rows(UpdateRows("cache", "new", "row", "active"), meta, features), meta, features
+    )
+    compiled(tensors, 5)
+    assert torch.equal(tensors["cache"], want["cache"])
+    tensors["row"][:] = torch.tensor([7, 2, -1, 2**62])
+    compiled(tensors)
+    assert torch.equal(tensors["cache"], want["cache"]), "rows that the cache does not have are dropped"
