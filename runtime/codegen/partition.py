@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from sscc.runtime.codegen.nests import Linear, Nest
 
+ENOUGH = 2
+"""Units that a barrier is never worth having more than: a stage fires many tiles, each with its own units."""
+
 PANEL = 16
 """Units of a product are whole panels of packed weights."""
 
@@ -60,7 +63,7 @@ def group_steps(nests: Sequence[tuple[int, Nest]]) -> list[Group]:
     for item in nests:
         wider = _best([*pending, item])
         alone = wider if not pending else _best([item])
-        if best is None or (wider is not None and wider.units >= min(best.units, alone.units if alone else 1)):
+        if best is None or wider.units >= min(ENOUGH, best.units, alone.units):
             pending.append(item)
             best = wider
         else:
@@ -71,7 +74,7 @@ def group_steps(nests: Sequence[tuple[int, Nest]]) -> list[Group]:
     return groups
 
 
-def _best(steps: list[tuple[int, Nest]]) -> Group | None:
+def _best(steps: list[tuple[int, Nest]]) -> Group:
     """The common units of the steps of which there are most; one unit where they have none in common but nothing needs
     a barrier either."""
     found: Group | None = None
@@ -99,8 +102,11 @@ def _try(steps: list[tuple[int, Nest]], seed: Nest, dim: int, granule: int) -> G
     written = {nest.output.region for _, nest in steps}
     for number, nest in reversed(steps):
         split = splits.get(nest.output.region)
-        if split is None:
-            return None  # nothing after it reads what it writes: its units are not known yet
+        if split is None:  # nothing after it reads what it writes: any units will do, if there are as many
+            split = _independent(nest, splits[seed.output.region].units)
+            if split is None:
+                return None
+            splits[nest.output.region] = split
         member = _member(nest, split)
         if member is None or (nest.product and not _whole_panels(nest, *member)):
             return None
@@ -114,6 +120,16 @@ def _try(steps: list[tuple[int, Nest]], seed: Nest, dim: int, granule: int) -> G
     if any(_split_read(n.output, n, (members[i].dim, members[i].granule)) != splits[n.output.region] for i, n in steps):
         return None
     return Group(splits[seed.output.region].units, dict(sorted(members.items())), splits)
+
+
+def _independent(nest: Nest, units: int) -> Split | None:
+    for dim, coefficient in enumerate(nest.output.coefficients):
+        if dim in nest.reduce or coefficient <= 0 or nest.dims[dim] % units:
+            continue
+        granule = nest.dims[dim] // units
+        if not nest.product or _whole_panels(nest, dim, granule):
+            return Split(coefficient * granule, coefficient * nest.dims[dim])
+    return None
 
 
 def _gathers(nest: Nest) -> list[Linear]:

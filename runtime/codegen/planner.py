@@ -7,7 +7,7 @@ many slots as an iteration fills. Barriers stand only where one thread may read 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -216,7 +216,7 @@ class _Block:
                 case Scalar():
                     out.append(self._scalar(item, env))
                 case For():
-                    out.append(self._for(item, env, kernel))
+                    out += self._for(item, env, kernel)
                 case If():
                     register = self.planner._operand(item.condition, env)
                     before = _copy(self.pending)
@@ -237,19 +237,23 @@ class _Block:
         env[item.name] = compute.target
         return compute
 
-    def _for(self, item: For, env: dict[str, int], kernel: _Kernel | None) -> plans.Item:
+    def _for(self, item: For, env: dict[str, int], kernel: _Kernel | None) -> list[plans.Item]:
         lower, upper = self.planner._operand(item.lower, env), self.planner._operand(item.upper, env)
         index = self.planner._register()
         return self.loop(index, lower, upper, lambda: self.block(item.body, {**env, item.index: index}, kernel))
 
-    def loop(self, index: int, lower: int, upper: int, make: object) -> plans.Item:
-        """A loop; a barrier ends its body, so that iterations need not be compared with each other."""
-        before = _copy(self.pending)
-        body = list(make())  # type: ignore[operator]
-        if self.pending.reads or self.pending.writes:
-            body.append(plans.Barrier())
-        self.pending = before
-        return plans.Loop(index, lower, upper, tuple(body))
+    def loop(self, index: int, lower: int, upper: int, make: Callable[[], list[plans.Item]]) -> list[plans.Item]:
+        """A loop with a barrier before it and one at its body's end, so that iterations need not be compared."""
+        before = self.settle()
+        body = make()
+        return [*before, plans.Loop(index, lower, upper, (*body, *self.settle()))]
+
+    def settle(self) -> list[plans.Item]:
+        """A barrier, if there is anything to wait for."""
+        if not self.pending.reads and not self.pending.writes:
+            return []
+        self.pending = _Pending()
+        return [plans.Barrier()]
 
     def _launch(self, launch: Launch, env: dict[str, int]) -> list[plans.Item]:
         planner = self.planner
@@ -367,11 +371,7 @@ class _PipelinePlan:
             self.env[pipeline.index] = start.target
             items += [start, *self._iteration("first", lower, scalars=True)]
             self.env[pipeline.index] = index
-        body = self.block.loop(index, lower, upper, lambda: self._iteration("each", lower, scalars=True))
-        if first and (self.block.pending.reads or self.block.pending.writes):
-            items.append(plans.Barrier())
-            self.block.pending = _Pending()
-        items.append(body)
+        items += self.block.loop(index, lower, upper, lambda: self._iteration("each", lower, scalars=True))
         if last:
             end = planner._compute("sub", upper, planner._constant(1))
             self.env[pipeline.index] = end.target
@@ -384,9 +384,7 @@ class _PipelinePlan:
 
     def _close(self, items: list[plans.Item]) -> None:
         """The workspace is the next pipeline's."""
-        if self.block.pending.reads or self.block.pending.writes:
-            items.append(plans.Barrier())
-            self.block.pending = _Pending()
+        items += self.block.settle()
         self.planner.workspace_bytes = max(self.planner.workspace_bytes, _aligned(self.used))
         self.planner.private_bytes = max(self.planner.private_bytes, _aligned(self.private_used))
 
