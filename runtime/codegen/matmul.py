@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sscc.runtime.codegen.elementwise import Places, Range
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import Function, Value
-from sscc.runtime.codegen.nests import Linear, Nest
+from sscc.runtime.codegen.nests import Linear, Nest, merged
 from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.phases import Operand
 from sscc.runtime.codegen.products import emit_product, scratch_bytes
@@ -45,6 +45,7 @@ def panels_for(nest: Nest, dtype: str) -> Panels | None:
 
     `n` counts the rows from the first to the last one.
     """
+    nest = merged(nest)
     shape = Shape.of(nest)
     if shape is None or nest.inputs[1].constant:
         return None

@@ -2,7 +2,7 @@
 
 A `Nest` is a Vector, Reduction or Product step after its access maps, windows and strides have been multiplied out: each
 access is a region (a parameter or a local), a constant and one coefficient per dimension, in elements. Dimensions of
-extent 1 are gone and neighbours that always move together are one, so that what looks different in a schedule
+extent 1 are gone, and neighbours that always move together can be made one, so that what looks different in a schedule
 ([1, 512, 4, 64] here, [512, 256] there) looks the same here.
 """
 
@@ -117,7 +117,7 @@ def is_dense(shape: tuple[int, ...], strides: Strides) -> bool:
 
 
 def nest_of(step: Vector | Reduction | Product, regions: Regions) -> Nest:
-    """Multiplies a step out and simplifies it."""
+    """Multiplies a step out and leaves out dimensions of extent 1."""
     dims = step.dims
     reduce = frozenset() if isinstance(step, Vector) else frozenset(step.reduce)
     combine, init = "", 0.0
@@ -134,7 +134,7 @@ def nest_of(step: Vector | Reduction | Product, regions: Regions) -> Nest:
         dims, original, reduce, inputs, _linear(step.output, regions, dims), tuple(body), result, loads, combine, init,
         isinstance(step, Product),
     )  # fmt: skip
-    return _merge(_squeeze(nest))
+    return _squeeze(nest)
 
 
 def _linear(access: Access, regions: Regions, dims: tuple[int, ...]) -> Linear:
@@ -170,17 +170,33 @@ def _pick(nest: Nest, kept: list[int]) -> Nest:
     )
 
 
-def _merge(nest: Nest) -> Nest:
-    """Neighbouring dimensions that every access walks as one become one."""
-    d = 0
+def merged(nest: Nest) -> Nest:
+    """The nest with neighbouring dimensions that every access walks as one made one."""
+    return merged_around(nest, -1)[0]
+
+
+def merged_around(nest: Nest, dim: int) -> tuple[Nest, int, int]:
+    """The nest with neighbours merged that every access walks as one, but none that would hide the steps of `dim`.
+
+    Returns it, the place of `dim` in it, and how many of its indices stand for one of `dim`.
+    """
+    factor, d = 1, 0
     while d + 1 < len(nest.dims):
-        extent = nest.dims[d + 1]
-        together = all(a.coefficients[d] == a.coefficients[d + 1] * extent for a in nest.accesses)
-        if together and (d in nest.reduce) == (d + 1 in nest.reduce):
+        if d + 1 != dim and _together(nest, d):
+            if d == dim:
+                factor *= nest.dims[d + 1]
+            elif d + 1 < dim:
+                dim -= 1
             nest = _merge_at(nest, d)
         else:
             d += 1
-    return nest
+    return nest, dim, factor
+
+
+def _together(nest: Nest, d: int) -> bool:
+    extent = nest.dims[d + 1]
+    walked = all(a.coefficients[d] == a.coefficients[d + 1] * extent for a in nest.accesses)
+    return walked and (d in nest.reduce) == (d + 1 in nest.reduce)
 
 
 def _merge_at(nest: Nest, d: int) -> Nest:

@@ -8,9 +8,9 @@ before it wrote.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sscc.runtime.codegen.nests import Linear, Nest
+from sscc.runtime.codegen.nests import Linear, Nest, merged, merged_around
 
 ENOUGH = 2
 """Units that a barrier is never worth having more than: a stage fires many tiles, each with its own units."""
@@ -55,12 +55,20 @@ class Group:
     splits: dict[str, Split]
 
 
+Step = tuple[int, tuple[Nest, Nest]]
+"""A step's number and its nest, as it is and merged."""
+
+
 def group_steps(nests: Sequence[tuple[int, Nest]]) -> list[Group]:
-    """Consecutive steps (number, nest) as few groups: each takes in steps as long as all of them have units in common."""
+    """Consecutive steps (number, nest) as few groups: each takes in steps as long as all of them have units in common.
+
+    The nests of the members are merged as far as their units allow.
+    """
     groups: list[Group] = []
-    pending: list[tuple[int, Nest]] = []
+    pending: list[Step] = []
     best: Group | None = None
-    for item in nests:
+    for number, nest in nests:
+        item = (number, (nest, merged(nest)))
         wider = _best([*pending, item])
         alone = wider if not pending else _best([item])
         if best is None or wider.units >= min(ENOUGH, best.units, alone.units):
@@ -71,21 +79,26 @@ def group_steps(nests: Sequence[tuple[int, Nest]]) -> list[Group]:
             pending, best = [item], alone
     if best is not None:
         groups.append(best)
-    return groups
+    return [replace(g, members={n: _simplified(m) for n, m in g.members.items()}) for g in groups]
 
 
-def _best(steps: list[tuple[int, Nest]]) -> Group:
-    """The common units of the steps of which there are most; one unit where they have none in common but nothing needs
-    a barrier either."""
+def _simplified(member: Member) -> Member:
+    nest, dim, factor = merged_around(member.nest, member.dim)
+    return Member(nest, dim, member.granule * factor)
+
+
+def _best(steps: list[Step]) -> Group:
+    """The common units of the steps of which there are most; one unit where they have none in common."""
     found: Group | None = None
-    for nest in (steps[-1][1], *(n for _, n in steps if n.product)):
-        for dim in range(len(nest.dims)):
-            if dim in nest.reduce or nest.output.coefficients[dim] == 0:
-                continue
-            group = _try(steps, nest, dim, _granule(nest, dim))
-            if group is not None and (found is None or group.units > found.units):
-                found = group
-    return found or Group(1, {number: Member(nest, -1, 0) for number, nest in steps}, {})
+    for forms in (steps[-1][1], *(forms for _, forms in steps if forms[0].product)):
+        for nest in forms:
+            for dim in range(len(nest.dims)):
+                if dim in nest.reduce or nest.output.coefficients[dim] == 0:
+                    continue
+                group = _try(steps, nest, dim, _granule(nest, dim))
+                if group is not None and (found is None or group.units > found.units):
+                    found = group
+    return found or Group(1, {number: Member(forms[1], -1, 0) for number, forms in steps}, {})
 
 
 def _granule(nest: Nest, dim: int) -> int:
@@ -93,33 +106,42 @@ def _granule(nest: Nest, dim: int) -> int:
     return PANEL if nest.output.coefficients[dim] == 1 and nest.dims[dim] >= PANEL else 1
 
 
-def _try(steps: list[tuple[int, Nest]], seed: Nest, dim: int, granule: int) -> Group | None:
+def _try(steps: list[Step], seed: Nest, dim: int, granule: int) -> Group | None:
     stride = seed.output.coefficients[dim]
     if stride < 0 or granule > seed.dims[dim]:
         return None
     splits = {seed.output.region: Split(stride * granule, stride * seed.dims[dim])}
+    units = splits[seed.output.region].units
+    written = {forms[0].output.region for _, forms in steps}
     members: dict[int, Member] = {}
-    written = {nest.output.region for _, nest in steps}
-    for number, nest in reversed(steps):
-        split = splits.get(nest.output.region)
-        if split is None:  # nothing after it reads what it writes: any units will do, if there are as many
-            split = _independent(nest, splits[seed.output.region].units)
-            if split is None:
-                return None
-            splits[nest.output.region] = split
-        member = _member(nest, split)
-        if member is None or (nest.product and not _whole_panels(nest, *member)):
+    for number, forms in reversed(steps):
+        found = next((m for nest in forms if (m := _join(nest, splits, units, written)) is not None), None)
+        if found is None:
             return None
-        for access in (*nest.inputs, *_gathers(nest)):
-            if access.region not in written:
-                continue
-            wanted = _split_read(access, nest, member)
-            if wanted is None or splits.setdefault(access.region, wanted) != wanted:
-                return None
-        members[number] = Member(nest, *member)
-    if any(_split_read(n.output, n, (members[i].dim, members[i].granule)) != splits[n.output.region] for i, n in steps):
+        members[number] = found
+    if any(_split_read(m.nest.output, m) != splits[m.nest.output.region] for m in members.values()):
         return None
-    return Group(splits[seed.output.region].units, dict(sorted(members.items())), splits)
+    return Group(units, dict(sorted(members.items())), splits)
+
+
+def _join(nest: Nest, splits: dict[str, Split], units: int, written: set[str]) -> Member | None:
+    """The step as a member of a group, if it has the group's units; adds the splits of what it reads to `splits`."""
+    split = splits.get(nest.output.region)
+    if split is None:  # nothing after it reads what it writes: any units will do, if there are as many
+        split = _independent(nest, units)
+    member = None if split is None else _member(nest, split)
+    if split is None or member is None:
+        return None
+    found = {nest.output.region: split}
+    for access in (*nest.inputs, *_gathers(nest)):
+        if access.region not in written:
+            continue
+        wanted = _split_read(access, member)
+        if wanted is None or splits.get(access.region, wanted) != wanted or found.get(access.region, wanted) != wanted:
+            return None
+        found[access.region] = wanted
+    splits.update(found)
+    return member
 
 
 def _independent(nest: Nest, units: int) -> Split | None:
@@ -137,23 +159,23 @@ def _gathers(nest: Nest) -> list[Linear]:
     return [Linear(g.region, 0, (0,) * len(nest.dims)) for g in nest.loads.values()]
 
 
-def _member(nest: Nest, split: Split) -> tuple[int, int] | None:
-    """The dimension that runs through the units of what the step writes."""
+def _member(nest: Nest, split: Split) -> Member | None:
+    """The step by the dimension that runs through the units of what it writes."""
     for dim, (coefficient, extent) in enumerate(zip(nest.output.coefficients, nest.dims, strict=True)):
-        if dim in nest.reduce or coefficient <= 0 or coefficient * extent != split.span:
+        if dim in nest.reduce or coefficient <= 0 or coefficient * extent != split.span or split.stride % coefficient:
             continue
-        if split.stride % coefficient == 0 and _stays(nest.output, nest, dim):
-            return dim, split.stride // coefficient
+        granule = split.stride // coefficient
+        if _stays(nest.output, nest, dim) and not (nest.product and not _whole_panels(nest, dim, granule)):
+            return Member(nest, dim, granule)
     return None
 
 
-def _split_read(access: Linear, nest: Nest, member: tuple[int, int]) -> Split | None:
+def _split_read(access: Linear, member: Member) -> Split | None:
     """The units of a region such that unit u of the step touches unit u only; None where there are none."""
-    dim, granule = member
-    coefficient = access.coefficients[dim]
-    if coefficient <= 0 or not _stays(access, nest, dim):
+    coefficient = access.coefficients[member.dim]
+    if coefficient <= 0 or not _stays(access, member.nest, member.dim):
         return None
-    return Split(coefficient * granule, coefficient * nest.dims[dim])
+    return Split(coefficient * member.granule, coefficient * member.nest.dims[member.dim])
 
 
 def _stays(access: Linear, nest: Nest, dim: int) -> bool:

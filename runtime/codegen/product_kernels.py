@@ -30,8 +30,8 @@ _LANES32 = vector(I32, LANES)
 _LANESF = vector(F32, LANES)
 _PAIRS = vector(BF16, 2 * LANES)
 _ODD = -65536  # 0xffff0000
-_AHEAD = 16  # units that a prefetch is ahead of the loads
-_PREFETCHING_ROWS = 8  # tiles of fewer rows ask for their weights ahead of time
+_AHEAD = 64  # units that a prefetch is ahead of the loads
+_ROWS_BYTES = 16 << 10  # packed rows that stay in half of an L1 cache
 
 
 def kind_of(a: str, weights: str, features: Features) -> Kind:
@@ -57,20 +57,29 @@ def unit_bytes(kind: Kind) -> int:
 
 @dataclass(frozen=True)
 class Tile:
-    """What a kernel computes at once: `rows` by `panels` panels of 16 outputs, `unroll` units in a loop's iteration."""
+    """What a kernel computes at once: `rows` by `panels` panels of 16 outputs, `unroll` units in a loop's iteration;
+    `prefetch`: it asks for weights ahead of time."""
 
     rows: int
     panels: int
     unroll: int = 1
+    prefetch: bool = False
 
 
-def tile_for(rows: int, kind: Kind, features: Features) -> Tile:
-    """The tile for blocks of this many rows, 1 .. `block_rows`."""
+def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:
+    """The tile for blocks of this many rows, 1 .. `block_rows`, and panels of this many units.
+
+    Few rows wait for memory, which is fastest as one stream: a panel at a time, as long as the block's rows stay in the
+    L1 cache. More rows wait for arithmetic, which is fastest where registers are full.
+    """
     if not wide_registers(features):
         return Tile(rows, 2 if rows <= 2 else 1, 2)
-    registers = 26 if kind == "wide" else 28
-    panels = max(2, min(4, registers // rows))
-    return Tile(rows, panels, max(1, 16 // (rows * panels)))
+    registers = 24 if kind == "wide" else 28
+    if kind == "wide" and rows <= 4 and units >= 512:
+        return Tile(rows, 4, 2)  # a chain of two sums per unit is too slow alone
+    if rows <= 3 or (rows <= 8 and rows * units * unit_bytes(kind) <= _ROWS_BYTES):
+        return Tile(rows, 1, 4 if rows <= 4 else 2, prefetch=rows > 5)
+    return Tile(rows, max(2, min(3, registers // rows)))
 
 
 def block_rows(kind: Kind, features: Features) -> int:
@@ -84,9 +93,9 @@ def kernel(module: Module, kind: Kind, tile: Tile, dtype: str) -> Function:
     """out[rows, panels * 16] of one tile, as a private function of the module.
 
     Its parameters: packed rows; the first panel; bytes of a panel; units; out (of `dtype`) and bytes of its row, columns
-    unit-strided; columns to write, 1 .. panels * 16; where to prefetch from, a line per unit of the tile.
+    unit-strided; columns to write, 1 .. panels * 16.
     """
-    name = f"product_{kind}_{tile.rows}x{tile.panels}_{dtype}"
+    name = f"product_{kind}_{tile.rows}x{tile.panels}x{tile.unroll}_{dtype}"
     if module.has(name):
         return module.get(name)
     params = [("a", PTR), ("weights", PTR), ("panel_bytes", I64), ("units", I64)]
@@ -110,7 +119,7 @@ def _accumulate(f: Function, kind: Kind, tile: Tile) -> list[Value]:
             sums = list(loop.state)
             a = f["a"] + loop.index * step
             lines = [p + loop.index * LINE for p in panels]
-            ahead = _ahead(f, loop.index, tile) if tile.rows < _PREFETCHING_ROWS else None
+            ahead = _ahead(f, loop.index, tile) if tile.prefetch else None
             for u in range(unroll):
                 if ahead is not None:
                     for line in lines:

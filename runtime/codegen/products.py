@@ -22,8 +22,8 @@ from sscc.runtime.codegen.phases import Operand
 from sscc.runtime.codegen.product_kernels import Kind, Tile, block_rows, kernel, kind_of, tile_for, unit_bytes
 
 _SIZE = {"f32": 4, "bf16": 2}
-_PACKED_BYTES = 1 << 19
-"""Bytes of packed rows that are multiplied at once: half of a large L2 cache."""
+_PACKED_BYTES = 1 << 20
+"""Bytes of packed rows that are multiplied at once: about an L2 cache."""
 _RUN = 64
 """Elements of one row that are packed before the next row's, so that few lines are open at once."""
 
@@ -59,7 +59,7 @@ class Blocking:
         held = min(blocks, max(1, _PACKED_BYTES // block_bytes))
         same = dtype == ("bf16" if kind == "dot" else "f32")
         in_place = m == 1 and same and (kind == "single" or panels.k % 2 == 0)
-        return cls(kind, tile_for(rows, kind, features), blocks, block_bytes, held, in_place)
+        return cls(kind, tile_for(rows, kind, panels.units, features), blocks, block_bytes, held, in_place)
 
     @property
     def packed_bytes(self) -> int:
@@ -197,17 +197,18 @@ def _multiply(module: Module, blocking: Blocking, dtype: str, direct: bool) -> F
     Groups of panels outside, blocks inside, so that weights come from memory once.
     """
     rows, kind = blocking.tile.rows, blocking.kind
-    name = f"product_{kind}_{rows}_{dtype}{'' if direct else '_strided'}"
+    tile = blocking.tile
+    name = f"product_{kind}_{rows}x{tile.panels}x{tile.unroll}_{dtype}_rows{'' if direct else '_strided'}"
     if module.has(name):
         return module.get(name)
     group = kernel(module, kind, blocking.tile, dtype)
-    alone = kernel(module, kind, Tile(rows, 1, blocking.tile.unroll), dtype)
+    alone = kernel(module, kind, Tile(rows, 1, tile.unroll, tile.prefetch), dtype)
     params = [("packed", PTR), ("first", I64), ("last", I64), ("weights", PTR), ("panel_bytes", I64), ("units", I64)]
     params += [("m", I64), ("out", PTR), ("count", I64), ("inner", I64), ("outer", I64), ("column", I64)]
     f = module.function(name, [*params, ("begin", I64), ("end", I64), ("tile", PTR)])
-    width = blocking.tile.panels * LANES
+    width = tile.panels * LANES
     panels = f.ceildiv(f["end"] - f["begin"], LANES)
-    between = f["begin"] + panels // blocking.tile.panels * width
+    between = f["begin"] + panels // tile.panels * width
     for lower, upper, function, step in ((f["begin"], between, group, width), (between, f["end"], alone, LANES)):
         with f.loop(lower, upper, step) as columns, f.loop(f["first"], f["last"]) as block:
             begin = columns.index
