@@ -28,9 +28,10 @@ class Jit:
     Args:
         module: what to compile.
         target: attributes for every function, such as {"target-cpu": "haswell"}, to compile for less than the host.
+        optimise: LLVM's level, 0 (fast to compile) to 3.
     """
 
-    def __init__(self, module: Module, target: dict[str, str] | None = None) -> None:
+    def __init__(self, module: Module, target: dict[str, str] | None = None, optimise: int = 3) -> None:
         from torch_mlir import ir, passmanager
         from torch_mlir.execution_engine import ExecutionEngine
 
@@ -43,7 +44,7 @@ class Jit:
             raise InternalError(f"generated code is malformed: {error}") from None
         if target:
             _set_target(parsed, target)
-        self._engine: Any = ExecutionEngine(parsed, opt_level=3, enable_object_dump=True, enable_pic=True)
+        self._engine: Any = ExecutionEngine(parsed, opt_level=optimise, enable_object_dump=True, enable_pic=True)
         self._names = module.exported
 
     @cached_property

@@ -9,19 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sscc.ir.errors import InputError
-from sscc.runtime.codegen.attention_tiles import Meta, address, check_operands, copy_row, zero_row
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.mlir import I64, Function, Value
+from sscc.runtime.codegen.observation_scores import Scorer, holds
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
-from sscc.runtime.codegen.selection import (
-    Scorer,
-    check_pool,
-    choose,
-    holds,
-    key_bytes,
-    pooled_scores,
-    store_keys,
-)
+from sscc.runtime.codegen.row_copies import Meta, address, check_operands, copy_row, zero_row
+from sscc.runtime.codegen.selection import check_pool, choose, key_bytes, pooled_scores, store_keys
 from sscc.runtime.schedule import Compress, GatherRows
 
 ROW_BLOCK = 32
@@ -53,7 +46,6 @@ def lower_compress(step: Compress, operands: dict[str, Meta], features: Features
     row = key_bytes(limit)
 
     def score(context: Context) -> None:
-        f = context.f
         wanted = context.scalars[step.length] - step.recent > step.sink
         scorer.emit_scores(context, lambda head: context.shared + head * row, wanted)
 

@@ -9,12 +9,11 @@ order. The unit that has the new row writes it to the caches, and nobody else re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InputError
 from sscc.runtime.codegen import decode_attention_block as block_kernels
-from sscc.runtime.codegen.approximations import exp
-from sscc.runtime.codegen.decode_attention_block import BLOCK, LINE, NEGATIVE_INFINITY, Block, Result, Rows, Scratch
+from sscc.runtime.codegen.decode_attention_block import LINE, NEGATIVE_INFINITY, Block, Result, Rows, Scratch
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import F32, I1, I8, I64, Function, Value, vector
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
@@ -60,7 +59,7 @@ class Attention:
     def of(
         cls, step: CachedAttention | DecodeAttention | IndexedAttention, meta: Mapping[str, Meta], features: Features
     ) -> Attention:
-        """Raises InputError where a row of an operand is not contiguous."""
+        """Raises InputError where a row of an operand is not contiguous, or neither f32 nor bf16."""
         for name in (step.query, step.key, step.value, step.out):
             check_rows(step.kind, name, meta[name])
         (slots, heads, _, depth), _, query = meta[step.query]
@@ -72,8 +71,10 @@ class Attention:
 
 
 def check_rows(kind: str, name: str, meta: Meta) -> None:
-    """Raises InputError unless the last axis of an operand has stride 1."""
-    shape, strides, _ = meta
+    """Raises InputError unless an operand is f32 or bf16 and its last axis has stride 1."""
+    shape, strides, dtype = meta
+    if dtype not in ("f32", "bf16"):
+        raise InputError(f"{kind} takes rows of f32 or bf16, but {name!r} is {dtype}")
     if shape[-1] > 1 and strides[-1] != 1:
         raise InputError(f"{kind} reads and writes rows at stride 1, but {name!r} has strides {list(strides)}")
 
@@ -98,7 +99,7 @@ def lower_indexed_attention(step: IndexedAttention, meta: Mapping[str, Meta], fe
     for name in (step.new_key, step.new_value, step.k_cache, step.v_cache, step.k_prompt, step.v_prompt):
         check_rows(step.kind, name, meta[name])
     topk = meta[step.selected][0][2]
-    attention = Attention(attention.slots, attention.kv_heads, attention.rows + topk, attention.block)
+    attention = replace(attention, rows=attention.rows + topk, block=replace(attention.block, scattered=True))
     return _lowered(attention, step, lambda unit: _indexed_rows(unit, step, topk))
 
 
@@ -284,7 +285,7 @@ def begin_unit(unit: Unit, query: Operand) -> None:
 
 
 def attend_block(unit: Unit, count: Value, scale: float, then: Callable[[], None] | None = None) -> None:
-    """Adds the first `count` (1 .. BLOCK) rows of the lists; `then` emits what to do when all keys have been read."""
+    """Adds the first `count` rows (1 .. `Block.rows`) of the lists; `then` emits what to do once all keys are read."""
     f, block, scratch = unit.context.f, unit.attention.block, unit.scratch
     for tile in range(len(block.tiles)):
         block_kernels.scores(f, block, tile, count, scratch)
@@ -297,21 +298,23 @@ def attend_block(unit: Unit, count: Value, scale: float, then: Callable[[], None
 def attend(unit: Unit, query: Operand, rows: UnitRows, scale: float) -> None:
     """Attention of the unit's group over its rows, into `unit.result`. The next block's keys are listed, and asked
     for, while the values of this one are summed."""
-    f, scratch = unit.context.f, unit.scratch
+    f, scratch, size = unit.context.f, unit.scratch, unit.attention.block.rows
     begin_unit(unit, query)
     with f.when(rows.count > 0):
-        _list_rows(f, rows, rows.keys, scratch.keys, rows.first)
-    with f.loop(0, rows.count, BLOCK) as loop:
+        _list_rows(f, rows, rows.keys, scratch.keys, rows.first, size)
+    with f.loop(0, rows.count, size) as loop:
         start = rows.first + loop.index
-        _list_rows(f, rows, rows.values, scratch.values, start)
-        count = f.min(rows.count - loop.index, BLOCK)
-        attend_block(unit, count, scale, lambda: _list_rows(f, rows, rows.keys, scratch.keys, start + BLOCK))
+        _list_rows(f, rows, rows.values, scratch.values, start, size)
+        count = f.min(rows.count - loop.index, size)
+        attend_block(unit, count, scale, lambda: _list_rows(f, rows, rows.keys, scratch.keys, start + size, size))
 
 
-def _list_rows(f: Function, rows: UnitRows, address_of: Callable[[Value], Value], entries: Value, start: Value) -> None:
-    """Lists the addresses of BLOCK rows from number `start` on, the unit's last one again where it has no more."""
+def _list_rows(
+    f: Function, rows: UnitRows, address_of: Callable[[Value], Value], entries: Value, start: Value, size: int
+) -> None:
+    """Lists the addresses of `size` rows from number `start` on, the unit's last one again where it has no more."""
     last = rows.first + rows.count - 1
-    with f.loop(0, BLOCK, rows.lanes) as loop:
+    with f.loop(0, size, rows.lanes) as loop:
         number = start + loop.index
         if rows.lanes > 1:
             number = f.broadcast(number, rows.lanes) + f.lanes(rows.lanes, I64)
@@ -387,7 +390,7 @@ def _merge(context: Context, attention: Attention, out: str) -> None:
             floor = f.select(peaks.results[0].eq(NEGATIVE_INFINITY), 0.0, peaks.results[0])
             with f.loop(0, splits, 1, [f.splat(0.0)]) as sums:
                 at = state + sums.index * block.result_bytes
-                factor = exp(f, f.load(at, lanes) - floor)
+                factor = block_kernels.decay(f, f.load(at, lanes) - floor)
                 f.store(factor, factors + sums.index * LINE)
                 sums.carry(f.fma(f.load(at + LINE, lanes), factor, sums.state[0]))
             divisors = f.select(sums.results[0].eq(0.0), 1.0, sums.results[0])

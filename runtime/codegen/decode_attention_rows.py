@@ -16,7 +16,6 @@ from sscc.runtime.codegen.decode_attention import (
     with_merge,
     write_result,
 )
-from sscc.runtime.codegen.decode_attention_block import BLOCK
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import I8, I64, PTR, Value
 from sscc.runtime.codegen.phases import Context, Lowered, Phase
@@ -51,7 +50,7 @@ def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], feat
     Raises InputError where a row is not contiguous.
     """
     attention = Attention.of(step, meta, features)
-    part = -(-attention.rows // (attention.splits * LANES)) * LANES
+    part, size = -(-attention.rows // (attention.splits * LANES)) * LANES, attention.block.rows
 
     def emit(context: Context) -> None:
         f = context.f
@@ -60,8 +59,8 @@ def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], feat
             begin_unit(unit, context.operands[step.query])
             first = f.min(unit.split * part, attention.rows)
             last = f.min(first + part, attention.rows)
-            with f.loop(first, last, BLOCK) as block:
-                count = _list_valid(unit, step, block.index, f.min(block.index + BLOCK, last))
+            with f.loop(first, last, size) as block:
+                count = _list_valid(unit, step, block.index, f.min(block.index + size, last))
                 with f.when(count > 0):
                     attend_block(unit, count, step.scale)
             if attention.splits == 1:
@@ -71,7 +70,7 @@ def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], feat
 
 
 def _list_valid(unit: Unit, step: CachedAttention, first: Value, last: Value) -> Value:
-    """Lists the valid ones of rows first .. last - 1, at most BLOCK, and says how many they are."""
+    """Lists the valid ones of rows first .. last - 1, at most `Block.rows`, and says how many they are."""
     f, context, scratch = unit.context.f, unit.context, unit.scratch
     keys, values = address(f, unit.at(step.key)), address(f, unit.at(step.value))
     with f.loop(first, last, 1, [f.constant(0)]) as loop:
@@ -81,7 +80,7 @@ def _list_valid(unit: Unit, step: CachedAttention, first: Value, last: Value) ->
         valid = f.load(_element(context, step.valid, unit.slot, loop.index), I8)
         loop.carry(count + f.cast("arith.extui", valid, I64))
     (count,) = loop.results
-    with f.when(count > 0), f.loop(count, BLOCK) as padding:
+    with f.when(count > 0), f.loop(count, unit.attention.block.rows) as padding:
         for entries in (scratch.keys, scratch.values):
             f.store(f.load(entries + (count - 1) * 8, PTR), entries + padding.index * 8)
     return count

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from sscc.ir.errors import InputError, UsageError
 from sscc.runtime import _native
-from sscc.runtime.codegen.compile import Jit
-from sscc.runtime.codegen.features import Features
+from sscc.runtime.codegen.library import NativeCode, make_code
 from sscc.runtime.codegen.packing import Panels
-from sscc.runtime.codegen.planner import MEMORY, Native, plan_program
+from sscc.runtime.codegen.weights import packed_weights
 from sscc.runtime.schedule import Entry, Program, Tensor
 
+MEMORY = "memory"
 Array = npt.NDArray[Any]
 
 DTYPES: dict[str, npt.DTypeLike] = {
@@ -36,8 +36,9 @@ class NativeInterpreter:
         program: the schedule.
         weights: arrays by `Tensor.name`, for every weight and constant of the program, as the schedule has them or as
             `store_weights` gives them. Arrays that are stored already are used where they lie.
+        packed: how weights are packed (`packed_weights`); found from the program if None.
+        code: the program's code; made here if None.
         threads: how many; all that the process may use if None.
-        features: what code may use of the CPU; what this host has if None.
 
     Raises:
         InputError: the program is malformed or has something that there is no native code for, or the weights are not
@@ -49,19 +50,16 @@ class NativeInterpreter:
         program: Program,
         weights: Mapping[str, Array],
         *,
+        packed: Mapping[str, Panels] | None = None,
+        code: NativeCode | None = None,
         threads: int | None = None,
-        features: Features | None = None,
     ) -> None:
         self.program = program
-        chosen = Features.of_host() if features is None else features
-        native = plan_program(program, chosen)
-        self._code = Jit(native.module, {"target-cpu": chosen.cpu} if chosen.cpu else None)
-        addresses = [self._code.addresses[name] for name in native.plan.functions]
-        self._weights = store_weights(program, native.packed, weights)
+        self._code = make_code(program) if code is None else code
+        self._weights = store_weights(program, packed_weights(program) if packed is None else packed, weights)
         externals = [(name, array.ctypes.data, array.nbytes) for name, array in self._weights.items()]
         count = threads or _native.usable_threads()
-        self.native: Native = native
-        self.core = _native.Core(native.plan.encode(), addresses, externals, count)
+        self.core = _native.Core(self._code.plan, self._code.addresses, externals, count)
         self._tensors = {t.name: t for t in program.tensors if t.name not in self._weights}
         self._entries = {entry.name: entry for entry in program.entries}
         self._memory = _memory(self.core)

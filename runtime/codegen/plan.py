@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal, TypeVar, Union, get_args
 
 from sscc.ir.errors import InputError, InternalError
@@ -28,10 +29,20 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 OPS = tuple("add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select".split())
 """Scalar operations; their place in this tuple is their number in the file form."""
 
-_COMPUTE, _LOOP, _BRANCH, _EXECUTE, _BARRIER = range(5)
 _DEPTH = 64
+"""Loops and branches nest no deeper."""
 
 T = TypeVar("T")
+
+
+class _Code(IntEnum):
+    """What an item begins with in the file form."""
+
+    COMPUTE = 0
+    LOOP = 1
+    BRANCH = 2
+    EXECUTE = 3
+    BARRIER = 4
 
 
 @dataclass(frozen=True)
@@ -229,20 +240,20 @@ class _Writer:
                 case Compute():
                     self.compute(item)
                 case Loop():
-                    self.words += [_LOOP, item.register, item.lower, item.upper]
+                    self.words += [_Code.LOOP, item.register, item.lower, item.upper]
                     self.body(item.body)
                 case Branch():
-                    self.words += [_BRANCH, item.register]
+                    self.words += [_Code.BRANCH, item.register]
                     self.body(item.body)
                 case Execute():
-                    self.words += [_EXECUTE, item.run]
+                    self.words += [_Code.EXECUTE, item.run]
                 case Barrier():
-                    self.words.append(_BARRIER)
+                    self.words.append(_Code.BARRIER)
 
     def compute(self, item: Compute) -> None:
         if item.op not in OPS or len(item.arguments) != SCALAR_OPS[item.op][0]:
             raise InternalError(f"a plan computes {item.op!r} of {len(item.arguments)} arguments")
-        self.words += [_COMPUTE, OPS.index(item.op), item.target, *item.arguments]
+        self.words += [_Code.COMPUTE, OPS.index(item.op), item.target, *item.arguments]
 
     def count(self, items: Sequence[object]) -> None:
         self.words.append(len(items))
@@ -267,7 +278,7 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         if len(data) % 8:
             raise InputError(f"the plan is malformed: {len(data)} bytes are no whole number of words")
-        self._words = struct.unpack(f"<{len(data) // 8}q", data)
+        self._words: tuple[int, ...] = struct.unpack(f"<{len(data) // 8}q", data)
         self._next = 0
 
     def plan(self) -> NativePlan:
@@ -305,16 +316,16 @@ class _Reader:
 
     def item(self, depth: int) -> Item:
         match self.word():
-            case 0:
+            case _Code.COMPUTE:
                 op = self.choice(OPS)
                 return Compute(op, self.word(), tuple(self.word() for _ in range(SCALAR_OPS[op][0])))
-            case 1:
+            case _Code.LOOP:
                 return Loop(self.word(), self.word(), self.word(), self.body(depth + 1))
-            case 2:
+            case _Code.BRANCH:
                 return Branch(self.word(), self.body(depth + 1))
-            case 3:
+            case _Code.EXECUTE:
                 return Execute(self.word())
-            case 4:
+            case _Code.BARRIER:
                 return Barrier()
             case code:
                 raise InputError(f"the plan is malformed: no item has the code {code}")

@@ -17,28 +17,29 @@ from dataclasses import dataclass
 from sscc.ir.errors import InputError
 from sscc.runtime.codegen.attention_tiles import (
     LOWEST_PEAK,
-    SIZES,
-    Meta,
     QueryRows,
-    Scratch,
     Tiling,
-    address,
-    check_operands,
-    copy_row,
     log,
     mask_kernel,
-    pack_pairs,
-    pack_rows,
-    row_stride,
     scores_kernel,
     softmax_kernel,
     sums_kernel,
     tiling,
-    transpose_kernel,
 )
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.mlir import F32, I32, Function, Value, vector
 from sscc.runtime.codegen.phases import Context, Lowered, Phase
+from sscc.runtime.codegen.row_copies import (
+    Meta,
+    Scratch,
+    address,
+    check_operands,
+    copy_row,
+    pack_pairs,
+    pack_rows,
+    row_stride,
+    transpose_kernel,
+)
 from sscc.runtime.schedule import CausalAttention, ChunkAttention, Observe
 
 ROW_BLOCK = 32
@@ -144,9 +145,7 @@ class _Observation:
     def emit(self, context: Context, head: Value, query: Value, log_sum_exp: Value) -> None:
         f, step = context.f, self.step
         (shape, _, dtype), observed = self.operands[step.query], self.operands[step.observed]
-        place, kept = observed_row(
-            f, context.scalars[step.start] + query, context.scalars[step.length], observed[0][2]
-        )
+        place, kept = observed_row(f, context.scalars[step.start] + query, context.scalars[step.length], observed[0][2])
         with f.when(kept):
             source = address(f, context.operands[step.query], 0, head, query)
             target = address(f, context.operands[step.observed], 0, head, place)
@@ -248,12 +247,12 @@ class _Attention:
         tiles, scratch, panels = self.tiles, Scratch(), self.rows.panels
         offsets = [
             panels * self.rows.panel_bytes,
-            max(self.rows.staging_bytes, 16 * self._padded_columns * 4),
+            max(self.rows.staging_bytes, 16 * self.padded_columns * 4),
             *[panels * tiles.row_bytes] * 4,
-            panels * self._panel_sums,
+            panels * self.panel_sums,
             tiles.block * tiles.row_bytes,
-            0 if self._key_as_it_lies else tiles.block * self.depth * 4,
-            0 if self._value_as_it_lies else tiles.block * self._padded_columns * 4,
+            0 if self.key_as_it_lies else tiles.block * self.depth * 4,
+            0 if self.value_as_it_lies else tiles.block * self.padded_columns * 4,
             panels * tiles.row_bytes,
         ]
         return _Places(*(scratch.take(nbytes) for nbytes in offsets), scratch.nbytes)
@@ -263,19 +262,19 @@ class _Attention:
         return self.places.nbytes
 
     @property
-    def _padded_columns(self) -> int:
+    def padded_columns(self) -> int:
         return -(-self.columns // 16) * 16
 
     @property
-    def _panel_sums(self) -> int:
-        return self._padded_columns * self.tiles.row_bytes
+    def panel_sums(self) -> int:
+        return self.padded_columns * self.tiles.row_bytes
 
     @property
-    def _key_as_it_lies(self) -> bool:
+    def key_as_it_lies(self) -> bool:
         return self.tiles.pairs or self.operands[self.names[1]][2] == "f32"
 
     @property
-    def _value_as_it_lies(self) -> bool:
+    def value_as_it_lies(self) -> bool:
         return not self.tiles.pairs and self.operands[self.names[2]][2] == "f32"
 
     def fits(self, f: Function, start: Value) -> Value:
@@ -352,7 +351,7 @@ class _Block:
         with f.loop(0, a.rows.panels * a.tiles.vectors) as group:
             f.store(f.splat(LOWEST_PEAK), self.at["peak"] + group.index * 64)
             f.store(f.splat(0.0), self.at["total"] + group.index * 64)
-        with f.loop(0, a.rows.panels * a._panel_sums, 64) as place:
+        with f.loop(0, a.rows.panels * a.panel_sums, 64) as place:
             f.store(f.splat(0.0), self.at["sums"] + place.index)
 
     def _keys(self, first: Value, limit: Value) -> None:
@@ -362,14 +361,14 @@ class _Block:
         key, key_stride = address(f, self.k, 0, self.head, first), row_stride(a.operands[a.names[1]], 2)
         value, value_stride = address(f, self.v, 0, self.head, first), row_stride(a.operands[a.names[2]], 2)
         used = f.min(last + 1, a.tiles.block)
-        if not a._key_as_it_lies:
+        if not a.key_as_it_lies:
             pack_rows(f, key, self.k.dtype, key_stride, last, used, self.at["key"], a.depth)
             key, key_stride = self.at["key"], a.depth * 4
         if a.tiles.pairs:
             steps = f.ceildiv(used, a.tiles.keys) * (a.tiles.keys // 2)
             pack_pairs(f, value, value_stride, last, steps, self.at["value"], a.columns)
-            value, value_stride = self.at["value"], a._padded_columns * 4
-        elif not a._value_as_it_lies:
+            value, value_stride = self.at["value"], a.padded_columns * 4
+        elif not a.value_as_it_lies:
             pack_rows(f, value, self.v.dtype, value_stride, last, used, self.at["value"], a.columns)
             value, value_stride = self.at["value"], a.columns * 4
         with f.loop(0, a.rows.panels) as panel:
@@ -398,7 +397,7 @@ class _Block:
         peak, total, shrink = (self.at[name] + place for name in ("peak", "total", "shrink"))
         f.call(softmax_kernel(module, tiles, a.scale), scores, keys, peak, total, shrink)
         steps = keys // 2 if tiles.pairs else count
-        sums = self.at["sums"] + panel * a._panel_sums
+        sums = self.at["sums"] + panel * a.panel_sums
         f.call(sums_kernel(module, tiles, a.columns), scores, *value, steps, shrink, sums)
 
     def _write(self) -> None:
@@ -409,35 +408,35 @@ class _Block:
             panel, part = group.index // vectors, group.index % vectors
             total = f.load(self.at["total"] + group.index * 64, vector(F32, 16))
             factor = f.splat(1.0) / f.select(total.eq(0.0), 1.0, total)
-            source = self.at["sums"] + panel * a._panel_sums + part * 64
+            source = self.at["sums"] + panel * a.panel_sums + part * 64
             with f.loop(0, a.columns) as column:
                 place = source + column.index * a.tiles.row_bytes
                 f.store(f.load(place, vector(F32, 16)) * factor, place)
-            with f.loop(0, a._padded_columns // 16) as part16:
+            with f.loop(0, a.padded_columns // 16) as part16:
                 f.call(
                     transpose_kernel(f.module),
                     source + part16.index * (16 * a.tiles.row_bytes),
                     a.tiles.row_bytes,
                     turned + part16.index * 64,
-                    a._padded_columns * 4,
+                    a.padded_columns * 4,
                 )
             with f.loop(0, 16) as lane:
                 row = group.index * 16 + lane.index
                 with f.when(row // a.group < self.count):
                     query, head = self._row(row)
                     target = address(f, self.o, 0, head, self.first + query)
-                    copy_row(
-                        f, turned + lane.index * (a._padded_columns * 4), "f32", target, self.o.dtype, a.columns
-                    )
+                    copy_row(f, turned + lane.index * (a.padded_columns * 4), "f32", target, self.o.dtype, a.columns)
 
     def _keep(self, keep: _Observation | _AllSums) -> None:
         f, a = self.f, self.a
         with f.loop(0, a.rows.panels * a.tiles.vectors) as group:
-            peak, total = (
-                f.load(self.at[name] + group.index * 64, vector(F32, 16)) for name in ("peak", "total")
-            )
+            peak, total = (f.load(self.at[name] + group.index * 64, vector(F32, 16)) for name in ("peak", "total"))
             f.store(f.fma(peak, a.scale, log(f, total)), self.at["log_sum_exp"] + group.index * 64)
         with f.loop(0, self.count * a.group) as row:
             query, head = self._row(row.index)
-            keep.emit(context=self.context, head=head, query=self.first + query,
-                      log_sum_exp=self.at["log_sum_exp"] + row.index * 4)
+            keep.emit(
+                context=self.context,
+                head=head,
+                query=self.first + query,
+                log_sum_exp=self.at["log_sum_exp"] + row.index * 4,
+            )

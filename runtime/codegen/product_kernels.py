@@ -8,8 +8,8 @@ output depend neither on the block that it is in nor on what else the call compu
   where the CPU has no such instruction.
 * `single`: f32 times f32; fused multiply-adds.
 
-Rows of the left operand are *packed* in blocks of R rows: for each unit the R rows' k side by side, in `dot` as pairs of
-bf16 [units][R][2], in `wide` as f32 [units][2][R], in `single` as f32 [units][R]; zeros after an odd k.
+Rows of the left operand are *packed* in blocks of R rows: for each unit the R rows' k side by side, in `dot` as pairs
+of bf16 [units][R][2], in `wide` as f32 [units][2][R], in `single` as f32 [units][R]; zeros after an odd k.
 """
 
 from __future__ import annotations
@@ -92,16 +92,19 @@ def block_rows(kind: Kind, features: Features) -> int:
 def kernel(module: Module, kind: Kind, tile: Tile, dtype: str) -> Function:
     """out[rows, panels * 16] of one tile, as a private function of the module.
 
-    Its parameters: packed rows; the first panel; bytes of a panel; units; out (of `dtype`) and bytes of its row, columns
-    unit-strided; columns to write, 1 .. panels * 16.
+    Its parameters: packed rows; the first panel; bytes of a panel; units; out (of `dtype`, columns dense); bytes from a
+    row of it to the next.
     """
     name = f"product_{kind}_{tile.rows}x{tile.panels}x{tile.unroll}_{dtype}"
     if module.has(name):
         return module.get(name)
-    params = [("a", PTR), ("weights", PTR), ("panel_bytes", I64), ("units", I64)]
-    params += [("out", PTR), ("row_bytes", I64), ("columns", I64)]
+    params = [("a", PTR), ("weights", PTR), ("panel_bytes", I64), ("units", I64), ("out", PTR), ("row_bytes", I64)]
     f = module.function(name, params)
-    _write_tile(f, _accumulate(f, kind, tile), tile, dtype)
+    sums = _accumulate(f, kind, tile)
+    element, size = (F32, 4) if dtype == "f32" else (BF16, 2)
+    for at, value in enumerate(sums):
+        row, panel = divmod(at, tile.panels)
+        f.store(f.narrow(value, element), f["out"] + f["row_bytes"] * row + panel * LANES * size)
     f.returns()
     return f
 
@@ -160,22 +163,3 @@ def _unit(f: Function, kind: Kind, tile: Tile, a: Value, lines: Sequence[Value],
                 at = row * tile.panels + p
                 sums[at] = f.fma(w, left, sums[at])
     return sums
-
-
-def _write_tile(f: Function, sums: Sequence[Value], tile: Tile, dtype: str) -> None:
-    """To out[rows, columns]; whole tiles without masks."""
-    size = 4 if dtype == "f32" else 2
-    full = f["columns"] >= tile.panels * LANES
-    element = F32 if dtype == "f32" else BF16
-    rounded = [f.narrow(value, element) for value in sums]
-    with f.when(full):
-        for row in range(tile.rows):
-            for p in range(tile.panels):
-                at = f["out"] + f["row_bytes"] * row + p * LANES * size
-                f.store(rounded[row * tile.panels + p], at)
-    with f.when(f["columns"] < tile.panels * LANES):
-        for p in range(tile.panels):
-            mask = f.first_lanes(f["columns"] - p * LANES)
-            for row in range(tile.rows):
-                at = f["out"] + f["row_bytes"] * row + p * LANES * size
-                f.store_masked(rounded[row * tile.panels + p], at, mask)

@@ -11,7 +11,7 @@ The bits of out[m, n] depend on the row a[m, :], the weights b[n, :] and the kin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from sscc.ir.errors import InternalError
@@ -70,7 +70,7 @@ class Blocking:
 def scratch_bytes(a: Operand, panels: Panels, out: Operand, features: Features) -> int:
     """Bytes of scratch that `emit_product` wants; the operands' pointers are not looked at."""
     blocking = Blocking.of(prod(a.shape[:-1]), a.dtype, panels, features)
-    return blocking.packed_bytes + (0 if _is_direct(out) else _tile_bytes(blocking.tile, out.dtype))
+    return blocking.packed_bytes + blocking.tile.rows * blocking.tile.panels * LANES * _SIZE[out.dtype]
 
 
 def emit_product(
@@ -149,10 +149,6 @@ def _is_direct(out: Operand) -> bool:
     return out.strides[-1] == 1 and outer == count * inner
 
 
-def _tile_bytes(tile: Tile, dtype: str) -> int:
-    return tile.rows * tile.panels * LANES * _SIZE[dtype]
-
-
 def _row_address(pointer: Value, row: Value, count: Value, inner: Value, outer: Value) -> Value:
     return pointer + (row // count * outer + row % count * inner)
 
@@ -196,41 +192,40 @@ def _multiply(module: Module, blocking: Blocking, dtype: str, direct: bool) -> F
 
     Groups of panels outside, blocks inside, so that weights come from memory once.
     """
-    rows, kind = blocking.tile.rows, blocking.kind
-    tile = blocking.tile
-    name = f"product_{kind}_{rows}x{tile.panels}x{tile.unroll}_{dtype}_rows{'' if direct else '_strided'}"
+    tile, kind = blocking.tile, blocking.kind
+    name = f"product_{kind}_{tile.rows}x{tile.panels}x{tile.unroll}_{dtype}_rows{'' if direct else '_strided'}"
     if module.has(name):
         return module.get(name)
-    group = kernel(module, kind, blocking.tile, dtype)
-    alone = kernel(module, kind, Tile(rows, 1, tile.unroll, tile.prefetch), dtype)
     params = [("packed", PTR), ("first", I64), ("last", I64), ("weights", PTR), ("panel_bytes", I64), ("units", I64)]
     params += [("m", I64), ("out", PTR), ("count", I64), ("inner", I64), ("outer", I64), ("column", I64)]
+    alone = replace(tile, panels=1)
+    makers = {part: kernel(module, kind, part, dtype) for part in (tile, alone)}
     f = module.function(name, [*params, ("begin", I64), ("end", I64), ("tile", PTR)])
-    width = tile.panels * LANES
-    panels = f.ceildiv(f["end"] - f["begin"], LANES)
-    between = f["begin"] + panels // tile.panels * width
-    for lower, upper, function, step in ((f["begin"], between, group, width), (between, f["end"], alone, LANES)):
-        with f.loop(lower, upper, step) as columns, f.loop(f["first"], f["last"]) as block:
-            begin = columns.index
-            row = f.min(block.index * rows, f["m"] - rows)
-            a = f["packed"] + (block.index - f["first"]) * (f["units"] * (rows * unit_bytes(kind)))
-            weights = f["weights"] + begin // LANES * f["panel_bytes"]
-            count = f.min(f["end"] - begin, step)
-            if direct:
-                out = f["out"] + row * f["inner"] + begin * _SIZE[dtype]
-                f.call(function, a, weights, f["panel_bytes"], f["units"], out, f["inner"], count)
+    columns = f["end"] - f["begin"]
+    groups = f["begin"] + columns // (tile.panels * LANES) * (tile.panels * LANES)
+    panels = f["begin"] + columns // LANES * LANES
+    parts = [(f["begin"], groups, tile, direct), (groups, panels, alone, direct), (panels, f["end"], alone, False)]
+    for lower, upper, part, in_place in parts:
+        step = part.panels * LANES
+        with f.loop(lower, upper, step) as column, f.loop(f["first"], f["last"]) as block:
+            row = f.min(block.index * tile.rows, f["m"] - tile.rows)
+            a = f["packed"] + (block.index - f["first"]) * (f["units"] * (tile.rows * unit_bytes(kind)))
+            operands = (a, f["weights"] + column.index // LANES * f["panel_bytes"], f["panel_bytes"], f["units"])
+            if in_place:
+                out = f["out"] + row * f["inner"] + column.index * _SIZE[dtype]
+                f.call(makers[part], *operands, out, f["inner"])
             else:
-                f.call(function, a, weights, f["panel_bytes"], f["units"], f["tile"], width * _SIZE[dtype], step)
-                _scatter(f, row, rows, begin, count, width, dtype)
+                f.call(makers[part], *operands, f["tile"], step * _SIZE[dtype])
+                _scatter(f, row, part, column.index, f.min(f["end"] - column.index, step), dtype)
     f.returns()
     return f
 
 
-def _scatter(f: Function, row: Value, rows: int, begin: Value, count: Value, width: int, dtype: str) -> None:
-    """The tile [rows, width] to rows row .. and columns begin .. begin + count - 1 of a strided output."""
+def _scatter(f: Function, row: Value, tile: Tile, begin: Value, count: Value, dtype: str) -> None:
+    """A computed tile to rows row .. and columns begin .. begin + count - 1 of an output of any strides."""
     element, size = (F32, 4) if dtype == "f32" else (BF16, 2)
-    with f.loop(0, rows) as r:
+    with f.loop(0, tile.rows) as r:
         target = _row_address(f["out"], row + r.index, f["count"], f["inner"], f["outer"])
         with f.loop(0, count) as c:
-            value = f.load(f["tile"] + (r.index * width + c.index) * size, element)
+            value = f.load(f["tile"] + (r.index * (tile.panels * LANES) + c.index) * size, element)
             f.store(value, target + (begin + c.index) * f["column"])

@@ -108,10 +108,12 @@ def _power(f: Function, base: Value, exponent: Value) -> Value:
 _FLOAT: dict[str, Callable[..., Value]] = {
     **{name: _arith(name) for name in ("addf", "subf", "mulf", "divf", "remf", "negf")},
     **{name: _arith(name) for name in ("maximumf", "minimumf", "maxnumf", "minnumf")},
-    **{name: _math(name) for name in ("absf", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "tanh", "sin")},
-    **{name: _math(name) for name in ("cos", "tan", "atan", "atan2", "sinh", "cosh", "erf", "erfc", "floor", "ceil")},
+    **{name: _math(name) for name in ("absf", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos")},
+    **{name: _math(name) for name in ("tan", "atan", "atan2", "sinh", "cosh", "erfc", "floor", "ceil")},
     **{name: _math(name) for name in ("round", "roundeven", "trunc", "copysign", "fma")},
     "exp": approximations.exp,
+    "tanh": approximations.tanh,
+    "erf": approximations.erf,
     "rsqrt": lambda f, x: f.like(1.0, x) / f.op("math.sqrt", [x], x.type),
     "powf": _power,
 }

@@ -35,6 +35,8 @@ CACHED = CachedAttention("query", "k_cache", "v_cache", "valid", "out", 0.2)
 TOLERANCE = {F32: 1e-6, BF16: 4e-3}
 # (query heads, KV heads, D, Dv): groups of 1, 2, 3, 4, 7, 8; sizes that are and are not whole vectors.
 SIZES = [(2, 2, 64, 64), (4, 2, 20, 33), (3, 1, 16, 128), (8, 2, 80, 96), (7, 1, 96, 7), (8, 1, 128, 32), (5, 5, 3, 1)]
+DTYPES = [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)]
+"""Of caches, and of everything else."""
 SLOTS = {"position": [700, 0, 60, 152, 2], "valid_topk": [130, 5, 0, 1, 40], "active": [1, 0, 1, 1, 1]}
 
 
@@ -112,13 +114,18 @@ def check(got: Tensors, want: Tensors) -> None:
 # ------------------------------------------------------------------------------------------- decode attention
 
 
-@pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize(("dtype", "query"), [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)])
-def test_decode_attention_is_the_references(
-    features: Features, sizes: tuple[int, ...], dtype: torch.dtype, query: torch.dtype
-) -> None:
-    tensors = decode_inputs(*sizes, dtype, query)
+@pytest.mark.parametrize(
+    ("features", "shift"),
+    [
+        pytest.param(HOST, 0, id="host"),
+        pytest.param(HOST, 1, id="host_other_dtypes"),
+        pytest.param(GENERIC, 0, id="generic"),
+        pytest.param(AVX2, 1, id="avx2"),
+    ],
+)
+@pytest.mark.parametrize("case", range(len(SIZES)))
+def test_decode_attention_is_the_references(features: Features, case: int, shift: int) -> None:
+    tensors = decode_inputs(*SIZES[case], *DTYPES[(case + shift) % 4])
     want = decode_reference(tensors)
     compiled = decode(tensors, features)
     compiled(tensors)
@@ -288,8 +295,7 @@ def test_indexed_attention_takes_an_index_beyond_the_prompt_for_none() -> None:
 
 
 @pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize(("dtype", "query"), [(F32, F32), (BF16, BF16), (BF16, F32)])
-@pytest.mark.parametrize("rows", [70, 300])
+@pytest.mark.parametrize(("dtype", "query", "rows"), [(F32, F32, 300), (BF16, BF16, 70), (BF16, F32, 300)])
 def test_cached_attention_is_the_references(
     features: Features, dtype: torch.dtype, query: torch.dtype, rows: int
 ) -> None:
@@ -314,10 +320,10 @@ def test_cached_attention_is_the_references(
     assert not tensors["out"][1].any()
 
 
-@pytest.mark.parametrize("size", [5, 64])
-@pytest.mark.parametrize(("dtype", "new"), [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)])
+@pytest.mark.parametrize(("dtype", "new"), DTYPES)
 @pytest.mark.parametrize("features", FEATURES)
-def test_update_rows_is_the_references(features: Features, size: int, dtype: torch.dtype, new: torch.dtype) -> None:
+def test_update_rows_is_the_references(features: Features, dtype: torch.dtype, new: torch.dtype) -> None:
+    size = 37
     tensors = {
         "cache": torch.zeros(4, 3, 7, size).to(dtype),
         "new": torch.randn(4, 3, 1, size, generator=torch.Generator().manual_seed(0)).to(new),

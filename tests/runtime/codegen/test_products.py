@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,7 +55,7 @@ def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 DTYPES = [("bf16", "bf16"), ("f32", "f32"), ("f32", "bf16"), ("bf16", "f32")]
 SHAPES = [((1,), 37, 13), ((1,), 100, 64), ((2,), 64, 14), ((5,), 130, 13), ((17,), 70, 100), ((40,), 33, 65)]
-PLAIN = [Case(rows, n, k, a, w) for a, w in DTYPES for rows, n, k in SHAPES]
+PLAIN = [Case(rows, n, k, a, w) for a, w in DTYPES for rows, n, k in SHAPES[:: 1 if a == w == "bf16" else 2]]
 STRIDED = [
     Case((3,), 40, 20, out="bf16"),
     Case((20,), 90, 20, a="f32", out="bf16", a_strides=(33,), out_strides=(101, 1)),
@@ -65,7 +67,7 @@ STRIDED = [
     Case((1,), 1, 1, a="f32", weights="f32"),
 ]
 WIDE = [Case((1,), 33, 700, a, w) for a, w in DTYPES]
-TALL = [Case((m,), 33, 700, a, w) for a, w in DTYPES for m in (2, 3, 8, 13, 14, 15, 31, 40)]
+TALL = [Case((m,), 33, 700, a, w) for a, w in DTYPES for m in ((2, 8, 15, 40) if a == w == "bf16" else (2, 17))]
 CASES = [*PLAIN, *STRIDED, *WIDE, *TALL]
 
 
@@ -87,6 +89,7 @@ class Compiled:
     scratch: dict[Case, int] = field(default_factory=dict)
 
     @classmethod
+    @functools.cache
     def of(cls, features: Features) -> Compiled:
         module, scratch = Module(), {}
         for number, case in enumerate(CASES):
@@ -111,8 +114,7 @@ class Compiled:
         packed = case.panels.pack(stored(b, case.weights))
         weights, scratch = Buffer(packed.nbytes), Buffer(self.scratch[case])
         weights.bytes[:] = packed.reshape(-1).view(np.uint8)
-        edges = [0, *cuts, case.n]
-        for begin, end in zip(edges, edges[1:], strict=False):
+        for begin, end in itertools.pairwise([0, *cuts, case.n]):
             function(left.ctypes.data, weights.address, result.ctypes.data, scratch.address, begin, end)
         found = loaded(result_view, case.out).reshape(case.m, case.n)
         result_view[...] = stored(np.full(1, GUARD, np.float32), case.out)
@@ -167,17 +169,17 @@ def test_rows_do_not_depend_on_how_many_there_are(compiled: Compiled, case: Case
     assert (compiled.run(case, a[: case.m], b).view(np.uint32) == rows.view(np.uint32)).all()
 
 
-@pytest.mark.parametrize("case", [c for c in PLAIN if c.n > 64], ids=str)
+@pytest.mark.parametrize("case", [c for c in PLAIN if c.n > 32], ids=str)
 def test_columns_do_not_depend_on_the_range(compiled: Compiled, case: Case) -> None:
     a, b = normal(5, case.m, case.k), normal(6, case.n, case.k)
     whole = compiled.run(case, a, b)
-    for cuts in ((16,), (48, 64), (32, 32, 64)):
+    for cuts in ((16,), (16, 32), (32, 32)):
         assert (compiled.run(case, a, b, cuts).view(np.uint32) == whole.view(np.uint32)).all()
 
 
 def test_generic_code_gives_the_same_bits_on_older_cpus() -> None:
     host, old = Compiled.of(GENERIC), Compiled.of(AVX2)
-    for case in (*WIDE, *TALL[:3]):
+    for case in (*WIDE, *TALL):
         a, b = normal(7, case.m, case.k), normal(8, case.n, case.k)
         assert (host.run(case, a, b).view(np.uint32) == old.run(case, a, b).view(np.uint32)).all()
 
