@@ -27,11 +27,11 @@ class Jit:
 
     Args:
         module: what to compile.
-        target: attributes for every function, such as {"target-cpu": "haswell"}, to compile for less than the host.
+        cpu: LLVM's name of the CPU to compile for, "" for this host.
         optimise: LLVM's level, 0 (fast to compile) to 3.
     """
 
-    def __init__(self, module: Module, target: dict[str, str] | None = None, optimise: int = 3) -> None:
+    def __init__(self, module: Module, cpu: str = "", optimise: int = 3) -> None:
         from torch_mlir import ir, passmanager
         from torch_mlir.execution_engine import ExecutionEngine
 
@@ -42,8 +42,8 @@ class Jit:
             passmanager.PassManager.parse(PIPELINE, context).run(parsed.operation)
         except (ir.MLIRError, ValueError) as error:
             raise InternalError(f"generated code is malformed: {error}") from None
-        if target:
-            _set_target(parsed, target)
+        if cpu:
+            _set_target(parsed, {"target-cpu": cpu, "target-features": ""})
         self._engine: Any = ExecutionEngine(parsed, opt_level=optimise, enable_object_dump=True, enable_pic=True)
         self._names = module.exported
 
@@ -82,4 +82,6 @@ def _set_target(module: Any, target: dict[str, str]) -> None:
         pairs = [ir.ArrayAttr.get([ir.StringAttr.get(k), ir.StringAttr.get(v)]) for k, v in target.items()]
         for operation in module.body.operations:
             if operation.operation.name == "llvm.func":
-                operation.operation.attributes["passthrough"] = ir.ArrayAttr.get(pairs)
+                attributes = operation.operation.attributes
+                others = list(attributes["passthrough"]) if "passthrough" in attributes else []
+                attributes["passthrough"] = ir.ArrayAttr.get([*others, *pairs])

@@ -62,7 +62,7 @@ def lower_compress(step: Compress, operands: dict[str, Meta], features: Features
             choose(f, keys, step.sink, end - step.sink, topk, target)
 
     phases = (
-        Phase(scorer.units, score, private_bytes=scorer.private_bytes),
+        Phase(scorer.units, score, private_bytes=scorer.scratch.nbytes),
         Phase(kv_heads, choose_rows),
         copy,
     )

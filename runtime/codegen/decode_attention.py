@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InputError
 from sscc.runtime.codegen import decode_attention_block as block_kernels
-from sscc.runtime.codegen.decode_attention_block import LINE, NEGATIVE_INFINITY, Block, Result, Rows, Scratch
+from sscc.runtime.codegen.decode_attention_block import NEGATIVE_INFINITY, Block, Result, Scratch
+from sscc.runtime.codegen.decode_attention_chunks import LINE, Rows, copy_row, in_order, store_row
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import F32, I1, I8, I64, Function, Value, vector
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
@@ -336,14 +337,6 @@ def _write_new_row(unit: Unit, step: DecodeAttention | IndexedAttention, rows: U
             )
 
 
-def copy_row(f: Function, source: Value, dtype: str, target: Value, to: str, size: int) -> None:
-    """Copies a row of `size` elements, rounded to the dtype `to`."""
-    for start in range(0, size, LANES):
-        left = min(LANES, size - start)
-        part = block_kernels.load_f32(f, source, dtype, start, size)
-        block_kernels.store_row(f, [part], target + start * DTYPE_BYTES[to], to, left)
-
-
 # ----------------------------------------------------------------------------------------------------- results
 
 
@@ -364,9 +357,9 @@ def _write_head(f: Function, rows: Rows, source: Value, divisor: Value, target: 
         at = source + chunk * rows.vectors * LINE
         parts = [f.load(at + i * LINE, vector(F32, LANES)) / divisor for i in range(rows.vectors)]
         start = chunk * rows.elements
-        block_kernels.store_row(
+        store_row(
             f,
-            block_kernels.in_order(f, rows, parts),
+            in_order(f, rows, parts),
             target + start * DTYPE_BYTES[out.dtype],
             out.dtype,
             rows.size - start,

@@ -8,7 +8,7 @@ from anywhere. A tile of query heads goes through three kernels, with a running 
 * values: acc = acc * shrink + sum over rows of weight * value row.
 
 Rows of bf16 are widened in pairs: a vector of 32 becomes its even and its odd elements, and queries and accumulators
-are kept in that order ("chunks", see `Rows`).
+are kept in that order (chunks, see `Rows`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from sscc.runtime.codegen.decode_attention_chunks import LINE, Rows, load_f32
 from sscc.runtime.codegen.features import LANES, Features
-from sscc.runtime.codegen.mlir import BF16, F32, I16, I32, I64, PTR, Function, Module, Value, vector
-
-LINE = 64
-"""Bytes of a cache line, and of a vector of f32."""
+from sscc.runtime.codegen.mlir import F32, I32, I64, PTR, Function, Module, Value, vector
 
 NEGATIVE_INFINITY = float("-inf")
 _FOLD = 4
@@ -33,62 +31,6 @@ _LOG2E = 1.44269504088896340736
 # The numbers of `approximations.exp`, explained there.
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 _POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """How rows of `size` elements of a dtype (f32 or bf16) are taken apart into chunks of one vector load.
-
-    Attributes:
-        dot: chunks of bf16 stay as they are, for products of pairs; otherwise they are widened.
-    """
-
-    size: int
-    dtype: str
-    dot: bool = False
-
-    @property
-    def elements(self) -> int:
-        """Of a chunk."""
-        return LANES if self.dtype == "f32" else 2 * LANES
-
-    @property
-    def vectors(self) -> int:
-        """Vectors that a chunk becomes."""
-        return 1 if self.dtype == "f32" or self.dot else 2
-
-    @property
-    def chunks(self) -> int:
-        return -(-self.size // self.elements)
-
-    @property
-    def nbytes(self) -> int:
-        """Of the row in memory."""
-        return self.size * (4 if self.dtype == "f32" else 2)
-
-    @property
-    def padded_bytes(self) -> int:
-        """Of the row as its chunks' vectors."""
-        return self.chunks * self.vectors * LINE
-
-    @property
-    def tag(self) -> str:
-        return f"{'pairs' if self.dot else self.dtype}_{self.size}"
-
-    def load(self, f: Function, row: Value, chunk: int | Value) -> list[Value]:
-        """The vectors of one chunk; elements beyond the row are zeros, and are not touched. A chunk whose number is a
-        `Value` is not the last one."""
-        at = row + chunk * LINE
-        left = self.size - chunk * self.elements if isinstance(chunk, int) else self.elements
-        if self.dtype == "f32":
-            return [_load(f, at, vector(F32, LANES), left)]
-        if left >= 2 * LANES or left % 2 == 0:
-            bits = _load(f, at, vector(I32, LANES), left // 2)
-        else:
-            bits = f.bitcast(_load(f, at, vector(I16, 2 * LANES), left), vector(I32, LANES))
-        if self.dot:
-            return [f.bitcast(bits, vector(BF16, 2 * LANES))]
-        return [f.bitcast(bits << 16, vector(F32, LANES)), f.bitcast(bits & -65536, vector(F32, LANES))]
 
 
 @dataclass(frozen=True)
@@ -114,7 +56,7 @@ class Block:
         """Of a block at most, a multiple of 16. The lists of addresses have this many entries, the last one repeated as
         padding. Few, so that a CPU sees keys and values as two steady streams; where caches hold both, more would cost
         less."""
-        return 16 if self.keys.dtype == "f32" and not self.scattered else 32
+        return 16 if self.keys.dtype == "f32" else 32
 
     @property
     def partial_bytes(self) -> int:
@@ -211,45 +153,6 @@ def _query_chunk(f: Function, keys: Rows, row: Value, dtype: str, chunk: int) ->
         return [load_f32(f, row, dtype, chunk * LANES, keys.size)]
     first, second = (load_f32(f, row, dtype, chunk * 2 * LANES + i * LANES, keys.size) for i in range(2))
     return [f.shuffle(first, second, range(i, 2 * LANES, 2)) for i in range(2)]
-
-
-def load_f32(f: Function, row: Value, dtype: str, start: int, size: int) -> Value:
-    """Elements start .. start + 15 of a row of `size`, widened to f32; zeros beyond the row."""
-    if start >= size:
-        return f.splat(0.0)
-    at = row + start * (4 if dtype == "f32" else 2)
-    if dtype == "f32":
-        return _load(f, at, vector(F32, LANES), size - start)
-    bits = f.cast("arith.extui", _load(f, at, vector(I16, LANES), size - start), I32)
-    return f.bitcast(bits << 16, vector(F32, LANES))
-
-
-def store_row(f: Function, values: Sequence[Value], row: Value, dtype: str, size: int) -> None:
-    """Stores vectors of f32, in order, as a row of `size` elements of a dtype."""
-    for i, value in enumerate(values):
-        narrow = value if dtype == "f32" else _bf16_bits(f, value)
-        at, left = row + i * LANES * (4 if dtype == "f32" else 2), size - i * LANES
-        if left >= LANES:
-            f.store(narrow, at)
-        elif left > 0:
-            f.store_masked(narrow, at, f.first_lanes(left))
-
-
-def _bf16_bits(f: Function, value: Value) -> Value:
-    """f32 rounded to the nearest bf16, ties to even, as i16. In integers: not every CPU has an instruction for it, and
-    those that there are take numbers below the smallest normal one for zero."""
-    bits = f.bitcast(value, vector(I32, LANES))
-    rounded = bits + ((bits >> 16) & 1) + 0x7FFF
-    quiet = bits | 0x400000
-    return f.cast("arith.trunci", f.select(f.compare("ne", value, value), quiet, rounded) >> 16, I16)
-
-
-def in_order(f: Function, rows: Rows, chunk: Sequence[Value]) -> list[Value]:
-    """A chunk's vectors of f32 with the elements in the order of memory."""
-    if rows.vectors == 1:
-        return list(chunk)
-    low = [lane // 2 + (lane % 2) * LANES for lane in range(2 * LANES)]
-    return [f.shuffle(chunk[0], chunk[1], low[:LANES]), f.shuffle(chunk[0], chunk[1], low[LANES:])]
 
 
 def scores(f: Function, block: Block, tile: int, count: Value, scratch: Scratch) -> None:
@@ -469,11 +372,3 @@ def _prefetch(f: Function, rows: Sequence[Value], nbytes: int) -> None:
     for row in rows:
         for line in range(0, nbytes, LINE):
             f.prefetch(row + line, 2)
-
-
-def _load(f: Function, pointer: Value, type: str, left: int) -> Value:
-    """A vector of which the first `left` lanes exist."""
-    lanes = LANES if type != vector(I16, 2 * LANES) else 2 * LANES
-    if left >= lanes:
-        return f.load(pointer, type)
-    return f.load_masked(pointer, f.first_lanes(left, lanes), type)

@@ -12,10 +12,10 @@ from sscc.runtime.codegen.decode_attention import (
     attend_block,
     begin_unit,
     check_rows,
-    copy_row,
     with_merge,
     write_result,
 )
+from sscc.runtime.codegen.decode_attention_chunks import copy_row
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import I8, I64, PTR, Value
 from sscc.runtime.codegen.phases import Context, Lowered, Phase

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from sscc.ir.errors import InputError
 from sscc.runtime.codegen.features import LANES
-from sscc.runtime.codegen.mlir import BF16, F32, I1, I8, I64, Function, Value, lanes_of, vector
+from sscc.runtime.codegen.mlir import BF16, F32, I1, I8, I16, I64, Function, Value, lanes_of, vector, with_element
 from sscc.runtime.codegen.nests import Gathered, Linear, Nest
 from sscc.runtime.codegen.programs import Operand, Ramp, apply, expand, is_floating, register_type
 from sscc.runtime.schedule import DTYPE_BYTES, Instr
 
-_STORED = {"f32": F32, "bf16": BF16, "i64": I64, "i1": I8, "i8": I8}
+_STORED = {"f32": F32, "bf16": I16, "i64": I64, "i1": I8, "i8": I8}
+"""How a dtype is moved. bf16 as bits: where there are no instructions for it, LLVM calls functions that nobody has."""
 
 
 @dataclass(frozen=True)
@@ -367,8 +368,10 @@ def _from_memory(f: Function, raw: Value, dtype: str) -> Value:
 
 
 def _to_memory(f: Function, value: Value, dtype: str) -> Value:
-    if is_floating(dtype):
-        return f.narrow(value, _STORED[dtype])
+    if dtype == "bf16":
+        return f.bitcast(f.narrow(value, BF16), with_element(value.type, I16))
+    if dtype == "f32":
+        return value
     if dtype == "i1":
         return f.cast("arith.extui", value, I8)
     return f.cast("arith.trunci", value, I8) if dtype == "i8" else value

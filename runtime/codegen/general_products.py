@@ -1,8 +1,8 @@
 """Products of operands that lie anywhere: any dimensions, any strides, nothing packed. For small ones.
 
-Lanes are 16 neighbouring outputs where an operand and the output are dense along a dimension; else 16 neighbouring terms
-of a sum where both operands are dense along a summed dimension; else there is one lane. Sums are f32 chains of fused
-multiply-adds in row-major order of the summed dimensions (per lane, in the second case; the lanes are added at the end).
+Lanes are 16 neighbouring outputs where an operand and the output are dense along a dimension; else 16 neighbouring
+terms of a sum where both operands are dense along a summed dimension; else there is one lane. Sums are f32 chains of
+fused multiply-adds in row-major order of the summed dimensions (per lane, in the second case; lanes are added last).
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _generate(program: Program, features: Features | None, optimise: int) -> tup
 
     chosen = Features.of_host() if features is None else features
     native = plan_program(program, chosen)
-    made = Jit(native.module, {"target-cpu": chosen.cpu} if chosen.cpu else None, optimise)
+    made = Jit(native.module, chosen.cpu, optimise)
     return made, list(native.plan.functions), native.plan.encode()
 
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 
 I1, I8, I16, I32, I64, BF16, F32, F64, PTR = "i1", "i8", "i16", "i32", "i64", "bf16", "f32", "f64", "!llvm.ptr"
 
-Number = "Value | int | float"
+INLINED_LINES = 40
+"""Private functions longer than this are never inlined: LLVM would copy kernels into every body that calls them."""
 
 
 def vector(element: str, lanes: int) -> str:
@@ -339,8 +340,17 @@ class Function:
         return self.bitcast(bits << 16, with_element(value.type, F32))
 
     def narrow(self, value: Value, element: str) -> Value:
-        """f32 to `element`: itself, or bf16 rounded to nearest even."""
-        return value if element_of(value.type) == element else self.cast("arith.truncf", value, element)
+        """f32 to `element`: itself, or bf16 rounded to nearest even; NaN stays NaN.
+
+        In integers: not every CPU has an instruction for it, and those that there are take numbers below the smallest
+        normal one for zero.
+        """
+        if element_of(value.type) == element:
+            return value
+        bits = self.bitcast(value, with_element(value.type, I32))
+        rounded = bits + ((bits >> 16) & 1) + 0x7FFF
+        kept = self.select(self.compare("ne", value, value), bits | 0x400000, rounded) >> 16
+        return self.bitcast(self.cast("arith.trunci", kept, I16), with_element(value.type, element))
 
     # -- vectors
 
@@ -515,7 +525,8 @@ class Function:
         params = ", ".join(f"{value.name}: {value.type}" for value in self.params.values())
         results = f" -> ({', '.join(self.results)})" if self.results else ""
         visibility = "" if self.exported else "private "
-        lines = [f'  func.func {visibility}@"{self.name}"({params}){results} {{']
+        kept = "" if self.exported or len(self._lines) <= INLINED_LINES else ' attributes {passthrough = ["noinline"]}'
+        lines = [f'  func.func {visibility}@"{self.name}"({params}){results}{kept} {{']
         return "\n".join([*lines, *self._constant_lines, *self._lines, "  }"])
 
 

@@ -53,22 +53,6 @@ def holds(f: Function, length: Value, rows: int) -> Value:
 
 
 @dataclass(frozen=True)
-class _Places:
-    """Offsets in private scratch."""
-
-    query: int
-    staging: int
-    positions: int
-    sums: int
-    total: int
-    shrink: int
-    scores: int
-    key: int
-    votes: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
 class Scorer:
     """Scores of positions from the observed queries of a KV head's group, rows ordered (head of the group, query).
 
@@ -109,29 +93,27 @@ class Scorer:
         return self.kv_heads * self.slices
 
     @property
-    def places(self) -> _Places:
-        scratch, tiles, panels = Scratch(), self.tiles, self.rows.panels
-        offsets = [
-            panels * self.rows.panel_bytes,
-            self.rows.staging_bytes,
-            *[panels * tiles.row_bytes] * 4,
-            tiles.block * tiles.row_bytes,
-            0 if self.key_as_it_lies else tiles.block * self.depth * 4,
-            tiles.block * 64,
-        ]
-        return _Places(*(scratch.take(nbytes) for nbytes in offsets), scratch.nbytes)
-
-    @property
-    def private_bytes(self) -> int:
-        return self.places.nbytes
+    def scratch(self) -> Scratch:
+        """Private scratch: all panels of a KV head's queries, one block of keys. See `attention_tiles`."""
+        tiles = self.tiles
+        return Scratch(
+            query=self.rows.panels * self.rows.panel_bytes,
+            staging=self.rows.staging_bytes,
+            positions=self.row_bytes,
+            sums=self.row_bytes,
+            shrink=self.row_bytes,
+            scores=tiles.block * tiles.row_bytes,
+            key=0 if self.key_as_it_lies else tiles.block * self.depth * 4,
+            votes=tiles.block * 64,
+        )
 
     @property
     def partial_bytes(self) -> int:
         """Of the peaks and totals of all slices."""
-        return self.units * 2 * self._row_bytes
+        return self.units * 2 * self.row_bytes
 
     @property
-    def _row_bytes(self) -> int:
+    def row_bytes(self) -> int:
         """Of one f32 for every packed row."""
         return self.rows.panels * self.tiles.row_bytes
 
@@ -146,161 +128,146 @@ class Scorer:
     def emit_scores(self, context: Context, target: Callable[[Value], Value], wanted: Value | None = None) -> None:
         """Writes scores [0, length) of the units' slices, unless they are not wanted (i1); `target(head)` is where
         those of a KV head go."""
-        f, at = context.f, self._at(context)
-        length = context.scalars[self.step.length]
+        f, length = context.f, context.scalars[self.step.length]
         held = holds(f, length, self.limit)
+        end = self.scored(f, length)
         with f.when(held if wanted is None else held & wanted), f.loop(context.begin, context.end) as unit:
             head, part = unit.index // self.slices, unit.index % self.slices
             scores = target(head)
-            end = self.scored(f, length)
             with f.when(part.eq(0)), f.loop(end, length) as place:
                 f.store(f.constant(0.0, F32), scores + place.index * 4)
             first, last = slice_range(f, part, self.slices, end)
             with f.when(first < last):
-                self._pack(context, at, head, length)
+                piece = _Slice(self, context, head, last)
+                piece.pack_queries()
+                piece.prepare_sums()
                 with f.loop(first, last, self.tiles.block) as block:
-                    self._score(context, at, head, block.index, last, scores)
+                    piece.score(block.index, scores)
 
     def emit_partial_sums(self, context: Context) -> None:
         """Writes the peak and the total of every packed row over the units' slices of keys, to shared scratch."""
-        f, at = context.f, self._at(context)
-        length = context.scalars[self.step.length]
+        f, length = context.f, context.scalars[self.step.length]
         with f.when(holds(f, length, self.limit)), f.loop(context.begin, context.end) as unit:
             head, part = unit.index // self.slices, unit.index % self.slices
             first, last = slice_range(f, part, self.slices, length)
-            peaks = context.shared + unit.index * (2 * self._row_bytes)
-            totals = peaks + self._row_bytes
-            with f.loop(0, self._row_bytes, 64) as place:
+            peaks = context.shared + unit.index * (2 * self.row_bytes)
+            totals = peaks + self.row_bytes
+            with f.loop(0, self.row_bytes, 64) as place:
                 f.store(f.splat(LOWEST_PEAK), peaks + place.index)
                 f.store(f.splat(0.0), totals + place.index)
             with f.when(first < last):
-                self._pack_queries(context, at, head, length)
-                with f.loop(first, last, self.tiles.block) as block, f.loop(0, self.rows.panels) as panel:
-                    self._accumulate(context, at, head, block.index, last, panel.index, (peaks, totals))
+                piece = _Slice(self, context, head, last)
+                piece.pack_queries()
+                with f.loop(first, last, self.tiles.block) as block:
+                    piece.accumulate(block.index, peaks, totals)
 
-    # -- packed queries
 
-    def _at(self, context: Context) -> dict[str, Value]:
-        places = self.places
-        return {name: context.private + getattr(places, name) for name in places.__annotations__}
+class _Slice:
+    """Emits what a unit does with the keys of one KV head up to `last`."""
 
-    def _pack(self, context: Context, at: dict[str, Value], head: Value, length: Value) -> None:
-        self._pack_queries(context, at, head, length)
-        if not self.step.log_sum_exp:
-            self._combine(context, at, head)
-        with context.f.loop(0, self._row_bytes, 64) as place:
-            f = context.f
-            f.store(f.load(at["sums"] + place.index, LANES) * -LOG2E, at["sums"] + place.index)
+    def __init__(self, scorer: Scorer, context: Context, head: Value, last: Value) -> None:
+        self.s, self.tiles = scorer, scorer.tiles
+        self.context, self.f, self.module = context, context.f, context.f.module
+        self.at = scorer.scratch.at(context.private)
+        self.head, self.last = head, last
 
-    def _pack_queries(self, context: Context, at: dict[str, Value], head: Value, length: Value) -> None:
+    def pack_queries(self) -> None:
         """Packed queries and positions of all rows, -1 for rows that are none; and the log-sum-exp, where given."""
-        f, observed = context.f, context.operands[self.step.observed]
-        filled = f.min(length, self.window)
-        with f.loop(0, self.rows.panels * self.tiles.vectors) as group:
+        f, s, observed = self.f, self.s, self.context.operands[self.s.step.observed]
+        length = self.context.scalars[s.step.length]
+        filled = f.min(length, s.window)
+        with f.loop(0, s.rows.panels * self.tiles.vectors) as group:
             with f.loop(0, 16) as lane:
                 row = group.index * 16 + lane.index
-                known = f.min(row, self.group * self.window - 1)
-                query_head, i = head * self.group + known // self.window, known % self.window
-                self.rows.stage(f, address(f, observed, 0, query_head, i), observed.dtype, lane.index, at["staging"])
-                exists = (row < self.group * self.window) & (i < filled)
+                known = f.min(row, s.group * s.window - 1)
+                query_head, i = self.head * s.group + known // s.window, known % s.window
+                s.rows.stage(f, address(f, observed, 0, query_head, i), observed.dtype, lane.index, self.at["staging"])
+                exists = (row < s.group * s.window) & (i < filled)
                 position = f.select(exists, length - filled + i, -1)
-                f.store(f.cast("arith.trunci", position, I32), at["positions"] + row * 4)
-                if self.step.log_sum_exp:
-                    source = address(f, context.operands[self.step.log_sum_exp], 0, query_head, i)
-                    f.store(f.load(source, F32), at["sums"] + row * 4)
-            self.rows.pack(f, at["staging"], group.index, at["query"])
+                f.store(f.cast("arith.trunci", position, I32), self.at["positions"] + row * 4)
+                if s.step.log_sum_exp:
+                    source = address(f, self.context.operands[s.step.log_sum_exp], 0, query_head, i)
+                    f.store(f.load(source, F32), self.at["sums"] + row * 4)
+            s.rows.pack(f, self.at["staging"], group.index, self.at["query"])
 
-    def _combine(self, context: Context, at: dict[str, Value], head: Value) -> None:
-        """The log-sum-exp of all rows from the peaks and totals of the slices."""
-        f = context.f
-        parts = context.shared + head * (self.slices * 2 * self._row_bytes)
-        with f.loop(0, self._row_bytes, 64) as place:
-            first = parts + place.index
-            step = 2 * self._row_bytes
-            with f.loop(0, self.slices, 1, [f.splat(LOWEST_PEAK)]) as part:
-                peak = f.load(first + part.index * step, LANES)
-                part.carry(f.select(part.state[0] > peak, part.state[0], peak))
-            highest = part.results[0]
-            with f.loop(0, self.slices, 1, [f.splat(0.0)]) as part:
-                peak = f.load(first + part.index * step, LANES)
-                total = f.load(first + part.index * step + self._row_bytes, LANES)
-                weight = exp2(f, (peak - highest) * (self.step.scale * LOG2E))
-                part.carry(f.fma(total, weight, part.state[0]))
-            f.store(f.fma(highest, self.step.scale, log(f, part.results[0])), at["sums"] + place.index)
+    def prepare_sums(self) -> None:
+        """Turns log-sum-exps, given or of the slices together, to what is added to an exponent of 2."""
+        f = self.f
+        with f.loop(0, self.s.row_bytes, 64) as place:
+            target = self.at["sums"] + place.index
+            found = f.load(target, LANES) if self.s.step.log_sum_exp else self._combined(place.index)
+            f.store(found * -LOG2E, target)
 
-    # -- keys
+    def _combined(self, place: Value) -> Value:
+        """The log-sum-exp of 16 rows from the peaks and totals of the slices."""
+        f, s = self.f, self.s
+        step = 2 * s.row_bytes
+        peaks = self.context.shared + self.head * (s.slices * step) + place
+        with f.loop(0, s.slices, 1, [f.splat(LOWEST_PEAK)]) as part:
+            peak = f.load(peaks + part.index * step, LANES)
+            part.carry(f.select(part.state[0] > peak, part.state[0], peak))
+        highest = part.results[0]
+        with f.loop(0, s.slices, 1, [f.splat(0.0)]) as part:
+            peak = f.load(peaks + part.index * step, LANES)
+            total = f.load(peaks + part.index * step + s.row_bytes, LANES)
+            part.carry(f.fma(total, exp2(f, (peak - highest) * (s.step.scale * LOG2E)), part.state[0]))
+        return f.fma(highest, s.step.scale, log(f, part.results[0]))
 
-    def _products(
-        self, context: Context, at: dict[str, Value], head: Value, first: Value, last: Value, panel: Value
-    ) -> Value:
-        """Scores without scale of a block of keys from `first` on for one panel; gives the number of keys."""
-        f, key = context.f, context.operands[self.step.key]
-        source, stride = address(f, key, 0, head, first), row_stride(self.operands[self.step.key], 2)
-        count = f.min(last - first, self.tiles.block)
-        if not self.key_as_it_lies:
-            source, stride = at["key"], self.depth * 4
-        query = at["query"] + panel * self.rows.panel_bytes
-        kernel = scores_kernel(f.module, self.tiles, self.tiles.words(self.depth))
-        f.call(kernel, query, source, stride, count - 1, f.ceildiv(count, self.tiles.keys), at["scores"])
-        return count
-
-    def _widen_keys(self, context: Context, at: dict[str, Value], head: Value, first: Value, last: Value) -> None:
-        if not self.key_as_it_lies:
-            f, key = context.f, context.operands[self.step.key]
-            count, stride = f.min(last - first, self.tiles.block), row_stride(self.operands[self.step.key], 2)
-            source = address(f, key, 0, head, first)
-            pack_rows(f, source, key.dtype, stride, count - 1, count, at["key"], self.depth)
-
-    def _accumulate(
-        self,
-        context: Context,
-        at: dict[str, Value],
-        head: Value,
-        first: Value,
-        last: Value,
-        panel: Value,
-        running: tuple[Value, Value],
-    ) -> None:
-        """Takes a block of keys into the running peaks and totals of a panel."""
-        f, tiles = context.f, self.tiles
-        self._widen_keys(context, at, head, first, last)
-        count = self._products(context, at, head, first, last, panel)
-        place = panel * tiles.row_bytes
-        keys = f.ceildiv(count, tiles.keys) * tiles.keys
-        # Keys behind the last one of the slice repeat it, at positions that would be the next slice's.
-        with f.loop(count, keys) as extra, f.loop(0, tiles.row_bytes, 64) as part:
-            f.store(f.splat(float("-inf")), at["scores"] + extra.index * tiles.row_bytes + part.index)
-        f.call(mask_kernel(f.module, tiles), at["scores"], first, keys, at["positions"] + place)
-        peak, total = (where + place for where in running)
-        softmax = softmax_kernel(f.module, tiles, self.step.scale)
-        f.call(softmax, at["scores"], keys, peak, total, at["shrink"] + place)
-
-    def _score(
-        self, context: Context, at: dict[str, Value], head: Value, first: Value, last: Value, scores: Value
-    ) -> None:
+    def score(self, first: Value, scores: Value) -> None:
         """Writes the scores of a block of positions."""
-        f, tiles = context.f, self.tiles
-        self._widen_keys(context, at, head, first, last)
-        count = f.min(last - first, tiles.block)
-        with f.loop(0, count) as key:
-            f.store(f.splat(0.0), at["votes"] + key.index * 64)
-        with f.loop(0, self.rows.panels) as panel:
-            self._products(context, at, head, first, last, panel.index)
-            self._vote(f, at, first, count, panel.index * tiles.row_bytes)
-        with f.loop(0, count) as key:
-            total = f.reduce("add", f.load(at["votes"] + key.index * 64, LANES))
-            f.store(total / float(self.group), scores + (first + key.index) * 4)
+        f = self.f
+        key, stride, count = self._keys(first)
+        with f.loop(0, count) as row:
+            f.store(f.splat(0.0), self.at["votes"] + row.index * 64)
+        with f.loop(0, self.s.rows.panels) as panel:
+            self._products(panel.index, key, stride, count)
+            self._vote(first, count, panel.index * self.tiles.row_bytes)
+        with f.loop(0, count) as row:
+            total = f.reduce("add", f.load(self.at["votes"] + row.index * 64, LANES))
+            f.store(total / float(self.s.group), scores + (first + row.index) * 4)
 
-    def _vote(self, f: Function, at: dict[str, Value], first: Value, count: Value, place: Value) -> None:
+    def accumulate(self, first: Value, peaks: Value, totals: Value) -> None:
+        """Takes a block of keys into the running peaks and totals."""
+        f, tiles, scores = self.f, self.tiles, self.at["scores"]
+        key, stride, count = self._keys(first)
+        keys = f.ceildiv(count, tiles.keys) * tiles.keys
+        with f.loop(0, self.s.rows.panels) as panel:
+            place = panel.index * tiles.row_bytes
+            self._products(panel.index, key, stride, count)
+            # Keys behind the slice's last one repeat it, in the places of the next slice's.
+            with f.loop(count * tiles.row_bytes, keys * tiles.row_bytes, 64) as extra:
+                f.store(f.splat(float("-inf")), scores + extra.index)
+            f.call(mask_kernel(self.module, tiles), scores, first, keys, self.at["positions"] + place)
+            softmax = softmax_kernel(self.module, tiles, self.s.step.scale)
+            f.call(softmax, scores, keys, peaks + place, totals + place, self.at["shrink"] + place)
+
+    def _keys(self, first: Value) -> tuple[Value, int, Value]:
+        """A block of keys as the kernel takes them: where they are, their stride in bytes, how many."""
+        f, s, key = self.f, self.s, self.context.operands[self.s.step.key]
+        source, stride = address(f, key, 0, self.head, first), row_stride(s.operands[s.step.key], 2)
+        count = f.min(self.last - first, self.tiles.block)
+        if s.key_as_it_lies:
+            return source, stride, count
+        pack_rows(f, source, key.dtype, stride, count - 1, count, self.at["key"], s.depth)
+        return self.at["key"], s.depth * 4, count
+
+    def _products(self, panel: Value, key: Value, stride: int, count: Value) -> None:
+        """Scores without scale, for one panel of queries; those behind the last key are the last key's."""
+        f, tiles = self.f, self.tiles
+        query = self.at["query"] + panel * self.s.rows.panel_bytes
+        kernel = scores_kernel(self.module, tiles, tiles.words(self.s.depth))
+        f.call(kernel, query, key, stride, count - 1, f.ceildiv(count, tiles.keys), self.at["scores"])
+
+    def _vote(self, first: Value, count: Value, place: Value) -> None:
         """Adds a panel's softmax weights to the votes of `count` keys."""
-        tiles, factor = self.tiles, f.splat(self.step.scale * LOG2E)
-        sums = [f.load(at["sums"] + place + v * 64, LANES) for v in range(tiles.vectors)]
-        positions = [f.load(at["positions"] + place + v * 64, KEYS) for v in range(tiles.vectors)]
+        f, tiles, factor = self.f, self.tiles, self.f.splat(self.s.step.scale * LOG2E)
+        sums = [f.load(self.at["sums"] + place + v * 64, LANES) for v in range(tiles.vectors)]
+        positions = [f.load(self.at["positions"] + place + v * 64, KEYS) for v in range(tiles.vectors)]
         with f.loop(0, count) as key:
             here = f.broadcast(f.cast("arith.trunci", first + key.index, I32), 16)
-            row = at["scores"] + key.index * tiles.row_bytes
-            total = f.load(at["votes"] + key.index * 64, LANES)
+            row = self.at["scores"] + key.index * tiles.row_bytes
+            total = f.load(self.at["votes"] + key.index * 64, LANES)
             for v in range(tiles.vectors):
                 weight = exp2(f, f.fma(f.load(row + v * 64, LANES), factor, sums[v]))
                 total = total + f.select(here > positions[v], 0.0, weight)
-            f.store(total, at["votes"] + key.index * 64)
+            f.store(total, self.at["votes"] + key.index * 64)

@@ -44,6 +44,8 @@ from sscc.runtime.schedule import CausalAttention, ChunkAttention, Observe
 
 ROW_BLOCK = 32
 """Rows that a unit of a copying phase moves."""
+_BLOCK_ROWS = 12
+"""What walking the keys once more costs, in query rows."""
 
 
 def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], features: Features) -> Lowered:
@@ -67,11 +69,11 @@ def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], featu
                     part.emit(context, operands, head, row.index, start)
 
     def attend(context: Context) -> None:
-        attention.emit(context, _Observation(step, attention.group, operands))
+        attention.emit(context, _Observation(step, operands))
 
     phases = (
         Phase(attention.kv_heads * blocks, append),
-        Phase(attention.units, attend, private_bytes=attention.private_bytes),
+        Phase(attention.units, attend, private_bytes=attention.scratch.nbytes),
     )
     return Lowered(phases)
 
@@ -86,9 +88,9 @@ def lower_causal_attention(step: CausalAttention, operands: dict[str, Meta], fea
     attention = _Attention.of(step, operands, features, step.key, step.value)
 
     def attend(context: Context) -> None:
-        attention.emit(context, _AllSums(step, attention.group) if step.log_sum_exp else None)
+        attention.emit(context, _AllSums(step) if step.log_sum_exp else None)
 
-    return Lowered((Phase(attention.units, attend, private_bytes=attention.private_bytes),))
+    return Lowered((Phase(attention.units, attend, private_bytes=attention.scratch.nbytes),))
 
 
 def lower_observe(step: Observe, operands: dict[str, Meta], features: Features) -> Lowered:
@@ -139,7 +141,6 @@ class _Observation:
     """Keeps queries and log-sum-exps of the prompt's last positions."""
 
     step: ChunkAttention
-    group: int
     operands: dict[str, Meta]
 
     def emit(self, context: Context, head: Value, query: Value, log_sum_exp: Value) -> None:
@@ -158,30 +159,10 @@ class _AllSums:
     """Writes every query's log-sum-exp."""
 
     step: CausalAttention
-    group: int
 
     def emit(self, context: Context, head: Value, query: Value, log_sum_exp: Value) -> None:
         f = context.f
         f.store(f.load(log_sum_exp, F32), address(f, context.operands[self.step.log_sum_exp], 0, head, query))
-
-
-@dataclass(frozen=True)
-class _Places:
-    """Offsets in private scratch: see `attention_tiles` for what stands where; all panels of a block of queries, one
-    block of keys."""
-
-    query: int
-    staging: int
-    positions: int
-    peak: int
-    total: int
-    shrink: int
-    sums: int
-    scores: int
-    key: int
-    value: int
-    log_sum_exp: int
-    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -243,23 +224,22 @@ class _Attention:
         return self.kv_heads * self.pairs
 
     @property
-    def places(self) -> _Places:
-        tiles, scratch, panels = self.tiles, Scratch(), self.rows.panels
-        offsets = [
-            panels * self.rows.panel_bytes,
-            max(self.rows.staging_bytes, 16 * self.padded_columns * 4),
-            *[panels * tiles.row_bytes] * 4,
-            panels * self.panel_sums,
-            tiles.block * tiles.row_bytes,
-            0 if self.key_as_it_lies else tiles.block * self.depth * 4,
-            0 if self.value_as_it_lies else tiles.block * self.padded_columns * 4,
-            panels * tiles.row_bytes,
-        ]
-        return _Places(*(scratch.take(nbytes) for nbytes in offsets), scratch.nbytes)
-
-    @property
-    def private_bytes(self) -> int:
-        return self.places.nbytes
+    def scratch(self) -> Scratch:
+        """Private scratch: all panels of a block of queries, one block of keys. See `attention_tiles`."""
+        tiles, panels = self.tiles, self.rows.panels
+        return Scratch(
+            query=panels * self.rows.panel_bytes,
+            staging=max(self.rows.staging_bytes, 16 * self.padded_columns * 4),
+            positions=panels * tiles.row_bytes,
+            peak=panels * tiles.row_bytes,
+            total=panels * tiles.row_bytes,
+            shrink=panels * tiles.row_bytes,
+            log_sum_exp=panels * tiles.row_bytes,
+            sums=panels * self.panel_sums,
+            scores=tiles.block * tiles.row_bytes,
+            key=0 if self.key_as_it_lies else tiles.block * self.depth * 4,
+            value=0 if self.value_as_it_lies else tiles.block * self.padded_columns * 4,
+        )
 
     @property
     def padded_columns(self) -> int:
@@ -294,17 +274,19 @@ class _Attention:
 
 
 def block_of_queries(group: int, chunk: int, panel: int) -> int:
-    """Queries of a block: about 128 to 256 rows for the group, with few rows left empty in the last panel."""
-    best, best_share = 1, 0.0
-    for queries in range(1, min(chunk, 256) + 1):
-        rows = queries * group
-        if rows > 256 and queries > 1:
-            break
-        blocks, panels = -(-chunk // queries), -(-rows // panel)
-        share = chunk * group / (blocks * panels * panel)
-        if share >= best_share - 0.02:
-            best, best_share = queries, max(share, best_share)
-    return best
+    """Queries of a block, up to 96, of up to 256 rows for the group: few rows that only fill up panels, few blocks,
+    and pairs of blocks that are alike."""
+
+    def rows(queries: int) -> int:
+        return -(-queries * group // panel) * panel + _BLOCK_ROWS if queries else 0
+
+    def cost(queries: int) -> int:
+        pairs = -(-chunk // (2 * queries))
+        whole = 2 * pairs * rows(queries) if chunk > queries else rows(queries)
+        return whole + 3 * (chunk // queries * rows(queries) + rows(chunk % queries))
+
+    largest = min(chunk, 96, max(1, 256 // group))
+    return min(range(1, largest + 1), key=lambda queries: (cost(queries), -queries))
 
 
 class _Block:
@@ -315,8 +297,8 @@ class _Block:
         self.head, self.first = head, first
         self.start = context.scalars[attention.start]
         self.count = self.f.min(attention.chunk - first, attention.queries)
-        places = attention.places
-        self.at = {name: context.private + getattr(places, name) for name in places.__annotations__}
+        self.panels = self.f.ceildiv(self.count * attention.group, attention.tiles.panel)
+        self.at = attention.scratch.at(context.private)
         self.q, self.k, self.v, self.o = (context.operands[name] for name in attention.names)
 
     def emit(self, keep: _Observation | _AllSums | None) -> None:
@@ -336,7 +318,7 @@ class _Block:
 
     def _pack_queries(self) -> None:
         f, a = self.f, self.a
-        with f.loop(0, a.rows.panels * a.tiles.vectors) as group:
+        with f.loop(0, self.panels * a.tiles.vectors) as group:
             with f.loop(0, 16) as lane:
                 row = group.index * 16 + lane.index
                 query, head = self._row(row)
@@ -348,10 +330,10 @@ class _Block:
 
     def _reset(self) -> None:
         f, a = self.f, self.a
-        with f.loop(0, a.rows.panels * a.tiles.vectors) as group:
+        with f.loop(0, self.panels * a.tiles.vectors) as group:
             f.store(f.splat(LOWEST_PEAK), self.at["peak"] + group.index * 64)
             f.store(f.splat(0.0), self.at["total"] + group.index * 64)
-        with f.loop(0, a.rows.panels * a.panel_sums, 64) as place:
+        with f.loop(0, self.panels * a.panel_sums, 64) as place:
             f.store(f.splat(0.0), self.at["sums"] + place.index)
 
     def _keys(self, first: Value, limit: Value) -> None:
@@ -371,7 +353,7 @@ class _Block:
         elif not a.value_as_it_lies:
             pack_rows(f, value, self.v.dtype, value_stride, last, used, self.at["value"], a.columns)
             value, value_stride = self.at["value"], a.columns * 4
-        with f.loop(0, a.rows.panels) as panel:
+        with f.loop(0, self.panels) as panel:
             positions = self.at["positions"] + panel.index * a.tiles.row_bytes
             seen = self._position(positions, a.tiles.panel - 1) + 1 - first
             with f.when(seen > 0):
@@ -404,7 +386,7 @@ class _Block:
         """Divides by the totals, and turns the sums to rows of the output."""
         f, a = self.f, self.a
         turned, vectors = self.at["staging"], a.tiles.vectors
-        with f.loop(0, a.rows.panels * vectors) as group:
+        with f.loop(0, self.panels * vectors) as group:
             panel, part = group.index // vectors, group.index % vectors
             total = f.load(self.at["total"] + group.index * 64, vector(F32, 16))
             factor = f.splat(1.0) / f.select(total.eq(0.0), 1.0, total)
@@ -429,7 +411,7 @@ class _Block:
 
     def _keep(self, keep: _Observation | _AllSums) -> None:
         f, a = self.f, self.a
-        with f.loop(0, a.rows.panels * a.tiles.vectors) as group:
+        with f.loop(0, self.panels * a.tiles.vectors) as group:
             peak, total = (f.load(self.at[name] + group.index * 64, vector(F32, 16)) for name in ("peak", "total"))
             f.store(f.fma(peak, a.scale, log(f, total)), self.at["log_sum_exp"] + group.index * 64)
         with f.loop(0, self.count * a.group) as row:

@@ -15,7 +15,6 @@ of bf16 [units][R][2], in `wide` as f32 [units][2][R], in `single` as f32 [units
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from sscc.ir.errors import InternalError
@@ -23,6 +22,7 @@ from sscc.runtime import _native
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import BF16, F32, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.codegen.packing import LINE
+from sscc.runtime.codegen.product_blocks import Tile
 
 Kind = Literal["dot", "wide", "single"]
 
@@ -53,17 +53,6 @@ def wide_registers(features: Features) -> bool:
 def unit_bytes(kind: Kind) -> int:
     """Bytes of a unit of one packed row."""
     return 8 if kind == "wide" else 4
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What a kernel computes at once: `rows` by `panels` panels of 16 outputs, `unroll` units in a loop's iteration;
-    `prefetch`: it asks for weights ahead of time."""
-
-    rows: int
-    panels: int
-    unroll: int = 1
-    prefetch: bool = False
 
 
 def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:

@@ -18,23 +18,33 @@ SIZES = {"f32": 4, "bf16": 2, "i64": 8}
 
 
 class Scratch:
-    """Hands out 64-byte aligned pieces of a scratch buffer by their offsets."""
+    """A scratch buffer in pieces, each 64-byte aligned and with a name.
 
-    def __init__(self) -> None:
+    Attributes:
+        nbytes: of all pieces.
+    """
+
+    def __init__(self, **sizes: int) -> None:
         self.nbytes = 0
+        self._offsets: dict[str, int] = {}
+        for name, nbytes in sizes.items():
+            self._offsets[name] = self.nbytes
+            self.nbytes += -(-nbytes // 64) * 64
 
-    def take(self, nbytes: int) -> int:
-        offset = self.nbytes
-        self.nbytes += -(-nbytes // 64) * 64
-        return offset
+    def at(self, base: Value) -> dict[str, Value]:
+        """Where the pieces are in a buffer at `base`."""
+        return {name: base + offset for name, offset in self._offsets.items()}
 
 
 def check_operands(kind: str, operands: dict[str, Meta], names: Sequence[str]) -> None:
-    """Raises InputError for an operand that is missing or has another stride than 1 along its last axis."""
+    """Raises InputError for an operand that is missing, of another dtype than f32, bf16 or i64, or with another stride
+    than 1 along its last axis."""
     for name in names:
         if name not in operands:
             raise InputError(f"{kind} has no operand {name!r}")
-        shape, strides, _ = operands[name]
+        shape, strides, dtype = operands[name]
+        if dtype not in SIZES:
+            raise InputError(f"{kind} takes no operand of dtype {dtype} as {name!r}")
         if shape[-1] > 1 and strides[-1] != 1:
             raise InputError(f"{kind} takes operand {name!r} with stride 1 along its last axis, not {strides[-1]}")
 

@@ -51,8 +51,7 @@ class CompiledStep:
             }
             phase.emit(Context(f, operands, {}, f["begin"], f["end"], f["scratch"], pointers[-1]))
             f.returns()
-        target = {"target-cpu": features.cpu, "target-features": ""} if features.cpu else None
-        self.jit = Jit(module, target)
+        self.jit = Jit(module, features.cpu)
         self._functions = [_FUNCTION(self.jit.addresses[f"phase{i}"]) for i in range(len(lowered.phases))]
         self._shared = _scratch(lowered.shared_bytes)
         self._private = [_scratch(phase.private_bytes) for phase in lowered.phases]

@@ -17,6 +17,7 @@ from sscc.runtime.codegen.row_copies import Meta
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1"}
 _PARAMETERS = [("args", PTR), ("scalars", PTR), ("begin", I64), ("end", I64), ("private", PTR)]
+_GUARD = 256
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
 
 Lower = Callable[[Any, dict[str, Meta], Features], Lowered]
@@ -46,7 +47,7 @@ class Compiled:
         names = [f"phase{i}" for i in range(len(self.lowered.phases))]
         for name, phase in zip(names, self.lowered.phases, strict=True):
             self._function(name, phase)
-        self._jit = Jit(self._module, {"target-cpu": features.cpu} if features.cpu else None)
+        self._jit = Jit(self._module, features.cpu)
         signature = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _INTEGER, _INTEGER, _POINTER)
         self._calls = [signature(self._jit.addresses[name]) for name in names]
         self._shared = aligned(self.lowered.shared_bytes)
@@ -68,12 +69,14 @@ class Compiled:
         pointers = [tensors[name].data_ptr() for name in self.operands]
         args = (_POINTER * (len(pointers) + 1))(*pointers, self._shared.ctypes.data)
         values = (_INTEGER * max(1, len(self.scalars)))(*(scalars[name] for name in self.scalars))
-        self._shared.fill(0xFF)
+        self._shared[:-_GUARD].fill(0xFF)
         for phase, call in zip(self.lowered.phases, self._calls, strict=True):
             for piece in reversed(range(pieces)):
                 begin, end = phase.units * piece // pieces, phase.units * (piece + 1) // pieces
-                self._private.fill(0xFF if pieces == 1 else 0x7E)
+                self._private[:-_GUARD].fill(0xFF if pieces == 1 else 0x7E)
                 call(args, values, begin, end, self._private.ctypes.data)
+        for scratch in (self._shared, self._private):
+            assert (scratch[-_GUARD:] == 0).all(), "a phase writes behind its scratch"
 
 
 def check_pieces(
@@ -104,10 +107,10 @@ def run_step(
 
 
 def aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Bytes at a 64-byte boundary."""
-    memory = np.zeros(nbytes + 64, dtype=np.uint8)
+    """Bytes at a 64-byte boundary, and a guard of zeros behind them."""
+    memory = np.zeros(nbytes + _GUARD + 64, dtype=np.uint8)
     skip = -memory.ctypes.data % 64
-    return memory[skip : skip + max(nbytes, 1)]
+    return memory[skip : skip + nbytes + _GUARD]
 
 
 def strided(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:

@@ -15,6 +15,7 @@ from sscc.runtime.codegen.general_products import GeneralProduct, Strided
 from sscc.runtime.codegen.mlir import I64, PTR, Module
 from sscc.runtime.codegen.phases import Operand
 from sscc.runtime.schedule import Access
+from tests.runtime.codegen.product_data import dense, loaded, normal, stored
 
 
 @dataclass(frozen=True)
@@ -58,19 +59,6 @@ CASES = [
     Case("ik,j->i", "3 4 6"),
     Case("ki,kj->", "2 3 5", ("f32", "bf16", "f32")),
 ]
-BITS = {"f32": np.uint32, "bf16": np.uint16}
-
-
-def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
-
-
-def stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    return values.copy() if dtype == "f32" else (values.view(np.uint32) >> 16).astype(np.uint16)
-
-
-def loaded(values: np.ndarray, dtype: str) -> np.ndarray:
-    return values if dtype == "f32" else (values.astype(np.uint32) << 16).view(np.float32)
 
 
 def product(case: Case, pointers: list) -> GeneralProduct:
@@ -90,16 +78,12 @@ def compiled(request: pytest.FixtureRequest) -> Jit:
         f = module.function(f"case{number}", params, exported=True)
         product(case, [f["a"], f["b"], f["out"]]).emit(f, f["begin"], f["end"])
         f.returns()
-    return Jit(module, {"target-cpu": AVX2.cpu} if request.param == "avx2" else None)
+    return Jit(module, AVX2.cpu if request.param == "avx2" else "")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_agrees_with_einsum(compiled: Jit, case: Case) -> None:
-    rng = np.random.default_rng(1)
-    inputs = []
-    for operand in case.operands[:2]:
-        values = np.asarray(rng.standard_normal(case.shape(operand)), np.float32)
-        inputs.append((values.view(np.uint32) & 0xFFFF0000).view(np.float32))
+    inputs = [normal(seed, *case.shape(operand)) for seed, operand in enumerate(case.operands[:2])]
     a, b = (stored(value, dtype) for value, dtype in zip(inputs, case.dtypes, strict=False))
     out = stored(np.full(int(np.prod(case.shape(case.operands[2]))) + 1, 7.0, np.float32), case.dtypes[2])
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64)(

@@ -51,7 +51,7 @@ def tolerance(dtype: torch.dtype) -> float:
 def random_causal(seed: int, dtype: torch.dtype) -> Tensors:
     """Operands of a geometry that the seed chooses; outer axes lie in another order than they are named."""
     choose = random.Random(seed)
-    group, kv_heads, chunk = choose.randint(1, 7), choose.randint(1, 3), choose.randint(1, 90)
+    group, kv_heads, chunk = choose.randint(1, 7), choose.randint(1, 3), choose.randint(1, 160)
     depth, width = choose.choice([(8, 8), (64, 64), (7, 5), (40, 72), (128, 128), (30, 17)])
     rows = chunk + choose.randint(0, 200)
     heads = group * kv_heads
@@ -73,7 +73,7 @@ def causal_reference(tensors: Tensors, start: int, scale: float) -> Tensors:
 
 @pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 5, 7, 10])
 def test_causal_attention_of_random_geometries(seed: int, dtype: torch.dtype, features: Features) -> None:
     tensors = random_causal(seed, dtype)
     chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
@@ -221,7 +221,8 @@ def test_heads_that_do_not_divide_are_refused() -> None:
 @pytest.mark.parametrize(("group", "chunk"), [(1, 1), (1, 512), (3, 512), (4, 256), (5, 100), (8, 512), (300, 7)])
 def test_blocks_of_queries_fill_their_panels(group: int, chunk: int) -> None:
     queries = block_of_queries(group, chunk, 48)
-    panels = -(-queries * group // 48)
-    assert 1 <= queries <= chunk
+    assert 1 <= queries <= min(chunk, 96)
     assert queries == 1 or queries * group <= 256
-    assert chunk * group / (-(-chunk // queries) * panels * 48) > 0.8 or chunk * group < 96
+    whole, left = divmod(chunk, queries)
+    computed = sum(-(-rows * group // 48) * 48 for rows in [queries] * whole + [left])
+    assert chunk * group / computed > 0.85 or chunk * group < 96

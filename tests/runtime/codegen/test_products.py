@@ -14,9 +14,10 @@ from sscc.ir.errors import InternalError
 from sscc.runtime.codegen.compile import Jit
 from sscc.runtime.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.codegen.mlir import I64, PTR, Function, Module
-from sscc.runtime.codegen.packing import LINE, Panels
+from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.phases import Operand
 from sscc.runtime.codegen.products import emit_product, scratch_bytes
+from tests.runtime.codegen.product_data import Buffer, dense, loaded, normal, stored, strided
 
 FEATURES = {"host": Features.of_host(), "generic": GENERIC, "avx2": AVX2}
 GUARD = 7.0
@@ -49,10 +50,6 @@ class Case:
         return a, Operand(f["out"], (*self.rows, self.n), strides, self.out)
 
 
-def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
-
-
 DTYPES = [("bf16", "bf16"), ("f32", "f32"), ("f32", "bf16"), ("bf16", "f32")]
 SHAPES = [((1,), 37, 13), ((1,), 100, 64), ((2,), 64, 14), ((5,), 130, 13), ((17,), 70, 100), ((40,), 33, 65)]
 PLAIN = [Case(rows, n, k, a, w) for a, w in DTYPES for rows, n, k in SHAPES[:: 1 if a == w == "bf16" else 2]]
@@ -69,16 +66,6 @@ STRIDED = [
 WIDE = [Case((1,), 33, 700, a, w) for a, w in DTYPES]
 TALL = [Case((m,), 33, 700, a, w) for a, w in DTYPES for m in ((2, 8, 15, 40) if a == w == "bf16" else (2, 17))]
 CASES = [*PLAIN, *STRIDED, *WIDE, *TALL]
-
-
-class Buffer:
-    """Bytes that begin at a line."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._held = np.zeros(nbytes + 2 * LINE, np.uint8)
-        start = -self._held.ctypes.data % LINE
-        self.bytes = self._held[start : start + nbytes]
-        self.address = self._held.ctypes.data + start
 
 
 @dataclass
@@ -99,7 +86,7 @@ class Compiled:
             emit_product(f, a, f["weights"], case.panels, out, f["begin"], f["end"], f["scratch"], features)
             f.returns()
             scratch[case] = scratch_bytes(a, case.panels, out, features)
-        return cls(Jit(module, {"target-cpu": features.cpu} if features.cpu else None), scratch)
+        return cls(Jit(module, features.cpu), scratch)
 
     def run(self, case: Case, a: np.ndarray, b: np.ndarray, cuts: tuple[int, ...] = ()) -> np.ndarray:
         """The product of a [m, k] and b [n, k], given in f32, called once per range of columns; [m, n] in f32."""
@@ -120,29 +107,6 @@ class Compiled:
         result_view[...] = stored(np.full(1, GUARD, np.float32), case.out)
         assert (loaded(result, case.out) == GUARD).all(), "bytes that are not the product's were written"
         return found
-
-
-def strided(operand: Operand, fill: float) -> tuple[np.ndarray, np.ndarray]:
-    """Memory for an operand, and the view of it."""
-    span = 1 + sum((n - 1) * s for n, s in zip(operand.shape, operand.strides, strict=True))
-    memory = stored(np.full(span + 40, fill, np.float32), operand.dtype)
-    steps = tuple(s * memory.itemsize for s in operand.strides)
-    return memory, np.lib.stride_tricks.as_strided(memory, operand.shape, steps)
-
-
-def stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """f32 values as they are stored; bf16 ones must be exact."""
-    return values.copy() if dtype == "f32" else (values.view(np.uint32) >> 16).astype(np.uint16)
-
-
-def loaded(values: np.ndarray, dtype: str) -> np.ndarray:
-    return values.copy() if dtype == "f32" else (values.astype(np.uint32) << 16).view(np.float32)
-
-
-def normal(seed: int, *shape: int) -> np.ndarray:
-    """Normal numbers that bf16 holds exactly."""
-    values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    return (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
 @pytest.fixture(scope="module", params=list(FEATURES))
@@ -190,8 +154,8 @@ def test_generic_code_gives_the_same_bits_on_older_cpus() -> None:
         (((2, 9), (9, 1), "bf16"), ((2, 20), (20, 1), "f32"), "is not"),
         (((2, 8), (8, 1), "bf16"), ((3, 20), (20, 1), "f32"), "is not"),
         (((2, 8), (1, 2), "bf16"), ((2, 20), (20, 1), "f32"), "k must be dense"),
-        (((2, 8), (8, 1), "i64"), ((2, 20), (20, 1), "f32"), "no product kernel takes i64"),
-        (((2, 8), (8, 1), "bf16"), ((2, 20), (20, 1), "i64"), "gives no i64"),
+        (((2, 8), (8, 1), "i64"), ((2, 20), (20, 1), "f32"), "takes i64 and gives f32"),
+        (((2, 8), (8, 1), "bf16"), ((2, 20), (20, 1), "i64"), "takes bf16 and gives i64"),
         (((2, 2, 2, 8), (99, 30, 9, 1), "bf16"), ((2, 2, 2, 20), (999, 90, 20, 1), "f32"), "two dimensions of rows"),
     ],
 )

@@ -47,9 +47,10 @@ def observed_sums(given: Tensors, length: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("features", CPUS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize(("group", "obs", "recent", "depth"), [(3, 32, 40, 8), (1, 9, 2, 11)])
+@pytest.mark.parametrize(
+    ("group", "obs", "recent", "depth", "dtype"), [(3, 32, 40, 8, torch.bfloat16), (1, 9, 2, 11, torch.float32)]
+)
 def test_observation_scores(
     group: int, obs: int, recent: int, depth: int, known: bool, dtype: torch.dtype, features: Features
 ) -> None:

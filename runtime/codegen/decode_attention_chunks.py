@@ -1,0 +1,123 @@
+"""Rows of caches as vectors: taken apart into chunks, widened, rounded, loaded and stored up to their last element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sscc.runtime.codegen.features import LANES
+from sscc.runtime.codegen.mlir import BF16, F32, I16, I32, Function, Value, vector
+
+LINE = 64
+"""Bytes of a cache line, and of a vector of f32."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How rows of `size` elements of a dtype (f32 or bf16) are taken apart into chunks of one vector load.
+
+    Attributes:
+        dot: chunks of bf16 stay as they are, for products of pairs; otherwise they are widened.
+    """
+
+    size: int
+    dtype: str
+    dot: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Of a chunk."""
+        return LANES if self.dtype == "f32" else 2 * LANES
+
+    @property
+    def vectors(self) -> int:
+        """Vectors that a chunk becomes."""
+        return 1 if self.dtype == "f32" or self.dot else 2
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.size // self.elements)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the row in memory."""
+        return self.size * (4 if self.dtype == "f32" else 2)
+
+    @property
+    def padded_bytes(self) -> int:
+        """Of the row as its chunks' vectors."""
+        return self.chunks * self.vectors * LINE
+
+    @property
+    def tag(self) -> str:
+        return f"{'pairs' if self.dot else self.dtype}_{self.size}"
+
+    def load(self, f: Function, row: Value, chunk: int | Value) -> list[Value]:
+        """The vectors of one chunk; elements beyond the row are zeros, and are not touched. A chunk whose number is a
+        `Value` is not the last one."""
+        at = row + chunk * LINE
+        left = self.size - chunk * self.elements if isinstance(chunk, int) else self.elements
+        if self.dtype == "f32":
+            return [_load(f, at, vector(F32, LANES), left)]
+        if left >= 2 * LANES or left % 2 == 0:
+            bits = _load(f, at, vector(I32, LANES), left // 2)
+        else:
+            bits = f.bitcast(_load(f, at, vector(I16, 2 * LANES), left), vector(I32, LANES))
+        if self.dot:
+            return [f.bitcast(bits, vector(BF16, 2 * LANES))]
+        return [f.bitcast(bits << 16, vector(F32, LANES)), f.bitcast(bits & -65536, vector(F32, LANES))]
+
+
+def load_f32(f: Function, row: Value, dtype: str, start: int, size: int) -> Value:
+    """Elements start .. start + 15 of a row of `size`, widened to f32; zeros beyond the row."""
+    if start >= size:
+        return f.splat(0.0)
+    at = row + start * (4 if dtype == "f32" else 2)
+    if dtype == "f32":
+        return _load(f, at, vector(F32, LANES), size - start)
+    bits = f.cast("arith.extui", _load(f, at, vector(I16, LANES), size - start), I32)
+    return f.bitcast(bits << 16, vector(F32, LANES))
+
+
+def store_row(f: Function, values: Sequence[Value], row: Value, dtype: str, size: int) -> None:
+    """Stores vectors of f32, in order, as a row of `size` elements of a dtype."""
+    for i, value in enumerate(values):
+        narrow = value if dtype == "f32" else _bf16_bits(f, value)
+        at, left = row + i * LANES * (4 if dtype == "f32" else 2), size - i * LANES
+        if left >= LANES:
+            f.store(narrow, at)
+        elif left > 0:
+            f.store_masked(narrow, at, f.first_lanes(left))
+
+
+def _bf16_bits(f: Function, value: Value) -> Value:
+    """f32 rounded to the nearest bf16, ties to even, as i16. In integers: not every CPU has an instruction for it, and
+    those that there are take numbers below the smallest normal one for zero."""
+    bits = f.bitcast(value, vector(I32, LANES))
+    rounded = bits + ((bits >> 16) & 1) + 0x7FFF
+    quiet = bits | 0x400000
+    return f.cast("arith.trunci", f.select(f.compare("ne", value, value), quiet, rounded) >> 16, I16)
+
+
+def copy_row(f: Function, source: Value, dtype: str, target: Value, to: str, size: int) -> None:
+    """Copies a row of `size` elements, rounded to the dtype `to`."""
+    for start in range(0, size, LANES):
+        left = min(LANES, size - start)
+        part = load_f32(f, source, dtype, start, size)
+        store_row(f, [part], target + start * (4 if to == "f32" else 2), to, left)
+
+
+def in_order(f: Function, rows: Rows, chunk: Sequence[Value]) -> list[Value]:
+    """A chunk's vectors of f32 with the elements in the order of memory."""
+    if rows.vectors == 1:
+        return list(chunk)
+    low = [lane // 2 + (lane % 2) * LANES for lane in range(2 * LANES)]
+    return [f.shuffle(chunk[0], chunk[1], low[:LANES]), f.shuffle(chunk[0], chunk[1], low[LANES:])]
+
+
+def _load(f: Function, pointer: Value, type: str, left: int) -> Value:
+    """A vector of which the first `left` lanes exist."""
+    lanes = LANES if type != vector(I16, 2 * LANES) else 2 * LANES
+    if left >= lanes:
+        return f.load(pointer, type)
+    return f.load_masked(pointer, f.first_lanes(left, lanes), type)
