@@ -41,7 +41,7 @@ class Core {
     // Called by thread 0 every 20 ms or so while an entry runs; what it throws ends the entry.
     using Poll = std::function<void()>;
 
-    // Throws InputError where kernels or externals are not those that the plan names, std::bad_alloc, and what Team does.
+    // Throws InputError where kernels or externals are not what the plan names, std::bad_alloc, and what Team throws.
     Core(Plan plan, std::vector<Kernel> kernels, const std::vector<External>& externals, const TeamOptions& options,
          Poll poll = {});
 
@@ -69,7 +69,6 @@ class Core {
     // A hook after every run of these labels (empty: of all); an empty function takes it away. Throws InputError for
     // a label that the plan does not have.
     void set_hook(const std::vector<std::string>& labels, Hook hook);
-    const Hook& hook() const { return hook_; }
 
   private:
     // What a thread has for itself. The pointers are into `block`; nothing is shared with another thread's lines.
@@ -91,6 +90,7 @@ class Core {
     const Entry& entry(const std::string& name) const;
     std::size_t region_index(const std::string& name) const;
 
+    // What a thread does within `run` (walk.cpp); false: the walk has to end.
     void walk(Member& member, const Entry& entry);
     bool barrier(Member& member);
     bool execute(Member& member, std::uint32_t index);
@@ -101,6 +101,7 @@ class Core {
     [[noreturn]] void out_of_region(const Run& run, const Argument& argument) const;
     bool goes_on(Member& member);
     void poll();
+    void postpone_poll();
 
     const Plan plan_;
     const std::vector<Kernel> kernels_;

@@ -207,7 +207,8 @@ class Parser {
                 plan_.terms.push_back({factor, within(-kMostBytes, kMostBytes, "a coefficient")});
             }
             argument.terms.end = size(plan_.terms);
-            if (argument.terms.begin == argument.terms.end && (argument.offset < 0 || argument.offset > argument.last)) {
+            const bool fixed = argument.terms.begin == argument.terms.end;
+            if (fixed && (argument.offset < 0 || argument.offset > argument.last)) {
                 fail("argument " + std::to_string(size(plan_.arguments) - range.begin) + " lies outside of region '" +
                      region.name + "'");
             }

@@ -48,11 +48,18 @@ void translate(const std::exception_ptr& thrown, void*) {
     }
 }
 
-void check_signals() {
-    const nb::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() != 0) {
-        throw nb::python_error();
-    }
+// Python handles signals in its main thread; others need not ask for the interpreter's lock.
+Core::Poll signal_check() {
+    const auto main = nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
+    return [main] {
+        if (PyThread_get_thread_ident() != main) {
+            return;
+        }
+        const nb::gil_scoped_acquire gil;
+        if (PyErr_CheckSignals() != 0) {
+            throw nb::python_error();
+        }
+    };
 }
 
 std::vector<Kernel> kernels(const std::vector<std::uintptr_t>& addresses) {
@@ -85,7 +92,7 @@ class PythonCore {
     PythonCore(const nb::bytes& plan, const std::vector<std::uintptr_t>& functions,
                const std::vector<PythonExternal>& given, int threads, std::optional<bool> pin, double spin_us)
         : core_(parse_plan({static_cast<const std::byte*>(plan.data()), plan.size()}), kernels(functions),
-                externals(given), team_options(threads, pin, spin_us), check_signals) {}
+                externals(given), team_options(threads, pin, spin_us), signal_check()) {}
 
     Core& core() { return core_; }
     nb::handle hook() const { return hook_; }

@@ -111,7 +111,7 @@ int checked(int threads) {
 
 Team::Team(const TeamOptions& options)
     : size_(checked(options.threads)), process_(getpid()), spin_(options.spin), thrown_(options.threads) {
-    if (size_ > affinity_threads()) {
+    if (size_ > usable_threads()) {
         spin_ = std::chrono::nanoseconds(0);  // whom it would wait for may need this CPU
     } else if (auto cpus = allowed_cpus(); size_ <= static_cast<int>(cpus.size())) {
         if (options.pin.value_or(size_ == static_cast<int>(cpus.size()))) {

@@ -27,7 +27,7 @@ class Team {
   public:
     static constexpr int kMostThreads = 1024;
 
-    // Throws InputError for a number of threads outside of 1 .. kMostThreads, std::system_error where they cannot start.
+    // Throws InputError for fewer than 1 or too many threads, std::system_error where they cannot start.
     explicit Team(const TeamOptions& options);
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;

@@ -1,0 +1,205 @@
+// How a thread walks an entry's code: control, runs and barriers.
+#include <algorithm>
+#include <ctime>
+#include <span>
+#include <string>
+
+#include "core.hpp"
+#include "errors.hpp"
+#include "scalar.hpp"
+
+namespace sscc {
+
+namespace {
+
+__extension__ using Wide = __int128;  // holds every sum that a plan's bounds allow
+
+constexpr std::chrono::nanoseconds kPollEvery = std::chrono::milliseconds(20);
+constexpr std::uint32_t kTicks = 256;  // iterations and firings between two looks at the world
+
+// Cheap, and exact to a few milliseconds.
+std::chrono::nanoseconds coarse_clock() {
+#if defined(CLOCK_MONOTONIC_COARSE)
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+#else
+    return std::chrono::steady_clock::now().time_since_epoch();
+#endif
+}
+
+}  // namespace
+
+void Core::walk(Member& member, const Entry& entry) {
+    const auto code = entry.code.data();
+    const auto registers = member.registers;
+    for (std::uint32_t next = 0;;) {
+        const auto& i = code[next++];
+        switch (i.op) {
+            case Op::kLoopInit:
+                registers[i.target] = registers[i.x];
+                registers[i.target + 1] = registers[i.y];
+                break;
+            case Op::kLoopNext:
+                if (!goes_on(member)) {
+                    return;
+                }
+                if (registers[i.x] < registers[i.x + 1]) {
+                    registers[i.target] = registers[i.x]++;
+                } else {
+                    next = i.jump;
+                }
+                break;
+            case Op::kJump:
+                next = i.jump;
+                break;
+            case Op::kBranch:
+                next = registers[i.x] != 0 ? next : i.jump;
+                break;
+            case Op::kExecute:
+                if (!execute(member, i.x)) {
+                    return;
+                }
+                break;
+            case Op::kBarrier:
+                if (!barrier(member)) {
+                    return;
+                }
+                break;
+            case Op::kEnd:
+                return;
+            default:
+                registers[i.target] = evaluate(i, registers);
+        }
+    }
+}
+
+bool Core::barrier(Member& member) {
+    if (!tracing_) [[likely]] {
+        return team_.barrier();
+    }
+    const auto start = monotonic_nanoseconds();
+    const bool open = team_.barrier();
+    member.trace.add(kBarrierLabel, member.thread, start);
+    return open;
+}
+
+// False where the walk has to end.
+bool Core::execute(Member& member, std::uint32_t index) {
+    const auto& run = plan_.runs[index];
+    if (member.thread == 0) {
+        poll();
+    }
+    if (!tracing_) [[likely]] {
+        fire(member, run);
+    } else {
+        const auto start = monotonic_nanoseconds();
+        fire(member, run);
+        member.trace.add(static_cast<std::int32_t>(run.label), member.thread, start);
+    }
+    if (hooked_.empty() || !hooked_[index]) [[likely]] {
+        return true;
+    }
+    if (!team_.barrier()) {
+        return false;
+    }
+    if (member.thread == 0) {
+        hook_(index);
+    }
+    return team_.barrier();
+}
+
+// This thread's part of a run.
+void Core::fire(Member& member, const Run& run) {
+    std::int64_t begin = 0, end = run.total;
+    if (run.mode == Mode::kSplit) {
+        begin = run.total * member.thread / team_.size();
+        end = run.total * (member.thread + 1) / team_.size();
+    } else if (run.mode == Mode::kSerial && member.thread != 0) {
+        end = 0;
+    }
+    const auto grid = std::span(plan_.grid).subspan(run.grid.begin, run.grid.end - run.grid.begin);
+    if (begin < end) {
+        if (grid.empty()) {
+            call(member, run, begin, end);
+        } else {
+            fire_grid(member, run, begin, end, grid);
+        }
+    }
+    for (const auto& axis : grid) {  // the same on all threads, whatever their parts were
+        member.registers[axis.reg] = 0;
+    }
+}
+
+// Units [begin, end) of all firings together, firing by firing.
+void Core::fire_grid(Member& member, const Run& run, std::int64_t begin, std::int64_t end,
+                     std::span<const GridAxis> grid) {
+    const auto first = begin / run.units;
+    auto rest = first;
+    for (auto axis = grid.rbegin(); axis != grid.rend(); ++axis) {
+        member.registers[axis->reg] = rest % axis->trips;
+        rest /= axis->trips;
+    }
+    for (auto unit = first * run.units; unit < end && goes_on(member); unit += run.units) {
+        call(member, run, std::max(begin - unit, std::int64_t{0}), std::min(end - unit, run.units));
+        for (auto axis = grid.rbegin(); axis != grid.rend(); ++axis) {
+            if (++member.registers[axis->reg] < axis->trips) {
+                break;
+            }
+            member.registers[axis->reg] = 0;
+        }
+    }
+}
+
+void Core::call(Member& member, const Run& run, std::int64_t begin, std::int64_t end) {
+    auto pointer = member.arguments;
+    for (auto i = run.arguments.begin; i < run.arguments.end; ++i) {
+        const auto& argument = plan_.arguments[i];
+        Wide offset = argument.offset;
+        for (auto t = argument.terms.begin; t < argument.terms.end; ++t) {
+            offset += static_cast<Wide>(member.registers[plan_.terms[t].reg]) * plan_.terms[t].coefficient;
+        }
+        if (offset < 0 || offset > argument.last) [[unlikely]] {
+            out_of_region(run, argument);
+        }
+        *pointer++ = member.bases[argument.region] + static_cast<std::int64_t>(offset);
+    }
+    auto scalar = member.scalars;
+    for (auto i = run.scalars.begin; i < run.scalars.end; ++i) {
+        *scalar++ = member.registers[plan_.scalars[i]];
+    }
+    kernels_[run.function](member.arguments, member.scalars, begin, end, member.scratch);
+}
+
+void Core::out_of_region(const Run& run, const Argument& argument) const {
+    const auto place = static_cast<std::size_t>(&argument - plan_.arguments.data()) - run.arguments.begin;
+    const auto& region = plan_.regions[argument.region];
+    throw InputError("stage '" + plan_.labels[run.label] + "': argument " + std::to_string(place) + " of " +
+                     std::to_string(region.bytes - argument.last) + " bytes leaves region '" + region.name +
+                     "' of " + std::to_string(region.bytes) + " bytes");
+}
+
+// Every now and then: whether another thread has failed, or somebody wants an end.
+bool Core::goes_on(Member& member) {
+    if (++member.ticks % kTicks != 0) [[likely]] {
+        return true;
+    }
+    if (member.thread == 0) {
+        poll();
+    }
+    return !team_.aborted();
+}
+
+void Core::poll() {
+    if (!poll_) {
+        return;
+    }
+    if (const auto now = coarse_clock(); now >= next_poll_) [[unlikely]] {
+        next_poll_ = now + kPollEvery;
+        poll_();
+    }
+}
+
+void Core::postpone_poll() { next_poll_ = coarse_clock() + kPollEvery; }
+
+}  // namespace sscc
