@@ -1,19 +1,18 @@
-"""The functions behind `sscc.compile` and `sscc.load`."""
+"""The functions behind `sscc.compile` and `sscc.load`; what is heavy they import when they are called."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sscc.compiler.driver import compile_model
-from sscc.compiler.loading import open_session
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.result import CompileResult
-from sscc.runtime.artifact import Artifact
-from sscc.runtime.session import Session
+from sscc.runtime.interpreter import DEFAULT_INTERPRETER
 
 if TYPE_CHECKING:
     from os import PathLike
+
+    from sscc.runtime.session import Session
 
 
 def compile(model: str | PathLike[str], **options: Any) -> CompileResult:
@@ -26,16 +25,33 @@ def compile(model: str | PathLike[str], **options: Any) -> CompileResult:
     Raises:
         SsccError: the subclass says what kind, the message what to change.
     """
+    from sscc.compiler.driver import compile_model
+
     return compile_model(CompileOptions(model=Path(model), **options))
 
 
-def load(path: str | PathLike[str], checkpoint: str | PathLike[str] | None = None) -> Session:
-    """Opens the artifact in `path` and gives a session on the reference interpreter, ready to generate.
+def load(
+    path: str | PathLike[str],
+    checkpoint: str | PathLike[str] | None = None,
+    *,
+    interpreter: str = DEFAULT_INTERPRETER,
+    threads: int | None = None,
+) -> Session:
+    """Opens the artifact in `path` and gives a session, ready to generate.
+
+    A session's logits are float32 numpy arrays, [V] of `prefill` and [batch, V] of `decode`.
 
     Args:
         checkpoint: run these weights, of the same names and shapes, instead of the artifact's.
+        interpreter: what executes it, by name.
+        threads: how many the interpreter may use; None leaves it to the interpreter.
 
     Raises:
+        UsageError: there is no such interpreter.
         InputError: missing, truncated, damaged, or of a newer format.
     """
-    return open_session(Artifact.load(path), None if checkpoint is None else Path(checkpoint))
+    from sscc.compiler.loading import open_session
+    from sscc.runtime.artifact import Artifact
+
+    given = None if checkpoint is None else Path(checkpoint)
+    return open_session(Artifact.load(path), given, interpreter=interpreter, threads=threads)

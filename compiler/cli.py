@@ -44,7 +44,8 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of every command, or of one alone, which spares the time to import the others."""
     parser = _Parser(prog="sscc", description="Compiles language models for decoding over a compressed KV cache.")
     parser.add_argument("--version", action="version", version=f"sscc {sscc.__version__}")
     common = _Parser(add_help=False)
@@ -54,7 +55,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=_sentence(summary), parents=[common])
-        importlib.import_module(f"sscc.compiler.commands.{name}").add_arguments(command)
+        if only in (None, name):
+            importlib.import_module(f"sscc.compiler.commands.{name}").add_arguments(command)
     return parser
 
 
@@ -77,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    args = build_parser().parse_args(words)
+    args = build_parser(words[0] if words and words[0] in COMMANDS else None).parse_args(words)
     code: int = importlib.import_module(f"sscc.compiler.commands.{args.command}").main(args)
     sys.stdout.flush()  # here, where a closed pipe is still caught
     return code

@@ -48,8 +48,8 @@ from sscc.passes.pipeline import passes_between
 from sscc.passes.repeat_layers import LayersDiffer
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import LoopingRecord
+from sscc.runtime.reference.arrays import TORCH_DTYPES
 from sscc.runtime.schedule import Program
-from sscc.runtime.tensor_files import TORCH_DTYPES
 from sscc.runtime.validator import validate
 
 logger = logging.getLogger("sscc")

@@ -3,52 +3,43 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import torch
 
 from sscc.compiler.weight_cache import packed_weights
 from sscc.ir.errors import InputError
 from sscc.runtime.artifact import Artifact, Resolver
+from sscc.runtime.interpreter import DEFAULT_INTERPRETER
 from sscc.runtime.manifest import WeightsRecord
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import Layout, TensorSpec, reading, stack_tensors
+from sscc.runtime.tensor_files import Array, Layout, TensorSpec, reading, stack_tensors
 
 if TYPE_CHECKING:
-    from sscc.compiler.frontend.checkpoint import Checkpoint
+    from sscc.compiler.checkpoint_tensors import CheckpointTensors
 
 
-class CheckpointTensors(Mapping[str, torch.Tensor]):
-    """A checkpoint's weights by name, each read when it is asked for. Raises as `Checkpoint.tensor` does."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        if name not in self._checkpoint.names():
-            raise KeyError(name)
-        return self._checkpoint.tensor(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._checkpoint.names())
-
-    def __len__(self) -> int:
-        return len(self._checkpoint.names())
-
-
-def open_session(artifact: Artifact, checkpoint: Path | None = None) -> Session:
-    """A session of the reference interpreter on `artifact`.
+def open_session(
+    artifact: Artifact,
+    checkpoint: Path | None = None,
+    *,
+    interpreter: str = DEFAULT_INTERPRETER,
+    threads: int | None = None,
+) -> Session:
+    """A session on `artifact`.
 
     Args:
         checkpoint: run these weights, of the same names and shapes, instead of the artifact's. Where the artifact
             refers to a checkpoint, that one is opened and its digest compared.
+        interpreter: one of `sscc.runtime.interpreter.INTERPRETERS`.
+        threads: how many it may use; None leaves it to the interpreter.
 
     Raises:
+        UsageError: there is no such interpreter.
         InputError: the weights are missing, damaged, of other shapes, or not the ones referred to.
     """
-    return Session.from_artifact(artifact, resolver=_resolver(artifact, checkpoint))
+    resolver = _resolver(artifact, checkpoint)
+    return Session.from_artifact(artifact, interpreter=interpreter, resolver=resolver, threads=threads)
 
 
 def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
@@ -64,11 +55,11 @@ def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
     return lambda layout: _packed(record, layout, source)
 
 
-def _packed(record: WeightsRecord, layout: Layout, checkpoint: Path) -> Mapping[str, torch.Tensor]:
+def _packed(record: WeightsRecord, layout: Layout, checkpoint: Path) -> Mapping[str, Array]:
     """The weights referred to, from the user's cache; the checkpoint is opened only to pack them."""
     opened: list[CheckpointTensors] = []
 
-    def read(source: str, spec: TensorSpec) -> torch.Tensor:
+    def read(source: str, spec: TensorSpec) -> Array:
         if not opened:
             opened.append(_tensors(checkpoint))
         return reading(opened[0], f"the checkpoint {checkpoint}")(source, spec)
@@ -85,6 +76,7 @@ def _show_progress(done: int, total: int) -> None:
 
 
 def _tensors(path: Path) -> CheckpointTensors:
-    from sscc.compiler.frontend.checkpoint import open_checkpoint  # imports transformers, which takes seconds
+    from sscc.compiler.checkpoint_tensors import CheckpointTensors
+    from sscc.compiler.frontend.checkpoint import open_checkpoint  # imports torch and transformers, which takes seconds
 
     return CheckpointTensors(open_checkpoint(path))

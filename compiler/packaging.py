@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from sscc.compiler.backend.listing import list_program
+from sscc.compiler.checkpoint_tensors import CheckpointTensors, to_arrays
 from sscc.compiler.frontend.checkpoint import Checkpoint
-from sscc.compiler.loading import CheckpointTensors
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import InternalError
@@ -82,7 +82,7 @@ def _write_constants(writer: ArtifactWriter, program: Program, constants: Mappin
         for source in stack.sources:
             if source not in constants:
                 raise InternalError(f"the value of the constant {source!r}, which {name!r} is made of, is not known")
-    writer.write_constants(layout, reading(constants, "the model"))
+    writer.write_constants(layout, reading(to_arrays(constants), "the model"))
 
 
 def _signature(program: Program, facts: ProgramFacts, geometry: Geometry) -> Signature:

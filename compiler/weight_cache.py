@@ -11,12 +11,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from sscc.ir.errors import InputError
 from sscc.ir.files import output_errors, replacing
 from sscc.runtime.manifest import WeightsRecord
 from sscc.runtime.tensor_files import (
+    Array,
     Layout,
     Reader,
     TensorSpec,
@@ -42,7 +41,7 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "sscc"
 
 
-def packed_weights(record: WeightsRecord, layout: Layout, read: Reader, progress: Progress) -> dict[str, torch.Tensor]:
+def packed_weights(record: WeightsRecord, layout: Layout, read: Reader, progress: Progress) -> dict[str, Array]:
     """The weights of `record`, memory-mapped from the cache; packed there first if they are not yet.
 
     Args:
@@ -73,12 +72,12 @@ def _pack(path: Path, record: WeightsRecord, layout: Layout, read: Reader, progr
     total = sum(stack.spec.nbytes for stack in layout.values())
     done = 0
 
-    def counted(source: str, spec: TensorSpec) -> torch.Tensor:
+    def counted(source: str, spec: TensorSpec) -> Array:
         nonlocal done
-        tensor = read(source, spec)
+        array = read(source, spec)
         done += spec.nbytes
         progress(done, total)
-        return tensor
+        return array
 
     with output_errors(path.parent, HINT):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,8 +21,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from sscc.ir.errors import InputError
 from sscc.ir.machine import Machine, parse_machine
 from sscc.runtime.artifact_writer import CONSTANTS, MACHINE, MANIFEST, SCHEDULE, ArtifactWriter, is_artifact
@@ -31,6 +29,7 @@ from sscc.runtime.manifest import FileRecord, Manifest
 from sscc.runtime.schedule import Program
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import (
+    Array,
     Layout,
     Specs,
     Stack,
@@ -43,7 +42,7 @@ from sscc.runtime.tensor_files import (
     stack_tensors,
 )
 
-Resolver = Callable[[Layout], Mapping[str, torch.Tensor]]
+Resolver = Callable[[Layout], Mapping[str, Array]]
 """Gives the tensors of a layout by name, made of the sources that a checkpoint holds."""
 
 _READ_BYTES = 2**20
@@ -104,8 +103,11 @@ class Artifact:
         """The recorded run, if the artifact was compiled with one."""
         return Golden.load(self.path / "golden") if "golden/golden.json" in self.manifest.files else None
 
-    def weights(self, resolver: Resolver | None = None, *, check_digest: bool = False) -> dict[str, torch.Tensor]:
+    def weights(self, resolver: Resolver | None = None, *, check_digest: bool = False) -> dict[str, Array]:
         """Every tensor that the program wants besides its own memory: weights and constants, by `Tensor.name`.
+
+        Those in the artifact's files are memory-mapped and read-only; their addresses are multiples of 64 where their
+        sizes are, and of their elements' size anyhow.
 
         Args:
             resolver: gives the weights instead of the embedded ones; required in mode "reference".
@@ -130,10 +132,10 @@ class Artifact:
     def _shards(self) -> list[Path]:
         return [self.path / name for name in sorted(self.manifest.files) if _is_shard(name)]
 
-    def _embedded(self) -> dict[str, torch.Tensor]:
+    def _embedded(self) -> dict[str, Array]:
         return {name: tensor for shard in self._shards() for name, tensor in read_tensors(shard).items()}
 
-    def _constants(self) -> dict[str, torch.Tensor]:
+    def _constants(self) -> dict[str, Array]:
         return read_tensors(self.path / CONSTANTS) if CONSTANTS in self.manifest.files else {}
 
     # -- checks

@@ -13,14 +13,13 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import IO
 
-import torch
-
 from sscc.ir.errors import InternalError, OutputError
 from sscc.ir.files import output_errors
 from sscc.runtime.manifest import FileRecord, Manifest
 from sscc.runtime.schedule import Program
 from sscc.runtime.tensor_files import (
     SHARD_BYTES,
+    Array,
     Layout,
     Reader,
     Stack,
@@ -133,7 +132,7 @@ class ArtifactWriter:
                 digests |= write_tensors(file, {name: layout[name] for name in names}, read)
         return weights_digest(digests, layout)
 
-    def write_tensors(self, path: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    def write_tensors(self, path: str, tensors: Mapping[str, Array]) -> None:
         """Writes a small set of tensors into one safetensors file."""
         layout = {name: Stack(TensorSpec.of(tensor), (name,)) for name, tensor in tensors.items()}
         with self._create(path) as file:

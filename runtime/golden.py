@@ -6,6 +6,8 @@ A golden holds prompt and new tokens, and tensors in the order in which executio
     selected.{i}               [Hkv, topk]   positions picked, -1 for padding (absent when topk = 0)
     prefill_logits             [V]
     logits.{s}                 [V]           after feeding new_tokens[s] at position len(prompt) + s
+
+All are numpy arrays in the dtypes that eager PyTorch had.
 """
 
 from __future__ import annotations
@@ -15,13 +17,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from sscc.ir.errors import CheckError, InputError
-from sscc.runtime.tensor_files import read_tensors
+from sscc.runtime.tensor_files import Array, read_tensors
 
 if TYPE_CHECKING:
     from sscc.runtime.artifact_writer import ArtifactWriter
@@ -49,7 +50,7 @@ class Golden:
 
     prompt: tuple[int, ...]
     new_tokens: tuple[int, ...]
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    tensors: Mapping[str, Array] = field(default_factory=dict)
 
     def save(self, writer: ArtifactWriter) -> None:
         """Writes golden/golden.json and golden/golden.safetensors of an artifact."""
@@ -100,37 +101,42 @@ class Difference:
         return f"max abs {self.max_abs:.3g}, max rel {self.max_rel:.3g}, correlation {self.correlation:.6f}"
 
 
-def compare(a: Tensor, b: Tensor) -> Difference:
-    """Compares `a` with the reference `b`, tensors of one shape, in f64."""
-    if a.numel() == 0:
+def compare(a: Array, b: Array) -> Difference:
+    """Compares `a` with the reference `b`, arrays of one shape, in f64."""
+    if a.size == 0:
         return Difference(0.0, 0.0, 1.0, 0.0, 0.0)
-    a, b = a.to(torch.float64), b.to(torch.float64)
-    error = torch.where(a == b, 0.0, a - b)  # equal infinities are no error
-    if not bool(torch.isfinite(error).all()):
+    with np.errstate(all="ignore"):  # infinities are what this is about
+        return _compare(a.astype(np.float64), b.astype(np.float64))
+
+
+def _compare(a: Array, b: Array) -> Difference:
+    error = np.where(a == b, 0.0, a - b)  # equal infinities are no error
+    if not np.isfinite(error).all():
         return Difference(math.inf, math.inf, 0.0, math.inf, math.inf)
-    b = torch.nan_to_num(b)
-    size = b.abs()
-    rows, row_errors = (t.reshape(-1, t.shape[-1] if t.ndim else 1).norm(dim=1) for t in (b, error))
-    typical = rows.square().mean().sqrt()
+    b = np.nan_to_num(b)
+    size = np.abs(b)
+    width = b.shape[-1] if b.ndim else 1
+    rows, row_errors = (np.linalg.norm(each.reshape(-1, width), axis=1) for each in (b, error))
+    typical = np.sqrt(np.square(rows).mean())
     return Difference(
-        max_abs=float(error.abs().max()),
-        max_rel=_ratio(error.abs(), torch.maximum(size, size.max() / 1000)),
-        correlation=_correlation(torch.nan_to_num(a), b),
-        normwise=_ratio(error.norm(), b.norm()),
-        rowwise=_ratio(row_errors, torch.maximum(rows, typical)),
+        max_abs=float(np.abs(error).max()),
+        max_rel=_ratio(np.abs(error), np.maximum(size, size.max() / 1000)),
+        correlation=_correlation(np.nan_to_num(a), b),
+        normwise=_ratio(np.linalg.norm(error.reshape(-1)), np.linalg.norm(b.reshape(-1))),
+        rowwise=_ratio(row_errors, np.maximum(rows, typical)),
     )
 
 
-def _ratio(error: Tensor, size: Tensor) -> float:
+def _ratio(error: Array | np.floating[Any], size: Array | np.floating[Any]) -> float:
     """The largest error / size, where 0 / 0 is 0 and anything else over 0 is infinite."""
-    return float(torch.where(error == 0, 0.0, error / size).max())
+    return float(np.where(error == 0, 0.0, error / size).max())
 
 
-def _correlation(a: Tensor, b: Tensor) -> float:
-    a, b = (a - a.mean()).flatten(), (b - b.mean()).flatten()
-    scale = float(a.norm() * b.norm())
+def _correlation(a: Array, b: Array) -> float:
+    a, b = (a - a.mean()).reshape(-1), (b - b.mean()).reshape(-1)
+    scale = float(np.linalg.norm(a) * np.linalg.norm(b))
     if scale == 0.0:
-        return float(torch.equal(a, b))
+        return float(np.array_equal(a, b))
     return float(a @ b) / scale
 
 
@@ -213,7 +219,7 @@ def replay(session: Session, golden: Golden) -> Report:
     return Report(dtype, sorted(checks, key=lambda check: list(golden.tensors).index(check.name)))
 
 
-def _check(name: str, found: Tensor, golden: Golden, dtype: str, rows: Tensor | None = None) -> Check:
+def _check(name: str, found: Array, golden: Golden, dtype: str, rows: Array | None = None) -> Check:
     """Compares one tensor, or the rows of its last axis where `rows` is true."""
     wanted = golden.tensors[name]
     if found.shape != wanted.shape:
@@ -227,7 +233,7 @@ def _check_layer(session: Session, golden: Golden, layer: int) -> Iterator[Check
     signature = session.signature
     geometry, length = signature.geometry, len(golden.prompt)
     ring = min(length, geometry.sink_recent)
-    valid = torch.zeros(signature.kv_heads, geometry.budget, dtype=torch.bool)
+    valid = np.zeros((signature.kv_heads, geometry.budget), np.bool_)
     valid[:, :ring] = True
     picks = geometry.valid_topk(length)
     block = slice(geometry.sink_recent, geometry.sink_recent + picks)
@@ -242,30 +248,31 @@ def _check_layer(session: Session, golden: Golden, layer: int) -> Iterator[Check
         rows = _by_pick(session, golden, layer, cache, picks) if selected is not None else cache
         yield _check(cache_name, rows, golden, signature.dtype, valid)
         if selected is not None and selected.excused and not geometry.indexed:
-            cache[:, block] = golden.tensors[cache_name][:, block].to(cache.dtype)
+            cache[:, block] = golden.tensors[cache_name][:, block]
     if selected is not None:
         if selected.passed and selected.excused and geometry.indexed:
-            _selected(session, layer).copy_(golden.tensors[name])
+            _selected(session, layer)[...] = golden.tensors[name]
         yield selected
 
 
-def _selected(session: Session, layer: int) -> Tensor:
-    """The picks [Hkv, topk] of slot 0 in a layer."""
-    picks = session.interpreter.tensor("selected")[layer]
+def _selected(session: Session, layer: int) -> Array:
+    """The picks [Hkv, topk] of slot 0 in a layer, a live view."""
+    picks: Array = session.interpreter.tensor("selected")[layer]
     return picks[0] if session.signature.geometry.indexed else picks
 
 
-def _cache(session: Session, kind: str, layer: int) -> Tensor:
-    """The rows [Hkv, R, D] of slot 0 in a layer; a copy where the selected ones are indexed."""
-    cache = session.interpreter.tensor(f"{kind}_cache")[layer, 0]
+def _cache(session: Session, kind: str, layer: int) -> Array:
+    """The rows [Hkv, R, D] of slot 0 in a layer, a live view; a copy where the selected ones are indexed."""
+    cache: Array = session.interpreter.tensor(f"{kind}_cache")[layer, 0]
     if not session.signature.geometry.indexed:
         return cache
     prompt, picks = session.interpreter.tensor(f"{kind}_prompt")[layer, 0], _selected(session, layer)
-    at = picks.clamp(min=0)[..., None].expand(-1, -1, prompt.shape[-1])
-    return torch.cat([cache, torch.where((picks < 0)[..., None], 0, prompt.gather(1, at))], 1)
+    rows = np.take_along_axis(prompt, picks.clip(min=0)[..., None], axis=1)
+    rows[picks < 0] = 0
+    return np.concatenate([cache, rows], axis=1)
 
 
-def _check_selected(session: Session, golden: Golden, layer: int, picks: int) -> tuple[Check, Tensor]:
+def _check_selected(session: Session, golden: Golden, layer: int, picks: int) -> tuple[Check, Array]:
     """The check of one layer's picks, and which of the golden's picks [Hkv, picks] the program made too."""
     dtype = session.signature.dtype
     name = f"selected.{layer}"
@@ -274,27 +281,26 @@ def _check_selected(session: Session, golden: Golden, layer: int, picks: int) ->
         raise InputError(f"golden {name!r} is {list(wanted.shape)}, the program makes {list(found.shape)}")
     shared = _find(found[:, :picks], wanted[:, :picks])[1]
     missed = int((~shared).sum())
-    allowed = max(len(wanted), math.floor(EXCUSED[dtype] * shared.numel()))
-    padded = torch.equal(found[:, picks:], wanted[:, picks:])
+    allowed = max(len(wanted), math.floor(EXCUSED[dtype] * shared.size))
+    padded = np.array_equal(found[:, picks:], wanted[:, picks:])
     difference = compare(found, wanted)
-    return Check(name, padded and missed <= allowed, difference, shared.numel(), missed), shared
+    return Check(name, padded and missed <= allowed, difference, shared.size, missed), shared
 
 
-def _find(found: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each of `wanted` stands in `found` (both ascending along their last axis), and whether it does."""
+def _find(found: Array, wanted: Array) -> tuple[Array, Array]:
+    """Where each of `wanted` stands in `found` ([Hkv, picks], both ascending in a row), and whether it does."""
     if found.shape[-1] == 0:
-        return torch.zeros_like(wanted), torch.zeros_like(wanted, dtype=torch.bool)
-    at = torch.searchsorted(found.contiguous(), wanted.contiguous()).clamp(max=found.shape[-1] - 1)
-    return at, found.gather(-1, at) == wanted
+        return np.zeros_like(wanted), np.zeros_like(wanted, np.bool_)
+    rows = zip(found, wanted, strict=True)
+    at = np.stack([np.searchsorted(*row) for row in rows]).clip(max=found.shape[-1] - 1)
+    return at, np.take_along_axis(found, at, axis=-1) == wanted
 
 
-def _by_pick(session: Session, golden: Golden, layer: int, cache: Tensor, picks: int) -> Tensor:
+def _by_pick(session: Session, golden: Golden, layer: int, cache: Array, picks: int) -> Array:
     """A copy of a cache [Hkv, R, D] whose top-K rows stand in the order of the golden's picks."""
     first = session.signature.geometry.sink_recent
     found = _selected(session, layer)[:, :picks]
     at, _ = _find(found, golden.tensors[f"selected.{layer}"][:, :picks])
-    rows = cache.clone()
-    rows[:, first : first + picks] = cache[:, first : first + picks].gather(
-        1, at[..., None].expand(-1, -1, cache.shape[-1])
-    )
+    rows = cache.copy()
+    rows[:, first : first + picks] = np.take_along_axis(cache[:, first : first + picks], at[..., None], axis=1)
     return rows

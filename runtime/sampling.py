@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import InputError, UsageError
+from sscc.runtime.tensor_files import Array
 
 
 @dataclass(frozen=True)
@@ -39,28 +40,64 @@ class Sampling:
 
 
 class Sampler:
-    """Draws tokens one after the other; two samplers of equal `Sampling` give equal tokens for equal logits."""
+    """Draws tokens one after the other; two samplers of equal `Sampling` give equal tokens for equal logits.
+
+    Each token takes one number of numpy's PCG64, so that the draws of a seed are the same wherever logits are.
+    """
 
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._generator = torch.Generator().manual_seed(sampling.seed)
+        # Greedy draws nothing, and numpy imports its random numbers when they are first used.
+        self._generator = np.random.Generator(np.random.PCG64(sampling.seed)) if sampling.temperature else None
 
-    def pick(self, logits: torch.Tensor) -> int:
-        """The next token from logits [V] of any floating dtype."""
-        if self._sampling.temperature == 0.0:
-            return int(torch.argmax(logits))
-        probabilities, tokens = _candidates(logits, self._sampling)
-        return int(tokens[torch.multinomial(probabilities, 1, generator=self._generator)])
+    def pick(self, logits: Array) -> int:
+        """The next token from logits [V] of any floating dtype.
+
+        Raises InputError where the largest is NaN or infinite.
+        """
+        logits = logits.astype(np.float32, copy=False)
+        first = int(np.argmax(logits))  # a NaN counts as the largest
+        if not np.isfinite(logits[first]):
+            raise InputError(f"the largest logit is {logits[first]}: the weights are damaged, or too large for bf16")
+        return first if self._generator is None else self._draw(logits, self._generator.random())
+
+    def _draw(self, logits: Array, uniform: float) -> int:
+        """The first token at which the kept weights, summed up, exceed `uniform` times all of them."""
+        sampling = self._sampling
+        tokens = _largest(logits, sampling.top_k) if 0 < sampling.top_k < len(logits) else None
+        weights = _weights(logits if tokens is None else logits[tokens], sampling.temperature)
+        if sampling.top_p < 1.0:
+            kept = _most_likely(weights, sampling.top_p)
+            weights, tokens = weights[kept], kept if tokens is None else tokens[kept]
+        sums = np.cumsum(weights)
+        drawn = min(int(np.searchsorted(sums, uniform * sums[-1], side="right")), len(sums) - 1)
+        return drawn if tokens is None else int(tokens[drawn])
 
 
-def _candidates(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities (not renormalised after top-p) and tokens, most likely first."""
-    ordered, tokens = torch.sort(logits.to(torch.float32), descending=True, stable=True)
-    if sampling.top_k:
-        ordered, tokens = ordered[: sampling.top_k], tokens[: sampling.top_k]
-    # Subtracting the maximum first keeps tiny temperatures finite.
-    probabilities = torch.softmax((ordered - ordered[0]) / sampling.temperature, dim=0)
-    before = torch.cumsum(probabilities, dim=0) - probabilities
-    kept = before < sampling.top_p
-    kept[0] = True  # the most likely token stays, however small top_p is
-    return probabilities[kept], tokens[kept]
+def _weights(logits: Array, temperature: float) -> Array:
+    """Probabilities times some number, in f64; that of the largest logit is 1."""
+    weights: Array = logits.astype(np.float64)
+    weights -= weights.max()
+    with np.errstate(over="ignore"):  # a tiny temperature makes minus infinity of all but the largest
+        weights /= temperature
+    np.exp(weights, out=weights)
+    return weights
+
+
+def _largest(logits: Array, count: int) -> Array:
+    """The tokens of the `count` largest logits, of equal ones the first, in falling order."""
+    # All that reach the count-th largest: more than `count` of them where some are equal to it.
+    tokens = np.flatnonzero(logits >= np.partition(logits, -count)[-count])
+    return tokens[np.argsort(-logits[tokens], kind="stable")][:count]
+
+
+def _most_likely(weights: Array, share: float) -> Array:
+    """Indices of the fewest weights that have `share` of the total together, at least one, in falling order."""
+    total = weights.sum()
+    # All that are smaller than this have less than 1 - share together, so the others reach it: sort only those.
+    likely = np.flatnonzero(weights >= (1.0 - share) * total / len(weights))
+    order = likely[np.argsort(-weights[likely], kind="stable")]
+    before = np.cumsum(weights[order]) - weights[order]
+    before[0] = -1.0  # the most likely one stays, however small `share` is
+    kept: Array = order[before < share * total]
+    return kept

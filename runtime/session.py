@@ -3,6 +3,9 @@
 The host's share of SnapStream is small: per slot the position of the next token and the number of valid
 top-K rows, and for a prefill in progress its cursor. Everything else happens in the program's entries
 `prefill` and `decode`.
+
+Logits are float32 numpy arrays that belong to the caller: no later call changes them. (They are float64 where the
+reference interpreter computes in double precision.)
 """
 
 from __future__ import annotations
@@ -10,30 +13,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from sscc.ir.errors import UsageError
-from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.interpreter import DEFAULT_INTERPRETER, Interpreter, open_interpreter
 from sscc.runtime.sampling import Sampler, Sampling
-from sscc.runtime.schedule import Program
 from sscc.runtime.signature import Signature
+from sscc.runtime.tensor_files import Array
 
 if TYPE_CHECKING:
     from sscc.runtime.artifact import Artifact, Resolver
-
-
-class Interpreter(Protocol):
-    """What a session needs of an interpreter."""
-
-    def run(
-        self, entry: str, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int] | None = None
-    ) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]: ...
-
-    def tensor(self, name: str) -> torch.Tensor: ...
-
-    def reset(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -71,7 +62,7 @@ class _Slot:
 class _Prefill:
     slot: int
     length: int
-    tokens: torch.Tensor
+    tokens: Array
     phase: int = 0
     chunk: int = 0
 
@@ -80,43 +71,36 @@ class Session:
     """Prefills and decodes on one program with one set of weights.
 
     Args:
-        program: the schedule, with entries `prefill` and `decode`.
-        weights: tensors by source, for every weight and constant of the program.
         signature: sizes and geometry that the program was compiled for.
-        interpreter: executes the program; the reference interpreter if None.
-        precision, checked: of the reference interpreter, see there.
+        interpreter: executes the program's entries `prefill` and `decode`, with its weights.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        weights: Mapping[str, torch.Tensor],
-        signature: Signature,
-        *,
-        interpreter: Interpreter | None = None,
-        precision: str = "f32",
-        checked: bool = False,
-    ) -> None:
+    def __init__(self, signature: Signature, interpreter: Interpreter) -> None:
         self.signature = signature
-        self.interpreter: Interpreter = interpreter or ReferenceInterpreter(
-            program, weights, precision=precision, checked=checked
-        )
+        self.interpreter = interpreter
         self._slots: dict[int, _Slot] = {}
         self._pending: _Prefill | None = None
-        self._prefill_logits: torch.Tensor | None = None
+        self._prefill_logits: Array | None = None
 
     @classmethod
     def from_artifact(
         cls,
         artifact: Artifact,
         *,
+        interpreter: str = DEFAULT_INTERPRETER,
         resolver: Resolver | None = None,
+        threads: int | None = None,
         precision: str = "f32",
         checked: bool = False,
     ) -> Session:
-        """Joins an artifact to its own weights, or to those of the checkpoint that `resolver` opens."""
-        weights = artifact.weights(resolver)
-        return cls(artifact.program, weights, artifact.signature, precision=precision, checked=checked)
+        """Joins an artifact to its own weights, or to those of the checkpoint that `resolver` opens.
+
+        The other arguments and the errors are those of `open_interpreter`.
+        """
+        opened = open_interpreter(
+            interpreter, artifact, resolver, threads=threads, precision=precision, checked=checked
+        )
+        return cls(artifact.signature, opened)
 
     # -- prefill
 
@@ -131,8 +115,8 @@ class Session:
             raise UsageError(
                 f"slot {slot} cannot prefill while slot {self._pending.slot} does: finish or abandon that prefill"
             )
-        padded = torch.zeros(1, self.signature.scratch_tokens, dtype=torch.int64)
-        padded[0, : len(prompt)] = torch.tensor(prompt, dtype=torch.int64)
+        padded = np.zeros((1, self.signature.scratch_tokens), np.int64)
+        padded[0, : len(prompt)] = prompt
         self._slots.pop(slot, None)
         self._pending = _Prefill(slot, len(prompt), padded)
 
@@ -156,7 +140,7 @@ class Session:
         outputs, (pending.phase, pending.chunk) = self.interpreter.run("prefill", {"tokens": pending.tokens}, scalars)
         if pending.phase < self.signature.layers + 2:
             return False
-        self._prefill_logits = outputs["prefill_logits"][0]
+        self._prefill_logits = _plain(outputs["prefill_logits"][0])
         self._slots[pending.slot] = _Slot(pending.length, pending.length)
         self._pending = None
         return True
@@ -167,7 +151,7 @@ class Session:
         return (self.signature.layers + 1) * chunks + 1
 
     @property
-    def prefill_logits(self) -> torch.Tensor:
+    def prefill_logits(self) -> Array:
         """Logits [V] after the last token of the prompt that was prefilled last."""
         if self._prefill_logits is None:
             raise UsageError("no prefill has finished yet")
@@ -177,7 +161,7 @@ class Session:
         """Gives up the prefill in progress, if any; its slot is empty then."""
         self._pending = None
 
-    def prefill(self, slot: int, tokens: Sequence[int]) -> torch.Tensor:
+    def prefill(self, slot: int, tokens: Sequence[int]) -> Array:
         """Writes a whole prompt into a slot. Returns the logits [V] of its last token."""
         self.start_prefill(slot, tokens)
         try:
@@ -190,7 +174,7 @@ class Session:
 
     # -- decode
 
-    def decode(self, tokens: Mapping[int, int]) -> torch.Tensor:
+    def decode(self, tokens: Mapping[int, int]) -> Array:
         """Feeds one token to each slot named, at the slot's next position.
 
         Returns logits [B, V], of which only the rows of the slots named mean anything. Raises UsageError for a
@@ -203,9 +187,9 @@ class Session:
         outputs, _ = self.interpreter.run("decode", self._decode_inputs(tokens))
         for slot in tokens:
             self._slots[slot].position += 1
-        return outputs["logits"]
+        return _plain(outputs["logits"])
 
-    def _decode_inputs(self, tokens: Mapping[int, int]) -> dict[str, torch.Tensor]:
+    def _decode_inputs(self, tokens: Mapping[int, int]) -> dict[str, Array]:
         token, position, valid_topk = ([0] * self.signature.batch for _ in range(3))
         active = [False] * self.signature.batch
         for slot, value in tokens.items():
@@ -213,10 +197,10 @@ class Session:
             token[slot], position[slot], active[slot] = value, state.position, True
             valid_topk[slot] = self.signature.geometry.valid_topk(state.prompt_len)
         return {
-            "token": torch.tensor(token, dtype=torch.int64)[:, None],
-            "position": torch.tensor(position, dtype=torch.int64),
-            "valid_topk": torch.tensor(valid_topk, dtype=torch.int64),
-            "active": torch.tensor(active),
+            "token": np.array(token, np.int64)[:, None],
+            "position": np.array(position, np.int64),
+            "valid_topk": np.array(valid_topk, np.int64),
+            "active": np.array(active, np.bool_),
         }
 
     def generate(
@@ -328,3 +312,8 @@ class Session:
                 f"slot {slot} holds {held} tokens, the program was compiled for at most {limit}: "
                 f"compile with a larger --max-context"
             )
+
+
+def _plain(logits: Array) -> Array:
+    """Logits in float32, and in float64 if they are."""
+    return logits if logits.dtype == np.float64 else logits.astype(np.float32, copy=False)

@@ -3,18 +3,22 @@
 The format (8 bytes of header length, a JSON header, then the bytes of each tensor without gaps) is that of
 the safetensors library, which reads the files; its writer wants every tensor in memory at once, ours does not.
 A tensor that is the stack of others is written part after part, which gives the same bytes as stacking first.
+
+Tensors are numpy arrays; those of bf16 have the dtype `ml_dtypes.bfloat16`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-import torch
+import ml_dtypes
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from sscc.ir.errors import InputError
@@ -22,9 +26,18 @@ from sscc.runtime.schedule import DTYPE_BYTES, Program, Role
 
 ALIGNMENT = 64
 SHARD_BYTES = 4 * 2**30
-TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i64": torch.int64, "i1": torch.bool}
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype(np.float32),
+    "bf16": BFLOAT16,
+    "i64": np.dtype(np.int64),
+    "i1": np.dtype(np.bool_),
+}
 _FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "i64": "I64", "i1": "BOOL"}
-_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+Array = np.ndarray[Any, np.dtype[Any]]
+"""An array of any shape and dtype."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +48,11 @@ class TensorSpec:
     dtype: str
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> TensorSpec:
+    def of(cls, array: Array) -> TensorSpec:
         """Raises InputError for a dtype that a schedule cannot hold."""
-        if tensor.dtype not in _NAMES:
-            raise InputError(f"a tensor of {tensor.dtype} cannot be stored, it must be one of {list(_FILE_DTYPES)}")
-        return cls(tuple(tensor.shape), _NAMES[tensor.dtype])
+        if array.dtype not in _NAMES:
+            raise InputError(f"a tensor of {array.dtype} cannot be stored, it must be one of {list(_FILE_DTYPES)}")
+        return cls(array.shape, _NAMES[array.dtype])
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +84,7 @@ class Stack:
 Layout = Mapping[str, Stack]
 """The tensors of a file, or of a set of files, by the name they are stored under."""
 
-Reader = Callable[[str, TensorSpec], torch.Tensor]
+Reader = Callable[[str, TensorSpec], Array]
 """Gives one source by name, of exactly this shape and dtype."""
 
 
@@ -120,12 +133,14 @@ def plan_shards(specs: Specs, limit: int = SHARD_BYTES) -> list[list[str]]:
 def write_tensors(file: Sink, layout: Layout, read: Reader) -> dict[str, str]:
     """Writes the tensors of `layout`, holding one source in memory at a time. Equal tensors give equal bytes.
 
-    Wide dtypes come first, then names in order, and data starts at a multiple of 64 bytes, so that every
-    tensor is aligned to its elements. Returns the sha256 of each tensor's bytes. Raises InputError where
-    `read` gives another shape or dtype than it was asked for; errors of `read` and `file` pass through.
+    Data starts at a multiple of 64 bytes. Tensors whose size is a multiple of 64 come first, and of both kinds wide
+    dtypes, then names in order: so the former are aligned to 64 bytes in the file, the others to their elements.
+
+    Returns the sha256 of each tensor's bytes. Raises InputError where `read` gives another shape or dtype than it
+    was asked for; errors of `read` and `file` pass through.
     """
     specs = specs_of(layout)
-    order = sorted(specs, key=lambda name: (-DTYPE_BYTES[specs[name].dtype], name))
+    order = sorted(specs, key=lambda name: (specs[name].nbytes % ALIGNMENT != 0, -DTYPE_BYTES[specs[name].dtype], name))
     file.write(_header(order, specs))
     return {name: _stream(layout[name], read, file.write) for name in order}
 
@@ -143,10 +158,10 @@ def _stream(stack: Stack, read: Reader, write: Callable[[memoryview], object] | 
 
 
 def _part(source: str, spec: TensorSpec, read: Reader) -> memoryview:
-    tensor = read(source, spec)
-    if TensorSpec.of(tensor) != spec:
-        raise InputError(f"tensor {source!r} is {TensorSpec.of(tensor)}, expected {spec}")
-    return tensor_bytes(tensor)
+    array = read(source, spec)
+    if TensorSpec.of(array) != spec:
+        raise InputError(f"tensor {source!r} is {TensorSpec.of(array)}, expected {spec}")
+    return tensor_bytes(array)
 
 
 def _header(order: Iterable[str], specs: Specs) -> bytes:
@@ -164,10 +179,9 @@ def _header(order: Iterable[str], specs: Specs) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor in row-major order."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy().data) if flat.numel() else memoryview(b"")
+def tensor_bytes(array: Array) -> memoryview:
+    """The bytes of an array in row-major order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
 def read_specs(path: Path) -> dict[str, TensorSpec]:
@@ -186,41 +200,58 @@ def read_specs(path: Path) -> dict[str, TensorSpec]:
     return specs
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file, memory-mapped: bytes are read when they are used."""
-    with _open(path) as file:
-        return {name: file.get_tensor(name) for name in sorted(file.keys())}
+def read_tensors(path: Path) -> dict[str, Array]:
+    """The tensors of a file, memory-mapped and read-only: bytes are read when they are used.
+
+    The mapping lasts as long as one of the arrays. Raises InputError as `read_specs` does.
+    """
+    specs = read_specs(path)  # the library checks the header: its size, the shapes, and that data has no gaps
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        entries = json.loads(file.read(size))
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return {name: _mapped(data, 8 + size + entries[name]["data_offsets"][0], spec) for name, spec in specs.items()}
+
+
+def _mapped(data: mmap.mmap, offset: int, spec: TensorSpec) -> Array:
+    return np.ndarray(spec.shape, NUMPY_DTYPES[spec.dtype], buffer=data, offset=offset)
 
 
 def _open(path: Path) -> safe_open:
     try:
-        return safe_open(path, framework="pt")
+        return safe_open(path, framework="np")
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is missing or damaged: {error}") from None
 
 
-def reading(tensors: Mapping[str, torch.Tensor], where: str) -> Reader:
+def reading(tensors: Mapping[str, Array], where: str) -> Reader:
     """A reader of named tensors that converts floating dtypes, and raises InputError for anything else.
+
+    A tensor that has the wanted dtype already is given as it is, not copied.
 
     Args:
         where: what to call the place that they come from.
     """
 
-    def read(source: str, spec: TensorSpec) -> torch.Tensor:
-        tensor = tensors.get(source)
-        if tensor is None:
+    def read(source: str, spec: TensorSpec) -> Array:
+        array = tensors.get(source)
+        if array is None:
             raise InputError(f"{where} has no tensor {source!r}, the program wants it as {spec}")
-        dtype = TORCH_DTYPES[spec.dtype]
-        convertible = tensor.dtype is dtype or (tensor.is_floating_point() and dtype.is_floating_point)
-        if tuple(tensor.shape) != spec.shape or not convertible:
-            held = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        dtype = NUMPY_DTYPES[spec.dtype]
+        convertible = array.dtype == dtype or (_is_float(array.dtype) and _is_float(dtype))
+        if array.shape != spec.shape or not convertible:
+            held = f"{array.dtype} {list(array.shape)}"
             raise InputError(f"{where}: tensor {source!r} is {held}, the program wants {spec}")
-        return tensor.to(dtype)
+        return array.astype(dtype, copy=False)
 
     return read
 
 
-def stack_tensors(layout: Layout, read: Reader) -> dict[str, torch.Tensor]:
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or dtype == BFLOAT16  # numpy takes the latter for a kind of its own
+
+
+def stack_tensors(layout: Layout, read: Reader) -> dict[str, Array]:
     """The tensors of `layout` in memory, by the name they are stored under.
 
     A tensor of one source is what `read` gives; a stack is new memory, filled one source at a time.
@@ -228,13 +259,13 @@ def stack_tensors(layout: Layout, read: Reader) -> dict[str, torch.Tensor]:
     return {name: _stacked(stack, read) for name, stack in layout.items()}
 
 
-def _stacked(stack: Stack, read: Reader) -> torch.Tensor:
+def _stacked(stack: Stack, read: Reader) -> Array:
     if len(stack.sources) == 1:
         return read(stack.sources[0], stack.part)
-    tensor = torch.empty(stack.spec.shape, dtype=TORCH_DTYPES[stack.spec.dtype])
-    for row, source in zip(tensor, stack.sources, strict=True):
-        row.copy_(read(source, stack.part))
-    return tensor
+    array = np.empty(stack.spec.shape, NUMPY_DTYPES[stack.spec.dtype])
+    for row, source in enumerate(stack.sources):
+        array[row] = read(source, stack.part)
+    return array
 
 
 def weights_digest(tensors: Mapping[str, str], layout: Layout) -> str:

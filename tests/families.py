@@ -35,6 +35,7 @@ from sscc.ir.machine import load_machine
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.session import Session
 from tests.oracles.independent import IndependentSnapStream
+from tests.torch_session import TorchSession
 
 VOCABULARY = 96
 CONTEXT = 192
@@ -146,8 +147,10 @@ class Compiled:
     def geometry(self) -> Geometry:
         return self.artifact.signature.geometry
 
-    def session(self, *, checked: bool = False, precision: str = "f32") -> Session:
-        return Session.from_artifact(self.artifact, checked=checked, precision=precision)
+    def session(self, *, checked: bool = False, precision: str = "f32") -> TorchSession:
+        return TorchSession(
+            Session.from_artifact(self.artifact, interpreter="reference", checked=checked, precision=precision)
+        )
 
     def oracle(self) -> IndependentSnapStream:
         g = self.geometry
@@ -234,14 +237,14 @@ def _dtype(name: str) -> torch.dtype:
 # ------------------------------------------------------------------------------------------------------- running
 
 
-def feed(session: Session, prompt: Sequence[int], tokens: Sequence[int], slot: int = 0) -> Tensor:
+def feed(session: TorchSession, prompt: Sequence[int], tokens: Sequence[int], slot: int = 0) -> Tensor:
     """Logits [1 + len(tokens), V]: after the prompt, then after each of `tokens`, which are given, not chosen."""
     rows = [session.prefill(slot, prompt)]
     rows += [session.decode({slot: token})[slot].clone() for token in tokens]
     return torch.stack(rows)
 
 
-def greedy(session: Session, prompt: Sequence[int], count: int, slot: int = 0) -> tuple[list[int], Tensor]:
+def greedy(session: TorchSession, prompt: Sequence[int], count: int, slot: int = 0) -> tuple[list[int], Tensor]:
     """`count` tokens chosen greedily, and the logits [count, V] that they were chosen by."""
     rows = [session.prefill(slot, prompt)]
     tokens = [int(rows[-1].argmax())]
@@ -251,7 +254,7 @@ def greedy(session: Session, prompt: Sequence[int], count: int, slot: int = 0) -
     return tokens, torch.stack(rows)
 
 
-def replay(session: Session, prompt: Sequence[int], slot: int = 0) -> Tensor:
+def replay(session: TorchSession, prompt: Sequence[int], slot: int = 0) -> Tensor:
     """Logits [V] of the last prompt token fed once more, at its own position, over the cache that prefill left."""
     batch, g = session.signature.batch, session.signature.geometry
     only = torch.arange(batch) == slot
@@ -265,11 +268,11 @@ def replay(session: Session, prompt: Sequence[int], slot: int = 0) -> Tensor:
     return outputs["logits"][slot]
 
 
-def caches(session: Session, slot: int = 0) -> Tensor:
+def caches(session: TorchSession, slot: int = 0) -> Tensor:
     """A copy of a slot's K and V, [2, L, Hkv, R, D]."""
     return torch.stack([session.interpreter.tensor(name)[:, slot] for name in ("k_cache", "v_cache")])
 
 
-def selected(session: Session) -> list[Tensor]:
+def selected(session: TorchSession) -> list[Tensor]:
     """Per layer [Hkv, topk] i64: what the last prefill selected."""
     return list(session.interpreter.tensor("selected").clone())

@@ -26,8 +26,8 @@ from sscc.passes.build_entries import BuildEntries
 from sscc.passes.pipeline import PIPELINES
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.schedule import launches, pipelines
-from sscc.runtime.session import Session
 from tests.families import FAMILIES, TWO_KINDS, Compiled, Compiler, random_tokens
+from tests.torch_session import TorchSession
 
 LEVELS = (0, 1, 2)
 CONTEXT = 64
@@ -78,7 +78,7 @@ CASES = {
 PARAMS = [pytest.param(name, marks=pytest.mark.slow if name == "three-then-twenty" else ()) for name in CASES]
 
 
-def steps_of(session: Session) -> Iterator[tuple[str, Tensor]]:
+def steps_of(session: TorchSession) -> Iterator[tuple[str, Tensor]]:
     """What a server does with three slots, and the logits of every step.
 
     A prompt in one call; one in calls of a single chunk step, with decode steps of the first slot between them; then

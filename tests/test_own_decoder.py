@@ -14,6 +14,7 @@ import sscc
 from sscc.compiler import cli
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.ir.geometry import Geometry
+from tests.torch_session import TorchSession
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own_decoder.py"
 GEOMETRY = Geometry(sink=2, recent=8, topk=6, obs=4, pool=3, pool_mode="avg", max_context=64)
@@ -76,7 +77,7 @@ def test_with_room_for_everything_it_is_the_eager_model(artifact: Path, model: n
 
 def test_beyond_the_budget_it_is_eager_snapstream(artifact: Path, model: nn.Module) -> None:
     tokens = prompt(40)
-    session, eager = sscc.load(artifact), EagerSnapStream(model, GEOMETRY)
+    session, eager = TorchSession(sscc.load(artifact)), EagerSnapStream(model, GEOMETRY)
     ours, theirs = session.prefill(0, tokens), eager.prefill(tokens)
     for _ in range(NEW_TOKENS):
         assert (ours - theirs).abs().max() < EXACT

@@ -21,6 +21,7 @@ import sscc
 from sscc.compiler import cli
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.text import encode, load_tokenizer
+from tests.torch_session import TorchSession
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +95,7 @@ def run(artifact: Path, prompt: str, capsys: pytest.CaptureFixture[str]) -> dict
 
 def make_golden(artifact: Path, prompt: str) -> dict[str, Any]:
     """The greedy tokens of one prompt, and for each how far its logit was above the second largest."""
-    session = sscc.load(artifact)
+    session = TorchSession(sscc.load(artifact))
     tokenizer = load_tokenizer(artifact / "tokenizer" / "tokenizer.json")
     logits = session.prefill(0, encode(tokenizer, PROMPTS[prompt]))
     tokens: list[int] = []

@@ -14,7 +14,7 @@ import sscc
 from sscc.ir.errors import InternalError
 from sscc.ir.sizes import format_bytes
 
-PACKAGES = ("torch", "torch-mlir", "transformers", "safetensors", "tokenizers", "gguf", "jinja2", "numpy")
+PACKAGES = ("torch", "torch-mlir", "transformers", "safetensors", "tokenizers", "gguf", "jinja2", "numpy", "ml_dtypes")
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 LINKERS = ("ld", "ld.lld", "mold")
 BANDWIDTH_BYTES = 256 << 20

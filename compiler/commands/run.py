@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.ir.sizes import format_bytes
+from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from sscc.runtime.sampling import Sampling
     from sscc.runtime.session import Kept, Session
 
-INTERPRETERS = ("reference",)
 DEFAULT_NEW_TOKENS = 64
 
 
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     machine = parser.add_argument_group("execution")
     machine.add_argument("--checkpoint", type=Path, metavar="PATH", help="run these weights, of the same shapes")
     machine.add_argument(
-        "--interpreter", default="reference", metavar="NAME", help=f"one of: {', '.join(INTERPRETERS)}"
+        "--interpreter", default=DEFAULT_INTERPRETER, metavar="NAME", help=f"one of: {', '.join(INTERPRETERS)}"
     )
     machine.add_argument("--slot", type=int, default=0, metavar="N", help="batch slot to run in (default: 0)")
     machine.add_argument("--threads", type=int, metavar="N", help="default: all that this process may use")
@@ -82,13 +82,14 @@ def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
 def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
     from sscc.compiler.loading import open_session
+    from sscc.runtime import _native
     from sscc.runtime.artifact import Artifact
     from sscc.runtime.sampling import Sampling
 
     sampling = Sampling(args.temperature, args.top_k, args.top_p, args.seed)
-    _use_threads(args.threads)
     artifact = Artifact.load(args.artifact)
-    session = open_session(artifact, args.checkpoint)
+    threads = args.threads or _native.usable_threads()
+    session = open_session(artifact, args.checkpoint, interpreter=args.interpreter, threads=threads)
     return _check(artifact, session, args) if args.check else _generate(artifact, session, sampling, args)
 
 
@@ -99,14 +100,6 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UsageError("there is no prompt: give --prompt, --prompt-file or --token-ids (or --check)")
     if args.threads is not None and args.threads < 1:
         raise UsageError(f"--threads is {args.threads}, it must be at least 1")
-
-
-def _use_threads(threads: int | None) -> None:
-    import torch
-
-    from sscc.runtime import _native
-
-    torch.set_num_threads(threads or _native.usable_threads())
 
 
 # --------------------------------------------------------------------------------------------------- generation

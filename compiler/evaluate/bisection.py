@@ -6,18 +6,21 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch_mlir import ir
 
 from sscc.compiler.backend.emit import emit_program
+from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.evaluate.module import is_runnable, module_session, signature_of, stored_layout
 from sscc.ir.errors import CheckError, InputError, UnsupportedError, UsageError
 from sscc.ir.levels import get_level
 from sscc.passes.base import Pass, run_passes, step_text
 from sscc.runtime.golden import Difference, compare
+from sscc.runtime.reference.arrays import open_reference, to_tensors
 from sscc.runtime.session import Session
 from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import Layout, layout_of, reading, stack_tensors
+from sscc.runtime.tensor_files import Array, Layout, layout_of, reading, stack_tensors
 
 SCHEDULE = "schedule"
 Tensors = Mapping[str, torch.Tensor]
@@ -57,7 +60,7 @@ class Trial:
         tokens = torch.randint(0, signature.vocab_size, (count + steps,), generator=generator).tolist()
         return cls(tuple(tokens[:count]), tuple(tokens[count:]))
 
-    def logits(self, session: Session) -> torch.Tensor:
+    def logits(self, session: Session) -> Array:
         """[1 + len(tokens), V]: after the prompt, which is prefilled in two calls, and after each token.
 
         The last slot of the batch is used; the others stay empty.
@@ -67,9 +70,9 @@ class Trial:
         half = -(-session.prefill_steps(len(self.prompt)) // 2)
         while not session.step_prefill(half):
             pass
-        rows = [session.prefill_logits.clone()]
-        rows += [session.decode({slot: token})[slot].clone() for token in self.tokens]
-        return torch.stack(rows)
+        rows = [session.prefill_logits]
+        rows += [session.decode({slot: token})[slot] for token in self.tokens]
+        return np.stack(rows)
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Bisection:
         self._open, self._trial_of, self._precision = tensors, trial, precision
         self._tensors: Tensors | None = None
         self._trial: Trial | None = None
-        self._first: torch.Tensor | None = None
+        self._first: Array | None = None
 
     def passes(self, module: ir.Module, passes: Sequence[Pass]) -> Iterator[Outcome]:
         """Runs `passes` on `module` and yields an outcome for each after which it is runnable.
@@ -137,17 +140,17 @@ class Bisection:
 
     def _module_session(self, module: ir.Module) -> Session:
         weights = self._stored(stored_layout(module, "weight"), stored_layout(module, "constant"))
-        return module_session(module, weights, precision=self._precision)
+        return module_session(module, to_tensors(weights), precision=self._precision)
 
     def _program_session(self, module: ir.Module, signature: Signature) -> Session:
         program = emit_program(module)
         weights = self._stored(layout_of(program, "weight"), layout_of(program, "constant"))
-        return Session(program, weights, signature, precision=self._precision)
+        return Session(signature, open_reference(program, weights, precision=self._precision))
 
-    def _stored(self, weights: Layout, constants: Layout) -> dict[str, torch.Tensor]:
+    def _stored(self, weights: Layout, constants: Layout) -> dict[str, Array]:
         if self._tensors is None:
             self._tensors = self._open(weights, constants)
-        return stack_tensors({**weights, **constants}, reading(self._tensors, "the model"))
+        return stack_tensors({**weights, **constants}, reading(to_arrays(self._tensors), "the model"))
 
     def _outcome(self, name: str, level: str, session: Callable[[], Session], signature: Signature) -> Outcome:
         if self._trial is None:
@@ -161,7 +164,7 @@ class Bisection:
                 raise
             return Outcome(name, level, None, problem=str(error))
         if self._first is None:
-            if not bool(torch.isfinite(logits).all()):
+            if not np.isfinite(logits).all():
                 raise CheckError(f"the logits after {name}, which the others are compared with, are not finite")
             self._first = logits
             return Outcome(name, level, None)

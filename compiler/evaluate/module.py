@@ -17,7 +17,7 @@ from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
 from sscc.ir.rewriting import functions
-from sscc.runtime.schedule import Program
+from sscc.runtime.reference.arrays import ArrayInterpreter
 from sscc.runtime.session import Session
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import Stack, TensorSpec
@@ -218,5 +218,4 @@ def signature_of(module: ir.Module) -> Signature:
 def module_session(module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32") -> Session:
     """A session on a module instead of a schedule. Raises as `ModuleInterpreter` does."""
     interpreter = ModuleInterpreter(module, weights, precision=precision)
-    nothing = Program((), (), (), (), 0)  # the module is the program
-    return Session(nothing, weights, signature_of(module), interpreter=interpreter)
+    return Session(signature_of(module), ArrayInterpreter(interpreter))

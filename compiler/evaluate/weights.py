@@ -6,7 +6,8 @@ import zlib
 
 import torch
 
-from sscc.runtime.tensor_files import TORCH_DTYPES, Layout, TensorSpec
+from sscc.runtime.reference.arrays import TORCH_DTYPES
+from sscc.runtime.tensor_files import Layout, TensorSpec
 
 SEED = 0
 

@@ -8,6 +8,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
+from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.capture import build_model
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.eager import make_golden
@@ -106,7 +107,7 @@ def golden_for(
     model = checkpoint.program if checkpoint.config is None else load_model(checkpoint, dtype)
     assert model is not None
     _, new_tokens, tensors = make_golden(model, geometry, prompt, count)
-    return Golden(tuple(prompt), tuple(new_tokens), tensors)
+    return Golden(tuple(prompt), tuple(new_tokens), to_arrays(tensors))
 
 
 def _default_prompt(geometry: Geometry, vocab_size: int, new_tokens: int) -> list[int]:

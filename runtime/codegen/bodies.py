@@ -16,7 +16,7 @@ from sscc.runtime.codegen.elementwise import Elementwise, Place, Range
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.matmul import matmul_of, packed_element
 from sscc.runtime.codegen.mlir import I64, PTR, Function, Module, Value
-from sscc.runtime.codegen.nests import Linear, Nest, Regions, Strides, nest_of
+from sscc.runtime.codegen.nests import Linear, Nest, Regions, Strides, is_tangled, nest_of, untangle
 from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.partition import Group, Member, Split, group_steps
 from sscc.runtime.codegen.phases import Context, Operand, Phase
@@ -83,27 +83,39 @@ class _Lowering:
         self.private_bytes = 0
         self.shared: dict[str, int] = {}
         self.shared_bytes = 0
-        self.nests = {
-            n: nest_of(step, self.regions)
-            for n, step in enumerate(self.body.steps)
-            if isinstance(step, Vector | Reduction | Product)
-        }
+        self.nests: dict[int, Nest] = {}
+        self.temporaries: list[str] = []
+        for number, step in enumerate(self.body.steps):
+            if isinstance(step, Vector | Reduction | Product):
+                self._add_nest(2 * number, nest_of(step, self.regions))
+
+    def _add_nest(self, number: int, nest: Nest) -> None:
+        """A step that reads elements of what it overwrites goes through a temporary: all is read before any is written."""
+        if not is_tangled(nest):
+            self.nests[number] = nest
+            return
+        name = f"temporary.{number}"
+        through, copy = untangle(nest, name)
+        kept = [d for d in range(len(nest.dims)) if d not in nest.reduce]
+        self.regions.add(name, tuple(nest.dims[d] for d in kept), self.regions.dtypes[nest.output.region])
+        self.temporaries.append(name)
+        self.nests[number], self.nests[number + 1] = through, copy
 
     def run(self) -> BodyCode:
         pending: list[tuple[int, Nest]] = []
         parts: list[Group | tuple[int, Step]] = []
         for number, step in enumerate(self.body.steps):
-            if number in self.nests:
-                pending.append((number, self.nests[number]))
+            if 2 * number in self.nests:
+                pending += [(n, self.nests[n]) for n in (2 * number, 2 * number + 1) if n in self.nests]
                 continue
             parts += group_steps(pending)
             parts.append((number, step))
             pending = []
         parts += group_steps(pending)
         private = [self._private_locals(part) if isinstance(part, Group) else set() for part in parts]
-        for local in self.body.locals:
-            if not any(local.name in names for names in private):
-                self.shared[local.name] = self._share(_bytes(local.shape, local.dtype))
+        for name in (*(local.name for local in self.body.locals), *self.temporaries):
+            if not any(name in names for names in private):
+                self.shared[name] = self._share(_bytes(self.regions.shapes[name], self.regions.dtypes[name]))
         for part, names in zip(parts, private, strict=True):
             if isinstance(part, Group):
                 self._emit_group(part, names)
@@ -120,7 +132,7 @@ class _Lowering:
         """Locals of which nothing outlives a block of units of the group."""
         if not group.splits:
             return set()
-        locals_ = {local.name for local in self.body.locals}
+        locals_ = {*(local.name for local in self.body.locals), *self.temporaries}
         outside = {r for n, nest in self.nests.items() if n not in group.members for r in _touched(nest)}
         for step in self.body.steps:
             if not isinstance(step, Vector | Reduction | Product):

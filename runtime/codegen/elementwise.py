@@ -76,11 +76,6 @@ class Elementwise:
             self.ranges[split[0]] = split[1]
         self.lane = _lane_dimension(nest)
         self.varying = _varying(nest, self.lane)
-        if any(a.region == nest.output.region and a != nest.output for a in nest.inputs):
-            raise InputError(
-                f"the native interpreter cannot read {nest.output.region!r} in a step that writes other elements of "
-                "it: run with --interpreter reference"
-            )
 
     def emit(self) -> None:
         outer = [d for d in range(len(self.nest.dims)) if d != self.lane and d not in self.nest.reduce]

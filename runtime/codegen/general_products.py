@@ -13,12 +13,10 @@ from math import prod
 
 from sscc.ir.errors import InternalError
 from sscc.runtime.codegen.features import LANES
-from sscc.runtime.codegen.mlir import BF16, F32, Function, Value, lanes_of, vector
+from sscc.runtime.codegen.mlir import F32, Function, Value, lanes_of, vector
 from sscc.runtime.codegen.phases import Operand
+from sscc.runtime.codegen.product_blocks import SIZE, STORED, rounded
 from sscc.runtime.schedule import Access
-
-_SIZE = {"f32": 4, "bf16": 2}
-_ELEMENT = {"f32": F32, "bf16": BF16}
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Strided:
 
     @property
     def size(self) -> int:
-        return _SIZE[self.dtype]
+        return SIZE[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class GeneralProduct:
 
     def __post_init__(self) -> None:
         for operand in (self.a, self.b, self.out):
-            if operand.dtype not in _SIZE:
+            if operand.dtype not in SIZE:
                 raise InternalError(f"a product takes no {operand.dtype}")
             if len(operand.strides) not in (0, len(self.dims)):
                 raise InternalError(f"strides {operand.strides} are not of {len(self.dims)} dimensions")
@@ -87,7 +85,7 @@ class GeneralProduct:
                 self._emit_terms(f, a, b, out, self._terms)
             else:
                 sums = self._nest(f, self.reduce, [a, b], f.constant(0.0, F32), self._multiply_scalars(f))
-                f.store(f.narrow(sums, _ELEMENT[self.out.dtype]), out)
+                f.store(rounded(f, sums, self.out.dtype), out)
 
     # -- which dimension is in the lanes
 
@@ -158,11 +156,11 @@ class GeneralProduct:
             return f.fma(x, y, sums)
 
         sums = self._nest(f, self.reduce, [a, b], f.splat(0.0), body)
-        rounded = f.narrow(sums, _ELEMENT[self.out.dtype])
+        result = rounded(f, sums, self.out.dtype)
         if mask is None:
-            f.store(rounded, out)
+            f.store(result, out)
         else:
-            f.store_masked(rounded, out, mask)
+            f.store_masked(result, out, mask)
 
     def _emit_terms(self, f: Function, a: Value, b: Value, out: Value, dim: int) -> None:
         whole = self.dims[dim] // LANES * LANES
@@ -186,7 +184,7 @@ class GeneralProduct:
 
         others = [d for d in self.reduce if d != dim]
         total = f.reduce("add", self._nest(f, others, [a, b], f.splat(0.0), body))
-        f.store(f.narrow(total, _ELEMENT[self.out.dtype]), out)
+        f.store(rounded(f, total, self.out.dtype), out)
 
 
 _DENSE = ([0, 1], [1, 1])
@@ -194,10 +192,10 @@ _DENSE = ([0, 1], [1, 1])
 
 def _load(f: Function, operand: Strided, at: Value) -> Value:
     """One element, widened to f32."""
-    return f.widen(f.load(at, _ELEMENT[operand.dtype]))
+    return f.widen(f.load(at, STORED[operand.dtype]))
 
 
 def _load_lanes(f: Function, operand: Strided, at: Value, mask: Value | None) -> Value:
     """16 neighbouring elements, those of the mask, widened to f32."""
-    type = vector(_ELEMENT[operand.dtype], LANES)
+    type = vector(STORED[operand.dtype], LANES)
     return f.widen(f.load(at, type) if mask is None else f.load_masked(at, mask, type))

@@ -87,6 +87,10 @@ class Regions:
         """Whether a name is a parameter, a local or a window."""
         return name in self._windows or name in self.shapes
 
+    def add(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+        """One more local."""
+        self.shapes[name], self.strides[name], self.dtypes[name] = shape, dense(shape), dtype
+
     def resolve(self, name: str) -> Gathered:
         """A parameter, local or window as a strided piece of its region."""
         view = self._windows.get(name)
@@ -168,6 +172,34 @@ def _pick(nest: Nest, kept: list[int]) -> Nest:
         inputs=tuple(pick(a) for a in nest.inputs),
         output=pick(nest.output),
     )
+
+
+def is_tangled(nest: Nest) -> bool:
+    """Whether a step reads other elements of the region that it writes."""
+    read = [a for a in nest.inputs if a.region == nest.output.region]
+    whole = bool(nest.combine) and bool(read)
+    gathered = any(g.region == nest.output.region for g in nest.loads.values())
+    return whole or gathered or any(a != nest.output for a in read)
+
+
+def untangle(nest: Nest, temporary: str) -> tuple[Nest, Nest]:
+    """A step as two: one that writes a dense temporary, and one that copies that to where it belongs."""
+    kept = [d for d in range(len(nest.dims)) if d not in nest.reduce]
+    shape = tuple(nest.dims[d] for d in kept)
+    steps = dict(zip(kept, dense(shape), strict=True))
+    there = Linear(temporary, 0, tuple(steps.get(d, 0) for d in range(len(nest.dims))))
+    target = replace(nest.output, coefficients=tuple(nest.output.coefficients[d] for d in kept))
+    copy = Nest(
+        dims=shape or (1,),
+        original=(),
+        reduce=frozenset(),
+        inputs=(Linear(temporary, 0, dense(shape) or (0,)),),
+        output=target if shape else replace(target, coefficients=(0,)),
+        body=(),
+        result="in0",
+        loads={},
+    )
+    return replace(nest, output=there), copy
 
 
 def merged(nest: Nest) -> Nest:

@@ -12,11 +12,14 @@ from math import prod
 
 from sscc.ir.errors import InternalError
 from sscc.runtime.codegen.features import LANES
-from sscc.runtime.codegen.mlir import BF16, F32, I64, PTR, Function, Module, Value
+from sscc.runtime.codegen.mlir import BF16, F32, I16, I64, PTR, Function, Module, Value, with_element
 from sscc.runtime.codegen.packing import LINE
 from sscc.runtime.codegen.phases import Operand
 
 SIZE = {"f32": 4, "bf16": 2}
+STORED = {"f32": F32, "bf16": I16}
+"""What is loaded and stored: bf16 as bits, which every CPU can move."""
+SPILL = 32 * LINE
 _PACKED_BYTES = 1 << 20
 """Bytes of packed rows that are multiplied at once: about an L2 cache."""
 
@@ -60,8 +63,8 @@ class Blocks:
 
     @property
     def packed_bytes(self) -> int:
-        """Of the blocks that are packed at once, in whole lines, and a line more, which packing may spill into."""
-        return 0 if self.in_place else (-(-self.held * self.block_bytes // LINE) + 1) * LINE
+        """Of the blocks that are packed at once, in whole lines, and of what packing may write after them."""
+        return 0 if self.in_place else -(-self.held * self.block_bytes // LINE) * LINE + SPILL
 
     def scratch_bytes(self, dtype: str) -> int:
         """Of packed blocks and one tile of results of this dtype."""
@@ -76,14 +79,15 @@ class Kernels:
         name: of the kernels, without tile and dtype.
         make: the kernel of a tile that writes a dtype, a private function with the parameters packed rows, first panel,
             bytes of a panel, units of a panel, out (columns dense), bytes from a row of it to the next.
-        pack: writes a packed block; its parameters are the pointer of the left operand, count, inner and outer of
-            `row_address`, the first row, the number of rows, then `depths`, then where the block goes.
+        pack: for blocks of so many rows, what writes one; its parameters are the pointer of the left operand, count,
+            inner and outer of `row_address`, the first row, then `depths`, then where the block goes. It may write up
+            to `SPILL` bytes more.
         depths: what `pack` has to know about the summed dimension.
     """
 
     name: str
     make: Callable[[Module, Tile, str], Function]
-    pack: Callable[[Module], Function]
+    pack: Callable[[Module, int], Function]
     depths: tuple[int, ...]
 
 
@@ -134,14 +138,19 @@ def emit_blocks(
     with f.loop(0, blocks.count, blocks.held) as outer:
         last = f.min(outer.index + blocks.held, blocks.count)
         if not blocks.in_place:
-            pack = kernels.pack(f.module)
+            pack = kernels.pack(f.module, blocks.tile.rows)
             with f.loop(outer.index, last) as block:
                 first = f.min(block.index * blocks.tile.rows, blocks.m - blocks.tile.rows)
                 target = scratch + (block.index - outer.index) * blocks.block_bytes
-                f.call(pack, a.pointer, *rows_of_a, first, blocks.tile.rows, *kernels.depths, target)
+                f.call(pack, a.pointer, *rows_of_a, first, *kernels.depths, target)
         left = (packed, f.integer(blocks.block_bytes), outer.index, last, f.integer(blocks.m))
         right = (weights.pointer, f.integer(weights.panel_bytes), f.integer(weights.units))
         f.call(multiply, *left, *right, out.pointer, *place, scratch + blocks.packed_bytes)
+
+
+def rounded(f: Function, value: Value, dtype: str) -> Value:
+    """f32 lanes, or one, as they are stored."""
+    return value if dtype == "f32" else f.bitcast(f.narrow(value, BF16), with_element(value.type, I16))
 
 
 def row_address(pointer: Value, row: Value, count: Value, inner: Value, outer: Value) -> Value:
@@ -209,4 +218,4 @@ def _scatter(f: Function, row: Value, tile: Tile, begin: Value, count: Value, dt
         target = row_address(f["out"], row + r.index, f["count"], f["inner"], f["outer"])
         with f.loop(0, count) as c:
             at = (r.index * (tile.panels * LANES) + c.index) * SIZE[dtype]
-            f.store(f.load(f["tile"] + at, F32 if dtype == "f32" else BF16), target + (begin + c.index) * f["column"])
+            f.store(f.load(f["tile"] + at, STORED[dtype]), target + (begin + c.index) * f["column"])

@@ -22,7 +22,7 @@ from sscc.runtime import _native
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import BF16, F32, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.codegen.packing import LINE
-from sscc.runtime.codegen.product_blocks import Tile
+from sscc.runtime.codegen.product_blocks import SIZE, Tile, rounded
 
 Kind = Literal["dot", "wide", "single"]
 
@@ -90,10 +90,9 @@ def kernel(module: Module, kind: Kind, tile: Tile, dtype: str) -> Function:
     params = [("a", PTR), ("weights", PTR), ("panel_bytes", I64), ("units", I64), ("out", PTR), ("row_bytes", I64)]
     f = module.function(name, params)
     sums = _accumulate(f, kind, tile)
-    element, size = (F32, 4) if dtype == "f32" else (BF16, 2)
     for at, value in enumerate(sums):
         row, panel = divmod(at, tile.panels)
-        f.store(f.narrow(value, element), f["out"] + f["row_bytes"] * row + panel * LANES * size)
+        f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row + panel * LANES * SIZE[dtype])
     f.returns()
     return f
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from sscc.runtime.codegen.features import Features
-from sscc.runtime.codegen.mlir import I16, I32, I64, PTR, Function, Module, Value
+from sscc.runtime.codegen.features import LANES, Features
+from sscc.runtime.codegen.mlir import I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.phases import Operand
 from sscc.runtime.codegen.product_blocks import (
+    SIZE,
+    STORED,
     Blocks,
     Kernels,
     Tile,
@@ -26,9 +28,7 @@ from sscc.runtime.codegen.product_blocks import (
     row_count,
 )
 from sscc.runtime.codegen.product_kernels import Kind, block_rows, kernel, kind_of, tile_for, unit_bytes
-
-_RUN = 64
-"""Elements of one row that are packed before the next row's, so that few lines are open at once."""
+from sscc.runtime.codegen.transposition import store_columns
 
 
 def scratch_bytes(a: Operand, panels: Panels, out: Operand, features: Features) -> int:
@@ -83,29 +83,30 @@ def _kernel(kind: Kind, module: Module, tile: Tile, dtype: str) -> Function:
     return kernel(module, kind, tile, dtype)
 
 
-def _pack_block(dtype: str, kind: Kind, module: Module) -> Function:
+def _pack_block(dtype: str, kind: Kind, module: Module, rows: int) -> Function:
     """Rows first .. first + rows - 1 in the form that kernels read, as a private function."""
-    name = f"product_pack_{dtype}_{kind}"
+    name = f"product_pack_{dtype}_{kind}_{rows}"
     if module.has(name):
         return module.get(name)
-    params = [("a", PTR), ("count", I64), ("inner", I64), ("outer", I64), ("first", I64), ("rows", I64), ("k", I64)]
-    f = module.function(name, [*params, ("out", PTR)])
-    pairs, widened = kind == "dot", kind != "dot" and dtype == "bf16"
-    elements = f["k"] // 2 if pairs else f["k"]
-    size = 2 if widened else 4
-    with f.loop(0, elements, _RUN) as run, f.loop(0, f["rows"]) as row:
-        source = row_address(f["a"], f["first"] + row.index, f["count"], f["inner"], f["outer"])
-        with f.loop(run.index, f.min(run.index + _RUN, elements)) as at:
-            value = f.load(source + at.index * size, I16 if widened else I32)
-            if widened:
-                value = f.cast("arith.extui", value, I32) << 16
-            f.store(value, f["out"] + (at.index * f["rows"] + row.index) * 4)
-    if kind != "single":
-        with f.when((f["k"] % 2).eq(1)), f.loop(0, f["rows"]) as row:
-            value = f.constant(0, I32)
-            if pairs:
-                source = row_address(f["a"], f["first"] + row.index, f["count"], f["inner"], f["outer"])
-                value = f.cast("arith.extui", f.load(source + (f["k"] - 1) * 2, I16), I32)
-            f.store(value, f["out"] + (elements * f["rows"] + row.index) * 4)
+    integers = ("count", "inner", "outer", "first", "k")
+    f = module.function(name, [("a", PTR), *((n, I64) for n in integers), ("out", PTR)])
+    sources = [row_address(f["a"], f["first"] + r, f["count"], f["inner"], f["outer"]) for r in range(rows)]
+    step = 2 * LANES if kind == "dot" else LANES
+    whole = f["k"] - f["k"] % step
+    with f.loop(0, whole, step) as at:
+        lines = [_load_units(f, source, at.index, dtype, kind, None) for source in sources]
+        store_columns(f, lines, f["out"] + at.index * (rows * (2 if kind == "dot" else 4)))
+    with f.when(whole < f["k"]):
+        mask = f.first_lanes(f["k"] - whole, step)
+        lines = [_load_units(f, source, whole, dtype, kind, mask) for source in sources]
+        store_columns(f, lines, f["out"] + whole * (rows * (2 if kind == "dot" else 4)))
     f.returns()
     return f
+
+
+def _load_units(f: Function, source: Value, first: Value, dtype: str, kind: Kind, mask: Value | None) -> Value:
+    """16 lanes of 4 bytes of a row from element `first` on, zeros outside of the mask."""
+    type = vector(STORED[dtype], 2 * LANES if kind == "dot" else LANES)
+    pointer = source + first * SIZE[dtype]
+    values = f.load(pointer, type) if mask is None else f.load_masked(pointer, mask, type)
+    return f.bitcast(values if kind == "dot" else f.widen(values), vector(I32, LANES))

@@ -70,6 +70,8 @@ def apply(f: Function, instr: Instr, args: Sequence[Operand], dtypes: Sequence[s
     if op in _FLOAT:
         result = _FLOAT[op](f, *values)
         return rounded(f, result, instr.type)
+    if op in _DIVISIONS:
+        return _wrapped(f, _DIVISIONS[op](f, *values), instr.type)
     if op in _INTEGER:
         return _integer(f, instr, values, dtypes)
     if op.startswith("cmpf_") or op.startswith("cmpi_"):
@@ -122,10 +124,6 @@ _INTEGER: dict[str, str] = {
     "addi": "arith.addi",
     "subi": "arith.subi",
     "muli": "arith.muli",
-    "divsi": "arith.divsi",
-    "floordivsi": "arith.floordivsi",
-    "ceildivsi": "arith.ceildivsi",
-    "remsi": "arith.remsi",
     "maxsi": "arith.maxsi",
     "minsi": "arith.minsi",
     "shli": "arith.shli",
@@ -133,6 +131,33 @@ _INTEGER: dict[str, str] = {
     "andi": "arith.andi",
     "ori": "arith.ori",
     "xori": "arith.xori",
+}
+
+
+def _quotient(f: Function, a: Value, b: Value) -> tuple[Value, Value]:
+    """a / b towards zero, and the remainder; 0 and a where b is 0: a lane that nobody looks at must not stop the CPU."""
+    negated, zero = b.eq(-1), b.eq(0)
+    safe = f.select(negated, f.like(1, b), f.select(zero, f.like(1, b), b))
+    whole = f.op("arith.divsi", [a, safe], a.type)
+    whole = f.select(negated, 0 - a, f.select(zero, f.like(0, a), whole))
+    return whole, a - whole * b
+
+
+def _floor_divide(f: Function, a: Value, b: Value) -> Value:
+    whole, rest = _quotient(f, a, b)
+    below = f.select(rest.ne(0), f.select((rest ^ b) < 0, f.like(1, a), f.like(0, a)), f.like(0, a))
+    return whole - below
+
+
+def _ceil_divide(f: Function, a: Value, b: Value) -> Value:
+    return 0 - _floor_divide(f, 0 - a, b)
+
+
+_DIVISIONS: dict[str, Callable[[Function, Value, Value], Value]] = {
+    "divsi": lambda f, a, b: _quotient(f, a, b)[0],
+    "remsi": lambda f, a, b: _quotient(f, a, b)[1],
+    "floordivsi": _floor_divide,
+    "ceildivsi": _ceil_divide,
 }
 
 

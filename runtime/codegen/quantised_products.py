@@ -20,10 +20,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from sscc.runtime.codegen.features import LANES, Features
-from sscc.runtime.codegen.mlir import BF16, F32, I8, I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.codegen.mlir import F32, I8, I16, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.codegen.packing import LINE
 from sscc.runtime.codegen.phases import Operand
 from sscc.runtime.codegen.product_blocks import (
+    SIZE,
+    STORED,
     Blocks,
     Kernels,
     Tile,
@@ -31,11 +33,13 @@ from sscc.runtime.codegen.product_blocks import (
     check_operands,
     emit_blocks,
     even_rows,
+    rounded,
     row_address,
     row_count,
 )
 from sscc.runtime.codegen.product_kernels import wide_registers
 from sscc.runtime.codegen.quantised_packing import QUAD, QuantisedPanels
+from sscc.runtime.codegen.transposition import store_columns
 
 _LARGEST = 127 * 256 + 127
 _SMALLEST_SCALED = 1e-30  # rows whose largest magnitude is less count as zeros
@@ -67,7 +71,7 @@ def emit_quantised_product(
     check_operands(a, panels.n, panels.k, out)
     dot = features.int8_dot
     name = f"product_int{panels.bits}g{panels.group}{'z' if panels.zero_point else ''}_{'dot' if dot else 'plain'}"
-    pack = partial(_pack_block, a.dtype, dot)
+    pack = partial(_pack_block, a.dtype, dot, panels.group % (2 * LANES) == 0)
     depths = (panels.groups, panels.group, panels.quads, 1 if panels.zero_point else panels.offset)
     kernels = Kernels(name, partial(_kernel, name, panels, dot), pack, depths)
     packed = Weights(weights, panels.panel_bytes, panels.groups)
@@ -89,67 +93,91 @@ def _group_bytes(rows: int, quads: int, dot: bool) -> int:
 # ---------------------------------------------------------------------------------------------- packing of rows
 
 
-def _pack_block(dtype: str, dot: bool, module: Module) -> Function:
-    """Rows first .. first + rows - 1 as kernels read them, as a private function. May write a line more."""
-    name = f"product_quantise_{dtype}_{'dot' if dot else 'plain'}"
+def _pack_block(dtype: str, dot: bool, whole: bool, module: Module, rows: int) -> Function:
+    """Rows first .. first + rows - 1 as kernels read them, as a private function; `whole`: groups are multiples of
+    32."""
+    name = f"product_quantise_{dtype}_{'dot' if dot else 'plain'}{'_whole' if whole else ''}_{rows}"
     if module.has(name):
         return module.get(name)
-    integers = ("count", "inner", "outer", "first", "rows", "groups", "group", "quads", "zero")
+    integers = ("count", "inner", "outer", "first", "groups", "group", "quads", "zero")
     f = module.function(name, [("a", PTR), *((n, I64) for n in integers), ("out", PTR)])
-    size = 4 if dtype == "f32" else 2
-    group_bytes = f["rows"] * (f["quads"] * (8 if dot else 32) + 12)
-    # Rows inside groups: what a row's last lanes write beyond its group is written again by the group that follows.
-    with f.loop(0, f["groups"]) as group, f.loop(0, f["rows"]) as row:
-        source = row_address(f["a"], f["first"] + row.index, f["count"], f["inner"], f["outer"])
-        source = source + group.index * (f["group"] * size)
-        head = f["out"] + group.index * group_bytes + row.index * 4
-        largest = _largest(f, source, dtype)
-        f.store(largest * (1.0 / _LARGEST), head)
-        inverse = f.select(largest > _SMALLEST_SCALED, f.binary("arith.divf", f.constant(_LARGEST, F32), largest), 0.0)
-        sums = _split_row(f, source, dtype, inverse, head + f["rows"] * 12, dot)
-        for part, total in enumerate(sums):
-            scaled = f.reduce("add", total) * f.cast("arith.trunci", f["zero"], I32)
-            f.store(0 - scaled, head + f["rows"] * (4 * (part + 1)))
+    sources = [row_address(f["a"], f["first"] + r, f["count"], f["inner"], f["outer"]) for r in range(rows)]
+    group_bytes = (f["quads"] * (8 if dot else 32) + 12) * rows
+    zero = f.cast("arith.trunci", f["zero"], I32)
+    with f.loop(0, f["groups"]) as group:
+        head = f["out"] + group.index * group_bytes
+        starts = [source + group.index * (f["group"] * SIZE[dtype]) for source in sources]
+        largest = [_largest(f, start, dtype, whole) for start in starts]
+        inverses = [f.select(value > _SMALLEST_SCALED, f.constant(_LARGEST, F32) / value, 0.0) for value in largest]
+        # What the last lanes write beyond a group is written again by the group that follows.
+        sums = _split_rows(f, starts, dtype, whole, inverses, head + 12 * rows, dot)
+        for row in range(rows):
+            f.store(largest[row] * (1.0 / _LARGEST), head + 4 * row)
+            for part in range(2):
+                total = f.reduce("add", sums[2 * row + part]) * zero
+                f.store(0 - total, head + 4 * (rows * (part + 1) + row))
     f.returns()
     return f
 
 
-def _lanes_of_row(f: Function, source: Value, dtype: str, first: Value) -> Value:
+def _load(f: Function, start: Value, dtype: str, first: Value, whole: bool) -> Value:
     """16 elements of a group from the first on, widened, zeros beyond the group."""
-    element, size = (F32, 4) if dtype == "f32" else (BF16, 2)
-    mask = f.first_lanes(f.min(f["group"] - first, LANES))
-    return f.widen(f.load_masked(source + first * size, mask, vector(element, LANES)))
+    type, pointer = vector(STORED[dtype], LANES), start + first * SIZE[dtype]
+    if whole:
+        return f.widen(f.load(pointer, type))
+    return f.widen(f.load_masked(pointer, f.first_lanes(f.min(f["group"] - first, LANES)), type))
 
 
-def _largest(f: Function, source: Value, dtype: str) -> Value:
+def _largest(f: Function, start: Value, dtype: str, whole: bool) -> Value:
     """The largest magnitude of a group."""
     with f.loop(0, f["group"], LANES, [f.splat(0.0)]) as loop:
-        magnitude = f.op("math.absf", [_lanes_of_row(f, source, dtype, loop.index)], _LANESF)
+        magnitude = f.op("math.absf", [_load(f, start, dtype, loop.index, whole)], _LANESF)
         loop.carry(f.max(loop.state[0], magnitude))
     return f.reduce("maximumf", loop.results[0])
 
 
-def _split_row(f: Function, source: Value, dtype: str, inverse: Value, out: Value, dot: bool) -> list[Value]:
-    """Writes the parts of a group of a row; returns the sums of the high and of the low ones, per lane."""
-    zeros = [f.splat(0, LANES, I32)] * 2
-    with f.loop(0, f["group"], LANES, zeros) as loop:
-        scaled = _lanes_of_row(f, source, dtype, loop.index) * inverse
-        whole = f.cast("arith.fptosi", f.op("math.roundeven", [scaled], _LANESF), I32)
-        low = f.binary("arith.shrsi", whole << 24, 24)
-        high = f.binary("arith.shrsi", whole - low, 8)
-        for part, value in enumerate((high, low)):
-            if dot:
-                quads = f.bitcast(f.cast("arith.trunci", value, I8), vector(I32, LANES // QUAD))
-                for quad in range(LANES // QUAD):
-                    at = (loop.index // QUAD + quad) * 2 + part
-                    f.store(f.extract(quads, quad), out + at * f["rows"] * 4)
-            else:
-                wide = f.cast("arith.sitofp", value, F32)
-                for lane in range(LANES):
-                    at = (loop.index + lane) * 2 + part
-                    f.store(f.extract(wide, lane), out + at * f["rows"] * 4)
-        loop.carry(loop.state[0] + high, loop.state[1] + low)
+def _split_rows(
+    f: Function, starts: Sequence[Value], dtype: str, whole: bool, inverses: Sequence[Value], out: Value, dot: bool
+) -> list[Value]:
+    """Writes the parts of a group of all rows; returns the sums of high and low ones of each row, per lane."""
+    rows = len(starts)
+    with f.loop(0, f["group"], 2 * LANES, [f.splat(0, LANES, I32)] * (2 * rows)) as loop:
+        sums, columns = list(loop.state), []
+        for row in range(rows):
+            halves = []
+            for half in range(2):
+                scaled = _load(f, starts[row], dtype, loop.index + half * LANES, whole) * inverses[row]
+                integer = f.cast("arith.fptosi", f.op("math.roundeven", [scaled], _LANESF), I32)
+                low = f.binary("arith.shrsi", integer << 24, 24)
+                high = f.binary("arith.shrsi", integer - low, 8)
+                halves.append((high, low))
+                sums[2 * row] = sums[2 * row] + high
+                sums[2 * row + 1] = sums[2 * row + 1] + low
+            columns.append((_as_quads if dot else _as_floats)(f, halves))
+        at = out + loop.index * (rows * (2 if dot else 8))
+        for number, column in enumerate(zip(*columns, strict=True)):
+            store_columns(f, column, at + number * (LANES * 4 * rows))
+        loop.carry(*sums)
     return loop.results
+
+
+def _as_quads(f: Function, halves: Sequence[tuple[Value, Value]]) -> list[Value]:
+    """The parts of 32 elements as bytes: quads as i32, each quad of high parts before that of low ones."""
+    bytes = [f.cast("arith.trunci", part, I8) for high_low in halves for part in high_low]
+    quads = [f.bitcast(part, vector(I32, LANES // QUAD)) for part in bytes]
+    alternate = [quad + LANES // QUAD * part for quad in range(LANES // QUAD) for part in range(2)]
+    pairs = [f.shuffle(quads[half], quads[half + 1], alternate) for half in (0, 2)]
+    return [f.shuffle(pairs[0], pairs[1], range(LANES))]
+
+
+def _as_floats(f: Function, halves: Sequence[tuple[Value, Value]]) -> list[Value]:
+    """The parts of 32 elements as f32, each high one before the low one: 4 vectors."""
+    found = []
+    for high, low in halves:
+        parts = [f.bitcast(f.cast("arith.sitofp", part, F32), _LANES32) for part in (high, low)]
+        both = [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)]
+        found += [f.shuffle(*parts, both[:LANES]), f.shuffle(*parts, both[LANES:])]
+    return found
 
 
 # --------------------------------------------------------------------------------------------------- the kernels
@@ -168,7 +196,7 @@ def _kernel(name: str, panels: QuantisedPanels, dot: bool, module: Module, tile:
         weights = f["weights"] + group.index * panels.group_bytes
         sums = _corrections(f, panels, rows, a, weights)
         sums = (_dot_lines if dot else _plain_lines)(f, panels, rows, a + 12 * rows, weights + panels.head_bytes, sums)
-        scales = f.widen(f.load(weights, vector(BF16, LANES)))
+        scales = f.widen(f.load(weights, vector(I16, LANES)))
         added = []
         for row in range(rows):
             high, low = (f.cast("arith.sitofp", s, F32) for s in sums[2 * row : 2 * row + 2])
@@ -177,7 +205,7 @@ def _kernel(name: str, panels: QuantisedPanels, dot: bool, module: Module, tile:
             added.append(f.fma(total, step, group.state[row]))
         group.carry(*added)
     for row, value in enumerate(group.results):
-        f.store(f.narrow(value, F32 if dtype == "f32" else BF16), f["out"] + f["row_bytes"] * row)
+        f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row)
     f.returns()
     return f
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sscc.ir.errors import InputError
-from sscc.runtime.codegen.mlir import BF16, F32, I16, I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.codegen.mlir import BF16, F32, I16, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.codegen.phases import Operand
 
 Meta = tuple[tuple[int, ...], tuple[int, ...], str]
@@ -63,41 +63,40 @@ def row_stride(meta: Meta, axis: int) -> int:
     return meta[1][axis] * SIZES[meta[2]]
 
 
-def round_to_bf16(f: Function, x: Value) -> Value:
-    """16 f32 lanes as bf16, rounded to nearest even; NaN stays NaN. Without a call where the CPU has no conversion."""
-    bits = f.bitcast(x, vector(I32, 16))
-    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
-    rounded = f.select(f.compare("ne", x, x), bits | 0x00400000, rounded)
-    return f.bitcast(f.cast("arith.trunci", rounded >> 16, I16), vector(BF16, 16))
+def in_memory(dtype: str) -> str:
+    """The type that rows are moved as: bf16 as its bits, which every CPU can move."""
+    return I16 if dtype == "bf16" else F32
 
 
 def copy_row(f: Function, source: Value, source_type: str, target: Value, target_type: str, count: int) -> None:
     """`count` elements, converted (to bf16: rounded to nearest even); types f32 or bf16."""
     sizes = SIZES[source_type], SIZES[target_type]
-    load_type = vector(source_type, 16)
+    loaded, stored = vector(in_memory(source_type), 16), vector(in_memory(target_type), 16)
 
     def convert(value: Value) -> Value:
         if source_type == target_type:
             return value
-        return round_to_bf16(f, value) if target_type == "bf16" else f.widen(value)
+        if target_type == "bf16":
+            return f.bitcast(f.narrow(value, BF16), stored)
+        return f.widen(f.bitcast(value, vector(BF16, 16)))
 
     whole = count // 16
     if whole > 8:
         with f.loop(0, whole) as step:
-            value = f.load(source + step.index * (16 * sizes[0]), load_type)
+            value = f.load(source + step.index * (16 * sizes[0]), loaded)
             f.store(convert(value), target + step.index * (16 * sizes[1]))
     else:
         for i in range(whole):
-            f.store(convert(f.load(source + i * 16 * sizes[0], load_type)), target + i * 16 * sizes[1])
+            f.store(convert(f.load(source + i * 16 * sizes[0], loaded)), target + i * 16 * sizes[1])
     if count % 16:
         mask = f.first_lanes(count % 16)
-        value = f.load_masked(source + whole * 16 * sizes[0], mask, load_type)
+        value = f.load_masked(source + whole * 16 * sizes[0], mask, loaded)
         f.store_masked(convert(value), target + whole * 16 * sizes[1], mask)
 
 
 def zero_row(f: Function, target: Value, dtype: str, count: int) -> None:
     """`count` zeros, of type f32 or bf16."""
-    zero, size = f.constant(0, vector(dtype, 16)), SIZES[dtype]
+    zero, size = f.constant(0, vector(in_memory(dtype), 16)), SIZES[dtype]
     with f.loop(0, count // 16) as step:
         f.store(zero, target + step.index * (16 * size))
     if count % 16:
@@ -142,8 +141,8 @@ def pack_pairs(f: Function, source: Value, stride: int, last: Value, count: Valu
         row = target + pair.index * (width * 4)
         for column in range(0, columns, 16):
             if column + 16 <= columns:
-                a, b = (f.load(r + column * 2, vector(BF16, 16)) for r in rows)
+                a, b = (f.load(r + column * 2, vector(I16, 16)) for r in rows)
             else:
                 mask = f.first_lanes(columns - column)
-                a, b = (f.load_masked(r + column * 2, mask, vector(BF16, 16)) for r in rows)
+                a, b = (f.load_masked(r + column * 2, mask, vector(I16, 16)) for r in rows)
             f.store(f.shuffle(a, b, order), row + column * 4)

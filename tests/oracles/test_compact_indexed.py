@@ -17,6 +17,7 @@ from torch import Tensor
 from torch_mlir import ir
 
 from sscc.compiler.backend.emit import _tables, emit_program
+from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.driver import compile_model
 from sscc.compiler.evaluate.module import module_session, signature_of, stored_layout
 from sscc.compiler.options import CompileOptions
@@ -25,12 +26,14 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts, get_looping, set_facts
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import passes_between
+from sscc.runtime.reference.arrays import open_reference, to_tensors
 from sscc.runtime.schedule import DecodeAttention, GatherRows, IndexedAttention, Program
 from sscc.runtime.session import Session
 from sscc.runtime.tensor_files import layout_of, reading, stack_tensors
 from sscc.runtime.validator import validate
 from tests.compiler.evaluate.models import weights
 from tests.families import random_model, random_tokens
+from tests.torch_session import TorchSession
 
 FAMILY = "llama3-rope"  # two layers, two KV heads of two query heads each
 CONTEXT, BATCH, CHUNK = 48, 3, 8
@@ -62,13 +65,13 @@ def lowered(g: Geometry, dtype: str, level: str, opt_level: int) -> ir.Module:
     return module
 
 
-def compiled(rows: str, opt_level: int, dtype: str = "f32", g: Geometry = GEOMETRY) -> tuple[Program, Session]:
+def compiled(rows: str, opt_level: int, dtype: str = "f32", g: Geometry = GEOMETRY) -> tuple[Program, TorchSession]:
     """A validated program and a session on it, in checked mode; made once."""
     return _compiled(rows, opt_level, dtype, g)
 
 
 @cache
-def _compiled(rows: str, opt_level: int, dtype: str, g: Geometry) -> tuple[Program, Session]:
+def _compiled(rows: str, opt_level: int, dtype: str, g: Geometry) -> tuple[Program, TorchSession]:
     with mlir():
         module = lowered(replace(g, rows=rows), dtype, "schedule", opt_level)
         program, signature = emit_program(module), signature_of(module)
@@ -78,11 +81,11 @@ def _compiled(rows: str, opt_level: int, dtype: str, g: Geometry) -> tuple[Progr
     limits = {"length": CONTEXT, "slot": BATCH - 1, "phase": facts.layers + 2, "chunk": most, "steps": 1 << 40}
     validate(program, ranges={name: (int(name in ("length", "steps")), high) for name, high in limits.items()})
     layout = {**layout_of(program, "weight"), **layout_of(program, "constant")}
-    given = stack_tensors(layout, reading(weights(FAMILY, dtype), "the model"))
-    return program, Session(program, given, signature, checked=True)
+    given = stack_tensors(layout, reading(to_arrays(weights(FAMILY, dtype)), "the model"))
+    return program, TorchSession(Session(signature, open_reference(program, given, checked=True)))
 
 
-def outputs(session: Session) -> list[Tensor]:
+def outputs(session: TorchSession) -> list[Tensor]:
     """Every logit that a caller sees."""
     session.reset()
     short, middle, long = (random_tokens(length) for length in PROMPTS)
@@ -100,7 +103,7 @@ def outputs(session: Session) -> list[Tensor]:
     return [item.clone() for item in found]
 
 
-def assert_equal(sessions: list[Session]) -> None:
+def assert_equal(sessions: list[TorchSession]) -> None:
     compact, indexed = (outputs(session) for session in sessions)
     assert len(compact) == len(indexed) > 16
     for number, (a, b) in enumerate(zip(compact, indexed, strict=True)):
@@ -169,8 +172,9 @@ def evaluated(rows: str) -> list[Tensor]:
     with mlir():
         module = lowered(replace(GEOMETRY, rows=rows), "f32", "graph", 0)
         layout = {**stored_layout(module, "weight"), **stored_layout(module, "constant")}
-        session = module_session(module, stack_tensors(layout, reading(weights(FAMILY), "the model")))
-    return outputs(session)
+        given = stack_tensors(layout, reading(to_arrays(weights(FAMILY)), "the model"))
+        session = module_session(module, to_tensors(given))
+    return outputs(TorchSession(session))
 
 
 def test_the_ir_itself_computes_the_same_too() -> None:

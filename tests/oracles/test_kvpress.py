@@ -22,6 +22,7 @@ from sscc.compiler.frontend import algorithm
 from sscc.ir.geometry import Geometry
 from sscc.runtime.schedule import ObservationScores, Pool, Select
 from tests.runtime.programs import run_steps
+from tests.torch_session import TorchSession
 
 FOLDER = Path(__file__).parent
 INDEX = json.loads((FOLDER / "kvpress_goldens.json").read_text())
@@ -148,7 +149,7 @@ def test_a_compiled_model_selects_what_kvpress_keeps(name: str, tmp_path: Path) 
         max_context=128,
         prefill_chunk=32,
     )
-    session = sscc.load(tmp_path / "model.rdu")
+    session = TorchSession(sscc.load(tmp_path / "model.rdu", interpreter="reference"))
     session.prefill(0, goldens()[f"{name}.ids"].tolist())
     selected = session.interpreter.tensor("selected")
     kept = goldens()[f"{name}.kept"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
+import numpy as np
 
 from sscc.ir.geometry import Geometry
-from sscc.runtime.schedule import Program
 from sscc.runtime.session import Session
 from sscc.runtime.signature import Signature
+from sscc.runtime.tensor_files import Array
 
 GEOMETRY = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
 SIGNATURE = Signature(
@@ -34,26 +34,26 @@ class FakeInterpreter:
         self.signature = signature
         s, g = signature, signature.geometry
         shape = (s.layers, s.batch, s.kv_heads, g.budget, s.head_dim)
-        generator = torch.Generator().manual_seed(0)
-        self.states = {
-            "k_cache": torch.randn(shape, generator=generator),
-            "v_cache": torch.randn(shape, generator=generator),
-            "selected": torch.tensor([[[2, 4, 5], [3, 4, 5]], [[2, 3, 4], [2, 3, 5]]]),
+        generator = np.random.default_rng(0)
+        self.states: dict[str, Array] = {
+            "k_cache": generator.standard_normal(shape, np.float32),
+            "v_cache": generator.standard_normal(shape, np.float32),
+            "selected": np.array([[[2, 4, 5], [3, 4, 5]], [[2, 3, 4], [2, 3, 5]]]),
         }
         self.calls: list[tuple[str, dict[str, Any], dict[str, int]]] = []
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str) -> Array:
         return self.states[name]
 
     def reset(self) -> None:
         self.calls.clear()
 
     def run(
-        self, entry: str, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int] | None = None
-    ) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]:
+        self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, Array], tuple[int, ...]]:
         self.calls.append((entry, {name: value.tolist() for name, value in inputs.items()}, dict(scalars or {})))
         if entry == "decode":
-            return {"logits": torch.stack([self._logits(token) for token in inputs["token"][:, 0].tolist()])}, ()
+            return {"logits": np.stack([self._logits(token) for token in inputs["token"][:, 0].tolist()])}, ()
         assert scalars is not None
         phase, chunk = scalars["phase"], scalars["chunk"]
         chunks = -(-scalars["length"] // self.signature.prefill_chunk)
@@ -66,12 +66,11 @@ class FakeInterpreter:
         last = int(inputs["tokens"][0, scalars["length"] - 1])
         return {"prefill_logits": self._logits(last)[None]}, (phase, chunk)
 
-    def _logits(self, token: int) -> torch.Tensor:
-        return torch.nn.functional.one_hot(
-            torch.tensor((token + 1) % self.signature.vocab_size), self.signature.vocab_size
-        ).float()
+    def _logits(self, token: int) -> Array:
+        logits = np.zeros(self.signature.vocab_size, np.float32)
+        logits[(token + 1) % self.signature.vocab_size] = 1.0
+        return logits
 
 
 def fake_session(interpreter: FakeInterpreter | None = None) -> Session:
-    program = Program((), (), (), (), 0)
-    return Session(program, {}, SIGNATURE, interpreter=interpreter or FakeInterpreter())
+    return Session(SIGNATURE, interpreter or FakeInterpreter())

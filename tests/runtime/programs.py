@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from sscc.runtime.codegen.interpreter import NativeInterpreter
+from sscc.runtime.codegen.library import make_code
 from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.reference.arrays import to_array, to_tensors
 from sscc.runtime.schedule import (
     Access,
     Body,
@@ -96,7 +99,31 @@ def run_kernel(
     for name, value in writes.items():
         interpreter.tensor(name).copy_(value)
     interpreter.run("main", inputs, scalars)
-    return {name: interpreter.tensor(name).clone() for name in writes}
+    results = {name: interpreter.tensor(name).clone() for name in writes}
+    if precision == "f32":
+        check_native(program, inputs, writes, scalars, results)
+    return results
+
+
+def check_native(
+    program: Program,
+    inputs: Mapping[str, torch.Tensor],
+    writes: Mapping[str, torch.Tensor],
+    scalars: Mapping[str, int],
+    expected: Mapping[str, torch.Tensor],
+) -> None:
+    """Runs the program on the native interpreter too, on two threads: it must agree, but for rounding."""
+    native = NativeInterpreter(program, {}, code=make_code(program, optimise=0), threads=2)
+    for name, value in writes.items():
+        native.tensor(name)[...] = to_array(value)
+    native.run("main", {name: to_array(value) for name, value in inputs.items()}, scalars)
+    for name, wanted in expected.items():
+        found = to_tensors({name: native.tensor(name)})[name]
+        if wanted.is_floating_point():
+            close = {torch.bfloat16: 2e-2}.get(wanted.dtype, 2e-5)
+            torch.testing.assert_close(found, wanted, rtol=close, atol=close, equal_nan=True, msg=lambda m: f"native: {m}")
+        else:
+            assert torch.equal(found, wanted), f"native: {name}"
 
 
 def run_steps(

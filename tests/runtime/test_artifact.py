@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from sscc.ir.errors import InputError, InternalError, OutputError
@@ -20,7 +21,7 @@ from sscc.runtime import artifact_writer
 from sscc.runtime.artifact import Artifact, ArtifactWriter, is_artifact
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import FORMAT_VERSION, LoopingRecord, Manifest, WeightsRecord
-from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.reference.arrays import open_reference, to_array
 from sscc.runtime.schedule import (
     Access,
     Body,
@@ -38,7 +39,9 @@ from sscc.runtime.schedule import (
 )
 from sscc.runtime.tensor_files import (
     SHARD_BYTES,
+    Array,
     Layout,
+    Stack,
     TensorSpec,
     digest_of,
     layout_of,
@@ -53,15 +56,21 @@ from sscc.runtime.tensor_files import (
 from tests.runtime.fake import SIGNATURE
 
 CHECKPOINT = {
-    "layers.0.w": torch.arange(12.0).view(3, 4),
-    "layers.1.w": torch.arange(12.0, 24.0).view(3, 4),
-    "model.b": torch.arange(4.0).bfloat16(),
-    "model.scalar": torch.tensor(2.5),
+    "layers.0.w": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "layers.1.w": np.arange(12, 24, dtype=np.float32).reshape(3, 4),
+    "model.b": np.arange(4).astype(ml_dtypes.bfloat16),
+    "model.scalar": np.array(2.5, np.float32),
 }
-STACKED = torch.arange(24.0).view(2, 3, 4)
+STACKED = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 WEIGHTS = {"w": STACKED, "b": CHECKPOINT["model.b"], "scalar": CHECKPOINT["model.scalar"]}
-CONSTANTS = {"inv_freq.0": torch.arange(5.0), "inv_freq.1": torch.arange(5.0, 10.0), "mask": torch.tensor([True])}
-GOLDEN = Golden((1, 2), (3,), {"prefill_logits": torch.randn(4), "logits.0": torch.randn(4)})
+CONSTANTS = {
+    "inv_freq.0": np.arange(5, dtype=np.float32),
+    "inv_freq.1": np.arange(5, 10, dtype=np.float32),
+    "mask": np.array([True]),
+}
+GOLDEN = Golden(
+    (1, 2), (3,), {"prefill_logits": np.ones(4, np.float32), "logits.0": np.arange(4).astype(ml_dtypes.bfloat16)}
+)
 LOOPING = (LoopingRecord("decode", "layer.3", 2), LoopingRecord("prefill", "layer.7", 2, "layer 1 is of another shape"))
 
 TENSORS = (
@@ -129,21 +138,21 @@ def test_what_is_written_is_loaded(out: Path) -> None:
     assert [record.looped for record in artifact.manifest.looping] == [True, False]
     assert artifact.tokenizer == out / "tokenizer"
     weights = artifact.weights(check_digest=True)
-    constants = {"inv_freq": torch.arange(10.0).view(2, 5), "mask": CONSTANTS["mask"]}
+    constants = {"inv_freq": np.arange(10, dtype=np.float32).reshape(2, 5), "mask": CONSTANTS["mask"]}
     assert weights.keys() == {**WEIGHTS, **constants}.keys()
     for name, tensor in {**WEIGHTS, **constants}.items():
-        assert torch.equal(weights[name], tensor), name
+        assert np.array_equal(weights[name], tensor), name
     golden = artifact.golden()
     assert golden is not None
     assert (golden.prompt, golden.new_tokens) == (GOLDEN.prompt, GOLDEN.new_tokens)
     assert list(golden.tensors) == list(GOLDEN.tensors)
-    assert torch.equal(golden.tensors["logits.0"], GOLDEN.tensors["logits.0"])
+    assert np.array_equal(golden.tensors["logits.0"], GOLDEN.tensors["logits.0"])
 
 
 def test_a_loaded_artifact_runs(out: Path) -> None:
     artifact = Artifact.load(out)
-    y = ReferenceInterpreter(artifact.program, artifact.weights()).run("decode", {})[0]["y"]
-    assert torch.equal(y, CHECKPOINT["layers.1.w"])
+    y = open_reference(artifact.program, artifact.weights()).run("decode", {})[0]["y"]
+    assert np.array_equal(y, CHECKPOINT["layers.1.w"])
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
@@ -155,7 +164,7 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
 
 def test_other_readers_read_our_safetensors(out: Path) -> None:
     found = load_file(out / "weights/model-00001-of-00001.safetensors")
-    assert all(torch.equal(found[name], tensor) for name, tensor in WEIGHTS.items())
+    assert all(np.array_equal(to_array(found[name]), array) for name, array in WEIGHTS.items())
     assert len(found) == len(WEIGHTS)
     data = (out / "weights/constants.safetensors").read_bytes()
     assert (int.from_bytes(data[:8], "little") + 8) % 64 == 0
@@ -170,16 +179,16 @@ def test_shards(tmp_path: Path) -> None:
     names = [path.name for path in sorted((tmp_path / "m.rdu" / "weights").glob("model-*"))]
     assert names == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
     weights = Artifact.load(tmp_path / "m.rdu").weights(check_digest=True)
-    assert torch.equal(weights["w"], STACKED)
+    assert np.array_equal(weights["w"], STACKED)
 
 
 def test_a_stack_is_written_one_source_at_a_time(tmp_path: Path) -> None:
     """Every source is asked for after the bytes of the one before are in the file."""
     path, written = tmp_path / "x.safetensors", []
 
-    def read(source: str, spec: TensorSpec) -> torch.Tensor:
+    def read(source: str, spec: TensorSpec) -> Array:
         written.append((source, path.stat().st_size))
-        return torch.full(spec.shape, float(len(written)))
+        return np.full(spec.shape, len(written), np.float32)
 
     layers = tuple(f"layers.{i}" for i in range(3))
     tensor = Tensor("w", (3, 2**14), "f32", "weight", "hbm", 0, layers)
@@ -189,6 +198,26 @@ def test_a_stack_is_written_one_source_at_a_time(tmp_path: Path) -> None:
     assert start == header
     assert written == [(layer, start + i * 2**16) for i, layer in enumerate(layers)]
     assert read_tensors(path)["w"][:, -1].tolist() == [1, 2, 3]
+
+
+def test_tensors_of_whole_cache_lines_are_aligned_to_them(tmp_path: Path) -> None:
+    arrays = {
+        "a": np.zeros(1, np.bool_),
+        "b": np.zeros(3, np.int64),
+        "c": np.arange(32).astype(ml_dtypes.bfloat16),
+        "d": np.arange(48, dtype=np.float32),
+        "e": np.zeros((0, 4), np.float32),
+        "f": np.array(1.5, np.float32),
+    }
+    path = tmp_path / "x.safetensors"
+    with path.open("wb") as file:
+        write_tensors(file, {name: Stack(TensorSpec.of(a), (name,)) for name, a in arrays.items()}, reading(arrays, ""))
+    for name, found in read_tensors(path).items():
+        assert np.array_equal(found, arrays[name]), name
+        assert found.dtype == arrays[name].dtype
+        assert found.flags.aligned
+        assert not found.flags.writeable
+        assert found.nbytes % 64 != 0 or found.size == 0 or found.ctypes.data % 64 == 0, name
 
 
 def test_a_stack_has_the_digest_of_its_bytes() -> None:
@@ -204,7 +233,7 @@ def test_loading_maps_the_stack_where_it_lies(out: Path) -> None:
     with shard.open("r+b") as file:
         weights = Artifact.load(out).weights()
         file.seek(-4, os.SEEK_END)  # the wide dtypes come first: b, of bf16, ends the file
-        file.write(torch.tensor([7.0, 9.0]).bfloat16().view(torch.uint8).numpy().tobytes())
+        file.write(np.array([7.0, 9.0], ml_dtypes.bfloat16).tobytes())
     assert weights["b"].tolist() == [0, 1, 7, 9]
 
 
@@ -234,25 +263,25 @@ def test_referenced_weights_need_a_checkpoint(tmp_path: Path) -> None:
         artifact.weights()
     asked = []
 
-    def resolve(layout: Layout) -> Mapping[str, torch.Tensor]:
+    def resolve(layout: Layout) -> Mapping[str, Array]:
         asked.append(layout)
         return WEIGHTS
 
-    assert torch.equal(artifact.weights(resolve, check_digest=True)["w"], STACKED)
+    assert np.array_equal(artifact.weights(resolve, check_digest=True)["w"], STACKED)
     assert asked == [LAYOUT]
 
 
 def test_another_checkpoint_of_the_same_spec_runs(out: Path) -> None:
     artifact = Artifact.load(out)
-    other = {name: (tensor + 1).half() for name, tensor in CHECKPOINT.items()}
+    other = {name: np.asarray(array + 1, np.float16) for name, array in CHECKPOINT.items()}
 
-    def resolve(layout: Layout) -> Mapping[str, torch.Tensor]:
+    def resolve(layout: Layout) -> Mapping[str, Array]:
         return stack_tensors(layout, reading(other, "the other checkpoint"))
 
     weights = artifact.weights(resolve)
-    assert torch.equal(weights["w"], STACKED + 1)
-    assert weights["w"].dtype is torch.float32
-    assert weights["b"].dtype is torch.bfloat16
+    assert np.array_equal(weights["w"], STACKED + 1)
+    assert weights["w"].dtype == np.float32
+    assert weights["b"].dtype == ml_dtypes.bfloat16
     with pytest.raises(InputError, match="their digest differs"):
         artifact.weights(resolve, check_digest=True)
 
@@ -261,10 +290,13 @@ def test_another_checkpoint_of_the_same_spec_runs(out: Path) -> None:
     ("change", "message"),
     [
         ({"layers.1.w": None}, r"^tiny has no tensor 'layers.1.w', the program wants it as f32 \[3, 4\]$"),
-        ({"layers.1.w": torch.zeros(4, 3)}, r"^tiny: tensor 'layers.1.w' is float32 \[4, 3\], .* f32 \[3, 4\]$"),
+        (
+            {"layers.1.w": np.ones((4, 3), np.float32)},
+            r"^tiny: tensor 'layers.1.w' is float32 \[4, 3\], .* f32 \[3, 4\]",
+        ),
         ({"layers.0.w": STACKED}, r"'layers.0.w' is float32 \[2, 3, 4\], the program wants f32 \[3, 4\]"),
-        ({"layers.1.w": torch.zeros(3, 4, dtype=torch.int8)}, r"'layers.1.w' is int8 \[3, 4\]"),
-        ({"model.b": torch.zeros(4, dtype=torch.bool)}, r"'model.b' is bool \[4\], the program wants bf16 \[4\]"),
+        ({"layers.1.w": np.zeros((3, 4), np.int8)}, r"'layers.1.w' is int8 \[3, 4\]"),
+        ({"model.b": np.zeros(4, np.bool_)}, r"'model.b' is bool \[4\], the program wants bf16 \[4\]"),
     ],
 )
 def test_a_checkpoint_of_another_spec_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -340,13 +372,13 @@ def test_a_place_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> No
 
 
 def test_errors_of_what_is_read_while_writing_keep_their_kind(tmp_path: Path) -> None:
-    def read(source: str, spec: TensorSpec) -> torch.Tensor:
+    def read(source: str, spec: TensorSpec) -> Array:
         raise FileNotFoundError(source)
 
     with pytest.raises(FileNotFoundError), ArtifactWriter(tmp_path / "m.rdu") as writer:
         writer.write_weights(LAYOUT, read)
     with pytest.raises(InputError, match=r"'model.b' is f32"), ArtifactWriter(tmp_path / "m.rdu") as writer:
-        writer.write_weights(LAYOUT, lambda _, spec: torch.zeros(spec.shape))
+        writer.write_weights(LAYOUT, lambda _, spec: np.zeros(spec.shape, np.float32))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from sscc.ir.errors import CheckError, InputError
 from sscc.runtime.golden import Golden, compare, replay
@@ -22,15 +22,15 @@ def record() -> Golden:
     tensors = {}
     for layer in range(SIGNATURE.layers):
         for kind in ("k_cache", "v_cache"):
-            tensors[f"{kind}.{layer}"] = interpreter.states[kind][layer, 0].clone()
-        tensors[f"selected.{layer}"] = interpreter.states["selected"][layer].clone()
+            tensors[f"{kind}.{layer}"] = interpreter.states[kind][layer, 0].copy()
+        tensors[f"selected.{layer}"] = interpreter.states["selected"][layer].copy()
     for name, token in (("prefill_logits", PROMPT[-1]), ("logits.0", NEW[0]), ("logits.1", NEW[1])):
         tensors[name] = interpreter._logits(token)
     return Golden(PROMPT, NEW, tensors)
 
 
 def changed(golden: Golden, name: str, index: tuple[int, ...], value: float) -> Golden:
-    tensors = {key: tensor.clone() for key, tensor in golden.tensors.items()}
+    tensors = {key: array.copy() for key, array in golden.tensors.items()}
     tensors[name][index] = value
     return replace(golden, tensors=tensors)
 
@@ -71,16 +71,16 @@ def test_a_near_tie_is_excused_counted_and_its_rows_adopted() -> None:
     assert report.passed
     assert report.excused == 1
     assert "1 near ties excused" in report.summary()
-    assert torch.equal(interpreter.states["k_cache"][0, 0], golden.tensors["k_cache.0"])
+    assert np.array_equal(interpreter.states["k_cache"][0, 0], golden.tensors["k_cache.0"])
 
 
 def test_picks_are_matched_by_position_when_one_shifts_the_rows() -> None:
     """Golden picks (3, 4, 5) where ours are (2, 4, 5) and rows of 4 and 5 must agree wherever they stand."""
     golden = record()
-    tensors = {name: tensor.clone() for name, tensor in golden.tensors.items()}
-    tensors["selected.0"][0] = torch.tensor([4, 5, 6])  # ours: 2, 4, 5
+    tensors = {name: array.copy() for name, array in golden.tensors.items()}
+    tensors["selected.0"][0] = [4, 5, 6]  # ours: 2, 4, 5
     for kind in ("k_cache.0", "v_cache.0"):
-        tensors[kind][0, 6:8] = tensors[kind][0, 7:9].clone()
+        tensors[kind][0, 6:8] = tensors[kind][0, 7:9].copy()
         tensors[kind][0, 8] = 77.0
     report = replay(fake_session(), replace(golden, tensors=tensors))
     assert report.passed
@@ -99,14 +99,14 @@ def test_too_many_differing_picks_are_no_near_ties() -> None:
 def test_a_golden_of_another_program_is_refused() -> None:
     golden = record()
     with pytest.raises(InputError, match=r"\['k_cache.7'\]"):
-        replay(fake_session(), replace(golden, tensors={**golden.tensors, "k_cache.7": torch.zeros(1)}))
+        replay(fake_session(), replace(golden, tensors={**golden.tensors, "k_cache.7": np.zeros(1)}))
     with pytest.raises(InputError, match="golden 'prefill_logits' is"):
-        replay(fake_session(), replace(golden, tensors={**golden.tensors, "prefill_logits": torch.zeros(5)}))
+        replay(fake_session(), replace(golden, tensors={**golden.tensors, "prefill_logits": np.zeros(5)}))
 
 
 def test_compare_gives_textbook_numbers() -> None:
-    b = torch.tensor([[3.0, 4.0], [0.0, 5.0]])
-    difference = compare(b + torch.tensor([[0.0, 0.4], [0.1, 0.0]]), b)
+    b = np.array([[3.0, 4.0], [0.0, 5.0]])
+    difference = compare(b + np.array([[0.0, 0.4], [0.1, 0.0]]), b)
     assert difference.max_abs == pytest.approx(0.4)
     assert difference.max_rel == pytest.approx(0.1 / 0.005)
     assert difference.normwise == pytest.approx(math.sqrt(0.17) / math.sqrt(50))
@@ -118,15 +118,15 @@ def test_compare_gives_textbook_numbers() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_is_not_finite_never_passes(value: float) -> None:
-    assert compare(torch.tensor([1.0, value]), torch.tensor([1.0, 2.0])).rowwise == math.inf
-    assert compare(torch.tensor([1.0, 2.0]), torch.tensor([1.0, value])).rowwise == math.inf
-    assert compare(torch.tensor([1.0, math.inf]), torch.tensor([1.0, math.inf])).rowwise == 0.0
+    assert compare(np.array([1.0, value]), np.array([1.0, 2.0])).rowwise == math.inf
+    assert compare(np.array([1.0, 2.0]), np.array([1.0, value])).rowwise == math.inf
+    assert compare(np.array([1.0, math.inf]), np.array([1.0, math.inf])).rowwise == 0.0
 
 
 def test_zeros_and_empty_tensors_compare() -> None:
-    assert compare(torch.zeros(3), torch.zeros(3)).rowwise == 0.0
-    assert compare(torch.ones(3), torch.zeros(3)).rowwise == math.inf
-    assert compare(torch.zeros(0, 4), torch.zeros(0, 4)).rowwise == 0.0
+    assert compare(np.zeros(3), np.zeros(3)).rowwise == 0.0
+    assert compare(np.ones(3), np.zeros(3)).rowwise == math.inf
+    assert compare(np.zeros((0, 4)), np.zeros((0, 4))).rowwise == 0.0
 
 
 def test_a_folder_without_a_golden_is_refused(tmp_path: Path) -> None:

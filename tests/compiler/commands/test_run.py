@@ -20,6 +20,23 @@ from sscc.ir.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = "The quick brown fox jumps over the lazy dog."
+ROOT = Path(__file__).parents[3]
+WITHOUT_TORCH = """
+import sys
+from sscc.compiler import cli
+from sscc.runtime import interpreter
+from tests.runtime.fake import FakeInterpreter
+
+def open_fake(artifact, *options):
+    assert all(array.ndim for array in artifact.weights().values())
+    return FakeInterpreter(artifact.signature)
+
+interpreter._OPENERS["reference"] = open_fake
+cli.main(sys.argv[1:])
+print()
+print([name for name in ("torch", "transformers", "torch_mlir", "gguf", "jinja2") if name in sys.modules])
+"""
+"""Runs a command line with an interpreter that computes nothing, and prints what was imported."""
 
 
 def run_json(capsys: Capture, artifact: Path, *words: str) -> dict[str, Any]:
@@ -85,6 +102,25 @@ class TestGeneration:
         )
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
         assert result.stdout.splitlines()[-1] == "[]"
+
+    @pytest.mark.parametrize(
+        ("words", "reached"),
+        [(["--prompt", "a", "--max-new-tokens", "2", "--temperature", "1"], "tokens/s"), (["--check"], "golden")],
+    )
+    def test_an_interpreter_without_torch_runs_without_torch(
+        self, artifact: Path, words: list[str], reached: str
+    ) -> None:
+        """Artifact, weights, tokenizer, goldens, session and sampling are numpy's."""
+        result = subprocess.run(
+            [sys.executable, "-c", WITHOUT_TORCH, "run", str(artifact), *words],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+            cwd=ROOT,
+        )
+        assert result.stdout.splitlines()[-1] == "[]", result.stderr
+        assert reached in result.stderr
 
     def test_without_a_tokenizer_ids_are_printed(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
         bare = without_tokenizer(artifact, tmp_path)

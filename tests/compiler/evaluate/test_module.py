@@ -23,9 +23,9 @@ from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass, run_passes
 from sscc.passes.merge_equal_kernels import MergeEqualKernels
 from sscc.passes.outline_kernels import OutlineKernels
-from sscc.runtime.session import Session
 from tests.compiler.evaluate.models import BATCH, GEOMETRY, PROMPT, SLOT, TOKENS, eager, graph, weights
 from tests.families import feed
+from tests.torch_session import TorchSession
 
 FAMILY = "llama"
 
@@ -41,8 +41,13 @@ def module() -> ir.Module:
     return parse_module(graph(FAMILY, "f32"), "graph")
 
 
-def session_of(family: str, dtype: str = "f32", precision: str = "f32") -> Session:
-    return module_session(parse_module(graph(family, dtype), "graph"), weights(family, dtype), precision=precision)
+def session_of(family: str, dtype: str = "f32", precision: str = "f32") -> TorchSession:
+    module = parse_module(graph(family, dtype), "graph")
+    return TorchSession(module_session(module, weights(family, dtype), precision=precision))
+
+
+def session_on(module: ir.Module) -> TorchSession:
+    return TorchSession(module_session(module, weights(FAMILY)))
 
 
 def error(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -73,15 +78,15 @@ def test_it_agrees_with_eager_pytorch(family: str, dtype: str, tolerance: float)
 
 @pytest.mark.parametrize("passes", [[OutlineKernels()], [OutlineKernels(), MergeEqualKernels()]])
 def test_kernels_compute_the_same_to_the_bit(module: ir.Module, passes: list[Pass]) -> None:
-    expected = feed(module_session(module, weights(FAMILY)), PROMPT, TOKENS, SLOT)
+    expected = feed(session_on(module), PROMPT, TOKENS, SLOT)
     run_passes(module, passes)
-    found = feed(module_session(module, weights(FAMILY)), PROMPT, TOKENS, SLOT)
+    found = feed(session_on(module), PROMPT, TOKENS, SLOT)
     assert torch.equal(found, expected)
 
 
 def test_a_session_outlives_its_module(module: ir.Module) -> None:
-    expected = feed(module_session(module, weights(FAMILY)), PROMPT, TOKENS)
-    session = module_session(module, weights(FAMILY))
+    expected = feed(session_on(module), PROMPT, TOKENS)
+    session = session_on(module)
     for function in list(functions(module)):
         function.operation.erase()
     assert torch.equal(feed(session, PROMPT, TOKENS), expected)

@@ -14,9 +14,9 @@ import torch
 
 import sscc
 from sscc.ir.geometry import Geometry
-from sscc.runtime.session import Session
 from tests.models.tiny.task import LENGTH, fixed_queries
 from tests.models.tiny.test_tiny import FOLDER, ROWS_32, ROWS_64, STREAMING
+from tests.torch_session import TorchSession
 
 FULL = Geometry(sink=4, recent=LENGTH - 4, topk=0, obs=8, pool=7, pool_mode="avg", max_context=LENGTH)
 
@@ -35,7 +35,7 @@ def accuracy(geometry: Geometry, folder: Path) -> float:
         max_context=LENGTH,
         prefill_chunk=256,
     )
-    session = sscc.load(result.path)
+    session = TorchSession(sscc.load(result.path, interpreter="reference"))
     queries = fixed_queries()
     assert len(queries) >= 100
     right = 0
@@ -45,7 +45,7 @@ def accuracy(geometry: Geometry, folder: Path) -> float:
     return right / len(queries)
 
 
-def _replayed(session: Session, last: int) -> int:
+def _replayed(session: TorchSession, last: int) -> int:
     """The token that follows when the last prompt token is decoded again at its own position."""
     inputs = {
         "token": torch.tensor([[last]]),

@@ -66,8 +66,8 @@ def random_causal(seed: int, dtype: torch.dtype) -> Tensors:
 
 def causal_reference(tensors: Tensors, start: int, scale: float) -> Tensors:
     out, sums = tensors["out"].double(), tensors["sums"].double()
-    given = (tensors[name].double() for name in ("query", "key", "value"))
-    prompt.causal_attention(*given, out, log_sum_exp=sums, start=start, scale=scale, wide=torch.float64)
+    query, key, value = (tensors[name].double() for name in ("query", "key", "value"))
+    prompt.causal_attention(query, key, value, out, log_sum_exp=sums, start=start, scale=scale, wide=torch.float64)
     return {"out": out, "sums": sums}
 
 

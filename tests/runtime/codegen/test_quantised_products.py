@@ -101,7 +101,7 @@ class Compiled:
             emit_quantised_product(f, a, f["weights"], case.panels, out, f["begin"], f["end"], f["scratch"], features)
             f.returns()
             scratch[case] = quantised_scratch_bytes(a, case.panels, out, features)
-        return cls(Jit(module, {"target-cpu": features.cpu} if features.cpu else None), scratch)
+        return cls(Jit(module, features.cpu), scratch)
 
     def run(self, case: Case, a: np.ndarray, weight: Weight, cuts: tuple[int, ...] = ()) -> np.ndarray:
         """The product of a [m, k], called once per range of columns; [m, n] in f32."""

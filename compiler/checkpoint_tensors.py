@@ -1,0 +1,40 @@
+"""A checkpoint's tensors, which torch reads, as arrays for the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from sscc.runtime.reference.arrays import to_array
+from sscc.runtime.tensor_files import Array
+
+if TYPE_CHECKING:
+    import torch
+
+    from sscc.compiler.frontend.checkpoint import Checkpoint
+
+
+class CheckpointTensors(Mapping[str, Array]):
+    """A checkpoint's weights by name, each read when it is asked for, on the memory that torch read it into.
+
+    Raises as `Checkpoint.tensor` does, and InputError for a dtype that numpy lacks.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._checkpoint.names():
+            raise KeyError(name)
+        return to_array(self._checkpoint.tensor(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._checkpoint.names())
+
+    def __len__(self) -> int:
+        return len(self._checkpoint.names())
+
+
+def to_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    """Torch tensors as arrays on the same memory. Raises InputError for a dtype that numpy lacks."""
+    return {name: to_array(tensor) for name, tensor in tensors.items()}

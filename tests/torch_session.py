@@ -1,0 +1,56 @@
+"""Sessions as most tests want them: with torch tensors, which are compared with eager PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from sscc.runtime.interpreter import Interpreter
+from sscc.runtime.reference.arrays import to_array, to_tensors
+from sscc.runtime.session import Session
+from sscc.runtime.tensor_files import Array
+
+
+def to_tensor(array: Array) -> Tensor:
+    """On the same memory."""
+    return to_tensors({"": array})[""]
+
+
+class TorchInterpreter:
+    """An interpreter with torch tensors, on the same memory."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self._interpreter = interpreter
+
+    def run(
+        self, entry: str, inputs: Mapping[str, Tensor], scalars: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, Tensor], tuple[int, ...]]:
+        given = {name: to_array(tensor) for name, tensor in inputs.items()}
+        outputs, results = self._interpreter.run(entry, given, scalars)
+        return to_tensors(outputs), results
+
+    def tensor(self, name: str) -> Tensor:
+        return to_tensor(self._interpreter.tensor(name))
+
+
+class TorchSession:
+    """A session whose logits and states are torch tensors; everything else is the session's own."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.interpreter = TorchInterpreter(session.interpreter)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    @property
+    def prefill_logits(self) -> Tensor:
+        return to_tensor(self._session.prefill_logits)
+
+    def prefill(self, slot: int, tokens: Sequence[int]) -> Tensor:
+        return to_tensor(self._session.prefill(slot, tokens))
+
+    def decode(self, tokens: Mapping[int, int]) -> Tensor:
+        return to_tensor(self._session.decode(tokens))
