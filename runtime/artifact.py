@@ -86,7 +86,7 @@ class Artifact:
     @property
     def checkpoint_spec(self) -> Specs:
         """Names, shapes and dtypes of the tensors that a checkpoint must hold to run on this artifact."""
-        return {source: stack.part for stack in self.layout.values() for source in stack.sources}
+        return {source: stack.source for stack in self.layout.values() for source in stack.sources}
 
     @property
     def tokenizer(self) -> Path | None:

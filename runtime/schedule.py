@@ -27,10 +27,10 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from sscc.ir.errors import InputError
 
-FORMAT_VERSION = 2
-DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i1": 1}
+FORMAT_VERSION = 3
+DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
-Dtype = Literal["f32", "bf16", "i64", "i1"]
+Dtype = Literal["f32", "bf16", "i64", "i8", "i1"]
 Role = Literal["weight", "constant", "input", "output", "state", "temporary"]
 Tier = Literal["sram", "hbm", "ddr"]
 ParamAccess = Literal["read", "write", "update"]
@@ -48,6 +48,10 @@ class Tensor:
 
     `sources` names the checkpoint's tensors (or constants) that make up a weight: one of this shape, or, for the
     layers of a looped kernel, N that are stacked to shape [N, ..]. Interpreters are given weights by `name`.
+
+    `encoding` says how each source becomes what is stored: "" as it is (floating dtypes are converted), or a part of a
+    weight of 8 or 4 bits: "int8:32/values", "int4:32/scales", "int4:32:zero-point/zeros", each with "/transposed" where
+    the source is [K, N]. sscc.runtime.quantization has the formula, the shapes and the dtypes.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Tensor:
     tier: Tier
     address: int
     sources: tuple[str, ...] = ()
+    encoding: str = ""
 
     @property
     def elements(self) -> int:

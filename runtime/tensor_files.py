@@ -22,6 +22,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from sscc.ir.errors import InputError
+from sscc.ir.weight_format import Encoding
+from sscc.runtime.quantization import encode
 from sscc.runtime.schedule import DTYPE_BYTES, Program, Role
 
 ALIGNMENT = 64
@@ -31,9 +33,10 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "bf16": BFLOAT16,
     "i64": np.dtype(np.int64),
+    "i8": np.dtype(np.int8),
     "i1": np.dtype(np.bool_),
 }
-_FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "i64": "I64", "i1": "BOOL"}
+_FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "i64": "I64", "i8": "I8", "i1": "BOOL"}
 _NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,7 +45,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape and dtype ("f32", "bf16", "i64", "i1") of a named tensor."""
+    """Shape and dtype ("f32", "bf16", "i64", "i8", "i1") of a named tensor."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -70,15 +73,39 @@ Specs = Mapping[str, TensorSpec]
 
 @dataclass(frozen=True)
 class Stack:
-    """A stored tensor and what it is made of: one source of the same shape, or N that are stacked to [N, ..]."""
+    """A stored tensor and what it is made of: one source, or N that are stacked to [N, ..].
+
+    Attributes:
+        encoding: how each source becomes its part of the tensor, as in sscc.runtime.schedule.Tensor.
+    """
 
     spec: TensorSpec
     sources: tuple[str, ...]
+    encoding: str = ""
 
     @property
     def part(self) -> TensorSpec:
-        """Shape and dtype of each source."""
+        """Shape and dtype of what each source becomes."""
         return self.spec if len(self.sources) == 1 else TensorSpec(self.spec.shape[1:], self.spec.dtype)
+
+    @property
+    def source(self) -> TensorSpec:
+        """Shape and dtype of each source. What is to be encoded is wanted in f32, which holds all of it."""
+        if not self.encoding:
+            return self.part
+        return TensorSpec(Encoding.parse(self.encoding).source_shape(self.part.shape), "f32")
+
+    def read(self, source: str, read: Reader) -> Array:
+        """What a source becomes. Raises InputError where it is not what it should be; errors of `read` pass through."""
+        array = read(source, self.source)
+        if self.encoding and TensorSpec.of(array) == self.source:
+            try:
+                array = encode(array, Encoding.parse(self.encoding))
+            except InputError as error:
+                raise InputError(f"tensor {source!r}: {error}") from None
+        if TensorSpec.of(array) != self.part:
+            raise InputError(f"tensor {source!r} is {TensorSpec.of(array)}, expected {self.source}")
+        return array
 
 
 Layout = Mapping[str, Stack]
@@ -108,7 +135,7 @@ def layout_of(program: Program, role: Role) -> dict[str, Stack]:
                 f"the schedule is malformed: {role} {tensor.name!r} is {tensor.dtype} {list(tensor.shape)} and names "
                 f"{len(tensor.sources)} sources"
             )
-        layout[tensor.name] = Stack(TensorSpec(tensor.shape, tensor.dtype), tensor.sources)
+        layout[tensor.name] = Stack(TensorSpec(tensor.shape, tensor.dtype), tensor.sources, tensor.encoding)
     return layout
 
 
@@ -149,19 +176,12 @@ def _stream(stack: Stack, read: Reader, write: Callable[[memoryview], object] | 
     """Passes on the bytes of each source in order. Returns their sha256."""
     digest = hashlib.sha256()
     for source in stack.sources:
-        data = _part(source, stack.part, read)
+        data = tensor_bytes(stack.read(source, read))
         if write is not None:
             write(data)
         digest.update(data)
         del data  # before the next one is read
     return digest.hexdigest()
-
-
-def _part(source: str, spec: TensorSpec, read: Reader) -> memoryview:
-    array = read(source, spec)
-    if TensorSpec.of(array) != spec:
-        raise InputError(f"tensor {source!r} is {TensorSpec.of(array)}, expected {spec}")
-    return tensor_bytes(array)
 
 
 def _header(order: Iterable[str], specs: Specs) -> bytes:
@@ -254,17 +274,17 @@ def _is_float(dtype: np.dtype[Any]) -> bool:
 def stack_tensors(layout: Layout, read: Reader) -> dict[str, Array]:
     """The tensors of `layout` in memory, by the name they are stored under.
 
-    A tensor of one source is what `read` gives; a stack is new memory, filled one source at a time.
+    A tensor of one source that is not encoded is what `read` gives; a stack is new memory, filled one source at a time.
     """
     return {name: _stacked(stack, read) for name, stack in layout.items()}
 
 
 def _stacked(stack: Stack, read: Reader) -> Array:
     if len(stack.sources) == 1:
-        return read(stack.sources[0], stack.part)
+        return stack.read(stack.sources[0], read)
     array = np.empty(stack.spec.shape, NUMPY_DTYPES[stack.spec.dtype])
     for row, source in enumerate(stack.sources):
-        array[row] = read(source, stack.part)
+        array[row] = stack.read(source, read)
     return array
 
 

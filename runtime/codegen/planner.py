@@ -285,8 +285,8 @@ class _PipelinePlan:
         self.pipeline = pipeline
         self.env = dict(env)
         self.where = f"{kernel.kernel.name}.{pipeline.name}"
-        self.stages = resolve_stages(
-            kernel.kernel, pipeline, self.planner.bodies, self.planner.aliased[kernel.kernel.name]
+        self.stages = self._ordered(
+            resolve_stages(kernel.kernel, pipeline, self.planner.bodies, self.planner.aliased[kernel.kernel.name])
         )
         self.trips = _static_trips(pipeline)
         self.used = 0
@@ -295,6 +295,18 @@ class _PipelinePlan:
         replicated = self._replicated()
         self.replicated = {s.stage.name for s in replicated}
         self.slots = self._layout({p.buffer for s in replicated for p in _written(s)})
+
+    def _ordered(self, stages: list[ResolvedStage]) -> list[ResolvedStage]:
+        """The stages so that whatever is read in an iteration was written before in it; their own order, if it is one."""
+        ordered: list[ResolvedStage] = []
+        left = list(stages)
+        while left:
+            ready = next((s for s in left if not any(_feeds(other, s) for other in left if other is not s)), None)
+            if ready is None:
+                raise self._refusal(left[0], "it waits for what later iterations give to earlier ones")
+            ordered.append(ready)
+            left.remove(ready)
+        return ordered
 
     # -- what is where
 
@@ -527,6 +539,8 @@ class _PipelinePlan:
     ) -> tuple[int, list[tuple[int, int]]]:
         """The place of the slot that a port uses: a number, and terms over registers in bytes."""
         trips = stage.stage.trips
+        if stage.stage.when == "last":
+            self._check_alive(stage, port, slots)
         if stage.stage.when != "each" or self.trips == 1:
             place = port.lag % (slots.per_iteration * slots.generations)
             if trips == 1 or port.per >= trips:
@@ -549,6 +563,17 @@ class _PipelinePlan:
                 terms.append((register, step))
                 step *= extent
         return 0, terms
+
+    def _check_alive(self, stage: ResolvedStage, port: BufferPort, slots: _Slots) -> None:
+        """An epilogue reads what the last iterations left."""
+        writers = [p for s in self.stages if s.stage.when == "each" for p in _written(s) if p.buffer == port.buffer]
+        if not writers or port.per > 1:
+            return
+        if self.trips is None:
+            raise self._refusal(stage, "it reads a slot by its number after a loop of unknown length")
+        latest = self.trips - 1 + max(p.lag for p in writers) // slots.per_iteration
+        if port.lag // slots.per_iteration <= latest - slots.generations:
+            raise self._refusal(stage, "it reads a slot that many iterations have passed over")
 
     def _refusal(self, stage: ResolvedStage, why: str) -> InputError:
         return InputError(
@@ -600,6 +625,16 @@ class _PipelinePlan:
 def _written(stage: ResolvedStage) -> list[BufferPort]:
     pairs = zip(stage.ports, stage.body.params, strict=True)
     return [port for port, param in pairs if param.access != "read" and isinstance(port, BufferPort)]
+
+
+def _feeds(writer: ResolvedStage, reader: ResolvedStage) -> bool:
+    """Whether a stage reads what another one writes in the same iteration."""
+    written = {port.buffer: port for port in _written(writer)}
+    for port, param in zip(reader.ports, reader.body.params, strict=True):
+        if isinstance(port, BufferPort) and param.access == "read" and port.buffer in written:
+            if writer.stage.when != reader.stage.when or port.lag >= written[port.buffer].lag:
+                return True
+    return False
 
 
 def _static_trips(pipeline: Pipeline) -> int | None:

@@ -14,7 +14,7 @@ from sscc.runtime.reference.interpreter import ReferenceInterpreter
 from sscc.runtime.schedule import Program
 from sscc.runtime.tensor_files import BFLOAT16, Array
 
-TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i64": torch.int64, "i1": torch.bool}
+TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i64": torch.int64, "i8": torch.int8, "i1": torch.bool}
 """By the schedule's names."""
 
 

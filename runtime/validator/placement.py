@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sscc.ir.machine import Machine
+from sscc.ir.weight_format import Encoding
 from sscc.runtime import schedule as sch
 from sscc.runtime.validator.entries import EntryFacts
 from sscc.runtime.validator.failure import megabytes, refuse
@@ -35,7 +36,17 @@ def check_tensors(program: sch.Program) -> None:
         count = len(tensor.sources)
         if (tensor.role in _STORED) != (count > 0) or (count > 1 and tensor.shape[:1] != (count,)):
             refuse(where, f"a {tensor.role} of shape {list(tensor.shape)} has {count} sources")
+        if tensor.encoding:
+            _check_encoding(where, tensor)
         _check_address(where, tensor.address, tensor.nbytes, None if tensor.role in _STORED else program.arena_bytes)
+
+
+def _check_encoding(where: str, tensor: sch.Tensor) -> None:
+    """A part of a weight of rank 2, of the part's dtype."""
+    encoding = Encoding.parse(tensor.encoding)
+    rank = len(tensor.shape) - (len(tensor.sources) > 1)
+    if tensor.role != "weight" or tensor.dtype != encoding.dtype or rank != 2:
+        refuse(where, f"a {tensor.role} of {tensor.dtype} {list(tensor.shape)} cannot be {tensor.encoding!r}")
 
 
 def _check_address(where: str, address: int, nbytes: int, limit: int | None) -> None:

@@ -319,7 +319,7 @@ def test_buffers_at_overlapping_addresses_really_overlap() -> None:
     ends = stage("store", INC, (slot("b"), tile("y", ("i", 32))), ("b",))
     apart = (buffer("a", 2), buffer("b", 1, 2 * 128))
     assert torch.equal(run(kernel(pipeline((LOADS, middle, ends), apart))), X + 2)
-    got = run(kernel(pipeline((LOADS, middle, ends), (buffer("a", 2), buffer("b", 1, 128)))), checked=False)
+    got = run(kernel(pipeline((LOADS, middle, ends), (buffer("a", 2), buffer("b", 1, 128)))), checked=False, native=False)
     assert torch.equal(got[0], X[0] + 2)
     assert torch.equal(got[1], X[0] + 3), "the result of the first tile took the place of the second"
 
@@ -368,7 +368,8 @@ def test_what_a_producer_leaves_out_of_its_slot_is_poison(checked: bool) -> None
     source = Port(view_of("x", (2, 8), 0, ("i", 32), ("odd", 16)))
     fill = stage("load", half, (source, slot("a", 1, 0, (2, 8), ("odd", 16))), ("a",))
     made = kernel(pipeline((fill, STORES), (buffer("a", 1),), scalars=(Scalar("odd", "mod", ("i", 2)),)))
-    got = run_kernel(made, (half, INC), {"x": X}, {"y": torch.zeros(N, *TILE)}, checked=checked)["y"]
+    writes = {"y": torch.zeros(N, *TILE)}
+    got = run_kernel(made, (half, INC), {"x": X}, writes, checked=checked, native=False)["y"]
     for i in range(1, N):
         filled, left = (slice(2), slice(2, 4)) if i % 2 == 0 else (slice(2, 4), slice(2))
         assert torch.equal(got[i, filled], X[i, filled] + 1)
@@ -422,7 +423,8 @@ def test_a_local_is_poison_at_the_start_of_every_firing(checked: bool) -> None:
     keep = Vector(TILE, (Access("x", identity(2)),), Access("l", identity(2)), (), "in0")
     body = Body("b", (read("x", TILE), write("y", TILE)), (), (Local("l", TILE, "f32"),), (), (out, keep))
     made = kernel(pipeline((stage("s", body, (tile("x", ("i", 32)), tile("y", ("i", 32)))),), ()))
-    got = run_kernel(made, (body,), {"x": X}, {"y": torch.zeros(N, *TILE)}, checked=checked)["y"]
+    writes = {"y": torch.zeros(N, *TILE)}
+    got = run_kernel(made, (body,), {"x": X}, writes, checked=checked, native=False)["y"]
     assert bool(got[1:].isnan().all()) == checked
     assert checked or torch.equal(got[1:], X[:-1])
 
@@ -686,6 +688,6 @@ def test_a_pipeline_in_an_entry_is_refused() -> None:
 def test_a_scalar_of_a_kernel_that_a_path_never_sets_is_refused() -> None:
     items = (If("n", (Scalar("upper", "add", ("n", 0)),)), pipeline((LOADS, STORES), (buffer("a"),), "upper"))
     made = kernel(*items, scalars=("n",))
-    assert torch.equal(run(made, {"n": 2})[:2], X[:2] + 1)
+    assert torch.equal(run(made, {"n": 2}, native=False)[:2], X[:2] + 1)
     with pytest.raises(InputError, match="kernel 'k' uses scalar 'upper' on a path that never sets it"):
         run(made, {"n": 0})

@@ -419,7 +419,7 @@ REFUSED = {
         "4xf16",
         "%empty = tensor.empty() : tensor<4xf16>\n"
         f"%out = linalg.exp ins(%x : tensor<4xf16>) outs(%empty : tensor<4xf16>) -> tensor<4xf16> {LOCATION}",
-        "layers.0 model.py:7: tensors of f16 have no place in a schedule (f32, bf16, i64 and i1 do)",
+        "layers.0 model.py:7: tensors of f16 have no place in a schedule (f32, bf16, i64, i8 and i1 do)",
     ),
     "literal tensor": (
         "x: 2xf32",

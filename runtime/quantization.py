@@ -1,0 +1,167 @@
+"""Weights of 8 or 4 bits: how their codes, scales and zero points are made from a checkpoint's tensor, and back.
+
+A weight W [N, K] is cut along K, the axis that a product sums over, into groups of `group` elements. A group has one
+scale s and a code c of `bits` bits per element, from -h to h - 1 with h = 2^(bits - 1):
+
+    symmetric        m = the largest element by magnitude   s = bf16(-m / h)             c = round(w / s)
+    with zero point  lo = min(w, 0), hi = max(w, 0)         s = bf16((hi - lo) / (2h - 1))
+                     z = round(-h - lo / s)                 c = round(w / s) + z
+
+c and z are clamped to the range of codes, halves round to even, bf16 rounds away from zero (so that no element lies
+more than h steps from zero), and codes are found with the rounded scale. So an element is at most one step, |s|, from
+what it becomes; half a step, unless its code was clamped. The element of largest magnitude has the code -h: that
+uses all 2^bits codes, and the scale has the sign that this needs. Of two
+elements of that magnitude, m is the negative one. Zero stays zero.
+
+What is stored, and what it stands for in f32 (scales are widened first; each operation rounds):
+
+    8 bits   values i8 [N, K]: c               (values - zeros) * scales
+    4 bits   values i8 [N, K / 2]: c + h, the even k in the low half of a byte, the odd one in the high half
+    both     scales bf16 [N, K / group]; zeros i8 [N, K / group]: z, and z + h with 4 bits, so in units of the values
+
+Without zero points, zeros stands for 0, and for h = 8 with 4 bits. bf16 has the range of f32, so no scale is lost; what
+it lacks in precision costs steps that are up to 2^-7 wider, not an error of that size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from sscc.ir.errors import InputError
+from sscc.ir.weight_format import Encoding, WeightFormat
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_BLOCK_ELEMENTS = 1 << 22
+"""Elements that are in work at once: bounds memory, and changes no result, because rows do not depend on each other."""
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A weight [N, K] as it is stored; `zeros` is None without zero points. The module's docstring has the shapes."""
+
+    values: Array
+    scales: Array
+    zeros: Array | None
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far weights are from what they become, squared and summed in f64, so that errors of several can be added."""
+
+    difference: float = 0.0
+    norm: float = 0.0
+
+    def __add__(self, other: Error) -> Error:
+        return Error(self.difference + other.difference, self.norm + other.norm)
+
+    @property
+    def normwise(self) -> float:
+        """||W' - W|| / ||W||, Frobenius; 0 for a weight of zeros."""
+        return float(np.sqrt(self.difference / self.norm)) if self.norm else 0.0
+
+
+def encode(source: Array, encoding: Encoding) -> Array:
+    """The stored tensor that `encoding` makes of a source of any floating dtype.
+
+    Raises:
+        InputError: the source holds a number that is not finite, or K is not a multiple of the group.
+    """
+    weight = source.T if encoding.transposed else source
+    return np.concatenate([getattr(block, encoding.part) for _, block in _blocks(weight, encoding.format)])
+
+
+def quantize(weight: Array, weight_format: WeightFormat) -> Quantized:
+    """Quantises W [N, K] of a floating dtype. Raises InputError as `encode` does."""
+    blocks = [quantised for _, quantised in _blocks(weight, weight_format)]
+    columns = {part: np.concatenate([getattr(block, part) for block in blocks]) for part in weight_format.parts}
+    return Quantized(columns["values"], columns["scales"], columns.get("zeros"))
+
+
+def dequantize(quantized: Quantized, weight_format: WeightFormat) -> Array:
+    """What the stored tensors stand for: f32 [N, K]."""
+    rows = len(quantized.values)
+    codes = quantized.values
+    if weight_format.bits == 4:
+        codes = np.stack([codes & 15, (codes >> 4) & 15], axis=-1)
+    grouped = codes.reshape(rows, -1, weight_format.group).astype(np.float32)
+    zeros = quantized.zeros
+    grouped -= np.float32(weight_format.offset) if zeros is None else zeros.astype(np.float32)[..., None]
+    grouped *= quantized.scales.astype(np.float32)[..., None]
+    return grouped.reshape(rows, -1)
+
+
+def round_trip(source: Array, encoding: Encoding) -> Array:
+    """What a source is after it has been quantised: f32 of its shape. Raises InputError as `encode` does."""
+    weight = source.T if encoding.transposed else source
+    made = dequantize(quantize(weight, encoding.format), encoding.format)
+    return made.T if encoding.transposed else made
+
+
+def measure_error(weight: Array, weight_format: WeightFormat) -> Error:
+    """How far W [N, K] is from what it becomes. Raises InputError as `encode` does."""
+    total = Error()
+    for block, quantised in _blocks(weight, weight_format):
+        wanted = block.astype(np.float64)
+        difference = dequantize(quantised, weight_format) - wanted
+        total += Error(float(np.vdot(difference, difference)), float(np.vdot(wanted, wanted)))
+    return total
+
+
+# ------------------------------------------------------------------------------------------------------- the formula
+
+
+def _blocks(weight: Array, weight_format: WeightFormat) -> Iterator[tuple[Array, Quantized]]:
+    """W [N, K] in f32 and what it becomes, some rows at a time."""
+    rows, columns = weight.shape
+    if columns % weight_format.group:
+        raise InputError(f"rows of {columns} weights cannot be cut into groups of {weight_format.group}")
+    step = max(1, _BLOCK_ELEMENTS // max(1, columns))
+    for start in range(0, max(1, rows), step):
+        block = np.ascontiguousarray(weight[start : start + step], dtype=np.float32)
+        if not np.isfinite(block).all():
+            raise InputError("a weight that is not finite cannot be quantised")
+        yield block, _quantize_block(block, weight_format)
+
+
+def _quantize_block(block: Array, f: WeightFormat) -> Quantized:
+    grouped = block.reshape(len(block), -1, f.group)
+    scales, zeros = _with_zero_point(grouped, f) if f.zero_point else (_symmetric(grouped, f), None)
+    steps = scales.astype(np.float32)[..., None]
+    codes = np.rint(grouped / np.where(steps == 0, np.float32(1), steps))
+    if zeros is not None:
+        codes += zeros[..., None]
+    np.clip(codes, -f.half, f.half - 1, out=codes)
+    stored = (codes + f.offset).astype(np.int8).reshape(block.shape)
+    if f.bits == 4:
+        stored = stored[:, 0::2] | (stored[:, 1::2] << 4)
+    return Quantized(stored, scales, None if zeros is None else (zeros + f.offset).astype(np.int8))
+
+
+def _symmetric(grouped: Array, f: WeightFormat) -> Array:
+    """Scales [N, groups]."""
+    low, high = grouped.min(axis=-1), grouped.max(axis=-1)
+    extreme = np.where(high > -low, high, low)
+    return _round_away(extreme / np.float32(-f.half))
+
+
+def _with_zero_point(grouped: Array, f: WeightFormat) -> tuple[Array, Array]:
+    """Scales and codes of zero, both [N, groups]."""
+    low = np.minimum(grouped.min(axis=-1), np.float32(0))
+    high = np.maximum(grouped.max(axis=-1), np.float32(0))
+    last = np.float32(2 * f.half - 1)
+    scales = _round_away(high / last - low / last)  # high - low may be beyond f32
+    steps = scales.astype(np.float32)
+    zeros = np.rint(-f.half - low / np.where(steps == 0, np.float32(1), steps))
+    return scales, np.clip(zeros, -f.half, f.half - 1)
+
+
+def _round_away(scales: Array) -> Array:
+    """f32 as bf16, away from zero: the upper half of the bits, and one more where the lower half says something."""
+    bits = np.ascontiguousarray(scales + np.float32(0)).view(np.uint32)  # -0 becomes 0
+    return ((bits + np.uint32(0xFFFF)) >> np.uint32(16)).astype(np.uint16).view(ml_dtypes.bfloat16)

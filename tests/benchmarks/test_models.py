@@ -1,0 +1,65 @@
+"""The models to measure: made alike every time, and the same weights in both forms."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from benchmarks import models
+
+SHAPE = models.Shape(hidden=16, layers=2, heads=4, kv_heads=2, ffn=32, vocab=64, context=128)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(models.MODELS, "small", SHAPE)
+    return tmp_path
+
+
+def test_a_checkpoint_is_made_once_and_alike(folder: Path) -> None:
+    path = models.checkpoint("small", folder / "a")
+    written = (path / "model.safetensors").stat().st_mtime_ns
+    assert models.checkpoint("small", folder / "a") == path
+    assert (path / "model.safetensors").stat().st_mtime_ns == written
+    other = models.checkpoint("small", folder / "b")
+    digests = {hashlib.sha256((each / "model.safetensors").read_bytes()).hexdigest() for each in (path, other)}
+    assert len(digests) == 1
+    assert json.loads((path / "config.json").read_text())["num_key_value_heads"] == 2
+
+
+def test_transformers_loads_the_checkpoint(folder: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    path = models.checkpoint("small", folder)
+    model, report = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, output_loading_info=True)
+    assert not any(report.values())
+    matrices = sum(weight.numel() for name, weight in model.named_parameters() if weight.ndim == 2)
+    assert matrices == SHAPE.weights_per_token + SHAPE.vocab * SHAPE.hidden
+
+
+def test_the_gguf_file_has_the_same_weights(folder: Path) -> None:
+    import gguf
+
+    weights = load_file(models.checkpoint("small", folder) / "model.safetensors")
+    reader = gguf.GGUFReader(models.gguf_file("small", folder))
+    stored = {tensor.name: tensor for tensor in reader.tensors}
+    assert len(stored) == len(weights)
+
+    def bits(name: str) -> np.ndarray:
+        return weights[name].view(torch.uint16).numpy()
+
+    def stored_bits(name: str) -> np.ndarray:
+        return np.ascontiguousarray(stored[name].data).view(np.uint16)
+
+    assert np.array_equal(stored_bits("output.weight"), bits("lm_head.weight"))
+    assert np.array_equal(stored_bits("blk.1.ffn_down.weight"), bits("model.layers.1.mlp.down_proj.weight"))
+    query, turned = bits("model.layers.0.self_attn.q_proj.weight"), stored_bits("blk.0.attn_q.weight")
+    assert np.array_equal(turned[:4], query[[0, 2, 1, 3]])  # heads of 4: rotary pairs (0, 2), (1, 3) become neighbours
+    assert np.array_equal(turned[4:8], query[[4, 6, 5, 7]])
+    assert stored["blk.0.attn_norm.weight"].data.dtype == np.float32

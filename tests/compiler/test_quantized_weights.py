@@ -1,0 +1,314 @@
+"""Programs whose weights are quantised: against eager PyTorch with what codes stand for, and level against level."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+import sscc
+from sscc.compiler import cli
+from sscc.ir.errors import InputError, UsageError
+from sscc.ir.geometry import Geometry
+from sscc.ir.weight_format import Encoding, WeightFormat
+from sscc.runtime.artifact import Artifact
+from sscc.runtime.quantization import round_trip
+from sscc.runtime.schedule import Body, Product, Program, Vector, pipelines
+from sscc.runtime.session import Session
+from tests.families import Compiler, random_model, random_tokens
+from tests.oracles.independent import IndependentSnapStream
+from tests.torch_session import TorchSession
+
+CONTEXT = 64
+G = Geometry(sink=2, recent=9, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+ROWS = {name: getattr(G, name.removeprefix("kv_")) for name in ("kv_sink", "kv_recent", "kv_topk", "kv_obs", "kv_pool")}
+SLOW_MEMORY = {"hbm_bandwidth": 1e9}  # even these tiny weights are worth cutting into tiles
+F32_TOLERANCE = 1e-5
+"""||a - b|| / ||b|| of a step's logits. Weights are the same numbers in both; sums run in another order. Measured 2e-6
+at most. The weights' own error is four orders above it."""
+
+FORMATS = ["int8:16", "int4:16", "int4:16:zero-point"]
+CASES = [("llama3-rope", "int8:16"), ("gpt2", "int4:16"), ("llama3-rope", "int4:16:zero-point")]
+"""Llama's head is tied to the embedding, GPT-2's weights are [K, N]."""
+
+DTYPES = ["f32", "bf16", "f32"]
+GOLDEN: dict[str, Any] = {"save_golden": True, "golden_tokens": 4}
+
+Build = Callable[..., Artifact]
+
+
+@pytest.fixture(scope="module")
+def build(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """`build(family, weights, **options)`: an artifact, compiled once."""
+    folder, done = tmp_path_factory.mktemp("quantised"), dict[str, Artifact]()
+    shape = {"max_context": CONTEXT, "prefill_chunk": 7, "batch": 2, "target": compiled.machine(**SLOW_MEMORY), **ROWS}
+
+    def build(family: str, weights: str, **options: Any) -> Artifact:
+        key = repr((family, weights, sorted(options.items())))
+        if key not in done:
+            model, output = compiled.checkpoint(family, options.get("dtype", "f32")), folder / f"{len(done)}.rdu"
+            done[key] = Artifact.load(sscc.compile(model, output=output, weights=weights, **shape, **options).path)
+        return done[key]
+
+    return build
+
+
+def session(artifact: Artifact, **options: Any) -> TorchSession:
+    return TorchSession(Session.from_artifact(artifact, interpreter="reference", **options))
+
+
+def logits(running: TorchSession) -> Tensor:
+    rows = [running.prefill(1, random_tokens(31))]
+    rows += [running.decode({1: token})[1].clone() for token in random_tokens(5, seed=1)]
+    return torch.stack([row.float() for row in rows])
+
+
+def quantised_model(family: str, weight_format: WeightFormat) -> PreTrainedModel:
+    """The model with every weight of a product replaced by what it becomes; the embedding keeps its own."""
+    model = deepcopy(random_model(family))
+    for module in model.modules():
+        if not isinstance(module, torch.nn.Linear | Conv1D):
+            continue
+        encoding = Encoding(weight_format, "values", transposed=isinstance(module, Conv1D))
+        made = round_trip(module.weight.detach().numpy(), encoding)
+        module.weight = torch.nn.Parameter(torch.from_numpy(np.ascontiguousarray(made)), requires_grad=False)
+    return model
+
+
+def expected_logits(model: PreTrainedModel) -> Tensor:
+    oracle = IndependentSnapStream(
+        model, sink=G.sink, recent=G.recent, topk=G.topk, obs=G.obs, pool=G.pool, pool_mode=G.pool_mode
+    )
+    rows = [oracle.prefill(random_tokens(31))] + [oracle.decode(token) for token in random_tokens(5, seed=1)]
+    return torch.stack(rows)
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    """The largest ||a - b|| / ||b|| of a row."""
+    return float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max())
+
+
+# ------------------------------------------------------------------------------------------------------- results
+
+
+@pytest.mark.parametrize(("family", "weights"), CASES)
+def test_programs_agree_with_eager_pytorch(family: str, weights: str, build: Build) -> None:
+    expected = expected_logits(quantised_model(family, WeightFormat.parse(weights)))
+    assert difference(logits(session(build(family, weights, **GOLDEN), checked=True)), expected) <= F32_TOLERANCE
+    assert difference(expected_logits(random_model(family)), expected) > 100 * F32_TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("level", "family", "weights", "dtype"), [(level, *case, DTYPES[level]) for level, case in enumerate(CASES)]
+)
+def test_levels_agree(
+    level: int, family: str, weights: str, dtype: str, compiled: Compiler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The module after every pass, as the evaluator runs it, and the schedule. In bf16 numbers are rounded to it once,
+    in every level at the same place."""
+    model = str(compiled.checkpoint(family))
+    rows = [f"--{name.replace('_', '-')}={value}" for name, value in ROWS.items()]
+    arguments = [
+        "bisect",
+        model,
+        f"-O{level}",
+        "--weights",
+        weights,
+        "--prefill-chunk",
+        "7",
+        "--max-context",
+        "64",
+        "--dtype",
+        dtype,
+    ]
+    assert cli.main([*arguments, *rows, "--target", compiled.machine(**SLOW_MEMORY)]) == 0
+    assert f"all agree within {'0.05' if dtype == 'bf16' else '1e-05'}" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------- the schedule
+
+
+def stored(program: Program) -> dict[str, tuple[str, tuple[int, ...], str]]:
+    return {t.name: (t.dtype, t.shape, t.encoding) for t in program.tensors if t.role == "weight"}
+
+
+def test_what_is_stored(build: Build) -> None:
+    weights = stored(build("llama3-rope", "int4:16:zero-point").program)
+    assert weights["model.embed_tokens.weight"] == ("f32", (96, 32), "")
+    encoding = "int4:16:zero-point"
+    assert weights["model.embed_tokens.weight.values"] == ("i8", (96, 16), f"{encoding}/values")
+    assert weights["model.layers.0-1.mlp.down_proj.weight.values"] == ("i8", (2, 32, 24), f"{encoding}/values")
+    assert weights["model.layers.0-1.mlp.down_proj.weight.scales"] == ("bf16", (2, 32, 3), f"{encoding}/scales")
+    assert weights["model.layers.0-1.mlp.down_proj.weight.zeros"] == ("i8", (2, 32, 3), f"{encoding}/zeros")
+    assert weights["model.layers.0-1.input_layernorm.weight"] == ("f32", (2, 32), "")
+    assert "model.layers.0-1.mlp.down_proj.weight" not in weights
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+def test_numbers_exist_inside_of_stages_only(weights: str, build: Build) -> None:
+    """No buffer and no tensor of memory holds a dequantised weight, or a tile of one."""
+    plain = build("llama3-rope", "embed").program
+    program = build("llama3-rope", weights).program
+    found = [buffer for kernel in program.kernels for pipeline in pipelines(kernel.body) for buffer in pipeline.buffers]
+    assert {buffer.dtype for buffer in found if ".weight.values" in buffer.name} == {"i8"}
+    assert any(".weight.scales" in buffer.name for buffer in found)
+    assert not [buffer.name for buffer in found if buffer.name.endswith("proj.weight")]
+    temporaries = [sum(t.nbytes for t in p.tensors if t.role == "temporary") for p in (plain, program)]
+    assert temporaries[0] == temporaries[1]
+    assert len(forms(program)) >= 7
+
+
+def forms(program: Program) -> list[tuple[Vector, Product]]:
+    """Every product of a dequantised weight, with the step that makes its second operand."""
+    return [pair for body in program.bodies for pair in _forms_of(body)]
+
+
+def _forms_of(body: Body) -> list[tuple[Vector, Product]]:
+    roots = {window.name: window.view.tensor for window in body.windows}
+    made = {step.output.param: step for step in body.steps if isinstance(step, Vector)}
+    dtypes = {param.name: param.dtype for param in body.params}
+    found = []
+    for step in body.steps:
+        vector = made.get(roots.get(step.b.param, step.b.param)) if isinstance(step, Product) else None
+        if vector is not None and dtypes[roots.get(vector.inputs[0].param, vector.inputs[0].param)] == "i8":
+            assert isinstance(step, Product)
+            found.append((vector, step))
+    return found
+
+
+def test_the_form_of_a_quantised_product(build: Build) -> None:
+    """What a code generator may rely on: one vector step per weight, then a product along one axis."""
+    wanted = {
+        "int8:16": "sitofp extf mulf",
+        "int4:16": "index index_cast muli shrsi andi sitofp subf extf mulf",
+        "int4:16:zero-point": "index index_cast muli shrsi andi sitofp sitofp subf extf mulf",
+    }
+    for weights, operations in wanted.items():
+        for vector, product in forms(build("llama3-rope", weights).program):
+            assert " ".join(instr.op for instr in vector.body) == operations
+            rank = len(vector.dims)
+            identity = tuple(tuple(int(row == column) for column in range(rank)) + (0,) for row in range(rank))
+            assert vector.output.map == identity
+            assert vector.inputs[0].map == identity[:3]
+            assert all(access.map == identity[:2] for access in vector.inputs[1:])
+            assert vector.dims[2:] == ((16,) if weights.startswith("int8") else (8, 2))
+            sizes = [product.dims[dim] for dim in product.reduce]
+            assert np.prod(sizes) == np.prod(vector.dims[1:])
+
+
+# --------------------------------------------------------------------------------------------------- artifacts
+
+
+def test_weights_of_every_origin(build: Build, compiled: Compiler, tmp_path: Path) -> None:
+    """Embedded, referred to, and of another checkpoint, which is quantised as it is loaded."""
+    embedded, referred = build("llama3-rope", "int4:16"), build("llama3-rope", "reference,int4:16")
+    assert embedded.manifest.weights.digest == referred.manifest.weights.digest
+    expected = logits(TorchSession(sscc.load(embedded.path, interpreter="reference")))
+    assert torch.equal(logits(TorchSession(sscc.load(referred.path, interpreter="reference"))), expected)
+    other = tmp_path / "other"
+    model = deepcopy(random_model("llama3-rope"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.25)
+    model.save_pretrained(other)
+    changed = logits(TorchSession(sscc.load(embedded.path, checkpoint=other, interpreter="reference")))
+    made = sscc.compile(
+        other, output=tmp_path / "other.rdu", weights="int4:16", max_context=CONTEXT, prefill_chunk=7, batch=2,
+        target=compiled.machine(**SLOW_MEMORY), **ROWS,
+    )  # fmt: skip
+    assert torch.equal(changed, logits(TorchSession(sscc.load(made.path, interpreter="reference"))))
+    assert difference(changed, expected) > 0.01
+
+
+@pytest.mark.parametrize(("family", "weights"), CASES)
+def test_goldens_are_of_the_quantised_weights(family: str, weights: str, build: Build) -> None:
+    """Within the tolerance of any golden, although the model itself is far from it."""
+    artifact = build(family, weights, **GOLDEN)
+    assert cli.main(["run", str(artifact.path), "--check", "--interpreter", "reference"]) == 0
+    golden = artifact.golden()
+    assert golden is not None
+    with torch.no_grad():
+        plain = random_model(family)(torch.tensor([golden.prompt])).logits[0, -1].numpy()
+    assert np.linalg.norm(golden.tensors["prefill_logits"] - plain) > 1e-3 * np.linalg.norm(plain)
+
+
+def test_the_report(compiled: Compiler, tmp_path: Path) -> None:
+    model = compiled.checkpoint("llama3-rope")
+    lines = sscc.compile(model, output=tmp_path / "a.rdu", weights="int4:32", max_context=CONTEXT, **ROWS).report
+    summary, *kinds = lines[3:]
+    # 72 KiB without the 12 of down_proj, whose rows of 48 no group of 32 fits; of these 4.5 / 32 are left.
+    wanted = "quantised: int4:32, 8.438 KiB instead of 60 KiB, 4.50 bits a weight; ||W' - W|| / ||W|| = "
+    assert summary.startswith(wanted)
+    names = [line.split()[0] for line in kinds]
+    assert names[0] == "model.embed_tokens.weight"
+    assert "model.layers.*.mlp.gate_proj.weight" in names
+    assert any("at most" in line and "(model.layers." in line for line in kinds)
+    assert kinds[-2:] == [
+        "  model.embed_tokens.weight stays f32: it is not only read by products, which read a quantised copy",
+        "  model.layers.*.mlp.down_proj.weight stays f32: it is not only read by products, or groups of 32 do not fit "
+        "into [32, 48]",
+    ]
+
+
+def test_from_the_config_alone(compiled: Compiler, tmp_path: Path) -> None:
+    config = compiled.checkpoint("llama3-rope") / "config.json"
+    made = sscc.compile(config, output=tmp_path / "a.rdu", weights="none,int8:16", max_context=CONTEXT, **ROWS)
+    assert made.report[3] == "quantised: int8:16, 20.25 KiB instead of 72 KiB, 9.00 bits a weight"
+
+
+def test_a_weight_that_is_not_finite_is_named(build: Build, tmp_path: Path) -> None:
+    model = deepcopy(random_model("llama3-rope"))
+    model.model.layers[1].mlp.up_proj.weight.data[3, 4] = float("inf")
+    model.save_pretrained(tmp_path / "bad")
+    made = build("llama3-rope", "int8:16")
+    with pytest.raises(InputError, match=r"tensor 'model.layers.1.mlp.up_proj.weight': a weight that is not finite"):
+        sscc.load(made.path, checkpoint=tmp_path / "bad", interpreter="reference")
+
+
+# ------------------------------------------------------------------------------------------------------- options
+
+
+def test_dumps_remember_the_format(compiled: Compiler, tmp_path: Path) -> None:
+    model = compiled.checkpoint("llama3-rope")
+    graph, whole = tmp_path / "graph.mlir", tmp_path / "whole.rdu"
+    shape: dict[str, Any] = {"max_context": CONTEXT, **ROWS}
+    sscc.compile(model, output=graph, weights="int8:16", compile_to="graph", **shape)
+    sscc.compile(model, output=whole, weights="int8:16", **shape)
+    resumed = sscc.compile(graph, output=tmp_path / "resumed.rdu", compile_from="graph", checkpoint=model)
+    schedules = [json.loads((path / "schedule.json").read_text()) for path in (whole, resumed.path)]
+    assert schedules[0] == schedules[1]
+    with pytest.raises(UsageError, match="the weights of this module are int8:16, they cannot become int4:16"):
+        sscc.compile(graph, output=tmp_path / "x", compile_from="graph", checkpoint=model, weights="int4:16")
+
+
+def test_a_dump_with_entries_cannot_be_quantised(compiled: Compiler, tmp_path: Path) -> None:
+    model, graph = compiled.checkpoint("llama3-rope"), tmp_path / "graph.mlir"
+    sscc.compile(model, output=graph, compile_to="graph", max_context=CONTEXT, **ROWS)
+    with pytest.raises(UsageError, match="the weights of this module stay as they are, they cannot become int4:32"):
+        sscc.compile(graph, output=tmp_path / "x", compile_from="graph", checkpoint=model, weights="int4")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("embed,reference", "--weights embed,reference says embed and reference: give one of them"),
+        ("int8,int4", "--weights int8,int4 says int8 and int4: give one of them"),
+        ("int5", "weights 'int5' are not known: give int8 or int4"),
+        ("copy", "--weights is 'copy', it must be embed or reference or none, or int8 or int4"),
+        ("int4:33", "a group of 33 weights is not possible"),
+    ],
+)
+def test_options_that_make_no_sense(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["compile", str(tmp_path), "--weights", text]) == UsageError.exit_code
+    assert message in capsys.readouterr().err

@@ -1,0 +1,203 @@
+"""Weights of 8 and 4 bits: the formula, its bounds, and what the stored tensors hold."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sscc.ir.errors import InputError
+from sscc.ir.weight_format import Encoding, WeightFormat
+from sscc.runtime import quantization
+from sscc.runtime.quantization import Array, Error, dequantize, encode, measure_error, quantize, round_trip
+from sscc.runtime.schedule import Program, Tensor
+from sscc.runtime.tensor_files import TensorSpec, layout_of, reading, stack_tensors
+
+FORMATS = [
+    WeightFormat(bits, group, zero_point) for bits in (8, 4) for group in (2, 32, 128) for zero_point in (False, True)
+]
+
+
+def normal(rows: int = 24, columns: int = 256, seed: int = 0, scale: float = 1.0, shift: float = 0.0) -> Array:
+    generator = np.random.default_rng(seed)
+    return (generator.standard_normal((rows, columns)) * scale + shift).astype(np.float32)
+
+
+def codes_of(weight: Array, f: WeightFormat) -> Array:
+    """-h .. h - 1, one per element, from the stored bytes."""
+    values = quantize(weight, f).values
+    if f.bits == 8:
+        return values.astype(np.int64)
+    bytes_ = values.view(np.uint8).astype(np.int64)
+    codes = np.empty((len(values), 2 * values.shape[1]), np.int64)
+    codes[:, 0::2], codes[:, 1::2] = bytes_ % 16 - 8, bytes_ // 16 - 8
+    return codes
+
+
+@pytest.mark.parametrize("f", FORMATS, ids=str)
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_no_element_moves_by_more_than_a_step(f: WeightFormat, scale: float, shift: float) -> None:
+    weight = normal(scale=scale, shift=shift * scale)
+    quantised = quantize(weight, f)
+    steps = np.abs(quantised.scales.astype(np.float64))[..., None]
+    moved = np.abs(dequantize(quantised, f).astype(np.float64) - weight).reshape(*quantised.scales.shape, f.group)
+    assert (moved <= steps * (1 + 1e-6)).all()
+    inside = np.abs(codes_of(weight, f).reshape(moved.shape)) < f.half - 1
+    assert (moved[inside] <= 0.5 * (np.broadcast_to(steps, moved.shape)[inside]) * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("f", FORMATS, ids=str)
+def test_what_is_stored(f: WeightFormat) -> None:
+    quantised = quantize(normal(), f)
+    groups = 256 // f.group
+    assert (quantised.values.dtype, quantised.values.shape) == (np.int8, (24, 256 * f.bits // 8))
+    assert (quantised.scales.dtype, quantised.scales.shape) == (ml_dtypes.bfloat16, (24, groups))
+    if not f.zero_point:
+        assert quantised.zeros is None
+        return
+    assert quantised.zeros is not None
+    assert (quantised.zeros.dtype, quantised.zeros.shape) == (np.int8, (24, groups))
+    if f.bits == 4:
+        assert quantised.zeros.min() >= 0
+        assert quantised.zeros.max() <= 15
+
+
+def test_by_hand() -> None:
+    # The element of largest magnitude is 4, so the scale is -4 / 8, and 4 has the code -8. -3.9 would be 8: clamped.
+    weight = np.array([[4.0, -0.5, 0.25, -3.9]], np.float32)
+    f = WeightFormat(4, 4)
+    quantised = quantize(weight, f)
+    assert quantised.scales.astype(float).tolist() == [[-0.5]]
+    assert codes_of(weight, f).tolist() == [[-8, 1, 0, 7]]  # -0.25 / 0.5 is a half, which rounds to even
+    assert quantised.values.view(np.uint8).tolist() == [[0 + 16 * 9, 8 + 16 * 15]]
+    assert dequantize(quantised, f).tolist() == [[4.0, -0.5, 0.0, -3.5]]
+
+
+def test_zero_points_by_hand() -> None:
+    # -1 .. 14 is 15 steps of 1; zero is the code -7.
+    weight = np.array([[-1.0, 14.0, 0.0, 6.4]], np.float32)
+    f = WeightFormat(4, 4, zero_point=True)
+    quantised = quantize(weight, f)
+    assert quantised.scales.astype(float).tolist() == [[1.0]]
+    assert quantised.zeros is not None
+    assert quantised.zeros.tolist() == [[1]]
+    assert codes_of(weight, f).tolist() == [[-8, 7, -7, -1]]
+    assert dequantize(quantised, f).tolist() == [[-1.0, 14.0, 0.0, 6.0]]
+
+
+@pytest.mark.parametrize("f", FORMATS, ids=str)
+def test_zeros_stay_zeros(f: WeightFormat) -> None:
+    weight = normal()
+    weight[:, ::3] = 0
+    weight[5] = 0
+    made = dequantize(quantize(weight, f), f)
+    assert (made[weight == 0] == 0).all()
+    assert measure_error(np.zeros((2, 256), np.float32), f) == Error(0.0, 0.0)
+    assert Error(0.0, 0.0).normwise == 0.0
+
+
+def test_scales_round_away_from_zero() -> None:
+    largest = np.array([[1.001, 0.0], [-1.001, 0.0], [1.0, 0.0]], np.float32)
+    scales = quantize(largest, WeightFormat(8, 2)).scales.astype(np.float64)[:, 0] * 128
+    assert scales.tolist() == [-1.0078125, 1.0078125, -1.0]
+
+
+def test_errors_of_normal_weights() -> None:
+    """Known figures: a step is the largest of 32 normal numbers over 2^(bits - 1), an error is a step / sqrt(12)."""
+    weight = normal(256, 512)
+    found = {str(f): measure_error(weight, f).normwise for f in FORMATS if f.group == 32}
+    assert found["int8:32"] == pytest.approx(5.4e-3, rel=0.03)
+    assert found["int4:32"] == pytest.approx(8.6e-2, rel=0.03)
+    assert found["int8:32:zero-point"] == pytest.approx(4.8e-3, rel=0.03)
+    assert found["int4:32:zero-point"] == pytest.approx(8.1e-2, rel=0.03)
+    shifted = normal(256, 512, shift=3.0)
+    assert (
+        measure_error(shifted, WeightFormat(4, 32, True)).normwise
+        < 0.6 * measure_error(shifted, WeightFormat(4, 32)).normwise
+    )
+
+
+def test_errors_add_up() -> None:
+    first, second, f = normal(seed=1), normal(seed=2), WeightFormat(4)
+    both = measure_error(np.concatenate([first, second]), f)
+    total = measure_error(first, f) + measure_error(second, f)
+    assert total.normwise == pytest.approx(both.normwise)
+    made = dequantize(quantize(first, f), f)
+    assert measure_error(first, f).normwise == pytest.approx(np.linalg.norm(made - first) / np.linalg.norm(first))
+
+
+@pytest.mark.parametrize("f", [WeightFormat(8), WeightFormat(4), WeightFormat(4, 32, True)], ids=str)
+def test_blocks_change_nothing(f: WeightFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = normal(50)
+    whole = quantize(weight, f)
+    monkeypatch.setattr(quantization, "_BLOCK_ELEMENTS", 256 * 7)
+    assert quantize(weight, f).values.tobytes() == whole.values.tobytes()
+    assert quantize(weight, f).scales.tobytes() == whole.scales.tobytes()
+
+
+@pytest.mark.parametrize("f", FORMATS, ids=str)
+def test_encodings_are_the_parts(f: WeightFormat) -> None:
+    weight = normal()
+    quantised = quantize(weight, f)
+    for part in f.parts:
+        stored = encode(weight, Encoding(f, part))
+        assert stored.tobytes() == getattr(quantised, part).tobytes()
+        assert encode(weight.T, Encoding(f, part, transposed=True)).tobytes() == stored.tobytes()
+    made = round_trip(weight.T, Encoding(f, "values", transposed=True))
+    np.testing.assert_array_equal(made.T, dequantize(quantised, f))
+
+
+def test_sources_of_other_dtypes() -> None:
+    weight = normal().astype(ml_dtypes.bfloat16)
+    f = WeightFormat(8)
+    assert quantize(weight, f).values.tobytes() == quantize(weight.astype(np.float32), f).values.tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(bad: float) -> None:
+    weight = normal()
+    weight[3, 5] = bad
+    with pytest.raises(InputError, match="a weight that is not finite cannot be quantised"):
+        quantize(weight, WeightFormat(4))
+
+
+def test_groups_have_to_fit() -> None:
+    with pytest.raises(InputError, match="rows of 256 weights cannot be cut into groups of 48"):
+        quantize(normal(), WeightFormat(8, 48))
+
+
+# ------------------------------------------------------------------------------------------------------- as stored
+
+
+def program(*tensors: Tensor) -> Program:
+    return Program(tensors, (), (), (), 0)
+
+
+def test_a_stack_of_encoded_layers() -> None:
+    layers = {f"layers.{i}.w": normal(seed=i) for i in range(3)}
+    made = program(
+        Tensor("v", (3, 24, 128), "i8", "weight", "hbm", 0, tuple(layers), "int4:32/values"),
+        Tensor("s", (3, 24, 8), "bf16", "weight", "hbm", 0, tuple(layers), "int4:32/scales"),
+        Tensor("one", (24, 8), "bf16", "weight", "hbm", 0, ("layers.1.w",), "int4:32/scales"),
+    )
+    layout = layout_of(made, "weight")
+    assert layout["v"].source == TensorSpec((24, 256), "f32")
+    stored = stack_tensors(layout, reading(layers, "the test"))
+    for index, weight in enumerate(layers.values()):
+        quantised = quantize(weight, WeightFormat(4))
+        assert stored["v"][index].tobytes() == quantised.values.tobytes()
+        assert stored["s"][index].tobytes() == quantised.scales.tobytes()
+    assert stored["one"].tobytes() == stored["s"][1].tobytes()
+
+
+def test_a_source_that_cannot_be_encoded_is_named() -> None:
+    bad = normal()
+    bad[0, 0] = np.nan
+    layout = layout_of(program(Tensor("v", (24, 256), "i8", "weight", "hbm", 0, ("w",), "int8:32/values")), "weight")
+    with pytest.raises(InputError, match="tensor 'w': a weight that is not finite"):
+        stack_tensors(layout, reading({"w": bad}, "the test"))
+    with pytest.raises(
+        InputError, match=r"the test: tensor 'w' is float32 \[24, 128\], the program wants f32 \[24, 256\]"
+    ):
+        stack_tensors(layout, reading({"w": normal(24, 128)}, "the test"))
