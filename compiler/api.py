@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options import CompileOptions, parse_weights
 from sscc.compiler.result import CompileResult
 from sscc.runtime.interpreter import DEFAULT_INTERPRETER
 
@@ -20,13 +20,17 @@ def compile(model: str | PathLike[str], **options: Any) -> CompileResult:
 
     Args:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
-        options: fields of `CompileOptions`, paths as `pathlib.Path`.
+        options: fields of `CompileOptions`, paths as `pathlib.Path`; `weights` as on the command line
+            ("reference,int4:64").
 
     Raises:
         SsccError: the subclass says what kind, the message what to change.
     """
     from sscc.compiler.driver import compile_model
 
+    if "weights" in options:
+        options["weights"], weight_format = parse_weights(options["weights"])
+        options.setdefault("weight_format", weight_format)
     return compile_model(CompileOptions(model=Path(model), **options))
 
 

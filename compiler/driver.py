@@ -50,6 +50,7 @@ from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import LoopingRecord
 from sscc.runtime.reference.arrays import TORCH_DTYPES
 from sscc.runtime.schedule import Program
+from sscc.runtime.tensor_files import layout_of
 from sscc.runtime.validator import validate
 
 logger = logging.getLogger("sscc")
@@ -95,7 +96,8 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
     dumps = _Dumps(options.dump_ir_dir, options.model)
     with mlir():
         dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}", source.module)
-        passes = passes_between(passes_done(source.module), options.compile_to, options.opt_level)
+        done = passes_done(source.module)
+        passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format)
         printer = IrPrinter(options.print_ir_before, options.print_ir_after, sys.stderr)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
         times = run_passes(source.module, passes, [*observers, printer] if printer.wanted else observers)
@@ -113,7 +115,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         machine = get_machine(source.module)
     _validate(program, source.facts, source.geometry, machine)
     dumps.write_schedule(program)
-    golden = _golden(options, source)
+    golden = _golden(options, source, program)
     constants = source.constants()
     report = write_artifact(
         options, program, source.facts, source.geometry, source.checkpoint, constants, golden, looping
@@ -217,7 +219,7 @@ def _dump_constants(facts: ProgramFacts, checkpoint: Checkpoint | None) -> dict[
     return config_constants(build_model(config_from_dict(config, "the dump's config"), TORCH_DTYPES[facts.dtype]))
 
 
-def _golden(options: CompileOptions, source: Source) -> Golden | None:
+def _golden(options: CompileOptions, source: Source, program: Program) -> Golden | None:
     if not options.save_golden:
         return None
     if source.checkpoint is None:
@@ -228,6 +230,7 @@ def _golden(options: CompileOptions, source: Source) -> Golden | None:
         TORCH_DTYPES[source.facts.dtype],
         source.geometry,
         source.facts,
+        layout_of(program, "weight"),
         options.golden_prompt_file,
         options.golden_tokens,
     )

@@ -6,12 +6,14 @@ model. Nothing heavy is imported here, so the command line can describe its opti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, KV_ROWS, POOL_MODES, Geometry
 from sscc.ir.machine import load_machine
+from sscc.ir.weight_format import WeightFormat
 
 LEVELS = ("import", "graph", "kernels", "looped", "fused", "placed", "schedule")  # as sscc.ir.levels, without MLIR
 OPT_LEVELS = (0, 1, 2)
@@ -58,6 +60,7 @@ class CompileOptions:
         kv_pool, kv_pool_mode: odd width and kind ("avg", "max") of the pooling over scores.
         kv_rows: where the selected rows live: "compact" in the cache, "indexed" in the prompt's K and V, all of which
             is kept for it.
+        weight_format: how the weights of products are stored; None for the program's dtype.
         max_context: longest sequence, prompt plus new tokens; at most the model's own.
         weights: "embed" copies them into the artifact, "reference" names the checkpoint by digest, "none" has none.
         save_golden: record eager PyTorch's outputs for `sscc run --check`.
@@ -68,6 +71,8 @@ class CompileOptions:
         print_ir_before, print_ir_after: passes to print the IR around, on stderr; "all", after also "change".
         timing: report the seconds of each pass.
         pass_statistics: report what each pass counted.
+        native_code: whether to embed code for this CPU; the default is $SSCC_NATIVE_CODE, 0 for no. Without it the
+            native interpreter compiles the schedule when it is first run.
 
     Raises:
         UsageError: options that contradict each other or that this version cannot honour.
@@ -91,6 +96,7 @@ class CompileOptions:
     dtype: str | None = None
     opt_level: int = 2
     weights: str = "embed"
+    weight_format: WeightFormat | None = None
     save_golden: bool = False
     golden_prompt_file: Path | None = None
     golden_tokens: int | None = None
@@ -102,6 +108,7 @@ class CompileOptions:
     print_ir_after: tuple[str, ...] = ()
     timing: bool = False
     pass_statistics: bool = False
+    native_code: bool = field(default_factory=lambda: os.environ.get("SSCC_NATIVE_CODE", "1") != "0")
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -243,6 +250,22 @@ class CompileOptions:
         recent = self.kv_budget - sink - topk
         _fits(self.kv_budget, f"sink {sink} + topk {topk}", "the ring", recent, 1)
         return sink, recent
+
+
+def parse_weights(text: str) -> tuple[str, WeightFormat | None]:
+    """``--weights``: where they are (one of WEIGHTS), and how those of products are stored, separated by commas.
+
+    Raises:
+        UsageError: two words for the same, or one that says neither.
+    """
+    places = [word for word in text.split(",") if word in WEIGHTS]
+    formats = [word for word in text.split(",") if word not in WEIGHTS]
+    for words in (places, formats):
+        if len(words) > 1:
+            raise UsageError(f"--weights {text} says {words[0]} and {words[1]}: give one of them")
+    if formats and not formats[0].startswith("int"):
+        raise UsageError(f"--weights is {formats[0]!r}, it must be {' or '.join(WEIGHTS)}, or int8 or int4")
+    return places[0] if places else WEIGHTS[0], WeightFormat.parse(formats[0]) if formats else None
 
 
 def _choice(option: str, value: str, choices: tuple[str, ...], hint: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -11,18 +12,21 @@ from sscc.compiler.backend.listing import list_program
 from sscc.compiler.checkpoint_tensors import CheckpointTensors, to_arrays
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.options import CompileOptions
+from sscc.compiler.quantization_report import quantization_report
 from sscc.compiler.versions import own_version, tool_versions
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import InputError, InternalError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
 from sscc.ir.machine import FAMILY, load_machine
 from sscc.ir.sizes import format_bytes
-from sscc.runtime.artifact_writer import MACHINE, ArtifactWriter
+from sscc.runtime import _native
+from sscc.runtime.artifact_writer import MACHINE, NATIVE, ArtifactWriter
+from sscc.runtime.codegen.library import LINKER, can_link, store_code
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
 from sscc.runtime.schedule import Program, Tensor, launches
 from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import digest_of, layout_of, reading
+from sscc.runtime.tensor_files import Reader, digest_of, layout_of, reading
 
 
 def write_artifact(
@@ -49,6 +53,7 @@ def write_artifact(
     signature = _signature(program, facts, geometry)
     with ArtifactWriter(options.output_path) as writer:
         writer.write_program(program, list_program(program))
+        native = [f"native code: {_write_native(writer, program)}"] if options.native_code else []
         machine = load_machine(options.target)
         writer.write_text(MACHINE, machine.to_json())
         _write_constants(writer, program, constants)
@@ -60,20 +65,41 @@ def write_artifact(
         weights = _write_weights(writer, options, checkpoint, program)
         config = json.loads(facts.config)
         writer.finish(Manifest(own_version(), tool_versions(), FAMILY, config, signature, weights, tuple(looping)))
-    return _report(program, signature, weights)
+    layout = layout_of(program, "weight")
+    return [*_report(program, signature, weights), *native, *quantization_report(layout, facts.dtype, _reader(checkpoint))]
+
+
+def _write_native(writer: ArtifactWriter, program: Program) -> str:
+    """Embeds code for this CPU, where it can be made. Returns in words what was written."""
+    if not can_link():
+        return f"none, there is no linker ({LINKER}); sscc run makes it"
+    try:
+        store_code(program, lambda name, data: writer.write_bytes(f"{NATIVE}/{name}", data))
+    except InputError as error:
+        return f"none ({error})"
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"none, linking failed ({error}); sscc run makes it"
+    return f"for {_native.architecture()} with {' '.join(_native.cpu_features()) or 'no extensions'}"
 
 
 def _write_weights(
     writer: ArtifactWriter, options: CompileOptions, checkpoint: Checkpoint | None, program: Program
 ) -> WeightsRecord:
     """Embeds the weights or refers to them."""
-    if checkpoint is None or not checkpoint.has_weights:
+    read = _reader(checkpoint)
+    if checkpoint is None or read is None:
         return WeightsRecord("reference", "", None)
     layout = layout_of(program, "weight")
-    read = reading(CheckpointTensors(checkpoint), str(checkpoint.path))
     if options.weights == "embed":
         return WeightsRecord("embedded", writer.write_weights(layout, read), None)
     return WeightsRecord("reference", digest_of(layout, read), str(checkpoint.path.resolve()))
+
+
+def _reader(checkpoint: Checkpoint | None) -> Reader | None:
+    """Gives the checkpoint's tensors; None where there are none."""
+    if checkpoint is None or not checkpoint.has_weights:
+        return None
+    return reading(CheckpointTensors(checkpoint), str(checkpoint.path))
 
 
 def _write_constants(writer: ArtifactWriter, program: Program, constants: Mapping[str, torch.Tensor]) -> None:

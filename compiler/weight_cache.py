@@ -7,7 +7,6 @@ time.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,20 +24,12 @@ from sscc.runtime.tensor_files import (
     weights_digest,
     write_tensors,
 )
+from sscc.runtime.user_cache import cache_folder
 
 HINT = "set SSCC_CACHE to another folder"
 
 Progress = Callable[[int, int], None]
 """Called with (bytes packed, bytes in all)."""
-
-
-def cache_folder() -> Path:
-    """Where packed weights lie."""
-    given = os.environ.get("SSCC_CACHE")
-    if given:
-        return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "sscc"
 
 
 def packed_weights(record: WeightsRecord, layout: Layout, read: Reader, progress: Progress) -> dict[str, Array]:
@@ -69,7 +60,7 @@ def _packed_specs(path: Path) -> dict[str, TensorSpec]:
 
 
 def _pack(path: Path, record: WeightsRecord, layout: Layout, read: Reader, progress: Progress) -> None:
-    total = sum(stack.spec.nbytes for stack in layout.values())
+    total = sum(len(stack.sources) * stack.source.nbytes for stack in layout.values())
     done = 0
 
     def counted(source: str, spec: TensorSpec) -> Array:

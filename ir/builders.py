@@ -15,19 +15,38 @@ ROLES = ("weight", "constant", "input", "state", "output")
 STORED = ("weight", "constant")
 """Roles whose bytes come with the artifact."""
 SOURCES = "sscc.sources"
-"""On an argument of an entry: the names of the layers' tensors that it is a stack of."""
+"""On a stored argument: the names of the tensors that it is made of, where that is not its own name."""
+ENCODING = "sscc.encoding"
+"""On a stored argument: how it is made from each of them, where it is not a copy (sscc.runtime.quantization)."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """A function argument: what it is (`role`), its name in that role, and its type."""
+    """A function argument: what it is (`role`), its name in that role, and its type.
+
+    Attributes:
+        sources: of a stored argument, what `SOURCES` says; () where it is made of the tensor of its name.
+        encoding: of a stored argument, what `ENCODING` says; "" for a copy.
+    """
 
     role: str
     name: str
     type: ir.Type
+    sources: tuple[str, ...] = ()
+    encoding: str = ""
 
     def attributes(self) -> ir.DictAttr:
-        return ir.DictAttr.get({f"sscc.{self.role}": ir.StringAttr.get(self.name)})
+        values: dict[str, ir.Attribute] = {f"sscc.{self.role}": ir.StringAttr.get(self.name)}
+        if self.sources:
+            values[SOURCES] = ir.ArrayAttr.get([ir.StringAttr.get(source) for source in self.sources])
+        if self.encoding:
+            values[ENCODING] = ir.StringAttr.get(self.encoding)
+        return ir.DictAttr.get(values)
+
+    @property
+    def made_of(self) -> tuple[str, ...]:
+        """The names of the tensors that a stored argument is made of."""
+        return self.sources or (self.name,)
 
 
 def arguments_of(function: Any) -> list[Argument]:
@@ -74,7 +93,9 @@ def _named(function: Any, key: str, types: Sequence[ir.Type]) -> list[Argument]:
             what = "argument" if key == "arg_attrs" else "result"
             wanted = " or ".join(f"sscc.{role}" for role in ROLES)
             raise InputError(f"{what} {index} of @{function.name.value} has no attribute {wanted}")
-        found.append(Argument(role, attributes[f"sscc.{role}"].value, type_))
+        sources = tuple(ir.StringAttr(name).value for name in attributes[SOURCES]) if SOURCES in attributes else ()
+        encoding = ir.StringAttr(attributes[ENCODING]).value if ENCODING in attributes else ""
+        found.append(Argument(role, attributes[f"sscc.{role}"].value, type_, sources, encoding))
     return found
 
 

@@ -89,7 +89,15 @@ from sscc.ir.structure import structure
 from sscc.ir.views import MOVED, RESHAPES, computes, is_view, permutation_of, reshaped_strides, strides_of
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.outline_kernels import KERNEL
-from sscc.passes.tiling import WHOLE, NotTileable, is_cast, is_contraction, is_reduction, tile_back
+from sscc.passes.tiling import (
+    WHOLE,
+    NotTileable,
+    is_cast,
+    is_contraction,
+    is_dequantisation,
+    is_reduction,
+    tile_back,
+)
 
 GENERALISE = "builtin.module(func.func(linalg-generalize-named-ops))"
 FUSE = "func.func(linalg-fuse-elementwise-ops,canonicalize,cse)"
@@ -115,7 +123,47 @@ class FormStages(Pass):
         if self.fuse:
             for body in functions(module):
                 if df.BODY in body.attributes:
-                    run_upstream(body, FUSE, "fusion of element-wise operations")
+                    _fuse(body)
+
+
+def _fuse(body: Any) -> None:
+    """Fuses element-wise operations, and leaves weights that are dequantised apart: a product of codes and scales
+    would be no product any more. Meanwhile these weights are returned, and their readers read arguments instead."""
+    weights = [_as_matrix(op.results[0]) for op in walk(body) if is_dequantisation(op)]
+    if not weights:
+        run_upstream(body, FUSE, "fusion of element-wise operations")
+        return
+    block, results = body.entry_block, Body(body).returned
+    inputs = list(body.type.inputs)
+    for weight in weights:
+        weight.replace_all_uses_with(block.add_argument(weight.type, body.location))
+    _sign(body, [*inputs, *(weight.type for weight in weights)], [*results, *weights])
+    run_upstream(body, FUSE, "fusion of element-wise operations")
+    returned = Body(body).returned
+    for index in reversed(range(len(weights))):
+        block.arguments[len(inputs) + index].replace_all_uses_with(returned[len(results) + index])
+        block.erase_argument(len(inputs) + index)
+    _sign(body, inputs, returned[: len(results)])
+
+
+def _as_matrix(value: ir.Value) -> ir.Value:
+    """A dequantised weight as what reads it sees it: with its groups side by side."""
+    readers = [use.owner.operation for use in value.uses]
+    return readers[0].results[0] if readers and readers[0].name == "tensor.collapse_shape" else value
+
+
+def _sign(body: Any, inputs: Sequence[ir.Type], values: Sequence[ir.Value]) -> None:
+    """Makes a body take `inputs` and return `values`; what is described of the others stays."""
+    terminator = list(body.entry_block.operations)[-1].operation
+    with ir.InsertionPoint(terminator), terminator.location:
+        func.ReturnOp(list(values))
+    terminator.erase()
+    results = [value.type for value in values]
+    body.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(list(inputs), results))
+    for key, number in (("arg_attrs", len(inputs)), ("res_attrs", len(results))):
+        described = list(body.attributes[key])[:number]
+        described += [ir.DictAttr.get({})] * (number - len(described))
+        body.attributes[key] = ir.ArrayAttr.get(described)
 
 
 @dataclass(frozen=True)
@@ -243,7 +291,7 @@ class _Groups:
 
     From the last operation to the first, one joins the stage that alone reads it, where the stage can still be cut
     into tiles, and where it would not feed a product: what a product reads is streamed into it (casts, of a weight
-    for example, are done on the tiles).
+    for example, and dequantisation are done on the tiles).
     """
 
     def __init__(self, block: ir.Block) -> None:
@@ -289,7 +337,7 @@ class _Groups:
         if any(member.name.startswith("kv.") for member in members):
             return False
         readers = [reader for result in op.results for reader in self._readers(result)]
-        if any(is_contraction(reader) for reader in readers) and not is_cast(op):
+        if any(is_contraction(reader) for reader in readers) and not (is_cast(op) or is_dequantisation(op)):
             return False
         return not any(map(is_contraction, members)) or self._tileable(self._sorted(members))
 

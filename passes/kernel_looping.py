@@ -204,9 +204,10 @@ class _Maker:
         if names not in self.stacks:
             first = arguments[0]
             type_ = tensor_type([len(names), *first.type.shape], first.type.element_type)
-            self.stacks[names] = Argument(first.role, stack_name(names), type_)
+            sources = tuple(source for argument in arguments for source in argument.made_of)
+            self.stacks[names] = Argument(first.role, stack_name(names), type_, sources, first.encoding)
         stack = self.stacks[names]
-        self.parameters.setdefault(("read", names), (stack, READ, self.signature.stack(names, stack)))
+        self.parameters.setdefault(("read", names), (stack, READ, self.signature.stack(stack)))
 
     def operands(self) -> list[ir.Value]:
         return [value for _, _, value in self.parameters.values()]
@@ -234,7 +235,7 @@ class _Maker:
         """The kernel, under a name that is not among those `taken`: two runs may be of the same kernel and length."""
         plan = self.plan
         finals, written = self.finals(), self.written()
-        arguments = [argument for argument, _, _ in self.parameters.values()]
+        arguments = [Argument(argument.role, argument.name, argument.type) for argument, _, _ in self.parameters.values()]
         results = [results_of(plan.callees[index])[number] for index, number in finals]
         results += [self.parameters["state", state][0] for state in written]
         base = "+".join(callee.name.value for callee in plan.callees) + f".x{plan.run.count}"

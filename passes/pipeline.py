@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from sscc.ir.errors import UsageError
 from sscc.ir.levels import LEVELS
+from sscc.ir.weight_format import WeightFormat
 from sscc.passes.base import Pass, options_of, step_text
 from sscc.passes.build_entries import BuildEntries
 from sscc.passes.form_stages import FormStages
@@ -16,6 +17,7 @@ from sscc.passes.lower_torch import LowerTorch
 from sscc.passes.merge_equal_kernels import MergeEqualKernels
 from sscc.passes.outline_kernels import OutlineKernels
 from sscc.passes.place_stages import PlaceStages
+from sscc.passes.quantize_weights import QuantizeWeights
 from sscc.passes.repeat_layers import RepeatLayers
 from sscc.passes.split_layers import SplitLayers
 from sscc.passes.thread_cache import ThreadCache
@@ -34,7 +36,9 @@ PIPELINES: dict[int, tuple[Pass, ...]] = {
 
 PIPELINE = PIPELINES[2]
 
-REGISTRY: dict[str, type[Pass]] = {type(item).name: type(item) for opt in (2, 1, 0) for item in PIPELINES[opt]}
+_ALL = [item for opt in (2, 1, 0) for item in PIPELINES[opt]]
+_ALL.insert(_ALL.index(BuildEntries()), QuantizeWeights())
+REGISTRY: dict[str, type[Pass]] = {type(item).name: type(item) for item in _ALL}
 """Every pass by the name that the command line, dumps and tests use."""
 
 
@@ -45,17 +49,42 @@ def pass_by_name(name: str) -> type[Pass]:
     return REGISTRY[name]
 
 
-def passes_between(done: tuple[str, ...], level: str, opt_level: int) -> tuple[Pass, ...]:
+def pipeline_of(opt_level: int, weights: WeightFormat | None = None) -> tuple[Pass, ...]:
+    """What -O`opt_level` runs where weights are stored as `weights` says; None for as they are."""
+    steps = PIPELINES[opt_level]
+    if weights is None:
+        return steps
+    at = steps.index(BuildEntries())
+    return (*steps[:at], QuantizeWeights(weights.bits, weights.group, weights.zero_point), *steps[at:])
+
+
+def weights_of(done: Sequence[str]) -> WeightFormat | None:
+    """How the weights of a module that has been through `done` are stored; None where they are as they were."""
+    steps = [parse_pipeline(text)[0] for text in done if text.startswith(QuantizeWeights.name)]
+    return next((step.format for step in steps if isinstance(step, QuantizeWeights)), None)
+
+
+def passes_between(
+    done: tuple[str, ...], level: str, opt_level: int, weights: WeightFormat | None = None
+) -> tuple[Pass, ...]:
     """The passes of -O`opt_level` still to run for a module that has been through `done` (as `step_text` names
     them), up to and including `level`.
 
+    Args:
+        weights: how weights are to be stored; None for as they are, or as `done` has it.
+
     Raises:
-        UsageError: another optimisation level was at work on the module.
+        UsageError: another optimisation level was at work on the module, or its weights cannot be stored so any more.
     """
-    steps = PIPELINES[opt_level]
+    stored = weights_of(done)
+    if weights is not None and stored != weights and (stored is not None or BuildEntries.name in done):
+        found = f"are {stored}" if stored is not None else "stay as they are"
+        raise UsageError(f"the weights of this module {found}, they cannot become {weights}: compile from level import")
+    steps = pipeline_of(opt_level, weights or stored)
     names = tuple(map(step_text, steps))
     if names[: len(done)] != done:
-        fitting = [f"-O{other}" for other in OPT_LEVELS if tuple(map(step_text, PIPELINES[other]))[: len(done)] == done]
+        plans = {other: tuple(map(step_text, pipeline_of(other, stored))) for other in OPT_LEVELS}
+        fitting = [f"-O{other}" for other, plan in plans.items() if plan[: len(done)] == done]
         advice = f"go on with {' or '.join(fitting)}" if fitting else "no -O level does that; use sscc opt"
         raise UsageError(f"the module has been through {','.join(done)}, which -O{opt_level} does not do: {advice}")
     wanted = LEVELS.index(level)

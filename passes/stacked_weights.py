@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from sscc.ir.builders import SOURCES, STORED, Argument, arguments_of, extract_slice
+from sscc.ir.builders import STORED, Argument, arguments_of, extract_slice
 
 
 class Signature:
@@ -26,14 +26,12 @@ class Signature:
     def is_stored(self, value: ir.Value) -> bool:
         return isinstance(value.owner, ir.Block) and self.argument(value).role in STORED
 
-    def stack(self, names: tuple[str, ...], argument: Argument) -> ir.Value:
+    def stack(self, argument: Argument) -> ir.Value:
         """The value of a stacked argument, added to the entry where it is new."""
         if argument.name not in self.stacked:
             value = self.entry.entry_block.add_argument(argument.type, self.entry.location)
-            sources = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
-            role = {f"sscc.{argument.role}": ir.StringAttr.get(argument.name)}
             self.arguments.append(argument)
-            self.attributes.append(ir.DictAttr.get({**role, SOURCES: sources}))
+            self.attributes.append(argument.attributes())
             self.stacked[argument.name] = value
             self.known[value] = argument
         return self.stacked[argument.name]
@@ -44,7 +42,7 @@ class Signature:
         for argument, value in list(zip(self.arguments, self.entry.arguments, strict=True)):
             if argument.name in layers and any(True for _ in value.uses) and argument.name not in self.stacked:
                 names, index = layers[argument.name]
-                stack = self.stack(names, stacks[names])
+                stack = self.stack(stacks[names])
                 with ir.InsertionPoint.at_block_begin(self.entry.entry_block), self.entry.location:
                     shape = list(stack.type.shape)
                     part = extract_slice(stack, [index] + [0] * (len(shape) - 1), [1, *shape[1:]], drop=1)

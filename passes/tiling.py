@@ -180,6 +180,14 @@ def is_cast(op: ir.Operation) -> bool:
     return body in (["arith.extf", "linalg.yield"], ["arith.truncf", "linalg.yield"])
 
 
+def is_dequantisation(op: ir.Operation) -> bool:
+    """Whether `op` turns codes of 8 bits, or halves of them, into floats: what `quantize-weights` makes."""
+    if op.name != "linalg.generic" or is_reduction(op) or not isinstance(op.operands[0].type, ir.RankedTensorType):
+        return False
+    read, made = op.operands[0].type.element_type, op.results[0].type.element_type
+    return str(read) == "i8" and str(made) in ("f32", "bf16")
+
+
 def is_reduction(op: ir.Operation) -> bool:
     """Whether `op` is a linalg.generic that combines values along an axis."""
     return op.name == "linalg.generic" and any("reduction" in str(kind) for kind in op.attributes["iterator_types"])

@@ -2,6 +2,7 @@
 
     manifest.json                    versions, sizes, geometry, digests (`Manifest`)
     schedule.json, schedule.txt      the program, and a listing of it
+    native/                          code for the CPUs that it was compiled on (sscc.runtime.codegen.library)
     machine.json                     the machine that it was compiled for
     weights/constants.safetensors    tables computed from the model's config
     weights/model-*.safetensors      the weights, in mode "embedded"
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from sscc.ir.errors import InputError
 from sscc.ir.machine import Machine, parse_machine
-from sscc.runtime.artifact_writer import CONSTANTS, MACHINE, MANIFEST, SCHEDULE, ArtifactWriter, is_artifact
+from sscc.runtime.artifact_writer import CONSTANTS, MACHINE, MANIFEST, NATIVE, SCHEDULE, ArtifactWriter, is_artifact
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import FileRecord, Manifest
 from sscc.runtime.schedule import Program
@@ -93,6 +94,11 @@ class Artifact:
         """The folder with the tokenizer's files, if the artifact has one."""
         folder = self.path / "tokenizer"
         return folder if any(name.startswith("tokenizer/") for name in self.manifest.files) else None
+
+    @property
+    def native_folder(self) -> Path:
+        """Where native code lies, per kind of CPU; it need not exist."""
+        return self.path / NATIVE
 
     @property
     def machine(self) -> Machine:

@@ -34,6 +34,7 @@ MANIFEST = "manifest.json"
 SCHEDULE = "schedule.json"
 LISTING = "schedule.txt"
 MACHINE = "machine.json"
+NATIVE = "native"
 CONSTANTS = "weights/constants.safetensors"
 _COPY_BYTES = 2**20
 

@@ -64,8 +64,19 @@ def _reference(
     return open_reference(artifact.program, weights, threads=threads, precision=precision, checked=checked)
 
 
+def _native(
+    artifact: Artifact, resolver: Resolver | None, threads: int | None, precision: str, checked: bool
+) -> Interpreter:
+    from sscc.runtime.codegen.interpreter import open_native
+
+    if precision != "f32" or checked:
+        raise UsageError("precision and checked are options of the reference interpreter")
+    return open_native(artifact, resolver, threads)
+
+
 _OPENERS: dict[str, Callable[[Artifact, Resolver | None, int | None, str, bool], Interpreter]] = {
+    "native": _native,
     "reference": _reference,
 }
 INTERPRETERS = tuple(_OPENERS)
-DEFAULT_INTERPRETER = "reference"
+DEFAULT_INTERPRETER = "native"

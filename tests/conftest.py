@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +12,12 @@ from tests.filecheck_items import pytest_collect_file  # noqa: F401  (.mlir file
 
 if TYPE_CHECKING:
     from tests.families import Compiler
+
+# Tests of native code ask for it; the others need none of it in their artifacts, and where they run some, how fast it is
+# does not matter.
+os.environ["SSCC_NATIVE_CODE"] = "0"
+os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="make the files under tests/goldens anew")
@@ -23,10 +29,10 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def _own_weight_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or writes the cache of the person who runs the suite."""
-    monkeypatch.setenv("SSCC_CACHE", str(tmp_path / "weight-cache"))
+    os.environ["SSCC_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")

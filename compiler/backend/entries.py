@@ -12,7 +12,7 @@ from sscc.compiler.backend.flow import Flow
 from sscc.compiler.backend.kernels import Copies, EmittedKernel
 from sscc.compiler.backend.memory import Lifetime
 from sscc.compiler.backend.windows import whole
-from sscc.ir.builders import SOURCES, STORED, Argument, arguments_of, results_of
+from sscc.ir.builders import STORED, Argument, arguments_of, results_of
 from sscc.runtime import schedule as sch
 
 
@@ -38,11 +38,10 @@ class EntryEmitter(Flow):
 
     def emit(self) -> EmittedEntry:
         arguments = arguments_of(self.function)
-        described = self.function.attributes["arg_attrs"]
         scalar_inputs = []
-        for argument, value, attributes in zip(arguments, self.function.arguments, described, strict=True):
+        for argument, value in zip(arguments, self.function.arguments, strict=True):
             if isinstance(argument.type, ir.RankedTensorType):
-                self.windows[value] = self._declare(argument, attributes)
+                self.windows[value] = self._declare(argument)
             else:
                 self.scalars[value] = argument.name
                 scalar_inputs.append(argument.name)
@@ -62,15 +61,14 @@ class EntryEmitter(Flow):
 
     # --------------------------------------------------------------------------------------------- tensors
 
-    def _declare(self, argument: Argument, attributes: ir.DictAttr) -> sch.View:
-        role: Any = argument.role
-        sources: tuple[str, ...] = (argument.name,) if role in STORED else ()
-        if SOURCES in attributes:
-            sources = tuple(ir.StringAttr(name).value for name in ir.ArrayAttr(attributes[SOURCES]))
-        return self._tensor(argument.name, argument.type, role, sources)
+    def _declare(self, argument: Argument) -> sch.View:
+        sources = argument.made_of if argument.role in STORED else ()
+        return self._tensor(argument.name, argument.type, argument.role, sources, argument.encoding)
 
-    def _tensor(self, name: str, type_: ir.RankedTensorType, role: Any, sources: tuple[str, ...] = ()) -> sch.View:
-        self.tensors[name] = sch.Tensor(name, tuple(type_.shape), dtype_of(type_), role, "hbm", 0, sources)
+    def _tensor(
+        self, name: str, type_: ir.RankedTensorType, role: Any, sources: tuple[str, ...] = (), encoding: str = ""
+    ) -> sch.View:
+        self.tensors[name] = sch.Tensor(name, tuple(type_.shape), dtype_of(type_), role, "hbm", 0, sources, encoding)
         return whole(name, type_.shape)
 
     def temporary(self, type_: ir.RankedTensorType) -> sch.View:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sscc.compiler.commands.compile import _add_cache_arguments, _add_graph_arguments
 from sscc.compiler.options import LEVELS, OPT_LEVELS, CompileOptions
 from sscc.ir.errors import CheckError, UsageError
+from sscc.ir.weight_format import WeightFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,6 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="the weights of a dump (default: random ones)")
     parser.add_argument("--no-weights", action="store_true", help="random weights, from the config alone")
+    parser.add_argument(
+        "--weights",
+        dest="weight_format",
+        type=WeightFormat.parse,
+        metavar="FORMAT",
+        help="int8 or int4, then :GROUP, then :zero-point: quantised before anything is compared",
+    )
     parser.add_argument("--json", action="store_true", help="one object a line, for programs")
     _add_trial_arguments(parser.add_argument_group("what is run and compared"))
     _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
@@ -151,7 +159,8 @@ def _outcomes(
     if args.pass_pipeline is not None:
         yield from bisection.passes(module, parse_pipeline(args.pass_pipeline))
         return
-    yield from bisection.passes(module, passes_between(passes_done(module), args.compile_to, options.opt_level))
+    steps = passes_between(passes_done(module), args.compile_to, options.opt_level, options.weight_format)
+    yield from bisection.passes(module, steps)
     if args.compile_to == LEVELS[-1]:
         yield bisection.schedule(module)
 

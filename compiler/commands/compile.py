@@ -15,6 +15,7 @@ from sscc.compiler.options import (
     DTYPES,
     LEVELS,
     CompileOptions,
+    parse_weights,
 )
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, KV_ROWS, POOL_MODES
 
@@ -70,9 +71,21 @@ def _add_graph_arguments(group: argparse._ArgumentGroup) -> None:
 
 def _add_content_arguments(group: argparse._ArgumentGroup) -> None:
     weights = group.add_mutually_exclusive_group()
-    weights.add_argument("--weights", metavar="HOW", help="embed (default), or reference by digest")
+    weights.add_argument(
+        "--weights",
+        metavar="HOW",
+        help="embed (default), or reference by digest; int8 or int4, then :GROUP (32), then :zero-point: weights of "
+        "products are quantised; or both: reference,int4",
+    )
     weights.add_argument(
         "--no-weights", action="store_true", help="from the config alone, for models too large to load"
+    )
+    group.add_argument(
+        "--no-native-code",
+        dest="native_code",
+        action="store_false",
+        default=argparse.SUPPRESS,
+        help="do not compile the schedule for this CPU; `sscc run` does it then",
     )
     group.add_argument(
         "--save-golden", action="store_true", help="record eager PyTorch's outputs for `sscc run --check`"
@@ -95,8 +108,11 @@ def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
 
 def options_from(args: argparse.Namespace) -> CompileOptions:
     """The checked options of a parsed command line. Raises UsageError."""
-    values: dict[str, Any] = {name: getattr(args, name) for name in CompileOptions.__dataclass_fields__}
-    values["weights"] = "none" if args.no_weights else args.weights or "embed"
+    names = [name for name in CompileOptions.__dataclass_fields__ if hasattr(args, name)]
+    values: dict[str, Any] = {name: getattr(args, name) for name in names}
+    values["weights"], values["weight_format"] = parse_weights(args.weights or "embed")
+    if args.no_weights:
+        values["weights"] = "none"
     for name in ("print_ir_before", "print_ir_after"):
         values[name] = tuple(values[name] or ())
     return CompileOptions(**values)

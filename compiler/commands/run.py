@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import sys
 import time
@@ -81,6 +82,8 @@ def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
 
 def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
+    logging.basicConfig(level=logging.WARNING, format="sscc: %(message)s", stream=sys.stderr)
+    logging.getLogger("sscc").setLevel(logging.INFO)
     from sscc.compiler.loading import open_session
     from sscc.runtime import _native
     from sscc.runtime.artifact import Artifact

@@ -191,6 +191,7 @@ HANDLERS: dict[str, Handler] = {
     "arith.remsi": _division(torch.fmod),
     "arith.minsi": _integers(torch.minimum),
     "arith.maxsi": _integers(torch.maximum),
+    "arith.shrsi": _integers(torch.bitwise_right_shift),
     "arith.andi": _plain(torch.bitwise_and),
     "arith.ori": _plain(torch.bitwise_or),
     "arith.xori": _plain(torch.bitwise_xor),

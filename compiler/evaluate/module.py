@@ -12,7 +12,7 @@ from torch_mlir import ir
 from sscc.compiler.evaluate import cache, control, elementwise, structured, tensors
 from sscc.compiler.evaluate.build import Builder, Function, Handler
 from sscc.compiler.evaluate.types import Types, shape_of
-from sscc.ir.builders import SOURCES, STORED, Argument, arguments_of, results_of
+from sscc.ir.builders import STORED, Argument, arguments_of, results_of
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
@@ -179,11 +179,10 @@ def stored_layout(module: ir.Module, role: str) -> dict[str, Stack]:
     for function in functions(module):
         if not _is_entry(function):
             continue
-        for argument, attributes in zip(arguments_of(function), function.attributes["arg_attrs"], strict=True):
+        for argument in arguments_of(function):
             if argument.role == role:
-                sources = [ir.StringAttr(s).value for s in attributes[SOURCES]] if SOURCES in attributes else []
                 spec = TensorSpec(shape_of(argument.type), str(argument.type.element_type))
-                layout[argument.name] = Stack(spec, tuple(sources) or (argument.name,))
+                layout[argument.name] = Stack(spec, argument.made_of, argument.encoding)
     return layout
 
 

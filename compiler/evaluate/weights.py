@@ -19,7 +19,7 @@ def random_tensors(layout: Layout, seed: int = SEED) -> dict[str, torch.Tensor]:
     size. Vectors scatter by 0.1 around 1, where they scale (norms), or around 0, where they are added (named bias).
     A tensor depends on its name, its shape and the seed only.
     """
-    parts = {source: stack.part for stack in layout.values() for source in stack.sources}
+    parts = {source: stack.source for stack in layout.values() for source in stack.sources}
     return {name: _random(name, spec, seed) for name, spec in parts.items()}
 
 

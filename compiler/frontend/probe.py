@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 import transformers
 from tokenizers import Tokenizer
+from torch.export import ExportedProgram
 
 from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.capture import build_model
@@ -17,7 +18,10 @@ from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
+from sscc.ir.weight_format import Encoding
 from sscc.runtime.golden import Golden
+from sscc.runtime.quantization import round_trip
+from sscc.runtime.tensor_files import Layout
 from sscc.runtime.text import encode, read_prompt
 
 PROBE_TOKENS = 24
@@ -44,6 +48,31 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> torch.nn.Module:
     if left:
         raise InputError(f"{checkpoint.path} lacks {len(left)} parameters, the first is {left[0]!r}")
     return model.requires_grad_(False)
+
+
+def quantize_model(model: torch.nn.Module, layout: Layout) -> None:
+    """Replaces the parameters that `layout` has quantised by what they stand for, in their own dtype.
+
+    An embedding whose rows are looked up keeps its own, also where the head, which is tied to it, is quantised.
+    """
+    encodings = {
+        source: Encoding.parse(stack.encoding)
+        for stack in layout.values()
+        if stack.encoding
+        for source in stack.sources
+    }
+    plain = {source for stack in layout.values() if not stack.encoding for source in stack.sources}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    replaced: dict[str, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for slot, parameter in list(module.named_parameters(recurse=False)):
+            name = names[id(parameter)]
+            if name not in encodings or (name in plain and isinstance(module, torch.nn.Embedding)):
+                continue
+            if name not in replaced:
+                made = round_trip(parameter.detach().float().numpy(), encodings[name])
+                replaced[name] = torch.nn.Parameter(torch.from_numpy(made).to(parameter.dtype), requires_grad=False)
+            setattr(module, slot, replaced[name])
 
 
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry) -> None:
@@ -85,17 +114,21 @@ def golden_for(
     dtype: torch.dtype,
     geometry: Geometry,
     facts: ProgramFacts,
+    layout: Layout,
     prompt_file: Path | None,
     tokens: int | None,
 ) -> Golden:
     """Runs eager PyTorch with a SnapStream cache and records what `sscc run --check` compares with.
 
     Args:
+        layout: the program's weights. Those that are quantised are what they stand for in the recorded run too, so it
+            differs from the program by rounding alone.
         prompt_file: text to tokenize; without one a fixed random prompt longer than the cache, where it fits.
         tokens: how many tokens to generate.
 
     Raises:
-        UsageError: the prompt and the new tokens do not fit the context, or there is no tokenizer for the text.
+        UsageError: the prompt and the new tokens do not fit the context, or there is no tokenizer for the text; or the
+            weights of an exported program are quantised.
     """
     count = DEFAULT_GOLDEN_TOKENS if tokens is None else tokens
     if count >= geometry.max_context:
@@ -104,7 +137,12 @@ def golden_for(
         prompt = _default_prompt(geometry, facts.vocab_size, count)
     else:
         prompt = _tokenize(checkpoint, prompt_file)
-    model = checkpoint.program if checkpoint.config is None else load_model(checkpoint, dtype)
+    model: ExportedProgram | torch.nn.Module | None = checkpoint.program
+    if checkpoint.config is not None:
+        model = load_model(checkpoint, dtype)
+        quantize_model(model, layout)
+    elif any(stack.encoding for stack in layout.values()):
+        raise UsageError("--save-golden cannot quantise the weights of an exported program: leave one of them out")
     assert model is not None
     _, new_tokens, tensors = make_golden(model, geometry, prompt, count)
     return Golden(tuple(prompt), tuple(new_tokens), to_arrays(tensors))

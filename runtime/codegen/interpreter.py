@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -12,10 +12,13 @@ import numpy.typing as npt
 
 from sscc.ir.errors import InputError, UsageError
 from sscc.runtime import _native
-from sscc.runtime.codegen.library import NativeCode, make_code
+from sscc.runtime.codegen.library import NativeCode, cached_code, load_code, make_code
 from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.weights import packed_weights
 from sscc.runtime.schedule import Entry, Program, Tensor
+
+if TYPE_CHECKING:
+    from sscc.runtime.artifact import Artifact, Resolver
 
 MEMORY = "memory"
 Array = npt.NDArray[Any]
@@ -106,6 +109,17 @@ class NativeInterpreter:
         target[...] = value
 
 
+def open_native(artifact: Artifact, resolver: Resolver | None, threads: int | None) -> NativeInterpreter:
+    """The native interpreter with an artifact's program and weights.
+
+    The code is the artifact's, where that was made for a CPU like this one; otherwise it is made, once, and kept in the
+    user's cache.
+    """
+    weights = artifact.weights(resolver)
+    code = load_code(artifact.native_folder) or cached_code(artifact.program)
+    return NativeInterpreter(artifact.program, weights, code=code, threads=threads)
+
+
 def store_weights(program: Program, packed: Mapping[str, Panels], weights: Mapping[str, Array]) -> dict[str, Array]:
     """Weights and constants as native code reads them: packed for products, dense and aligned.
 
@@ -156,4 +170,4 @@ def _check_names(what: str, given: Mapping[str, object], wanted: tuple[str, ...]
         raise UsageError(f"entry {entry.name!r} takes the {what} {list(wanted)}, not {list(given)}")
 
 
-__all__ = ["NativeInterpreter", "store_weights", "stored_shape"]
+__all__ = ["NativeInterpreter", "open_native", "store_weights", "stored_shape"]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,15 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import InputError, OutputError
+from sscc.ir.files import output_errors, replacing
 from sscc.runtime import _native
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.schedule import Program
+from sscc.runtime.user_cache import cache_folder
 
 VERSION = 1
 """Of generated code: raised with every change that makes other code or other plans of the same schedule."""
 
 LINKER = "cc"
+
+_LOGGER = logging.getLogger("sscc")
 
 
 @dataclass(frozen=True)
@@ -53,12 +59,12 @@ def can_link() -> bool:
     return shutil.which(LINKER) is not None
 
 
-def make_code(program: Program, features: Features | None = None, optimise: int = 3) -> NativeCode:
+def make_code(program: Program, features: Features | None = None, optimise: int | None = None) -> NativeCode:
     """Compiles a program in memory, in seconds.
 
     Args:
         features: what code may use; what this host has if None.
-        optimise: LLVM's level, 0 to 3.
+        optimise: LLVM's level, 0 to 3; $SSCC_NATIVE_OPTIMISE, or 3, if None.
     """
     made, names, plan = _generate(program, features, optimise)
     addresses = made.addresses
@@ -75,7 +81,7 @@ def store_code(program: Program, write: Callable[[str, bytes], object]) -> str:
     """
     from sscc.runtime.codegen.compile import link
 
-    made, names, plan = _generate(program, None, 3)
+    made, names, plan = _generate(program, None, None)
     key = host_key()
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "code.so"
@@ -106,35 +112,43 @@ def load_code(folder: Path) -> NativeCode | None:
         raise InputError(f"{folder}: the native code of this artifact is damaged: {error}") from None
 
 
-def cached_code(program: Program, cache: Path) -> NativeCode:
-    """The program's code from a folder of the user's, made and kept there where it is not yet."""
-    folder = cache / hashlib.sha256(program.to_json().encode()).hexdigest()[:32]
-    found = load_code(folder) if folder.is_dir() else None
+def cached_code(program: Program) -> NativeCode:
+    """The program's code from the user's cache; made and kept there where there is none for this CPU yet.
+
+    Where it cannot be kept, it is made for this process alone. Both are said through the logger.
+    """
+    folder = cache_folder() / "native" / hashlib.sha256(program.to_json().encode()).hexdigest()[:32]
+    found = load_code(folder)
     if found is not None:
         return found
+    _LOGGER.info("compiling the schedule for this CPU")
     if not can_link():
+        _LOGGER.info(f"there is no linker ({LINKER}), so it is not kept and will be compiled in every run")
         return make_code(program)
-    with tempfile.TemporaryDirectory(dir=_made(cache)) as temporary:
-        store_code(program, lambda name, data: (Path(temporary) / name).write_bytes(data))
-        _made(folder)
-        for path in sorted(Path(temporary).iterdir()):
-            path.replace(folder / path.name)
+    try:
+        with output_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        store_code(program, lambda name, data: _keep(folder / name, data))
+    except OutputError as error:
+        _LOGGER.info(f"it cannot be kept: {error}")
+        return make_code(program)
     loaded = load_code(folder)
     return loaded if loaded is not None else make_code(program)
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _keep(path: Path, data: bytes) -> None:
+    with replacing(path) as file:
+        file.write(data)
 
 
-def _generate(program: Program, features: Features | None, optimise: int) -> tuple[Any, list[str], bytes]:
+def _generate(program: Program, features: Features | None, optimise: int | None) -> tuple[Any, list[str], bytes]:
     from sscc.runtime.codegen.compile import Jit
     from sscc.runtime.codegen.planner import plan_program
 
     chosen = Features.of_host() if features is None else features
     native = plan_program(program, chosen)
-    made = Jit(native.module, chosen.cpu, optimise)
+    level = int(os.environ.get("SSCC_NATIVE_OPTIMISE", "3")) if optimise is None else optimise
+    made = Jit(native.module, chosen.cpu, level)
     return made, list(native.plan.functions), native.plan.encode()
 
 

@@ -13,11 +13,23 @@ def store_columns(f: Function, rows: Sequence[Value], out: Value) -> None:
 
     Whole vectors are stored in ascending order, so up to 15 elements after the last column are overwritten.
     """
-    if len(rows) == 1:
-        f.store(rows[0], out)
+    if len(rows) & (len(rows) - 1) == 0:
+        for number, dense in enumerate(interleave(f, rows)):
+            f.store(dense, out + 4 * LANES * number)
         return
     for lane, column in enumerate(transpose(f, rows)):
         f.store(column, out + 4 * lane * len(rows))
+
+
+def interleave(f: Function, rows: Sequence[Value]) -> list[Value]:
+    """1, 2, 4, 8 or 16 rows as their columns one after another: as many vectors of 16 lanes as there are rows."""
+    if len(rows) == 1:
+        return list(rows)
+    lanes = [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)]
+    found = []
+    for even, odd in zip(interleave(f, rows[::2]), interleave(f, rows[1::2]), strict=True):
+        found += [f.shuffle(even, odd, lanes[:LANES]), f.shuffle(even, odd, lanes[LANES:])]
+    return found
 
 
 def transpose(f: Function, rows: Sequence[Value]) -> list[Value]:

@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ def fake(*behaviours: str, name: str = "fake") -> Peer:
 
 
 def options(*only: str, repeats: int = 2) -> Namespace:
-    return Namespace(models=["m125"], threads=1, repeats=repeats, only=list(only), passive=False, json=True, write=None)
+    words = {"models": ["m125"], "threads": 1, "together": 0, "passive": False, "json": True, "write": None}
+    return Namespace(only=list(only), repeats=repeats, **words)
 
 
 @pytest.fixture
@@ -66,6 +68,16 @@ def test_every_peer_gets_every_task_or_says_why_not() -> None:
     assert found["fake", "broken", "decode"].error == "RuntimeError: the model is too large"
     assert found["fake", "dies", "decode"].error == "it ended with 3"
     assert "ended with 3" in found["fake", "dies", "prefill"].error
+
+
+@pytest.mark.usefixtures("no_model")
+def test_groups_of_peers_and_models_that_a_peer_cannot_load() -> None:
+    peers = (fake("decodes", "talks"), replace(fake("decodes", name="small"), models=("m1b",)), fake("talks", name="c"))
+    words = options(repeats=1)
+    words.together = 2
+    done = benchmark.run(words, [DECODE], peers=peers, bandwidth=lambda: BANDWIDTH)
+    assert [f"{result.peer} {result.dtype}" for result in done.results] == ["fake decodes", "fake talks", "c talks"]
+    assert all(result.seconds == [4e-3] for result in done.results)
 
 
 @pytest.mark.usefixtures("no_model")

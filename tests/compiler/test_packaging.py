@@ -70,8 +70,14 @@ def package(checkpoint: Path, output: Path, program: Program = PROGRAM, **option
     return write_artifact(given, program, FACTS, GEOMETRY, opened, CONSTANTS, None, LOOPING)
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSCC_CACHE", str(tmp_path / "weight-cache"))
+
+
+
 def loaded(artifact: Path, checkpoint: Path | None = None) -> Session:
-    return open_session(Artifact.load(artifact), checkpoint)
+    return open_session(Artifact.load(artifact), checkpoint, interpreter="reference")
 
 
 def stacked(checkpoint: Path) -> Array:

@@ -185,7 +185,7 @@ REFUSED = {
     "not-a-token": (["--token-ids", "1,two"], 2, "--token-ids has 'two'"),
     "slot": (["--prompt", "a", "--slot", "2"], 2, "slot 2 does not exist, the program has slots 0 .. 1"),
     "threads": (["--prompt", "a", "--threads", "0"], 2, "--threads is 0"),
-    "interpreter": (["--prompt", "a", "--interpreter", "native"], 2, "--interpreter is 'native'"),
+    "interpreter": (["--prompt", "a", "--interpreter", "quantum"], 2, "--interpreter is 'quantum'"),
     "temperature": (["--prompt", "a", "--temperature", "-1"], 2, "temperature is -1.0"),
     "missing-file": (["--prompt-file", "/nowhere/prompt.txt"], 5, "/nowhere/prompt.txt cannot be read"),
     "missing-ids": (["--token-ids", "@/nowhere/ids"], 5, "/nowhere/ids cannot be read"),

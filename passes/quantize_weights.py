@@ -1,0 +1,258 @@
+"""quantize-weights: weights of products become codes of 8 or 4 bits with a scale per group.
+
+What: a weight whose only readers are products, which read it as their second operand (transposed or not), is replaced
+by what sscc.runtime.quantization makes of it: values, scales, and with `zero-point` zeros, each a stored argument of
+its own. In front of every reader stands what turns them into numbers of the weight's dtype. With 4 bits a byte of the
+values holds elements 2k (low half) and 2k + 1.
+
+Why: decoding reads every weight once per token and does little with it. In 8 or 4 bits that is a half or a quarter of
+the bytes of bf16.
+
+Before::
+
+    func.func private @decode.layer.0(%h: tensor<2x64xf32> {sscc.input = "hidden"},
+        %w: tensor<9x64xf32> {sscc.weight = "proj.weight"}) -> (tensor<2x9xf32> {sscc.output = "hidden"}) {
+      %zero = arith.constant 0.0 : f32
+      %e = tensor.empty() : tensor<64x9xf32>
+      %t = linalg.transpose ins(%w : tensor<9x64xf32>) outs(%e : tensor<64x9xf32>) permutation = [1, 0]
+      %s = tensor.empty() : tensor<2x9xf32>
+      %z = linalg.fill ins(%zero : f32) outs(%s : tensor<2x9xf32>) -> tensor<2x9xf32>
+      %y = linalg.matmul ins(%h, %t : tensor<2x64xf32>, tensor<64x9xf32>) outs(%z : tensor<2x9xf32>) -> tensor<2x9xf32>
+      return %y : tensor<2x9xf32>
+    }
+
+After::
+
+    func.func private @decode.layer.0(%h: .. "hidden"}, %values: tensor<9x64xi8> {sscc.encoding = "int8:32/values", ..
+      ..
+      %codes = tensor.expand_shape %values .. : tensor<9x64xi8> into tensor<9x2x32xi8>
+      %e = tensor.empty() : tensor<9x2x32xf32>
+      %d = linalg.generic .. ins(%codes, %scales : tensor<9x2x32xi8>, tensor<9x2xbf16>) outs(%e : tensor<9x2x32xf32>) {
+      ^bb0(%code: i8, %scale: bf16, %out: f32):
+        %c = arith.sitofp %code : i8 to f32
+        %s = arith.extf %scale : bf16 to f32
+        %p = arith.mulf %c, %s : f32
+        linalg.yield %p : f32
+      } -> tensor<9x2x32xf32>
+      %w = tensor.collapse_shape %d .. : tensor<9x2x32xf32> into tensor<9x64xf32>
+      ..
+      %t = linalg.transpose ins(%w : ..
+      ..
+      %y = linalg.matmul ins(%h, %t : ..
+
+After, with `bits=4`::
+
+    func.func private @decode.layer.0(%h: .. "hidden"}, %values: tensor<9x32xi8> {sscc.encoding = "int4:32/values", ..
+      ..
+      %codes = tensor.expand_shape %values .. : tensor<9x32xi8> into tensor<9x2x16xi8>
+      %e = tensor.empty() : tensor<9x2x16x2xf32>
+      %d = linalg.generic .. ins(%codes, %scales : tensor<9x2x16xi8>, tensor<9x2xbf16>) outs(%e : ..
+      ^bb0(%byte: i8, %scale: bf16, %out: f32):
+        %i = linalg.index 3 : index
+        %half = arith.index_cast %i : index to i8
+        %four = arith.constant 4 : i8
+        %bits = arith.muli %half, %four : i8
+        %shifted = arith.shrsi %byte, %bits : i8
+        %mask = arith.constant 15 : i8
+        %code = arith.andi %shifted, %mask : i8
+        %c = arith.sitofp %code : i8 to f32
+        %eight = arith.constant 8.000000e+00 : f32
+        %o = arith.subf %c, %eight : f32
+        %s = arith.extf %scale : bf16 to f32
+        %p = arith.mulf %o, %s : f32
+        linalg.yield %p : f32
+      } -> tensor<9x2x16x2xf32>
+      %w = tensor.collapse_shape %d .. : tensor<9x2x16x2xf32> into tensor<9x64xf32>
+
+When it does not apply: a weight that something else reads too (an embedding, whose rows are looked up), that is not of
+rank 2, or along whose summed axis the groups do not fit, stays as it is. What reads a weight in another function does
+not matter here: a head that is tied to the embedding gets a quantised copy. A module with entries is refused, as their
+arguments would no longer fit.
+
+Preserves: the order of all other arguments; what is new follows them. Locations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, linalg, tensor
+
+from sscc.ir.builders import Argument, arguments_of, tensor_type
+from sscc.ir.errors import UsageError
+from sscc.ir.levels import walk
+from sscc.ir.rewriting import functions
+from sscc.ir.views import permutation_of
+from sscc.ir.weight_format import Encoding, WeightFormat
+from sscc.passes.base import Pass, count
+from sscc.passes.tiling import is_contraction
+
+ELEMENTS = {"i8": lambda: ir.IntegerType.get_signless(8), "bf16": ir.BF16Type.get}
+NIBBLE_BITS = 4
+
+
+@dataclass(frozen=True)
+class QuantizeWeights(Pass):
+    name: ClassVar[str] = "quantize-weights"
+    level: ClassVar[str] = "graph"
+
+    bits: int = 8
+    group: int = 32
+    zero_point: bool = False
+
+    @property
+    def format(self) -> WeightFormat:
+        return WeightFormat(self.bits, self.group, self.zero_point)
+
+    def run(self, module: ir.Module) -> None:
+        weight_format = self.format
+        if any(op.name == "func.call" for op in walk(module)):
+            raise UsageError(f"{self.name} changes arguments: it has to run before build-entries")
+        for function in functions(module):
+            _quantize_function(function, weight_format)
+
+
+def _quantize_function(function: Any, weight_format: WeightFormat) -> None:
+    block = function.entry_block
+    arguments = arguments_of(function)
+    attributes = list(function.attributes["arg_attrs"]) if arguments else []
+    made: list[Argument] = []
+    gone: list[int] = []
+    for index, (argument, value) in enumerate(list(zip(arguments, block.arguments, strict=True))):
+        axis = _summed_axis(value) if argument.role == "weight" else None
+        if axis is None or value.type.rank != 2:
+            continue
+        if value.type.shape[axis] % weight_format.group:
+            count("weights that groups do not fit")
+            continue
+        count("weights quantised")
+        parts = list(_parts(argument, axis, weight_format))
+        added = [block.add_argument(part.type, value.owner.owner.location) for part in parts]
+        for use in list(value.uses):
+            reader, position = use.owner.operation, use.operand_number
+            with ir.InsertionPoint(reader), reader.location:
+                reader.operands[position] = _dequantized(added, value.type, axis, weight_format)
+        made += parts
+        gone.append(index)
+    for index in reversed(gone):
+        block.erase_argument(index)
+        del arguments[index], attributes[index]
+    if gone:
+        types = [argument.type for argument in (*arguments, *made)]
+        type_ = ir.FunctionType.get(types, list(function.type.results))
+        function.attributes["function_type"] = ir.TypeAttr.get(type_)
+        described = [*attributes, *(argument.attributes() for argument in made)]
+        function.attributes["arg_attrs"] = ir.ArrayAttr.get(described)
+
+
+def _parts(weight: Argument, axis: int, weight_format: WeightFormat) -> Iterator[Argument]:
+    """The stored arguments that a weight becomes."""
+    rows, columns = weight.type.shape[1 - axis], weight.type.shape[axis]
+    for part in weight_format.parts:
+        encoding = Encoding(weight_format, part, transposed=axis == 0)
+        type_ = tensor_type(weight_format.stored(part, rows, columns), ELEMENTS[encoding.dtype]())
+        yield Argument(weight.role, f"{weight.name}.{part}", type_, weight.made_of, str(encoding))
+
+
+# ----------------------------------------------------------------------------------------------------------- readers
+
+
+def _summed_axis(weight: ir.Value) -> int | None:
+    """The axis of a weight that all of its readers, products, sum over; None where anything else reads it."""
+    axes = {_axis_of(use) for use in weight.uses}
+    return axes.pop() if len(axes) == 1 else None
+
+
+def _axis_of(use: Any) -> int | None:
+    op = use.owner.operation
+    permutation = permutation_of(op)
+    if permutation is None:
+        return _product_axis(op, use.operand_number)
+    axes = {_product_axis(inner.owner.operation, inner.operand_number) for inner in op.results[0].uses}
+    axis = axes.pop() if len(axes) == 1 else None
+    return None if axis is None or use.operand_number else permutation[axis]
+
+
+def _product_axis(op: ir.Operation, operand: int) -> int | None:
+    """The axis of its second operand that a product sums over; None for another operand, operation, or form of sum."""
+    if operand != 1 or not is_contraction(op):
+        return None
+    summed = list(linalg.infer_contraction_dimensions(op).k)
+    read = [ir.AffineDimExpr(e).position for e in ir.AffineMapAttr(linalg.get_indexing_maps(op)[1]).value.results]
+    axes = [axis for axis, dim in enumerate(read) if dim in summed]
+    return axes[0] if len(axes) == 1 else None
+
+
+# ---------------------------------------------------------------------------------------------------- dequantisation
+
+
+def _dequantized(parts: list[ir.Value], type_: Any, axis: int, weight_format: WeightFormat) -> ir.Value:
+    """The weight that values, scales and perhaps zeros stand for, built at the current insertion point."""
+    values, *per_group = parts
+    rows, columns = type_.shape[1 - axis], type_.shape[axis]
+    packed = [rows, columns // weight_format.group, weight_format.group * weight_format.bits // 8]
+    shape = packed if weight_format.bits == 8 else [*packed, 2]
+    codes = tensor.ExpandShapeOp(
+        tensor_type(packed, values.type.element_type), values, [[0], [1, 2]], [], packed
+    ).result
+    empty = tensor.EmptyOp(shape, type_.element_type).result
+    rank = len(shape)
+    maps = [
+        ir.AffineMap.get(rank, 0, [ir.AffineDimExpr.get(dim) for dim in range(count)])
+        for count in (3, *[2] * len(per_group), rank)
+    ]
+    generic = linalg.GenericOp(
+        [empty.type],
+        [codes, *per_group],
+        [empty],
+        ir.ArrayAttr.get([ir.AffineMapAttr.get(affine) for affine in maps]),
+        ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * rank),
+    )
+    block = generic.regions[0].blocks.append(
+        *(value.type.element_type for value in (codes, *per_group, empty)),
+        arg_locs=[generic.operation.location] * (len(per_group) + 2),
+    )
+    with ir.InsertionPoint(block):
+        linalg.YieldOp([_number(*list(block.arguments)[:-1], weight_format=weight_format, dtype=type_.element_type)])
+    groups = [[0], list(range(1, rank))]
+    dense = tensor.CollapseShapeOp(tensor_type([rows, columns], type_.element_type), generic.results[0], groups).result
+    return dense if axis == 1 else _transposed(dense)
+
+
+def _number(
+    value: ir.Value, scale: ir.Value, zero: ir.Value | None = None, *, weight_format: WeightFormat, dtype: ir.Type
+) -> ir.Value:
+    """One element: (code - zero) * scale in f32, rounded to `dtype`."""
+    f32 = ir.F32Type.get()
+    code = value if weight_format.bits == 8 else _nibble(value)
+    number = arith.SIToFPOp(f32, code).result
+    if zero is not None:
+        number = arith.SubFOp(number, arith.SIToFPOp(f32, zero).result).result
+    elif weight_format.offset:
+        number = arith.SubFOp(number, arith.ConstantOp(f32, float(weight_format.offset)).result).result
+    number = arith.MulFOp(number, arith.ExtFOp(f32, scale).result).result
+    return number if dtype == f32 else arith.TruncFOp(dtype, number).result
+
+
+def _nibble(byte: ir.Value) -> ir.Value:
+    """The code in the low or the high half of a byte: the last iteration dimension says which."""
+    i8 = byte.type
+    half = arith.IndexCastOp(i8, linalg.IndexOp(3).result).result
+    bits = arith.MulIOp(half, arith.ConstantOp(i8, NIBBLE_BITS).result).result
+    shifted = arith.ShRSIOp(byte, bits).result
+    code: ir.Value = arith.AndIOp(shifted, arith.ConstantOp(i8, (1 << NIBBLE_BITS) - 1).result).result
+    return code
+
+
+def _transposed(value: ir.Value) -> ir.Value:
+    rows, columns = value.type.shape
+    empty = tensor.EmptyOp([columns, rows], value.type.element_type).result
+    transposition = linalg.TransposeOp(
+        result=[empty.type], input=value, init=empty, permutation=ir.DenseI64ArrayAttr.get([1, 0])
+    )
+    linalg.fill_builtin_region(transposition.operation)
+    result: ir.Value = transposition.operation.results[0]
+    return result
