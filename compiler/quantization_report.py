@@ -11,14 +11,14 @@ from sscc.ir.errors import InputError
 from sscc.ir.sizes import format_bytes
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import Error, measure_error
-from sscc.runtime.schedule import DTYPE_BYTES, Dtype
+from sscc.runtime.schedule import DTYPE_BYTES
 from sscc.runtime.tensor_files import Layout, Reader, Stack
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _MATRIX = 2
 
 
-def quantization_report(layout: Layout, dtype: Dtype, read: Reader | None) -> list[str]:
+def quantization_report(layout: Layout, dtype: str, read: Reader | None) -> list[str]:
     """Lines about the weights of a program: a summary, one line per kind (layers are alike), and what stays as it is.
 
     Args:

@@ -118,6 +118,10 @@ class Core:
         """
 
     @property
+    def allocated_bytes(self) -> int:
+        """Of the arena and of what every thread has for itself; only what was touched is resident."""
+
+    @property
     def threads(self) -> int: ...
     @property
     def labels(self) -> list[str]: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from sscc.ir.errors import UsageError
@@ -10,6 +11,21 @@ from sscc.ir.errors import UsageError
 if TYPE_CHECKING:
     from sscc.runtime.artifact import Artifact, Resolver
     from sscc.runtime.tensor_files import Array
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes that an interpreter works on.
+
+    Attributes:
+        weights: weights and constants. Where they are mapped from a file, only what was touched is resident.
+        states: what is kept between calls: caches, and what prefill keeps of a prompt in progress.
+        working: everything else: inputs, outputs, temporaries, buffers, scratch of threads.
+    """
+
+    weights: int
+    states: int
+    working: int
 
 
 class Interpreter(Protocol):
@@ -28,6 +44,9 @@ class Interpreter(Protocol):
 
     def reset(self) -> None:
         """Zeroes every state."""
+
+    def memory(self) -> MemoryUse | None:
+        """The memory that it works on; None where it does not know."""
 
 
 def open_interpreter(

@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import math
+import mmap
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.ir.sizes import format_bytes
-from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS
+from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS, MemoryUse
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -34,7 +35,9 @@ class Figures:
 
     Rows are per layer and KV head; bytes are of this sequence's cache over all layers, and of an uncompressed one of
     max_context rows and of just as many rows as there are tokens. Seconds are wall time; prefill ends with the first
-    new token, decode has the others. `text` is None where the artifact has no tokenizer.
+    new token, decode has the others. `text` is None where the artifact has no tokenizer. The last four are bytes: weights
+    (mapped where they can be), caches and other states, everything else that the interpreter works on, and what of this
+    process is in memory (None where the system does not tell).
     """
 
     tokens: list[int]
@@ -51,6 +54,10 @@ class Figures:
     decode_seconds: float
     prefill_tokens_per_second: float
     decode_tokens_per_second: float | None
+    weight_bytes: int
+    state_bytes: int
+    working_bytes: int
+    resident_bytes: int | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +136,8 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
 
     finish = "eos" if tokens[-1] in eos else "length"
     text = stream.text if tokenizer is not None else None
-    figures = _figures(tokens, text, finish, session.kept(args.slot), first - start, end - first)
+    memory = session.interpreter.memory() or MemoryUse(0, 0, 0)
+    figures = _figures(tokens, text, finish, session.kept(args.slot), first - start, end - first, memory)
     if args.json:
         print(json.dumps(asdict(figures)))
     sys.stdout.flush()
@@ -166,7 +174,13 @@ class _Output:
 
 
 def _figures(
-    tokens: list[int], text: str | None, finish: str, kept: Kept, prefill_seconds: float, decode_seconds: float
+    tokens: list[int],
+    text: str | None,
+    finish: str,
+    kept: Kept,
+    prefill_seconds: float,
+    decode_seconds: float,
+    memory: MemoryUse,
 ) -> Figures:
     decoded = len(tokens) - 1
     return Figures(
@@ -184,7 +198,20 @@ def _figures(
         decode_seconds=decode_seconds,
         prefill_tokens_per_second=kept.prompt_len / prefill_seconds,
         decode_tokens_per_second=decoded / decode_seconds if decoded else None,
+        weight_bytes=memory.weights,
+        state_bytes=memory.states,
+        working_bytes=memory.working,
+        resident_bytes=_resident_bytes(),
     )
+
+
+def _resident_bytes() -> int | None:
+    """Bytes of this process that are in memory."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * mmap.PAGESIZE
 
 
 def _lines(figures: Figures) -> Iterator[str]:
@@ -200,6 +227,10 @@ def _lines(figures: Figures) -> Iterator[str]:
     yield f"prefill  {figures.prefill_tokens_per_second:.1f} tokens/s ({figures.prefill_seconds:.2f} s)"
     if figures.decode_tokens_per_second is not None:
         yield f"decode   {figures.decode_tokens_per_second:.2f} tokens/s ({figures.decode_seconds:.2f} s)"
+    parts = (figures.weight_bytes, figures.state_bytes, figures.working_bytes)
+    weights, states, working = (format_bytes(part) for part in parts)
+    resident = "" if figures.resident_bytes is None else f"; {format_bytes(figures.resident_bytes)} resident"
+    yield f"memory   weights {weights}, states {states}, working {working}{resident}"
 
 
 # ------------------------------------------------------------------------------------------------------- prompts

@@ -19,7 +19,7 @@ _EXP_HIGHEST = 88.72283935546875
 
 
 def exp(f: Function, x: Value) -> Value:
-    """e**x for f32 lanes, rel. error below 2e-7 where the result is a normal number; -inf gives 0, overflow inf, NaN NaN."""
+    """e**x for f32 lanes, rel. error below 2e-7 where the result is a normal number; overflow gives inf, NaN NaN."""
     bounded = f.min(f.max(x, _EXP_LOWEST), 89.0)
     n = f.op("math.roundeven", [bounded * _LOG2E], x.type)
     r = f.fma(n, -_LN2_LOW, f.fma(n, -_LN2_HIGH, bounded))

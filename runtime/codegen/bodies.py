@@ -1,8 +1,8 @@
 """A body, for the strides that one of its stages passes, as functions that compute ranges of units.
 
-Affine steps that have units in common become one function, which goes through its units in blocks small enough that the
-locals between the steps stay in cache. Every other step brings its own phases (`steps.py`). What one function leaves for
-the next one lies in scratch that all threads share.
+Affine steps that have units in common become one function, which goes through its units in blocks, small enough for
+the locals between the steps to stay in cache. Every other step brings its own phases (`steps.py`). What one function
+leaves for the next one lies in scratch that all threads share.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Lowering:
                 self._add_nest(2 * number, nest_of(step, self.regions))
 
     def _add_nest(self, number: int, nest: Nest) -> None:
-        """A step that reads elements of what it overwrites goes through a temporary: all is read before any is written."""
+        """A step that reads what it overwrites goes through a temporary, so that it reads all of it first."""
         if not is_tangled(nest):
             self.nests[number] = nest
             return
@@ -136,7 +136,7 @@ class _Lowering:
         outside = {r for n, nest in self.nests.items() if n not in group.members for r in _touched(nest)}
         for step in self.body.steps:
             if not isinstance(step, Vector | Reduction | Product):
-                outside |= {self.regions.resolve(name).region for name in operand_names(step, self.regions)}
+                outside |= {self.regions.resolve(name).region for name in self.regions.names_in(step)}
         return {r for r in group.splits if r in locals_ and r not in outside}
 
     # -- functions
@@ -152,7 +152,7 @@ class _Lowering:
 
     def _emit_step(self, step: Step) -> None:
         meta = {}
-        for name in operand_names(step, self.regions):
+        for name in self.regions.names_in(step):
             piece = self.regions.resolve(name)
             meta[name] = (piece.shape, piece.strides, self.regions.dtypes[piece.region])
         lowered = lower_step(step, meta, self.features)
@@ -272,15 +272,6 @@ def _narrowed(nest: Nest, narrow: Mapping[str, tuple[Split, int]]) -> Nest:
 
 def _touched(nest: Nest) -> set[str]:
     return {a.region for a in nest.accesses} | {g.region for g in nest.loads.values()}
-
-
-def operand_names(step: Step, regions: Regions) -> list[str]:
-    """Names of parameters, locals and windows that a step which is not affine uses."""
-    names = []
-    for value in vars(step).values():
-        if isinstance(value, str) and value and regions.has(value) and value not in names:
-            names.append(value)
-    return names
 
 
 def _elements(shape: Sequence[int]) -> int:

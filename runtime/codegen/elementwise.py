@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sscc.ir.errors import InputError
 from sscc.runtime.codegen.features import LANES
-from sscc.runtime.codegen.mlir import BF16, F32, I1, I8, I16, I64, Function, Value, lanes_of, vector, with_element
+from sscc.runtime.codegen.mlir import BF16, F32, I8, I16, I64, Function, Value, lanes_of, vector, with_element
 from sscc.runtime.codegen.nests import Gathered, Linear, Nest
 from sscc.runtime.codegen.programs import Operand, Ramp, apply, expand, is_floating, register_type
 from sscc.runtime.schedule import DTYPE_BYTES, Instr
@@ -223,7 +223,8 @@ class Elementwise:
         if instr.op == "index":
             return self._index(int(instr.args[0]), index)
         if instr.op == "load":
-            return self._gather(self.nest.loads[str(instr.args[0])], [self._argument(a, known) for a in instr.args[1:]], mask)
+            indices = [self._argument(a, known) for a in instr.args[1:]]
+            return self._gather(self.nest.loads[str(instr.args[0])], indices, mask)
         if instr.op == "fpowi":
             return self._integer_power(self._argument(instr.args[0], known, F32), instr)
         dtypes = self._dtypes()

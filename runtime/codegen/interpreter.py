@@ -15,6 +15,7 @@ from sscc.runtime import _native
 from sscc.runtime.codegen.library import NativeCode, cached_code, load_code, make_code
 from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.weights import packed_weights
+from sscc.runtime.interpreter import MemoryUse
 from sscc.runtime.schedule import Entry, Program, Tensor
 
 if TYPE_CHECKING:
@@ -98,6 +99,12 @@ class NativeInterpreter:
         for tensor in self._tensors.values():
             if tensor.role == "state":
                 self.tensor(tensor.name)[...] = 0
+
+    def memory(self) -> MemoryUse:
+        """The memory that it works on."""
+        states = sum(t.nbytes for t in self._tensors.values() if t.role == "state")
+        weights = sum(array.nbytes for array in self._weights.values())
+        return MemoryUse(weights, states, self.core.allocated_bytes - states)
 
     def _set(self, name: str, value: Array) -> None:
         target = self.tensor(name)

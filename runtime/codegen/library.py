@@ -1,7 +1,7 @@
 """Native code of a program, as it is made, stored and loaded.
 
-Code is made for the CPU that it is made on. It is kept as a shared library beside the plan that calls it, under a key that
-names the CPU's features and the version of the generator; where the key does not fit, it is made again.
+Code is made for the CPU that it is made on. It is kept as a shared library beside the plan that calls it, under a key
+that names the CPU's features and the version of the generator; where the key does not fit, it is made again.
 """
 
 from __future__ import annotations

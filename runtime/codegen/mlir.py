@@ -362,8 +362,10 @@ class Function:
         return self.op("vector.broadcast", [value], type, signature=f"{value.type} to {type}")
 
     def reduce(self, kind: str, value: Value) -> Value:
-        """All lanes combined: kind is add, mul, maximumf, minimumf, maxsi, minsi, or, and. A tree of halves, so that the
-        order does not depend on the CPU."""
+        """All lanes combined: kind is add, mul, maximumf, minimumf, maxsi, minsi, or, and.
+
+        A tree of halves, so that the order does not depend on the CPU.
+        """
         lanes = lanes_of(value.type)
         combine = {"add": self.add, "mul": self.mul, "maximumf": self.max, "minimumf": self.min}
         combine |= {"maxsi": self.max, "minsi": self.min}
@@ -389,7 +391,8 @@ class Function:
 
     def insert(self, scalar: Value, value: Value, lane: int) -> Value:
         result = self.fresh(value.type)
-        self.emit(f"{result.name} = vector.insert {scalar.name}, {value.name} [{lane}] : {scalar.type} into {value.type}")
+        types = f"{scalar.type} into {value.type}"
+        self.emit(f"{result.name} = vector.insert {scalar.name}, {value.name} [{lane}] : {types}")
         return result
 
     def lanes(self, count: int = 16, element: str = I32) -> Value:

@@ -1,9 +1,9 @@
 """Affine steps of a body as loop nests over linear memory.
 
-A `Nest` is a Vector, Reduction or Product step after its access maps, windows and strides have been multiplied out: each
-access is a region (a parameter or a local), a constant and one coefficient per dimension, in elements. Dimensions of
-extent 1 are gone, and neighbours that always move together can be made one, so that what looks different in a schedule
-([1, 512, 4, 64] here, [512, 256] there) looks the same here.
+A `Nest` is a Vector, Reduction or Product step after its access maps, windows and strides have been multiplied out:
+each access is a region (a parameter or a local), a constant and one coefficient per dimension, in elements. Dimensions
+of extent 1 are gone, and neighbours that always move together can be made one, so that what looks different in a
+schedule ([1, 512, 4, 64] here, [512, 256] there) looks the same here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InternalError
-from sscc.runtime.schedule import Access, Body, Instr, Product, Reduction, Vector
+from sscc.runtime.schedule import Access, Body, Instr, Product, Reduction, Step, Vector
 
 Strides = tuple[int, ...]
 
@@ -86,6 +86,11 @@ class Regions:
     def has(self, name: str) -> bool:
         """Whether a name is a parameter, a local or a window."""
         return name in self._windows or name in self.shapes
+
+    def names_in(self, step: Step) -> list[str]:
+        """The parameters, locals and windows that a step which is not affine names."""
+        values = [v for v in vars(step).values() if isinstance(v, str) and self.has(v)]
+        return list(dict.fromkeys(values))
 
     def add(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
         """One more local."""

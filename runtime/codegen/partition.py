@@ -1,8 +1,8 @@
 """Which parts of a body are independent: the units that threads share out, and the phases between barriers.
 
 The elements of a region fall into units: element o belongs to unit ``(o % span) // stride``. Steps can run one after
-another without a barrier, unit by unit, where each of them writes unit u of what it writes from unit u of what the steps
-before it wrote.
+another without a barrier, unit by unit, where each of them writes unit u of what it writes from unit u of what the
+steps before it wrote.
 """
 
 from __future__ import annotations

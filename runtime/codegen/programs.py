@@ -1,7 +1,7 @@
 """Scalar programs of vector steps, evaluated for a vector of points, or for one value that all of them share.
 
-Floating values are f32 in registers whatever their dtype; a value of dtype bf16 is rounded to bf16 after each operation,
-as the reference does. Integers are i64, conditions i1.
+Floating values are f32 in registers whatever their dtype; a value of dtype bf16 is rounded to bf16 after each
+operation, as the reference does. Integers are i64, conditions i1.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ _INTEGER: dict[str, str] = {
 
 
 def _quotient(f: Function, a: Value, b: Value) -> tuple[Value, Value]:
-    """a / b towards zero, and the remainder; 0 and a where b is 0: a lane that nobody looks at must not stop the CPU."""
+    """a / b towards zero, and the remainder; 0 and a where b is 0: a lane nobody looks at must not stop the CPU."""
     negated, zero = b.eq(-1), b.eq(0)
     safe = f.select(negated, f.like(1, b), f.select(zero, f.like(1, b), b))
     whole = f.op("arith.divsi", [a, safe], a.type)

@@ -194,7 +194,7 @@ def _over(view: View, shape: tuple[int, ...], strides: Strides) -> Strides | Non
 
 
 def _move(stride: int, extent: int, shape: Sequence[int], strides: Strides) -> int | None:
-    """What a stride of a dense region becomes when the region has other strides, for steps that stay in one dimension."""
+    """What a stride of a dense region becomes when the region has others, for steps that stay in one dimension."""
     if stride == 0:
         return 0
     steps = dense(tuple(shape))

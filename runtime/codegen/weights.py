@@ -36,7 +36,8 @@ def aliased_params(program: Program, kernel: Kernel) -> frozenset[str]:
             continue
         for param, view in zip(kernel.params, launch.args, strict=True):
             for other, target in zip(kernel.params, launch.args, strict=True):
-                if other is not param and other.access != "read" and overlap(tensors[view.tensor], tensors[target.tensor]):
+                written = other is not param and other.access != "read"
+                if written and overlap(tensors[view.tensor], tensors[target.tensor]):
                     found.add(param.name)
     return frozenset(found)
 
@@ -145,7 +146,7 @@ def _wanted(use: Use, tensor: Tensor) -> Panels | None:
                 return None
             if any(g.region == use.param for g in nest.loads.values()):
                 found = found or _ROWS
-        elif any(isinstance(v, str) and regions.has(v) and regions.resolve(v).region == use.param for v in vars(step).values()):
+        elif any(regions.resolve(name).region == use.param for name in regions.names_in(step)):
             return None
     return found
 

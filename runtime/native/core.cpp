@@ -165,6 +165,14 @@ Span Core::region(const std::string& name, int thread) const {
     return {members_[static_cast<std::size_t>(thread)].bases[index], plan_.regions[index].bytes};
 }
 
+std::size_t Core::allocated_bytes() const {
+    std::size_t bytes = arena_.mapped();
+    for (const auto& member : members_) {
+        bytes += member.block.mapped();
+    }
+    return bytes;
+}
+
 void Core::reset(const std::optional<std::vector<std::string>>& names) {
     const Busy busy(*this);
     std::vector<std::size_t> chosen;

@@ -55,6 +55,9 @@ class Core {
     // Where a region is; of a private one, the copy of `thread`. Throws InputError for an unknown name or thread.
     Span region(const std::string& name, int thread = 0) const;
 
+    // Bytes of the arena and of what every thread has for itself.
+    std::size_t allocated_bytes() const;
+
     // Zeroes arena and private regions: all of them, or those named. Throws InputError for an unknown or external one.
     void reset(const std::optional<std::vector<std::string>>& names);
 

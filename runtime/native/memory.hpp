@@ -15,6 +15,8 @@ class Block {
     ~Block();
 
     std::byte* data() const { return data_; }
+    // What it takes of the address space.
+    std::size_t mapped() const { return mapped_; }
 
   private:
     void* mapping_ = nullptr;

@@ -192,6 +192,7 @@ void add_core(nb::module_& m) {
         .def("events", &PythonCore::events)
         .def("totals", &PythonCore::totals)
         .def("set_hook", &PythonCore::set_hook, nb::arg("labels").none(), nb::arg("hook").none())
+        .def_prop_ro("allocated_bytes", [](PythonCore& self) { return self.core().allocated_bytes(); })
         .def_prop_ro("threads", [](PythonCore& self) { return self.core().threads(); })
         .def_prop_ro("labels", [](PythonCore& self) { return texts(self.core().plan().labels); });
 }

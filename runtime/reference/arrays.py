@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from sscc.ir.errors import InputError
+from sscc.runtime.interpreter import MemoryUse
 from sscc.runtime.reference.interpreter import ReferenceInterpreter
 from sscc.runtime.schedule import Program
 from sscc.runtime.tensor_files import BFLOAT16, Array
@@ -31,10 +32,15 @@ class TorchInterpreter(Protocol):
 
 
 class ArrayInterpreter:
-    """Gives a torch interpreter the face of `sscc.runtime.interpreter.Interpreter`; nothing is copied."""
+    """Gives a torch interpreter the face of `sscc.runtime.interpreter.Interpreter`; nothing is copied.
 
-    def __init__(self, interpreter: TorchInterpreter) -> None:
+    Args:
+        program: what it runs, if it is a schedule.
+    """
+
+    def __init__(self, interpreter: TorchInterpreter, program: Program | None = None) -> None:
         self._interpreter = interpreter
+        self._program = program
 
     def run(
         self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None
@@ -50,6 +56,18 @@ class ArrayInterpreter:
     def reset(self) -> None:
         """Zeroes every state."""
         self._interpreter.reset()
+
+    def memory(self) -> MemoryUse | None:
+        """What the program's tensors take, buffers on the chip aside; None without a schedule."""
+        if self._program is None:
+            return None
+        roles = dict.fromkeys(("weight", "constant", "state"), 0)
+        for tensor in self._program.tensors:
+            if tensor.role in roles:
+                roles[tensor.role] += tensor.nbytes
+        return MemoryUse(
+            roles["weight"] + roles["constant"], roles["state"], self._program.arena_bytes - roles["state"]
+        )
 
 
 def open_reference(
@@ -68,7 +86,8 @@ def open_reference(
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    return ArrayInterpreter(ReferenceInterpreter(program, to_tensors(weights), precision=precision, checked=checked))
+    interpreter = ReferenceInterpreter(program, to_tensors(weights), precision=precision, checked=checked)
+    return ArrayInterpreter(interpreter, program)
 
 
 def to_tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:

@@ -12,6 +12,7 @@ from sscc.runtime import quantization
 from sscc.runtime.quantization import Array, Error, dequantize, encode, measure_error, quantize, round_trip
 from sscc.runtime.schedule import Program, Tensor
 from sscc.runtime.tensor_files import TensorSpec, layout_of, reading, stack_tensors
+from sscc.runtime.validator.placement import check_tensors
 
 FORMATS = [
     WeightFormat(bits, group, zero_point) for bits in (8, 4) for group in (2, 32, 128) for zero_point in (False, True)
@@ -189,6 +190,25 @@ def test_a_stack_of_encoded_layers() -> None:
         assert stored["v"][index].tobytes() == quantised.values.tobytes()
         assert stored["s"][index].tobytes() == quantised.scales.tobytes()
     assert stored["one"].tobytes() == stored["s"][1].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (
+            Tensor("v", (24, 256), "i8", "weight", "hbm", 0, ("w",), "int9:32/values"),
+            "encoding 'int9:32/values' is not",
+        ),
+        (Tensor("v", (24, 8), "f32", "weight", "hbm", 0, ("w",), "int8:32/scales"), "a weight of f32"),
+        (Tensor("v", (24, 256), "i8", "constant", "hbm", 0, ("w",), "int8:32/values"), "a constant of i8"),
+        (Tensor("v", (2, 24, 256), "i8", "weight", "hbm", 0, ("w",), "int8:32/values"), "cannot be 'int8:32/values'"),
+        (Tensor("v", (2, 256), "i8", "weight", "hbm", 0, ("w", "x"), "int8:32/values"), "cannot be 'int8:32/values'"),
+    ],
+)
+def test_the_validator_refuses_encodings_that_do_not_fit(tensor: Tensor, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_tensors(program(tensor))
+    check_tensors(program(Tensor("v", (2, 24, 256), "i8", "weight", "hbm", 0, ("w", "x"), "int8:32/values")))
 
 
 def test_a_source_that_cannot_be_encoded_is_named() -> None:
