@@ -131,7 +131,8 @@ class GeneralProduct:
     ) -> Value:
         """`body(a, b, sums)` at every point of these dimensions, in row-major order."""
         if not dims:
-            return body(*pointers, sums)
+            a, b = pointers
+            return body(a, b, sums)
         dim = dims[0]
         with f.loop(0, self.dims[dim], 1, [sums]) as loop:
             steps = [self._stride(operand, dim) * operand.size for operand in (self.a, self.b)]

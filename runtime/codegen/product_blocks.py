@@ -134,7 +134,11 @@ def emit_blocks(
     rows_of_a, rows_of_out = _rows(a), _rows(out)
     multiply = _multiply(f.module, blocks.tile, kernels, out.dtype, _is_direct(out))
     packed = a.pointer if blocks.in_place else scratch
-    place = (*rows_of_out, out.strides[-1] * SIZE[out.dtype], *(f.integer(edge) for edge in columns))
+    place: tuple[Value | int, ...] = (
+        *rows_of_out,
+        out.strides[-1] * SIZE[out.dtype],
+        *(f.integer(edge) for edge in columns),
+    )
     with f.loop(0, blocks.count, blocks.held) as outer:
         last = f.min(outer.index + blocks.held, blocks.count)
         if not blocks.in_place:

@@ -123,6 +123,21 @@ class QuantisedPanels:
                 self._place(rows, target[first // LANES : (first + step) // LANES])
         return packed.reshape(*stacked, *packed.shape[1:])
 
+    def unpack(self, packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
+        """The values that `pack` was given, [.., N, K] or [.., N, K / 2] i8."""
+        stacked = packed.shape[:-3]
+        halves = self.line_k // QUAD
+        lines = packed[..., self.head_bytes :].reshape(-1, self.count, self.groups, self.lines, LANES, QUAD)
+        parts = [lines] if halves == 1 else [lines & 15, lines >> 4]
+        # [.., panels, groups, lines, halves, 16, 4] to [.., panels, 16, groups, lines, halves, 4]
+        quads = np.stack(parts, axis=4).transpose(0, 1, 5, 2, 3, 4, 6)
+        codes = quads.reshape(-1, self.count * LANES, self.groups, self.lines * self.line_k)
+        rows = np.ascontiguousarray(codes[:, : self.n, :, : self.group]).reshape(*stacked, self.n, self.k)
+        if self.bits == 8:
+            return (rows ^ np.uint8(128)).view(np.int8)
+        pairs = rows.reshape(*stacked, self.n, self.k // 2, 2)
+        return (pairs[..., 0] | (pairs[..., 1] << 4)).view(np.int8)
+
     def _check(
         self,
         values: npt.NDArray[np.generic],

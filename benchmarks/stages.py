@@ -1,0 +1,134 @@
+"""How fast generated products run on this machine, beside what a streaming read and the arithmetic allow.
+
+    python benchmarks/stages.py [--megabytes 256] [--seconds 0.3] [--only gemv|gemm] [--dtypes bf16,f32,int8,int4]
+
+One thread. Each shape is run over many copies of its weights in turn, `megabytes` in all, so that a product of few rows
+reads them from memory; the best of the calls, each of at least 4 MiB of weights, counts. GB/s are of the packed weights
+read once (scales included), GFLOP/s of two operations per multiply-add. Quantised weights have groups of 32 and are
+multiplied by rows of bf16. Prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sscc.runtime import _native
+from sscc.runtime.codegen.compile import Jit
+from sscc.runtime.codegen.features import Features
+from sscc.runtime.codegen.mlir import PTR, Module
+from sscc.runtime.codegen.packing import LINE, Panels
+from sscc.runtime.codegen.phases import Operand
+from sscc.runtime.codegen.products import emit_product, scratch_bytes
+from sscc.runtime.codegen.quantised_packing import QuantisedPanels
+from sscc.runtime.codegen.quantised_products import emit_quantised_product, quantised_scratch_bytes
+
+GEMV = [(768, 768), (2048, 768), (2048, 2048), (8192, 2048), (2048, 8192), (65536, 4096)]
+GEMM = [(32, 2048, 2048), (128, 2048, 2048), (512, 2048, 768), (512, 768, 2048), (2048, 32000, 768)]
+ROWS = (1, 2, 4, 8, 16)
+GROUP = 32
+_CALL_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """out[m, n] = a[m, k] b[n, k] with f32 results; `dtype` is that of b, and of a where b is not quantised."""
+
+    dtype: str
+    m: int
+    n: int
+    k: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of one product, and the bytes of its packed weights."""
+
+    seconds: float
+    nbytes: int
+
+
+class Buffer:
+    """Bytes that begin at a line."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._held = np.full(
+            nbytes + LINE, 0x3F, np.uint8
+        )  # 0.75 in bf16 and f32; written, so that it has its own pages
+        start = -self._held.ctypes.data % LINE
+        self.bytes: npt.NDArray[np.uint8] = self._held[start : start + nbytes]
+        self.address = int(self.bytes.ctypes.data)
+
+
+def measure(case: Case, weights: Buffer, seconds: float, features: Features) -> Measured:
+    """The best time of a call, per product; calls go through the copies for about `seconds`."""
+    panels: Panels | QuantisedPanels
+    if case.dtype.startswith("int"):
+        panels = QuantisedPanels(case.n, case.k, int(case.dtype[3:]), GROUP)
+    else:
+        panels = Panels(case.n, case.k, case.dtype, case.k, 1)
+    copies = max(1, _CALL_BYTES // panels.packed_bytes)
+    step = copies * panels.packed_bytes
+    module = Module()
+    f = module.function("sweep", [(name, PTR) for name in ("a", "weights", "out", "scratch")], exported=True)
+    a = Operand(f["a"], (case.m, case.k), (case.k, 1), "f32" if case.dtype == "f32" else "bf16")
+    out = Operand(f["out"], (case.m, case.n), (case.n, 1), "f32")
+    with f.loop(0, copies) as copy:
+        at = f["weights"] + copy.index * panels.packed_bytes
+        if isinstance(panels, Panels):
+            emit_product(f, a, at, panels, out, 0, case.n, f["scratch"], features)
+            scratch = Buffer(scratch_bytes(a, panels, out, features))
+        else:
+            emit_quantised_product(f, a, at, panels, out, 0, case.n, f["scratch"], features)
+            scratch = Buffer(quantised_scratch_bytes(a, panels, out, features))
+    f.returns()
+    jit = Jit(module, features.cpu)
+    sweep = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(jit.addresses["sweep"])
+    rows, results = Buffer(case.m * case.k * 4), Buffer(case.m * case.n * 4)
+    best, stop, offset = float("inf"), time.perf_counter() + seconds, 0
+    while best == float("inf") or time.perf_counter() < stop:
+        start = time.perf_counter()
+        sweep(rows.address, weights.address + offset, results.address, scratch.address)
+        best = min(best, time.perf_counter() - start)
+        offset = offset + step if offset + 2 * step <= len(weights.bytes) else 0
+    return Measured(best / copies, panels.packed_bytes)
+
+
+def cases(only: str, dtypes: Iterable[str]) -> Iterator[Case]:
+    for dtype in dtypes:
+        if only != "gemm":
+            yield from (Case(dtype, m, n, k) for n, k in GEMV for m in ROWS)
+        if only != "gemv":
+            yield from (Case(dtype, m, n, k) for m, n, k in GEMM)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=256, help="weights that a pass reads")
+    parser.add_argument("--seconds", type=float, default=0.3, help="how long each shape is repeated")
+    parser.add_argument("--only", choices=["gemv", "gemm"], default="", help="one half of the table")
+    parser.add_argument("--dtypes", default="bf16,f32,int8,int4", help="of the weights")
+    options = parser.parse_args()
+    chosen = list(cases(options.only, options.dtypes.split(",")))
+    largest = max(case.n * case.k * (4 if case.dtype == "f32" else 2) for case in chosen)
+    features = Features.of_host()
+    weights = Buffer(max(options.megabytes << 20, largest))
+    read = max(_native.read_bandwidth(1, 512 << 20, 3) for _ in range(3))
+    print(f"streaming read, one thread: {read:.1f} GB/s\n")
+    print(f"{'dtype':5} {'m':>5} {'n':>6} {'k':>5} {'us':>10} {'GB/s':>7} {'of read':>8} {'GFLOP/s':>8}")
+    for case in chosen:
+        found = measure(case, weights, options.seconds, features)
+        rate = found.nbytes / found.seconds / 1e9
+        flops = 2 * case.m * case.n * case.k / found.seconds / 1e9
+        shape = f"{case.dtype:5} {case.m:5} {case.n:6} {case.k:5} {found.seconds * 1e6:10.1f}"
+        print(f"{shape} {rate:7.1f} {rate / read:8.0%} {flops:8.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
