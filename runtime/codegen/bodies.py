@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from sscc.runtime.codegen.dequantisation import dequantised_locals
 from sscc.runtime.codegen.elementwise import Elementwise, Place, Range
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.matmul import matmul_of, packed_element
@@ -20,6 +21,7 @@ from sscc.runtime.codegen.nests import Linear, Nest, Regions, Strides, is_tangle
 from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.partition import Group, Member, Split, group_steps
 from sscc.runtime.codegen.phases import Context, Operand, Phase
+from sscc.runtime.codegen.quantised_packing import QuantisedPanels
 from sscc.runtime.codegen.steps import lower_step
 from sscc.runtime.schedule import DTYPE_BYTES, Body, Product, Reduction, Step, Vector
 
@@ -59,7 +61,7 @@ class Variant:
 
     body: Body
     strides: tuple[Strides, ...]
-    packed: tuple[tuple[str, Panels], ...] = ()
+    packed: tuple[tuple[str, Panels | QuantisedPanels], ...] = ()
 
     @property
     def regions(self) -> Regions:
@@ -85,12 +87,19 @@ class _Lowering:
         self.shared_bytes = 0
         self.nests: dict[int, Nest] = {}
         self.temporaries: list[str] = []
+        codes = {d.values: local for local, d in dequantised_locals(self.body, self.regions).items()}
+        self.codes = {codes[name]: name for name, panels in variant.packed if isinstance(panels, QuantisedPanels)}
         for number, step in enumerate(self.body.steps):
             if isinstance(step, Vector | Reduction | Product):
                 self._add_nest(2 * number, nest_of(step, self.regions))
 
     def _add_nest(self, number: int, nest: Nest) -> None:
         """A step that reads what it overwrites goes through a temporary, so that it reads all of it first."""
+        if nest.output.region in self.codes:
+            return  # products read the codes instead
+        if nest.product and nest.inputs[1].region in self.codes:
+            a, b = nest.inputs
+            nest = replace(nest, inputs=(a, replace(b, region=self.codes[b.region])))
         if not is_tangled(nest):
             self.nests[number] = nest
             return
@@ -105,7 +114,7 @@ class _Lowering:
         pending: list[tuple[int, Nest]] = []
         parts: list[Group | tuple[int, Step]] = []
         for number, step in enumerate(self.body.steps):
-            if 2 * number in self.nests:
+            if isinstance(step, Vector | Reduction | Product):
                 pending += [(n, self.nests[n]) for n in (2 * number, 2 * number + 1) if n in self.nests]
                 continue
             parts += group_steps(pending)
@@ -114,7 +123,7 @@ class _Lowering:
         parts += group_steps(pending)
         private = [self._private_locals(part) if isinstance(part, Group) else set() for part in parts]
         for name in (*(local.name for local in self.body.locals), *self.temporaries):
-            if not any(name in names for names in private):
+            if name not in self.codes and not any(name in names for names in private):
                 self.shared[name] = self._share(_bytes(self.regions.shapes[name], self.regions.dtypes[name]))
         for part, names in zip(parts, private, strict=True):
             if isinstance(part, Group):
@@ -228,7 +237,7 @@ class _Lowering:
 
     def _place(self, f: Function, name: str, pointer: Value) -> Place:
         panels = self.packed.get(name)
-        if panels is None:
+        if not isinstance(panels, Panels):
             return Place(pointer, self.regions.dtypes[name])
         return Place(pointer, self.regions.dtypes[name], partial(packed_element, panels))
 

@@ -69,10 +69,8 @@ class Draft:
         )
 
     def _stored_bytes(self, tensor: Tensor) -> int:
-        panels = self.packed.get(tensor.name)
-        if panels is None:
-            return tensor.nbytes
-        return tensor.elements // (panels.n * panels.k) * panels.packed_bytes
+        packing = self.packed.get(tensor.name)
+        return tensor.nbytes if packing is None else packing.stored_bytes(tensor.elements)
 
     # -- registers
 

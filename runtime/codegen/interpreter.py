@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from sscc.ir.errors import InputError, UsageError
 from sscc.runtime import _native
 from sscc.runtime.codegen.library import NativeCode, cached_code, load_code, make_code
-from sscc.runtime.codegen.packing import Panels
+from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.codegen.weights import packed_weights
 from sscc.runtime.interpreter import MemoryUse
 from sscc.runtime.schedule import Entry, Program, Tensor
+from sscc.runtime.tensor_files import NUMPY_DTYPES, Array
 
 if TYPE_CHECKING:
     from sscc.runtime.artifact import Artifact, Resolver
 
 MEMORY = "memory"
-Array = npt.NDArray[Any]
-
-DTYPES: dict[str, npt.DTypeLike] = {
-    "f32": np.float32,
-    "bf16": ml_dtypes.bfloat16,
-    "i64": np.int64,
-    "i1": np.bool_,
-    "i8": np.int8,
-}
 
 
 class NativeInterpreter:
@@ -54,7 +44,7 @@ class NativeInterpreter:
         program: Program,
         weights: Mapping[str, Array],
         *,
-        packed: Mapping[str, Panels] | None = None,
+        packed: Mapping[str, Packing] | None = None,
         code: NativeCode | None = None,
         threads: int | None = None,
     ) -> None:
@@ -92,7 +82,7 @@ class NativeInterpreter:
             raise UsageError(f"the schedule has no tensor {name!r} in memory, it has {list(self._tensors)}")
         tensor = self._tensors[name]
         raw = self._memory[tensor.address : tensor.address + tensor.nbytes]
-        return raw.view(DTYPES[tensor.dtype]).reshape(tensor.shape)
+        return raw.view(NUMPY_DTYPES[tensor.dtype]).reshape(tensor.shape)
 
     def reset(self) -> None:
         """Zeroes every state."""
@@ -127,44 +117,41 @@ def open_native(artifact: Artifact, resolver: Resolver | None, threads: int | No
     return NativeInterpreter(artifact.program, weights, code=code, threads=threads)
 
 
-def store_weights(program: Program, packed: Mapping[str, Panels], weights: Mapping[str, Array]) -> dict[str, Array]:
+def store_weights(program: Program, packed: Mapping[str, Packing], weights: Mapping[str, Array]) -> dict[str, Array]:
     """Weights and constants as native code reads them: packed for products, dense and aligned.
+
+    Args:
+        weights: each as the schedule has it, or stored already; the latter are used where they lie.
 
     Raises InputError for one that is missing, or that has another shape or dtype than the program wants.
     """
     stored = {}
     for tensor in program.tensors:
-        if tensor.role not in ("weight", "constant"):
-            continue
-        if tensor.name not in weights:
-            raise InputError(f"there is no {tensor.role} {tensor.name!r}, the schedule wants one")
-        stored[tensor.name] = _stored(tensor, packed.get(tensor.name), weights[tensor.name])
+        if tensor.role in ("weight", "constant"):
+            stored[tensor.name] = _stored(tensor, packed.get(tensor.name), weights)
     return stored
 
 
-def stored_shape(tensor: Tensor, panels: Panels | None) -> tuple[int, ...]:
-    """The shape of a weight as it is stored."""
-    if panels is None:
-        return tensor.shape
-    return (tensor.elements // (panels.n * panels.k), *panels.packed_shape)
-
-
-def _stored(tensor: Tensor, panels: Panels | None, array: Array) -> Array:
-    dtype = np.dtype(DTYPES[tensor.dtype])
-    if panels is not None and array.shape == stored_shape(tensor, panels) and array.dtype == dtype:
-        return array
-    if array.shape != tensor.shape or array.dtype != dtype:
+def _stored(tensor: Tensor, packing: Packing | None, weights: Mapping[str, Array]) -> Array:
+    if tensor.name not in weights:
+        raise InputError(f"there is no {tensor.role} {tensor.name!r}, the schedule wants one")
+    array = weights[tensor.name]
+    dtype = NUMPY_DTYPES[tensor.dtype]
+    packed = packing is not None and array.shape == packing.stored_shape(tensor.shape)
+    if (array.shape != tensor.shape and not packed) or array.dtype != dtype:
         raise InputError(
             f"{tensor.role} {tensor.name!r} is {array.dtype} {list(array.shape)}, the schedule wants {tensor.dtype} "
             f"{list(tensor.shape)}"
         )
-    if panels is None:
-        return np.ascontiguousarray(array)
-    raw = np.ascontiguousarray(array)
-    if tensor.dtype == "bf16":
-        raw = raw.view(np.uint16)
-    count = tensor.elements // (panels.n * panels.k)
-    return panels.pack(raw.reshape(count, panels.n * panels.k), stack=1).view(dtype)
+    if packed or packing is None:
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    scales, zeros = (weights.get(_sibling(tensor.name, part)) for part in ("scales", "zeros"))
+    return packing.pack(array, scales, zeros)
+
+
+def _sibling(values: str, part: str) -> str:
+    """The name of the scales or zero points of quantised values."""
+    return f"{values.removesuffix('values')}{part}"
 
 
 def _memory(core: _native.Core) -> Array:
@@ -177,4 +164,4 @@ def _check_names(what: str, given: Mapping[str, object], wanted: tuple[str, ...]
         raise UsageError(f"entry {entry.name!r} takes the {what} {list(wanted)}, not {list(given)}")
 
 
-__all__ = ["NativeInterpreter", "open_native", "store_weights", "stored_shape"]
+__all__ = ["NativeInterpreter", "open_native", "store_weights"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sscc.runtime.codegen.elementwise import Places, Range
 from sscc.runtime.codegen.features import LANES, Features
@@ -12,6 +12,8 @@ from sscc.runtime.codegen.nests import Linear, Nest, merged
 from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.phases import Operand
 from sscc.runtime.codegen.products import emit_product, scratch_bytes
+from sscc.runtime.codegen.quantised_packing import QuantisedPanels
+from sscc.runtime.codegen.quantised_products import emit_quantised_product, quantised_scratch_bytes
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,26 @@ class Matmul:
 
     nest: Nest
     shape: Shape
-    panels: Panels
+    panels: Panels | QuantisedPanels
     features: Features
 
     @property
-    def _inner(self) -> Panels:
+    def _inner(self) -> Panels | QuantisedPanels:
         """One run of columns."""
-        n = self.nest.dims[self.shape.columns[-1]]
-        return Panels(n, self.panels.k, self.panels.dtype, self.panels.n_stride, self.panels.k_stride)
+        return replace(self.panels, n=self.nest.dims[self.shape.columns[-1]])
+
+    @property
+    def _row(self) -> int:
+        """Elements from one row of b to the next, as the nest counts them."""
+        return self.panels.n_stride if isinstance(self.panels, Panels) else self.panels.k
 
     def private_bytes(self, dtypes: Mapping[str, str]) -> int:
         """Scratch that the product needs."""
         a, out = self._operand(self.nest.inputs[0], dtypes, None), self._operand(self.nest.output, dtypes, None)
-        return scratch_bytes(a, self._inner, out, self.features)
+        inner = self._inner
+        if isinstance(inner, Panels):
+            return scratch_bytes(a, inner, out, self.features)
+        return quantised_scratch_bytes(a, inner, out, self.features)
 
     def emit(self, f: Function, places: Places, split: tuple[int, Range] | None, scratch: Value) -> None:
         """Emits the product for all columns, or those of a range of one of its column dimensions."""
@@ -102,21 +111,17 @@ class Matmul:
         out = places[self.nest.output.region]
         start = f.constant(self.nest.output.constant)
         for d, at in index.items():
-            rows = rows + at * (b_access.coefficients[d] // self.panels.n_stride)
+            rows = rows + at * (b_access.coefficients[d] // self._row)
             start = start + at * self.nest.output.coefficients[d]
         lower, upper = _bounds(self.nest, self.shape.columns[-1], split)
         dtypes = {name: place.dtype for name, place in places.items()}
-        emit_product(
-            f,
-            self._operand(a_access, dtypes, places[a_access.region].at(f, a_access.constant)),
-            weights + rows // LANES * self.panels.panel_bytes,
-            self._inner,
-            self._operand(self.nest.output, dtypes, out.at(f, start)),
-            lower,
-            upper,
-            scratch,
-            self.features,
-        )
+        a = self._operand(a_access, dtypes, places[a_access.region].at(f, a_access.constant))
+        target = self._operand(self.nest.output, dtypes, out.at(f, start))
+        panels, pointer = self._inner, weights + rows // LANES * self.panels.panel_bytes
+        if isinstance(panels, Panels):
+            emit_product(f, a, pointer, panels, target, lower, upper, scratch, self.features)
+        else:
+            emit_quantised_product(f, a, pointer, panels, target, lower, upper, scratch, self.features)
 
     def _operand(self, access: Linear, dtypes: Mapping[str, str], pointer: Value | None) -> Operand:
         last = self.shape.depth if access is self.nest.inputs[0] else self.shape.columns[-1]
@@ -125,7 +130,7 @@ class Matmul:
         return Operand(pointer, shape, strides, dtypes[access.region])  # type: ignore[arg-type]
 
 
-def matmul_of(nest: Nest, packed: Mapping[str, Panels], features: Features) -> Matmul | None:
+def matmul_of(nest: Nest, packed: Mapping[str, Panels | QuantisedPanels], features: Features) -> Matmul | None:
     """The product as a call of kernels, where its second operand is packed."""
     shape, panels = Shape.of(nest), packed.get(nest.inputs[1].region)
     return None if shape is None or panels is None else Matmul(nest, shape, panels, features)

@@ -13,9 +13,8 @@ from sscc.runtime.codegen.draft import MEMORY, PRIVATE, WORKSPACE, Track, aligne
 from sscc.runtime.codegen.features import LANES
 from sscc.runtime.codegen.hazards import Span
 from sscc.runtime.codegen.nests import Strides
-from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.stages import BufferPort, MemoryPort, ResolvedStage, compose, resolve_stages
-from sscc.runtime.codegen.weights import packed_offset
+from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.schedule import DTYPE_BYTES, Kernel, Pipeline, Tensor, View
 
 REPLICATED_ELEMENTS = 1 << 14
@@ -235,7 +234,7 @@ class _PipelinePlan:
             pointers.append(pointer)
             strides.append(view)
         packed = tuple(
-            (param.name, draft.packed[pointer.region])
+            (param.name, draft.packed[pointer.region].panels)
             for param, pointer in zip(stage.body.params, pointers, strict=True)
             if pointer.region in draft.packed
         )
@@ -360,9 +359,9 @@ class _PipelinePlan:
         tensor = draft.tensors[given.tensor]
         terms = [*self.kernel.terms[port.param], *((draft.operand(n, env), c) for n, c in view.terms)]
         size = DTYPE_BYTES[tensor.dtype]
-        panels = draft.packed.get(tensor.name)
-        if panels is not None:
-            return view.strides, self._packed(tensor, panels, view, terms)
+        packing = draft.packed.get(tensor.name)
+        if packing is not None:
+            return view.strides, _packed_pointer(tensor, packing, view, terms)
         if tensor.role in ("weight", "constant"):
             region, base = tensor.name, 0
         else:
@@ -372,22 +371,16 @@ class _PipelinePlan:
         offset = base + view.offset * size
         return view.strides, _Pointer(region, offset, extent, tuple((r, c * size) for r, c in terms), key)
 
-    def _packed(
-        self, tensor: Tensor, panels: Panels, view: View, terms: list[tuple[int, int]]
-    ) -> _Pointer:
-        elements = panels.n * panels.k
-        rows = 1 + max(s * (e - 1) for s, e in zip(view.strides, view.shape, strict=True)) // panels.n_stride
-        count = -(-min(rows, panels.n) // LANES) if prod(view.shape) <= elements else panels.count
-        extent = min(count * panels.panel_bytes, panels.packed_bytes)
-        if panels.n_stride == 1:
-            extent = panels.packed_bytes
-        return _Pointer(
-            tensor.name,
-            packed_offset(panels, elements, tensor.dtype, view.offset),
-            extent,
-            tuple((r, packed_offset(panels, elements, tensor.dtype, c)) for r, c in terms),
-            (tensor.name, 0, 0),
-        )
+
+def _packed_pointer(tensor: Tensor, packing: Packing, view: View, terms: list[tuple[int, int]]) -> _Pointer:
+    """To the panels that a view of a packed weight stands for."""
+    panels = packing.panels
+    last = sum(stride * (extent - 1) for stride, extent in zip(view.strides, view.shape, strict=True))
+    rows = last // packing.row_elements + 1
+    whole = packing.row_elements == 1 or rows >= panels.n
+    extent = panels.packed_bytes if whole else -(-rows // LANES) * panels.panel_bytes
+    moved = tuple((register, packing.offset(coefficient)) for register, coefficient in terms)
+    return _Pointer(tensor.name, packing.offset(view.offset), extent, moved, (tensor.name, 0, 0))
 
 
 def _written(stage: ResolvedStage) -> list[BufferPort]:

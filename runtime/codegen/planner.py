@@ -16,8 +16,8 @@ from sscc.runtime.codegen.draft import Draft, Track
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.hazards import Pending
 from sscc.runtime.codegen.mlir import Module
-from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.pipelines import KernelCall, plan_pipeline
+from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.schedule import Entry, For, If, Item, Launch, Pipeline, Program, Scalar
 
 
@@ -33,7 +33,7 @@ class Native:
 
     plan: plans.NativePlan
     module: Module
-    packed: Mapping[str, Panels]
+    packed: Mapping[str, Packing]
 
 
 def plan_program(program: Program, features: Features) -> Native:

@@ -1,6 +1,6 @@
 """How weights lie in files and in memory: packed for products where only products (and gathers of rows) read them.
 
-A packed weight is a stack of slices, each packed by itself. Of a quantised weight, the values are stored with the scales
+A packed weight is a stack of slices, each packed by itself. The values of a quantised weight are stored with the scales
 and zero points of their groups between them.
 """
 
@@ -36,8 +36,9 @@ class Packing:
 
     @property
     def padded(self) -> bool:
-        """Whether a slice's panels are not just its rows in another order: then only whole slices can be addressed."""
-        return self.panels.n % LANES != 0 or (isinstance(self.panels, Panels) and self.panels.k % self.panels.depth != 0)
+        """Whether panels hold more than the rows of a slice in another order: then whole slices alone have a place."""
+        odd = isinstance(self.panels, Panels) and self.panels.k % self.panels.depth != 0
+        return odd or self.panels.n % LANES != 0
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape in which a tensor of this shape is stored."""

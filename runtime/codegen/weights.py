@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from sscc.ir.errors import InternalError
+from sscc.runtime.codegen.dequantisation import dequantised_locals
 from sscc.runtime.codegen.features import LANES
 from sscc.runtime.codegen.matmul import panels_for
 from sscc.runtime.codegen.nests import Regions, Strides, nest_of
 from sscc.runtime.codegen.packing import Panels
+from sscc.runtime.codegen.quantised_packing import QuantisedPanels
 from sscc.runtime.codegen.stages import MemoryPort, ResolvedStage, compose, resolve_stages
+from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.schedule import (
-    DTYPE_BYTES,
     Body,
     Kernel,
     Launch,
@@ -63,15 +66,15 @@ class Use:
     coefficients: tuple[int, ...]
 
 
-def packed_weights(program: Program) -> dict[str, Panels]:
-    """How to pack each weight that only products (and gathers of rows) read; by name, per slice.
+def packed_weights(program: Program) -> dict[str, Packing]:
+    """How to pack each weight that only products (and gathers of rows) read, by name.
 
-    A weight of shape [.., N, K] is a stack of slices that are packed one by one, for a `Panels` of n * k elements.
+    A weight of shape [.., N, K] is a stack of slices that are packed one by one.
     """
     uses: dict[str, list[Use]] = {}
     bodies = {b.name: b for b in program.bodies}
     kernels = {k.name: k for k in program.kernels}
-    weights = {t.name: t for t in program.tensors if t.role == "weight" and t.dtype in ("f32", "bf16")}
+    weights = {t.name: t for t in program.tensors if t.role == "weight" and t.dtype in ("f32", "bf16", "i8")}
     stages = {k.name: _stages(program, k, bodies) for k in program.kernels}
     for launch in _launches(program):
         given = dict(zip((p.name for p in kernels[launch.kernel].params), launch.args, strict=True))
@@ -80,8 +83,8 @@ def packed_weights(program: Program) -> dict[str, Panels]:
                 if isinstance(port, MemoryPort) and given[port.param].tensor in weights:
                     use = _use(stage, place, port, given[port.param], kernels[launch.kernel])
                     uses.setdefault(given[port.param].tensor, []).append(use)
-    found = {name: _panels(weights[name], users) for name, users in uses.items()}
-    return {name: panels for name, panels in found.items() if panels is not None}
+    found = {name: _packing(weights[name], users) for name, users in uses.items()}
+    return {name: packing for name, packing in found.items() if packing is not None}
 
 
 def _stages(program: Program, kernel: Kernel, bodies: dict[str, Body]) -> list[ResolvedStage]:
@@ -100,84 +103,112 @@ def _use(stage: ResolvedStage, place: int, port: MemoryPort, given: View, kernel
     return Use(stage.body, stage.body.params[place].name, strides, view.offset, tuple(c for _, c in view.terms))
 
 
-def _panels(tensor: Tensor, uses: list[Use]) -> Panels | None:
-    """Panels that serve every use, or None. Gathers of rows read any panels of whole rows."""
-    wanted = None
-    for use in uses:
-        panels = _wanted(use, tensor)
-        if panels is None:
-            return None
-        if panels is not _ROWS and (wanted is None or panels.n > wanted.n):
-            wanted = panels
-    if wanted is None:
+def _packing(tensor: Tensor, uses: list[Use]) -> Packing | None:
+    """What serves every use, or None. Gathers of rows read panels of whole rows."""
+    wanted = [_wanted(use, tensor) for use in uses]
+    widest = max((w for w in wanted if w is not None and w.panels is not None), key=_rows, default=None)
+    if widest is None or widest.panels is None or any(w is None for w in wanted) or len(tensor.shape) < 2:
         return None
-    slice_elements = tensor.shape[-1] * tensor.shape[-2] if len(tensor.shape) >= 2 else 0
-    rows = slice_elements // wanted.k
-    whole = replace(wanted, n=rows)
-    if rows * whole.k != slice_elements or whole.span != slice_elements:
+    slice_elements = tensor.shape[-1] * tensor.shape[-2]
+    rows = tensor.shape[-2] if isinstance(widest.panels, QuantisedPanels) else slice_elements // widest.panels.k
+    panels = replace(widest.panels, n=rows)
+    if isinstance(panels, Panels) and (rows * panels.k != slice_elements or panels.span != slice_elements):
         return None
-    if all(_served(use, tensor, whole, slice_elements) for use in uses):
-        return whole
-    return None
+    row = panels.n_stride if isinstance(panels, Panels) else tensor.shape[-1]
+    packing = Packing(panels, slice_elements, row)
+    served = all(_served(use, w, tensor, packing) for use, w in zip(uses, wanted, strict=True) if w is not None)
+    return packing if served else None
 
 
-_ROWS = Panels(1, 1, "f32", 1, 1)
+@dataclass(frozen=True)
+class Wanted:
+    """What a use reads: the panels of its rows, or (None) rows that it picks itself."""
+
+    panels: Panels | QuantisedPanels | None
 
 
-def _wanted(use: Use, tensor: Tensor) -> Panels | None:
-    """The panels of the rows that a use reads; `_ROWS` for one that gathers; None for any other."""
+def _rows(wanted: Wanted) -> int:
+    return 0 if wanted.panels is None else wanted.panels.n
+
+
+def _wanted(use: Use, tensor: Tensor) -> Wanted | None:
+    """None where a use is neither of a product nor a gather."""
     if not use.param:
         return None
     regions = Regions(use.body, {p.name: s for p, s in zip(use.body.params, use.strides, strict=True)})
-    found: Panels | None = None
+    try:
+        return _wanted_codes(use, regions) if tensor.dtype == "i8" else _wanted_rows(use, regions, tensor.dtype)
+    except InternalError:  # a window of memory that is not dense
+        return None
+
+
+def _wanted_codes(use: Use, regions: Regions) -> Wanted | None:
+    """Of the values of a quantised weight."""
+    made = {local: d for local, d in dequantised_locals(use.body, regions).items() if d.values == use.param}
+    if len(made) != 1 or _readers(use, regions) != 1:
+        return None
+    ((local, found),) = made.items()
+    for step in use.body.steps:
+        if isinstance(step, Product):
+            nest = nest_of(step, regions)
+            panels = panels_for(nest, "f32") if nest.inputs[1].region == local else None
+            if nest.inputs[1].region == local and (
+                panels is None or (panels.n, panels.k, panels.n_stride) != (found.rows, found.k, found.k)
+            ):
+                return None
+    if found.group % 8 and found.group != found.k:
+        return None
+    return Wanted(QuantisedPanels(found.rows, found.k, found.bits, found.group, bool(found.zeros)))
+
+
+def _readers(use: Use, regions: Regions) -> int:
+    """Accesses of a parameter in its body."""
+    count = 0
+    for step in use.body.steps:
+        if isinstance(step, Product | Vector | Reduction):
+            nest = nest_of(step, regions)
+            count += sum(a.region == use.param for a in nest.accesses)
+            count += sum(g.region == use.param for g in nest.loads.values())
+        else:
+            count += sum(regions.resolve(name).region == use.param for name in regions.names_in(step))
+    return count
+
+
+def _wanted_rows(use: Use, regions: Regions, dtype: str) -> Wanted | None:
+    found: Wanted | None = None
     for step in use.body.steps:
         if isinstance(step, Product):
             nest = nest_of(step, regions)
             if nest.inputs[0].region == use.param:
                 return None
             if nest.inputs[1].region == use.param:
-                panels = panels_for(nest, tensor.dtype)
-                if panels is None or found not in (None, panels):
+                panels = panels_for(nest, dtype)
+                if panels is None or (found is not None and found.panels not in (None, panels)):
                     return None
-                found = panels
+                found = Wanted(panels)
         elif isinstance(step, Vector | Reduction):
             nest = nest_of(step, regions)
             if any(a.region == use.param for a in nest.inputs):
                 return None
             if any(g.region == use.param for g in nest.loads.values()):
-                found = found or _ROWS
+                found = found or Wanted(None)
         elif any(regions.resolve(name).region == use.param for name in regions.names_in(step)):
             return None
     return found
 
 
-def _served(use: Use, tensor: Tensor, whole: Panels, slice_elements: int) -> bool:
+def _served(use: Use, wanted: Wanted, tensor: Tensor, packing: Packing) -> bool:
     """Whether packed slices hold what a use reads, as whole panels that begin where it begins."""
-    panels = _wanted(use, tensor)
-    if panels is None:
+    whole, part = packing.panels, wanted.panels
+    if part is None:
+        plain = isinstance(whole, Panels) and whole.n_stride == whole.k and tensor.shape[-2:] == (whole.n, whole.k)
+        return plain and prod(tensor.shape) == packing.slice_elements and not use.offset and not use.coefficients
+    if replace(part, n=whole.n) != whole:
         return False
-    if panels is _ROWS:
-        return (
-            tensor.shape[-2:] == (whole.n, whole.k)
-            and whole.n_stride == whole.k
-            and prod(tensor.shape) == slice_elements
-            and use.offset == 0
-            and not use.coefficients
-        )
-    if (panels.k, panels.n_stride, panels.k_stride) != (whole.k, whole.n_stride, whole.k_stride):
-        return False
-    step = whole.n_stride * LANES
-    whole_slice = panels.n == whole.n
-    aligned = whole.packed_bytes == slice_elements * DTYPE_BYTES[tensor.dtype] and panels.n % LANES == 0
+    rows = packing.row_elements * LANES
+    whole_slice = part.n == whole.n
+    divisible = not packing.padded and part.n % LANES == 0
     for offset in (use.offset, *use.coefficients):
-        if offset % slice_elements == 0:
-            continue
-        if whole_slice or not aligned or offset % step:
+        if offset % packing.slice_elements and (whole_slice or not divisible or offset % rows):
             return False
-    return whole_slice or aligned
-
-
-def packed_offset(panels: Panels, slice_elements: int, dtype: str, offset: int) -> int:
-    """Bytes from a packed weight's start to the panel that element number `offset` of the plain weight begins."""
-    whole, rest = divmod(offset, slice_elements)
-    return whole * panels.packed_bytes + rest // (panels.n_stride * LANES) * panels.panel_bytes
+    return whole_slice or divisible
