@@ -13,7 +13,7 @@ from sscc.runtime.artifact import Artifact, Resolver
 from sscc.runtime.interpreter import DEFAULT_INTERPRETER
 from sscc.runtime.manifest import WeightsRecord
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import Array, Layout, TensorSpec, reading, stack_tensors
+from sscc.runtime.tensor_files import Array, Layout, Packings, TensorSpec, reading, stack_tensors
 
 if TYPE_CHECKING:
     from sscc.compiler.checkpoint_tensors import CheckpointTensors
@@ -52,10 +52,10 @@ def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
     source = Path(record.source)
     if not source.exists():
         raise InputError(f"{artifact.path} refers to the checkpoint {source}, which is not there: give --checkpoint")
-    return lambda layout: _packed(record, layout, source)
+    return lambda layout: _packed(record, layout, source, artifact.packings)
 
 
-def _packed(record: WeightsRecord, layout: Layout, checkpoint: Path) -> Mapping[str, Array]:
+def _packed(record: WeightsRecord, layout: Layout, checkpoint: Path, packings: Packings) -> Mapping[str, Array]:
     """The weights referred to, from the user's cache; the checkpoint is opened only to pack them."""
     opened: list[CheckpointTensors] = []
 
@@ -64,7 +64,7 @@ def _packed(record: WeightsRecord, layout: Layout, checkpoint: Path) -> Mapping[
             opened.append(_tensors(checkpoint))
         return reading(opened[0], f"the checkpoint {checkpoint}")(source, spec)
 
-    return packed_weights(record, layout, read, _show_progress)
+    return packed_weights(record, layout, read, _show_progress, packings)
 
 
 def _show_progress(done: int, total: int) -> None:

@@ -22,6 +22,7 @@ from sscc.ir.sizes import format_bytes
 from sscc.runtime import _native
 from sscc.runtime.artifact_writer import MACHINE, NATIVE, ArtifactWriter
 from sscc.runtime.codegen.library import LINKER, can_link, store_code
+from sscc.runtime.codegen.weights import packed_weights
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
 from sscc.runtime.schedule import Program, Tensor, launches
@@ -66,7 +67,8 @@ def write_artifact(
         config = json.loads(facts.config)
         writer.finish(Manifest(own_version(), tool_versions(), FAMILY, config, signature, weights, tuple(looping)))
     layout = layout_of(program, "weight")
-    return [*_report(program, signature, weights), *native, *quantization_report(layout, facts.dtype, _reader(checkpoint))]
+    quantised = quantization_report(layout, facts.dtype, _reader(checkpoint))
+    return [*_report(program, signature, weights), *native, *quantised]
 
 
 def _write_native(writer: ArtifactWriter, program: Program) -> str:
@@ -91,7 +93,7 @@ def _write_weights(
         return WeightsRecord("reference", "", None)
     layout = layout_of(program, "weight")
     if options.weights == "embed":
-        return WeightsRecord("embedded", writer.write_weights(layout, read), None)
+        return WeightsRecord("embedded", writer.write_weights(layout, read, packed_weights(program)), None)
     return WeightsRecord("reference", digest_of(layout, read), str(checkpoint.path.resolve()))
 
 

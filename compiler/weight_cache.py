@@ -16,11 +16,12 @@ from sscc.runtime.manifest import WeightsRecord
 from sscc.runtime.tensor_files import (
     Array,
     Layout,
+    Packings,
     Reader,
     TensorSpec,
     read_specs,
     read_tensors,
-    specs_of,
+    stored_specs,
     weights_digest,
     write_tensors,
 )
@@ -32,13 +33,16 @@ Progress = Callable[[int, int], None]
 """Called with (bytes packed, bytes in all)."""
 
 
-def packed_weights(record: WeightsRecord, layout: Layout, read: Reader, progress: Progress) -> dict[str, Array]:
+def packed_weights(
+    record: WeightsRecord, layout: Layout, read: Reader, progress: Progress, packings: Packings | None = None
+) -> dict[str, Array]:
     """The weights of `record`, memory-mapped from the cache; packed there first if they are not yet.
 
     Args:
         layout: the weights that the program wants, and their sources.
         read: gives one source; called only while packing.
         progress: told how far packing is.
+        packings: how some of them are packed for native code.
 
     Returns: the tensors of `layout` by name.
 
@@ -47,8 +51,8 @@ def packed_weights(record: WeightsRecord, layout: Layout, read: Reader, progress
         OutputError: the cache cannot be written.
     """
     path = cache_folder() / "weights" / f"{record.digest}.safetensors"
-    if not path.is_file() or _packed_specs(path) != specs_of(layout):
-        _pack(path, record, layout, read, progress)
+    if not path.is_file() or _packed_specs(path) != stored_specs(layout, packings or {}):
+        _pack(path, record, layout, read, progress, packings)
     return read_tensors(path)
 
 
@@ -59,7 +63,9 @@ def _packed_specs(path: Path) -> dict[str, TensorSpec]:
         raise InputError(f"{error}: delete it, and the weights are packed again") from None
 
 
-def _pack(path: Path, record: WeightsRecord, layout: Layout, read: Reader, progress: Progress) -> None:
+def _pack(
+    path: Path, record: WeightsRecord, layout: Layout, read: Reader, progress: Progress, packings: Packings | None
+) -> None:
     total = sum(len(stack.sources) * stack.source.nbytes for stack in layout.values())
     done = 0
 
@@ -73,7 +79,7 @@ def _pack(path: Path, record: WeightsRecord, layout: Layout, read: Reader, progr
     with output_errors(path.parent, HINT):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, hint=HINT) as file:
-        digests = write_tensors(file, layout, counted)
+        digests = write_tensors(file, layout, counted, packings)
         if weights_digest(digests, layout) != record.digest:
             raise InputError(
                 f"the checkpoint {record.source} is not the one that this artifact was compiled with: its digest "

@@ -20,11 +20,14 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from sscc.ir.errors import InputError
 from sscc.ir.machine import Machine, parse_machine
 from sscc.runtime.artifact_writer import CONSTANTS, MACHINE, MANIFEST, NATIVE, SCHEDULE, ArtifactWriter, is_artifact
+from sscc.runtime.codegen.storage import Unpacked
+from sscc.runtime.codegen.weights import packed_weights
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import FileRecord, Manifest
 from sscc.runtime.schedule import Program
@@ -32,6 +35,7 @@ from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import (
     Array,
     Layout,
+    Packings,
     Specs,
     Stack,
     digest_of,
@@ -41,6 +45,7 @@ from sscc.runtime.tensor_files import (
     reading,
     specs_of,
     stack_tensors,
+    stored_specs,
 )
 
 Resolver = Callable[[Layout], Mapping[str, Array]]
@@ -109,14 +114,25 @@ class Artifact:
         """The recorded run, if the artifact was compiled with one."""
         return Golden.load(self.path / "golden") if "golden/golden.json" in self.manifest.files else None
 
-    def weights(self, resolver: Resolver | None = None, *, check_digest: bool = False) -> dict[str, Array]:
+    @cached_property
+    def packings(self) -> Packings:
+        """How the files hold weights that native code wants packed."""
+        try:
+            return packed_weights(self.program)
+        except (KeyError, ValueError, IndexError, StopIteration) as error:
+            raise InputError(f"{self.path}: the schedule is malformed: {error!r}") from None
+
+    def weights(
+        self, resolver: Resolver | None = None, *, packed: bool = False, check_digest: bool = False
+    ) -> dict[str, Array]:
         """Every tensor that the program wants besides its own memory: weights and constants, by `Tensor.name`.
 
-        Those in the artifact's files are memory-mapped and read-only; their addresses are multiples of 64 where their
-        sizes are, and of their elements' size anyhow.
+        Those in the artifact's files are memory-mapped and read-only, unless they have to be unpacked; their addresses
+        are multiples of 64 where their sizes are, and of their elements' size anyhow.
 
         Args:
-            resolver: gives the weights instead of the embedded ones; required in mode "reference".
+            resolver: gives the weights instead of the embedded ones, plain or packed; required in mode "reference".
+            packed: leave packed weights as the files hold them.
             check_digest: refuse weights that are not the ones it was compiled with (reads all their bytes).
 
         Raises InputError where there are no weights, one is missing, or a shape differs. Floating dtypes are
@@ -127,11 +143,16 @@ class Artifact:
             source = f", it refers to {record.source}" if record.source else ""
             raise InputError(f"{self.path} holds no weights{source}: give them with --checkpoint")
         given = self._embedded() if resolver is None else resolver(layout)
-        read = reading(given, str(self.path) if resolver is None else "the checkpoint")
-        stored = {name: Stack(stack.spec, (name,)) for name, stack in layout.items()}
-        if check_digest and digest_of(stored, read) != record.digest:
+        where = str(self.path) if resolver is None else "the checkpoint"
+        plain = specs_of(layout)
+        unpacked = reading(Unpacked(given, self.packings, {n: spec.shape for n, spec in plain.items()}), where)
+        if check_digest and digest_of(_alone(plain), unpacked) != record.digest:
             raise InputError(f"the weights are not the ones that {self.path} was compiled with: their digest differs")
-        return {**stack_tensors(stored, read), **self._constants()}
+        if not packed:
+            return {**stack_tensors(_alone(plain), unpacked), **self._constants()}
+        stored = stored_specs(layout, self.packings)
+        specs = {n: stored[n] if n in given and given[n].shape == stored[n].shape else plain[n] for n in layout}
+        return {**stack_tensors(_alone(specs), reading(given, where)), **self._constants()}
 
     # -- files
 
@@ -148,8 +169,8 @@ class Artifact:
 
     def _check_specs(self) -> None:
         """The files hold what the program wants, and nothing else."""
-        wanted = specs_of(self.layout)
         if self.manifest.weights.mode == "embedded":
+            wanted = stored_specs(self.layout, self.packings)
             found = {name: spec for shard in self._shards() for name, spec in read_specs(shard).items()}
             self._check_equal("weight", found, wanted)
         constants = read_specs(self.path / CONSTANTS) if CONSTANTS in self.manifest.files else {}
@@ -162,6 +183,11 @@ class Artifact:
                     f"{self.path}: {role} {name!r} is {found.get(name, 'missing')} in its files and "
                     f"{wanted.get(name, 'missing')} in the schedule"
                 )
+
+
+def _alone(specs: Specs) -> Layout:
+    """Tensors that are stored under their own names."""
+    return {name: Stack(spec, (name,)) for name, spec in specs.items()}
 
 
 def _is_shard(name: str) -> bool:

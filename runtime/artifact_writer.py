@@ -21,11 +21,12 @@ from sscc.runtime.tensor_files import (
     SHARD_BYTES,
     Array,
     Layout,
+    Packings,
     Reader,
     Stack,
     TensorSpec,
     plan_shards,
-    specs_of,
+    stored_specs,
     weights_digest,
     write_tensors,
 )
@@ -123,14 +124,20 @@ class ArtifactWriter:
         with self._create(CONSTANTS) as file:
             write_tensors(file, layout, read)
 
-    def write_weights(self, layout: Layout, read: Reader, shard_bytes: int = SHARD_BYTES) -> str:
-        """Embeds weights, asking `read` for one source at a time. Returns their digest for the manifest."""
-        shards = plan_shards(specs_of(layout), shard_bytes)
+    def write_weights(
+        self, layout: Layout, read: Reader, packings: Packings | None = None, shard_bytes: int = SHARD_BYTES
+    ) -> str:
+        """Embeds weights, packed where `packings` says so, asking `read` for one source at a time.
+
+        Returns their digest for the manifest.
+        """
+        given: Packings = {} if packings is None else packings
+        shards = plan_shards(stored_specs(layout, given), shard_bytes)
         digests: dict[str, str] = {}
         for number, names in enumerate(shards):
             path = f"weights/model-{number + 1:05}-of-{len(shards):05}.safetensors"
             with self._create(path) as file:
-                digests |= write_tensors(file, {name: layout[name] for name in names}, read)
+                digests |= write_tensors(file, layout, read, given, names)
         return weights_digest(digests, layout)
 
     def write_tensors(self, path: str, tensors: Mapping[str, Array]) -> None:

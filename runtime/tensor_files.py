@@ -12,10 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -25,6 +25,9 @@ from sscc.ir.errors import InputError
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import encode
 from sscc.runtime.schedule import DTYPE_BYTES, Program, Role
+
+if TYPE_CHECKING:
+    from sscc.runtime.codegen.storage import Packing
 
 ALIGNMENT = 64
 SHARD_BYTES = 4 * 2**30
@@ -111,6 +114,9 @@ class Stack:
 Layout = Mapping[str, Stack]
 """The tensors of a file, or of a set of files, by the name they are stored under."""
 
+Packings = Mapping[str, "Packing"]
+"""How tensors are packed, by the name they are stored under; those that it does not name are stored as they are."""
+
 Reader = Callable[[str, TensorSpec], Array]
 """Gives one source by name, of exactly this shape and dtype."""
 
@@ -157,30 +163,60 @@ def plan_shards(specs: Specs, limit: int = SHARD_BYTES) -> list[list[str]]:
     return shards
 
 
-def write_tensors(file: Sink, layout: Layout, read: Reader) -> dict[str, str]:
+def stored_specs(layout: Layout, packings: Packings) -> dict[str, TensorSpec]:
+    """Shape and dtype of every tensor as files hold it."""
+    return {name: _stored(stack.spec, packings.get(name)) for name, stack in layout.items()}
+
+
+def _stored(spec: TensorSpec, packing: Packing | None) -> TensorSpec:
+    return spec if packing is None else TensorSpec(packing.stored_shape(spec.shape), spec.dtype)
+
+
+def write_tensors(
+    file: Sink,
+    layout: Layout,
+    read: Reader,
+    packings: Packings | None = None,
+    names: Sequence[str] | None = None,
+) -> dict[str, str]:
     """Writes the tensors of `layout`, holding one source in memory at a time. Equal tensors give equal bytes.
+
+    Args:
+        packings: how some of them are packed on the way.
+        names: of those to write; all if None.
 
     Data starts at a multiple of 64 bytes. Tensors whose size is a multiple of 64 come first, and of both kinds wide
     dtypes, then names in order: so the former are aligned to 64 bytes in the file, the others to their elements.
 
-    Returns the sha256 of each tensor's bytes. Raises InputError where `read` gives another shape or dtype than it
-    was asked for; errors of `read` and `file` pass through.
+    Returns the sha256 of each tensor's bytes, as they are before packing. Raises InputError where `read` gives another
+    shape or dtype than it was asked for; errors of `read` and `file` pass through.
     """
-    specs = specs_of(layout)
+    given: Packings = {} if packings is None else packings
+    specs = {name: _stored(layout[name].spec, given.get(name)) for name in (layout if names is None else names)}
     order = sorted(specs, key=lambda name: (specs[name].nbytes % ALIGNMENT != 0, -DTYPE_BYTES[specs[name].dtype], name))
     file.write(_header(order, specs))
-    return {name: _stream(layout[name], read, file.write) for name in order}
+    return {name: _write_stack(file, layout, name, read, given.get(name)) for name in order}
 
 
-def _stream(stack: Stack, read: Reader, write: Callable[[memoryview], object] | None = None) -> str:
-    """Passes on the bytes of each source in order. Returns their sha256."""
+def _write_stack(file: Sink, layout: Layout, name: str, read: Reader, packing: Packing | None) -> str:
+    """Writes a tensor source by source. Returns the sha256 of its plain bytes."""
+    digest = hashlib.sha256()
+    for source in layout[name].sources:
+        array = layout[name].read(source, read)
+        data = tensor_bytes(array)
+        digest.update(data)
+        if packing is not None:
+            others = (layout.get(part) for part in packing.companions(name))
+            data = tensor_bytes(packing.pack(array, *(None if o is None else o.read(source, read) for o in others)))
+        file.write(data)
+        del array, data  # before the next one is read
+    return digest.hexdigest()
+
+
+def _digest(stack: Stack, read: Reader) -> str:
     digest = hashlib.sha256()
     for source in stack.sources:
-        data = tensor_bytes(stack.read(source, read))
-        if write is not None:
-            write(data)
-        digest.update(data)
-        del data  # before the next one is read
+        digest.update(tensor_bytes(stack.read(source, read)))
     return digest.hexdigest()
 
 
@@ -296,4 +332,4 @@ def weights_digest(tensors: Mapping[str, str], layout: Layout) -> str:
 
 def digest_of(layout: Layout, read: Reader) -> str:
     """The `weights_digest` of what `write_tensors` would write, without writing it."""
-    return weights_digest({name: _stream(stack, read) for name, stack in layout.items()}, layout)
+    return weights_digest({name: _digest(stack, read) for name, stack in layout.items()}, layout)

@@ -35,9 +35,9 @@ class Figures:
 
     Rows are per layer and KV head; bytes are of this sequence's cache over all layers, and of an uncompressed one of
     max_context rows and of just as many rows as there are tokens. Seconds are wall time; prefill ends with the first
-    new token, decode has the others. `text` is None where the artifact has no tokenizer. The last four are bytes: weights
-    (mapped where they can be), caches and other states, everything else that the interpreter works on, and what of this
-    process is in memory (None where the system does not tell).
+    new token, decode has the others. `text` is None where the artifact has no tokenizer. The last four are bytes:
+    weights (mapped where they can be), caches and other states, everything else that the interpreter works on, and what
+    of this process is in memory (None where the system does not tell).
     """
 
     tokens: list[int]
@@ -276,7 +276,7 @@ def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> in
     golden = artifact.golden()
     if golden is None:
         raise InputError(f"{artifact.path} holds no goldens: compile with --save-golden")
-    report = replay(session, golden)
+    report = replay(session, golden, quantised=any(tensor.encoding for tensor in artifact.program.tensors))
     if args.json:
         print(
             json.dumps({"passed": report.passed, "dtype": report.dtype, "checks": [_record(c) for c in report.checks]})

@@ -112,9 +112,9 @@ def open_native(artifact: Artifact, resolver: Resolver | None, threads: int | No
     The code is the artifact's, where that was made for a CPU like this one; otherwise it is made, once, and kept in the
     user's cache.
     """
-    weights = artifact.weights(resolver)
+    weights = artifact.weights(resolver, packed=True)
     code = load_code(artifact.native_folder) or cached_code(artifact.program)
-    return NativeInterpreter(artifact.program, weights, code=code, threads=threads)
+    return NativeInterpreter(artifact.program, weights, packed=artifact.packings, code=code, threads=threads)
 
 
 def store_weights(program: Program, packed: Mapping[str, Packing], weights: Mapping[str, Array]) -> dict[str, Array]:
@@ -145,13 +145,7 @@ def _stored(tensor: Tensor, packing: Packing | None, weights: Mapping[str, Array
         )
     if packed or packing is None:
         return array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    scales, zeros = (weights.get(_sibling(tensor.name, part)) for part in ("scales", "zeros"))
-    return packing.pack(array, scales, zeros)
-
-
-def _sibling(values: str, part: str) -> str:
-    """The name of the scales or zero points of quantised values."""
-    return f"{values.removesuffix('values')}{part}"
+    return packing.pack(array, *(weights.get(name) for name in packing.companions(tensor.name)))
 
 
 def _memory(core: _native.Core) -> Array:

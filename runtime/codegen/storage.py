@@ -6,6 +6,7 @@ and zero points of their groups between them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +57,11 @@ class Packing:
         whole, rest = divmod(element, self.slice_elements)
         return whole * self.panels.packed_bytes + rest // (self.row_elements * LANES) * self.panels.panel_bytes
 
+    def companions(self, name: str) -> tuple[str, ...]:
+        """The names of what is packed together with a tensor: the scales and zero points of quantised values."""
+        stem = name.removesuffix("values")
+        return (f"{stem}scales", f"{stem}zeros") if self.quantised else ()
+
     def pack(self, array: Array, scales: Array | None = None, zeros: Array | None = None) -> Array:
         """A tensor, or some of its slices, as it is stored; quantised values with their scales and zero points."""
         slices = array.size // self.slice_elements
@@ -76,6 +82,35 @@ class Packing:
         if self.panels.n_stride == 1:
             rows = rows.swapaxes(-1, -2)
         return np.ascontiguousarray(rows).reshape(shape)
+
+
+class Unpacked(Mapping[str, Array]):
+    """Tensors, of which some are packed, as the schedule has them: each is unpacked when it is asked for.
+
+    Args:
+        stored: the tensors.
+        packings: how those that are packed were.
+        shapes: in the schedule, of at least those.
+    """
+
+    def __init__(
+        self, stored: Mapping[str, Array], packings: Mapping[str, Packing], shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        self._stored = stored
+        self._packings = packings
+        self._shapes = shapes
+
+    def __getitem__(self, name: str) -> Array:
+        array, packing = self._stored[name], self._packings.get(name)
+        if packing is None or array.shape != packing.stored_shape(self._shapes[name]):
+            return array
+        return packing.unpack(array, self._shapes[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
 
 
 def _bits(array: Array) -> Array:

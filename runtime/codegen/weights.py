@@ -40,7 +40,8 @@ def aliased_params(program: Program, kernel: Kernel) -> frozenset[str]:
         for param, view in zip(kernel.params, launch.args, strict=True):
             for other, target in zip(kernel.params, launch.args, strict=True):
                 written = other is not param and other.access != "read"
-                if written and overlap(tensors[view.tensor], tensors[target.tensor]):
+                known = view.tensor in tensors and target.tensor in tensors
+                if written and known and overlap(tensors[view.tensor], tensors[target.tensor]):
                     found.add(param.name)
     return frozenset(found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from benchmarks.peers.protocol import Measure, Setup, Unsupported, serve
 
@@ -16,6 +17,8 @@ class Fake(Measure):
     def decode(self, batch: int, context: int, steps: int) -> float:
         if self.behaviour == "dies":
             sys.exit(3)
+        if self.behaviour == "hangs":
+            time.sleep(60)
         if self.behaviour == "talks":
             print("not an answer")  # noqa: T201
         return steps * 1e-3

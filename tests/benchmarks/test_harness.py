@@ -114,12 +114,13 @@ def test_a_runner_sleeps_except_while_it_is_asked(runner: Runner) -> None:
     assert asleep()
 
 
-def test_a_runner_that_takes_too_long_is_ended(runner: Runner) -> None:
-    with pytest.raises(RunnerError, match="no answer within 0 s"):
-        runner.ask(DECODE.request(), 0.0)
-    assert runner.process.wait(10) != 0
-    with pytest.raises(RunnerError, match="has ended"):
-        runner.ask(DECODE.request(), 60)
+def test_a_runner_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w+") as log, started("hangs", log) as runner:
+        with pytest.raises(RunnerError, match="no answer within 0 s"):
+            runner.ask(DECODE.request(), 0.1)
+        assert runner.process.wait(10) != 0
+        with pytest.raises(RunnerError, match="has ended"):
+            runner.ask(DECODE.request(), 60)
 
 
 class _Recorder:

@@ -107,7 +107,7 @@ def write(out: Path, mode: str = "embedded", shard_bytes: int = SHARD_BYTES) -> 
         writer.write_text("tokenizer/tokenizer.json", "{}")
         GOLDEN.save(writer)
         if mode == "embedded":
-            record = WeightsRecord(mode, writer.write_weights(LAYOUT, READ, shard_bytes), None)
+            record = WeightsRecord(mode, writer.write_weights(LAYOUT, READ, shard_bytes=shard_bytes), None)
         else:
             record = WeightsRecord(mode, digest_of(LAYOUT, READ), "/checkpoints/tiny")
         model = {"model_type": "tiny", "scale": float("inf")}

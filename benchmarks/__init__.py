@@ -1,0 +1,1 @@
+"""What is measured, by scripts anyone can rerun."""

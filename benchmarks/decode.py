@@ -1,0 +1,39 @@
+"""Decode speed of sscc and of its peers, side by side: the same weights, the same threads, repeats interleaved.
+
+    python benchmarks/decode.py [--models m125 m1b] [--only WORD ..] [--write docs/performance.md] [--json]
+
+Peers that are not installed are skipped, with the command that installs them. docs/performance.md says how to read
+the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __package__ is None or __package__ == "":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+from benchmarks.command import parser, report, run
+from benchmarks.harness import Task
+
+BLOCK = "benchmarks/decode.py"
+CASES = ("1x128", "1x4096", "1x16384", "8x128")
+
+
+def task(case: str, steps: int) -> Task:
+    """`BATCHxCONTEXT`. Raises ValueError for anything else."""
+    batch, context = (int(word) for word in case.split("x"))
+    return Task("decode", batch, context, steps)
+
+
+def main() -> None:
+    options = parser("Measures decode steps.")
+    options.add_argument("--cases", nargs="+", default=CASES, metavar="BATCHxCONTEXT", help=", ".join(CASES))
+    options.add_argument("--steps", type=int, default=32, help="decoded in one measurement (32)")
+    words = options.parse_args()
+    report(run(words, [task(case, words.steps) for case in words.cases]), words, BLOCK)
+
+
+if __name__ == "__main__":
+    main()

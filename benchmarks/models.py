@@ -1,0 +1,205 @@
+"""Models to measure: Llama shapes with seeded random weights, as a Hugging Face folder and as a GGUF file.
+
+    python benchmarks/models.py [NAME ..]      (default: m125)
+
+How fast a model decodes depends on its shapes and not on what it learnt, so no model hub is needed. Every file of a
+model is made from the same bf16 weights, once, in `.peers/models/`, which git ignores.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+FOLDER = Path(__file__).parents[1] / ".peers" / "models"
+SEED = 20_261_101
+DEVIATION = 0.02
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Llama's sizes; embedding and head are two matrices."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int = 32_000
+    context: int = 32_768
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def weights_per_token(self) -> int:
+        """Matrix elements that one decode step reads: all layers and the head. (Of the embedding it reads one row.)"""
+        attention = 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_heads * self.head_dim
+        return self.layers * (attention + 3 * self.hidden * self.ffn) + self.hidden * self.vocab
+
+    @property
+    def kv_per_row(self) -> int:
+        """Elements of K and V that one cached position holds, over all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    def config(self) -> dict[str, object]:
+        """Hugging Face's config.json."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": self.hidden,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "intermediate_size": self.ffn,
+            "vocab_size": self.vocab,
+            "max_position_embeddings": self.context,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10_000.0,
+            "hidden_act": "silu",
+            "tie_word_embeddings": False,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "torch_dtype": "bfloat16",
+        }
+
+
+MODELS = {
+    "m125": Shape(hidden=768, layers=12, heads=12, kv_heads=4, ffn=2048),
+    "m1b": Shape(hidden=2048, layers=16, heads=32, kv_heads=8, ffn=8192),
+}
+
+
+def checkpoint(name: str, folder: Path = FOLDER) -> Path:
+    """The Hugging Face folder of a model, made if it is not there: config, bf16 safetensors, a tokenizer of numbers.
+
+    Raises KeyError for a name that is not in MODELS, OSError where the files cannot be written.
+    """
+    return _made(folder / name, lambda path: write_checkpoint(MODELS[name], path))
+
+
+def gguf_file(name: str, folder: Path = FOLDER) -> Path:
+    """The same weights as a GGUF file (BF16; the norms F32), made if it is not there."""
+    source = checkpoint(name, folder)
+    return _made(folder / f"{name}.gguf", lambda path: write_gguf(MODELS[name], source, path))
+
+
+def _made(path: Path, write: Callable[[Path], None]) -> Path:
+    """`path`, which appears only once `write` has written all of it."""
+    if not path.exists():
+        partial = path.with_name(path.name + ".partial")
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(partial)
+        partial.rename(path)
+    return path
+
+
+def tensors(shape: Shape) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and bf16 tensors of the checkpoint, in order: normal with deviation 0.02, the norms' weights one."""
+    import torch
+
+    generator = torch.Generator().manual_seed(SEED)
+
+    def matrix(rows: int, columns: int) -> torch.Tensor:
+        return (torch.randn(rows, columns, generator=generator) * DEVIATION).bfloat16()
+
+    one = torch.ones(shape.hidden, dtype=torch.bfloat16)
+    kv = shape.kv_heads * shape.head_dim
+    yield "model.embed_tokens.weight", matrix(shape.vocab, shape.hidden)
+    for layer in range(shape.layers):
+        prefix = f"model.layers.{layer}."
+        yield prefix + "input_layernorm.weight", one.clone()
+        yield prefix + "self_attn.q_proj.weight", matrix(shape.hidden, shape.hidden)
+        yield prefix + "self_attn.k_proj.weight", matrix(kv, shape.hidden)
+        yield prefix + "self_attn.v_proj.weight", matrix(kv, shape.hidden)
+        yield prefix + "self_attn.o_proj.weight", matrix(shape.hidden, shape.hidden)
+        yield prefix + "post_attention_layernorm.weight", one.clone()
+        yield prefix + "mlp.gate_proj.weight", matrix(shape.ffn, shape.hidden)
+        yield prefix + "mlp.up_proj.weight", matrix(shape.ffn, shape.hidden)
+        yield prefix + "mlp.down_proj.weight", matrix(shape.hidden, shape.ffn)
+    yield "model.norm.weight", one.clone()
+    yield "lm_head.weight", matrix(shape.vocab, shape.hidden)
+
+
+def write_checkpoint(shape: Shape, path: Path) -> None:
+    """Writes the Hugging Face folder `path`."""
+    from safetensors.torch import save_file
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    path.mkdir(parents=True)
+    save_file(dict(tensors(shape)), path / "model.safetensors", metadata={"format": "pt"})
+    (path / "config.json").write_text(json.dumps(shape.config(), indent=2) + "\n")
+    tokenizer = Tokenizer(WordLevel({str(token): token for token in range(shape.vocab)}, unk_token="0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(path / "tokenizer.json"))
+    words = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "1", "eos_token": "2", "unk_token": "0"}
+    (path / "tokenizer_config.json").write_text(json.dumps(words, indent=2) + "\n")
+
+
+def write_gguf(shape: Shape, source: Path, path: Path) -> None:
+    """Writes the weights of a Hugging Face folder as one GGUF file for llama.cpp's architecture `llama`."""
+    import gguf
+    import torch
+    from safetensors import safe_open
+
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_name(source.name)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.ffn)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(shape.vocab)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_tokenizer_model("no_vocab")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, shape.layers)
+    with safe_open(source / "model.safetensors", framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 (not a mapping)
+            target = names.get_name(name, try_suffixes=(".weight",))
+            tensor = file.get_tensor(name)
+            if tensor.ndim == 1:
+                writer.add_tensor(target, tensor.float().numpy())
+                continue
+            if name.endswith(("q_proj.weight", "k_proj.weight")):
+                tensor = _interleaved(tensor, shape.head_dim)
+            data = tensor.contiguous().view(torch.uint8).numpy()
+            writer.add_tensor(target, data, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _interleaved(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Rows in llama.cpp's order: rotary pairs are neighbours there, and half a head apart at Hugging Face."""
+    return weight.reshape(-1, 2, head_dim // 2, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def main(names: list[str]) -> None:
+    for name in names:
+        print(checkpoint(name))
+        print(gguf_file(name))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["m125"])

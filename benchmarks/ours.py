@@ -1,0 +1,93 @@
+"""sscc's own runner: compiles the model for what is asked, and times the session's prefill and decode steps.
+
+The compiled programs are kept beside the models, until a source file of sscc is newer. A sequence longer than BUDGET
+tokens keeps BUDGET rows, a shorter one all of its rows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import sscc
+from benchmarks.peers.protocol import Setup, Stepper, serve, token_ids
+from benchmarks.peers.registry import ROOT
+from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS
+from sscc.runtime.session import Session
+
+SOURCES = ("compiler", "ir", "passes", "runtime")
+BUDGET = 1024
+OPTIONS = {"bf16": ("--dtype", "bf16"), "f32": ("--dtype", "f32")}  # of sscc compile, by type
+FASTEST = "native" if "native" in INTERPRETERS else DEFAULT_INTERPRETER
+NEXT = 5  # the token that every step feeds; which one makes no difference to the time
+
+
+class Ours(Stepper):
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        self.setup = setup
+        self._loaded: tuple[int, int] | None = None
+        self._session: Session | None = None
+        self._tokens: dict[int, int] = {}
+
+    def session(self, batch: int, tokens: int) -> Session:
+        """An empty session of `batch` slots for sequences of `tokens`; the one before is given up where it differs."""
+        context = max(BUDGET, -(-tokens // 1024) * 1024)
+        if self._session is None or self._loaded != (batch, context):
+            self._session = None  # its weights go before the next ones come
+            path = artifact(self.setup.model, self.setup.dtype, batch, context)
+            self._session = sscc.load(path, interpreter=FASTEST, threads=self.setup.threads)
+            self._loaded = (batch, context)
+        self._session.reset()
+        return self._session
+
+    def start(self, batch: int, context: int, room: int) -> None:
+        session = self.session(batch, context + room)
+        for slot in range(batch):
+            session.prefill(slot, token_ids(context))
+        self._tokens = dict.fromkeys(range(batch), NEXT)
+
+    def step(self) -> None:
+        if self._session is None:
+            raise RuntimeError("no sequence was started")
+        self._session.decode(self._tokens)
+
+    def prefill(self, tokens: int) -> float:
+        self.session(1, tokens)  # compiling and loading are not prefill
+        return super().prefill(tokens)
+
+    def prompt(self, tokens: int) -> None:
+        self.session(1, tokens).prefill(0, token_ids(tokens))
+
+
+def artifact(model: Path, dtype: str, batch: int, context: int) -> Path:
+    """The artifact of a model for `batch` slots and `context` tokens, compiled if it is not there.
+
+    Raises subprocess.CalledProcessError where the compiler refuses; its message is on stderr.
+    """
+    path = model.with_name(f"{model.name}-sscc-{dtype}-batch{batch}-context{context}.rdu")
+    if not path.exists() or path.stat().st_mtime < _newest_source():
+        partial = path.with_name(path.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        command = [sys.executable, "-m", "sscc.compiler.cli", "compile", model, "--target", "rdu", "-o", partial]
+        command += ["--batch", batch, "--max-context", context, "--kv-budget", BUDGET, "--weights", "reference"]
+        subprocess.run([str(word) for word in (*command, *OPTIONS[dtype], "-q")], check=True, stdout=2)
+        shutil.rmtree(path, ignore_errors=True)
+        partial.rename(path)
+    return path
+
+
+def _newest_source() -> float:
+    """When a source file of sscc was last written, in seconds since the epoch."""
+    files = (file for folder in SOURCES for file in (ROOT / folder).rglob("*.py"))
+    return max(file.stat().st_mtime for file in files)
+
+
+def make(setup: Setup) -> tuple[Ours, str]:
+    return Ours(setup), f"{sscc.__version__} ({FASTEST} interpreter)"
+
+
+if __name__ == "__main__":
+    serve(make)

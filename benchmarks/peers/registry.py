@@ -1,0 +1,117 @@
+"""Which peers there are, in which types, and where each lives: `.peers/NAME`, its own Python environment.
+
+Pinned versions, because a table should be repeatable; install.py installs exactly these.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / ".peers"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One line of a table: a peer with one type of weights.
+
+    Attributes:
+        dtype: as the runner is told.
+        weight_bits: bits that a weight takes in memory, the scales of its group included.
+        kv_bits: bits of an element of K or V.
+    """
+
+    dtype: str
+    weight_bits: float
+    kv_bits: float
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A program to measure.
+
+    Attributes:
+        name: as tables print it.
+        environment: folder below `.peers` that install.py makes; "" if this Python runs it.
+        module: the runner.
+        packages: for pip; `bare` likewise, without what they depend on.
+        models: that it can load here; all of them if empty.
+    """
+
+    name: str
+    environment: str
+    module: str
+    variants: tuple[Variant, ...]
+    packages: tuple[str, ...] = ()
+    bare: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> Path:
+        return FOLDER / self.environment / "bin" / "python" if self.environment else Path(sys.executable)
+
+    def missing(self) -> str:
+        """Why the peer cannot be measured, with the command that helps; empty if it can."""
+        if not self.environment or (FOLDER / self.environment / "installed").exists():
+            return ""
+        return f"{self.name} is not installed: python benchmarks/peers/install.py {self.environment}"
+
+
+BF16 = Variant("bf16", 16, 16)
+
+PEERS = (
+    Peer("sscc", "", "benchmarks.ours", (BF16,)),
+    Peer(
+        "llama.cpp",
+        "llama",
+        "benchmarks.peers.llama",
+        (Variant("BF16", 16, 16), Variant("Q8_0", 8.5, 16), Variant("Q4_0", 4.5, 16)),
+        ("llama-cpp-python==0.3.36",),
+    ),
+    Peer(
+        "OpenVINO",
+        "openvino",
+        "benchmarks.peers.openvino",
+        (BF16, Variant("int8", 8, 8), Variant("int4", 4.5, 8)),
+        ("openvino==2026.4.1", "nncf==3.4.0", "transformers==4.57.6", "torch==2.13.0", "safetensors"),
+        ("optimum==2.3.0", "optimum-intel==2.2.0"),
+    ),
+    Peer(
+        "onnxruntime-genai",
+        "onnx",
+        "benchmarks.peers.onnx",
+        (Variant("f32", 32, 32), Variant("int4", 5, 32)),
+        (
+            "onnxruntime-genai==0.18.0",
+            "onnxruntime==1.31.1",
+            "onnx==1.23.2",
+            "onnx-ir==1.1.0",
+            "transformers==5.23.0",
+            "torch==2.13.0",
+        ),
+    ),
+    Peer("torch", "", "benchmarks.peers.torch", (BF16, Variant("bf16-compiled", 16, 16))),
+    Peer(
+        "kvpress SnapKV",
+        "kvpress",
+        "benchmarks.peers.kvpress",
+        (BF16,),
+        ("kvpress==0.5.5", "transformers==5.2.0", "torch==2.13.0"),
+    ),
+    Peer(
+        "IREE",
+        "iree",
+        "benchmarks.peers.iree",
+        (Variant("f32", 32, 32),),
+        (
+            "iree-base-compiler==3.13.0",
+            "iree-base-runtime==3.13.0",
+            "iree-turbine==3.9.0",
+            "safetensors==0.8.0",
+            "torch==2.13.0",
+        ),
+        models=("m125",),  # the weights are constants of the module, which takes several times their memory to compile
+    ),
+)

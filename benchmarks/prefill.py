@@ -1,0 +1,31 @@
+"""Prefill speed of sscc and of its peers, side by side: the same weights, the same threads, repeats interleaved.
+
+    python benchmarks/prefill.py [--models m125 m1b] [--only WORD ..] [--write docs/performance.md] [--json]
+
+Peers that are not installed are skipped, with the command that installs them. docs/performance.md says how to read
+the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __package__ is None or __package__ == "":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+from benchmarks.command import parser, report, run
+from benchmarks.harness import Task
+
+BLOCK = "benchmarks/prefill.py"
+
+
+def main() -> None:
+    options = parser("Measures prompts.")
+    options.add_argument("--tokens", nargs="+", type=int, default=[2048], metavar="N", help="of the prompts (2048)")
+    words = options.parse_args()
+    report(run(words, [Task("prefill", 1, count, 1) for count in words.tokens]), words, BLOCK)
+
+
+if __name__ == "__main__":
+    main()

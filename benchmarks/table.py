@@ -1,0 +1,89 @@
+"""Results as Markdown: one table per model, a row per peer and type, a column per task; and where it goes in a page."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.harness import Result
+
+UNITS = 1e9
+
+
+def render(results: Sequence[Result], skipped: Sequence[str], heading: str) -> str:
+    """Markdown: `heading`, a table for every model, then why cells and peers are missing."""
+    parts = [heading]
+    for model in dict.fromkeys(result.model for result in results):
+        parts.append(_table(model, [result for result in results if result.model == model]))
+    notes = [f"{result.peer} {result.dtype}, {result.task.label}: {result.error}" for result in results if result.error]
+    notes = [*dict.fromkeys([*notes, *skipped])]
+    if notes:
+        parts.append("Not measured:\n\n" + "\n".join(f"* {note}" for note in notes))
+    versions = dict.fromkeys(f"{result.peer} {result.version}" for result in results if result.version)
+    if versions:
+        parts.append("Versions: " + ", ".join(versions) + ".")
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(model: str, results: Sequence[Result]) -> str:
+    tasks = list(dict.fromkeys(result.task for result in results))
+    cells = {(result.peer, result.dtype, result.task): result for result in results}
+    lines = [
+        "| " + " | ".join([f"{model}, tokens/s", "weights", *(task.label for task in tasks), "read GB/s"]) + " |",
+        "|" + "|".join(["---", "---", *("---:" for _ in tasks), "---:"]) + "|",
+    ]
+    for peer, dtype in dict.fromkeys((result.peer, result.dtype) for result in results):
+        row = [cells[peer, dtype, task] for task in tasks if (peer, dtype, task) in cells]
+        figures = [_cell(cells.get((peer, dtype, task))) for task in tasks]
+        lines.append("| " + " | ".join([peer, dtype, *figures, _calibration(row)]) + " |")
+    return "\n".join(lines)
+
+
+def _cell(result: Result | None) -> str:
+    """Median tokens per second, the best repeat, and the share of the read bandwidth."""
+    if result is None or not result.seconds:
+        return ""
+    text = f"{_figure(result.rate)} (best {_figure(result.best)}"
+    return text + (")" if result.share is None else f"; {100 * result.share:.0f}%)")
+
+
+def _calibration(row: Sequence[Result]) -> str:
+    """The range of the row's read bandwidths, one for each task."""
+    values = sorted(result.calibration / UNITS for result in row if result.bandwidth)
+    if not values:
+        return ""
+    low, high = f"{values[0]:.0f}", f"{values[-1]:.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def machine() -> str:
+    """The processor as Linux names it, what it can do with small types, and how many of it this process may use."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return f"{platform.machine()}, {os.cpu_count()} processors"
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    named = {name.strip(): value.strip() for name, value in fields.items()}
+    wanted = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
+    flags = [flag for flag in wanted if flag in named.get("flags", "").split()]
+    name = named.get("model name", platform.machine())
+    return f"{name} ({', '.join(flags)}), {len(os.sched_getaffinity(0))} processors"
+
+
+def replace_block(page: str, name: str, text: str) -> str:
+    """`page` with `text` between its lines `<!-- NAME: begin -->` and `<!-- NAME: end -->`, which stay.
+
+    Raises ValueError where the page does not have the two lines once, in this order.
+    """
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed or begin in rest or end in after:
+        raise ValueError(f"the page must have the lines {begin.strip()} and {end} once")
+    return f"{before}{begin}\n{text.strip()}\n\n{end}{after}"
