@@ -19,7 +19,13 @@ from sscc.runtime.session import Session
 
 SOURCES = ("compiler", "ir", "passes", "runtime")
 BUDGET = 1024
-OPTIONS = {"bf16": ("--dtype", "bf16"), "f32": ("--dtype", "f32")}  # of sscc compile, by type
+OPTIONS = {
+    "f32": ("--dtype", "f32", "--weights", "reference"),
+    "bf16": ("--dtype", "bf16", "--weights", "reference"),
+    "int8": ("--dtype", "bf16", "--weights", "reference,int8"),
+    "int4": ("--dtype", "bf16", "--weights", "reference,int4"),
+}
+"""Of `sscc compile`, by type of the weights."""
 FASTEST = "native" if "native" in INTERPRETERS else DEFAULT_INTERPRETER
 NEXT = 5  # the token that every step feeds; which one makes no difference to the time
 
@@ -72,7 +78,7 @@ def artifact(model: Path, dtype: str, batch: int, context: int) -> Path:
         partial = path.with_name(path.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         command = [sys.executable, "-m", "sscc.compiler.cli", "compile", model, "--target", "rdu", "-o", partial]
-        command += ["--batch", batch, "--max-context", context, "--kv-budget", BUDGET, "--weights", "reference"]
+        command += ["--batch", batch, "--max-context", context, "--kv-budget", BUDGET]
         subprocess.run([str(word) for word in (*command, *OPTIONS[dtype], "-q")], check=True, stdout=2)
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
