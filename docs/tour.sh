@@ -3,7 +3,7 @@
 #
 #     docs/tour.sh [FOLDER] > tour.txt
 #
-# Run `make demo` first: it installs sscc and obtains the model. FOLDER (default: .demo/tour) takes about 1.8 GB.
+# Run `make demo` first: it installs sscc and obtains the model. FOLDER (default: .demo/tour) takes about 2.1 GB.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH="$root/.venv/bin:$PATH"

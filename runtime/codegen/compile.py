@@ -16,7 +16,7 @@ from sscc.ir.errors import InternalError
 from sscc.runtime.codegen.mlir import Module
 
 PIPELINE = (
-    "builtin.module(canonicalize,cse,convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-math-to-libm,"
+    "builtin.module(canonicalize,cse,convert-scf-to-cf,convert-math-to-llvm,convert-math-to-libm,convert-vector-to-llvm,"
     "convert-arith-to-llvm,convert-cf-to-llvm,convert-func-to-llvm,convert-ub-to-llvm,reconcile-unrealized-casts)"
 )
 _TABLE = "function_table"

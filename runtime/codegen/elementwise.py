@@ -13,8 +13,9 @@ from sscc.ir.errors import InputError
 from sscc.runtime.codegen.features import LANES
 from sscc.runtime.codegen.mlir import BF16, F32, I8, I16, I64, Function, Value, lanes_of, vector, with_element
 from sscc.runtime.codegen.nests import Gathered, Linear, Nest
-from sscc.runtime.codegen.programs import Operand, Ramp, apply, expand, is_floating, register_type
+from sscc.runtime.codegen.programs import Operand, Ramp, apply, expand, is_floating, register_type, rounded, spread
 from sscc.runtime.schedule import DTYPE_BYTES, Instr
+from sscc.runtime.tensor_files import BFLOAT16
 
 _STORED = {"f32": F32, "bf16": I16, "i64": I64, "i1": I8, "i8": I8}
 """How a dtype is moved. bf16 as bits: where there are no instructions for it, LLVM calls functions that nobody has."""
@@ -173,9 +174,7 @@ class Elementwise:
         self, index: dict[int, Value], mask: Value | None, shared: dict[str, Operand], total: Value
     ) -> Value:
         if self.nest.product:
-            a, b = (self._load(access, index, mask) for access in self.nest.inputs)
-            if lanes_of(total.type):
-                a, b = expand(self.f, a), expand(self.f, b)
+            a, b = spread(self.f, *(self._load(access, index, mask) for access in self.nest.inputs), total)[:2]
             return self.f.fma(a, b, total)
         value = self._evaluate(index, mask, shared)
         return self._combine(total, expand(self.f, value) if lanes_of(total.type) else value)
@@ -219,24 +218,25 @@ class Elementwise:
     ) -> Operand:
         f = self.f
         if instr.op == "const":
-            return f.constant(_number(instr.args[0]), register_type(_dtype(instr.type)))
+            return self._argument(_number(instr.args[0]), known, _dtype(instr.type))
         if instr.op == "index":
             return self._index(int(instr.args[0]), index)
         if instr.op == "load":
             indices = [self._argument(a, known) for a in instr.args[1:]]
             return self._gather(self.nest.loads[str(instr.args[0])], indices, mask)
         if instr.op == "fpowi":
-            return self._integer_power(self._argument(instr.args[0], known, F32), instr)
+            return self._integer_power(self._argument(instr.args[0], known, instr.type), instr)
         dtypes = self._dtypes()
         names = [a for a in instr.args if isinstance(a, str)]
         kinds = [dtypes.get(name, "i64") for name in names]
-        literal = _literal_type(instr, kinds)
+        literal = _literal_dtype(instr, kinds)
         args = [self._argument(a, known, literal) for a in instr.args]
         return apply(f, instr, args, [dtypes.get(a, "i64") if isinstance(a, str) else "" for a in instr.args])
 
-    def _argument(self, arg: int | float | str, known: Mapping[str, Operand], literal: str = I64) -> Operand:
+    def _argument(self, arg: int | float | str, known: Mapping[str, Operand], dtype: str = "i64") -> Operand:
+        """The value of a name, or of a literal of a dtype."""
         if not isinstance(arg, str):
-            return self.f.constant(arg, literal)
+            return self.f.constant(float(BFLOAT16.type(arg)) if dtype == "bf16" else arg, register_type(dtype))
         return known[arg] if arg in known else self.scalars[arg]
 
     def _integer_power(self, base: Operand, instr: Instr) -> Operand:
@@ -246,7 +246,7 @@ class Elementwise:
         result = base
         for _ in range(exponent - 1):
             result = result * base
-        return result
+        return rounded(self.f, result, instr.type)
 
     def _index(self, dimension: int, index: dict[int, Value]) -> Operand:
         """The value of ``index(dimension)`` of the step as it was written."""
@@ -303,7 +303,8 @@ class Elementwise:
         f, place = self.f, self.places[source.region]
         last = indices[-1]
         uniform = all(isinstance(i, Value) and not lanes_of(i.type) for i in indices[:-1])
-        if isinstance(last, Ramp) and uniform and source.strides[-1] == 1 and place.rows is None:
+        inside = self.nest.dims[self.lane] <= source.shape[-1]  # a ramp is as long as the lanes' dimension
+        if isinstance(last, Ramp) and uniform and inside and source.strides[-1] == 1 and place.rows is None:
             start = self._gather_offset(source, [*indices[:-1], last.base])
             type = vector(_STORED[place.dtype], LANES)
             pointer = place.at(f, start)
@@ -375,7 +376,7 @@ def _to_memory(f: Function, value: Value, dtype: str) -> Value:
 
 def _lane_dimension(nest: Nest) -> int:
     """The dimension that runs through the lanes; -1 where no access would become a vector."""
-    best, found = 0, -1
+    best, found = 0.0, -1
     for dim, extent in enumerate(nest.dims):
         if extent < 4 or (dim in nest.reduce and nest.combine == ""):
             continue
@@ -385,7 +386,7 @@ def _lane_dimension(nest: Nest) -> int:
             stored = 1
         wide = sum(s == 1 for s in strides) + 2 * (stored == 1)
         narrow = sum(s not in (0, 1) for s in strides) + 2 * (stored not in (0, 1))
-        score = 4 * wide - 8 * narrow + (nest.output.coefficients[dim] == 1) + min(extent, LANES) / LANES
+        score = 4.0 * wide - 8 * narrow + (nest.output.coefficients[dim] == 1) + min(extent, LANES) / LANES
         if stored and score > best:
             best, found = score, dim
     return found
@@ -416,15 +417,13 @@ def _number(value: int | float | str) -> int | float:
     return value
 
 
-def _literal_type(instr: Instr, kinds: list[str]) -> str:
-    """The register type of the literals among an operation's arguments."""
+def _literal_dtype(instr: Instr, kinds: list[str]) -> str:
+    """The dtype of the literals among an operation's arguments; `kinds` are those of its named ones."""
     if instr.op.startswith("cmpf") or instr.op in ("truncf", "extf", "fptosi", "fptoui"):
-        return F32
-    if instr.op in ("sitofp", "uitofp", "trunci", "index_cast", "extsi"):
-        return I64
-    if instr.op.startswith("cmpi"):
-        return register_type(kinds[0]) if kinds else I64
-    return register_type(_dtype(instr.type))
+        return kinds[0] if kinds else "f32"
+    if instr.op.startswith("cmpi") or instr.op in ("sitofp", "uitofp", "trunci", "index_cast", "extsi"):
+        return kinds[0] if kinds else "i64"
+    return _dtype(instr.type)
 
 
 __all__ = ["Elementwise", "Place", "Range"]

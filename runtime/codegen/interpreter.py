@@ -150,7 +150,8 @@ def _stored(tensor: Tensor, packing: Packing | None, weights: Mapping[str, Array
 
 def _memory(core: _native.Core) -> Array:
     address, nbytes = core.region(MEMORY)
-    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+    memory: Array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+    return memory
 
 
 def _check_names(what: str, given: Mapping[str, object], wanted: tuple[str, ...], entry: Entry) -> None:

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from sscc.runtime.codegen.features import Features
 from sscc.runtime.schedule import Program
 from sscc.runtime.user_cache import cache_folder
 
-VERSION = 1
+VERSION = 2
 """Of generated code: raised with every change that makes other code or other plans of the same schedule."""
 
 LINKER = "cc"
@@ -87,7 +88,12 @@ def store_code(program: Program, write: Callable[[str, bytes], object]) -> str:
         library = Path(folder) / "code.so"
         link(made.object_code(), library, LINKER)
         code = library.read_bytes()
-    about = {"architecture": _native.architecture(), "features": _native.cpu_features(), "functions": names}
+    about = {
+        "architecture": _native.architecture(),
+        "features": _native.cpu_features(),
+        "functions": names,
+        "sha256": {"plan": _digest(plan), "so": _digest(code)},
+    }
     write(f"{key}.json", (json.dumps(about, indent=1, sort_keys=True) + "\n").encode())
     write(f"{key}.plan", plan)
     write(f"{key}.so", code)
@@ -104,23 +110,31 @@ def load_code(folder: Path) -> NativeCode | None:
     if not all(path.is_file() for path in paths.values()):
         return None
     try:
-        names = json.loads(paths["json"].read_text(encoding="utf-8"))["functions"]
+        about = json.loads(paths["json"].read_text(encoding="utf-8"))
+        plan = paths["plan"].read_bytes()
+        for kind, data in (("plan", plan), ("so", paths["so"].read_bytes())):  # a library cut short stops the process
+            if about["sha256"][kind] != _digest(data):
+                raise ValueError(f"the digest of {paths[kind].name} is another one")
         library = ctypes.CDLL(str(paths["so"]))
-        addresses = [_address(library, name) for name in names]
-        return NativeCode(paths["plan"].read_bytes(), addresses, library)
+        return NativeCode(plan, [_address(library, name) for name in about["functions"]], library)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder}: the native code of this artifact is damaged: {error}") from None
+        raise InputError(f"{folder}: this native code is damaged: {error}") from None
 
 
 def cached_code(program: Program) -> NativeCode:
-    """The program's code from the user's cache; made and kept there where there is none for this CPU yet.
+    """The program's code from the user's cache; made and kept there where there is none for this CPU yet, or where it
+    is damaged.
 
-    Where it cannot be kept, it is made for this process alone. Both are said through the logger.
+    Where it cannot be kept, it is made for this process alone. All of that is said through the logger.
     """
-    folder = cache_folder() / "native" / hashlib.sha256(program.to_json().encode()).hexdigest()[:32]
-    found = load_code(folder)
-    if found is not None:
-        return found
+    folder = cache_folder() / "native" / _digest(program.to_json().encode())[:32]
+    try:
+        found = load_code(folder)
+    except InputError as error:
+        _LOGGER.info(str(error))
+    else:
+        if found is not None:
+            return found
     _LOGGER.info("compiling the schedule for this CPU")
     if not can_link():
         _LOGGER.info(f"there is no linker ({LINKER}), so it is not kept and will be compiled in every run")
@@ -129,7 +143,7 @@ def cached_code(program: Program) -> NativeCode:
         with output_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         store_code(program, lambda name, data: _keep(folder / name, data))
-    except OutputError as error:
+    except (OutputError, OSError, subprocess.CalledProcessError) as error:
         _LOGGER.info(f"it cannot be kept: {error}")
         return make_code(program)
     loaded = load_code(folder)
@@ -150,6 +164,10 @@ def _generate(program: Program, features: Features | None, optimise: int | None)
     level = int(os.environ.get("SSCC_NATIVE_OPTIMISE", "3")) if optimise is None else optimise
     made = Jit(native.module, chosen.cpu, level)
     return made, list(native.plan.functions), native.plan.encode()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +23,9 @@ I1, I8, I16, I32, I64, BF16, F32, F64, PTR = "i1", "i8", "i16", "i32", "i64", "b
 
 INLINED_LINES = 40
 """Private functions longer than this are never inlined: LLVM would copy kernels into every body that calls them."""
+
+_ROLLED = "#llvm.loop_annotation<unroll = <disable = true>>"
+"""On every loop: what is to be unrolled is written so. LLVM's unrolling would take half of the compile time."""
 
 
 def vector(element: str, lanes: int) -> str:
@@ -367,9 +370,10 @@ class Function:
         A tree of halves, so that the order does not depend on the CPU.
         """
         lanes = lanes_of(value.type)
-        combine = {"add": self.add, "mul": self.mul, "maximumf": self.max, "minimumf": self.min}
-        combine |= {"maxsi": self.max, "minsi": self.min}
-        combine["or"], combine["and"] = (lambda a, b: a | b), (lambda a, b: a & b)  # type: ignore[assignment,operator]
+        combine: dict[str, Callable[[Value, Value], Value]] = {
+            **{"add": self.add, "mul": self.mul, "or": Value.__or__, "and": Value.__and__},
+            **{"maximumf": self.max, "minimumf": self.min, "maxsi": self.max, "minsi": self.min},
+        }
         while lanes > 1:
             lanes //= 2
             low = self.shuffle(value, value, range(lanes))
@@ -503,7 +507,7 @@ class Function:
             types = ", ".join(v.type for v in state)
             self.emit(f"scf.yield {', '.join(v.name for v in loop._next)} : {types}")
         self._indent -= 1
-        self.emit("}")
+        self.emit(f"}} {{loop_annotation = {_ROLLED}}}")
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
@@ -528,9 +532,15 @@ class Function:
         params = ", ".join(f"{value.name}: {value.type}" for value in self.params.values())
         results = f" -> ({', '.join(self.results)})" if self.results else ""
         visibility = "" if self.exported else "private "
-        kept = "" if self.exported or len(self._lines) <= INLINED_LINES else ' attributes {passthrough = ["noinline"]}'
-        lines = [f'  func.func {visibility}@"{self.name}"({params}){results}{kept} {{']
+        lines = [f'  func.func {visibility}@"{self.name}"({params}){results}{self._attributes()} {{']
         return "\n".join([*lines, *self._constant_lines, *self._lines, "  }"])
+
+    def _attributes(self) -> str:
+        """Exported functions are not inlined either: the engine would copy them into the wrappers that it makes."""
+        attributes = [] if self.exported else ["llvm.linkage = #llvm.linkage<internal>"]
+        if self.exported or len(self._lines) > INLINED_LINES:
+            attributes.append("llvm.no_inline")
+        return f" attributes {{{', '.join(attributes)}}}" if attributes else ""
 
 
 def _table(name: str, functions: Sequence[Function]) -> str:

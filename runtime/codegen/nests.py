@@ -79,7 +79,7 @@ class Regions:
 
     def __init__(self, body: Body, strides: Mapping[str, Strides]) -> None:
         self.shapes = {p.name: p.shape for p in body.params} | {x.name: x.shape for x in body.locals}
-        self.dtypes = {p.name: p.dtype for p in body.params} | {x.name: x.dtype for x in body.locals}
+        self.dtypes: dict[str, str] = {p.name: p.dtype for p in body.params} | {x.name: x.dtype for x in body.locals}
         self.strides = {**strides, **{x.name: dense(x.shape) for x in body.locals}}
         self._windows = {w.name: w.view for w in body.windows}
 
@@ -130,6 +130,8 @@ def nest_of(step: Vector | Reduction | Product, regions: Regions) -> Nest:
     dims = step.dims
     reduce = frozenset() if isinstance(step, Vector) else frozenset(step.reduce)
     combine, init = "", 0.0
+    inputs: tuple[Linear, ...]
+    body: tuple[Instr, ...]
     if isinstance(step, Product):
         inputs = (_linear(step.a, regions, dims), _linear(step.b, regions, dims))
         body, result, combine = (Instr("v0", "mulf", ("in0", "in1"), "f32"),), "v0", "addf"

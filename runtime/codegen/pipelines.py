@@ -13,7 +13,7 @@ from sscc.runtime.codegen.draft import MEMORY, PRIVATE, WORKSPACE, Track, aligne
 from sscc.runtime.codegen.features import LANES
 from sscc.runtime.codegen.hazards import Span
 from sscc.runtime.codegen.nests import Strides
-from sscc.runtime.codegen.stages import BufferPort, MemoryPort, ResolvedStage, compose, resolve_stages
+from sscc.runtime.codegen.stages import BufferPort, MemoryPort, ResolvedStage, compose, firings, resolve_stages
 from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.schedule import DTYPE_BYTES, Kernel, Pipeline, Tensor, View
 
@@ -288,7 +288,7 @@ class _PipelinePlan:
         self, stage: ResolvedStage, port: MemoryPort | BufferPort, dtype: str, env: Mapping[str, int], grid: list[int]
     ) -> tuple[Strides, _Pointer]:
         if isinstance(port, MemoryPort):
-            return self._memory(port, dtype, env)
+            return self._memory(stage, port, dtype, env)
         slots = self.slots[port.buffer]
         size = DTYPE_BYTES[dtype]
         terms = [(self.draft.operand(name, env), c * size) for name, c in port.view.terms]
@@ -348,14 +348,16 @@ class _PipelinePlan:
             "run with --interpreter reference"
         )
 
-    def _memory(self, port: MemoryPort, dtype: str, env: Mapping[str, int]) -> tuple[Strides, _Pointer]:
+    def _memory(
+        self, stage: ResolvedStage, port: MemoryPort, dtype: str, env: Mapping[str, int]
+    ) -> tuple[Strides, _Pointer]:
         draft = self.draft
         shape = next(p.shape for p in self.kernel.kernel.params if p.name == port.param)
         given = self.kernel.views[port.param]
         bare = View(given.tensor, given.shape, given.strides, given.offset)
-        view = compose(port.view, shape, bare)
+        view = compose(port.view, shape, bare, firings(stage.stage))
         if view is None:
-            raise InputError(f"the native interpreter cannot follow a window of {port.param!r} in {self.where}")
+            raise self._refusal(stage, f"it cannot follow its window of {port.param!r}")
         tensor = draft.tensors[given.tensor]
         terms = [*self.kernel.terms[port.param], *((draft.operand(n, env), c) for n, c in view.terms)]
         size = DTYPE_BYTES[tensor.dtype]

@@ -16,6 +16,7 @@ from sscc.runtime.codegen.draft import Draft, Track
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.hazards import Pending
 from sscc.runtime.codegen.mlir import Module
+from sscc.runtime.codegen.names import check_names
 from sscc.runtime.codegen.pipelines import KernelCall, plan_pipeline
 from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.schedule import Entry, For, If, Item, Launch, Pipeline, Program, Scalar
@@ -38,6 +39,7 @@ class Native:
 
 def plan_program(program: Program, features: Features) -> Native:
     """Plans all entries. Raises InputError for a schedule that native execution cannot do, naming what and where."""
+    check_names(program)
     draft = Draft(program, features)
     entries = tuple(_entry(draft, entry) for entry in program.entries)
     return Native(draft.finish(entries), draft.module, draft.packed)

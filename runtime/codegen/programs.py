@@ -73,7 +73,9 @@ def apply(f: Function, instr: Instr, args: Sequence[Operand], dtypes: Sequence[s
     if op in _DIVISIONS:
         return _wrapped(f, _DIVISIONS[op](f, *values), instr.type)
     if op in _INTEGER:
-        return _integer(f, instr, values, dtypes)
+        return _wrapped(f, f.op(_INTEGER[op], values, values[0].type), instr.type)
+    if op == "absi":
+        return _wrapped(f, f.max(values[0], 0 - values[0]), instr.type)
     if op.startswith("cmpf_") or op.startswith("cmpi_"):
         return _compare(f, op, *values)
     if op in _CONVERSIONS:
@@ -161,11 +163,6 @@ _DIVISIONS: dict[str, Callable[[Function, Value, Value], Value]] = {
 }
 
 
-def _integer(f: Function, instr: Instr, values: Sequence[Value], dtypes: Sequence[str]) -> Value:
-    result = f.op(_INTEGER[instr.op], list(values), values[0].type)
-    return _wrapped(f, result, instr.type)
-
-
 def _wrapped(f: Function, value: Value, dtype: str) -> Value:
     """An i64 that holds what a narrower signed integer would, where the dtype is one."""
     bits = {"i8": 8, "i32": 32}.get(dtype)
@@ -183,7 +180,8 @@ def _compare(f: Function, op: str, a: Value, b: Value) -> Value:
 
 def _to_float(name: str) -> Callable[[Function, Value, str, str], Value]:
     def convert(f: Function, value: Value, source: str, target: str) -> Value:
-        return rounded(f, f.cast(f"arith.{name}", value, F32), target)
+        whole = _unsigned(value, source) if name == "uitofp" else value
+        return rounded(f, f.cast(f"arith.{name}", whole, F32), target)
 
     return convert
 
@@ -195,10 +193,17 @@ def _from_float(name: str) -> Callable[[Function, Value, str, str], Value]:
 def _extend(name: str) -> Callable[[Function, Value, str, str], Value]:
     def convert(f: Function, value: Value, source: str, target: str) -> Value:
         if element_of(value.type) == I1:
-            return f.cast(f"arith.{name}", value, I64)
-        return value if name == "extsi" else value & {"i8": 0xFF, "i32": 0xFFFFFFFF}.get(source, -1)
+            wide = f.cast(f"arith.{name}", value, I64)
+        else:
+            wide = value if name == "extsi" else _unsigned(value, source)
+        return _wrapped(f, wide, target)
 
     return convert
+
+
+def _unsigned(value: Value, dtype: str) -> Value:
+    """A signed integer of a narrow dtype as the unsigned one with its bits."""
+    return value & {"i8": 0xFF, "i32": 0xFFFFFFFF}[dtype] if dtype in ("i8", "i32") else value
 
 
 def _truncate(f: Function, value: Value, source: str, target: str) -> Value:
@@ -212,8 +217,8 @@ _CONVERSIONS: dict[str, Callable[[Function, Value, str, str], Value]] = {
     "uitofp": _to_float("uitofp"),
     "fptosi": _from_float("fptosi"),
     "fptoui": _from_float("fptoui"),
-    "index_cast": lambda f, value, source, target: value,
-    "index_castui": lambda f, value, source, target: value,
+    "index_cast": _extend("extsi"),
+    "index_castui": _extend("extui"),
     "extsi": _extend("extsi"),
     "extui": _extend("extui"),
     "trunci": _truncate,

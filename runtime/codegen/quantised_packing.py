@@ -136,7 +136,8 @@ class QuantisedPanels:
         if self.bits == 8:
             return (rows ^ np.uint8(128)).view(np.int8)
         pairs = rows.reshape(*stacked, self.n, self.k // 2, 2)
-        return (pairs[..., 0] | (pairs[..., 1] << 4)).view(np.int8)
+        joined: npt.NDArray[np.uint8] = pairs[..., 0] | (pairs[..., 1] << 4)
+        return joined.view(np.int8)
 
     def _check(
         self,

@@ -7,7 +7,7 @@ in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sscc.runtime.codegen.nests import Strides, dense, is_dense
@@ -64,6 +64,8 @@ class _Resolver:
         self.bodies = bodies
         self.aliased = aliased
         self.buffers = {b.name: b for b in pipeline.buffers}
+        self.changing = {pipeline.index, *(scalar.name for scalar in pipeline.scalars)}
+        """Scalars that iterations set."""
 
     def run(self) -> list[ResolvedStage]:
         copies = {}
@@ -73,18 +75,18 @@ class _Resolver:
                 copies[target] = number
         left_out = {copies[b] for b in copies}
         return [
-            ResolvedStage(stage, self.bodies[stage.body], tuple(self._port(port, copies) for port in stage.ports))
+            ResolvedStage(stage, self.bodies[stage.body], tuple(self._port(stage, p, copies) for p in stage.ports))
             for number, stage in enumerate(self.stages)
             if number not in left_out
         ]
 
-    def _port(self, port: Port, copies: Mapping[str, int]) -> ResolvedPort:
+    def _port(self, stage: Stage, port: Port, copies: Mapping[str, int]) -> ResolvedPort:
         if port.per == 0:
             return MemoryPort(port.view.tensor, port.view)
         name = port.view.tensor
         if name in copies:
             source = self.stages[copies[name]].ports[0].view
-            view = compose(port.view, self.buffers[name].shape, source)
+            view = compose(port.view, self.buffers[name].shape, source, firings(stage))
             assert view is not None  # that is what made it a copy to leave out
             return MemoryPort(source.tensor, view)
         return BufferPort(name, port.view, port.per, port.lag)
@@ -101,22 +103,29 @@ class _Resolver:
         whole = target.view.shape == buffer.shape and is_dense(buffer.shape, target.view.strides)
         if not whole or target.lag or target.view.offset or target.view.terms or target.per != 1:
             return None
-        users = [(n, p) for n, s in enumerate(self.stages) for p in s.ports if p.per and p.view.tensor == buffer.name]
-        readers = [(n, p) for n, p in users if n != number]
-        fits = all(self._reads_in_place(self.stages[n], p, stage, buffer) for n, p in readers)
+        readers = [
+            (n, place)
+            for n, reader in enumerate(self.stages)
+            for place, port in enumerate(reader.ports)
+            if n != number and port.per and port.view.tensor == buffer.name
+        ]
+        fits = all(self._reads_in_place(self.stages[n], place, stage, buffer) for n, place in readers)
         last = max((n for n, _ in readers), default=number)
         return buffer.name if fits and not self._overwritten(number, last, stage, source.view.tensor) else None
 
-    def _reads_in_place(self, reader: Stage, port: Port, load: Stage, buffer: Buffer) -> bool:
-        body = self.bodies[reader.body]
-        place = reader.ports.index(port)
+    def _reads_in_place(self, reader: Stage, place: int, load: Stage, buffer: Buffer) -> bool:
+        """Whether a port of a stage may read what a load copies to a buffer."""
+        body, port = self.bodies[reader.body], reader.ports[place]
         param = body.params[place]
         if param.access != "read" or port.lag:
             return False
-        whole_iteration = load.trips == 1 and (load.when == "first" or port.per == reader.trips)
+        names = {name for name, _ in load.ports[0].view.terms}
+        once = load.when == "first" and not names & self.changing
+        whole_iteration = once or (load.when == reader.when and port.per == reader.trips)
+        alone = load.trips == 1 and not names & firings(load).keys()
         together = load.grid == reader.grid and port.per == 1 and load.when == reader.when
-        view = compose(port.view, buffer.shape, load.ports[0].view)
-        if view is None or not (whole_iteration or together):
+        view = compose(port.view, buffer.shape, load.ports[0].view, firings(reader))
+        if view is None or not (together or (alone and whole_iteration)):
             return False
         windowed = any(window.view.tensor == param.name for window in body.windows)
         return not windowed or is_dense(view.shape, view.strides)
@@ -156,50 +165,67 @@ def _identity(rank: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(i == j) for j in range(rank)) + (0,) for i in range(rank))
 
 
-def compose(view: View, shape: tuple[int, ...], base: View) -> View | None:
-    """A window of a window: `view` of a dense region of `shape` that is laid over `base`; None where one affine view
-    cannot say it."""
+def compose(view: View, shape: tuple[int, ...], base: View, counts: Mapping[str, int] | None = None) -> View | None:
+    """A window of a window: `view` of a dense region of `shape` that is laid over `base`.
+
+    Args:
+        counts: how many values a scalar takes, 0 up to that; one that is not here may take any, as long as the view
+            stays in the region.
+
+    Returns None where one affine view cannot say it, or where it cannot be told.
+    """
     if is_dense(shape, base.strides):
         return View(base.tensor, view.shape, view.strides, base.offset + view.offset, (*base.terms, *view.terms))
-    strides = _over(view, shape, base.strides)
-    offset = spread_offset(view.offset, shape, base.strides)
-    if strides is None:
+    moves = _Moves(shape, base.strides)
+    offset = moves.start(view.offset)
+    strides = tuple(moves.along(stride, extent) for stride, extent in zip(view.strides, view.shape, strict=True))
+    terms = tuple((name, moves.along(c, (counts or {}).get(name))) for name, c in view.terms)
+    if moves.lost:
         return None
-    terms = []
-    for name, coefficient in view.terms:
-        moved = _move(coefficient, 2, shape, base.strides)
-        if moved is None:
-            return None
-        terms.append((name, moved))
     return View(base.tensor, view.shape, strides, base.offset + offset, (*base.terms, *terms))
 
 
-def spread_offset(offset: int, shape: tuple[int, ...], strides: Strides) -> int:
-    """Where element number `offset` of a dense region lies when the region has other strides."""
-    moved = 0
-    for step, stride in zip(dense(shape), strides, strict=True):
-        moved += offset // step * stride
-        offset %= step
-    return moved
+class _Moves:
+    """Steps through a dense region that is laid out with other strides.
 
+    Attributes:
+        lost: whether a step could leave the dimension that it walks, so that no stride stands for it.
+    """
 
-def _over(view: View, shape: tuple[int, ...], strides: Strides) -> Strides | None:
-    moved = []
-    for extent, stride in zip(view.shape, view.strides, strict=True):
-        step = 0 if extent == 1 else _move(stride, extent, shape, strides)
-        if step is None:
-            return None
-        moved.append(step)
-    return tuple(moved)
+    def __init__(self, shape: tuple[int, ...], strides: Strides) -> None:
+        self.lost = False
+        self._dims = [d for d in zip(shape, dense(shape), strides, strict=True) if d[0] > 1]
+        self._room = [size - 1 for size, _, _ in self._dims]
 
+    def start(self, offset: int) -> int:
+        """Where element number `offset` lies."""
+        moved = 0
+        for d, (_, step, stride) in enumerate(self._dims):
+            self._take(d, offset // step)
+            moved += offset // step * stride
+            offset %= step
+        self.lost |= offset != 0
+        return moved
 
-def _move(stride: int, extent: int, shape: Sequence[int], strides: Strides) -> int | None:
-    """What a stride of a dense region becomes when the region has others, for steps that stay in one dimension."""
-    if stride == 0:
+    def along(self, stride: int, extent: int | None) -> int:
+        """What a stride becomes; `extent` is None where only the region bounds it."""
+        if stride == 0 or extent == 1:
+            return 0
+        for d, (_, step, other) in enumerate(self._dims):
+            if step <= stride:
+                times, rest = divmod(stride, step)
+                if extent is not None:
+                    self._take(d, times * (extent - 1))
+                self.lost |= rest != 0 or (extent is None and d != 0)
+                return times * other
+        self.lost = True
         return 0
-    steps = dense(tuple(shape))
-    for size, step, other in zip(shape, steps, strides, strict=True):
-        if size > 1 and step <= stride:
-            times, rest = divmod(stride, step)
-            return times * other if rest == 0 and times * (extent - 1) < size else None
-    return None
+
+    def _take(self, dim: int, steps: int) -> None:
+        self._room[dim] -= steps
+        self.lost |= self._room[dim] < 0 or steps < 0
+
+
+def firings(stage: Stage) -> dict[str, int]:
+    """How many values the indices of a stage's grid take."""
+    return {f"t{d}": extent for d, extent in enumerate(stage.grid)}

@@ -13,7 +13,7 @@ from sscc.runtime.codegen.matmul import panels_for
 from sscc.runtime.codegen.nests import Regions, Strides, nest_of
 from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.quantised_packing import QuantisedPanels
-from sscc.runtime.codegen.stages import MemoryPort, ResolvedStage, compose, resolve_stages
+from sscc.runtime.codegen.stages import MemoryPort, ResolvedStage, compose, firings, resolve_stages
 from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.schedule import (
     Body,
@@ -96,7 +96,7 @@ def _stages(program: Program, kernel: Kernel, bodies: dict[str, Body]) -> list[R
 def _use(stage: ResolvedStage, place: int, port: MemoryPort, given: View, kernel: Kernel) -> Use:
     """The strides of a launch's view stand for those of the parameter: packed weights are whole or nothing."""
     shape = next(p.shape for p in kernel.params if p.name == port.param)
-    view = compose(port.view, shape, given)
+    view = compose(port.view, shape, given, firings(stage.stage))
     strides = tuple(p.view.strides for p in stage.ports)
     if view is None:
         return Use(stage.body, "", strides, 0, ())
