@@ -10,21 +10,33 @@ from typing import NoReturn
 
 from sscc.ir.errors import InputError
 from sscc.runtime.schedule import (
+    DTYPE_BYTES,
     Access,
     Body,
     Kernel,
+    Param,
     Pipeline,
     Product,
     Program,
     Reduction,
     Stage,
     Vector,
+    View,
     launches,
     pipelines,
 )
 
 Ranks = Mapping[str, int]
 """Dimensions of parameters, locals and windows, by name."""
+
+_TYPES = {*DTYPE_BYTES, "i32", "index"}
+"""Of values of a vector program."""
+
+_WORDS = ("mode", "pool_mode")
+"""Fields of steps that name nothing."""
+
+_OPTIONAL = ("log_sum_exp", "selected")
+"""Fields of steps that may be empty."""
 
 
 def check_names(program: Program) -> None:
@@ -46,10 +58,14 @@ def check_names(program: Program) -> None:
             _check_count(launch.args, kernels[launch.kernel].params, where, "tensors")
             _check_count(launch.scalars, kernels[launch.kernel].scalars, where, "scalars")
             _check_known((view.tensor for view in launch.args), tensors, where)
+            for view, param in zip(launch.args, kernels[launch.kernel].params, strict=True):
+                _check_view(view, param, where)
 
 
 def _check_pipeline(kernel: Kernel, pipeline: Pipeline, bodies: Mapping[str, Body]) -> None:
     params, buffers = {p.name for p in kernel.params}, {b.name for b in pipeline.buffers}
+    shapes = [p.shape for p in kernel.params] + [b.shape for b in pipeline.buffers]
+    _check_sizes([*shapes, *(s.grid for s in pipeline.stages)], f"{kernel.name}.{pipeline.name}")
     for stage in pipeline.stages:
         where = f"stage {stage.name!r} of {kernel.name}.{pipeline.name}"
         _check_known([stage.body], bodies, where)
@@ -62,10 +78,14 @@ def _check_stage(stage: Stage, body: Body, where: str) -> None:
     _check_count(stage.ports, body.params, where, "ports")
     _check_count(stage.scalars, body.scalars, where, "scalars")
     for port, param in zip(stage.ports, body.params, strict=True):
-        if port.view.shape != param.shape or len(port.view.strides) != len(param.shape):
-            _refuse(f"{where} passes {list(port.view.shape)} as {param.name!r}, which is {list(param.shape)}")
+        _check_view(port.view, param, where)
         if port.per < 0:
             _refuse(f"{where} fires {port.per} times on a slot")
+
+
+def _check_view(view: View, param: Param, where: str) -> None:
+    if view.shape != param.shape or len(view.strides) != len(param.shape):
+        _refuse(f"{where} passes {list(view.shape)} as {param.name!r}, which is {list(param.shape)}")
 
 
 def _check_body(body: Body) -> None:
@@ -73,19 +93,49 @@ def _check_body(body: Body) -> None:
     ranks = {p.name: len(p.shape) for p in body.params} | {x.name: len(x.shape) for x in body.locals}
     _check_known((w.view.tensor for w in body.windows), ranks, where)
     ranks |= {w.name: len(w.view.shape) for w in body.windows}
+    for window in body.windows:
+        _check_count(window.view.strides, window.view.shape, where, "strides of a window")
+    _check_sizes([*(p.shape for p in body.params), *(x.shape for x in body.locals)], where)
     for step in body.steps:
-        if isinstance(step, Product):
-            accesses: tuple[Access, ...] = (step.a, step.b, step.output)
-        elif isinstance(step, Vector | Reduction):
-            accesses = (*step.inputs, step.output)
-            loads = [i.args for i in step.body if i.op == "load"]
-            _check_known((str(args[0]) for args in loads), ranks, where)
-            for name, *indices in loads:
-                _check_count(indices, range(ranks[str(name)]), where, "indices")
+        if isinstance(step, Vector | Reduction | Product):
+            _check_affine(step, body, ranks, where)
         else:
-            continue
-        for access in accesses:
-            _check_access(access, len(step.dims), ranks, where)
+            fields = {k: v for k, v in vars(step).items() if isinstance(v, str) and k not in _WORDS}
+            names = [v for k, v in fields.items() if v or k not in _OPTIONAL]
+            _check_known(names, {*ranks, *body.scalars}, where)
+
+
+def _check_affine(step: Vector | Reduction | Product, body: Body, ranks: Ranks, where: str) -> None:
+    _check_sizes([step.dims], where)
+    inputs = (step.a, step.b) if isinstance(step, Product) else step.inputs
+    for access in (*inputs, step.output):
+        _check_access(access, len(step.dims), ranks, where)
+    if not isinstance(step, Vector):
+        _check_known(step.reduce, range(len(step.dims)), where)
+        if any(row[d] for row in step.output.map for d in step.reduce):
+            _refuse(f"{where} writes an element for each of what it combines")
+    if not isinstance(step, Product):
+        _check_program(step, body, ranks, where)
+
+
+def _check_program(step: Vector | Reduction, body: Body, ranks: Ranks, where: str) -> None:
+    known = {*body.scalars, *(f"in{n}" for n in range(len(step.inputs)))}
+    for instr in step.body:
+        args = list(instr.args)
+        _check_known([instr.type], _TYPES, where)
+        if instr.op == "load":
+            _check_known(args[:1], ranks, where)
+            _check_count(args[1:], range(ranks[str(args.pop(0))]), where, "indices")
+        elif instr.op == "index":
+            _check_known(args, range(len(step.dims)), where)
+        _check_known((a for a in args if isinstance(a, str)), known, where)
+        known.add(instr.name)
+    _check_known([step.result], known, where)
+
+
+def _check_sizes(shapes: Iterable[tuple[int, ...]], where: str) -> None:
+    if any(size < 1 for shape in shapes for size in shape):
+        _refuse(f"{where} has an extent below 1")
 
 
 def _check_access(access: Access, dims: int, ranks: Ranks, where: str) -> None:
@@ -95,9 +145,10 @@ def _check_access(access: Access, dims: int, ranks: Ranks, where: str) -> None:
         _check_count(row, range(dims + 1), where, "coefficients")
 
 
-def _check_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
+def _check_known(names: Iterable[object], known: Iterable[object], where: str) -> None:
+    there = set(known)
     for name in names:
-        if name not in set(known):
+        if name not in there:
             _refuse(f"{where} names {name!r}, which does not exist")
 
 

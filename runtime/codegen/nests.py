@@ -79,7 +79,8 @@ class Regions:
 
     def __init__(self, body: Body, strides: Mapping[str, Strides]) -> None:
         self.shapes = {p.name: p.shape for p in body.params} | {x.name: x.shape for x in body.locals}
-        self.dtypes: dict[str, str] = {p.name: p.dtype for p in body.params} | {x.name: x.dtype for x in body.locals}
+        self.dtypes: dict[str, str] = {p.name: p.dtype for p in body.params}
+        self.dtypes.update({x.name: x.dtype for x in body.locals})
         self.strides = {**strides, **{x.name: dense(x.shape) for x in body.locals}}
         self._windows = {w.name: w.view for w in body.windows}
 

@@ -320,7 +320,9 @@ class _PipelinePlan:
             raise self._refusal(stage, "a buffer's slot serves several iterations, but not all of them")
         terms: list[tuple[int, int]] = []
         if slots.generations > 1 and not whole_run:
-            register = self.generation[(generation, slots.generations)]
+            register = self.generation.get((generation, slots.generations))
+            if register is None:
+                raise self._refusal(stage, "it fills slots of several iterations before or after all of them")
             terms.append((register, slots.per_iteration * slots.slot_bytes))
         if port.per < trips:
             if port.per != 1:

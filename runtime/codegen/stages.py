@@ -154,6 +154,7 @@ def _is_copy(body: Body) -> bool:
         isinstance(step, Vector)
         and step.result == "in0"
         and not step.body
+        and len(step.inputs) == 1
         and (step.inputs[0].param, step.output.param) == (source.name, target.name)
         and step.inputs[0].map == step.output.map == _identity(len(step.dims))
         and source.shape == target.shape == step.dims
