@@ -51,6 +51,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--passive", action="store_true", help="no thread waits by spinning: for a machine that is busy")
     made.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     made.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
+    made.add_argument("--block", metavar="NAME", help="of the page (default: the command and its models)")
     return made
 
 
@@ -150,4 +151,5 @@ def report(done: Report, words: argparse.Namespace, block: str) -> None:
     for line in done.skipped:
         print(line, file=sys.stderr)
     if words.write:
-        words.write.write_text(table.replace_block(words.write.read_text(), block, text))
+        named = words.block or " ".join([block, *words.models])
+        words.write.write_text(table.replace_block(words.write.read_text(), named, text))

@@ -54,7 +54,15 @@ def test_a_page_without_the_block_is_refused(page: str) -> None:
         table.replace_block(page, "x", "new")
 
 
-@pytest.mark.parametrize("block", ["benchmarks/decode.py", "benchmarks/prefill.py", "benchmarks/startup.py"])
+@pytest.mark.parametrize(
+    "block",
+    [
+        "benchmarks/decode.py m125",
+        "benchmarks/decode.py m1b",
+        "benchmarks/prefill.py m125",
+        "benchmarks/startup.py",
+    ],
+)
 def test_the_page_has_a_block_for_each_command(block: str) -> None:
     page = (ROOT / "docs" / "performance.md").read_text()
     assert "\nsomething\n" in table.replace_block(page, block, "something")
@@ -63,7 +71,7 @@ def test_the_page_has_a_block_for_each_command(block: str) -> None:
 def test_write_changes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- block: begin -->\n<!-- block: end -->\n")
-    words = Namespace(threads=2, repeats=3, passive=True, json=False, write=page)
+    words = Namespace(threads=2, repeats=3, passive=True, json=False, write=page, block="block", models=["m125"])
     command.report(Report([result("a", DECODE, [0.1])], []), words, "block")
     assert "| a | bf16 | 100 (best 100; 67%) | 30 |" in page.read_text()
     assert "| a | bf16 |" in capsys.readouterr().out
