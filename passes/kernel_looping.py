@@ -235,7 +235,8 @@ class _Maker:
         """The kernel, under a name that is not among those `taken`: two runs may be of the same kernel and length."""
         plan = self.plan
         finals, written = self.finals(), self.written()
-        arguments = [Argument(argument.role, argument.name, argument.type) for argument, _, _ in self.parameters.values()]
+        given = (argument for argument, _, _ in self.parameters.values())
+        arguments = [Argument(argument.role, argument.name, argument.type) for argument in given]
         results = [results_of(plan.callees[index])[number] for index, number in finals]
         results += [self.parameters["state", state][0] for state in written]
         base = "+".join(callee.name.value for callee in plan.callees) + f".x{plan.run.count}"

@@ -13,8 +13,8 @@ from tests.filecheck_items import pytest_collect_file  # noqa: F401  (.mlir file
 if TYPE_CHECKING:
     from tests.families import Compiler
 
-# Tests of native code ask for it; the others need none of it in their artifacts, and where they run some, how fast it is
-# does not matter.
+# Tests of native code ask for it; the others need none of it in their artifacts, and where they run some, how fast it
+# is does not matter.
 os.environ["SSCC_NATIVE_CODE"] = "0"
 os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
 
