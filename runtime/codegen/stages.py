@@ -136,12 +136,34 @@ class _Resolver:
             return True
         if param not in self.written:
             return False
+        if not self._listed_in_order():  # then they run in another one, and "between" means nothing here
+            return True
         span = self.stages if stage.when == "first" else self.stages[load : last + 1]
         return any(
             p.per == 0 and p.view.tensor == param and self.bodies[s.body].params[i].access != "read"
             for s in span
             for i, p in enumerate(s.ports)
         )
+
+    def _listed_in_order(self) -> bool:
+        """Whether no stage reads what a stage after it in the list writes in the same iteration."""
+        return not any(
+            self._feeds(writer, reader) for n, reader in enumerate(self.stages) for writer in self.stages[n + 1 :]
+        )
+
+    def _feeds(self, writer: Stage, reader: Stage) -> bool:
+        given = [
+            port
+            for port, param in zip(writer.ports, self.bodies[writer.body].params, strict=True)
+            if port.per and param.access != "read"
+        ]
+        taken = [
+            port
+            for port, param in zip(reader.ports, self.bodies[reader.body].params, strict=True)
+            if port.per and param.access == "read"
+        ]
+        pairs = [(t, g) for t in taken for g in given if t.view.tensor == g.view.tensor]
+        return any(writer.when != reader.when or t.lag >= g.lag for t, g in pairs)
 
 
 def _is_copy(body: Body) -> bool:

@@ -143,6 +143,11 @@ def test_memory_that_is_overwritten_before_its_last_reader_is_copied() -> None:
     assert names(resolve(STORE, LOAD, USE, x="update")) == ["store", "use"]
 
 
+def test_memory_that_is_written_is_copied_where_stages_are_not_listed_in_the_order_they_run_in() -> None:
+    assert names(resolve(USE, LOAD, STORE, x="update")) == ["use", "load", "store"]
+    assert names(resolve(USE, LOAD)) == ["use"]
+
+
 def test_memory_that_another_iteration_overwrites_is_copied_by_a_prologue() -> None:
     first = dataclasses.replace(LOAD_ALL, when="first")
     use = port(USE_TILES, 0, per=3 * TILES)
