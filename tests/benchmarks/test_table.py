@@ -59,6 +59,7 @@ def test_a_page_without_the_block_is_refused(page: str) -> None:
     [
         "benchmarks/decode.py m125",
         "benchmarks/decode.py m1b",
+        "long context",
         "benchmarks/prefill.py m125",
         "benchmarks/startup.py",
     ],
