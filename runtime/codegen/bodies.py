@@ -8,10 +8,12 @@ leaves for the next one lies in scratch that all threads share.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 
+from sscc.ir.sizes import align
 from sscc.runtime.codegen.dequantisation import dequantised_locals
 from sscc.runtime.codegen.elementwise import Elementwise, Place, Range
 from sscc.runtime.codegen.features import LANES, Features
@@ -25,7 +27,6 @@ from sscc.runtime.codegen.quantised_packing import QuantisedPanels
 from sscc.runtime.codegen.steps import lower_step
 from sscc.runtime.schedule import DTYPE_BYTES, Body, Product, Reduction, Step, Vector
 
-ALIGNMENT = 64
 BLOCK_BYTES = 1 << 20
 """Locals of a block of units: what fits a core's second-level cache beside the operands."""
 
@@ -124,7 +125,8 @@ class _Lowering:
         private = [self._private_locals(part) if isinstance(part, Group) else set() for part in parts]
         for name in (*(local.name for local in self.body.locals), *self.temporaries):
             if name not in self.codes and not any(name in names for names in private):
-                self.shared[name] = self._share(_bytes(self.regions.shapes[name], self.regions.dtypes[name]))
+                elements, dtype = prod(self.regions.shapes[name]), self.regions.dtypes[name]
+                self.shared[name] = self._share(elements * DTYPE_BYTES[dtype])
         for part, names in zip(parts, private, strict=True):
             if isinstance(part, Group):
                 self._emit_group(part, names)
@@ -134,7 +136,7 @@ class _Lowering:
 
     def _share(self, nbytes: int) -> int:
         offset = self.shared_bytes
-        self.shared_bytes += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        self.shared_bytes += align(nbytes)
         return offset
 
     def _private_locals(self, group: Group) -> set[str]:
@@ -199,7 +201,7 @@ class _Lowering:
         offsets, used = {}, 0
         for name in sorted(private):
             offsets[name] = used
-            used += -(-self._unit_bytes(name, group.splits[name]) * block // ALIGNMENT) * ALIGNMENT
+            used += align(self._unit_bytes(name, group.splits[name]) * block)
         with f.loop(f["begin"], f["end"], block) as loop:
             first, last = loop.index, f.min(loop.index + block, f["end"])
             for name in private:
@@ -242,7 +244,7 @@ class _Lowering:
         return Place(pointer, self.regions.dtypes[name], partial(packed_element, panels))
 
     def _unit_bytes(self, name: str, split: Split) -> int:
-        elements = _elements(self.regions.shapes[name])
+        elements = prod(self.regions.shapes[name])
         return -(-elements // split.span) * split.stride * DTYPE_BYTES[self.regions.dtypes[name]]
 
     def _block(self, group: Group, private: set[str]) -> int:
@@ -281,17 +283,6 @@ def _narrowed(nest: Nest, narrow: Mapping[str, tuple[Split, int]]) -> Nest:
 
 def _touched(nest: Nest) -> set[str]:
     return {a.region for a in nest.accesses} | {g.region for g in nest.loads.values()}
-
-
-def _elements(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-def _bytes(shape: Sequence[int], dtype: str) -> int:
-    return _elements(shape) * DTYPE_BYTES[dtype]
 
 
 __all__ = ["BodyCode", "Routine", "Variant", "lower_body"]

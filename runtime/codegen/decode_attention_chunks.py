@@ -91,12 +91,8 @@ def store_row(f: Function, values: Sequence[Value], row: Value, dtype: str, size
 
 
 def _bf16_bits(f: Function, value: Value) -> Value:
-    """f32 rounded to the nearest bf16, ties to even, as i16. In integers: not every CPU has an instruction for it, and
-    those that there are take numbers below the smallest normal one for zero."""
-    bits = f.bitcast(value, vector(I32, LANES))
-    rounded = bits + ((bits >> 16) & 1) + 0x7FFF
-    quiet = bits | 0x400000
-    return f.cast("arith.trunci", f.select(f.compare("ne", value, value), quiet, rounded) >> 16, I16)
+    """f32 rounded to bf16, as i16."""
+    return f.bitcast(f.narrow(value, BF16), vector(I16, LANES))
 
 
 def copy_row(f: Function, source: Value, dtype: str, target: Value, to: str, size: int) -> None:

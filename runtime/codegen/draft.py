@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sscc.ir.errors import InputError
+from sscc.ir.sizes import ALIGNMENT, align
 from sscc.runtime.codegen import plan as plans
-from sscc.runtime.codegen.bodies import ALIGNMENT, BodyCode, Variant, lower_body
+from sscc.runtime.codegen.bodies import BodyCode, Variant, lower_body
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.hazards import Pending, Span
 from sscc.runtime.codegen.mlir import Module
 from sscc.runtime.codegen.weights import aliased_params, packed_weights
 from sscc.runtime.schedule import Operand, Program, Scalar, Tensor
 
-MEMORY, WORKSPACE, PRIVATE = "memory", "workspace", "private"
-"""Regions: the program's tensors at their addresses; buffers and scratch of stages; what each thread has alone."""
-
-
-def aligned(nbytes: int) -> int:
-    """Rounded up to whole cache lines."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+WORKSPACE, PRIVATE = "workspace", "private"
+"""Regions besides `plan.MEMORY`: buffers and scratch of stages; what each thread has alone."""
 
 
 class Draft:
@@ -38,10 +34,11 @@ class Draft:
         self.tensors = {t.name: t for t in program.tensors}
         self.bodies = {b.name: b for b in program.bodies}
         self.kernels = {k.name: k for k in program.kernels}
-        self.aliased = {k.name: aliased_params(program, k) for k in program.kernels}
+        self.aliased = aliased_params(program)
         self.workspace_bytes = self.private_bytes = self.scratch_bytes = ALIGNMENT
         self.runs: list[plans.Run] = []
-        self._regions: dict[str, plans.Region] = {MEMORY: plans.Region(MEMORY, "arena", program.arena_bytes)}
+        memory = plans.Region(plans.MEMORY, "arena", program.arena_bytes)
+        self._regions: dict[str, plans.Region] = {plans.MEMORY: memory}
         for tensor in program.tensors:
             if tensor.role in ("weight", "constant"):
                 self._regions[tensor.name] = plans.Region(tensor.name, "external", self._stored_bytes(tensor))
@@ -118,7 +115,7 @@ class Draft:
         """The functions of a body, made once."""
         if variant not in self._codes:
             code = lower_body(self.module, f"{variant.body.name}.v{len(self._codes)}", variant, self.features)
-            self.scratch_bytes = max(self.scratch_bytes, aligned(code.private_bytes))
+            self.scratch_bytes = max(self.scratch_bytes, align(code.private_bytes))
             self._codes[variant] = code
         return self._codes[variant]
 

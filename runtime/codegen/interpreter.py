@@ -11,6 +11,7 @@ import numpy as np
 from sscc.ir.errors import InputError, UsageError
 from sscc.runtime import _native
 from sscc.runtime.codegen.library import NativeCode, cached_code, load_code, make_code
+from sscc.runtime.codegen.plan import MEMORY
 from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.codegen.weights import packed_weights
 from sscc.runtime.interpreter import MemoryUse
@@ -19,8 +20,6 @@ from sscc.runtime.tensor_files import NUMPY_DTYPES, Array
 
 if TYPE_CHECKING:
     from sscc.runtime.artifact import Artifact, Resolver
-
-MEMORY = "memory"
 
 
 class NativeInterpreter:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from math import prod
 
 from sscc.ir.errors import InputError
+from sscc.ir.sizes import align
 from sscc.runtime.codegen import plan as plans
 from sscc.runtime.codegen.bodies import Variant
-from sscc.runtime.codegen.draft import MEMORY, PRIVATE, WORKSPACE, Track, aligned
+from sscc.runtime.codegen.draft import PRIVATE, WORKSPACE, Track
 from sscc.runtime.codegen.features import LANES
 from sscc.runtime.codegen.hazards import Span
 from sscc.runtime.codegen.nests import Strides
-from sscc.runtime.codegen.stages import BufferPort, MemoryPort, ResolvedStage, compose, firings, resolve_stages
+from sscc.runtime.codegen.stages import BufferPort, MemoryPort, ResolvedStage, compose, feeds, firings, resolve_stages
 from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.schedule import DTYPE_BYTES, Kernel, Pipeline, Tensor, View
 
@@ -88,12 +89,15 @@ class _PipelinePlan:
         ordered: list[ResolvedStage] = []
         left = list(stages)
         while left:
-            ready = next((s for s in left if not any(_feeds(other, s) for other in left if other is not s)), None)
+            ready = next((s for s in left if not any(self._feeds(other, s) for other in left if other is not s)), None)
             if ready is None:
                 raise self._refusal(left[0], "it waits for what later iterations give to earlier ones")
             ordered.append(ready)
             left.remove(ready)
         return ordered
+
+    def _feeds(self, writer: ResolvedStage, reader: ResolvedStage) -> bool:
+        return feeds(writer.stage, reader.stage, self.draft.bodies)
 
     # -- what is where
 
@@ -124,7 +128,7 @@ class _PipelinePlan:
             if buffer.name not in used:
                 continue
             per_iteration, generations = self._shape(buffer.name)
-            slot = aligned(buffer.slot_bytes)
+            slot = align(buffer.slot_bytes)
             total = slot * per_iteration * generations
             if buffer.name in private:
                 offset, self.private_used = self.private_used, self.private_used + total
@@ -184,8 +188,8 @@ class _PipelinePlan:
     def _close(self, items: list[plans.Item]) -> None:
         """The workspace is the next pipeline's."""
         items += self.track.settle()
-        self.draft.workspace_bytes = max(self.draft.workspace_bytes, aligned(self.used))
-        self.draft.private_bytes = max(self.draft.private_bytes, aligned(self.private_used))
+        self.draft.workspace_bytes = max(self.draft.workspace_bytes, align(self.used))
+        self.draft.private_bytes = max(self.draft.private_bytes, align(self.private_used))
 
     def _iteration(self, when: str, lower: int, *, scalars: bool) -> list[plans.Item]:
         items: list[plans.Item] = []
@@ -269,9 +273,9 @@ class _PipelinePlan:
         total = nbytes * prod(t for _, t in trips)
         offset = self.private_used if private else self.used
         if private:
-            self.private_used += aligned(total)
+            self.private_used += align(total)
         else:
-            self.used += aligned(total)
+            self.used += align(total)
         terms, step = [], nbytes
         for register, extent in reversed(trips):
             terms.append((register, step))
@@ -369,7 +373,7 @@ class _PipelinePlan:
         if tensor.role in ("weight", "constant"):
             region, base = tensor.name, 0
         else:
-            region, base = MEMORY, tensor.address
+            region, base = plans.MEMORY, tensor.address
         key = (region, base, base + tensor.nbytes)
         extent = _extent(view.shape, view.strides) * size
         offset = base + view.offset * size
@@ -390,17 +394,6 @@ def _packed_pointer(tensor: Tensor, packing: Packing, view: View, terms: list[tu
 def _written(stage: ResolvedStage) -> list[BufferPort]:
     pairs = zip(stage.ports, stage.body.params, strict=True)
     return [port for port, param in pairs if param.access != "read" and isinstance(port, BufferPort)]
-
-
-def _feeds(writer: ResolvedStage, reader: ResolvedStage) -> bool:
-    """Whether a stage reads what another one writes in the same iteration."""
-    written = {port.buffer: port for port in _written(writer)}
-    for port, param in zip(reader.ports, reader.body.params, strict=True):
-        if not isinstance(port, BufferPort) or param.access != "read" or port.buffer not in written:
-            continue
-        if writer.stage.when != reader.stage.when or port.lag >= written[port.buffer].lag:
-            return True
-    return False
 
 
 def _seen(spans: set[Span]) -> set[Span]:

@@ -24,6 +24,8 @@ Mode = Literal["split", "replicated", "serial"]
 
 MAGIC = int.from_bytes(b"sscc-pln", "little")
 VERSION = 1
+MEMORY = "memory"
+"""The region with the program's tensors, weights and constants aside, at the schedule's addresses."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MODES: tuple[Mode, ...] = get_args(Mode)
 OPS = tuple("add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select".split())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sscc.ir.errors import InputError
+from sscc.ir.sizes import align
 from sscc.runtime.codegen.mlir import BF16, F32, I16, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.codegen.phases import Operand
 
@@ -29,7 +30,7 @@ class Scratch:
         self._offsets: dict[str, int] = {}
         for name, nbytes in sizes.items():
             self._offsets[name] = self.nbytes
-            self.nbytes += -(-nbytes // 64) * 64
+            self.nbytes += align(nbytes)
 
     def at(self, base: Value) -> dict[str, Value]:
         """Where the pieces are in a buffer at `base`."""

@@ -148,22 +148,26 @@ class _Resolver:
     def _listed_in_order(self) -> bool:
         """Whether no stage reads what a stage after it in the list writes in the same iteration."""
         return not any(
-            self._feeds(writer, reader) for n, reader in enumerate(self.stages) for writer in self.stages[n + 1 :]
+            feeds(writer, reader, self.bodies)
+            for n, reader in enumerate(self.stages)
+            for writer in self.stages[n + 1 :]
         )
 
-    def _feeds(self, writer: Stage, reader: Stage) -> bool:
-        given = [
-            port
-            for port, param in zip(writer.ports, self.bodies[writer.body].params, strict=True)
-            if port.per and param.access != "read"
-        ]
-        taken = [
-            port
-            for port, param in zip(reader.ports, self.bodies[reader.body].params, strict=True)
-            if port.per and param.access == "read"
-        ]
-        pairs = [(t, g) for t in taken for g in given if t.view.tensor == g.view.tensor]
-        return any(writer.when != reader.when or t.lag >= g.lag for t, g in pairs)
+
+def feeds(writer: Stage, reader: Stage, bodies: Mapping[str, Body]) -> bool:
+    """Whether a stage reads what another one writes in the same iteration."""
+    given = [
+        port
+        for port, param in zip(writer.ports, bodies[writer.body].params, strict=True)
+        if port.per and param.access != "read"
+    ]
+    taken = [
+        port
+        for port, param in zip(reader.ports, bodies[reader.body].params, strict=True)
+        if port.per and param.access == "read"
+    ]
+    pairs = [(t, g) for t in taken for g in given if t.view.tensor == g.view.tensor]
+    return any(writer.when != reader.when or t.lag >= g.lag for t, g in pairs)
 
 
 def _is_copy(body: Body) -> bool:

@@ -30,20 +30,19 @@ from sscc.runtime.schedule import (
 )
 
 
-def aliased_params(program: Program, kernel: Kernel) -> frozenset[str]:
-    """Parameters that a launch lets overlap with another one that the kernel writes."""
+def aliased_params(program: Program) -> dict[str, frozenset[str]]:
+    """Parameters of each kernel that a launch lets overlap with another one that the kernel writes."""
     tensors = {t.name: t for t in program.tensors}
-    found: set[str] = set()
+    kernels = {k.name: k for k in program.kernels}
+    found: dict[str, set[str]] = {name: set() for name in kernels}
     for launch in _launches(program):
-        if launch.kernel != kernel.name:
-            continue
-        for param, view in zip(kernel.params, launch.args, strict=True):
-            for other, target in zip(kernel.params, launch.args, strict=True):
-                written = other is not param and other.access != "read"
+        pairs = list(zip(kernels[launch.kernel].params, launch.args, strict=True))
+        for other, target in (pair for pair in pairs if pair[0].access != "read"):
+            for param, view in pairs:
                 known = view.tensor in tensors and target.tensor in tensors
-                if written and known and overlap(tensors[view.tensor], tensors[target.tensor]):
-                    found.add(param.name)
-    return frozenset(found)
+                if other is not param and known and overlap(tensors[view.tensor], tensors[target.tensor]):
+                    found[launch.kernel].add(param.name)
+    return {name: frozenset(params) for name, params in found.items()}
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
@@ -76,7 +75,8 @@ def packed_weights(program: Program) -> dict[str, Packing]:
     bodies = {b.name: b for b in program.bodies}
     kernels = {k.name: k for k in program.kernels}
     weights = {t.name: t for t in program.tensors if t.role == "weight" and t.dtype in ("f32", "bf16", "i8")}
-    stages = {k.name: _stages(program, k, bodies) for k in program.kernels}
+    aliased = aliased_params(program)
+    stages = {k.name: _stages(k, bodies, aliased[k.name]) for k in program.kernels}
     for launch in _launches(program):
         given = dict(zip((p.name for p in kernels[launch.kernel].params), launch.args, strict=True))
         for stage in stages[launch.kernel]:
@@ -88,8 +88,7 @@ def packed_weights(program: Program) -> dict[str, Packing]:
     return {name: packing for name, packing in found.items() if packing is not None}
 
 
-def _stages(program: Program, kernel: Kernel, bodies: dict[str, Body]) -> list[ResolvedStage]:
-    aliased = aliased_params(program, kernel)
+def _stages(kernel: Kernel, bodies: dict[str, Body], aliased: frozenset[str]) -> list[ResolvedStage]:
     return [s for pipeline in pipelines(kernel.body) for s in resolve_stages(kernel, pipeline, bodies, aliased)]
 
 

@@ -373,7 +373,7 @@ def aliased(*offsets: int) -> Sequence[str]:
     launch = Launch("copy", (whole(tensors[0]), whole(tensors[1])))
     program = Program(tensors, (body,), (one_stage(body),), (Entry("main", (), (), (), (), (launch,)),), end)
     assert overlap(tensors[0], tensors[1]) == overlap(tensors[1], tensors[0])
-    return sorted(aliased_params(program, program.kernels[0]))
+    return sorted(aliased_params(program)[program.kernels[0].name])
 
 
 def test_parameters_that_overlap_with_what_is_written() -> None:
