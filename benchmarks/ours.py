@@ -22,10 +22,12 @@ BUDGET = 1024
 OPTIONS = {
     "f32": ("--dtype", "f32", "--weights", "reference"),
     "bf16": ("--dtype", "bf16", "--weights", "reference"),
+    "bf16-kv8": ("--dtype", "bf16", "--weights", "reference", "--kv-dtype", "int8"),
     "int8": ("--dtype", "bf16", "--weights", "reference,int8"),
+    "int8-kv8": ("--dtype", "bf16", "--weights", "reference,int8", "--kv-dtype", "int8"),
     "int4": ("--dtype", "bf16", "--weights", "reference,int4"),
 }
-"""Of `sscc compile`, by type of the weights."""
+"""Of `sscc compile`, by type of the weights, with "kv8" for int8 rows of the cache."""
 FASTEST = "native" if "native" in INTERPRETERS else DEFAULT_INTERPRETER
 NEXT = 5  # the token that every step feeds; which one makes no difference to the time
 

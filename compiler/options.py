@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, KV_ROWS, POOL_MODES, Geometry
+from sscc.ir.geometry import (
+    DEFAULT_OBS,
+    DEFAULT_POOL,
+    DEFAULT_RECENT,
+    DEFAULT_SINK,
+    KV_DTYPES,
+    KV_ROWS,
+    POOL_MODES,
+    Geometry,
+)
 from sscc.ir.machine import load_machine
 from sscc.ir.weight_format import WeightFormat
 
@@ -60,6 +69,7 @@ class CompileOptions:
         kv_pool, kv_pool_mode: odd width and kind ("avg", "max") of the pooling over scores.
         kv_rows: where the selected rows live: "compact" in the cache, "indexed" in the prompt's K and V, all of which
             is kept for it.
+        kv_dtype: what cache rows are stored as: "model", of the program's dtype, or "int8", codes with a scale per row.
         weight_format: how the weights of products are stored; None for the program's dtype.
         max_context: longest sequence, prompt plus new tokens; at most the model's own.
         weights: "embed" copies them into the artifact, "reference" names the checkpoint by digest, "none" has none.
@@ -90,6 +100,7 @@ class CompileOptions:
     kv_pool: int | None = None
     kv_pool_mode: str | None = None
     kv_rows: str | None = None
+    kv_dtype: str | None = None
     max_context: int | None = None
     batch: int | None = None
     prefill_chunk: int | None = None
@@ -143,6 +154,8 @@ class CompileOptions:
             _choice("--kv-pool-mode", self.kv_pool_mode, POOL_MODES)
         if self.kv_rows is not None:
             _choice("--kv-rows", self.kv_rows, KV_ROWS)
+        if self.kv_dtype is not None:
+            _choice("--kv-dtype", self.kv_dtype, KV_DTYPES)
         parts = [self.kv_sink, self.kv_recent, self.kv_topk]
         rows = sum(part for part in parts if part is not None)
         if self.kv_budget is not None and None not in parts and rows != self.kv_budget:
@@ -180,6 +193,7 @@ class CompileOptions:
             kv_pool=self.kv_pool,
             kv_pool_mode=self.kv_pool_mode,
             kv_rows=self.kv_rows,
+            kv_dtype=self.kv_dtype,
             max_context=self.max_context,
             batch=self.batch,
             prefill_chunk=self.prefill_chunk,
@@ -225,19 +239,27 @@ class CompileOptions:
         """A given number is taken as it is; a default gives way until it fits `context`."""
         obs = self.kv_obs or DEFAULT_OBS
         pool = self.kv_pool or DEFAULT_POOL
-        mode, rows = self.kv_pool_mode or "avg", self.kv_rows or KV_ROWS[0]
+        mode, rows, dtype = self.kv_pool_mode or "avg", self.kv_rows or KV_ROWS[0], self.kv_dtype or KV_DTYPES[0]
         room = max(0, context - (self.kv_recent or 1) - (self.kv_topk or 0))
         sink = min(DEFAULT_SINK, room) if self.kv_sink is None else self.kv_sink
         if self.kv_topk is not None:
             sink, recent = self._rows_around_topk(sink, self.kv_topk, context)
-            return Geometry(sink, recent, self.kv_topk, obs, pool, mode, context, rows)
+            return Geometry(sink, recent, self.kv_topk, obs, pool, mode, context, rows, dtype)
         if self.kv_budget is not None:
             return Geometry.from_budget(
-                self.kv_budget, context, sink=sink, recent=self.kv_recent, obs=obs, pool=pool, pool_mode=mode, rows=rows
+                self.kv_budget,
+                context,
+                sink=sink,
+                recent=self.kv_recent,
+                obs=obs,
+                pool=pool,
+                pool_mode=mode,
+                rows=rows,
+                dtype=dtype,
             )
         budget = max(min(context, max(DEFAULT_BUDGET, context // 16)), sink + (self.kv_recent or 1))
         recent = self.kv_recent or max(1, min(DEFAULT_RECENT, max(obs + pool // 2, budget // 4), budget - sink))
-        return Geometry(sink, recent, budget - sink - recent, obs, pool, mode, context, rows)
+        return Geometry(sink, recent, budget - sink - recent, obs, pool, mode, context, rows, dtype)
 
     def _rows_around_topk(self, sink: int, topk: int, context: int) -> tuple[int, int]:
         """(sink, recent) where topk is given: what a budget leaves, else the default ring cut to the context."""

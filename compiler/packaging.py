@@ -115,14 +115,15 @@ def _write_constants(writer: ArtifactWriter, program: Program, constants: Mappin
 
 def _signature(program: Program, facts: ProgramFacts, geometry: Geometry) -> Signature:
     tensors: dict[str, Tensor] = {tensor.name: tensor for tensor in program.tensors}
-    _, _, kv_heads, _, dim = tensors["k_cache"].shape
+    kv_heads = tensors["k_cache"].shape[2]
+    _, heads, _, dim = tensors["observed"].shape
     return Signature(
         geometry=geometry,
         batch=facts.batch,
         prefill_chunk=facts.chunk,
         dtype=facts.dtype,
         layers=facts.layers,
-        heads=tensors["observed"].shape[1],
+        heads=heads,
         kv_heads=kv_heads,
         head_dim=dim,
         vocab_size=facts.vocab_size,

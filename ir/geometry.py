@@ -19,6 +19,7 @@ from sscc.ir.errors import UsageError
 
 POOL_MODES = ("avg", "max")
 COMPACT, INDEXED = KV_ROWS = ("compact", "indexed")
+PLAIN, INT8 = KV_DTYPES = ("model", "int8")
 DEFAULT_SINK = 4
 DEFAULT_RECENT = 512
 DEFAULT_OBS = 32
@@ -39,6 +40,8 @@ class Geometry:
         max_context: longest sequence (prompt plus new tokens) the program accepts, in tokens.
         rows: where the selected rows live: "compact", gathered into the cache once; "indexed", in the prompt's K and V,
             which are kept, and read through their positions in every step.
+        dtype: what a cache row is stored as: "model", numbers of the model's dtype; "int8", codes of 8 bits and a scale
+            (`sscc.ir.kv_rows`).
     """
 
     sink: int
@@ -49,6 +52,7 @@ class Geometry:
     pool_mode: str
     max_context: int
     rows: str = COMPACT
+    dtype: str = PLAIN
 
     def __post_init__(self) -> None:
         for name, low in (("sink", 0), ("recent", 1), ("topk", 0), ("obs", 1), ("pool", 1), ("max_context", 1)):
@@ -60,6 +64,13 @@ class Geometry:
             raise UsageError(f"KV pool mode is {self.pool_mode!r}, it must be one of {', '.join(POOL_MODES)}")
         if self.rows not in KV_ROWS:
             raise UsageError(f"KV rows are {self.rows!r}, they must be {' or '.join(KV_ROWS)}")
+        if self.dtype not in KV_DTYPES:
+            raise UsageError(f"KV dtype is {self.dtype!r}, it must be {' or '.join(KV_DTYPES)}")
+        if self.indexed and self.encoded:
+            raise UsageError(
+                "--kv-dtype int8 encodes rows as they are copied into the cache, and with --kv-rows indexed the "
+                "selected ones stay in the prompt: use --kv-rows compact, or --kv-dtype model"
+            )
         if self.sink + self.recent > self.max_context:
             raise UsageError(
                 f"sink + recent = {self.sink} + {self.recent} = {self.sink_recent} rows exceed max-context "
@@ -88,6 +99,7 @@ class Geometry:
         pool: int = DEFAULT_POOL,
         pool_mode: str = "avg",
         rows: str = COMPACT,
+        dtype: str = PLAIN,
     ) -> Geometry:
         """Splits ``budget`` rows: sink 4, recent min(512, max(obs + pool//2, budget//4)), topk the rest."""
         sink = DEFAULT_SINK if sink is None else sink
@@ -99,7 +111,7 @@ class Geometry:
                 f"a KV budget of {budget} rows cannot hold sink {sink} + recent {recent} = {sink + recent} rows: "
                 f"raise --kv-budget or give --kv-sink and --kv-recent"
             )
-        return cls(sink, recent, topk, obs, pool, pool_mode, max_context, rows)
+        return cls(sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype)
 
     @property
     def sink_recent(self) -> int:
@@ -115,6 +127,11 @@ class Geometry:
     def indexed(self) -> bool:
         """Whether the selected rows stay in the prompt's K and V."""
         return self.rows == INDEXED
+
+    @property
+    def encoded(self) -> bool:
+        """Whether cache rows are codes and a scale."""
+        return self.dtype == INT8
 
     @property
     def cache_rows(self) -> int:

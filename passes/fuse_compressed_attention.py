@@ -109,6 +109,9 @@ After, the compression into a slot::
       return %k1, %v1, %o#2 : ..
     }
 
+Where cache rows are encoded, both fused forms take the rows as they were before `kv.quantize_rows`, and encode them as
+they write them.
+
 When it does not apply: another mask, another axis, other scalars, or another reader of what lies in between. The
 operations then stay as they are.
 
@@ -191,6 +194,7 @@ def _fuse_decode(attention: ir.Operation) -> None:
     (k_cache, k_new, k_row, k_active), (v_cache, v_new, v_row, v_active) = (list(u.operands) for u in updates if u)
     position, valid_topk, active = validity.operands
     row = _made_by(k_row, "kv.row")
+    (k_new, v_new), encoders = _decoded([k_new, v_new])
     if row is None or k_row != v_row or {k_active, v_active} != {active} or row.operands[0] != position:
         return
     joining = [*k.ops, *v.ops]
@@ -204,8 +208,15 @@ def _fuse_decode(attention: ir.Operation) -> None:
             valid_topk, active, attention.attributes["scale"], attention.results[0].type, k_cache.type, v_cache.type,
         )  # fmt: skip
     _replace([(attention.results[0], fused.out), (key, fused.k_updated), (value, fused.v_updated)])
-    _erase(attention, *joining, *updates, validity, row)
+    _erase(attention, *joining, *updates, *encoders, validity, row)
     count("decode attentions fused")
+
+
+def _decoded(rows: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Operation]]:
+    """Rows as they were before `kv.quantize_rows` encoded them for the cache, and the operations that did."""
+    encoders = [op for op in (_made_by(value, "kv.quantize_rows") for value in rows) if op is not None]
+    plain = {op.results[0]: op.operands[0] for op in encoders}
+    return [plain.get(value, value) for value in rows], encoders
 
 
 @dataclass(frozen=True)
@@ -343,10 +354,11 @@ def _assembly(insert: ir.Operation, geometry: Geometry) -> _Assembly | None:
     dynamic = ir.ShapedType.get_dynamic_size()
     if insert.name != "tensor.insert_slice" or list(insert.attributes["static_offsets"]) != [dynamic, 0, 0, 0]:
         return None
-    concat = _made_by(insert.operands[0], "tensor.concat")
+    (rows,), encoders = _decoded([insert.operands[0]])
+    concat = _made_by(rows, "tensor.concat")
     if concat is not None and (concat.attributes["dim"].value != 2 or len(_readers(concat.results[0])) != 1):
         return None
-    parts = [producer(value) for value in (list(insert.operands)[:1] if concat is None else concat.operands)]
+    parts = [producer(value) for value in ([rows] if concat is None else concat.operands)]
     ops = [part for part in parts if part is not None and len(_readers(part.results[0])) == 1]
     sinks, picks = int(geometry.sink > 0), int(not geometry.indexed)
     if len(parts) != sinks + 1 + picks or len(ops) != len(parts):
@@ -361,7 +373,7 @@ def _assembly(insert: ir.Operation, geometry: Geometry) -> _Assembly | None:
     if ring is None or ring.results[0].type.shape[0] != geometry.recent:
         return None
     selected = chosen[0].operands[1] if chosen else None
-    return _Assembly(scratch, ring, selected, (*([] if concat is None else [concat]), *ops))
+    return _Assembly(scratch, ring, selected, (*encoders, *([] if concat is None else [concat]), *ops))
 
 
 def _is_sinks(op: ir.Operation, scratch: ir.Value, sink: int) -> bool:

@@ -12,6 +12,8 @@ sizes that do not grow with the context.
 With indexed rows (`--kv-rows indexed`) the cache holds sinks and ring alone, `compress` writes these and the selected
 positions, and decode gathers the selected rows of the prompt in every step and attends to both side by side.
 
+With encoded rows (`--kv-dtype int8`) the caches are i8, and what is written into them passes `kv.quantize_rows`.
+
 Before::
 
     func.func private @decode.layer.0(%h: tensor<2x4x1x8xf32> {sscc.input = "hidden"})
@@ -89,6 +91,7 @@ from sscc.ir.builders import (
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
+from sscc.ir.kv_rows import encoded_width
 from sscc.ir.levels import ProgramFacts, get_facts
 from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
 from sscc.passes.base import Pass
@@ -170,9 +173,24 @@ class _Threader:
     def _state(self, name: str, shape: list[int]) -> Argument:
         return Argument("state", name, tensor_type(shape, self.element))
 
+    def _cache(self, name: str, dim: int) -> Argument:
+        return Argument("state", name, self._stored([self.facts.batch, self.kv_heads, self.geometry.cache_rows, dim]))
+
+    def _stored(self, shape: list[int]) -> ir.Type:
+        """The type of rows [.., D] as a cache holds them."""
+        if not self.geometry.encoded:
+            return tensor_type(shape, self.element)
+        return tensor_type([*shape[:-1], encoded_width(shape[-1])], ir.IntegerType.get_signless(8))
+
+    def _encoded(self, rows: ir.Value) -> ir.Value:
+        """Rows [.., D] as a cache holds them."""
+        if not self.geometry.encoded:
+            return rows
+        encoded: ir.Value = kv.QuantizeRows(rows, self._stored(list(rows.type.shape))).out
+        return encoded
+
     def _caches(self) -> list[Argument]:
-        b, h, r = self.facts.batch, self.kv_heads, self.geometry.cache_rows
-        return [self._state("k_cache", [b, h, r, self.dim]), self._state("v_cache", [b, h, r, self.value_dim])]
+        return [self._cache("k_cache", self.dim), self._cache("v_cache", self.value_dim)]
 
     def _indexed_states(self) -> list[Argument]:
         """What decode reads besides the caches: the prompts' K and V, and which of their rows."""
@@ -244,8 +262,8 @@ class _Threader:
         query, key, value = qkv
         k_cache, v_cache, *indexed, position, valid_topk, active = added
         row = kv.Row(position, position.type).row
-        k_new = kv.Update(k_cache, key, row, active, k_cache.type).updated
-        v_new = kv.Update(v_cache, value, row, active, v_cache.type).updated
+        k_new = kv.Update(k_cache, self._encoded(key), row, active, k_cache.type).updated
+        v_new = kv.Update(v_cache, self._encoded(value), row, active, v_cache.type).updated
         flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, valid_topk, active, flags).valid
         k_rows, v_rows = k_new, v_new
@@ -294,7 +312,7 @@ class _Threader:
             rows = ir.IntegerType.get_signless(64)
             ring = kv.RingPositions(length, tensor_type([g.recent], rows)).positions
             caches = [
-                insert_slice(self._assemble(scratch, ring, selected), cache, [slot, 0, 0, 0])
+                insert_slice(self._encoded(self._assemble(scratch, ring, selected)), cache, [slot, 0, 0, 0])
                 for scratch, cache in ((k_scratch, k_cache), (v_scratch, v_cache))
             ]
             if selected is not None and picks:

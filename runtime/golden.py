@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sscc.ir import kv_rows
 from sscc.ir.errors import CheckError, InputError
 from sscc.runtime.tensor_files import Array, read_tensors
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from sscc.runtime.session import Session
 
 QUANTISED = "f32 with quantised weights"
-TOLERANCE = {"f32": 1e-4, QUANTISED: 1e-3, "bf16": 5e-2}
+ENCODED = "f32 with int8 KV rows"
+TOLERANCE = {"f32": 1e-4, QUANTISED: 1e-3, ENCODED: 2e-2, "bf16": 5e-2}
 """Largest error of a row (last axis), relative to the norm of that row or of the average row.
 
 Both sides compute the same formulas and round in different places. f32: a rounding is 6e-8, a sum of k terms
@@ -37,10 +39,11 @@ errs by about sqrt(k) of them and some hundred operations follow each other thro
 1e-6 to 1e-5; 1e-4 leaves a decade. bf16: a rounding is 2e-3 and every layer adds a few to the residual
 stream, so errors grow with the square root of their number: 5e-2 is some 600 independent roundings. A wrong
 row, position or head is an error of order 1 in both. With quantised weights the native interpreter rounds the other
-factor of a product to 16 bits, which is an error of about 2e-5 in each.
+factor of a product to 16 bits, which is an error of about 2e-5 in each. With int8 KV rows a number that lies between
+two codes may take either, which is a 127th of the largest number of its row.
 """
 
-EXCUSED = {"f32": 0.01, QUANTISED: 0.05, "bf16": 0.1}
+EXCUSED = {"f32": 0.01, QUANTISED: 0.05, ENCODED: 0.05, "bf16": 0.1}
 """Share of a layer's picks that may differ, at least one per KV head: scores nearer than rounding are ties."""
 
 _PROMPT, _TOKENS, _NAMES = "prompt", "new_tokens", "tensors"
@@ -209,7 +212,9 @@ def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Repo
 
     Raises InputError for a golden that does not fit the program; UsageError for tokens that do not.
     """
-    dtype = QUANTISED if quantised and session.signature.dtype == "f32" else session.signature.dtype
+    dtype = session.signature.dtype
+    if dtype == "f32":
+        dtype = ENCODED if session.signature.geometry.encoded else QUANTISED if quantised else dtype
     session.release(0)
     prefill_logits = session.prefill(0, golden.prompt)
     layers = range(session.signature.layers)
@@ -249,13 +254,14 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
         selected, shared = _check_selected(session, golden, layer, picks, dtype)
         valid[:, block] = shared
     for kind in ("k", "v"):
-        cache_name, cache = f"{kind}_cache.{layer}", _cache(session, kind, layer)
+        cache_name, cache = f"{kind}_cache.{layer}", cached_rows(session, kind, layer)
         if cache_name not in golden.tensors:
             continue
         rows = _by_pick(session, golden, layer, cache, picks) if selected is not None else cache
         yield _check(cache_name, rows, golden, dtype, valid)
         if selected is not None and selected.excused and not geometry.indexed:
-            cache[:, block] = golden.tensors[cache_name][:, block]
+            live, wanted = session.interpreter.tensor(f"{kind}_cache")[layer, 0], golden.tensors[cache_name]
+            live[:, block] = kv_rows.encode(wanted[:, block]) if geometry.encoded else wanted[:, block]
     if selected is not None:
         if selected.passed and selected.excused and geometry.indexed:
             _selected(session, layer)[...] = golden.tensors[name]
@@ -268,9 +274,11 @@ def _selected(session: Session, layer: int) -> Array:
     return picks[0] if session.signature.geometry.indexed else picks
 
 
-def _cache(session: Session, kind: str, layer: int) -> Array:
-    """The rows [Hkv, R, D] of slot 0 in a layer, a live view; a copy where the selected ones are indexed."""
+def cached_rows(session: Session, kind: str, layer: int) -> Array:
+    """The rows [Hkv, R, D] of slot 0 in a layer, selected ones included, as the numbers that they stand for."""
     cache: Array = session.interpreter.tensor(f"{kind}_cache")[layer, 0]
+    if session.signature.geometry.encoded:
+        return kv_rows.decode(cache)
     if not session.signature.geometry.indexed:
         return cache
     prompt, picks = session.interpreter.tensor(f"{kind}_prompt")[layer, 0], _selected(session, layer)

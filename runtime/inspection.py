@@ -150,7 +150,7 @@ def inspect_artifact(
     geometry = signature.geometry
     state = sum(t.nbytes for t in program.tensors if t.role in ("state", "input", "output"))
     weights = [t for t in program.tensors if t.role in ("weight", "constant")]
-    kv, full = signature.kv_bytes(geometry.budget), signature.kv_bytes(geometry.max_context)
+    kv, full = signature.kv_bytes(geometry.budget), signature.full_kv_bytes(geometry.max_context)
     read, in_hbm = weights_read(program, timing), weights_read(program, timing, tier="hbm")
     sram, in_ddr = sram_bytes(program), sum(t.nbytes for t in program.tensors if t.tier == "ddr")
     return Inspection(

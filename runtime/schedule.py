@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from sscc.ir.errors import InputError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
 Dtype = Literal["f32", "bf16", "i64", "i8", "i1"]
@@ -258,7 +258,8 @@ class Product:
 class UpdateRows:
     """cache[b, h, row[b], :] = new[b, h, 0, :] for every slot b with active[b]; other rows keep their bytes.
 
-    Shapes: cache [B, Hkv, R, D] (update), new [B, Hkv, 1, D], row [B] i64, active [B] i1.
+    Shapes: cache [B, Hkv, R, D] (update), new [B, Hkv, 1, D], row [B] i64, active [B] i1. Rows of both are floats, or
+    both are encoded (`QuantizeRows`).
     """
 
     kind: ClassVar[str] = "update_rows"
@@ -269,11 +270,29 @@ class UpdateRows:
 
 
 @dataclass(frozen=True)
+class QuantizeRows:
+    """Encodes rows: `out` holds D signed codes, then the 4 bytes of an f32 scale, little endian; a number is
+    code * scale.
+
+    All in f32: scale = max |x| * f32(1 / 127), 0 below 2^-126; code = x * (1 / scale), rounded half to even, within
+    -127 .. 127. A row whose scale is 0 is zero bytes. `sscc.ir.kv_rows` has it in numpy.
+
+    Shapes: source [B, Hkv, J, D] of floats, out [B, Hkv, J, D + 4] i8 (write). Where other steps take encoded rows of a
+    cache, their last axis has D + 4 elements of i8 too, and attention is over the numbers that they stand for.
+    """
+
+    kind: ClassVar[str] = "quantize_rows"
+    source: str
+    out: str
+
+
+@dataclass(frozen=True)
 class CachedAttention:
     """Attention of one query per slot over the valid rows of its cache; softmax and sums in f32.
 
     Shapes: query [B, H, 1, D], key [B, Hkv, R, D], value [B, Hkv, R, Dv], valid [B, R] i1, out [B, H, 1, Dv].
-    Query head h reads KV head h // (H // Hkv). A slot without a valid row gives zeros.
+    Query head h reads KV head h // (H // Hkv). A slot without a valid row gives zeros. Rows of key and value may be
+    encoded.
     """
 
     kind: ClassVar[str] = "cached_attention"
@@ -395,7 +414,8 @@ class DecodeAttention:
 
     Shapes: query [B, H, 1, D], new_key [B, Hkv, 1, D], new_value [B, Hkv, 1, Dv], key and k_cache
     [B, Hkv, R, D], value and v_cache [B, Hkv, R, Dv], position and valid_topk [B] i64, active [B] i1,
-    out [B, H, 1, Dv]. `key` is either `k_cache` itself or a copy of it that was made before; `value` likewise.
+    out [B, H, 1, Dv]. `key` is either `k_cache` itself or a copy of it that was made before; `value` likewise. The rows
+    of all four may be encoded; the new row is encoded before it is attended to.
     """
 
     kind: ClassVar[str] = "decode_attention"
@@ -488,7 +508,8 @@ class Compress:
 
     Shapes: observed [1, H, obs, D], log_sum_exp [1, H, obs] f32, key [1, Hkv, T, D], value [1, Hkv, T, Dv],
     k_cache [1, Hkv, R, D] (write), v_cache [1, Hkv, R, Dv] (write), selected [Hkv, topk] i64 (write; "" where
-    topk is 0), R = SR + topk, or SR where the selected rows stay in the prompt; `length` is a scalar.
+    topk is 0), R = SR + topk, or SR where the selected rows stay in the prompt; `length` is a scalar. The rows of both
+    caches may be encoded.
     """
 
     kind: ClassVar[str] = "compress"
@@ -512,6 +533,7 @@ Step = Union[
     Reduction,
     Product,
     UpdateRows,
+    QuantizeRows,
     CachedAttention,
     CausalAttention,
     Observe,

@@ -271,8 +271,8 @@ class Session:
             evicted=state.position - kept,
             budget=geometry.budget,
             kv_bytes=self.signature.kv_bytes(self.signature.held_rows),
-            full_bytes=self.signature.kv_bytes(geometry.max_context),
-            full_bytes_now=self.signature.kv_bytes(state.position),
+            full_bytes=self.signature.full_kv_bytes(geometry.max_context),
+            full_bytes_now=self.signature.full_kv_bytes(state.position),
         )
 
     # -- checks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sscc.ir.geometry import Geometry
+from sscc.ir.kv_rows import encoded_width
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.schedule import DTYPE_BYTES
 
@@ -46,13 +47,22 @@ class Signature:
         return self.geometry.cache_rows + (self.scratch_tokens if self.geometry.indexed else 0)
 
     def kv_bytes(self, rows: int) -> int:
-        """Bytes of `rows` cache rows of one sequence: K and V, every layer and KV head."""
-        return 2 * self.layers * self.kv_heads * rows * self.head_dim * DTYPE_BYTES[self.dtype]
+        """Bytes of `rows` cache rows of one sequence, as they are stored: K and V, every layer and KV head."""
+        row = encoded_width(self.head_dim) if self.geometry.encoded else self._plain_row
+        return 2 * self.layers * self.kv_heads * rows * row
+
+    def full_kv_bytes(self, tokens: int) -> int:
+        """Bytes of K and V of `tokens` tokens in a cache that is neither compressed nor encoded."""
+        return 2 * self.layers * self.kv_heads * tokens * self._plain_row
+
+    @property
+    def _plain_row(self) -> int:
+        return self.head_dim * DTYPE_BYTES[self.dtype]
 
     def kv_in_words(self) -> str:
         """What one sequence holds, what a decode step reads of it, and what an uncompressed cache would be."""
         g = self.geometry
-        read, full = self.kv_bytes(g.budget), self.kv_bytes(g.max_context)
+        read, full = self.kv_bytes(g.budget), self.full_kv_bytes(g.max_context)
         plain = f"{format_bytes(full)} uncompressed ({full / read:.1f}x)"
         if not g.indexed:
             return f"{format_bytes(read)} a sequence, {plain}"

@@ -31,6 +31,7 @@ from transformers import (
 from sscc.compiler.driver import compile_model
 from sscc.compiler.options import CompileOptions
 from sscc.ir.geometry import Geometry
+from sscc.ir.kv_rows import decode
 from sscc.ir.machine import load_machine
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.session import Session
@@ -219,6 +220,8 @@ class Compiler:
             kv_obs=g.obs,
             kv_pool=g.pool,
             kv_pool_mode=g.pool_mode,
+            kv_rows=g.rows,
+            kv_dtype=g.dtype,
             max_context=g.max_context,
             batch=batch,
             prefill_chunk=chunk,
@@ -269,8 +272,13 @@ def replay(session: TorchSession, prompt: Sequence[int], slot: int = 0) -> Tenso
 
 
 def caches(session: TorchSession, slot: int = 0) -> Tensor:
-    """A copy of a slot's K and V, [2, L, Hkv, R, D]."""
-    return torch.stack([session.interpreter.tensor(name)[:, slot] for name in ("k_cache", "v_cache")])
+    """A copy of a slot's K and V, [2, L, Hkv, R, D]; of encoded rows the numbers."""
+    return torch.stack([numbers(session.interpreter.tensor(name)[:, slot]) for name in ("k_cache", "v_cache")])
+
+
+def numbers(state: Tensor) -> Tensor:
+    """A state, or where it has encoded rows the numbers that they stand for."""
+    return torch.from_numpy(decode(state.numpy())) if state.dtype is torch.int8 else state
 
 
 def selected(session: TorchSession) -> list[Tensor]:

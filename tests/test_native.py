@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from sscc.runtime.codegen.features import AVX2, GENERIC, Features
-from tests.families import FAMILIES, GEOMETRY, Compiler, greedy, random_tokens
+from tests.families import FAMILIES, GEOMETRY, Compiler, greedy, numbers, random_tokens
 from tests.native import native_session
-from tests.test_levels import BF16_TOLERANCE, CASES, PARAMS, difference, run, steps_of
+from tests.test_levels import CASES, PARAMS, difference, run, steps_of
 
 F32 = 2e-5
 """||a - b|| / ||b|| of one step's logits in f32. Measured: 4e-6 at most."""
@@ -26,19 +26,18 @@ def test_every_level_runs_natively_as_on_the_reference(case: str, opt_level: int
     expected = run(compiled, case, opt_level)
     program = CASES[case].compiled(compiler=compiled, opt_level=opt_level)
     session = native_session(program.artifact)
-    bf16 = CASES[case].dtype == "bf16"
     steps = dict(steps_of(session))
     assert steps.keys() == expected.logits.keys()
     for step, logits in steps.items():
         normwise, words = difference(logits.float(), expected.logits[step])
-        assert normwise <= (BF16_TOLERANCE if bf16 else F32), f"{step}: {words}"
+        assert normwise <= CASES[case].tolerance(F32), f"{step}: {words}"
     for name, state in expected.states.items():
-        found = session.interpreter.tensor(name)
+        found = numbers(session.interpreter.tensor(name))
         if state.dtype is torch.int64:
             assert torch.equal(found, state), name
         else:
             normwise, words = difference(found, state)
-            assert normwise <= (BF16_TOLERANCE if bf16 else STATES), f"{name}: {words}"
+            assert normwise <= CASES[case].tolerance(STATES), f"{name}: {words}"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -54,16 +53,16 @@ def test_every_family_runs_natively(family: str, compiled: Compiler) -> None:
 
 
 @pytest.mark.parametrize("features", [GENERIC, AVX2], ids=["generic", "avx2"])
-@pytest.mark.parametrize("case", ["llama3-rope", "llama-bf16"])
+@pytest.mark.parametrize("case", ["llama3-rope", "llama-bf16", "int8-rows"])
 def test_other_cpus_run_it_too(case: str, features: Features, compiled: Compiler) -> None:
     expected = run(compiled, case, 2)
     session = native_session(CASES[case].compiled(compiled, 2).artifact, features=features)
     for step, logits in steps_of(session):
         normwise, words = difference(logits.float(), expected.logits[step])
-        assert normwise <= (BF16_TOLERANCE if "bf16" in case else F32), f"{step}: {words}"
+        assert normwise <= CASES[case].tolerance(F32), f"{step}: {words}"
 
 
-@pytest.mark.parametrize("case", ["llama3-rope", "llama-bf16"])
+@pytest.mark.parametrize("case", ["llama3-rope", "llama-bf16", "int8-rows"])
 def test_the_number_of_threads_changes_no_bit(case: str, compiled: Compiler) -> None:
     artifact = CASES[case].compiled(compiled, 2).artifact
     alone = dict(steps_of(native_session(artifact, threads=1)))
@@ -72,7 +71,7 @@ def test_the_number_of_threads_changes_no_bit(case: str, compiled: Compiler) -> 
             assert torch.equal(logits, alone[step]), f"{threads} threads: {step}"
 
 
-@pytest.mark.parametrize("case", ["llama3-rope", "llama-bf16"])
+@pytest.mark.parametrize("case", ["llama3-rope", "llama-bf16", "int8-rows"])
 def test_a_slot_does_not_depend_on_its_company(case: str, compiled: Compiler) -> None:
     artifact = CASES[case].compiled(compiled, 2).artifact
     prompt, tokens = random_tokens(29, seed=5), random_tokens(9, seed=6)

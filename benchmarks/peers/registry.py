@@ -62,7 +62,18 @@ class Peer:
 BF16 = Variant("bf16", 16, 16)
 
 PEERS = (
-    Peer("sscc", "", "benchmarks.ours", (BF16, Variant("int8", 8.5, 16), Variant("int4", 4.5, 16))),
+    Peer(
+        "sscc",
+        "",
+        "benchmarks.ours",
+        (
+            BF16,
+            Variant("bf16-kv8", 16, 8.5),
+            Variant("int8", 8.5, 16),
+            Variant("int8-kv8", 8.5, 8.5),
+            Variant("int4", 4.5, 16),
+        ),
+    ),
     Peer(
         "llama.cpp",
         "llama",

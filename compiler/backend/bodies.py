@@ -436,6 +436,10 @@ def _select(e: _BodyEmitter, op: ir.Operation) -> None:
     e.steps.append(sch.Select(scores, e.written(op.results[0]), length, g.sink, g.recent))
 
 
+def _quantize_rows(e: _BodyEmitter, op: ir.Operation) -> None:
+    e.steps.append(sch.QuantizeRows(e.operand(op, 0), e.written(op.results[0])))
+
+
 def _gather(e: _BodyEmitter, op: ir.Operation) -> None:
     e.steps.append(sch.GatherRows(e.operand(op, 0), e.operand(op, 1), e.written(op.results[0])))
 
@@ -483,6 +487,7 @@ _STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {
     "kv.validity": _validity,
     "kv.ring_positions": _ring_positions,
     "kv.update": _update,
+    "kv.quantize_rows": _quantize_rows,
     "kv.cached_attention": _cached_attention,
     "kv.causal_attention": _causal_attention,
     "kv.observe": _observe,

@@ -17,7 +17,15 @@ from sscc.compiler.options import (
     CompileOptions,
     parse_weights,
 )
-from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, KV_ROWS, POOL_MODES
+from sscc.ir.geometry import (
+    DEFAULT_OBS,
+    DEFAULT_POOL,
+    DEFAULT_RECENT,
+    DEFAULT_SINK,
+    KV_DTYPES,
+    KV_ROWS,
+    POOL_MODES,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +67,11 @@ def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
         "--kv-rows",
         metavar="WHERE",
         help=f"{KV_ROWS[0]} (default): picked rows are copied; {KV_ROWS[1]}: they stay in the prompt's K and V",
+    )
+    group.add_argument(
+        "--kv-dtype",
+        metavar="TYPE",
+        help=f"{KV_DTYPES[0]} (default): rows of the program's dtype; {KV_DTYPES[1]}: codes of 8 bits, a scale per row",
     )
 
 

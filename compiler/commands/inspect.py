@@ -59,6 +59,7 @@ def _program(i: Inspection) -> Iterator[str]:
     yield f"program    {i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
     parts = f"sink {g.sink} + recent {g.recent} + topk {g.topk}"
     where = "; those of topk stay in the prompt's K and V" if g.indexed else ""
+    where += "; rows of int8 codes and a scale" if g.encoded else ""
     yield f"cache      {g.budget} rows = {parts}, for {g.max_context} tokens{where}"
     yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     yield f"KV         {s.kv_in_words()}"

@@ -12,6 +12,7 @@ from torch_mlir import ir
 
 from sscc.compiler.evaluate.build import Builder, Compute, Handler, Several, several, single, undefined
 from sscc.compiler.evaluate.types import Types
+from sscc.ir import kv_rows
 from sscc.ir.geometry import Geometry
 
 # ------------------------------------------------------------------------------------------ rows of the cache
@@ -40,6 +41,16 @@ def validity(position: Tensor, valid_topk: Tensor, active: Tensor, g: Geometry) 
     filled = torch.minimum(position + 1, torch.tensor(g.sink_recent))[:, None]
     selected = (row >= g.sink_recent) & (row < g.sink_recent + valid_topk[:, None])
     return ((row < filled) | selected) & active[:, None]
+
+
+def encoded(rows: Tensor) -> Tensor:
+    """Rows [.., D] of floats as codes and the bytes of a scale, [.., D + 4] i8."""
+    return torch.from_numpy(kv_rows.encode(rows.to(torch.float32).numpy()))
+
+
+def decoded(rows: Tensor) -> Tensor:
+    """The numbers of rows: themselves, or [.., D] f32 of encoded ones."""
+    return torch.from_numpy(kv_rows.decode(rows.numpy())) if rows.dtype == torch.int8 else rows
 
 
 # --------------------------------------------------------------------------------------------------- attention
@@ -80,6 +91,7 @@ def attention(
 
 def cached_attention(query: Tensor, key: Tensor, value: Tensor, valid: Tensor, scale: float, types: Types) -> Tensor:
     """[B, H, 1, Dv]: each slot's query over the rows of its cache that are valid; zeros where none is."""
+    key, value = decoded(key), decoded(value)
     out = query.new_zeros(*query.shape[:3], value.shape[3])
     for slot in range(query.shape[0]):
         if valid[slot].any():
@@ -219,6 +231,10 @@ def _update(op: ir.Operation, b: Builder) -> Compute:
     return updated
 
 
+def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
+    return encoded
+
+
 def _validity(op: ir.Operation, b: Builder) -> Compute:
     g = b.geometry
     return lambda position, valid_topk, active: validity(position, valid_topk, active, g)
@@ -273,6 +289,8 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
         v_cache: Tensor, position: Tensor, valid_topk: Tensor, active: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         row, valid = rows(position, g), validity(position, valid_topk, active, g)
+        if g.encoded:
+            new_key, new_value = encoded(new_key), encoded(new_value)
         k, v = updated(key, new_key, row, active), updated(value, new_value, row, active)
         out = cached_attention(query, k, v, valid, scale, types)
         return out, updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
@@ -322,7 +340,8 @@ def _compress(op: ir.Operation, b: Builder) -> Several:
         n = int(length)
         scores = observation_scores(observed, log_sum_exp, key, n, scale, g, types)
         chosen = select(pooled(scores, n, g), n, g)
-        return assembled(key, chosen, n, g), assembled(value, chosen, n, g), chosen
+        kept = (assembled(source, chosen, n, g) for source in (key, value))
+        return *(encoded(found) if g.encoded else found for found in kept), chosen
 
     return compress
 
@@ -330,6 +349,7 @@ def _compress(op: ir.Operation, b: Builder) -> Several:
 HANDLERS: dict[str, Handler] = {
     "kv.row": single(_row),
     "kv.update": single(_update),
+    "kv.quantize_rows": single(_quantize_rows),
     "kv.validity": single(_validity),
     "kv.cached_attention": single(_cached_attention),
     "kv.causal_attention": several(_causal_attention),

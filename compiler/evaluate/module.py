@@ -199,14 +199,15 @@ def signature_of(module: ir.Module) -> Signature:
     for name in ("k_cache", "observed"):
         if name not in states:
             raise InputError(f"the module's entries have no state {name}: it cannot be run")
-    _, _, kv_heads, _, dim = states["k_cache"]
+    kv_heads = states["k_cache"][2]
+    _, heads, _, dim = states["observed"]
     return Signature(
         geometry=geometry,
         batch=facts.batch,
         prefill_chunk=facts.chunk,
         dtype=facts.dtype,
         layers=facts.layers,
-        heads=states["observed"][1],
+        heads=heads,
         kv_heads=kv_heads,
         head_dim=dim,
         vocab_size=facts.vocab_size,

@@ -155,6 +155,28 @@ def assemble(x: Tensor, selected: Tensor, g: Geometry) -> Tensor:
     return torch.where(positions[:, :, None] >= 0, x.gather(1, index), 0)
 
 
+def stored(rows: Tensor, g: Geometry) -> Tensor:
+    """What rows stand for once they are in a cache: themselves, or where it is encoded each as codes times a scale.
+
+    A scale per row, ``max |x| / 127``, and codes ``x / scale`` rounded half to even, all in f32 (symmetric, per token
+    and KV head; ours: SnapStream stores rows as they are).
+
+    Args:
+        rows: [.., D].
+        g: cache geometry.
+
+    Returns:
+        [.., D], of rows' dtype or f32 where the cache is encoded.
+    """
+    if not g.encoded:
+        return rows
+    x = rows.to(torch.float32)
+    scale = x.abs().amax(-1, keepdim=True) * torch.tensor(1 / 127, dtype=torch.float32)
+    tiny = scale < torch.finfo(torch.float32).tiny
+    codes = torch.where(tiny, 0.0, x * (1 / scale)).round().clamp(-127, 127)
+    return torch.where(tiny, 0.0, codes * scale)
+
+
 def compress(queries: Tensor, keys: Tensor, values: Tensor, scale: float, g: Geometry) -> tuple[Tensor, Tensor, Tensor]:
     """What happens to one layer at the end of prefill: score, pool, select, assemble K and V.
 
@@ -166,13 +188,13 @@ def compress(queries: Tensor, keys: Tensor, values: Tensor, scale: float, g: Geo
         g: cache geometry.
 
     Returns:
-        (K rows [Hkv, R, D], V rows [Hkv, R, Dv], selected [Hkv, topk] i64).
+        (K rows [Hkv, R, D], V rows [Hkv, R, Dv], as they are stored; selected [Hkv, topk] i64).
     """
     n = keys.shape[1]
     observed = queries[:, n - min(g.obs, n) :]
     scores = pool_scores(observation_scores(observed, keys, scale, g), g)
     selected = select(scores, n, g)
-    return assemble(keys, selected, g), assemble(values, selected, g), selected
+    return stored(assemble(keys, selected, g), g), stored(assemble(values, selected, g), g), selected
 
 
 # --------------------------------------------------------------------------------------------------- attention

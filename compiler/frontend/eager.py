@@ -29,7 +29,7 @@ class EagerSnapStream:
     """One sequence on one model, with a compressed cache per layer.
 
     Attributes:
-        k_cache: per layer, [Hkv, R, D] of the model's dtype; empty before `prefill`.
+        k_cache: per layer, [Hkv, R, D] of the model's dtype (f32 where rows are encoded); empty before `prefill`.
         v_cache: per layer, [Hkv, R, Dv].
         selected: per layer, [Hkv, topk] i64, ascending, -1 as padding.
         position: absolute position of the next token.
@@ -101,8 +101,8 @@ class EagerSnapStream:
         row = algorithm.row(at, self.geometry)
 
         def decode_layer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
-            self.k_cache[layer][:, row] = k[0, :, 0]
-            self.v_cache[layer][:, row] = v[0, :, 0]
+            self.k_cache[layer][:, row] = algorithm.stored(k[0, :, 0], self.geometry)
+            self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], self.geometry)
             out = algorithm.cached_attention(q[0, :, 0], self.k_cache[layer], self.v_cache[layer], valid, scale)
             return out[None, :, None]
 

@@ -6,7 +6,9 @@ attribute `kv.geometry` of the enclosing module; every operation here has exact 
 
 Tensors are values: an "update" returns the new cache. Letters in signatures: B slots, H query heads, Hkv KV
 heads, D head dim, R budget rows, SR those of sinks and ring, T rows of the prompt scratch, C tokens of a chunk, J
-gathered rows. Where the geometry's `rows` are "indexed", the cache itself has SR rows.
+gathered rows. Where the geometry's `rows` are "indexed", the cache itself has SR rows. `[.. D]:row` are rows of D
+floats, or where the geometry's `dtype` is "int8" encoded ones, D + 4 bytes of i8 (sscc.ir.kv_rows); attention is over
+the numbers that they stand for.
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,7 @@ from torch_mlir.dialects import ext
 from sscc.ir.attributes import MalformedRecord, read_record, write_record
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import COMPACT, Geometry
+from sscc.ir.geometry import COMPACT, PLAIN, Geometry
 
 GEOMETRY = "kv.geometry"
 
@@ -29,7 +31,7 @@ class Kv(ext.Dialect, name="kv"):
 
 
 _FIELDS = {field.name: str if field.type == "str" else int for field in fields(Geometry)}
-_OPTIONAL = {"rows": COMPACT}
+_OPTIONAL = {"rows": COMPACT, "dtype": PLAIN}
 """Fields that a module may leave out."""
 
 
@@ -82,7 +84,7 @@ class Checked(Kv.Operation):
             geometry = geometry_of(op)
             known = {"K": geometry.topk, "W": geometry.obs, "N": geometry.recent, "SR": geometry.sink_recent}
             rows = geometry.cache_rows if cls.stored else geometry.budget
-            sizes = check_signature(op.operation, cls.signature, {"R": rows, **known})
+            sizes = check_signature(op.operation, cls.signature, {"R": rows, **known}, encoded=geometry.encoded)
             cls.extra(op, sizes, geometry)
         except SignatureMismatch as error:
             op.location.emit_error(f"'{op.OPERATION_NAME}' {error}")
@@ -127,11 +129,11 @@ class Update(Checked, name="update", traits=[ext.Pure]):
 
     stored = True
     signature = {
-        "cache": "B Hkv R D:f",
-        "new": "B Hkv 1 D:f",
+        "cache": "B Hkv R D:row",
+        "new": "B Hkv 1 D:row",
         "row": "B:i64",
         "active": "B:i1",
-        "updated": "B Hkv R D:f",
+        "updated": "B Hkv R D:row",
     }
 
     cache: ext.Operand[ir.RankedTensorType]
@@ -139,6 +141,21 @@ class Update(Checked, name="update", traits=[ext.Pure]):
     row: ext.Operand[ir.RankedTensorType]
     active: ext.Operand[ir.RankedTensorType]
     updated: ext.Result[ir.RankedTensorType]
+
+
+class QuantizeRows(Checked, name="quantize_rows", traits=[ext.Pure]):
+    """Rows of D numbers as D codes of 8 bits and the bytes of their f32 scale, where the geometry's `dtype` is "int8":
+    scale = max |x| / 127, code = x / scale rounded half to even; a row of zeros is zero bytes (sscc.ir.kv_rows)."""
+
+    signature = {"source": "B Hkv J D:f", "out": "B Hkv J D:row"}
+
+    source: ext.Operand[ir.RankedTensorType]
+    out: ext.Result[ir.RankedTensorType]
+
+    @staticmethod
+    def extra(op: Any, sizes: Mapping[str, int], geometry: Geometry) -> None:
+        if not geometry.encoded:
+            raise SignatureMismatch(f"encodes rows, and those of {GEOMETRY} have the dtype {geometry.dtype}")
 
 
 class Validity(Checked, name="validity", traits=[ext.Pure]):
@@ -158,8 +175,8 @@ class CachedAttention(Checked, name="cached_attention", traits=[ext.Pure]):
 
     signature = {
         "query": "B H 1 D:f",
-        "key": "B Hkv R D:f",
-        "value": "B Hkv R Dv:f",
+        "key": "B Hkv R D:row",
+        "value": "B Hkv R Dv:row",
         "valid": "B R:i1",
         "out": "B H 1 Dv:f",
     }
@@ -312,23 +329,24 @@ class DecodeAttention(Checked, name="decode_attention", traits=[ext.Pure]):
     """`row`, two `update`s, `validity` and `cached_attention` in one, which reads each cached row once.
 
     `key` and `value` are the rows as they were: `k_cache` and `v_cache` themselves, or streams of them. The new row
-    takes the place of row(position) in the attention, and is the only one that the updated caches change.
+    takes the place of row(position) in the attention, and is the only one that the updated caches change. Where rows
+    are encoded, it is encoded first.
     """
 
     signature = {
         "query": "B H 1 D:f",
         "new_key": "B Hkv 1 D:f",
         "new_value": "B Hkv 1 Dv:f",
-        "key": "B Hkv R D:f",
-        "value": "B Hkv R Dv:f",
-        "k_cache": "B Hkv R D:f",
-        "v_cache": "B Hkv R Dv:f",
+        "key": "B Hkv R D:row",
+        "value": "B Hkv R Dv:row",
+        "k_cache": "B Hkv R D:row",
+        "v_cache": "B Hkv R Dv:row",
         "position": "B:i64",
         "valid_topk": "B:i64",
         "active": "B:i1",
         "out": "B H 1 Dv:f",
-        "k_updated": "B Hkv R D:f",
-        "v_updated": "B Hkv R Dv:f",
+        "k_updated": "B Hkv R D:row",
+        "v_updated": "B Hkv R Dv:row",
     }
 
     query: ext.Operand[ir.RankedTensorType]
@@ -449,8 +467,8 @@ class ChunkAttention(Checked, name="chunk_attention", traits=[ext.Pure]):
 
 class Compress(Checked, name="compress", traits=[ext.Pure]):
     """`observation_scores`, `pool`, `select`, the gathers of K and V, the ring and the assembly of one slot's cache
-    rows in one pass: rows of `k_cache` become sinks, ring and (unless they are indexed) selected rows of `key`;
-    `v_cache` likewise."""
+    rows in one pass: rows of `k_cache` become sinks, ring and (unless they are indexed) selected rows of `key`, encoded
+    where the cache's rows are; `v_cache` likewise."""
 
     stored = True
     signature = {
@@ -458,11 +476,11 @@ class Compress(Checked, name="compress", traits=[ext.Pure]):
         "log_sum_exp": "1 H W 1:f32",
         "key": "1 Hkv T D:f",
         "value": "1 Hkv T Dv:f",
-        "k_cache": "1 Hkv R D:f",
-        "v_cache": "1 Hkv R Dv:f",
+        "k_cache": "1 Hkv R D:row",
+        "v_cache": "1 Hkv R Dv:row",
         "length": ":index",
-        "k_compressed": "1 Hkv R D:f",
-        "v_compressed": "1 Hkv R Dv:f",
+        "k_compressed": "1 Hkv R D:row",
+        "v_compressed": "1 Hkv R Dv:row",
         "selected": "Hkv K:i64",
     }
 

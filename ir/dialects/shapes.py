@@ -2,7 +2,8 @@
 
 A signature names dimensions, e.g. ``"1 Hkv T D : f"``: equal names must have equal sizes across the operands
 of one operation, a number must match exactly, and the part after the colon is the element type: ``i1``,
-``i64``, ``f32``, ``index`` (not a tensor), or ``f`` for any float type (the same one everywhere in the op).
+``i64``, ``f32``, ``index`` (not a tensor), or ``f`` for any float type (the same one everywhere in the op); ``row`` is
+``f``, or for an encoded cache i8, whose last dimension has the bytes of an encoded row of the named width.
 """
 
 from __future__ import annotations
@@ -11,18 +12,23 @@ from collections.abc import Mapping
 
 from torch_mlir import ir
 
+from sscc.ir.kv_rows import decoded_width, encoded_width
+
 
 class SignatureMismatch(Exception):
     """An operand does not fit its signature; the message becomes the operation's error."""
 
 
-def check_signature(op: ir.Operation, signature: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, int]:
+def check_signature(
+    op: ir.Operation, signature: Mapping[str, str], sizes: Mapping[str, int], *, encoded: bool = False
+) -> dict[str, int]:
     """Checks operands, then results, of `op` against `signature`, in order.
 
     Args:
         op: the operation under verification.
         signature: name -> pattern, for every operand and then every result.
         sizes: dimensions known beforehand (for example from the cache geometry).
+        encoded: whether ``row`` is i8.
 
     Returns:
         The sizes of all named dimensions.
@@ -37,6 +43,8 @@ def check_signature(op: ir.Operation, signature: Mapping[str, str], sizes: Mappi
         found = f"{len(op.operands)} operands and {len(op.results)} results"
         raise SignatureMismatch(f"has {found}, expected {', '.join(signature)}")
     for (name, pattern), value in zip(signature.items(), values, strict=True):
+        if pattern.endswith(":row"):
+            pattern = pattern.replace(":row", ":encoded" if encoded else ":f")
         _check_value(name, pattern, value.type, bound, element)
     return bound
 
@@ -53,9 +61,13 @@ def _check_value(name: str, pattern: str, type_: ir.Type, bound: dict[str, int],
         raise SignatureMismatch(f"{name} is {type_}, expected a tensor of rank {len(expected)} [{dims.strip()}]")
     if not type_.has_static_shape:
         raise SignatureMismatch(f"{name} is {type_}, expected static sizes")
-    for axis, (dim, size) in enumerate(zip(expected, type_.shape, strict=True)):
-        wanted = int(dim) if dim.isdigit() else bound.setdefault(dim, size)
-        if size != wanted:
+    widths = list(type_.shape)
+    if dtype == "encoded":
+        dtype, widths[-1] = "i8", decoded_width(widths[-1])
+    for axis, (dim, width, size) in enumerate(zip(expected, widths, type_.shape, strict=True)):
+        wanted = int(dim) if dim.isdigit() else bound.setdefault(dim, width)
+        if width != wanted:
+            wanted = encoded_width(wanted) if width != size else wanted
             raise SignatureMismatch(f"{name} is {type_}: dimension {axis} ({dim}) is {size}, expected {wanted}")
     actual = str(type_.element_type)
     if dtype == "f" and actual not in ("f32", "bf16", "f16", "f64"):

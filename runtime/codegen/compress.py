@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sscc.ir.errors import InputError
+from sscc.runtime.codegen.encoded_rows import check_encoded, encode_row
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.mlir import I64, Function, Value
 from sscc.runtime.codegen.observation_scores import Scorer, holds
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
-from sscc.runtime.codegen.row_copies import Meta, address, check_operands, copy_row, zero_row
+from sscc.runtime.codegen.row_copies import ROW_BLOCK, Meta, address, check_operands, copy_row, zero_row
 from sscc.runtime.codegen.selection import check_pool, choose, key_bytes, pooled_scores, store_keys
 from sscc.runtime.schedule import Compress, GatherRows
-
-ROW_BLOCK = 32
-"""Rows that a unit copies."""
 
 
 def lower_compress(step: Compress, operands: dict[str, Meta], features: Features) -> Lowered:
@@ -28,8 +26,12 @@ def lower_compress(step: Compress, operands: dict[str, Meta], features: Features
     length is not 1 .. T (the reference interpreter refuses that). Raises InputError for operands that do not fit.
     """
     selected = [step.selected] if step.selected else []
-    rows = (step.key, step.value, step.k_cache, step.v_cache)
-    check_operands(step.kind, operands, (step.observed, step.log_sum_exp, *rows, *selected))
+    check_operands(step.kind, operands, (step.observed, step.log_sum_exp, step.key, step.value, *selected))
+    for source, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
+        if cache in operands and operands[cache][2] == "i8":
+            check_encoded(step.kind, cache, operands[cache], operands[source][0][-1])
+        else:
+            check_operands(step.kind, operands, (cache,))
     check_pool(step.kind, step.pool, step.pool_mode)
     (_, kv_heads, limit, _), cache_rows = operands[step.key][0], operands[step.k_cache][0][2]
     topk = operands[step.selected][0][1] if step.selected else 0
@@ -104,14 +106,19 @@ def _kept_position(f: Function, row: Value, length: Value, sink: int, recent: in
 def copy_or_zero(
     f: Function, source: Operand, target: Operand, outer: Sequence[Value | int], position: Value, row: Value
 ) -> None:
-    """Row `position` of the source to row `row` of the target; zeros where the source has no such row."""
+    """Row `position` of the source to row `row` of the target, which may be one of encoded rows; zeros where the source
+    has no such row."""
     count = source.shape[-1]
     there = address(f, target, *outer, row)
     exists = (position >= 0) & (position < source.shape[-2])
     with f.when(exists):
-        copy_row(f, address(f, source, *outer, position), source.dtype, there, target.dtype, count)
+        here = address(f, source, *outer, position)
+        if target.dtype == "i8":
+            encode_row(f, here, source.dtype, there, count)
+        else:
+            copy_row(f, here, source.dtype, there, target.dtype, count)
     with f.when((position < 0) | (position >= source.shape[-2])):
-        zero_row(f, there, target.dtype, count)
+        zero_row(f, there, target.dtype, target.shape[-1])
 
 
 def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Features) -> Lowered:

@@ -3,7 +3,7 @@
 A unit is (slot, KV head, split): all query heads of the group over one part of the rows that the slot sees, so that a
 cached row is read once. How many splits there are depends on shapes alone; where they begin, on the slot's number of
 valid rows, so that the work is even at every context length. With more than one split, a second phase merges them in
-order. The unit that has the new row writes it to the caches, and nobody else reads it.
+order. The unit that has the new row writes it to the caches, encoded where they are, and nobody else reads it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sscc.ir.errors import InputError
 from sscc.runtime.codegen import decode_attention_block as block_kernels
 from sscc.runtime.codegen.decode_attention_block import NEGATIVE_INFINITY, Block, Result, Scratch
 from sscc.runtime.codegen.decode_attention_chunks import LINE, Rows, copy_row, in_order, store_row
+from sscc.runtime.codegen.encoded_rows import check_encoded, encode_row
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import F32, I1, I8, I64, Function, Value, vector
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
@@ -60,20 +61,31 @@ class Attention:
     def of(
         cls, step: CachedAttention | DecodeAttention | IndexedAttention, meta: Mapping[str, Meta], features: Features
     ) -> Attention:
-        """Raises InputError where a row of an operand is not contiguous, or neither f32 nor bf16."""
-        for name in (step.query, step.key, step.value, step.out):
+        """Raises InputError where a row of an operand is not contiguous, or neither f32 nor bf16, nor, of keys and
+        values other than an `IndexedAttention`'s, encoded."""
+        for name in (step.query, step.out):
             check_rows(step.kind, name, meta[name])
         (slots, heads, _, depth), _, query = meta[step.query]
+        width = meta[step.out][0][3]
+        for name, size in ((step.key, depth), (step.value, width)):
+            check_rows(step.kind, name, meta[name], 0 if isinstance(step, IndexedAttention) else size)
         (_, kv_heads, rows, _), _, cache = meta[step.key]
-        (_, _, _, width), _, values = meta[step.value]
+        values = meta[step.value][2]
         dot = features.bf16_dot and query == cache == "bf16"
         block = Block(Rows(depth, cache, dot), Rows(width, values), heads // kv_heads, features)
         return cls(slots, kv_heads, rows, block)
 
 
-def check_rows(kind: str, name: str, meta: Meta) -> None:
-    """Raises InputError unless an operand is f32 or bf16 and its last axis has stride 1."""
+def check_rows(kind: str, name: str, meta: Meta, encoded: int = 0) -> None:
+    """Raises InputError unless an operand is f32 or bf16 and its last axis has stride 1.
+
+    Args:
+        encoded: where it is not 0, encoded rows of this many numbers are taken too.
+    """
     shape, strides, dtype = meta
+    if encoded and dtype == "i8":
+        check_encoded(kind, name, meta, encoded)
+        return
     if dtype not in ("f32", "bf16"):
         raise InputError(f"{kind} takes rows of f32 or bf16, but {name!r} is {dtype}")
     if shape[-1] > 1 and strides[-1] != 1:
@@ -86,12 +98,27 @@ def check_rows(kind: str, name: str, meta: Meta) -> None:
 def lower_decode_attention(step: DecodeAttention, meta: Mapping[str, Meta], features: Features) -> Lowered:
     """The step on operands of static shapes and strides, named as in the step.
 
-    A slot whose position is negative counts as not active. Raises InputError where a row is not contiguous.
+    A slot whose position is negative counts as not active. Raises InputError where a row is not contiguous, or where
+    keys, values and caches are of dtypes that do not go together.
     """
     attention = Attention.of(step, meta, features)
-    for name in (step.new_key, step.new_value, step.k_cache, step.v_cache):
-        check_rows(step.kind, name, meta[name])
+    sides = (step.new_key, step.k_cache, attention.block.keys), (step.new_value, step.v_cache, attention.block.values)
+    for new, cache, rows in sides:
+        check_rows(step.kind, new, meta[new])
+        check_rows(step.kind, cache, meta[cache], rows.size)
+    _check_caches(step, meta)
     return _lowered(attention, step, lambda unit: _decode_rows(unit, step))
+
+
+def _check_caches(step: DecodeAttention, meta: Mapping[str, Meta]) -> None:
+    names = (step.key, step.k_cache, step.value, step.v_cache)
+    key, k_cache, value, v_cache = (meta[name][2] for name in names)
+    if (key, value) != (k_cache, v_cache) or (key == "i8") != (value == "i8"):
+        found = ", ".join(f"{name!r} is {meta[name][2]}" for name in dict.fromkeys(names))
+        raise InputError(
+            f"{step.kind} takes rows in the dtype of their cache, and keys and values both encoded (i8) or neither, "
+            f"but {found}"
+        )
 
 
 def lower_indexed_attention(step: IndexedAttention, meta: Mapping[str, Meta], features: Features) -> Lowered:
@@ -326,15 +353,12 @@ def _write_new_row(unit: Unit, step: DecodeAttention | IndexedAttention, rows: U
     f = unit.context.f
     with f.when(rows.has_new):
         for new, cache in ((step.new_key, step.k_cache), (step.new_value, step.v_cache)):
-            operand = unit.context.operands[cache]
-            copy_row(
-                f,
-                unit.at(new),
-                unit.context.operands[new].dtype,
-                unit.at(cache) + rows.new * unit.row_bytes(cache),
-                operand.dtype,
-                operand.shape[3],
-            )
+            source, to = unit.context.operands[new], unit.context.operands[cache].dtype
+            target = unit.at(cache) + rows.new * unit.row_bytes(cache)
+            if to == "i8":
+                encode_row(f, unit.at(new), source.dtype, target, source.shape[3])
+            else:
+                copy_row(f, unit.at(new), source.dtype, target, to, source.shape[3])
 
 
 # ----------------------------------------------------------------------------------------------------- results

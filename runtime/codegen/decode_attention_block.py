@@ -8,7 +8,8 @@ from anywhere. A tile of query heads goes through three kernels, with a running 
 * values: acc = acc * shrink + sum over rows of weight * value row.
 
 Rows of bf16 are widened in pairs: a vector of 32 becomes its even and its odd elements, and queries and accumulators
-are kept in that order (chunks, see `Rows`).
+are kept in that order (chunks, see `Rows`). Of encoded rows, the codes are what products are made of; a row's scale is
+multiplied to its partial sums as a key, and to its weight as a value.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def put_queries(f: Function, block: Block, rows: Sequence[tuple[Value, str]], sc
 def _query_chunk(f: Function, keys: Rows, row: Value, dtype: str, chunk: int) -> list[Value]:
     if dtype == keys.dtype:
         return keys.load(f, row, chunk)
-    if keys.dtype == "f32":
+    if keys.dtype != "bf16":
         return [load_f32(f, row, dtype, chunk * LANES, keys.size)]
     first, second = (load_f32(f, row, dtype, chunk * 2 * LANES + i * LANES, keys.size) for i in range(2))
     return [f.shuffle(first, second, range(i, 2 * LANES, 2)) for i in range(2)]
@@ -192,12 +193,14 @@ def _scores_kernel(module: Module, block: Block, heads: int, *, prefetch: bool) 
         rows = _addresses(f, f["keys"], loop.index, _FOLD)
         if prefetch:
             _prefetch(f, _addresses(f, f["values"], loop.index, _FOLD), block.values.nbytes)
+        scales = _scales(f, keys, rows) if keys.encoded else None
         for low in range(0, heads, together):
             some = range(low, min(low + together, heads))
             queries = [f["queries"] + head * keys.padded_bytes for head in some]
             sums = _products(f, keys, rows, queries)
             for i, head in enumerate(some):
                 folded = _fold_rows(f, sums[i * _FOLD : (i + 1) * _FOLD])
+                folded = folded if scales is None else folded * scales
                 f.store(folded, f["partial"] + loop.index * (LINE // _FOLD) + head * block.partial_bytes)
     f.returns()
     return f
@@ -245,6 +248,14 @@ def _fold_rows(f: Function, rows: Sequence[Value]) -> Value:
     pairs = [f.shuffle(a, b, even) + f.shuffle(a, b, [i + 2 for i in even]) for a, b in (rows[:2], rows[2:])]
     low = [i for q in range(0, LANES, 4) for i in (q, q + 1, q + LANES, q + 1 + LANES)]
     return f.shuffle(pairs[0], pairs[1], low) + f.shuffle(pairs[0], pairs[1], [i + 2 for i in low])
+
+
+def _scales(f: Function, keys: Rows, rows: Sequence[Value]) -> Value:
+    """The scales of four encoded rows, in the order of `_fold_rows`."""
+    found = f.splat(0.0, _FOLD)
+    for i, row in enumerate(rows):
+        found = f.insert(keys.scale(f, row), found, i)
+    return f.shuffle(found, found, [*range(_FOLD)] * (LANES // _FOLD))
 
 
 def _fold_quarters(f: Function, rows: Sequence[Value]) -> Value:
@@ -355,7 +366,9 @@ def _weighted_sum(f: Function, block: Block, chunks: range, heads: int, ahead: i
         (row,) = _addresses(f, f["values"], loop.index, 1)
         parts = [part for chunk in chunks for part in rows.load(f, row, chunk)]
         at = f["weights"] + loop.index * 4
-        factors = [f.broadcast(f.load(at + head * block.rows * 4, F32), LANES) for head in range(heads)]
+        scale = rows.scale(f, row) if rows.encoded else None
+        weights = (f.load(at + head * block.rows * 4, F32) for head in range(heads))
+        factors = [f.broadcast(weight if scale is None else weight * scale, LANES) for weight in weights]
         loop.carry(*(f.fma(parts[i % each], factors[i // each], total) for i, total in enumerate(loop.state)))
     for place, total in zip(places, loop.results, strict=True):
         f.store(total, place)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sscc.ir.kv_rows import SCALE_BYTES, encoded_width
 from sscc.runtime.codegen.features import LANES
-from sscc.runtime.codegen.mlir import BF16, F32, I16, I32, Function, Value, vector
+from sscc.runtime.codegen.mlir import BF16, F32, I8, I16, I32, Function, Value, vector
+from sscc.runtime.schedule import DTYPE_BYTES
 
 LINE = 64
 """Bytes of a cache line, and of a vector of f32."""
@@ -14,7 +16,8 @@ LINE = 64
 
 @dataclass(frozen=True)
 class Rows:
-    """How rows of `size` elements of a dtype (f32 or bf16) are taken apart into chunks of one vector load.
+    """How rows of `size` numbers are taken apart into chunks of one vector load. The dtype is f32, bf16, or i8: encoded
+    rows (`sscc.ir.kv_rows`), which stand here as their codes; who uses them multiplies by `scale`.
 
     Attributes:
         dot: chunks of bf16 stay as they are, for products of pairs; otherwise they are widened.
@@ -27,12 +30,12 @@ class Rows:
     @property
     def elements(self) -> int:
         """Of a chunk."""
-        return LANES if self.dtype == "f32" else 2 * LANES
+        return 2 * LANES if self.dtype == "bf16" else LANES
 
     @property
     def vectors(self) -> int:
         """Vectors that a chunk becomes."""
-        return 1 if self.dtype == "f32" or self.dot else 2
+        return 2 if self.dtype == "bf16" and not self.dot else 1
 
     @property
     def chunks(self) -> int:
@@ -41,7 +44,11 @@ class Rows:
     @property
     def nbytes(self) -> int:
         """Of the row in memory."""
-        return self.size * (4 if self.dtype == "f32" else 2)
+        return encoded_width(self.size) if self.encoded else self.size * DTYPE_BYTES[self.dtype]
+
+    @property
+    def encoded(self) -> bool:
+        return self.dtype == "i8"
 
     @property
     def padded_bytes(self) -> int:
@@ -55,10 +62,13 @@ class Rows:
     def load(self, f: Function, row: Value, chunk: int | Value) -> list[Value]:
         """The vectors of one chunk; elements beyond the row are zeros, and are not touched. A chunk whose number is a
         `Value` is not the last one."""
-        at = row + chunk * LINE
+        at = row + chunk * (self.elements * DTYPE_BYTES[self.dtype])
         left = self.size - chunk * self.elements if isinstance(chunk, int) else self.elements
         if self.dtype == "f32":
             return [_load(f, at, vector(F32, LANES), left)]
+        if self.encoded:
+            codes = f.cast("arith.extsi", _load(f, at, vector(I8, LANES), left), I32)
+            return [f.cast("arith.sitofp", codes, F32)]
         if left >= 2 * LANES or left % 2 == 0:
             bits = _load(f, at, vector(I32, LANES), left // 2)
         else:
@@ -66,6 +76,10 @@ class Rows:
         if self.dot:
             return [f.bitcast(bits, vector(BF16, 2 * LANES))]
         return [f.bitcast(bits << 16, vector(F32, LANES)), f.bitcast(bits & -65536, vector(F32, LANES))]
+
+    def scale(self, f: Function, row: Value) -> Value:
+        """What the codes of an encoded row count in, f32. It may lie at any byte."""
+        return f.bitcast(f.load(row + self.size, vector(I8, SCALE_BYTES)), F32)
 
 
 def load_f32(f: Function, row: Value, dtype: str, start: int, size: int) -> Value:

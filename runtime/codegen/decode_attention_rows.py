@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sscc.ir.errors import InputError
+from sscc.ir.kv_rows import decoded_width
 from sscc.runtime.codegen.decode_attention import (
     Attention,
     Meta,
@@ -16,6 +18,7 @@ from sscc.runtime.codegen.decode_attention import (
     write_result,
 )
 from sscc.runtime.codegen.decode_attention_chunks import copy_row
+from sscc.runtime.codegen.encoded_rows import copy_bytes
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import I8, I64, PTR, Value
 from sscc.runtime.codegen.phases import Context, Lowered, Phase
@@ -25,21 +28,30 @@ from sscc.runtime.schedule import DTYPE_BYTES, CachedAttention, UpdateRows
 def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Features) -> Lowered:
     """One unit per slot and KV head. A row that the cache does not have is not written.
 
-    Raises InputError where a row is not contiguous.
+    Raises InputError where a row is not contiguous, or only one of cache and new row is encoded.
     """
+    (slots, kv_heads, rows, size), _, dtype = meta[step.cache]
+    new = meta[step.new][2]
+    if (dtype == "i8") != (new == "i8"):
+        raise InputError(
+            f"{step.kind} takes encoded rows (i8) in a cache of them only, but {step.cache!r} is {dtype} and "
+            f"{step.new!r} is {new}"
+        )
     for name in (step.cache, step.new):
-        check_rows(step.kind, name, meta[name])
-    (slots, kv_heads, rows, size), _, _ = meta[step.cache]
+        check_rows(step.kind, name, meta[name], decoded_width(size))
 
     def emit(context: Context) -> None:
-        f, operands = context.f, context.operands
+        f = context.f
         with f.loop(context.begin, context.end) as loop:
             place = (loop.index // kv_heads, loop.index % kv_heads)
             row = f.load(_element(context, step.row, *place[:1]), I64)
             wanted = f.load(_element(context, step.active, *place[:1]), I8).ne(0)
             with f.when(wanted & (row >= 0) & (row < rows)):
                 source, target = _element(context, step.new, *place), _element(context, step.cache, *place, row)
-                copy_row(f, source, operands[step.new].dtype, target, operands[step.cache].dtype, size)
+                if dtype == "i8":
+                    copy_bytes(f, source, target, size)
+                else:
+                    copy_row(f, source, new, target, dtype, size)
 
     return Lowered([Phase(slots * kv_heads, emit)])
 

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 
 from sscc.ir.errors import InputError
 from sscc.ir.sizes import align
-from sscc.runtime.codegen.mlir import BF16, F32, I16, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.codegen.mlir import BF16, F32, I8, I16, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.codegen.phases import Operand
 
 Meta = tuple[tuple[int, ...], tuple[int, ...], str]
 """Shape, strides in elements, and the schedule's dtype."""
 
-SIZES = {"f32": 4, "bf16": 2, "i64": 8}
+SIZES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1}
+
+ROW_BLOCK = 32
+"""Rows that a unit copies."""
 
 
 class Scratch:
@@ -44,7 +47,7 @@ def check_operands(kind: str, operands: dict[str, Meta], names: Sequence[str]) -
         if name not in operands:
             raise InputError(f"{kind} has no operand {name!r}")
         shape, strides, dtype = operands[name]
-        if dtype not in SIZES:
+        if dtype not in ("f32", "bf16", "i64"):
             raise InputError(f"{kind} takes no operand of dtype {dtype} as {name!r}")
         if shape[-1] > 1 and strides[-1] != 1:
             raise InputError(f"{kind} takes operand {name!r} with stride 1 along its last axis, not {strides[-1]}")
@@ -66,7 +69,7 @@ def row_stride(meta: Meta, axis: int) -> int:
 
 def in_memory(dtype: str) -> str:
     """The type that rows are moved as: bf16 as its bits, which every CPU can move."""
-    return I16 if dtype == "bf16" else F32
+    return {"bf16": I16, "i8": I8}.get(dtype, F32)
 
 
 def copy_row(f: Function, source: Value, source_type: str, target: Value, target_type: str, count: int) -> None:
@@ -96,7 +99,7 @@ def copy_row(f: Function, source: Value, source_type: str, target: Value, target
 
 
 def zero_row(f: Function, target: Value, dtype: str, count: int) -> None:
-    """`count` zeros, of type f32 or bf16."""
+    """`count` zeros, of type f32, bf16 or i8."""
     zero, size = f.constant(0, vector(in_memory(dtype), 16)), SIZES[dtype]
     with f.loop(0, count // 16) as step:
         f.store(zero, target + step.index * (16 * size))

@@ -6,7 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sscc.ir.errors import InputError
-from sscc.runtime.codegen import compress, decode_attention, decode_attention_rows, prefill_attention, selection
+from sscc.runtime.codegen import (
+    compress,
+    decode_attention,
+    decode_attention_rows,
+    encoded_rows,
+    prefill_attention,
+    selection,
+)
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.phases import Lowered
 from sscc.runtime.schedule import Step
@@ -25,6 +32,7 @@ _LOWERINGS: dict[str, Callable[[Any, dict[str, Meta], Features], Lowered]] = {
     "observation_scores": selection.lower_observation_scores,
     "pool": selection.lower_pool,
     "select": selection.lower_select,
+    "quantize_rows": encoded_rows.lower_quantize_rows,
     "gather_rows": compress.lower_gather_rows,
     "compress": compress.lower_compress,
 }

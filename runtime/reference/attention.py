@@ -1,5 +1,5 @@
 """Attention over the rows of a compressed cache: alone, with the update of the cache, and with rows of the prompt
-that an index names.
+that an index names. Rows of a cache may be encoded; they are decoded tile by tile.
 
 All walk the rows in tiles with a running softmax, in f32 (f64 where asked). Every tile has KEY_TILE rows, the
 last one zero-padded, so results do not depend, bit for bit, on how many invalid rows follow the valid ones. Query
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sscc.runtime.reference.cache import check_rows, gathered, update_rows
+from sscc.runtime.reference.encoded_rows import as_stored, check_alike, numbers
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Views
 from sscc.runtime.reference.softmax import KEY_TILE, RunningSoftmax, check_groups, tiles
 from sscc.runtime.schedule import CachedAttention, DecodeAttention, IndexedAttention
@@ -28,8 +29,8 @@ def compile_cached_attention(step: CachedAttention, interface: Interface) -> Bin
         step,
         "out",
         query="float B H 1 D",
-        key="float B V R D",
-        value="float B V R W",
+        key="rows B V R D",
+        value="rows B V R W",
         valid="i1 B R",
         out="float B H 1 W",
     )
@@ -58,10 +59,10 @@ def compile_decode_attention(step: DecodeAttention, interface: Interface) -> Bin
         query="float B H 1 D",
         new_key="float B V 1 D",
         new_value="float B V 1 W",
-        key="float B V R D",
-        value="float B V R W",
-        k_cache="float B V R D",
-        v_cache="float B V R W",
+        key="rows B V R D",
+        value="rows B V R W",
+        k_cache="rows B V R D",
+        v_cache="rows B V R W",
         position="i64 B",
         valid_topk="i64 B",
         active="i1 B",
@@ -71,6 +72,7 @@ def compile_decode_attention(step: DecodeAttention, interface: Interface) -> Bin
     if step.sink < 0 or step.recent < 1 or step.sink + step.recent > sizes["R"]:
         interface.refuse(f"it has sink {step.sink} and recent {step.recent} in a cache of {sizes['R']} rows")
     _check_copies(step, interface)
+    check_alike(step.kind, interface, step.k_cache, step.v_cache)
     wide = interface.numerics.accumulate
     rows = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
     names = (*rows, step.position, step.valid_topk, step.active, step.out)
@@ -103,6 +105,7 @@ def decode_attention(
     """The step `DecodeAttention` (shapes there). Raises InputError where an active slot's row is not in the cache."""
     row = torch.where(position < sink, position, sink + torch.remainder(position - sink, recent))
     check_rows(row[active], key.shape[2])
+    new_key, new_value = as_stored(new_key, k_cache), as_stored(new_value, v_cache)
     keys, values = _rows_with(key, new_key, row, active, wide), _rows_with(value, new_value, row, active, wide)
     valid = _valid(position, valid_topk, active, key.shape[2], sink + recent)
     queries = _grouped(query, key.shape[1], wide)
@@ -176,6 +179,7 @@ def indexed_attention(
     """
     row = torch.where(position < sink, position, sink + torch.remainder(position - sink, recent))
     check_rows(row[active], key.shape[2])
+    new_key, new_value = as_stored(new_key, k_cache), as_stored(new_value, v_cache)
     keys = _rows_then(_rows_with(key, new_key, row, active, wide), key.shape[2], k_prompt, selected)
     values = _rows_then(_rows_with(value, new_value, row, active, wide), value.shape[2], v_prompt, selected)
     valid = _valid(position, valid_topk, active, key.shape[2] + selected.shape[2], sink + recent)
@@ -209,18 +213,19 @@ def _grouped(query: Tensor, kv_heads: int, wide: torch.dtype) -> Tensor:
 
 def _rows(source: Tensor, wide: torch.dtype) -> Tile:
     def tile(begin: int, end: int) -> Tensor:
-        slots, kv_heads, _, depth = source.shape
+        rows = numbers(source[:, :, begin:end])
+        slots, kv_heads, _, depth = rows.shape
         padded = torch.zeros(slots, kv_heads, KEY_TILE, depth, dtype=wide)
-        padded[:, :, : end - begin] = source[:, :, begin:end]
+        padded[:, :, : end - begin] = rows
         return padded
 
     return tile
 
 
 def _rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor, wide: torch.dtype) -> Tile:
-    """The rows of `source`, with new[b, :, 0] in place of row[b] for every active slot b."""
+    """The rows of `source`, with new[b, :, 0], of its dtype, in place of row[b] for every active slot b."""
     slots = active.nonzero()[:, 0]
-    rows, fresh = row[slots], new[slots, :, 0].to(source.dtype).to(wide)
+    rows, fresh = row[slots], numbers(new[slots, :, 0]).to(wide)
     plain = _rows(source, wide)
 
     def tile(begin: int, end: int) -> Tensor:

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
+from sscc.runtime.reference.encoded_rows import check_alike
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Views
 from sscc.runtime.schedule import GatherRows, UpdateRows
 
 
 def compile_update_rows(step: UpdateRows, interface: Interface) -> Bind:
-    interface.match(step, "cache", cache="float B V R D", new="float B V 1 D", row="i64 B", active="i1 B")
+    interface.match(step, "cache", cache="rows B V R D", new="rows B V 1 D", row="i64 B", active="i1 B")
+    check_alike(step.kind, interface, step.cache, step.new)
 
     def bind(views: Views) -> Fire:
         operands = [views[name] for name in (step.cache, step.new, step.row, step.active)]
@@ -21,7 +23,10 @@ def compile_update_rows(step: UpdateRows, interface: Interface) -> Bind:
 
 
 def update_rows(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> None:
-    """The step `UpdateRows` (shapes there). Raises InputError where an active slot's row is not in the cache."""
+    """The step `UpdateRows` (shapes there): rows of floats, or the bytes of encoded ones.
+
+    Raises InputError where an active slot's row is not in the cache.
+    """
     slots = active.nonzero()[:, 0]
     rows = row[slots]
     check_rows(rows, cache.shape[2])

@@ -12,7 +12,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from sscc.runtime.reference.cache import gather_rows
+from sscc.runtime.reference.cache import gathered
+from sscc.runtime.reference.encoded_rows import as_stored
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Scalars, Views
 from sscc.runtime.reference.selection import POOLS, PromptScores, check_pool
 from sscc.runtime.reference.softmax import check_groups
@@ -28,8 +29,8 @@ def compile_compress(step: Compress, interface: Interface) -> Bind:
         log_sum_exp="f32 1 H N",
         key="float 1 V T D",
         value="float 1 V T W",
-        k_cache="float 1 V R D",
-        v_cache="float 1 V R W",
+        k_cache="rows 1 V R D",
+        v_cache="rows 1 V R W",
         **patterns,
     )
     check_groups(sizes, interface)
@@ -55,8 +56,8 @@ def compile_compress(step: Compress, interface: Interface) -> Bind:
             rows = kept_rows(n, step.sink, step.recent).expand(sizes["V"], -1)
             if sizes["R"] > ring:
                 rows = torch.cat([rows, selected], 1)
-            gather_rows(key, rows, k_cache)
-            gather_rows(value, rows, v_cache)
+            for source, cache in ((key, k_cache), (value, v_cache)):
+                cache.copy_(as_stored(gathered(source, rows[None]), cache))
 
         return fire
 

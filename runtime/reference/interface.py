@@ -14,6 +14,7 @@ from typing import NoReturn
 import torch
 
 from sscc.ir.errors import InputError
+from sscc.ir.kv_rows import SCALE_BYTES, decoded_width
 from sscc.runtime.reference.numerics import FLOATS, Numerics
 from sscc.runtime.schedule import Body, Param, Step
 
@@ -77,7 +78,10 @@ class Interface:
 
         A pattern is a dtype (or "float" for any floating one) and a size per dimension, each a number or a
         letter that stands for the same size everywhere: ``match(step, "out", out="float B H 1 D", row="i64 B")``.
-        `writes` lists the fields that the step writes.
+        "encoded" stands for i8 rows of codes and a scale (sscc.ir.kv_rows), "rows" for those or for floats; the last
+        size is the width of the numbers, whichever it is. `writes` lists the fields that the step writes.
+
+        Raises InputError naming the field and the parameter that does not fit.
         """
         sizes: dict[str, int] = {}
         for field, pattern in patterns.items():
@@ -88,13 +92,26 @@ class Interface:
 
     def _match_one(self, kind: str, field: str, param: Param, pattern: str, sizes: dict[str, int]) -> None:
         dtype, *dims = pattern.split()
-        fits = param.dtype in FLOATS if dtype == "float" else param.dtype == dtype
-        fits = fits and len(dims) == len(param.shape)
-        for letter, size in zip(dims, param.shape, strict=False):
+        fits, shape = len(dims) == len(param.shape), param.shape
+        if dtype in ("encoded", "rows") and param.dtype == "i8":
+            shape = (*shape[:-1], decoded_width(shape[-1])) if shape else shape
+            fits = fits and shape[-1] >= 1
+        elif dtype in ("float", "rows"):
+            fits = fits and param.dtype in FLOATS
+        else:
+            fits = fits and param.dtype == dtype
+        for letter, size in zip(dims, shape, strict=False):
             fits = fits and size == (int(letter) if letter.isdigit() else sizes.setdefault(letter, size))
         if not fits:
             known = {letter: size for letter, size in sizes.items() if letter in dims}
             self.refuse(
-                f"{kind} takes {field} as {dtype} [{', '.join(dims)}] with {known}, "
+                f"{kind} takes {field} as {_spelled(dtype, dims)} with {known}, "
                 f"but parameter {param.name!r} is {param.dtype} {list(param.shape)}"
             )
+
+
+def _spelled(dtype: str, dims: list[str]) -> str:
+    """A pattern for a reader."""
+    encoded = f"i8 [{', '.join(dims)} + {SCALE_BYTES}]"
+    plain = f"{'float' if dtype == 'rows' else dtype} [{', '.join(dims)}]"
+    return encoded if dtype == "encoded" else f"{plain} or {encoded}" if dtype == "rows" else plain

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sscc.runtime import schedule
-from sscc.runtime.reference import attention, cache, compress, product, prompt, selection, vector
+from sscc.runtime.reference import attention, cache, compress, encoded_rows, product, prompt, selection, vector
 from sscc.runtime.reference.interface import Bind, Interface
 
 STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
@@ -14,6 +14,7 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.Reduction: vector.compile_reduction,
     schedule.Product: product.compile_product,
     schedule.UpdateRows: cache.compile_update_rows,
+    schedule.QuantizeRows: encoded_rows.compile_quantize_rows,
     schedule.GatherRows: cache.compile_gather_rows,
     schedule.CachedAttention: attention.compile_cached_attention,
     schedule.DecodeAttention: attention.compile_decode_attention,

@@ -9,6 +9,8 @@ Counting rules, where a step does not simply touch everything it sees once:
   fetches the valid rows of its prompts only: `valid_rows` without those of the cache.
 * `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` and `Compress`
   read `length` rows of K; `Compress` reads the R rows that it keeps once more, of K and V.
+* Encoded rows move as they are stored, bytes of codes and a scale, and are computed on as the numbers that they stand
+  for: `ENCODE_OPS` element-wise operations per number where they are made, `DECODE_OPS` where they are attended to.
 * Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
 """
 
@@ -36,6 +38,7 @@ from sscc.runtime.schedule import (
     Observe,
     Pool,
     Product,
+    QuantizeRows,
     Reduction,
     Select,
     Step,
@@ -44,6 +47,8 @@ from sscc.runtime.schedule import (
 )
 
 SOFTMAX_OPS = 5  # scale, running maximum, subtract, exponential, sum
+ENCODE_OPS = 4  # magnitude, maximum, product with the inverse scale, rounding
+DECODE_OPS = 2  # conversion, product with the scale
 _FREE_OPS = frozenset({"index", "const", "load"})  # addresses and literals, made by the memory units
 
 
@@ -215,17 +220,38 @@ def _update_rows(meter: _Meter, step: UpdateRows) -> None:
     meter.rows(step.cache, 1, write=True)
 
 
-def _attend(meter: _Meter, query: str, value: str, scores: int) -> None:
+def _quantize_rows(meter: _Meter, step: QuantizeRows) -> None:
+    meter.whole(step.source)
+    meter.whole(step.out, write=True)
+    meter.vector(prod(meter.shape(step.source)), ENCODE_OPS)
+
+
+def _attend(meter: _Meter, query: str, out: str, scores: int) -> None:
     """Two products and a softmax over `scores` pairs of a query row and a key row."""
-    meter.flops(meter.dtype(query), 2 * scores * (meter.shape(query)[-1] + meter.shape(value)[-1]))
+    meter.flops(meter.dtype(query), 2 * scores * (meter.shape(query)[-1] + meter.shape(out)[-1]))
     meter.vector(scores, SOFTMAX_OPS)
+
+
+def _convert(meter: _Meter, cache: str, like: str, rows: int, operations: int) -> None:
+    """Encodes or decodes `rows` rows per slot and head of a cache, of the width of `like`; nothing for floats."""
+    if meter.dtype(cache) == "i8":
+        slots, heads = meter.shape(cache)[:2]
+        meter.vector(slots * heads * rows * meter.shape(like)[-1], operations)
 
 
 def _cached_attention(meter: _Meter, step: CachedAttention) -> None:
     meter.whole(step.query, step.key, step.value, step.valid)
     meter.whole(step.out, write=True)
+    _attend_cached(meter, step)
+
+
+def _attend_cached(meter: _Meter, step: CachedAttention | DecodeAttention) -> None:
+    """The arithmetic of attention over the valid rows of a cache."""
     batch, heads = meter.shape(step.query)[:2]
-    _attend(meter, step.query, step.value, batch * heads * meter.valid_rows(meter.shape(step.key)[2]))
+    valid = meter.valid_rows(meter.shape(step.key)[2])
+    for rows, like in ((step.key, step.query), (step.value, step.out)):
+        _convert(meter, rows, like, valid, DECODE_OPS)
+    _attend(meter, step.query, step.out, batch * heads * valid)
 
 
 def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
@@ -234,8 +260,9 @@ def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
     meter.whole(step.out, write=True)
     meter.rows(step.k_cache, 1, write=True)
     meter.rows(step.v_cache, 1, write=True)
-    batch, heads = meter.shape(step.query)[:2]
-    _attend(meter, step.query, step.value, batch * heads * meter.valid_rows(meter.shape(step.key)[2]))
+    for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
+        _convert(meter, cache, new, 1, ENCODE_OPS)
+    _attend_cached(meter, step)
 
 
 def _indexed_attention(meter: _Meter, step: IndexedAttention) -> None:
@@ -249,7 +276,7 @@ def _indexed_attention(meter: _Meter, step: IndexedAttention) -> None:
     valid = meter.valid_rows(cached + meter.shape(step.selected)[2])
     for prompt in (step.k_prompt, step.v_prompt):
         meter.rows(prompt, max(valid - cached, 0))
-    _attend(meter, step.query, step.value, batch * heads * valid)
+    _attend(meter, step.query, step.out, batch * heads * valid)
 
 
 def _causal_scores(meter: _Meter, query: str, start: int) -> int:
@@ -263,7 +290,7 @@ def _causal_attention(meter: _Meter, step: CausalAttention) -> None:
     meter.rows(step.key, start + chunk)
     meter.rows(step.value, start + chunk)
     meter.whole(step.out, write=True)
-    _attend(meter, step.query, step.value, _causal_scores(meter, step.query, start))
+    _attend(meter, step.query, step.out, _causal_scores(meter, step.query, start))
 
 
 def _observed_rows(meter: _Meter, observed: str, query: str, start: int, length: int) -> int:
@@ -288,7 +315,7 @@ def _chunk_attention(meter: _Meter, step: ChunkAttention) -> None:
     meter.rows(step.observed, kept, write=True)
     meter.elements(step.log_sum_exp, meter.shape(step.log_sum_exp)[1] * kept, write=True)
     meter.whole(step.out, write=True)
-    _attend(meter, step.query, step.v_scratch, _causal_scores(meter, step.query, start))
+    _attend(meter, step.query, step.out, _causal_scores(meter, step.query, start))
 
 
 def _score(meter: _Meter, observed: str, key: str, length: int) -> None:
@@ -335,8 +362,9 @@ def _compress(meter: _Meter, step: Compress) -> None:
     rows, heads = meter.shape(step.k_cache)[2], meter.shape(step.key)[1]
     _score(meter, step.observed, step.key, length)
     meter.whole(step.log_sum_exp)
-    for source in (step.key, step.value):
+    for source, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
         meter.rows(source, min(rows, length))
+        _convert(meter, cache, source, min(rows, length), ENCODE_OPS)
     meter.whole(step.k_cache, step.v_cache, write=True)
     meter.vector(heads * length, step.pool)
     if step.selected:
@@ -349,6 +377,7 @@ _COUNTERS: dict[type[Step], Callable[..., None]] = {
     Reduction: _reduction,
     Product: _product,
     UpdateRows: _update_rows,
+    QuantizeRows: _quantize_rows,
     CachedAttention: _cached_attention,
     CausalAttention: _causal_attention,
     Observe: _observe,

@@ -15,7 +15,7 @@ from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.linear import ANY, Range
 from sscc.runtime.validator.programs import Integer, VectorProgram
 from sscc.runtime.validator.regions import Region, covered, injective, overlap
-from sscc.runtime.validator.steps import OPERANDS, SCALAR_FIELDS, check_sizes, scalar_needs
+from sscc.runtime.validator.steps import ALIKE, OPERANDS, SCALAR_FIELDS, SCALE_BYTES, check_sizes, scalar_needs
 
 _FLOATS = ("f32", "bf16")
 _COMBINE = ("addf", "mulf", "maximumf", "minimumf")
@@ -199,6 +199,7 @@ class _BodyProof:
         used = [operand for operand in OPERANDS[type(step)] if not self._absent(step, operand.field)]
         for operand in used:
             self._match(getattr(step, operand.field), operand.field, self._pattern(step, operand.pattern), sizes)
+        self._alike(step)
         check_sizes(step, sizes, self._refuse)
         for name in SCALAR_FIELDS:
             if hasattr(step, name):
@@ -214,7 +215,8 @@ class _BodyProof:
         place = self._place(getattr(step, operand.field))
         elements = prod(place.shape)
         default = (elements, 0) if operand.mode == "read" else (0, elements)
-        reads, writes = operand.moved(sizes) if operand.moved else default
+        stored = {**sizes, operand.pattern.split()[-1]: place.shape[-1]}
+        reads, writes = operand.moved(stored) if operand.moved else default
         if reading and reads:
             self._read(place, place.region(), reads, capped=operand.moved is None)
         if not reading and operand.mode != "read":
@@ -237,16 +239,26 @@ class _BodyProof:
     def _match(self, name: str, field_name: str, pattern: str, sizes: dict[str, int]) -> None:
         place = self._place(name)
         dtype, *dims = pattern.split()
-        fits = place.dtype in _FLOATS if dtype == "float" else place.dtype == dtype
-        fits = fits and len(dims) == len(place.shape)
-        for letter, size in zip(dims, place.shape, strict=False):
+        takes = {"float": _FLOATS, "encoded": ("i8",), "rows": (*_FLOATS, "i8")}.get(dtype, (dtype,))
+        fits, shape = place.dtype in takes and len(dims) == len(place.shape), place.shape
+        if fits and dtype in ("encoded", "rows") and place.dtype == "i8":
+            shape = (*shape[:-1], shape[-1] - SCALE_BYTES)
+            fits = shape[-1] >= 1
+        for letter, size in zip(dims, shape, strict=False):
             fits = fits and size == (int(letter) if letter.isdigit() else sizes.setdefault(letter, size))
         if not fits:
             known = {letter: size for letter, size in sizes.items() if letter in dims}
             self._refuse(
-                f"{field_name} must be {dtype} [{', '.join(dims)}] with {known}, "
+                f"{field_name} must be {_spelled(dtype, dims)} with {known}, "
                 f"{name!r} is {place.dtype} {list(place.shape)}"
             )
+
+    def _alike(self, step: Any) -> None:
+        names = [getattr(step, field_name) for field_name in ALIKE.get(type(step), ())]
+        dtypes = {name: self._place(name).dtype for name in names}
+        if len({dtype == "i8" for dtype in dtypes.values()}) > 1:
+            found = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
+            self._refuse(f"its rows must be all encoded, or all floats: {found}")
 
     # -- affine steps
 
@@ -348,6 +360,13 @@ class _BodyProof:
 
     def fail(self, reason: str) -> NoReturn:
         self._refuse(reason)
+
+
+def _spelled(dtype: str, dims: Sequence[str]) -> str:
+    """A pattern for a reader."""
+    encoded = f"i8 [{', '.join(dims)} + {SCALE_BYTES}]"
+    plain = f"{'float' if dtype == 'rows' else dtype} [{', '.join(dims)}]"
+    return {"encoded": encoded, "rows": f"{plain} or {encoded}"}.get(dtype, plain)
 
 
 def _fetched(step: Any) -> list[str]:

@@ -1,7 +1,8 @@
 """What each kind of step reads and writes, the shapes it takes, and the scalars it needs in range.
 
 A pattern is a dtype ("float": f32 or bf16) and a size per dimension, each a number or a letter that stands for the
-same size in all operands of the step.
+same size in all operands of the step. "encoded" is i8 rows of codes and a scale, "rows" those or floats; the last size
+is the width of the numbers, whichever it is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from sscc.runtime import schedule as sch
 Sizes = Mapping[str, int]
 Refuse = Callable[[str], None]
 
+SCALE_BYTES = 4
+"""Elements of i8 by which an encoded row is wider than its numbers: an f32."""
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -25,7 +29,8 @@ class Operand:
         mode: "read"; "write": every element; "update": some, the others keep their bytes; "part": some, the
             others are left undefined.
         pattern: dtype and shape.
-        moved: elements read and elements written in one firing, if not all of them.
+        moved: elements read and elements written in one firing, if not all of them; from the sizes of the letters, the
+            last one of the pattern as the operand stores it.
     """
 
     field: str
@@ -52,15 +57,16 @@ def _appended(width: str) -> Callable[[Sizes], tuple[int, int]]:
 
 OPERANDS: dict[type, tuple[Operand, ...]] = {
     sch.UpdateRows: (
-        Operand("cache", "update", "float B V R D", _row("D")),
-        Operand("new", "read", "float B V 1 D"),
+        Operand("cache", "update", "rows B V R D", _row("D")),
+        Operand("new", "read", "rows B V 1 D"),
         Operand("row", "read", "i64 B"),
         Operand("active", "read", "i1 B"),
     ),
+    sch.QuantizeRows: (Operand("source", "read", "float B V J D"), Operand("out", "write", "encoded B V J D")),
     sch.CachedAttention: (
         Operand("query", "read", "float B H 1 D"),
-        Operand("key", "read", "float B V R D"),
-        Operand("value", "read", "float B V R W"),
+        Operand("key", "read", "rows B V R D"),
+        Operand("value", "read", "rows B V R W"),
         Operand("valid", "read", "i1 B R"),
         Operand("out", "write", "float B H 1 W"),
     ),
@@ -90,10 +96,10 @@ OPERANDS: dict[type, tuple[Operand, ...]] = {
         Operand("query", "read", "float B H 1 D"),
         Operand("new_key", "read", "float B V 1 D"),
         Operand("new_value", "read", "float B V 1 W"),
-        Operand("key", "read", "float B V R D"),
-        Operand("value", "read", "float B V R W"),
-        Operand("k_cache", "update", "float B V R D", _row("D")),
-        Operand("v_cache", "update", "float B V R W", _row("W")),
+        Operand("key", "read", "rows B V R D"),
+        Operand("value", "read", "rows B V R W"),
+        Operand("k_cache", "update", "rows B V R D", _row("D")),
+        Operand("v_cache", "update", "rows B V R W", _row("W")),
         Operand("position", "read", "i64 B"),
         Operand("valid_topk", "read", "i64 B"),
         Operand("active", "read", "i1 B"),
@@ -130,12 +136,18 @@ OPERANDS: dict[type, tuple[Operand, ...]] = {
         Operand("log_sum_exp", "read", "f32 1 H N"),
         Operand("key", "read", "float 1 V T D", lambda n: (n["V"] * (n["T"] + n["R"]) * n["D"], 0)),
         Operand("value", "read", "float 1 V T W", lambda n: (n["V"] * n["R"] * n["W"], 0)),
-        Operand("k_cache", "write", "float 1 V R D"),
-        Operand("v_cache", "write", "float 1 V R W"),
+        Operand("k_cache", "write", "rows 1 V R D"),
+        Operand("v_cache", "write", "rows 1 V R W"),
         Operand("selected", "write", "i64 V K"),
     ),
 }
 """Every step kind but the affine ones (Vector, Reduction, Product)."""
+
+ALIKE: dict[type, tuple[str, ...]] = {
+    sch.UpdateRows: ("cache", "new"),
+    sch.DecodeAttention: ("key", "value", "k_cache", "v_cache"),
+}
+"""Operands whose rows are all encoded, or all floats."""
 
 
 def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:

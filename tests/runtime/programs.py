@@ -36,6 +36,7 @@ DTYPES: dict[torch.dtype, Any] = {
     torch.float64: "f32",
     torch.bfloat16: "bf16",
     torch.int64: "i64",
+    torch.int8: "i8",
     torch.bool: "i1",
 }
 

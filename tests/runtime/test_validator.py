@@ -20,14 +20,19 @@ from sscc.runtime.schedule import (
     Access,
     Body,
     Buffer,
+    CachedAttention,
+    Compress,
     Entry,
     For,
+    GatherRows,
     If,
     Instr,
     Kernel,
     Launch,
+    Param,
     Pipeline,
     Program,
+    QuantizeRows,
     Scalar,
     Stage,
     Tensor,
@@ -35,6 +40,7 @@ from sscc.runtime.schedule import (
     Vector,
 )
 from sscc.runtime.validator import Limits, Report, validate
+from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.linear import Scope, evaluate
 from sscc.runtime.validator.regions import Region, covered, injective, overlap
 from tests.runtime.broken import bases
@@ -57,6 +63,7 @@ MACHINE = load_machine("rdu")
 BASES: tuple[Callable[[], Program], ...] = (
     bases.streamed_product,
     bases.looped_layers,
+    bases.encoded_layers,
     bases.chunked_prefill,
     bases.chained_launches,
 )
@@ -197,6 +204,73 @@ def test_report_of_looped_layers_counts_weights_and_cache_once_per_layer() -> No
     (run,) = report.entry("decode").runs
     assert run.launches == 1
     assert run.loads == {"hbm": layers * (weight + 2 * cache + vectors) + hidden}
+
+
+def test_report_of_encoded_rows_counts_their_bytes() -> None:
+    plain, encoded = (
+        check(base(3)).kernel("layers").pipelines[0] for base in (bases.looped_layers, bases.encoded_layers)
+    )
+    rows = bases.BATCH * bases.KV * bases.ROWS
+    assert plain.loads["hbm"] - encoded.loads["hbm"] == 2 * rows * (4 * bases.DEPTH - bases.ENCODED)
+    assert encoded.stores == {"hbm": 2 * bases.BATCH * bases.KV * bases.ENCODED}
+
+
+def _moved(step: Any, *params: Param, scalars: tuple[str, ...] = ()) -> dict[str, tuple[int, int]]:
+    """Elements read and written of each parameter, in one firing of a body of this step."""
+    facts = prove_body(Body("b", params, scalars, (), (), (step,)), Limits())
+    return {name: (use.reads, use.writes) for name, use in facts.uses.items()}
+
+
+def test_an_update_of_encoded_rows_moves_their_bytes() -> None:
+    slots = (read("row", 2, dtype="i64"), read("active", 2, dtype="i1"))
+    step = UpdateRows("cache", "new", "row", "active")
+    moved = _moved(step, update("cache", 2, 3, 6, 12, dtype="i8"), read("new", 2, 3, 1, 12, dtype="i8"), *slots)
+    assert (moved["cache"], moved["new"]) == ((0, 2 * 3 * 12), (2 * 3 * 12, 0))
+    with pytest.raises(InputError, match="rows must be all encoded, or all floats: 'cache' is i8, 'new' is f32"):
+        _moved(step, update("cache", 2, 3, 6, 12, dtype="i8"), read("new", 2, 3, 1, 8), *slots)
+    with pytest.raises(InputError, match=r"cache must be float .* or i8 .*'cache' is i8 \[2, 3, 6, 4\]"):
+        _moved(step, update("cache", 2, 3, 6, 4, dtype="i8"), read("new", 2, 3, 1, 4, dtype="i8"), *slots)
+
+
+def test_rows_are_encoded_into_four_more_bytes() -> None:
+    step = QuantizeRows("x", "y")
+    assert _moved(step, read("x", 2, 3, 5, 8, dtype="bf16"), write("y", 2, 3, 5, 12, dtype="i8")) == {
+        "x": (2 * 3 * 5 * 8, 0),
+        "y": (0, 2 * 3 * 5 * 12),
+    }
+    for out in (write("y", 2, 3, 5, 8, dtype="i8"), write("y", 2, 3, 5, 12), write("y", 2, 3, 5, 8)):
+        with pytest.raises(InputError, match=r"\(quantize_rows\): out must be i8 \[B, V, J, D \+ 4\] with .*'D': 8"):
+            _moved(step, read("x", 2, 3, 5, 8), out)
+    with pytest.raises(InputError, match="source must be float"):
+        _moved(step, read("x", 2, 3, 5, 8, dtype="i8"), write("y", 2, 3, 5, 12, dtype="i8"))
+
+
+def test_attention_over_encoded_rows_reads_their_bytes() -> None:
+    step = CachedAttention("q", "k", "v", "valid", "out", 0.5)
+    small = (read("q", 2, 4, 1, 8), read("valid", 2, 6, dtype="i1"), write("out", 2, 4, 1, 5))
+    moved = _moved(step, *small, read("k", 2, 2, 6, 12, dtype="i8"), read("v", 2, 2, 6, 9, dtype="i8"))
+    assert (moved["k"], moved["v"]) == ((2 * 2 * 6 * 12, 0), (2 * 2 * 6 * 9, 0))
+    with pytest.raises(InputError, match=r"out must be float \[B, H, 1, W\] with .*'W': 1"):
+        _moved(step, *small, read("k", 2, 2, 6, 12, dtype="i8"), read("v", 2, 2, 6, 5, dtype="i8"))
+
+
+def test_compression_into_encoded_rows_writes_their_bytes() -> None:
+    step = Compress("o", "l", "k", "v", "kc", "vc", "", "n", 0.5, 1, 3, 1, "avg")
+    prompt = (read("o", 1, 4, 3, 8), read("l", 1, 4, 3), read("k", 1, 2, 16, 8), read("v", 1, 2, 16, 6))
+    caches = (write("kc", 1, 2, 4, 12, dtype="i8"), write("vc", 1, 2, 4, 10, dtype="i8"))
+    moved = _moved(step, *prompt, *caches, scalars=("n",))
+    assert (moved["kc"], moved["vc"]) == ((0, 2 * 4 * 12), (0, 2 * 4 * 10))
+    assert (moved["k"], moved["v"]) == ((2 * (16 + 4) * 8, 0), (2 * 4 * 6, 0))
+
+
+def test_gathers_and_indexed_rows_take_floats_only() -> None:
+    with pytest.raises(InputError, match=r"\(gather_rows\): source must be float .*'x' is i8"):
+        _moved(
+            GatherRows("x", "i", "y"),
+            read("x", 1, 2, 6, 12, dtype="i8"),
+            read("i", 3, dtype="i64"),
+            write("y", 1, 2, 3, 12, dtype="i8"),
+        )
 
 
 def test_report_counts_loops_as_often_as_they_run() -> None:

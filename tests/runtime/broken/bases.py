@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from sscc.runtime.schedule import (
     Body,
     Buffer,
     ChunkAttention,
     Compress,
     DecodeAttention,
+    Dtype,
     Entry,
     For,
     If,
@@ -96,38 +99,48 @@ def streamed_product() -> Program:
 BATCH, HEADS, KV, DEPTH, SINK, RECENT, TOPK = 2, 2, 1, 4, 1, 3, 2
 WIDTH, ROWS, OUTPUTS = HEADS * DEPTH, SINK + RECENT + TOPK, (HEADS + 2 * KV) * DEPTH
 CACHE = BATCH * KV * ROWS * DEPTH
+ENCODED = DEPTH + 4
 HALVES = 2
 
 
-def looped_layers(layers: int = 2) -> Program:
-    """Decode layers: the hidden state is carried on chip, stacked weights are prefetched, the caches are in place."""
-    hidden, caches = (BATCH, WIDTH), (layers, BATCH, KV, ROWS, DEPTH)
+def encoded_layers(layers: int = 2) -> Program:
+    """`looped_layers` with caches of encoded rows."""
+    return looped_layers(layers, "i8", ENCODED)
+
+
+def looped_layers(layers: int = 2, stored: Dtype = "f32", width: int = DEPTH) -> Program:
+    """Decode layers: the hidden state is carried on chip, stacked weights are prefetched, the caches are in place.
+
+    Rows of the caches have `width` elements of dtype `stored`.
+    """
+    hidden, cache = (BATCH, WIDTH), (BATCH, KV, ROWS, width)
+    caches = (layers, *cache)
     tensors, arena = place(
         ("h_in", hidden, "f32", "input"),
         ("position", (BATCH,), "i64", "input"),
         ("valid_topk", (BATCH,), "i64", "input"),
         ("active", (BATCH,), "i1", "input"),
         ("h_out", hidden, "f32", "output"),
-        ("k_cache", caches, "f32", "state"),
-        ("v_cache", caches, "f32", "state"),
+        ("k_cache", caches, stored, "state"),
+        ("v_cache", caches, stored, "state"),
         ("w", (layers, OUTPUTS, WIDTH), "f32", "weight"),
     )
     params = (
         read("h_in", *hidden),
         read("w", layers, OUTPUTS, WIDTH),
-        update("k_cache", *caches),
-        update("v_cache", *caches),
+        update("k_cache", *caches, dtype=stored),
+        update("v_cache", *caches, dtype=stored),
         read("position", BATCH, dtype="i64"),
         read("valid_topk", BATCH, dtype="i64"),
         read("active", BATCH, dtype="i1"),
         write("h_out", *hidden),
     )
-    kernel = Kernel("layers", params, (), (_layer_pipeline(layers),))
+    kernel = Kernel("layers", params, (), (_layer_pipeline(layers, cache),))
     bodies = (
         copy_body("copy_hidden", *hidden),
         copy_body("copy_half", OUTPUTS // HALVES, WIDTH),
         _project_body(),
-        _attend_body(),
+        _attend_body(cache, stored),
         add_body("add", hidden, hidden),
     )
     names = ("h_in", "w", "k_cache", "v_cache", "position", "valid_topk", "active", "h_out")
@@ -156,16 +169,15 @@ def _project_body() -> Body:
     return Body("project", params, (), (Local("copied", (BATCH, WIDTH), "f32"),), tuple(windows), (copied, *steps))
 
 
-def _attend_body() -> Body:
-    cache = (BATCH, KV, ROWS, DEPTH)
+def _attend_body(cache: tuple[int, ...], stored: Dtype) -> Body:
     params = (
         read("query", BATCH, HEADS, 1, DEPTH),
         read("new_key", BATCH, KV, 1, DEPTH),
         read("new_value", BATCH, KV, 1, DEPTH),
-        read("keys", *cache),
-        read("values", *cache),
-        update("k_rows", *cache),
-        update("v_rows", *cache),
+        read("keys", *cache, dtype=stored),
+        read("values", *cache, dtype=stored),
+        update("k_rows", *cache, dtype=stored),
+        update("v_rows", *cache, dtype=stored),
         read("position", BATCH, dtype="i64"),
         read("valid_topk", BATCH, dtype="i64"),
         read("active", BATCH, dtype="i1"),
@@ -176,11 +188,11 @@ def _attend_body() -> Body:
     return Body("attend", params, (), (), (), (step,))
 
 
-def _layer_pipeline(layers: int) -> Pipeline:
-    hidden, cache = (BATCH, WIDTH), (BATCH, KV, ROWS, DEPTH)
+def _layer_pipeline(layers: int, cache: tuple[int, ...]) -> Pipeline:
+    hidden = (BATCH, WIDTH)
     half = (OUTPUTS // HALVES, WIDTH)
     q, kv = (BATCH, HEADS, 1, DEPTH), (BATCH, KV, 1, DEPTH)
-    layer = (("layer", CACHE),)
+    layer = (("layer", prod(cache)),)
     stages = (
         Stage("enter", "copy_hidden", (), (port("h_in", hidden), port("h", hidden, 1)), (), ("h",), "first", 1),
         Stage(

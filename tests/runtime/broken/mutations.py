@@ -122,7 +122,7 @@ def _two_tiles(program: Program) -> Program:
     return change(program, Stage, "product", port_setting(2, per=TILES - 1))
 
 
-_PRODUCT, _LAYERS = bases.streamed_product, bases.looped_layers
+_PRODUCT, _LAYERS, _ENCODED = bases.streamed_product, bases.looped_layers, bases.encoded_layers
 _PREFILL, _CHAIN = bases.chunked_prefill, bases.chained_launches
 _LINE = bases.SIZE * 4
 
@@ -612,6 +612,65 @@ NAMES = (
     ),
 )
 
+_FLOAT_ROWS = (bases.BATCH, KV, bases.ROWS, bases.DEPTH)
+
+ROWS = (
+    Broken(
+        "encoded rows without room for the scale",
+        _ENCODED,
+        _edit(Body, "attend", _param(3, shape=_FLOAT_ROWS)),
+        (
+            r"body 'attend', step 0 \(decode_attention\)",
+            r"key must be float \[B, V, R, D\] or i8 \[B, V, R, D \+ 4\] with .*'D': 4.*'keys' is i8 \[2, 1, 6, 4\]",
+        ),
+    ),
+    Broken(
+        "K encoded and V not",
+        _ENCODED,
+        _both(*(_edit(Body, "attend", _param(n, shape=_FLOAT_ROWS, dtype="f32")) for n in (4, 6))),
+        (
+            "body 'attend', step 0",
+            "rows must be all encoded, or all floats: 'keys' is i8, 'values' is f32, 'k_rows' is i8",
+        ),
+    ),
+    Broken(
+        "cache encoded and its copy not",
+        _ENCODED,
+        _both(*(_edit(Body, "attend", _param(n, shape=_FLOAT_ROWS, dtype="f32")) for n in (3, 4))),
+        ("body 'attend', step 0", "rows must be all encoded, or all floats: 'keys' is f32"),
+    ),
+    Broken(
+        "new row encoded before it is attended to",
+        _ENCODED,
+        _edit(Body, "attend", _param(1, shape=(bases.BATCH, KV, 1, bases.ENCODED), dtype="i8")),
+        ("body 'attend', step 0", r"new_key must be float \[B, V, 1, D\] with .*'new_key' is i8 \[2, 1, 1, 8\]"),
+    ),
+    Broken(
+        "rows of another integer dtype",
+        _ENCODED,
+        _both(*(_edit(Body, "attend", _param(n, dtype="i64")) for n in (3, 4, 5, 6))),
+        ("body 'attend', step 0", r"key must be float .* or i8 .*'keys' is i64"),
+    ),
+    Broken(
+        "float rows in an encoded cache",
+        _ENCODED,
+        _both(
+            *(_edit(Body, "attend", _param(n, shape=_FLOAT_ROWS, dtype="f32")) for n in (3, 4, 5, 6)),
+            *(
+                _edit(Stage, "attention", port_setting(n, {"shape": _FLOAT_ROWS, "strides": (24, 24, 4, 1)}))
+                for n in (3, 4, 5, 6)
+            ),
+        ),
+        ("stage 'attention', port 'keys'", r"takes f32 \[2, 1, 6, 4\], the view of 'k_cache' is i8"),
+    ),
+    Broken(
+        "layers' encoded caches overlap by the scales",
+        _ENCODED,
+        _both(*(_edit(Stage, "attention", port_setting(n, {"terms": (("layer", CACHE),)})) for n in (3, 5))),
+        ("pipeline 'run'", "writes in iteration 0 elements of 'k_cache' that stage 'attention' .* in iteration 1"),
+    ),
+)
+
 
 def _second_half(entry: Entry) -> Entry:
     """The first copy writes the first half of `a`, the second one reads the other half."""
@@ -619,4 +678,4 @@ def _second_half(entry: Entry) -> Entry:
     return dataclasses.replace(entry, body=(first, arg_setting(0, offset=bases.SIZE)(second), *rest))
 
 
-BROKEN = (*STREAMS, *BOUNDS, *MEMORY, *ORDER, *NAMES)
+BROKEN = (*STREAMS, *BOUNDS, *MEMORY, *ORDER, *NAMES, *ROWS)

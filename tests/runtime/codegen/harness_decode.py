@@ -14,7 +14,7 @@ from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.mlir import I64, PTR, Module
 from sscc.runtime.codegen.phases import Context, Lowered, Operand
 
-DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1"}
+DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1", torch.int8: "i8"}
 _FUNCTION = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 )  # fmt: skip

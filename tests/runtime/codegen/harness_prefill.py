@@ -15,7 +15,7 @@ from sscc.runtime.codegen.mlir import I64, PTR, Module
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.codegen.row_copies import Meta
 
-DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1"}
+DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1", torch.int8: "i8"}
 _PARAMETERS = [("args", PTR), ("scalars", PTR), ("begin", I64), ("end", I64), ("private", PTR)]
 _GUARD = 256
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
 from sscc.runtime.codegen.compress import lower_compress, lower_gather_rows
 from sscc.runtime.codegen.features import AVX2, GENERIC, Features
@@ -30,6 +31,19 @@ def compress_step(sink: int, recent: int, topk: int, pool: int, mode: str) -> Co
     return Compress(
         "observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", selected, "n", SCALE, sink, recent, pool, mode
     )
+
+
+def encoded(rows: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(kv_rows.encode(rows.float().numpy()))
+
+
+def with_encoded_caches(given: Tensors) -> Tensors:
+    """The operands with caches of encoded rows, each byte 99, laid out as the caches are."""
+    k_cache, v_cache = (
+        torch.full((*given[name].shape[:3], size + 4), 99, dtype=torch.int8)
+        for name, size in (("k_cache", DEPTH), ("v_cache", WIDTH))
+    )
+    return given | {"k_cache": k_cache, "v_cache": strided(v_cache, (0, 2, 1, 3))}
 
 
 def operands(step: Compress, rows: int, obs: int, topk: int, dtype: torch.dtype, indexed: bool = False) -> Tensors:
@@ -107,6 +121,24 @@ def test_compress_without_selection() -> None:
     check_lengths(SEAMS, 4, compress_step(3, 6, 0, 5, "avg"), 0, torch.bfloat16, AVX2)
 
 
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("topk", [0, 50])
+def test_compress_encodes_the_rows_that_it_keeps(topk: int, dtype: torch.dtype, features: Features) -> None:
+    step = compress_step(3, 6, topk, 5, "avg")
+    given = operands(step, max(SEAMS) + 3, 4, topk, dtype)
+    stored = with_encoded_caches(given)
+    compiled = Compiled(step, lower_compress, stored, ["n"], features)
+    for length in SEAMS:
+        case, floats = prompt_of(stored, length, step.sink), prompt_of(given, length, step.sink)
+        got = check_pieces(compiled, case, {"n": length}, ["k_cache", "v_cache"])
+        want = reference(step, floats, length)
+        for name in ("k_cache", "v_cache"):
+            assert torch.equal(got[name], encoded(want[name])), (name, length)
+        if length < step.sink + step.recent:
+            assert not got["k_cache"][:, :, length : step.sink + step.recent].any()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mode", ["avg", "max"])
 def test_compress_around_the_seams_of_slices(mode: str, dtype: torch.dtype) -> None:
@@ -162,6 +194,16 @@ def test_compress_that_does_not_fit_is_refused(step: Compress, message: str) -> 
     given = operands(compress_step(3, 6, 0, 1, "avg"), 12, 2, 0, torch.float32)
     with pytest.raises(InputError, match=message):
         lower_compress(step, meta_of(given), GENERIC)
+
+
+def test_compress_refuses_encoded_rows_where_they_do_not_fit() -> None:
+    step = compress_step(3, 6, 0, 1, "avg")
+    given = operands(step, 12, 2, 0, torch.float32)
+    narrow = given | {"v_cache": torch.zeros(1, KV_HEADS, 9, WIDTH, dtype=torch.int8)}
+    with pytest.raises(InputError, match="takes encoded rows of 6 numbers as 10 of i8, but 'v_cache' has 6 of i8"):
+        lower_compress(step, meta_of(narrow), GENERIC)
+    with pytest.raises(InputError, match="compress takes no operand of dtype i8 as 'key'"):
+        lower_compress(step, meta_of(given | {"key": encoded(given["key"])}), GENERIC)
 
 
 # ------------------------------------------------------------------------------------------------------ gathers

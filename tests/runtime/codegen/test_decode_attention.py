@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import mmap
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
 from sscc.runtime.codegen.decode_attention import Meta, lower_decode_attention, lower_indexed_attention
 from sscc.runtime.codegen.decode_attention_rows import lower_cached_attention, lower_update_rows
@@ -243,6 +247,133 @@ def test_rows_that_are_not_contiguous_are_refused() -> None:
         decode(tensors)
 
 
+# ----------------------------------------------------------------------------------------------- encoded rows
+
+
+def encoded(rows: Tensor) -> Tensor:
+    return torch.from_numpy(kv_rows.encode(rows.float().numpy()))
+
+
+def decoded(rows: Tensor) -> Tensor:
+    return torch.from_numpy(kv_rows.decode(rows.contiguous().numpy()))
+
+
+def with_encoded_caches(tensors: Tensors) -> Tensors:
+    """The operands with their caches encoded; rows that slot 2 does not see have NaN for a scale."""
+    tensors = tensors | {name: encoded(tensors[name]) for name in ("k_cache", "v_cache")}
+    for name in ("k_cache", "v_cache"):
+        tensors[name][2, :, 61:] = -1
+    return tensors
+
+
+def encoded_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensors:
+    """What the reference makes of the numbers that rows, the new ones among them, stand for; caches as bytes."""
+    t = copied(tensors)
+    floats = dict(t)
+    for new, sources in (("new_key", {step.key, step.k_cache}), ("new_value", {step.value, step.v_cache})):
+        row = encoded(t[new])
+        floats |= {name: decoded(t[name]).nan_to_num_() for name in sources} | {new: decoded(row)}
+        for slot, position in enumerate(t["position"].tolist()):
+            place = position if position < SINK else SINK + (position - SINK) % RECENT
+            if t["active"][slot]:
+                t["k_cache" if new == "new_key" else "v_cache"][slot, :, place] = row[slot, :, 0]
+    return t | {"out": decode_reference(floats, step)["out"]}
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("case", range(len(SIZES)))
+def test_decode_attention_over_encoded_rows(features: Features, case: int) -> None:
+    query = (F32, BF16)[case % 2]
+    tensors = with_encoded_caches(decode_inputs(*SIZES[case], query=query))
+    want = encoded_reference(tensors)
+    compiled = decode(tensors, features)
+    shared = copied(tensors)
+    compiled(tensors)
+    check(tensors, want)
+    assert not tensors["out"][1].any()
+    compiled(shared, 3, backwards=True)
+    assert all(torch.equal(tensors[name], shared[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_encoded_rows_may_lie_anywhere_and_nothing_beyond_one_is_written(features: Features) -> None:
+    tensors = with_encoded_caches(decode_inputs(6, 2, 21, 35))
+    for name in ("k_cache", "v_cache"):
+        b, h, r, d = tensors[name].shape
+        memory = torch.full((h, b, r, d + 3), 77, dtype=torch.int8)
+        tensors[name] = memory.permute(1, 0, 2, 3)[..., :d].copy_(tensors[name])
+    want = encoded_reference(tensors)
+    decode(tensors, features)(tensors)
+    check(tensors, want)
+    for name in ("k_cache", "v_cache"):
+        b, h, r, d = tensors[name].shape
+        assert (tensors[name].as_strided((h, b, r, 3), (b * r * (d + 3), r * (d + 3), d + 3, 1), d) == 77).all()
+
+
+def before_a_guard(tensor: Tensor) -> Tensor:
+    """A copy whose last byte is followed by memory that cannot be touched."""
+    size = -(-tensor.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(base + size), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    made = torch.from_numpy(np.frombuffer(memory, np.int8, tensor.numel(), size - tensor.nbytes)).view(tensor.shape)
+    return made.copy_(tensor)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("depth", [3, 20, 64])
+def test_nothing_beyond_the_last_byte_of_an_encoded_row_is_read(features: Features, depth: int) -> None:
+    tensors = with_encoded_caches(decode_inputs(3, 1, depth, depth, rows=SR + 40))
+    for name in ("k_cache", "v_cache"):
+        tensors[name] = before_a_guard(tensors[name])
+    want = encoded_reference(tensors)
+    decode(tensors, features)(tensors)
+    check(tensors, want)
+
+
+def test_an_encoded_cache_behind_a_copy_gets_the_new_row_only() -> None:
+    tensors = with_encoded_caches(decode_inputs(6, 2, 32, 40))
+    step = replace(DECODE, key="key", value="value")
+    tensors["key"], tensors["value"] = tensors["k_cache"].clone(), tensors["v_cache"].clone()
+    tensors["k_cache"].fill_(-1)
+    tensors["v_cache"].fill_(-1)
+    want = encoded_reference(tensors, step)
+    decode(tensors, step=step)(tensors)
+    check(tensors, want)
+
+
+def test_an_infinity_in_a_new_row_shows_where_rows_are_encoded() -> None:
+    tensors = with_encoded_caches(decode_inputs(4, 2, 64, 64))
+    tensors["new_key"][0, 0, 0, 7] = torch.inf
+    tensors["new_value"][4, 1, 0, 7] = -torch.inf
+    decode(tensors)(tensors)
+    assert tensors["out"][0, :2].isnan().all()
+    assert not tensors["out"][0, 2:].isnan().any()
+    assert not tensors["out"][4, 2:].isfinite().any()
+
+
+def test_encoded_rows_that_do_not_fit_are_refused() -> None:
+    floats = decode_inputs(4, 2, 16, 16)
+    tensors = with_encoded_caches(floats)
+    with pytest.raises(InputError, match="takes encoded rows of 16 numbers as 20 of i8, but 'k_cache' has 16 of i8"):
+        decode(tensors | {"k_cache": tensors["k_cache"][..., :16].contiguous()})
+    with pytest.raises(InputError, match=r"both encoded \(i8\) or neither, but 'k_cache' is i8, 'v_cache' is f32"):
+        decode(tensors | {"v_cache": floats["v_cache"]})
+    behind = floats | {"key": floats["k_cache"], "k_cache": floats["k_cache"].to(BF16)}
+    with pytest.raises(InputError, match=r"rows in the dtype of their cache, .* 'key' is f32, 'k_cache' is bf16"):
+        decode(behind, step=replace(DECODE, key="key"))
+    with pytest.raises(InputError, match="decode_attention takes rows of f32 or bf16, but 'query' is i8"):
+        decode(tensors | {"query": encoded(floats["query"])})
+    with pytest.raises(InputError, match="decode_attention takes rows of f32 or bf16, but 'new_value' is i8"):
+        decode(tensors | {"new_value": encoded(floats["new_value"])})
+    with pytest.raises(InputError, match=r"at stride 1, but 'v_cache' has strides \[24000, 12000, 40, 2\]"):
+        decode(tensors | {"v_cache": torch.zeros(5, 2, 300, 40, dtype=torch.int8)[..., ::2]})
+    indexed, _ = indexed_inputs(1, F32)
+    with pytest.raises(InputError, match="indexed_attention takes rows of f32 or bf16, but 'k_cache' is i8"):
+        lower_indexed_attention(INDEXED, meta_of(indexed | {"k_cache": encoded(indexed["k_cache"])}), HOST)
+
+
 # ------------------------------------------------------------------------------------------ indexed attention
 
 
@@ -323,6 +454,59 @@ def test_cached_attention_is_the_references(
     tensors["k_cache"].nan_to_num_()
     check(tensors, want)
     assert not tensors["out"][1].any()
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize(("query", "rows", "depth"), [(F32, 300, 40), (BF16, 70, 64)])
+def test_cached_attention_over_encoded_rows(features: Features, query: torch.dtype, rows: int, depth: int) -> None:
+    given = with_encoded_caches(decode_inputs(6, 2, depth, 24, query=query, rows=rows))
+    tensors = {name: given[name] for name in ("query", "k_cache", "v_cache", "out")}
+    tensors["valid"] = torch.rand(5, rows, generator=torch.Generator().manual_seed(rows)) < 0.6
+    tensors["valid"][1], tensors["valid"][2, 61:] = False, False
+    want = copied(tensors)
+    floats = {name: decoded(tensors[name]).nan_to_num_() for name in ("k_cache", "v_cache")}
+    operands = ((want | floats)[name] for name in ("query", "k_cache", "v_cache", "valid", "out"))
+    attention.cached_attention(*operands, scale=CACHED.scale, wide=torch.float64)
+    meta = meta_of(tensors)
+    CompiledStep(lower_cached_attention(CACHED, meta, features), meta, features)(tensors, 3)
+    check(tensors, want)
+    assert not tensors["out"][1].any()
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("size", [3, 37, 64])
+def test_update_rows_copies_encoded_rows(features: Features, size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    tensors = {
+        "cache": torch.zeros(4, 3, 7, size + 4, dtype=torch.int8),
+        "new": encoded(torch.randn(4, 3, 1, size, generator=generator)),
+        "row": torch.tensor([3, 0, 6, 7]),
+        "active": torch.tensor([True, False, True, True]),
+    }
+    want = tensors["cache"].clone()
+    want[0, :, 3], want[2, :, 6] = tensors["new"][0, :, 0], tensors["new"][2, :, 0]
+    meta = meta_of(tensors)
+    step = UpdateRows("cache", "new", "row", "active")
+    CompiledStep(lower_update_rows(step, meta, features), meta, features)(tensors, 5)
+    assert torch.equal(tensors["cache"], want)
+
+
+def test_update_rows_takes_encoded_rows_to_a_cache_of_them_only() -> None:
+    step = UpdateRows("cache", "new", "row", "active")
+    floats = {
+        "cache": torch.zeros(1, 1, 7, 8),
+        "new": torch.zeros(1, 1, 1, 8),
+        "row": torch.zeros(1, dtype=torch.int64),
+        "active": torch.ones(1, dtype=torch.bool),
+    }
+    for name, cache_dtype, new_dtype in (("cache", "i8", "f32"), ("new", "f32", "i8")):
+        tensors = floats | {name: encoded(floats[name])}
+        message = rf"encoded rows \(i8\) in a cache of them only, but 'cache' is {cache_dtype} and 'new' is {new_dtype}"
+        with pytest.raises(InputError, match=message):
+            lower_update_rows(step, meta_of(tensors), HOST)
+    both = {"cache": encoded(floats["cache"]), "new": torch.zeros(1, 1, 1, 11, dtype=torch.int8)}
+    with pytest.raises(InputError, match="takes encoded rows of 8 numbers as 12 of i8, but 'new' has 11 of i8"):
+        lower_update_rows(step, meta_of(floats | both), HOST)
 
 
 @pytest.mark.parametrize(("dtype", "new"), DTYPES)

@@ -23,6 +23,7 @@ from sscc.runtime.schedule import (
     Param,
     Pool,
     Product,
+    QuantizeRows,
     Reduction,
     Select,
     Step,
@@ -32,7 +33,7 @@ from sscc.runtime.schedule import (
     Window,
 )
 from sscc.runtime.timing.cost import SECOND, CostModel
-from sscc.runtime.timing.work import _COUNTERS, SOFTMAX_OPS, Work, dynamic_scalars, measure
+from sscc.runtime.timing.work import _COUNTERS, DECODE_OPS, ENCODE_OPS, SOFTMAX_OPS, Work, dynamic_scalars, measure
 from tests.runtime.timing.programs import machine
 
 B, H, G, R, D, T, C, OBS, K = 2, 8, 4, 16, 8, 64, 4, 3, 5
@@ -41,8 +42,8 @@ B, H, G, R, D, T, C, OBS, K = 2, 8, 4, 16, 8, 64, 4, 3, 5
 def counted(
     step: Any, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, int] | None = None, **keywords: Any
 ) -> Work:
-    """Measures one step; parameters `i..` are i64, `m..` i1, others bf16."""
-    kinds: dict[str, Any] = {"i": "i64", "m": "i1"}
+    """Measures one step; parameters `i..` are i64, `m..` i1, `e..` i8, others bf16."""
+    kinds: dict[str, Any] = {"i": "i64", "m": "i1", "e": "i8"}
     params = tuple(Param(name, shape, kinds.get(name[0], "bf16"), "update") for name, shape in shapes.items())
     body = Body("b", params, tuple(scalars or {}), (), (), (step,))
     assert dynamic_scalars(body) == set(scalars or {})
@@ -114,6 +115,47 @@ def test_decode_attention_streams_all_rows_and_computes_on_the_valid_ones(valid:
     same = CachedAttention("q", "k", "v", "m", "y", 1.0)
     cached = counted(same, {**{n: shapes[n] for n in ("q", "k", "v", "y")}, "m": (B, R)}, valid_rows=valid)
     assert (cached.products, cached.read["k"]) == (work.products, work.read["k"])
+
+
+W, ED, EW = 6, D + 4, 6 + 4  # numbers of a row of V, and bytes of encoded rows of K and V
+
+
+def test_encoding_counts_numbers_and_moves_bytes() -> None:
+    work = counted(QuantizeRows("x", "e"), {"x": (B, G, R, D), "e": (B, G, R, ED)})
+    assert (work.read, work.written) == ({"x": B * G * R * D * 2}, {"e": B * G * R * ED})
+    assert work.vectors == ((B * G * R * D, ENCODE_OPS),)
+    shapes = {"e": (B, G, R, ED), "en": (B, G, 1, ED)} | {"i": (B,), "m": (B,)}
+    update = counted(UpdateRows("e", "en", "i", "m"), shapes)
+    assert (update.read["en"], update.written, update.vectors) == (B * G * ED, {"e": B * G * ED}, ())
+
+
+@pytest.mark.parametrize("valid", [None, 6])
+def test_decode_attention_on_encoded_rows_moves_their_bytes(valid: int | None) -> None:
+    step = DecodeAttention("q", "nk", "nv", "ek", "ev", "ekc", "evc", "ip", "it", "m", "y", 1.0, 2, 3)
+    shapes = {"q": (B, H, 1, D), "nk": (B, G, 1, D), "nv": (B, G, 1, W), "ek": (B, G, R, ED), "ev": (B, G, R, EW)}
+    shapes |= {"ekc": (B, G, R, ED), "evc": (B, G, R, EW), "ip": (B,), "it": (B,), "m": (B,), "y": (B, H, 1, W)}
+    work = counted(step, shapes, valid_rows=valid)
+    rows = R if valid is None else valid
+    assert (work.read["ek"], work.read["ev"]) == (B * G * R * ED, B * G * R * EW)
+    assert work.written == {"ekc": B * G * ED, "evc": B * G * EW, "y": B * H * W * 2}
+    assert work.products == {"bf16": 2 * B * H * rows * (D + W)}
+    encoding = ((B * G * D, ENCODE_OPS), (B * G * W, ENCODE_OPS))
+    attention = ((B * G * rows * D, DECODE_OPS), (B * G * rows * W, DECODE_OPS), (B * H * rows, SOFTMAX_OPS))
+    assert work.vectors == encoding + attention
+    same = CachedAttention("q", "ek", "ev", "m", "y", 1.0)
+    cached = counted(same, {**{n: shapes[n] for n in ("q", "ek", "ev", "y")}, "m": (B, R)}, valid_rows=valid)
+    assert (cached.products, cached.vectors, cached.read["ek"]) == (work.products, attention, work.read["ek"])
+
+
+def test_compressing_into_encoded_rows_writes_their_bytes() -> None:
+    shapes = {"o": (1, H, OBS, D), "l": (1, H, OBS), "k": (1, G, T, D), "v": (1, G, T, W)}
+    step = Compress("o", "l", "k", "v", "kc", "vc", "", "n", 1.0, 2, 4, 7, "avg")
+    plain = counted(step, {**shapes, "kc": (1, G, R, D), "vc": (1, G, R, W)}, {"n": 40})
+    step = Compress("o", "l", "k", "v", "ekc", "evc", "", "n", 1.0, 2, 4, 7, "avg")
+    encoded = counted(step, {**shapes, "ekc": (1, G, R, ED), "evc": (1, G, R, EW)}, {"n": 40})
+    assert (encoded.read, encoded.products) == (plain.read, plain.products)
+    assert encoded.written == {"ekc": G * R * ED, "evc": G * R * EW}
+    assert set(encoded.vectors) - set(plain.vectors) == {(G * R * D, ENCODE_OPS), (G * R * W, ENCODE_OPS)}
 
 
 def test_causal_attention_reads_the_prompt_so_far() -> None:

@@ -1,0 +1,81 @@
+"""Encoded cache rows: the format, its rounding and its edges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sscc.compiler.frontend import algorithm
+from sscc.ir.errors import UsageError
+from sscc.ir.geometry import Geometry
+from sscc.ir.kv_rows import SMALLEST_SCALE, decode, decoded_width, encode, encoded_width
+
+G = Geometry(sink=1, recent=4, topk=3, obs=2, pool=1, pool_mode="avg", max_context=20, dtype="int8")
+
+
+def rows(*shape: int, seed: int = 0, size: float = 1.0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(shape) * size).astype(np.float32)
+
+
+def test_a_row_is_codes_and_then_the_bytes_of_its_scale() -> None:
+    (row,) = encode(np.array([[1.0, -2.0, 0.5, 127.0]], np.float32))
+    assert row.dtype == np.int8
+    assert row.tolist()[:4] == [1, -2, 0, 127]  # 0.5 is halfway, and goes to the even code
+    assert row[4:].tobytes() == np.float32(1).tobytes()
+    assert (encoded_width(4), decoded_width(len(row))) == (8, 4)
+
+
+def test_the_largest_number_takes_the_largest_code_and_errors_stay_below_half_a_step() -> None:
+    x = rows(200, 48, size=3.0)
+    found = encode(x)
+    assert (np.abs(found[:, :48]).max(-1) == 127).all()
+    step = np.abs(x).max(-1, keepdims=True) / 127
+    assert (np.abs(decode(found) - x) <= 0.5001 * step).all()
+    assert (np.abs(decode(found) - x) > 0.4 * step).any()
+
+
+def test_what_is_encoded_again_has_the_same_codes() -> None:
+    found = encode(rows(50, 16))
+    assert np.array_equal(encode(decode(found))[:, :16], found[:, :16])
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-45, 1e-39, SMALLEST_SCALE * 126])
+def test_rows_too_small_for_a_scale_are_zero_bytes(size: float) -> None:
+    found = encode(np.full((2, 5), size, np.float32))
+    assert not found.any()
+    assert not decode(found).any()
+
+
+def test_the_smallest_scale_is_kept() -> None:
+    found = encode(np.full((1, 5), SMALLEST_SCALE * 128, np.float32))
+    assert found[0, :5].tolist() == [127] * 5
+    assert decode(found)[0, 0] == pytest.approx(SMALLEST_SCALE * 128, rel=1e-6)
+
+
+def test_an_infinity_stays_visible() -> None:
+    with np.errstate(invalid="ignore"):
+        assert not np.isfinite(decode(encode(np.array([[1.0, np.inf]], np.float32)))).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_eager_definition_stores_the_same_numbers(dtype: torch.dtype) -> None:
+    x = torch.from_numpy(rows(3, 7, 24, seed=1)).to(dtype)
+    x[1, 2] = 0
+    x[1, 3] = 1e-44
+    found = algorithm.stored(x, G)
+    assert np.array_equal(found.numpy(), decode(encode(x.float().numpy())))
+    plain = Geometry(**{**G.to_dict(), "dtype": "model"})
+    assert algorithm.stored(x, plain) is x
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dtype": "int4"}, "KV dtype is 'int4', it must be model or int8"),
+        ({"rows": "indexed"}, "--kv-dtype int8 encodes rows as they are copied .* use --kv-rows compact, or"),
+    ],
+)
+def test_geometries_that_cannot_be_are_refused(values: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Geometry(**{**G.to_dict(), **values})
