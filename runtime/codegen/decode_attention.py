@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from sscc.ir.errors import InputError
 from sscc.runtime.codegen import decode_attention_block as block_kernels
 from sscc.runtime.codegen.decode_attention_block import NEGATIVE_INFINITY, Block, Result, Scratch
-from sscc.runtime.codegen.decode_attention_chunks import LINE, Rows, copy_row, in_order, store_row
+from sscc.runtime.codegen.decode_attention_chunks import LINE, Rows, in_order, store_row
 from sscc.runtime.codegen.encoded_rows import check_encoded, encode_row
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import F32, I1, I8, I64, Function, Value, vector
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
+from sscc.runtime.codegen.row_copies import copy_row
 from sscc.runtime.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, IndexedAttention
 
 Meta = tuple[tuple[int, ...], tuple[int, ...], str]

@@ -109,14 +109,6 @@ def _bf16_bits(f: Function, value: Value) -> Value:
     return f.bitcast(f.narrow(value, BF16), vector(I16, LANES))
 
 
-def copy_row(f: Function, source: Value, dtype: str, target: Value, to: str, size: int) -> None:
-    """Copies a row of `size` elements, rounded to the dtype `to`."""
-    for start in range(0, size, LANES):
-        left = min(LANES, size - start)
-        part = load_f32(f, source, dtype, start, size)
-        store_row(f, [part], target + start * (4 if to == "f32" else 2), to, left)
-
-
 def in_order(f: Function, rows: Rows, chunk: Sequence[Value]) -> list[Value]:
     """A chunk's vectors of f32 with the elements in the order of memory."""
     if rows.vectors == 1:

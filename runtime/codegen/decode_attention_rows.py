@@ -17,11 +17,11 @@ from sscc.runtime.codegen.decode_attention import (
     with_merge,
     write_result,
 )
-from sscc.runtime.codegen.decode_attention_chunks import copy_row
 from sscc.runtime.codegen.encoded_rows import copy_bytes
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import I8, I64, PTR, Value
 from sscc.runtime.codegen.phases import Context, Lowered, Phase
+from sscc.runtime.codegen.row_copies import copy_row
 from sscc.runtime.schedule import DTYPE_BYTES, CachedAttention, UpdateRows
 
 
