@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import sscc
@@ -75,13 +76,21 @@ def artifact(model: Path, dtype: str, batch: int, context: int) -> Path:
 
     Raises subprocess.CalledProcessError where the compiler refuses; its message is on stderr.
     """
-    path = model.with_name(f"{model.name}-sscc-{dtype}-batch{batch}-context{context}.rdu")
+    shape = ("--batch", batch, "--max-context", context, "--kv-budget", BUDGET)
+    return compiled(model, f"{dtype}-batch{batch}-context{context}", (*shape, *OPTIONS[dtype]))
+
+
+def compiled(model: Path, name: str, options: Sequence[object]) -> Path:
+    """The artifact of a model for these options of `sscc compile`, made if it is not there or older than a source.
+
+    Raises subprocess.CalledProcessError where the compiler refuses; its message is on stderr.
+    """
+    path = model.with_name(f"{model.name}-sscc-{name}.rdu")
     if not path.exists() or path.stat().st_mtime < _newest_source():
         partial = path.with_name(path.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         command = [sys.executable, "-m", "sscc.compiler.cli", "compile", model, "--target", "rdu", "-o", partial]
-        command += ["--batch", batch, "--max-context", context, "--kv-budget", BUDGET]
-        subprocess.run([str(word) for word in (*command, *OPTIONS[dtype], "-q")], check=True, stdout=2)
+        subprocess.run([str(word) for word in (*command, *options, "-q")], check=True, stdout=2)
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
     return path

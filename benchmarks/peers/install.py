@@ -22,7 +22,7 @@ if __package__ is None or __package__ == "":
 
 from benchmarks.peers.registry import FOLDER, PEERS, Peer
 
-LLAMA_TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize")
+LLAMA_TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-server")
 LLAMA_OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DGGML_NATIVE=ON",
@@ -30,7 +30,8 @@ LLAMA_OPTIONS = (
     "-DLLAMA_CURL=OFF",
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
-    "-DLLAMA_BUILD_SERVER=OFF",
+    "-DLLAMA_BUILD_SERVER=ON",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
 )
 
 

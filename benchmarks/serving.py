@@ -1,0 +1,210 @@
+"""What a fixed KV budget buys a server: the same load, the same bytes of KV, over HTTP.
+
+    python benchmarks/serving.py [--rates R ..] [--write docs/performance.md] [--json]
+
+Three servers in turn: sscc with a compressed cache, sscc with a full cache (fewer sequences fit into the same bytes),
+and llama.cpp's llama-server with as many. docs/performance.md says how to read the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+if __package__ is None or __package__ == "":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+import httpx2
+
+from benchmarks import load, models, table
+from benchmarks.harness import environment, native_bandwidth, say
+from benchmarks.load import Job, Outcome, Summary
+from benchmarks.ours import compiled
+from benchmarks.peers.llama import TOOLS
+
+BLOCK = "benchmarks/serving.py"
+SEED = 7
+START_LIMIT = 600.0  # seconds until a server answers: sscc may compile first
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server to load: its row in the table, and its command for a port."""
+
+    name: str
+    slots: int
+    rows: int
+    command: Callable[[int], Sequence[object]]
+
+    @property
+    def kv_rows(self) -> int:
+        """Of all its sequences, per layer and KV head."""
+        return self.slots * self.rows
+
+
+def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
+    """The three, with the same KV rows in all: `slots` sequences of `budget` rows, or fewer of all their rows."""
+    context, slots = words.max_context, words.slots
+    full = max(1, slots * words.budget // context)
+    shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", context)
+
+    def ours(name: str, batch: int, rows: Sequence[object]) -> Server:
+        path = compiled(folder, f"serving-{name}-{batch}x{context}", (*shape, "--batch", batch, *rows))
+        held = words.budget if name == "compressed" else context
+        serve = (sys.executable, "-m", "sscc.compiler.cli", "serve", path, "--threads", words.threads)
+        return Server(f"sscc, {name} cache", batch, held, lambda port: (*serve, "--port", port, "--max-queue", 4096))
+
+    found = [
+        ours("compressed", slots, ("--kv-budget", words.budget)),
+        ours("full", full, ("--kv-sink", 0, "--kv-recent", context, "--kv-topk", 0)),
+    ]
+    program = TOOLS / "llama-server"
+    if program.exists():
+        file = models.gguf_file(words.model)
+        peer = (program, "-m", file, "-t", words.threads, "-np", full, "-c", full * context, "-fa", "on", "--no-webui")
+        found.append(Server("llama-server", full, context, lambda port: (*peer, "--port", port)))
+    else:
+        say("llama.cpp is not installed: python benchmarks/peers/install.py llama")
+    return found
+
+
+@contextmanager
+def running(server: Server, threads: int) -> Iterator[str]:
+    """The address of the started server, which answers; it ends with the block.
+
+    Raises RuntimeError with the last line of its log where it ends or does not answer.
+    """
+    with tempfile.TemporaryFile("w+") as log:
+        port = _free_port()
+        words = [str(word) for word in server.command(port)]
+        process = subprocess.Popen(words, env=environment(threads, False), stdout=log, stderr=log)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait(process, url, log)
+            yield url
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: object) -> None:
+    end = time.monotonic() + START_LIMIT
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            if httpx2.get(f"{url}/health", timeout=5).status_code == 200:
+                return
+        except httpx2.HTTPError:
+            pass
+        time.sleep(0.1)
+    log.seek(0)  # type: ignore[attr-defined]
+    lines = log.read().strip().splitlines()  # type: ignore[attr-defined]
+    raise RuntimeError(f"{process.args}: no answer; it says: {lines[-1] if lines else 'nothing'}")
+
+
+def measure(server: Server, words: argparse.Namespace) -> dict[str, Summary]:
+    """The server under every load: closed-loop, then each Poisson rate."""
+    low, high = words.lengths
+    work = load.jobs(words.requests, (low, high), words.new_tokens, models.MODELS[words.model].vocab, SEED)
+    results: dict[str, Summary] = {}
+    with running(server, words.threads) as url:
+        _run(load.closed(url, work[:1], 1, words.limit))  # the first request also touches the weights
+        for name, session in _loads(url, work, words):
+            results[name] = load.summary(_run(session))
+            shown = results[name]
+            say(f"  {name}: {shown.new_tokens_per_second:.4g} new tokens/s, {shown.failed} failed")
+    return results
+
+
+def _loads(url: str, work: Sequence[Job], words: argparse.Namespace) -> Iterator[tuple[str, object]]:
+    yield f"{words.slots} clients", load.closed(url, work, words.slots, words.limit)
+    for rate in words.rates:
+        yield f"{rate:g} requests/s", load.poisson(url, work, rate, SEED, words.limit)
+
+
+def _run(session: object) -> list[Outcome]:
+    return asyncio.run(session)  # type: ignore[arg-type]
+
+
+def render(results: dict[Server, dict[str, Summary]], words: argparse.Namespace, bandwidth: float) -> str:
+    """Markdown: a row per server and load."""
+    low, high = words.lengths
+    lines = [
+        f"{table.machine()}, {bandwidth / 1e9:.0f} GB/s; {words.model} in bf16, {words.threads} threads; "
+        f"{words.requests} requests of {low} to {high} prompt tokens (log-uniform) and {words.new_tokens} new ones, "
+        "streamed over HTTP. Times in ms: median / 90th / 99th percentile.",
+        "",
+        "| server | sequences x rows | load | new tokens/s | prompt tokens/s | time to first token | between tokens |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    for server, loads in results.items():
+        for name, s in loads.items():
+            cells = [server.name, f"{server.slots} x {server.rows}", name]
+            cells += [f"{s.new_tokens_per_second:.0f}", f"{s.prompt_tokens_per_second:.0f}"]
+            cells += [_times(s.first_token), _times(s.between_tokens)]
+            lines.append("| " + " | ".join(cells) + " |")
+            if s.failed:
+                lines.append(f"\n{server.name}, {name}: {s.failed} of {s.requests} requests failed\n")
+    return "\n".join(lines) + "\n"
+
+
+def _times(values: tuple[float, float, float]) -> str:
+    return " / ".join(f"{1000 * value:.3g}" if value < 1 else f"{1000 * value:.0f}" for value in values)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Loads servers that have the same bytes of KV.")
+    parser.add_argument("--model", default="m125", choices=models.MODELS, metavar="NAME", help="m125 (default), m1b")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--slots", type=int, default=8, help="sequences of the compressed cache, and clients (8)")
+    parser.add_argument("--budget", type=int, default=1024, help="rows that each of them keeps (1024)")
+    parser.add_argument("--max-context", type=int, default=4096, help="of a sequence, and rows of a full cache (4096)")
+    parser.add_argument("--lengths", type=int, nargs=2, default=(64, 3584), help="of prompts (64 3584)")
+    parser.add_argument("--new-tokens", type=int, default=256, help="of every answer (256)")
+    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--rates", type=float, nargs="*", default=(0.5,), help="Poisson arrivals per second (0.5)")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that an answer may pause (600)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="servers whose name contains a WORD")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
+    words = parser.parse_args()
+    bandwidth = native_bandwidth(words.threads)()
+    results: dict[Server, dict[str, Summary]] = {}
+    for server in servers(words, models.checkpoint(words.model)):
+        if not words.only or any(word in server.name for word in words.only):
+            say(f"{server.name}: {server.slots} sequences of {server.rows} rows")
+            results[server] = measure(server, words)
+    text = render(results, words, bandwidth)
+    if words.json:
+        rows = [(server.name, load_, s) for server, loads in results.items() for load_, s in loads.items()]
+        print(json.dumps([{"server": name, "load": load_} | asdict(s) for name, load_, s in rows]))
+    else:
+        print(text)
+    if words.write:
+        words.write.write_text(table.replace_block(words.write.read_text(), BLOCK, text))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    main()
