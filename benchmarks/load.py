@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 
 import httpx2
 
+MODEL = "model"
+"""What requests call the model."""
 FIRST_TOKEN = 10  # below it lie tokens that mean something
 
 
@@ -104,7 +106,7 @@ async def _asking(url: str, limit: float) -> AsyncIterator[Callable[[Job], Await
 
 async def _read(client: httpx2.AsyncClient, url: str, outcome: Outcome, start: float) -> None:
     body = {
-        "model": "model",
+        "model": MODEL,
         "prompt": list(outcome.job.prompt),
         "max_tokens": outcome.job.new_tokens,
         "temperature": 0,

@@ -171,7 +171,13 @@ def write_gguf(shape: Shape, source: Path, path: Path) -> None:
     writer.add_rope_freq_base(10_000.0)
     writer.add_vocab_size(shape.vocab)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    writer.add_tokenizer_model("no_vocab")
+    # The tokenizer of numbers; without a vocabulary llama.cpp's server ends.
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([str(token) for token in range(shape.vocab)])
+    writer.add_token_scores([0.0] * shape.vocab)
+    writer.add_token_types([int(gguf.TokenType.NORMAL)] * shape.vocab)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, shape.layers)
     with safe_open(source / "model.safetensors", framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 (not a mapping)

@@ -30,7 +30,7 @@ import httpx2
 
 from benchmarks import load, models, table
 from benchmarks.harness import environment, native_bandwidth, say
-from benchmarks.load import Job, Outcome, Summary
+from benchmarks.load import MODEL, Job, Outcome, Summary
 from benchmarks.ours import compiled
 from benchmarks.peers.llama import TOOLS
 
@@ -64,7 +64,8 @@ def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
         path = compiled(folder, f"serving-{name}-{batch}x{context}", (*shape, "--batch", batch, *rows))
         held = words.budget if name == "compressed" else context
         serve = (sys.executable, "-m", "sscc.compiler.cli", "serve", path, "--threads", words.threads)
-        return Server(f"sscc, {name} cache", batch, held, lambda port: (*serve, "--port", port, "--max-queue", 4096))
+        options = ("--served-model-name", MODEL, "--max-queue", 4096)
+        return Server(f"sscc, {name} cache", batch, held, lambda port: (*serve, *options, "--port", port))
 
     found = [
         ours("compressed", slots, ("--kv-budget", words.budget)),
@@ -125,22 +126,26 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: object) -> None:
 
 def measure(server: Server, words: argparse.Namespace) -> dict[str, Summary]:
     """The server under every load: closed-loop, then each Poisson rate."""
-    low, high = words.lengths
-    work = load.jobs(words.requests, (low, high), words.new_tokens, models.MODELS[words.model].vocab, SEED)
     results: dict[str, Summary] = {}
     with running(server, words.threads) as url:
-        _run(load.closed(url, work[:1], 1, words.limit))  # the first request also touches the weights
-        for name, session in _loads(url, work, words):
+        _run(load.closed(url, _work(words, 0)[:1], 1, words.limit))  # the first request also touches the weights
+        for name, session in _loads(url, words):
             results[name] = load.summary(_run(session))
             shown = results[name]
             say(f"  {name}: {shown.new_tokens_per_second:.4g} new tokens/s, {shown.failed} failed")
     return results
 
 
-def _loads(url: str, work: Sequence[Job], words: argparse.Namespace) -> Iterator[tuple[str, object]]:
-    yield f"{words.slots} clients", load.closed(url, work, words.slots, words.limit)
-    for rate in words.rates:
-        yield f"{rate:g} requests/s", load.poisson(url, work, rate, SEED, words.limit)
+def _loads(url: str, words: argparse.Namespace) -> Iterator[tuple[str, object]]:
+    yield f"{words.slots} clients", load.closed(url, _work(words, 1), words.slots, words.limit)
+    for number, rate in enumerate(words.rates, 2):
+        yield f"{rate:g} requests/s", load.poisson(url, _work(words, number), rate, SEED, words.limit)
+
+
+def _work(words: argparse.Namespace, number: int) -> list[Job]:
+    """The requests of a load; no prompt comes twice, because servers remember prompts."""
+    low, high = words.lengths
+    return load.jobs(words.requests, (low, high), words.new_tokens, models.MODELS[words.model].vocab, SEED + number)
 
 
 def _run(session: object) -> list[Outcome]:

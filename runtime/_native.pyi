@@ -1,6 +1,10 @@
-"""The compiled module (runtime/native/, built by CMakeLists.txt): what the machine offers; the native interpreter."""
+"""The compiled module (runtime/native/, built by CMakeLists.txt): what the machine offers; the native interpreter;
+the sampler."""
 
 from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 compiler: str
 """Which C++ compiler built the module, e.g. "GNU 12.2.0"."""
@@ -125,3 +129,60 @@ class Core:
     def threads(self) -> int: ...
     @property
     def labels(self) -> list[str]: ...
+
+class BatchSampler:
+    """Picks tokens as `sscc.runtime.sampling` defines them, which checks what it gives.
+
+    One call at a time: what comes while another thread is in a function raises UsageError.
+    """
+
+    def __init__(self, slots: int, vocab_size: int, *, wide: bool = True) -> None:
+        """Makes a sampler for logits [slots, vocab_size].
+
+        `wide` lets it use the wider vectors of this CPU, if any; the results are the same. Raises UsageError for a
+        size below 1 and for a vocabulary that does not fit in 31 bits, MemoryError for one too large for this machine.
+        """
+
+    def start(
+        self,
+        slot: int,
+        prompt: NDArray[np.int64],
+        *,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repetition_penalty: float,
+        presence_penalty: float,
+        frequency_penalty: float,
+        seed: int,
+        logit_bias: Sequence[tuple[int, float]],
+        logprobs: int | None,
+    ) -> None:
+        """Begins a sequence in a slot. Raises UsageError for a slot, a token or `logprobs` out of range."""
+
+    def stop(self, slot: int) -> None:
+        """Ends the slot's sequence, if any. Raises UsageError for a slot out of range."""
+
+    def pick(
+        self, logits: NDArray[np.float32] | NDArray[np.uint16], active: NDArray[np.bool_], tokens: NDArray[np.int64]
+    ) -> int | None:
+        """Writes the next token of every active slot, and -1 for the others, into `tokens`.
+
+        `logits` of uint16 are the bits of bf16. All arrays are C-contiguous. Other Python threads run meanwhile.
+
+        Returns:
+            None; or the first active slot whose largest logit is NaN or infinite, and nothing was picked.
+
+        Raises:
+            UsageError: other shapes, or an active slot without a sequence.
+        """
+
+    def kept(self, slot: int, logits: NDArray[np.float32] | NDArray[np.uint16]) -> list[tuple[int, float]]:
+        """The tokens, rising, that the slot's next draw chooses from, with their weights; the likeliest has 1.
+
+        Of a greedy slot its one token. Raises UsageError as `pick` does, InputError for logits that are not finite.
+        """
+
+    def logprobs(self, slot: int) -> tuple[int, float, list[tuple[int, float]]] | None:
+        """Token, logprob and the likeliest tokens of the slot's last pick; None where there are none."""

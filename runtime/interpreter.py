@@ -32,11 +32,17 @@ class Interpreter(Protocol):
     """Runs the entries of a program. Tensors are numpy arrays; those of bf16 have the dtype `ml_dtypes.bfloat16`."""
 
     def run(
-        self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None
+        self,
+        entry: str,
+        inputs: Mapping[str, Array],
+        scalars: Mapping[str, int] | None = None,
+        *,
+        copy: bool = True,
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
         """Calls an entry with its inputs and scalar inputs by name.
 
-        Returns its outputs by name, which later calls leave as they are, and its scalar outputs.
+        Returns its outputs by name and its scalar outputs. Later calls leave the outputs as they are; without `copy`
+        they may be live views, good until the next call and not to be written.
         """
 
     def tensor(self, name: str) -> Array:

@@ -1,24 +1,57 @@
-"""From logits to the next token: greedy, or temperature with top-k and top-p, reproducible by a seed."""
+"""From logits to the next token: what a token is picked by, and what picks it, reproducible by a seed.
+
+Let x[0 .. V) be the logits of a slot, in f32. The next token is made of them in this order:
+
+1.  Penalties. A token of the prompt or picked before gets x / repetition_penalty where x > 0, else
+    x * repetition_penalty; one that was picked n > 0 times then n * frequency_penalty + presence_penalty less.
+    In f64, rounded to f32 once.
+2.  Logit bias. The addend of a token is added, in f64, rounded to f32. What leaves f32 in 1 or 2 becomes the largest
+    f32 of its sign; minus infinity stays.
+3.  Temperature. At 0 the first of the largest x is the token, and nothing is drawn. Otherwise a token weighs
+    exp((x - max x) / temperature); the largest x weighs 1, less than 2**-124 counts as 0.
+4.  top_k. The k tokens with the largest x are kept; of equal ones, here and in 5, the first by id.
+5.  top_p. Of these, the fewest with the largest x are kept that together have top_p of the weight of all of them.
+6.  min_p. Of these, those are kept that weigh at least min_p (times the likeliest one's 1).
+7.  A draw. The next uniform number u of the slot picks the first kept token, by id, at which the sum of the weights
+    kept so far exceeds u times the sum of all kept.
+
+Uniform number i of a seed is ``numpy.random.Generator(numpy.random.Philox(key=seed)).random(i + 1)[i]``: of
+Philox4x64-10, a function of the seed and i alone. A slot takes one per token, from 0 on, so a sequence gets the same
+tokens in any slot, alone or in company.
+
+Weights are computed in f32, to 4e-7 of each (and 2e-7 more per unit of (max x - x) / temperature), and summed up to
+some 1e-6 of a sum: what misses a boundary by no more may fall to its other side. The same logits give the same tokens
+on every machine.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from sscc.ir.errors import InputError, UsageError
+from sscc.runtime import _native
 from sscc.runtime.tensor_files import Array
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to pick a token.
+    """How to pick a token; this module's docstring says what is done in which order.
 
     Attributes:
         temperature: 0 is greedy (first of the largest logits); otherwise logits are divided by it.
         top_k: keep the k most likely tokens; 0 keeps all.
         top_p: keep the smallest set of most likely tokens whose probability reaches top_p; 1 keeps all.
         seed: of the random draws.
+        min_p: keep tokens at least this times as likely as the likeliest; 0 keeps all.
+        repetition_penalty: divides positive and multiplies other logits of tokens that the prompt has or that were
+            picked, as transformers does; 1 changes nothing.
+        presence_penalty: taken from the logit of a token that was picked, as OpenAI defines it; -2 .. 2.
+        frequency_penalty: likewise, times how often it was picked; -2 .. 2.
+        logit_bias: token and addend to its logit, -100 .. 100; each token once.
 
     Raises UsageError for values outside these ranges.
     """
@@ -27,77 +60,186 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
             raise UsageError(f"temperature is {self.temperature}, it must be at least 0 (0 is greedy)")
-        if self.top_k < 0:
+        if not 0 <= self.top_k < 2**63:
             raise UsageError(f"top-k is {self.top_k}, it must be at least 0 (0 keeps every token)")
         if not 0.0 < self.top_p <= 1.0:
             raise UsageError(f"top-p is {self.top_p}, it must be above 0 and at most 1")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed is {self.seed}, it must be between 0 and 2**63 - 1")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise UsageError(f"min-p is {self.min_p}, it must be between 0 and 1")
+        if not 0.0 < self.repetition_penalty < float("inf"):
+            raise UsageError(f"repetition-penalty is {self.repetition_penalty}, it must be above 0 (1 changes nothing)")
+        for name, penalty in (("presence", self.presence_penalty), ("frequency", self.frequency_penalty)):
+            if not -2.0 <= penalty <= 2.0:
+                raise UsageError(f"{name}-penalty is {penalty}, it must be between -2 and 2")
+        for token, addend in self.logit_bias:
+            if token < 0:
+                raise UsageError(f"logit-bias names token {token}, a token is a number from 0 up")
+            if not -100.0 <= addend <= 100.0:
+                raise UsageError(f"logit-bias of token {token} is {addend}, it must be between -100 and 100")
+        if len({token for token, _ in self.logit_bias}) < len(self.logit_bias):
+            raise UsageError("logit-bias names a token twice")
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """How likely a picked token was to the model itself: at temperature 1, before penalties and bias.
+
+    Attributes:
+        token: the one that was picked.
+        logprob: the natural logarithm of its probability.
+        top: the likeliest tokens with theirs, falling; of equal ones the first come first. As many as were asked for,
+            fewer where the model rules out the others (a logit of minus infinity).
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+class BatchSampler:
+    """Picks the next tokens of several sequences, each in a slot of its own and by a `Sampling` of its own.
+
+    One call at a time: what comes while another thread picks raises UsageError.
+
+    Args:
+        slots: B.
+        vocab_size: V.
+
+    Raises UsageError where either is below 1.
+    """
+
+    def __init__(self, slots: int, vocab_size: int) -> None:
+        self._shape = (slots, vocab_size)
+        self._native = _native.BatchSampler(slots, vocab_size)
+
+    def start(self, slot: int, sampling: Sampling, prompt: Sequence[int] | Array, logprobs: int | None = None) -> None:
+        """Begins a sequence in a slot, in place of the one there.
+
+        Args:
+            slot: 0 .. B - 1.
+            sampling: how to pick its tokens.
+            prompt: what the repetition penalty is also for; may be empty.
+            logprobs: how many of the likeliest tokens `logprobs` is to tell per token, at most V; None: nothing at all.
+
+        Raises UsageError for a slot, a token or a count out of range.
+        """
+        tokens = np.asarray(prompt)
+        if tokens.size and (tokens.ndim != 1 or tokens.dtype.kind not in "iu"):
+            raise UsageError(f"a prompt is a list of token ids, this one is of {tokens.dtype}, shape {tokens.shape}")
+        self._native.start(
+            slot,
+            np.ascontiguousarray(tokens.reshape(-1), np.int64),
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            seed=sampling.seed,
+            logit_bias=list(sampling.logit_bias),
+            logprobs=logprobs,
+        )
+
+    def stop(self, slot: int) -> None:
+        """Ends a slot's sequence, if it has one. Raises UsageError for a slot out of range."""
+        self._native.stop(slot)
+
+    def pick(self, logits: Array, active: Array) -> Array:
+        """The next tokens [B] i64 of the active slots, -1 in place of the others.
+
+        Args:
+            logits: [B, V] f32 or bf16, C-contiguous; only the rows of active slots are looked at.
+            active: [B] bool.
+
+        Raises:
+            InputError: the largest logit of an active slot is NaN or infinite. Nothing was picked then.
+            UsageError: arrays of another form, or an active slot in which no sequence was started.
+        """
+        bad, tokens = self._pick(logits, active)
+        if bad is not None:
+            raise _damaged(f"the largest logit of slot {bad}", logits[bad])
+        return tokens
+
+    def _pick(self, logits: Array, active: Array) -> tuple[int | None, Array]:
+        """The first slot whose largest logit is NaN or infinite; the tokens, where there is none."""
+        if logits.shape != self._shape or logits.dtype not in _DTYPES or not logits.flags.c_contiguous:
+            raise UsageError(
+                f"logits to pick from are {logits.dtype} {list(logits.shape)}{_order(logits)}, they must be f32 or "
+                f"bf16 {list(self._shape)}, contiguous"
+            )
+        if active.shape != self._shape[:1] or active.dtype != np.bool_ or not active.flags.c_contiguous:
+            raise UsageError(
+                f"which slots are active is {active.dtype} {list(active.shape)}{_order(active)}, it must be bool "
+                f"{list(self._shape[:1])}, contiguous"
+            )
+        tokens = np.empty(self._shape[0], np.int64)
+        bits = logits if logits.dtype == np.float32 else logits.view(np.uint16)
+        return self._native.pick(bits, active, tokens), tokens
+
+    def logprobs(self, slot: int) -> TokenLogprobs | None:
+        """Of the slot's last token; None before the first and where the sequence was started without.
+
+        Raises UsageError for a slot out of range.
+        """
+        told = self._native.logprobs(slot)
+        return None if told is None else TokenLogprobs(told[0], told[1], tuple(told[2]))
+
+
+_DTYPES = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16))
+
+
+def _order(array: Array) -> str:
+    return "" if array.flags.c_contiguous else ", not contiguous"
+
+
+def _damaged(what: str, logits: Array) -> InputError:
+    return InputError(f"{what} is {logits.astype(np.float32).max()}: the weights are damaged, or too large for bf16")
 
 
 class Sampler:
-    """Draws tokens one after the other; two samplers of equal `Sampling` give equal tokens for equal logits.
+    """Picks the tokens of one sequence: the same ones as a slot of a `BatchSampler`.
 
-    Each token takes one number of numpy's PCG64, so that the draws of a seed are the same wherever logits are.
+    Args:
+        sampling: how to pick.
+        prompt, logprobs: those of `BatchSampler.start`, checked at the first pick.
     """
 
-    def __init__(self, sampling: Sampling) -> None:
-        self._sampling = sampling
-        # Greedy draws nothing, and numpy imports its random numbers when they are first used.
-        self._generator = np.random.Generator(np.random.PCG64(sampling.seed)) if sampling.temperature else None
+    def __init__(self, sampling: Sampling, prompt: Sequence[int] | Array = (), logprobs: int | None = None) -> None:
+        self._start = (sampling, prompt, logprobs)
+        self._batch: BatchSampler | None = None  # made when the vocabulary is known
 
     def pick(self, logits: Array) -> int:
-        """The next token from logits [V] of any floating dtype.
+        """The next token from logits [V] of any floating dtype; V is the same in every call.
 
-        Raises InputError where the largest is NaN or infinite.
+        Raises InputError where the largest is NaN or infinite, UsageError for logits of another shape.
         """
-        logits = logits.astype(np.float32, copy=False)
-        first = int(np.argmax(logits))  # a NaN counts as the largest
-        if not np.isfinite(logits[first]):
-            raise InputError(f"the largest logit is {logits[first]}: the weights are damaged, or too large for bf16")
-        return first if self._generator is None else self._draw(logits, self._generator.random())
+        if self._batch is None:
+            if logits.ndim != 1:
+                raise UsageError(f"logits to pick one token from have shape {list(logits.shape)}, it must be [V]")
+            self._batch = BatchSampler(1, len(logits))
+            self._batch.start(0, *self._start)
+        if logits.dtype not in _DTYPES:
+            logits = logits.astype(np.float32)
+        bad, tokens = self._batch._pick(np.ascontiguousarray(logits)[None], _ONE)
+        if bad is not None:
+            raise _damaged("the largest logit", logits)
+        return int(tokens[0])
 
-    def _draw(self, logits: Array, uniform: float) -> int:
-        """The first token at which the kept weights, summed up, exceed `uniform` times all of them."""
-        sampling = self._sampling
-        tokens = _largest(logits, sampling.top_k) if 0 < sampling.top_k < len(logits) else None
-        weights = _weights(logits if tokens is None else logits[tokens], sampling.temperature)
-        if sampling.top_p < 1.0:
-            kept = _most_likely(weights, sampling.top_p)
-            weights, tokens = weights[kept], kept if tokens is None else tokens[kept]
-        sums = np.cumsum(weights)
-        drawn = min(int(np.searchsorted(sums, uniform * sums[-1], side="right")), len(sums) - 1)
-        return drawn if tokens is None else int(tokens[drawn])
+    def logprobs(self) -> TokenLogprobs | None:
+        """Of the last token; None before the first and where they were not asked for."""
+        return None if self._batch is None else self._batch.logprobs(0)
 
 
-def _weights(logits: Array, temperature: float) -> Array:
-    """Probabilities times some number, in f64; that of the largest logit is 1."""
-    weights: Array = logits.astype(np.float64)
-    weights -= weights.max()
-    with np.errstate(over="ignore"):  # a tiny temperature makes minus infinity of all but the largest
-        weights /= temperature
-    np.exp(weights, out=weights)
-    return weights
-
-
-def _largest(logits: Array, count: int) -> Array:
-    """The tokens of the `count` largest logits, of equal ones the first, in falling order."""
-    # All that reach the count-th largest: more than `count` of them where some are equal to it.
-    tokens = np.flatnonzero(logits >= np.partition(logits, -count)[-count])
-    return tokens[np.argsort(-logits[tokens], kind="stable")][:count]
-
-
-def _most_likely(weights: Array, share: float) -> Array:
-    """Indices of the fewest weights that have `share` of the total together, at least one, in falling order."""
-    total = weights.sum()
-    # All that are smaller than this have less than 1 - share together, so the others reach it: sort only those.
-    likely = np.flatnonzero(weights >= (1.0 - share) * total / len(weights))
-    order = likely[np.argsort(-weights[likely], kind="stable")]
-    before = np.cumsum(weights[order]) - weights[order]
-    before[0] = -1.0  # the most likely one stays, however small `share` is
-    kept: Array = order[before < share * total]
-    return kept
+_ONE = np.ones(1, np.bool_)

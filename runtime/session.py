@@ -5,7 +5,8 @@ top-K rows, and for a prefill in progress its cursor. Everything else happens in
 `prefill` and `decode`.
 
 Logits are float32 numpy arrays that belong to the caller: no later call changes them. (They are float64 where the
-reference interpreter computes in double precision.)
+reference interpreter computes in double precision.) Only `Session.decode_step`, made for whoever decodes many slots
+at once, gives the program's own.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import InternalError, UsageError
 from sscc.runtime.interpreter import DEFAULT_INTERPRETER, Interpreter, open_interpreter
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.signature import Signature
@@ -52,10 +54,24 @@ class Kept:
     full_bytes_now: int
 
 
-@dataclass
-class _Slot:
+@dataclass(frozen=True)
+class Snapshot:
+    """What a slot holds right after its prompt: all that decoding reads, the same in any slot.
+
+    Attributes:
+        prompt_len: tokens of the prompt.
+        last_token: the prompt's last one.
+        states: copies of the slot's part of the program's states, by name, without the rows that are not valid.
+    """
+
     prompt_len: int
-    position: int
+    last_token: int
+    states: Mapping[str, Array]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the states."""
+        return sum(state.nbytes for state in self.states.values())
 
 
 @dataclass
@@ -73,12 +89,28 @@ class Session:
     Args:
         signature: sizes and geometry that the program was compiled for.
         interpreter: executes the program's entries `prefill` and `decode`, with its weights.
+
+    Attributes:
+        interpreter_ns: nanoseconds that calls of the interpreter have taken so far.
     """
 
     def __init__(self, signature: Signature, interpreter: Interpreter) -> None:
         self.signature = signature
         self.interpreter = interpreter
-        self._slots: dict[int, _Slot] = {}
+        self.interpreter_ns = 0
+        batch = signature.batch
+        self._prompt_len = np.zeros(batch, np.int64)  # 0: the slot holds no prompt
+        self._position = np.zeros(batch, np.int64)
+        self._room = np.zeros(batch, np.int64)  # positions that are left; 0 without a prompt
+        self._valid_topk = np.zeros(batch, np.int64)
+        self._last_token = np.zeros(batch, np.int64)
+        self._token_input = np.zeros(batch, np.int64)
+        self._decode_inputs: dict[str, Array] = {
+            "token": self._token_input[:, None],
+            "position": np.zeros(batch, np.int64),
+            "valid_topk": np.zeros(batch, np.int64),
+            "active": np.zeros(batch, np.bool_),
+        }
         self._pending: _Prefill | None = None
         self._prefill_logits: Array | None = None
 
@@ -104,20 +136,21 @@ class Session:
 
     # -- prefill
 
-    def start_prefill(self, slot: int, tokens: Sequence[int]) -> None:
+    def start_prefill(self, slot: int, tokens: Sequence[int] | Array) -> None:
         """Begins to write a prompt into a slot, whose previous content is given up.
 
         Raises UsageError for a slot, a token or a length that is out of range, or while another prefill is
         unfinished (the program has scratch for one).
         """
-        prompt = self._check_prompt(slot, tokens)
+        self._check_slot(slot)
+        prompt = self._check_prompt(tokens)
         if self._pending is not None:
             raise UsageError(
                 f"slot {slot} cannot prefill while slot {self._pending.slot} does: finish or abandon that prefill"
             )
         padded = np.zeros((1, self.signature.scratch_tokens), np.int64)
         padded[0, : len(prompt)] = prompt
-        self._slots.pop(slot, None)
+        self._empty(slot)
         self._pending = _Prefill(slot, len(prompt), padded)
 
     def step_prefill(self, steps: int) -> bool:
@@ -137,11 +170,11 @@ class Session:
             "chunk": pending.chunk,
             "steps": steps,
         }
-        outputs, (pending.phase, pending.chunk) = self.interpreter.run("prefill", {"tokens": pending.tokens}, scalars)
+        outputs, (pending.phase, pending.chunk) = self._run("prefill", {"tokens": pending.tokens}, scalars)
         if pending.phase < self.signature.layers + 2:
             return False
         self._prefill_logits = _plain(outputs["prefill_logits"][0])
-        self._slots[pending.slot] = _Slot(pending.length, pending.length)
+        self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]))
         self._pending = None
         return True
 
@@ -161,7 +194,7 @@ class Session:
         """Gives up the prefill in progress, if any; its slot is empty then."""
         self._pending = None
 
-    def prefill(self, slot: int, tokens: Sequence[int]) -> Array:
+    def prefill(self, slot: int, tokens: Sequence[int] | Array) -> Array:
         """Writes a whole prompt into a slot. Returns the logits [V] of its last token."""
         self.start_prefill(slot, tokens)
         try:
@@ -180,28 +213,67 @@ class Session:
         Returns logits [B, V], of which only the rows of the slots named mean anything. Raises UsageError for a
         slot without a prompt, a token out of range, or a slot whose sequence is at max_context.
         """
+        fed, active = np.zeros(self.signature.batch, np.int64), np.zeros(self.signature.batch, np.bool_)
         for slot, token in tokens.items():
             self._check_slot(slot)
-            self._check_token(token)
-            self._check_room(slot)
-        outputs, _ = self.interpreter.run("decode", self._decode_inputs(tokens))
-        for slot in tokens:
-            self._slots[slot].position += 1
-        return _plain(outputs["logits"])
+            fed[slot], active[slot] = self._check_token(token), True
+        return _plain(self.decode_step(fed, active))
 
-    def _decode_inputs(self, tokens: Mapping[int, int]) -> dict[str, Array]:
-        token, position, valid_topk = ([0] * self.signature.batch for _ in range(3))
-        active = [False] * self.signature.batch
-        for slot, value in tokens.items():
-            state = self._slots[slot]
-            token[slot], position[slot], active[slot] = value, state.position, True
-            valid_topk[slot] = self.signature.geometry.valid_topk(state.prompt_len)
-        return {
-            "token": np.array(token, np.int64)[:, None],
-            "position": np.array(position, np.int64),
-            "valid_topk": np.array(valid_topk, np.int64),
-            "active": np.array(active, np.bool_),
-        }
+    def decode_step(self, tokens: Array, active: Array) -> Array:
+        """Feeds one token to every active slot, at the slot's next position: `decode` without a loop or a copy.
+
+        Args:
+            tokens: [B] i64; those of slots that are not active mean nothing.
+            active: [B] bool.
+
+        Returns a live view of the logits [B, V] in the program's dtype, good until the next call, of which only the
+        rows of active slots mean anything. Raises UsageError as `decode` does.
+        """
+        shape = self._position.shape
+        if tokens.shape != shape or active.shape != shape or tokens.dtype != np.int64 or active.dtype != np.bool_:
+            raise UsageError(
+                f"a decode step takes tokens int64 {list(shape)} and active bool {list(shape)}, not {tokens.dtype} "
+                f"{list(tokens.shape)} and {active.dtype} {list(active.shape)}"
+            )
+        wrong = (tokens.view(np.uint64) >= self.signature.vocab_size) | (self._room <= 0)  # below 0 is beyond 2**63
+        if (wrong & active).any():
+            self._refuse_step(tokens, active)
+        logits = self._decode(tokens, self._position, active)
+        self._position += active
+        self._room -= active
+        return logits
+
+    def replay(self, slot: int) -> Array:
+        """Feeds the prompt's last token once more, at its own position, over the compressed cache.
+
+        Returns the logits [V] that follow the prompt as later steps see it; prefill's own are made by full attention
+        and say nothing about the cache. The last position's row is written anew, from what the layers see of the
+        compressed cache, and decoding goes on from that. Raises UsageError once a token was fed after the prompt.
+        """
+        self._check_fresh(slot, "replayed")
+        active = np.zeros(self.signature.batch, np.bool_)
+        active[slot] = True
+        return _plain(self._decode(self._last_token, self._prompt_len - 1, active)[slot])
+
+    def _decode(self, tokens: Array, position: Array, active: Array) -> Array:
+        """Runs a step; slots that are not active are given token, position and rows 0. Returns a view of the logits."""
+        inputs = self._decode_inputs
+        np.multiply(tokens, active, out=self._token_input)
+        np.multiply(position, active, out=inputs["position"])
+        np.multiply(self._valid_topk, active, out=inputs["valid_topk"])
+        np.copyto(inputs["active"], active)
+        outputs, _ = self._run("decode", inputs)
+        return outputs["logits"]
+
+    def _run(
+        self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, Array], tuple[int, ...]]:
+        """Runs an entry; its outputs may be live views."""
+        start = perf_counter_ns()
+        try:
+            return self.interpreter.run(entry, inputs, scalars, copy=False)
+        finally:
+            self.interpreter_ns += perf_counter_ns() - start
 
     def generate(
         self,
@@ -216,20 +288,13 @@ class Session:
         `eos` are the tokens that end the text (those of the signature if None; none if empty). Raises UsageError
         at the call, not at the first token, where prompt plus new tokens exceed max_context.
         """
-        prompt = self._check_prompt(slot, tokens)
-        limit, total = self.signature.geometry.max_context, len(prompt) + max_new_tokens
-        if max_new_tokens < 1:
-            raise UsageError(f"max-new-tokens is {max_new_tokens}, it must be at least 1")
-        if total > limit:
-            raise UsageError(
-                f"{len(prompt)} prompt tokens + {max_new_tokens} new tokens = {total} exceed the program's max-context "
-                f"{limit}: ask for fewer or compile with a larger --max-context"
-            )
+        self._check_slot(slot)
+        prompt = self.check_request(tokens, max_new_tokens)
         ends = frozenset(self.signature.eos_token_ids if eos is None else eos)
-        return self._generate(slot, prompt, max_new_tokens, Sampler(sampling or Sampling()), ends)
+        return self._generate(slot, prompt, max_new_tokens, Sampler(sampling or Sampling(), prompt), ends)
 
     def _generate(
-        self, slot: int, prompt: Sequence[int], max_new_tokens: int, sampler: Sampler, ends: frozenset[int]
+        self, slot: int, prompt: Array, max_new_tokens: int, sampler: Sampler, ends: frozenset[int]
     ) -> Iterator[int]:
         logits = self.prefill(slot, prompt)
         for left in reversed(range(max_new_tokens)):
@@ -239,56 +304,121 @@ class Session:
                 return
             logits = self.decode({slot: token})[slot]
 
+    def check_request(self, tokens: Sequence[int] | Array, max_new_tokens: int) -> Array:
+        """The prompt [n] i64. Raises UsageError where it, or so many new tokens after it, can never be had; any thread
+        may ask."""
+        prompt = self._check_prompt(tokens)
+        limit, total = self.signature.geometry.max_context, len(prompt) + max_new_tokens
+        if max_new_tokens < 1:
+            raise UsageError(f"max-new-tokens is {max_new_tokens}, it must be at least 1")
+        if total > limit:
+            raise UsageError(
+                f"{len(prompt)} prompt tokens + {max_new_tokens} new tokens = {total} exceed the program's max-context "
+                f"{limit}: ask for fewer or compile with a larger --max-context"
+            )
+        return prompt
+
     # -- slots
 
     def position(self, slot: int) -> int:
         """The absolute position that the slot's next token will have."""
-        self._check_slot(slot)
-        return self._filled(slot).position
+        self._check_filled(slot)
+        return int(self._position[slot])
 
     def release(self, slot: int) -> None:
         """Forgets a slot's sequence; nothing happens if it has none."""
         self._check_slot(slot)
-        self._slots.pop(slot, None)
+        self._empty(slot)
+
+    def snapshot(self, slot: int) -> Snapshot:
+        """A copy of what the slot holds right after its prompt. Raises UsageError once a token was fed after it."""
+        self._check_fresh(slot, "copied")
+        length = int(self._prompt_len[slot])
+        states = {name: view.copy() for name, view in self._parts(slot, length).items()}
+        return Snapshot(length, int(self._last_token[slot]), states)
+
+    def snapshot_bytes(self, slot: int) -> int:
+        """Bytes that `snapshot` would copy. Raises UsageError as it does."""
+        self._check_fresh(slot, "copied")
+        return sum(view.nbytes for view in self._parts(slot, int(self._prompt_len[slot])).values())
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        """Gives a slot what a slot of this session held when the snapshot was taken; its content is given up.
+
+        Raises UsageError where the slot does not exist or is being prefilled.
+        """
+        self._check_slot(slot)
+        if self._pending is not None and self._pending.slot == slot:
+            raise UsageError(f"slot {slot} is being prefilled: finish or abandon that prefill")
+        for name, view in self._parts(slot, snapshot.prompt_len).items():
+            view[...] = snapshot.states[name]
+        self._fill(slot, snapshot.prompt_len, snapshot.last_token)
+
+    def _parts(self, slot: int, length: int) -> dict[str, Array]:
+        """Live views of all that decoding reads of a slot after a prompt of so many tokens: [L, Hkv, rows, ..]."""
+        g = self.signature.geometry
+        # A prompt that fills less than sinks and ring selects no rows, so that the valid ones are always the first.
+        rows = min(g.kept_rows(length, length), g.cache_rows)
+        counts = {"k_cache": rows, "v_cache": rows}
+        if g.indexed:
+            counts |= {"k_prompt": length, "v_prompt": length, "selected": g.topk}
+        return {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}
+
+    def _fill(self, slot: int, length: int, last_token: int) -> None:
+        self._prompt_len[slot] = self._position[slot] = length
+        self._valid_topk[slot] = self.signature.geometry.valid_topk(length)
+        self._room[slot] = self.signature.geometry.max_context - length
+        self._last_token[slot] = last_token
+
+    def _empty(self, slot: int) -> None:
+        self._prompt_len[slot] = self._room[slot] = 0
 
     def reset(self) -> None:
         """Forgets every sequence and zeroes the program's state."""
-        self._slots.clear()
+        for slot in range(self.signature.batch):
+            self._empty(slot)
         self._pending = None
         self._prefill_logits = None
         self.interpreter.reset()
 
     def kept(self, slot: int) -> Kept:
         """What the slot's cache holds now."""
-        self._check_slot(slot)
-        state = self._filled(slot)
+        self._check_filled(slot)
+        prompt_len, length = int(self._prompt_len[slot]), int(self._position[slot])
         geometry = self.signature.geometry
-        kept = geometry.kept_rows(state.position, state.prompt_len)
+        kept = geometry.kept_rows(length, prompt_len)
         return Kept(
-            prompt_len=state.prompt_len,
-            length=state.position,
+            prompt_len=prompt_len,
+            length=length,
             kept=kept,
-            evicted=state.position - kept,
+            evicted=length - kept,
             budget=geometry.budget,
             kv_bytes=self.signature.kv_bytes(self.signature.held_rows),
             full_bytes=self.signature.full_kv_bytes(geometry.max_context),
-            full_bytes_now=self.signature.full_kv_bytes(state.position),
+            full_bytes_now=self.signature.full_kv_bytes(length),
         )
 
     # -- checks
-
-    def _filled(self, slot: int) -> _Slot:
-        if slot not in self._slots:
-            raise UsageError(f"slot {slot} holds no prompt: prefill it first")
-        return self._slots[slot]
 
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.signature.batch:
             raise UsageError(f"slot {slot} does not exist, the program has slots 0 .. {self.signature.batch - 1}")
 
-    def _check_prompt(self, slot: int, tokens: Sequence[int]) -> list[int]:
-        """The prompt as ints, after checking that it can be prefilled into the slot."""
+    def _check_filled(self, slot: int) -> None:
         self._check_slot(slot)
+        if not self._prompt_len[slot]:
+            raise UsageError(f"slot {slot} holds no prompt: prefill it first")
+
+    def _check_fresh(self, slot: int, done: str) -> None:
+        self._check_filled(slot)
+        fed = int(self._position[slot] - self._prompt_len[slot])
+        if fed:
+            raise UsageError(
+                f"slot {slot} was fed {fed} tokens after its prompt: it can be {done} before the first only"
+            )
+
+    def _check_prompt(self, tokens: Sequence[int] | Array) -> Array:
+        """The prompt [n] i64, after checking that it can be prefilled."""
         limit = self.signature.geometry.max_context
         if len(tokens) == 0:
             raise UsageError("the prompt has 0 tokens, it must have at least 1")
@@ -297,7 +427,16 @@ class Session:
                 f"the prompt has {len(tokens)} tokens, the program was compiled for at most {limit}: "
                 f"shorten it or compile with a larger --max-context"
             )
-        return [self._check_token(token) for token in tokens]
+        vocabulary = self.signature.vocab_size
+        if isinstance(tokens, np.ndarray) and tokens.dtype == np.int64:
+            prompt: Array = tokens
+        else:
+            whole = [operator.index(token) for token in tokens]
+            prompt = np.array([token if 0 <= token < vocabulary else -1 for token in whole], np.int64)
+        wrong = np.flatnonzero((prompt < 0) | (prompt >= vocabulary))
+        if len(wrong):
+            self._check_token(tokens[wrong[0]])
+        return prompt
 
     def _check_token(self, token: int) -> int:
         value = operator.index(token)
@@ -305,8 +444,16 @@ class Session:
             raise UsageError(f"token {value} is out of range, the vocabulary is 0 .. {self.signature.vocab_size - 1}")
         return value
 
+    def _refuse_step(self, tokens: Array, active: Array) -> NoReturn:
+        """Says what is wrong with the first slot of a decode step that cannot be done."""
+        for slot in np.flatnonzero(active).tolist():
+            self._check_token(tokens[slot])
+            self._check_filled(slot)
+            self._check_room(slot)
+        raise InternalError("a decode step was refused, and nothing is wrong with it")
+
     def _check_room(self, slot: int) -> None:
-        limit, held = self.signature.geometry.max_context, self._filled(slot).position
+        limit, held = self.signature.geometry.max_context, int(self._position[slot])
         if held >= limit:
             raise UsageError(
                 f"slot {slot} holds {held} tokens, the program was compiled for at most {limit}: "
@@ -315,5 +462,5 @@ class Session:
 
 
 def _plain(logits: Array) -> Array:
-    """Logits in float32, and in float64 if they are."""
-    return logits if logits.dtype == np.float64 else logits.astype(np.float32, copy=False)
+    """A copy of logits in float32, and in float64 if they are."""
+    return np.array(logits, np.float64 if logits.dtype == np.float64 else np.float32)

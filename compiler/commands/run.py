@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import math
 import mmap
 import sys
@@ -14,9 +13,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sscc.compiler.commands.engines import (
+    add_execution_arguments,
+    check_execution_arguments,
+    log_to_stderr,
+    session_of,
+)
+from sscc.compiler.commands.generation import add_sampling_arguments, sampling_of
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.ir.sizes import format_bytes
-from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS, MemoryUse
+from sscc.runtime.interpreter import MemoryUse
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -70,46 +76,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout instead of the text")
     _add_generation_arguments(parser.add_argument_group("generation"))
     machine = parser.add_argument_group("execution")
-    machine.add_argument("--checkpoint", type=Path, metavar="PATH", help="run these weights, of the same shapes")
-    machine.add_argument(
-        "--interpreter", default=DEFAULT_INTERPRETER, metavar="NAME", help=f"one of: {', '.join(INTERPRETERS)}"
-    )
+    add_execution_arguments(machine)
     machine.add_argument("--slot", type=int, default=0, metavar="N", help="batch slot to run in (default: 0)")
-    machine.add_argument("--threads", type=int, metavar="N", help="default: all that this process may use")
 
 
 def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-new-tokens", type=int, metavar="N", help=f"default: {DEFAULT_NEW_TOKENS}, if they fit")
-    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
-    group.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0: all (default)")
-    group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest of total P")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (default: 0)")
+    add_sampling_arguments(group)
     group.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends the text")
 
 
 def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
-    logging.basicConfig(level=logging.WARNING, format="sscc: %(message)s", stream=sys.stderr)
-    logging.getLogger("sscc").setLevel(logging.INFO)
-    from sscc.compiler.loading import open_session
-    from sscc.runtime import _native
+    log_to_stderr()
     from sscc.runtime.artifact import Artifact
-    from sscc.runtime.sampling import Sampling
 
-    sampling = Sampling(args.temperature, args.top_k, args.top_p, args.seed)
+    sampling = sampling_of(args)
     artifact = Artifact.load(args.artifact)
-    threads = args.threads or _native.usable_threads()
-    session = open_session(artifact, args.checkpoint, interpreter=args.interpreter, threads=threads)
+    session = session_of(artifact, args)
     return _check(artifact, session, args) if args.check else _generate(artifact, session, sampling, args)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    if args.interpreter not in INTERPRETERS:
-        raise UsageError(f"--interpreter is {args.interpreter!r}, this version has {' and '.join(INTERPRETERS)}")
+    check_execution_arguments(args)
     if not args.check and args.prompt is args.prompt_file is args.token_ids is None:
         raise UsageError("there is no prompt: give --prompt, --prompt-file or --token-ids (or --check)")
-    if args.threads is not None and args.threads < 1:
-        raise UsageError(f"--threads is {args.threads}, it must be at least 1")
 
 
 # --------------------------------------------------------------------------------------------------- generation

@@ -58,11 +58,17 @@ class NativeInterpreter:
         self._memory = _memory(self.core)
 
     def run(
-        self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None
+        self,
+        entry: str,
+        inputs: Mapping[str, Array],
+        scalars: Mapping[str, int] | None = None,
+        *,
+        copy: bool = True,
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
         """Calls an entry with exactly its inputs and scalar inputs, by name.
 
-        Returns copies of its outputs by name (undefined where the call did not write one), and its scalar outputs.
+        Returns its outputs by name (undefined where the call did not write one), and its scalar outputs. The outputs
+        are copies, or without `copy` live views, which later calls overwrite.
         Raises UsageError where the entry, a name, a shape or a dtype does not fit.
         """
         if entry not in self._entries:
@@ -73,7 +79,8 @@ class NativeInterpreter:
         for name in called.inputs:
             self._set(name, inputs[name])
         results = self.core.run(entry, [given[name] for name in called.scalar_inputs])
-        return {name: self.tensor(name).copy() for name in called.outputs}, tuple(results)
+        views = {name: self.tensor(name) for name in called.outputs}
+        return {name: view.copy() for name, view in views.items()} if copy else views, tuple(results)
 
     def tensor(self, name: str) -> Array:
         """A live view of an input, output, state or temporary."""

@@ -32,7 +32,7 @@ class TorchInterpreter(Protocol):
 
 
 class ArrayInterpreter:
-    """Gives a torch interpreter the face of `sscc.runtime.interpreter.Interpreter`; nothing is copied.
+    """Gives a torch interpreter the face of `sscc.runtime.interpreter.Interpreter`, on the same memory.
 
     Args:
         program: what it runs, if it is a schedule.
@@ -43,9 +43,17 @@ class ArrayInterpreter:
         self._program = program
 
     def run(
-        self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None
+        self,
+        entry: str,
+        inputs: Mapping[str, Array],
+        scalars: Mapping[str, int] | None = None,
+        *,
+        copy: bool = True,
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
-        """Calls an entry. Raises as the interpreter inside does."""
+        """Calls an entry. The interpreters inside give outputs of their own at every call, so `copy` changes nothing.
+
+        Raises as the interpreter inside does.
+        """
         outputs, results = self._interpreter.run(entry, to_tensors(inputs), scalars)
         return {name: to_array(tensor) for name, tensor in outputs.items()}, results
 

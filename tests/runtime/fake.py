@@ -49,7 +49,12 @@ class FakeInterpreter:
         self.calls.clear()
 
     def run(
-        self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None
+        self,
+        entry: str,
+        inputs: Mapping[str, Array],
+        scalars: Mapping[str, int] | None = None,
+        *,
+        copy: bool = True,
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
         self.calls.append((entry, {name: value.tolist() for name, value in inputs.items()}, dict(scalars or {})))
         if entry == "decode":

@@ -83,6 +83,8 @@ def test_states_are_live_and_outputs_are_not() -> None:
     assert not interpreter.tensor("bf16").any()
     assert outputs["bf16"].dtype == ml_dtypes.bfloat16
     assert outputs["bf16"].tolist() == [[0, 1, 0], [0, 0, 0]]
+    again, _ = interpreter.run("main", {"x": np.ones(4, ml_dtypes.bfloat16)}, {"n": 3}, copy=False)
+    assert np.array_equal(again["bf16"], interpreter.tensor("bf16"))
     with pytest.raises(UsageError, match="no tensor 'y'"):
         interpreter.tensor("y")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sscc.ir.errors import UsageError
+from sscc.runtime.session import Session
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 
 
@@ -69,6 +71,132 @@ def test_an_iterator_that_nobody_starts_leaves_no_prefill_behind() -> None:
     session = fake_session()
     session.generate([1, 2], 3)
     session.prefill(0, [1])
+
+
+def step(session: Session, tokens: list[int], active: list[bool]) -> Any:
+    return session.decode_step(np.array(tokens), np.array(active))
+
+
+def test_a_step_of_arrays_is_a_step() -> None:
+    interpreter, other = FakeInterpreter(), FakeInterpreter()
+    session, by_name = fake_session(interpreter), fake_session(other)
+    for each in (session, by_name):
+        each.prefill(0, [1] * 8)
+        each.prefill(1, [2])
+    for tokens, active in (([5, 6], [True, True]), ([-1, 9], [False, True]), ([99, 3], [False, True])):
+        logits = step(session, tokens, active)
+        named = by_name.decode({slot: tokens[slot] for slot in (0, 1) if active[slot]})
+        assert np.array_equal(logits[active], named[active])
+        assert interpreter.calls[-1] == other.calls[-1]
+    assert (session.position(0), session.position(1)) == (9, 4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "active", "message"),
+    [
+        ([11, 1], [True, False], "token 11 is out of range"),
+        ([-1, 1], [True, False], "token -1 is out of range"),
+        ([1, 1], [True, True], "slot 1 holds no prompt"),
+        ([1], [True], r"takes tokens int64 \[2\] and active bool \[2\], not int64 \[1\] and bool \[1\]"),
+        ([1.0, 1.0], [True, False], "not float64"),
+        ([1, 1], [1, 0], "and active bool .*int64"),
+    ],
+)
+def test_bad_steps_are_refused(tokens: Any, active: Any, message: str) -> None:
+    interpreter = FakeInterpreter()
+    session = fake_session(interpreter)
+    session.prefill(0, [1])
+    with pytest.raises(UsageError, match=message):
+        step(session, tokens, active)
+    assert session.position(0) == 1
+    assert [entry for entry, _, _ in interpreter.calls] == ["prefill"]
+
+
+def test_a_full_slot_may_rest_beside_others() -> None:
+    session = fake_session()
+    session.prefill(0, [1] * 20)
+    session.prefill(1, [1])
+    step(session, [4, 4], [False, True])
+    with pytest.raises(UsageError, match="slot 0 holds 20 tokens"):
+        step(session, [4, 4], [True, True])
+    assert session.position(1) == 2
+
+
+def test_replay_feeds_the_last_token_where_it_stands() -> None:
+    interpreter = FakeInterpreter()
+    session = fake_session(interpreter)
+    session.prefill(0, [1] * 7 + [4])
+    session.prefill(1, [2])
+    session.decode({1: 3})
+    assert int(session.replay(0).argmax()) == 5
+    _, inputs, _ = interpreter.calls[-1]
+    assert inputs == {"token": [[4], [0]], "position": [7, 0], "valid_topk": [2, 0], "active": [True, False]}
+    assert session.position(0) == 8
+    with pytest.raises(UsageError, match="slot 1 was fed 1 tokens after its prompt: it can be replayed before"):
+        session.replay(1)
+    session.start_prefill(1, [1])
+    with pytest.raises(UsageError, match="slot 1 holds no prompt"):
+        session.replay(1)
+
+
+@pytest.mark.parametrize(("length", "rows"), [(3, 3), (6, 6), (8, 8), (9, 9), (20, 9)])
+def test_a_snapshot_has_the_rows_that_are_valid(length: int, rows: int) -> None:
+    interpreter = FakeInterpreter()
+    session = fake_session(interpreter)
+    session.prefill(0, [1] * length)
+    snapshot = session.snapshot(0)
+    assert snapshot.nbytes == session.snapshot_bytes(0) == SIGNATURE.kv_bytes(rows)
+    before = {name: interpreter.states[name].copy() for name in ("k_cache", "v_cache")}
+    session.restore(1, snapshot)
+    for name, state in before.items():
+        now = interpreter.states[name]
+        assert np.array_equal(now[:, 1, :, :rows], state[:, 0, :, :rows])
+        assert np.array_equal(now[:, 1, :, rows:], state[:, 1, :, rows:])
+        assert np.array_equal(now[:, 0], state[:, 0])
+    assert session.position(1) == length
+    assert session.kept(1) == session.kept(0)
+    assert np.array_equal(session.replay(1), session.replay(0))
+
+
+def test_snapshots_are_of_prompts_and_for_slots_at_rest() -> None:
+    session = fake_session()
+    session.prefill(0, [1] * 3)
+    snapshot = session.snapshot(0)
+    session.decode({0: 1})
+    with pytest.raises(UsageError, match="slot 0 was fed 1 tokens after its prompt: it can be copied before"):
+        session.snapshot(0)
+    session.start_prefill(1, [1])
+    with pytest.raises(UsageError, match="slot 1 is being prefilled"):
+        session.restore(1, snapshot)
+    with pytest.raises(UsageError, match="slot 2 does not exist"):
+        session.restore(2, snapshot)
+    session.restore(0, snapshot)
+    assert session.position(0) == 3
+
+
+def test_logits_belong_to_the_caller() -> None:
+    class Reusing(FakeInterpreter):
+        def run(self, *args: Any, **more: Any) -> Any:
+            outputs, results = super().run(*args, **more)
+            kept = self.__dict__.setdefault("kept", {})
+            for name, value in outputs.items():
+                kept.setdefault(name, value.copy())[...] = value
+            return {name: kept[name] for name in outputs}, results
+
+    session = fake_session(Reusing())
+    first = session.prefill(0, [1])
+    steps = [session.decode({0: token}) for token in (3, 4)]
+    session.prefill(1, [5])
+    assert [int(logits.argmax()) for logits in (first, steps[0][0], steps[1][0])] == [2, 4, 5]
+
+
+def test_the_time_in_the_interpreter_is_counted() -> None:
+    session = fake_session()
+    assert session.interpreter_ns == 0
+    session.prefill(0, [1])
+    once = session.interpreter_ns
+    session.decode({0: 1})
+    assert 0 < once < session.interpreter_ns
 
 
 def test_kept_figures() -> None:

@@ -74,6 +74,15 @@ def test_outputs_are_copies(native: NativeInterpreter) -> None:
     assert (native.tensor("y") == second["y"]).all()
 
 
+def test_outputs_without_a_copy_are_live(native: NativeInterpreter) -> None:
+    first, scalars = native.run("main", {"x": X}, {"n": 5}, copy=False)
+    assert scalars == (5, 7)
+    assert np.shares_memory(first["y"], native.tensor("y"))
+    before = first["y"].copy()
+    native.run("main", {"x": X}, {"n": 5})
+    assert not np.array_equal(first["y"], before)
+
+
 def test_tensors_are_live(native: NativeInterpreter) -> None:
     state = native.tensor("state")
     state[...] = 10

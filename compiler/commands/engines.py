@@ -1,0 +1,64 @@
+"""What the commands that execute an artifact have in common: their options, and how it is opened."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sscc.ir.errors import InputError, UsageError
+from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.chat_template import ChatTemplate
+    from sscc.runtime.session import Session
+
+
+def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--checkpoint", type=Path, metavar="PATH", help="run these weights, of the same shapes")
+    group.add_argument(
+        "--interpreter", default=DEFAULT_INTERPRETER, metavar="NAME", help=f"one of: {', '.join(INTERPRETERS)}"
+    )
+    group.add_argument("--threads", type=int, metavar="N", help="default: all that this process may use")
+
+
+def check_execution_arguments(args: argparse.Namespace) -> None:
+    """Raises UsageError."""
+    if args.interpreter not in INTERPRETERS:
+        raise UsageError(f"--interpreter is {args.interpreter!r}, this version has {' and '.join(INTERPRETERS)}")
+    check_at_least(1, "--threads", args.threads)
+
+
+def check_at_least(least: int, option: str, value: float | None) -> None:
+    """Raises UsageError where a value is given and below the least one."""
+    if value is not None and value < least:
+        raise UsageError(f"{option} is {value:g}, it must be at least {least}")
+
+
+def log_to_stderr() -> None:
+    logging.basicConfig(level=logging.WARNING, format="sscc: %(message)s", stream=sys.stderr)
+    logging.getLogger("sscc").setLevel(logging.INFO)
+
+
+def tokenizer_and_template(artifact: Artifact) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The artifact's tokenizer, and the chat template that came with it. Raises InputError where it has none."""
+    from sscc.runtime.chat_template import ChatTemplate
+    from sscc.runtime.text import load_tokenizer
+
+    folder = artifact.tokenizer
+    if folder is None or not (folder / "tokenizer.json").is_file():
+        raise InputError(f"{artifact.path} has no tokenizer: compile a checkpoint that has one")
+    return load_tokenizer(folder / "tokenizer.json"), ChatTemplate.load(folder)
+
+
+def session_of(artifact: Artifact, args: argparse.Namespace) -> Session:
+    from sscc.compiler.loading import open_session
+    from sscc.runtime import _native
+
+    threads = args.threads or _native.usable_threads()
+    return open_session(artifact, args.checkpoint, interpreter=args.interpreter, threads=threads)

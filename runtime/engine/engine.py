@@ -1,0 +1,139 @@
+"""Continuous batching over the slots of one session."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sscc.ir.errors import UsageError
+from sscc.runtime.engine.executor import Close, Executor
+from sscc.runtime.engine.metrics import Metrics
+from sscc.runtime.engine.request import Completion, EngineOptions, Piece, Request
+from sscc.runtime.engine.ticket import Ticket
+from sscc.runtime.session import Session
+from sscc.runtime.signature import Signature
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class Engine:
+    """Serves requests, as many at a time as the program has slots, in a thread of its own.
+
+    A request's tokens depend on its prompt and its sampling alone, and not on what is served beside it. Use it as a
+    context manager: leaving it finishes what was submitted, or cancels it where an exception leaves.
+
+    Args:
+        session: the engine's alone from now on; what its slots hold is given up.
+        tokenizer: makes text; None: tokens only.
+        options: how the session is shared.
+    """
+
+    def __init__(
+        self, session: Session, tokenizer: Tokenizer | None = None, options: EngineOptions | None = None
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._session = session
+        self._executor = Executor(session, options or EngineOptions())
+        thread = threading.Thread(target=self._executor.run, name="sscc-engine", daemon=True)
+        # The thread knows the executor and not this object, so that an engine that is dropped ends its thread; and at
+        # the end of the process no daemon thread may be in native code.
+        self._finalizer = weakref.finalize(self, _abort, self._executor, thread)
+        self._thread = thread
+        thread.start()
+
+    @property
+    def signature(self) -> Signature:
+        """Sizes and geometry of the program."""
+        return self._session.signature
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The exception that ended the engine, if one did: it takes no requests any more."""
+        return self._executor.failure
+
+    def submit(self, request: Request) -> Ticket:
+        """Queues a request.
+
+        Raises:
+            QueueFull: too many wait already.
+            EngineClosed: the engine was closed, or has failed.
+            UsageError: a request that can never be served: too long, a token out of range, stop strings without a
+                tokenizer.
+        """
+        prompt = self._session.check_request(request.prompt, request.max_new_tokens)
+        vocabulary = self.signature.vocab_size
+        if request.stop and self.tokenizer is None:
+            raise UsageError("stop strings need a tokenizer, and the engine has none")
+        for token, _ in request.sampling.logit_bias:
+            if not 0 <= token < vocabulary:
+                raise UsageError(f"logit bias of token {token}, which is out of range 0 .. {vocabulary - 1}")
+        if (request.logprobs or 0) > vocabulary:
+            raise UsageError(f"logprobs is {request.logprobs}, and the vocabulary has {vocabulary} tokens")
+        ends = self.signature.eos_token_ids if request.eos is None else sorted(request.eos)
+        return Ticket(self, self._executor, self._executor.submit(request, prompt, np.array(ends, np.int64)))
+
+    def generate(self, request: Request) -> Completion:
+        """Submits a request and waits for its end; an exception meanwhile (Ctrl-C) cancels it."""
+        ticket = self.submit(request)
+        try:
+            return ticket.result()
+        except BaseException:
+            ticket.cancel()
+            raise
+
+    def stream(self, request: Request) -> Iterator[Piece]:
+        """Submits a request and gives its pieces as they are made (`Ticket.pieces`)."""
+        return self.submit(request).pieces()
+
+    async def agenerate(self, request: Request) -> Completion:
+        """`generate` for asyncio; cancelling the task cancels the request."""
+        ticket = self.submit(request)
+        try:
+            return await ticket.aresult()
+        except BaseException:
+            ticket.cancel()
+            raise
+
+    def astream(self, request: Request) -> AsyncIterator[Piece]:
+        """`stream` for asyncio. The request is submitted at the call."""
+        return self.submit(request).apieces()
+
+    def metrics(self) -> Metrics:
+        """A consistent snapshot."""
+        return self._executor.metrics()
+
+    def close(self, drain: bool = True, timeout: float | None = None) -> None:
+        """Takes no more requests, ends the others and then the thread; nothing happens if it is closed.
+
+        Args:
+            drain: finish the requests; otherwise they are cancelled.
+            timeout: seconds after which what is not finished is cancelled; None: no limit.
+        """
+        try:
+            self._executor.close(Close.DRAIN if drain else Close.CANCEL)
+            self._executor.done.wait(timeout)
+        finally:
+            self._executor.abort()
+            self._executor.done.wait()
+            self._thread.join()
+            self._finalizer.detach()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(drain=error is None)
+
+
+def _abort(executor: Executor, thread: threading.Thread) -> None:
+    executor.abort()
+    if thread is not threading.current_thread():
+        thread.join()

@@ -1,0 +1,424 @@
+"""The thread of an engine: it gives slots to requests, prefills, decodes, and ends requests.
+
+A round is: what was asked since the last one (new requests, cancellations), timeouts, some chunk steps of prefill, one
+decode step of all active slots. All that other threads read is changed under one lock, held for microseconds; calls of
+the interpreter and of the sampler run without it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import Enum
+from queue import SimpleQueue
+from time import perf_counter, perf_counter_ns
+
+import numpy as np
+
+from sscc.ir.errors import InputError, SsccError
+from sscc.runtime.engine.job import Job
+from sscc.runtime.engine.metrics import Counters, Metrics
+from sscc.runtime.engine.prompt_cache import PromptCache
+from sscc.runtime.engine.request import EngineClosed, EngineOptions, Finish, QueueFull, Request
+from sscc.runtime.engine.slots import SlotTable
+from sscc.runtime.engine.wakeups import Wakeups
+from sscc.runtime.sampling import BatchSampler, TokenLogprobs
+from sscc.runtime.session import Session
+from sscc.runtime.tensor_files import Array
+
+
+@dataclass(frozen=True)
+class News:
+    """What a request has made since its first `start` tokens. `error` says why where `finish` is "error"."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs]
+    finish: Finish | None
+    error: BaseException | None
+
+
+class Close(Enum):
+    """How the thread ends."""
+
+    DRAIN = "every request is finished first"
+    CANCEL = "every request is cancelled"
+
+
+@dataclass
+class _Prefill:
+    job: Job
+    slot: int
+    left: int  # chunk steps
+
+
+class Executor:
+    """What the thread runs, and what other threads ask of it.
+
+    Args:
+        session: nobody else may use it from now on; what its slots hold is given up.
+
+    Attributes:
+        done: set when the thread has ended.
+        failure: the exception that ended it, if one did.
+    """
+
+    def __init__(self, session: Session, options: EngineOptions) -> None:
+        signature = session.signature
+        self.session = session
+        self.done = threading.Event()
+        self.failure: BaseException | None = None
+        self._options = options
+        self._geometry = signature.geometry
+        self._one_chunk = signature.layers + 2
+        self._prefill_budget = options.prefill_steps or self._one_chunk
+        self._lock = threading.Lock()
+        self._wakeups = Wakeups(self._lock)
+        self._inbox: SimpleQueue[Job | tuple[Job, Finish] | Close] = SimpleQueue()
+        self._queue: OrderedDict[int, Job] = OrderedDict()
+        self._table = SlotTable(signature.batch, signature.geometry.max_context)
+        self._prefilling: _Prefill | None = None
+        self._sampler = BatchSampler(signature.batch, signature.vocab_size)
+        self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
+        self._prompts = PromptCache(options.prompt_cache_bytes)
+        self._counters = Counters()
+        self._last_tokens = np.zeros(signature.batch)  # per slot, when its newest token came
+        self._ids = 0
+        self._open = 0  # requests that have not ended
+        self._closing = False
+        self._earliest = float("inf")  # no deadline of an open request is before it
+        session.abandon_prefill()
+        for slot in range(signature.batch):
+            session.release(slot)
+
+    # ------------------------------------------------------------------------------------- asked by other threads
+
+    def submit(self, request: Request, prompt: Array, ends: Array) -> Job:
+        """Takes a request that was checked. Raises QueueFull, EngineClosed."""
+        with self._lock:
+            if self.failure is not None:
+                raise EngineClosed(f"the engine has failed and takes no requests: {self.failure}") from self.failure
+            if self._closing:
+                raise EngineClosed("the engine is closed and takes no requests")
+            if self._open >= self.session.signature.batch + self._options.max_queue:
+                self._counters.rejected += 1
+                raise QueueFull(
+                    f"{self._options.max_queue} requests wait for {self.session.signature.batch} slots already: try "
+                    "again later, or allow a longer queue"
+                )
+            job = Job(self._ids, request, prompt, ends, perf_counter())
+            self._ids += 1
+            self._open += 1
+            self._counters.submitted += 1
+            self._inbox.put(job)
+            return job
+
+    def end(self, job: Job, finish: Finish) -> None:
+        """Asks that a request ends; nothing happens if it has. Takes no lock, because finalizers call it."""
+        if job.finish is None:
+            self._inbox.put((job, finish))
+
+    def close(self, how: Close) -> None:
+        """Refuses new requests, and asks the thread to end."""
+        with self._lock:
+            self._closing = True
+        self.abort(how)
+
+    def abort(self, how: Close = Close.CANCEL) -> None:
+        """Asks the thread to end. Takes no lock, because finalizers call it."""
+        self._inbox.put(how)
+
+    def wait(self, job: Job, start: int, *, whole: bool, timeout: float | None = None) -> News | None:
+        """Waits for tokens from number `start` on, or for the end, with `whole` for the end only.
+
+        None where there is no such news after `timeout` seconds.
+        """
+        until = None if timeout is None else perf_counter() + timeout
+        with self._lock:
+            while True:
+                news = self._news(job, start, whole)
+                left = None if until is None else until - perf_counter()
+                if news is not None or (left is not None and left <= 0):
+                    return news
+                self._wakeups.wait(change=whole or not job.prefilled, timeout=left)
+
+    async def wait_async(self, job: Job, start: int, *, whole: bool) -> News:
+        """The same for a task of an event loop."""
+        while True:
+            with self._lock:
+                news = self._news(job, start, whole)
+                if news is not None:
+                    return news
+                future = self._wakeups.future(change=whole or not job.prefilled)
+            await future
+
+    def _news(self, job: Job, start: int, whole: bool) -> News | None:
+        if job.finish is not None:
+            tokens = job.tokens[start:]
+        elif whole or job.slot is None or self._table.counts[job.slot] <= start:
+            return None
+        else:
+            tokens = self._table.tokens(job.slot, start)
+        return News(tokens.tolist(), job.logprobs[start:], job.finish, job.error)
+
+    def metrics(self) -> Metrics:
+        with self._lock:
+            lengths = self._table.lengths()
+            prompts = self._table.prompt_lens[self._table.active]
+            ring = self._geometry.sink_recent
+            kept = np.minimum(lengths, ring) + np.clip(prompts - ring, 0, self._geometry.topk)
+            running, prefilling = self._table.running, int(self._prefilling is not None)
+            return self._counters.read(
+                queued=self._open - running - prefilling,
+                running=running,
+                slots=self.session.signature.batch,
+                prefilling=prefilling,
+                kept_rows=int(kept.sum()),
+                evicted_rows=int((lengths - kept).sum()),
+            )
+
+    # ---------------------------------------------------------------------------------------------------- the thread
+
+    def run(self) -> None:
+        """Serves until it is closed. An exception of the interpreter ends every request."""
+        try:
+            while self._serve():
+                pass
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            self.done.set()
+
+    def _serve(self) -> bool:
+        """A round; False when it is closed and nothing is left to do."""
+        idle = not (self._queue or self._prefilling or self._table.active.any())
+        if idle and self._closing and self._inbox.empty():
+            return False
+        message = self._inbox.get() if idle else None
+        start, interpreter_ns = perf_counter_ns(), self.session.interpreter_ns
+        if message is not None:
+            self._handle(message)
+        self._listen()
+        worked = self._prefill_some()
+        self._listen()
+        worked = self._decode_step() or worked
+        if worked:
+            taken, inside = perf_counter_ns() - start, self.session.interpreter_ns - interpreter_ns
+            with self._lock:
+                self._counters.overhead_ns += taken - inside
+        return True
+
+    def _listen(self) -> None:
+        """Does what was asked, and ends requests whose time is over."""
+        while not self._inbox.empty():
+            self._handle(self._inbox.get())
+        self._expire()
+
+    def _handle(self, message: Job | tuple[Job, Finish] | Close) -> None:
+        if isinstance(message, Job):
+            self._queue[message.id] = message
+            self._earliest = min(self._earliest, message.deadline)
+            return
+        with self._lock:
+            if isinstance(message, Close):
+                self._closing = True
+                if message is Close.CANCEL:
+                    for job in self._jobs():
+                        self._end(job, "cancelled")
+            else:
+                self._end(*message)
+            self._wakeups.wake(change=True)
+
+    def _expire(self) -> None:
+        now = perf_counter()
+        if now < self._earliest:
+            return
+        with self._lock:
+            for job in self._jobs():
+                if job.deadline <= now:
+                    self._end(job, "timeout")
+            self._earliest = min((job.deadline for job in self._jobs()), default=float("inf"))
+            self._wakeups.wake(change=True)
+
+    def _jobs(self) -> list[Job]:
+        """Every request that has not ended and that the thread knows of."""
+        return [*self._queue.values(), *(job for job in self._table.jobs if job is not None)]
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self.failure = error
+            waiting = [self._inbox.get() for _ in range(self._inbox.qsize())]
+            for job in [*self._jobs(), *(message for message in waiting if isinstance(message, Job))]:
+                self._end(job, "error", error)
+            self._wakeups.wake(change=True)
+
+    # ------------------------------------------------------------------------------------------------------- prefill
+
+    def _prefill_some(self) -> bool:
+        """At most the chunk steps that may run between two decode steps, of as many prompts as they suffice for.
+
+        Where nothing decodes it is at least one chunk through all layers. Returns whether anything was done.
+        """
+        budget = self._prefill_budget
+        if not self._table.active.any():
+            budget = max(budget, self._one_chunk)
+        worked = False
+        while budget > 0:
+            prefill = self._prefilling or self._admit()
+            if prefill is None:
+                break
+            worked = True
+            if prefill.left:
+                steps = min(budget, prefill.left)
+                self._step_prefill(prefill, steps)
+                budget -= steps
+            else:
+                budget -= self._one_chunk  # copying a cache may take as long
+        return worked
+
+    def _admit(self) -> _Prefill | None:
+        """Gives a free slot to the request that has waited longest, and begins its prefill; None where either lacks.
+
+        Where its prompt is kept, it is copied into the slot, and no step is left.
+        """
+        while self._queue and self._table.free:
+            with self._lock:
+                _, job = self._queue.popitem(last=False)
+                slot = self._table.take(job)
+                job.admitted = perf_counter()
+                self._counters.waited.add(np.array([job.admitted - job.submitted]))
+            try:
+                self._sampler.start(slot, job.request.sampling, job.prompt, job.request.logprobs)
+            except SsccError as error:
+                with self._lock:
+                    self._end(job, "error", error)
+                    self._wakeups.wake(change=True)
+                continue
+            kept = self._prompts.find(job.prompt)
+            if kept is not None:
+                self.session.restore(slot, kept.snapshot)
+                job.cached = True
+                self._first_token(job, slot, kept.logits)
+                return _Prefill(job, slot, 0)
+            self.session.start_prefill(slot, job.prompt)
+            prefill = _Prefill(job, slot, self.session.prefill_steps(len(job.prompt)))
+            with self._lock:
+                self._prefilling = prefill
+            return prefill
+        return None
+
+    def _step_prefill(self, prefill: _Prefill, steps: int) -> None:
+        before = self.session.interpreter_ns
+        finished = self.session.step_prefill(steps)
+        prefill.left -= steps
+        with self._lock:
+            self._counters.prefill_steps += steps
+            self._counters.prefill_ns += self.session.interpreter_ns - before
+            if finished:
+                self._prefilling = None
+        if finished:
+            logits = self.session.prefill_logits
+            self._prompts.keep(prefill.job.prompt, self.session, prefill.slot, logits)
+            self._first_token(prefill.job, prefill.slot, logits)
+
+    def _first_token(self, job: Job, slot: int, logits: Array) -> None:
+        """The slot's prompt is there: its first token comes from the prompt's own logits [V] f32."""
+        self._first_logits[slot] = logits
+        only = np.zeros(len(self._table.active), np.bool_)
+        only[slot] = True
+        with self._lock:
+            self._table.activate(slot, job)
+            job.prefilled = True
+            self._counters.prompt_tokens += len(job.prompt)
+            if job.cached:
+                self._counters.cached_prompt_tokens += len(job.prompt)
+        self._pick(self._first_logits, only, first=True)
+
+    # -------------------------------------------------------------------------------------------------------- decode
+
+    def _decode_step(self) -> bool:
+        """One token for every active slot; False where there is none."""
+        table = self._table
+        if not table.active.any():
+            return False
+        before = self.session.interpreter_ns
+        logits = self.session.decode_step(table.next_tokens, table.active)
+        with self._lock:
+            self._counters.decode_steps += 1
+            self._counters.decode_ns += self.session.interpreter_ns - before
+        self._pick(logits, table.active, first=False)
+        return True
+
+    def _pick(self, logits: Array, active: Array, *, first: bool) -> None:
+        """Picks a token for each of these slots and publishes it; requests that have all of theirs end."""
+        try:
+            tokens = self._sampler.pick(logits, active)
+        except InputError as error:
+            good = active & np.isfinite(logits.astype(np.float32).max(axis=1))
+            if np.array_equal(good, active):
+                raise
+            self._end_slots(active & ~good, error)
+            if not good.any():
+                return
+            tokens, active = self._sampler.pick(logits, good), good
+        table, counters, now = self._table, self._counters, perf_counter()
+        with self._lock:
+            ends, ended = table.append(tokens, active)
+            counters.new_tokens += int(np.count_nonzero(active))
+            if first:
+                self._note_first_token(int(active.argmax()), now)
+            else:
+                counters.inter_token.add((now - self._last_tokens)[active])
+                for slot in table.telling:
+                    self._tell(slot)
+            np.copyto(self._last_tokens, now, where=active)
+            change = first or bool(ended.any())
+            if change:
+                for slot in np.flatnonzero(ended).tolist():
+                    self._end_slot(slot, "eos" if ends[slot] else "length")
+            self._wakeups.wake(change=change)
+
+    def _note_first_token(self, slot: int, now: float) -> None:
+        job = self._table.jobs[slot]
+        if job is not None:
+            job.first_token = now
+            self._counters.first_token.add(np.array([now - job.submitted]))
+            self._tell(slot)
+
+    def _tell(self, slot: int) -> None:
+        """Keeps the logprobs of a slot's newest token, where they were asked for."""
+        job, told = self._table.jobs[slot], self._sampler.logprobs(slot)
+        if job is not None and told is not None:
+            job.logprobs.append(told)
+
+    # ---------------------------------------------------------------------------------------- the end of a request
+
+    def _end_slots(self, which: Array, error: BaseException) -> None:
+        with self._lock:
+            for slot in np.flatnonzero(which).tolist():
+                self._end_slot(slot, "error", error)
+            self._wakeups.wake(change=True)
+
+    def _end_slot(self, slot: int, finish: Finish, error: BaseException | None = None) -> None:
+        job = self._table.jobs[slot]
+        if job is not None:
+            self._end(job, finish, error)
+
+    def _end(self, job: Job, finish: Finish, error: BaseException | None = None) -> None:
+        """Ends a request wherever it is and frees its slot; nothing happens if it has ended. Called with the lock."""
+        if job.finish is not None:
+            return
+        self._queue.pop(job.id, None)
+        if job.slot is not None:
+            if self._prefilling is not None and self._prefilling.job is job:
+                self.session.abandon_prefill()
+                self._prefilling = None
+            job.tokens = self._table.tokens(job.slot)
+            self._table.clear(job.slot)
+            self._sampler.stop(job.slot)
+            self.session.release(job.slot)
+            job.slot = None
+        self._open -= 1
+        self._counters.finished[finish] += 1
+        job.error, job.trace = error, None if error is None else error.__traceback__
+        job.ended, job.finish = perf_counter(), finish

@@ -1,0 +1,55 @@
+"""A request on its way through an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import numpy as np
+
+from sscc.runtime.engine.request import Finish, Request
+from sscc.runtime.sampling import TokenLogprobs
+from sscc.runtime.tensor_files import Array
+
+
+@dataclass(eq=False)
+class Job:
+    """What the engine knows of a request. What changes is read and written under the engine's lock.
+
+    Attributes:
+        id: counts the engine's requests from 0.
+        prompt: [n] i64.
+        ends: [E] i64, tokens that end the text.
+        submitted: the time of `perf_counter`, in seconds; so are the other times.
+        slot: that it was given, until it ends.
+        tokens: [count] of the new ones, once it has ended; before, they are in the slot's history.
+        logprobs: one per new token where asked for; only grows.
+        finish: set once it has ended, after everything else.
+        error, trace: why, where `finish` is "error", and where it was raised.
+        prefilled: whether its prompt was prefilled or reused.
+        cached: whether it was reused.
+        admitted, first_token, ended: when.
+    """
+
+    id: int
+    request: Request
+    prompt: Array
+    ends: Array
+    submitted: float
+    slot: int | None = None
+    tokens: Array = field(default_factory=lambda: np.zeros(0, np.int32))
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish: Finish | None = None
+    error: BaseException | None = None
+    trace: TracebackType | None = None
+    prefilled: bool = False
+    cached: bool = False
+    admitted: float | None = None
+    first_token: float | None = None
+    ended: float | None = None
+
+    @property
+    def deadline(self) -> float:
+        """When its timeout has passed; infinite without one."""
+        timeout = self.request.timeout
+        return float("inf") if timeout is None else self.submitted + timeout

@@ -1,0 +1,126 @@
+"""What goes into an engine and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sscc.ir.errors import SsccError, UsageError
+from sscc.runtime.sampling import Sampling, TokenLogprobs
+
+Finish = Literal["eos", "stop", "length", "cancelled", "timeout", "error"]
+"""Why a request ended: an ending token, a stop string, max_new_tokens, its owner, its timeout, a failure."""
+
+
+class QueueFull(SsccError):
+    """As many requests wait as the queue takes: try again later."""
+
+
+class EngineClosed(SsccError):
+    """The engine takes no requests any more: it was closed, or it failed."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text to be continued.
+
+    Attributes:
+        prompt: its tokens, at least one.
+        max_new_tokens: at most so many are made, at least 1.
+        sampling: how they are chosen.
+        stop: strings that end the text and are no part of it; they need the engine's tokenizer.
+        eos: tokens that end the text, the last of its tokens; None: the program's; empty: none.
+        logprobs: how many alternatives per token are told; None: no logprobs at all.
+        timeout: seconds from submission after which it ends, wherever it is; None: no limit.
+
+    Raises UsageError for values that no engine takes.
+    """
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    eos: frozenset[int] | None = None
+    logprobs: int | None = None
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stop, tuple) or not all(self.stop):
+            raise UsageError(f"stop is {self.stop!r}, it must be a tuple of strings that are not empty")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise UsageError(f"logprobs is {self.logprobs}, it must be at least 0")
+        if self.timeout is not None and not self.timeout > 0:
+            raise UsageError(f"timeout is {self.timeout} s, it must be above 0")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is new since the piece before.
+
+    Attributes:
+        tokens: may be more than one where the consumer is slower than the engine.
+        text: that the tokens complete; "" without a tokenizer; never text that may yet become part of a stop string.
+        logprobs: one per token where asked for.
+        finish: set in the last piece.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A request that has ended.
+
+    Attributes:
+        tokens: all new ones, the ending one included.
+        text: theirs, without an ending token or a stop string; "" without a tokenizer.
+        logprobs: one per token where asked for.
+        finish: why it ended.
+        prompt_tokens: of the request.
+        kept_rows, evicted_rows: of its cache at the end, per layer and KV head; 0 where prefill did not finish.
+        cached_prompt: whether an earlier prefill of the same prompt was used.
+        queued_seconds: from submission until a slot took it.
+        first_token_seconds: from submission to the first token; where there is none, to the end.
+        seconds: from submission to the end.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprobs, ...]
+    finish: Finish
+    prompt_tokens: int
+    kept_rows: int
+    evicted_rows: int
+    cached_prompt: bool
+    queued_seconds: float
+    first_token_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How an engine shares its session.
+
+    Attributes:
+        max_queue: requests that may wait while every slot is taken.
+        prefill_steps: chunk steps that may run between two decode steps; None: what one chunk takes through all
+            layers.
+        prompt_cache_bytes: for the compressed caches of whole prompts, which the same prompt uses again; 0: none.
+
+    Raises UsageError for values below 0, and for 0 prefill steps.
+    """
+
+    max_queue: int = 64
+    prefill_steps: int | None = None
+    prompt_cache_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_queue < 0:
+            raise UsageError(f"max_queue is {self.max_queue}, it must be at least 0")
+        if self.prefill_steps is not None and self.prefill_steps < 1:
+            raise UsageError(f"prefill_steps is {self.prefill_steps}, it must be at least 1")
+        if self.prompt_cache_bytes < 0:
+            raise UsageError(f"prompt_cache_bytes is {self.prompt_cache_bytes}, it must be at least 0")

@@ -1,0 +1,105 @@
+"""The slots of an engine as arrays, so that a step takes the same few operations for any number of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sscc.runtime.engine.job import Job
+from sscc.runtime.tensor_files import Array
+
+NO_TOKEN = -1
+
+
+class SlotTable:
+    """Which request has which slot, and the tokens made so far.
+
+    Args:
+        slots: B.
+        capacity: most new tokens that a sequence can have.
+
+    Attributes:
+        jobs: per slot, None where it is free.
+        active: [B] bool, slots that decode.
+        next_tokens: [B] i64, what an active slot is fed next: its newest token.
+        counts: [B] i64, new tokens.
+        prompt_lens: [B] i64, tokens of the prompt of active slots.
+        telling: active slots whose requests ask for logprobs.
+    """
+
+    def __init__(self, slots: int, capacity: int) -> None:
+        self.jobs: list[Job | None] = [None] * slots
+        self.active = np.zeros(slots, np.bool_)
+        self.next_tokens = np.zeros(slots, np.int64)
+        self.counts = np.zeros(slots, np.int64)
+        self.prompt_lens = np.zeros(slots, np.int64)
+        self.telling: set[int] = set()
+        self._limits = np.zeros(slots, np.int64)
+        self._ends = np.full((slots, 1), NO_TOKEN, np.int64)
+        self._history = np.zeros((slots, capacity + 1), np.int32)  # pages that no token reached take no memory
+        self._written = self._history.reshape(-1)
+        self._rows = np.arange(slots) * (capacity + 1)  # where they begin in `_written`
+        self._free = list(range(slots))[::-1]
+
+    @property
+    def free(self) -> int:
+        """How many slots are free."""
+        return len(self._free)
+
+    @property
+    def running(self) -> int:
+        """How many slots decode."""
+        return int(np.count_nonzero(self.active))
+
+    def take(self, job: Job) -> int:
+        """Gives a free slot to a request."""
+        slot = self._free.pop()
+        self.jobs[slot], job.slot = job, slot
+        self.counts[slot] = 0
+        return slot
+
+    def activate(self, slot: int, job: Job) -> None:
+        """The slot's prompt is there: from now on it makes tokens."""
+        self.active[slot] = True
+        self.prompt_lens[slot] = len(job.prompt)
+        self._limits[slot] = job.request.max_new_tokens
+        missing = len(job.ends) - self._ends.shape[1]
+        if missing > 0:
+            self._ends = np.pad(self._ends, ((0, 0), (0, missing)), constant_values=NO_TOKEN)
+        self._ends[slot] = NO_TOKEN
+        self._ends[slot, : len(job.ends)] = job.ends
+        if job.request.logprobs is not None:
+            self.telling.add(slot)
+
+    def append(self, tokens: Array, given: Array) -> tuple[Array, Array]:
+        """Adds a token to some of the active slots.
+
+        Args:
+            tokens: [B] i64.
+            given: [B] bool, the slots that get theirs.
+
+        Returns [B] bool whether a token ends its text, and [B] bool whether that or its limit ends its request.
+        """
+        np.copyto(self.next_tokens, tokens, where=given)
+        # What is written for other slots lies behind their newest token, and their next one overwrites it.
+        self._written[self._rows + self.counts] = tokens
+        self.counts += given
+        ends = (tokens[:, None] == self._ends).any(axis=1) & given
+        return ends, ends | ((self.counts >= self._limits) & given)
+
+    def tokens(self, slot: int, start: int = 0) -> Array:
+        """A copy of the slot's new tokens from number `start` on."""
+        copied: Array = self._history[slot, start : self.counts[slot]].copy()
+        return copied
+
+    def clear(self, slot: int) -> None:
+        """Frees a slot."""
+        self.jobs[slot] = None
+        self.active[slot] = False
+        self.counts[slot] = 0
+        self.telling.discard(slot)
+        self._free.append(slot)
+
+    def lengths(self) -> Array:
+        """[n] i64, per active slot the positions that its cache was given: the newest token was not fed yet."""
+        given: Array = (self.prompt_lens + np.maximum(self.counts - 1, 0))[self.active]
+        return given

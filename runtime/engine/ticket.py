@@ -1,0 +1,153 @@
+"""What whoever submits a request gets: its tokens as they come, its end, and the means to end it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from sscc.runtime.engine.executor import Executor, News
+from sscc.runtime.engine.job import Job
+from sscc.runtime.engine.request import Completion, Piece
+from sscc.runtime.engine.transcript import Transcript
+
+if TYPE_CHECKING:
+    from sscc.runtime.engine.engine import Engine
+
+
+class Ticket:
+    """A submitted request. Its methods are safe in any thread, and may be called more than once: each reading starts at
+    the first token.
+
+    A request whose ticket nobody holds any more is cancelled, because nobody can read it.
+
+    Attributes:
+        id: counts the engine's requests.
+    """
+
+    def __init__(self, engine: Engine, executor: Executor, job: Job) -> None:
+        self.id = job.id
+        self._engine = engine  # which stays open as long as somebody waits
+        self._executor = executor
+        self._job = job
+        weakref.finalize(self, executor.end, job, "cancelled").atexit = False
+
+    def cancel(self) -> None:
+        """Ends the request before the engine's next step; nothing happens if it has ended."""
+        self._executor.end(self._job, "cancelled")
+
+    def pieces(self) -> Iterator[Piece]:
+        """The request's pieces as they are made. Closing or dropping the iterator before the last one cancels the
+        request.
+
+        Raises what ended the engine, if that failed.
+        """
+        transcript, ended = self._transcript(), False
+        try:
+            while not ended:
+                news = self._executor.wait(self._job, transcript.read, whole=False)
+                if news is not None:
+                    piece = self._read(transcript, news)
+                    ended = piece.finish is not None
+                    yield piece
+        finally:
+            if not ended:
+                self.cancel()
+
+    async def apieces(self) -> AsyncIterator[Piece]:
+        """`pieces` for asyncio. Cancelling the task that iterates cancels the request."""
+        transcript, ended = self._transcript(), False
+        try:
+            while not ended:
+                news = await self._executor.wait_async(self._job, transcript.read, whole=False)
+                piece = self._read(transcript, news)
+                ended = piece.finish is not None
+                yield piece
+        finally:
+            if not ended:
+                self.cancel()
+
+    def result(self, timeout: float | None = None) -> Completion:
+        """Waits for the end of the request.
+
+        Raises TimeoutError after `timeout` seconds, which leaves the request as it is; and what ended the engine, if
+        that failed.
+        """
+        until = None if timeout is None else perf_counter() + timeout
+        transcript, read, whole = self._transcript(), _Read(), not self._job.request.stop
+        while not read.add(self._read(transcript, self._news(transcript.read, until, whole=whole))):
+            pass
+        self._news(0, until, whole=True)
+        return self._completion(read.whole())
+
+    async def aresult(self) -> Completion:
+        """`result` for asyncio. Cancelling the task leaves the request as it is."""
+        transcript, read, whole = self._transcript(), _Read(), not self._job.request.stop
+        wait = self._executor.wait_async
+        while not read.add(self._read(transcript, await wait(self._job, transcript.read, whole=whole))):
+            pass
+        await wait(self._job, 0, whole=True)
+        return self._completion(read.whole())
+
+    def _transcript(self) -> Transcript:
+        return Transcript(self._engine.tokenizer, self._job.request.stop)
+
+    def _news(self, start: int, until: float | None, *, whole: bool) -> News:
+        news = self._executor.wait(
+            self._job, start, whole=whole, timeout=None if until is None else max(until - perf_counter(), 0.0)
+        )
+        if news is None:
+            raise TimeoutError(f"request {self.id} has not ended in time")
+        return news
+
+    def _read(self, transcript: Transcript, news: News) -> Piece:
+        """The next piece; a stop string in it ends the request."""
+        if news.error is not None:
+            raise news.error.with_traceback(self._job.trace)  # not what other readers have added to it
+        piece = transcript.take(news.tokens, news.logprobs, news.finish)
+        if piece.finish == "stop":
+            self._executor.end(self._job, "stop")
+        return piece
+
+    def _completion(self, whole: Piece) -> Completion:
+        job = self._job
+        if whole.finish is None or job.ended is None:
+            raise AssertionError("a completion is made of a request that has ended")
+        prompt, geometry = len(job.prompt), self._engine.signature.geometry
+        length = prompt + max(len(whole.tokens) - 1, 0)  # the newest token is not in the cache
+        kept = geometry.kept_rows(length, prompt) if job.prefilled else 0
+        return Completion(
+            tokens=whole.tokens,
+            text=whole.text,
+            logprobs=whole.logprobs,
+            finish=whole.finish,
+            prompt_tokens=prompt,
+            kept_rows=kept,
+            evicted_rows=length - kept if job.prefilled else 0,
+            cached_prompt=job.cached,
+            queued_seconds=(job.ended if job.admitted is None else job.admitted) - job.submitted,
+            first_token_seconds=(job.ended if job.first_token is None else job.first_token) - job.submitted,
+            seconds=job.ended - job.submitted,
+        )
+
+
+class _Read:
+    """Pieces that were read."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+
+    def add(self, piece: Piece) -> bool:
+        """Whether it is the last one."""
+        self._pieces.append(piece)
+        return piece.finish is not None
+
+    def whole(self) -> Piece:
+        """All of them as one."""
+        return Piece(
+            tuple(token for piece in self._pieces for token in piece.tokens),
+            "".join(piece.text for piece in self._pieces),
+            tuple(logprobs for piece in self._pieces for logprobs in piece.logprobs),
+            self._pieces[-1].finish,
+        )

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace sscc {
+
+// Adds the class BatchSampler; add_core turns its errors into those of sscc.ir.errors.
+void add_sampler(nanobind::module_& m);
+
+}  // namespace sscc

@@ -1,0 +1,147 @@
+// Picks the next token of each slot from its logits; what is picked is defined in runtime/sampling.py.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace sscc {
+
+namespace sampling {
+
+struct Passes;
+struct Values;
+
+}  // namespace sampling
+
+// runtime/sampling.py says what they mean and in which ranges they are.
+struct SamplingOptions {
+    double temperature = 0;  // 0 is greedy
+    std::int64_t top_k = 0;  // 0: all
+    double top_p = 1;
+    double min_p = 0;
+    double repetition_penalty = 1;
+    double presence_penalty = 0;
+    double frequency_penalty = 0;
+    std::uint64_t seed = 0;
+    std::vector<std::pair<std::int64_t, double>> logit_bias;  // token, addend; tokens rise
+};
+
+// Of one picked token, under the model's own distribution: natural logarithms.
+struct TokenLogprobs {
+    std::int64_t token = 0;
+    double logprob = 0;
+    std::vector<std::pair<std::int64_t, double>> top;  // the likeliest, falling
+};
+
+// C-contiguous logits [slots, vocabulary] in f32 or bf16.
+struct Logits {
+    const void* data;
+    bool bf16;
+};
+
+// Uniform number `index` of a seed, in [0, 1): of numpy's Generator(Philox(key=seed)).random().
+double uniform(std::uint64_t seed, std::uint64_t index);
+
+// Not to be called from several threads at once: what comes while one of its functions runs is refused with UsageError.
+class Sampler {
+  public:
+    // `wide` lets it use the wider vectors of this CPU, if any; the results are the same. Throws UsageError for fewer
+    // than 1 slot or a vocabulary that is empty or does not fit in 31 bits, and std::bad_alloc.
+    Sampler(std::int64_t slots, std::int64_t vocabulary, bool wide = true);
+
+    // Begins a sequence in a slot, in place of the one there; `logprobs`: how many of the likeliest tokens to tell per
+    // token. Throws UsageError for a slot, a token or a count out of range.
+    void start(std::int64_t slot, SamplingOptions options, std::span<const std::int64_t> prompt,
+               std::optional<std::int64_t> logprobs);
+
+    // Ends the slot's sequence, if any. Throws UsageError for a slot out of range.
+    void stop(std::int64_t slot);
+
+    // Picks a token for each active slot; -1 for the others. Where the largest logit of an active slot is NaN or
+    // infinite, returns the first such slot, and nothing was picked. Throws UsageError for an active slot without a
+    // sequence. `active` and `tokens` have an element per slot.
+    std::optional<std::int64_t> pick(const Logits& logits, const bool* active, std::int64_t* tokens);
+
+    // Of the slot's last token; null where there is none, or was not asked for. Valid until the next call of another
+    // function. Throws UsageError for a slot out of range.
+    const TokenLogprobs* logprobs(std::int64_t slot) const;
+
+    // The tokens, rising, that the slot's next draw chooses from, with their weights (the likeliest has 1); a greedy
+    // slot's one token. Throws InputError for logits that are not finite, UsageError for a slot without a sequence.
+    std::vector<std::pair<std::int64_t, float>> kept(std::int64_t slot, const Logits& logits);
+
+    std::int64_t slots() const { return static_cast<std::int64_t>(slots_.size()); }
+    std::int64_t vocabulary() const { return vocabulary_; }
+
+  private:
+    struct Seen {
+        std::int32_t token;
+        std::int64_t picked;  // how often; 0 where only the prompt has it
+    };
+
+    struct Slot {
+        bool started = false;
+        SamplingOptions options;
+        std::uint64_t draws = 0;
+        std::vector<Seen> seen;  // by token; empty where nothing is penalised
+        std::optional<std::int64_t> top;
+        bool told = false;
+        TokenLogprobs told_last;
+
+        bool penalises() const;
+        bool adjusts() const { return penalises() || !options.logit_bias.empty(); }
+    };
+
+    // The values kept are those above `value`, and the first `ties` of those equal to it.
+    struct Cut {
+        float value;
+        std::int64_t ties;
+        bool splits;  // whether more are equal to it
+    };
+
+    // Candidates, with weights_ and sums_; `tokens` is null where they are the whole row.
+    struct Weighed {
+        const std::int32_t* tokens;
+        std::int64_t count;
+        double total;
+    };
+
+    void check_slot(std::int64_t slot) const;
+    void check_started(std::int64_t slot) const;
+    void check_token(std::int64_t token, const char* of) const;
+    float peak(const Logits& logits, std::int64_t slot);
+    float logit(const Logits& logits, std::int64_t slot, std::int64_t token) const;
+    std::int64_t pick_one(const Logits& logits, std::int64_t index, float most);
+    std::int64_t first_largest(const Logits& logits, std::int64_t index, float most) const;
+    const float* widened(const Logits& logits, std::int64_t index);
+    float adjust(const Slot& slot);
+    void count(Slot& slot, std::int64_t token) const;
+    double tell_top(Slot& slot, const sampling::Values& row, float most);
+    Weighed weigh(const SamplingOptions& options, const sampling::Values& row, float most);
+    std::int64_t draw(Slot& slot, const sampling::Values& row, float most);
+    sampling::Values keep_top(const sampling::Values& row, std::int64_t count, float most);
+    void split_ties(const sampling::Values& of, const Cut& cut);
+    Cut cut(const sampling::Values& of, const float* weights, double total, double target, float most) const;
+    std::int64_t locate(std::int64_t count, double target) const;
+    float* maxima(std::int64_t slot) { return maxima_.data() + slot * blocks_; }
+    const float* maxima(std::int64_t slot) const { return maxima_.data() + slot * blocks_; }
+
+    std::int64_t vocabulary_, blocks_;
+    const sampling::Passes* passes_;
+    std::vector<Slot> slots_;
+    std::vector<float> maxima_;            // of the blocks of each slot's logits
+    std::vector<float> peaks_;             // of each slot's logits
+    std::vector<float> row_, row_maxima_;  // one row in f32, with penalties and bias
+    std::vector<float> values_;            // the candidates, by token
+    std::vector<std::int32_t> tokens_;     // theirs
+    std::vector<float> weights_, sums_;    // of the candidates, and of their blocks
+    std::vector<std::int32_t> indices_;
+    mutable std::atomic<bool> busy_{false};
+};
+
+}  // namespace sscc

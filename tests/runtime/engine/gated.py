@@ -1,0 +1,93 @@
+"""An interpreter whose every call waits for the test, so that a test decides what happens between two of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from sscc.runtime.engine import Engine, EngineOptions, Request
+from sscc.runtime.session import Session
+from sscc.runtime.signature import Signature
+from sscc.runtime.tensor_files import Array
+from tests.runtime.fake import SIGNATURE, FakeInterpreter
+
+LIMIT = 30.0
+"""Seconds after which a test that waits for another thread has failed."""
+
+LONG = replace(SIGNATURE, geometry=replace(SIGNATURE.geometry, max_context=4096))
+"""Room for requests that do not end by themselves while a test looks at them."""
+
+
+class GatedInterpreter(FakeInterpreter):
+    """Calls do nothing until they are let through; `failure` is raised by the next one that is."""
+
+    def __init__(self, signature: Signature = SIGNATURE) -> None:
+        super().__init__(signature)
+        self.failure: BaseException | None = None
+        self._arrived = threading.Semaphore(0)
+        self._through = threading.Semaphore(0)
+        self._open = threading.Event()
+
+    def run(
+        self,
+        entry: str,
+        inputs: Mapping[str, Array],
+        scalars: Mapping[str, int] | None = None,
+        *,
+        copy: bool = True,
+    ) -> tuple[dict[str, Array], tuple[int, ...]]:
+        self._arrived.release()
+        if not self._open.is_set() and not self._through.acquire(timeout=LIMIT):
+            raise AssertionError("the test forgot a call")
+        if self.failure is not None:
+            raise self.failure
+        return super().run(entry, inputs, scalars, copy=copy)
+
+    def let(self, calls: int) -> None:
+        """Lets calls through, one after the other, and waits until the one after them has begun."""
+        for _ in range(calls):
+            self._through.release()
+            self.wait()
+
+    def wait(self) -> None:
+        """Waits until the next call has begun."""
+        assert self._arrived.acquire(timeout=LIMIT)
+
+    def open(self) -> None:
+        """Lets everything through from now on."""
+        self._open.set()
+        self._through.release()
+
+    @property
+    def entries(self) -> list[str]:
+        """The entries called so far."""
+        return [entry for entry, _, _ in self.calls]
+
+
+@contextmanager
+def gated(signature: Signature = SIGNATURE, **options: Any) -> Iterator[tuple[Engine, GatedInterpreter]]:
+    """An engine on such an interpreter; at the end what is left is cancelled."""
+    interpreter = GatedInterpreter(signature)
+    engine = Engine(Session(signature, interpreter), options=EngineOptions(**options))
+    try:
+        yield engine, interpreter
+    finally:
+        interpreter.open()
+        engine.close(drain=False)
+
+
+@contextmanager
+def serving(signature: Signature = SIGNATURE, **options: Any) -> Iterator[Engine]:
+    """An engine on an interpreter that waits for nobody; the next token is (token + 1) mod V."""
+    engine = Engine(Session(signature, FakeInterpreter(signature)), options=EngineOptions(**options))
+    try:
+        yield engine
+    finally:
+        engine.close(drain=False)
+
+
+def request(*prompt: int, new: int = 4, eos: frozenset[int] | None = frozenset(), **more: Any) -> Request:
+    return Request(prompt or (1,), new, eos=eos, **more)

@@ -1,0 +1,219 @@
+"""A request's tokens do not depend on its company: bit for bit those of `Session.generate` alone, on compiled programs.
+
+Schedules are random: requests come and are cancelled at any call of the interpreter, in mixed lengths below and beyond
+the cache's budget, greedy and sampled, with any share of prefill between steps, with and without kept prompts. They are
+carried out from within the interpreter's calls, so that each can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from sscc.ir.geometry import Geometry
+from sscc.runtime.codegen.interpreter import NativeInterpreter
+from sscc.runtime.engine import Engine, EngineOptions, Request, Ticket
+from sscc.runtime.interpreter import Interpreter
+from sscc.runtime.sampling import Sampling
+from sscc.runtime.session import Session
+from sscc.runtime.tensor_files import Array
+from tests.families import Compiled, Compiler, random_tokens
+from tests.native import native_code
+
+CONTEXT = 64
+PLAIN = Geometry(sink=2, recent=9, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+CACHES = {
+    "f32": ("llama3-rope", PLAIN, "f32"),
+    "bf16": ("llama", PLAIN, "bf16"),
+    "int8-rows": ("llama3-rope", Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, dtype="int8"), "f32"),
+    "indexed": ("llama3-rope", Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, rows="indexed"), "f32"),
+}
+THREADS = 2
+BATCH = 3
+LIMIT = 60.0
+
+SAMPLINGS = (
+    Sampling(),
+    Sampling(temperature=1.0, seed=5),
+    Sampling(temperature=0.8, top_k=7, seed=1),
+    Sampling(temperature=1.3, top_p=0.9, min_p=0.01, seed=2),
+    Sampling(repetition_penalty=1.3, frequency_penalty=0.5, presence_penalty=-0.5),
+    Sampling(temperature=1.0, seed=9, repetition_penalty=1.1, logit_bias=((3, 4.0), (7, -100.0))),
+)
+LENGTHS = (1, 3, 7, 11, 12, 18, 23, 41, 50)  # of prompts: SR is 11, the budget 18, a chunk 7
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A request, at which call of the interpreter it comes, and how many calls later it is cancelled, if it is."""
+
+    request: Request
+    at: int
+    cancelled: int | None
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> list[Planned]:
+    made = []
+    for _ in range(draw(st.integers(3, 12))):
+        prompt = tuple(random_tokens(draw(st.sampled_from(LENGTHS)), seed=draw(st.integers(0, 1))))
+        request = Request(
+            prompt,
+            draw(st.integers(1, CONTEXT - len(prompt))),
+            draw(st.sampled_from(SAMPLINGS)),
+            eos=draw(st.sampled_from([frozenset(), frozenset({1, 2, 3, 4})])),
+            logprobs=draw(st.sampled_from([None, 3])),
+        )
+        cancelled = draw(st.none() | st.none() | st.integers(0, 40))
+        made.append(Planned(request, draw(st.integers(0, 120)), cancelled))
+    return sorted(made, key=lambda planned: planned.at)
+
+
+@dataclass
+class Director:
+    """An interpreter that submits and cancels what is planned, before its calls."""
+
+    interpreter: Interpreter
+    plan: list[Planned] = field(default_factory=list)
+    engine: Engine | None = None
+    tickets: list[Ticket] = field(default_factory=list)
+    calls: int = 0
+    cancels: dict[int, list[Ticket]] = field(default_factory=dict)
+
+    def run(
+        self,
+        entry: str,
+        inputs: Mapping[str, Array],
+        scalars: Mapping[str, int] | None = None,
+        *,
+        copy: bool = True,
+    ) -> tuple[dict[str, Array], tuple[int, ...]]:
+        self.calls += 1
+        for ticket in self.cancels.pop(self.calls, []):
+            ticket.cancel()
+        while len(self.tickets) < len(self.plan) and self.plan[len(self.tickets)].at <= self.calls:
+            self.submit_next()
+        return self.interpreter.run(entry, inputs, scalars, copy=copy)
+
+    def submit_next(self) -> None:
+        assert self.engine is not None
+        planned = self.plan[len(self.tickets)]
+        ticket = self.engine.submit(planned.request)
+        if planned.cancelled is not None:
+            self.cancels.setdefault(self.calls + 1 + planned.cancelled, []).append(ticket)
+        self.tickets.append(ticket)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.interpreter, name)
+
+
+@dataclass
+class Program:
+    """A compiled program, an interpreter for engines and one for sessions of one sequence."""
+
+    compiled: Compiled
+    ours: NativeInterpreter
+    alone: Session
+
+    @cache  # noqa: B019
+    def expected(self, request: Request) -> tuple[int, ...]:
+        """What `Session.generate` makes of it."""
+        return tuple(self.alone.generate(request.prompt, request.max_new_tokens, request.sampling, request.eos, slot=1))
+
+    __hash__ = object.__hash__
+
+
+_PROGRAMS: dict[str, Program] = {}
+
+
+@pytest.fixture(params=CACHES)
+def program(request: pytest.FixtureRequest, compiled: Compiler) -> Program:
+    name = request.param
+    if name not in _PROGRAMS:
+        family, geometry, dtype = CACHES[name]
+        made = compiled(family, geometry, batch=BATCH, chunk=7, dtype=dtype)
+        code = native_code(made.artifact)
+        ours, alone = (
+            NativeInterpreter(made.artifact.program, made.artifact.weights(), code=code, threads=THREADS)
+            for _ in range(2)
+        )
+        _PROGRAMS[name] = Program(made, ours, Session(made.artifact.signature, alone))
+    return _PROGRAMS[name]
+
+
+@seed(1)
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plan=plans(), steps=st.sampled_from([None, 1, 3, 50]), kept=st.sampled_from([0, 10**7]))
+def test_no_schedule_changes_a_token(program: Program, plan: list[Planned], steps: int | None, kept: int) -> None:
+    director = Director(program.ours, plan)
+    session = Session(program.compiled.artifact.signature, director)
+    options = EngineOptions(max_queue=100, prefill_steps=steps, prompt_cache_bytes=kept)
+    with Engine(session, options=options) as engine:
+        director.engine = engine
+        done = []
+        while len(done) < len(plan):
+            if len(director.tickets) == len(done):
+                director.submit_next()  # the engine is idle: nothing comes from its calls
+            done.append(director.tickets[len(done)].result(LIMIT))
+        metrics = engine.metrics()
+    for planned, found in zip(plan, done, strict=True):
+        expected = program.expected(planned.request)
+        if found.finish == "cancelled":
+            assert planned.cancelled is not None
+            assert found.tokens == expected[: len(found.tokens)]
+        else:
+            assert found.tokens == expected
+            assert found.finish == ("eos" if expected[-1] in (planned.request.eos or ()) else "length")
+        wanted = 0 if planned.request.logprobs is None else len(found.tokens)
+        assert [each.token for each in found.logprobs] == list(found.tokens[:wanted])
+    assert (metrics.queued, metrics.running, metrics.prefilling) == (0, 0, 0)
+    assert sum(metrics.finished.values()) == len(plan)
+
+
+def test_tokens_differ_where_requests_do(program: Program) -> None:
+    """Otherwise the test above would say nothing."""
+    made = {
+        program.expected(Request(tuple(random_tokens(23)), 12, sampling, eos=frozenset())) for sampling in SAMPLINGS
+    }
+    assert len(made) == len(SAMPLINGS)
+    prompts = {program.expected(Request(tuple(random_tokens(n)), 12, eos=frozenset())) for n in LENGTHS}
+    assert len(prompts) == len(LENGTHS)
+
+
+@pytest.mark.parametrize("length", [3, 11, 14, 18, 41])
+def test_a_kept_prompt_is_the_prefilled_one_bit_for_bit(program: Program, length: int) -> None:
+    """In another slot, over another sequence's rows, while the first goes on: logits of every step."""
+    session = Session(program.compiled.artifact.signature, program.ours)
+    prompt = random_tokens(length, seed=3)
+    session.prefill(2, random_tokens(50, seed=4))
+    for _ in range(9):
+        session.decode({2: 5})
+    session.prefill(0, prompt)
+    snapshot = session.snapshot(0)
+    assert snapshot.nbytes == session.snapshot_bytes(0)
+    first = [session.decode({0: token})[0] for token in random_tokens(11)]
+    session.restore(2, snapshot)
+    assert session.kept(2).length == length
+    again = [session.decode({0: 3, 2: token})[2] for token in random_tokens(11)]
+    assert np.array_equal(np.stack(first), np.stack(again))
+
+
+def test_a_replayed_token_sees_the_compressed_cache(program: Program) -> None:
+    session = Session(program.compiled.artifact.signature, program.ours)
+    short, long = random_tokens(9, seed=3), random_tokens(41, seed=3)
+    for prompt, alike in ((short, True), (long, False)):
+        logits = session.prefill(1, prompt)
+        replayed = session.replay(1)
+        distance = np.linalg.norm(replayed - logits) / np.linalg.norm(logits)
+        # A short prompt is whole in the cache; what remains is rounding, and that of rows of 8 bits.
+        tolerance = 3e-2 if session.signature.geometry.encoded or session.signature.dtype == "bf16" else 1e-5
+        assert (distance < tolerance) == alike
+        assert session.position(1) == len(prompt)
+        assert np.array_equal(session.replay(1), replayed)
