@@ -34,11 +34,11 @@ pytest: $(VENV)/.installed
 install: $(VENV)/.installed
 
 $(VENV)/.installed: $(VENV)/.build-tools $(BUILD_FILES) $(SOURCES)
-	$(PIP) install --quiet --no-build-isolation ".[test]"
+	$(PIP) install --quiet --no-build-isolation ".[test,serve]"
 	@touch $@
 
 dev: $(VENV)/.build-tools
-	$(PIP) install --quiet --no-build-isolation --editable ".[test]"
+	$(PIP) install --quiet --no-build-isolation --editable ".[test,serve]"
 	@rm -f $(VENV)/.installed
 
 # Builds happen inside .venv rather than in pip's throw-away one: then a re-install compiles only what changed.

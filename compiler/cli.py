@@ -21,6 +21,8 @@ from sscc.ir.errors import InternalError, SsccError, UsageError
 COMMANDS = {
     "compile": "compile a model into an artifact that `sscc run` executes",
     "run": "generate text from an artifact, or replay its goldens",
+    "serve": "serve an artifact over HTTP, with OpenAI's protocol",
+    "chat": "talk to an artifact at a terminal",
     "inspect": "tell what an artifact is and what a decode step moves",
     "targets": "print every figure of the machine that programs are compiled for",
     "opt": "run passes on a dump and print the result",

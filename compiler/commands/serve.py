@@ -1,0 +1,142 @@
+"""`sscc serve`: an artifact behind HTTP, with OpenAI's protocol."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from sscc.compiler.commands.engines import (
+    add_execution_arguments,
+    check_at_least,
+    check_execution_arguments,
+    log_to_stderr,
+    session_of,
+    tokenizer_and_template,
+)
+from sscc.ir.errors import UsageError
+
+KEY_VARIABLE = "SSCC_API_KEY"
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8000
+DEFAULT_QUEUE = 64
+DEFAULT_BODY = 4 << 20
+DEFAULT_DRAIN_SECONDS = 30.0
+_LOCAL = ("127.", "localhost", "::1")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
+    network = parser.add_argument_group("network")
+    network.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, metavar="P", help=f"0 is any free one (default: {DEFAULT_PORT})"
+    )
+    network.add_argument(
+        "--host", default=DEFAULT_HOST, metavar="ADDRESS", help=f"to listen on (default: {DEFAULT_HOST})"
+    )
+    network.add_argument("--api-key", metavar="KEY", help=f"that clients must send (default: {KEY_VARIABLE}, if set)")
+    network.add_argument("--served-model-name", metavar="NAME", help="default: the artifact's name, without .rdu")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument(
+        "--max-queue", type=int, default=DEFAULT_QUEUE, metavar="N", help=f"that wait (default: {DEFAULT_QUEUE})"
+    )
+    limits.add_argument(
+        "--max-body",
+        type=int,
+        default=DEFAULT_BODY,
+        metavar="BYTES",
+        help=f"of a request's body (default: {DEFAULT_BODY})",
+    )
+    limits.add_argument("--max-prompt", type=int, metavar="TOKENS", help="default: what the context permits")
+    limits.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer (default: likewise)")
+    limits.add_argument("--timeout", type=float, metavar="S", help="seconds that a request may take (default: any)")
+    limits.add_argument(
+        "--drain-timeout",
+        type=float,
+        default=DEFAULT_DRAIN_SECONDS,
+        metavar="S",
+        help=f"seconds that requests may go on after a signal (default: {DEFAULT_DRAIN_SECONDS:g})",
+    )
+    engine = parser.add_argument_group("engine")
+    engine.add_argument(
+        "--prompt-cache", type=int, default=0, metavar="BYTES", help="for caches of prompts that are sent again"
+    )
+    engine.add_argument("--prefill-steps", type=int, metavar="N", help="chunk steps between two decode steps")
+    add_execution_arguments(parser.add_argument_group("execution"))
+
+
+def main(args: argparse.Namespace) -> int:
+    _check_arguments(args)
+    key = _api_key(args)
+    _check_packages()
+    log_to_stderr()
+    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.engine import Engine, EngineOptions
+    from sscc.runtime.server.app import create_app
+    from sscc.runtime.server.jobs import Limits, Model
+    from sscc.runtime.server.protocol import MAX_CHOICES
+    from sscc.runtime.server.service import bind, serve, url_of
+
+    bound = bind(args.host, args.port)  # first: reading weights for a port that is taken would be a pity
+    artifact = Artifact.load(args.artifact)
+    tokenizer, template = tokenizer_and_template(artifact)
+    signature = artifact.signature
+    model = Model(
+        name=args.served_model_name or args.artifact.resolve().name.removesuffix(".rdu"),
+        max_context=signature.geometry.max_context,
+        vocab_size=signature.vocab_size,
+        created=int((args.artifact / "manifest.json").stat().st_mtime),
+        tokenizer=tokenizer,
+        chat_template=template,
+    )
+    limits = Limits(
+        max_body=args.max_body,
+        max_prompt=args.max_prompt,
+        max_new_tokens=args.max_new_tokens,
+        max_choices=min(MAX_CHOICES, signature.batch + args.max_queue),
+        timeout=args.timeout,
+    )
+    options = EngineOptions(args.max_queue, args.prefill_steps, args.prompt_cache)
+    with Engine(session_of(artifact, args), tokenizer, options) as engine:
+        if key is None and not args.host.startswith(_LOCAL):
+            print(f"sscc: whoever reaches {args.host} may use this server: there is no --api-key", file=sys.stderr)
+        app = create_app(engine, model, limits, key)
+        ready = f"sscc: serving {model.name} at {url_of(bound)} ({signature.batch} slots of {model.max_context} tokens)"
+        serve(app, engine, bound, args.drain_timeout, lambda: print(ready, flush=True))
+    return 0
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    check_execution_arguments(args)
+    if not 0 <= args.port < 1 << 16:
+        raise UsageError(f"--port is {args.port}, it must be between 0 and {(1 << 16) - 1}")
+    check_at_least(0, "--max-queue", args.max_queue)
+    check_at_least(1, "--max-body", args.max_body)
+    check_at_least(1, "--max-prompt", args.max_prompt)
+    check_at_least(1, "--max-new-tokens", args.max_new_tokens)
+    check_at_least(0, "--drain-timeout", args.drain_timeout)
+    check_at_least(0, "--prompt-cache", args.prompt_cache)
+    check_at_least(1, "--prefill-steps", args.prefill_steps)
+    if args.timeout is not None and not args.timeout > 0:
+        raise UsageError(f"--timeout is {args.timeout:g} s, it must be above 0")
+
+
+def _api_key(args: argparse.Namespace) -> str | None:
+    """From the option, or the environment, where other users of the machine do not see it."""
+    key: str | None = os.environ.get(KEY_VARIABLE) if args.api_key is None else args.api_key
+    if key is not None and not (key.strip() and key.isascii() and key.isprintable() and " " not in key):
+        source = KEY_VARIABLE if args.api_key is None else "--api-key"
+        raise UsageError(f"{source} is no key: it must be printable ASCII without spaces")
+    return key
+
+
+def _check_packages() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"sscc serve needs packages that are not installed ({error.name}): pip install 'sscc[serve]'"
+        ) from None

@@ -1,0 +1,177 @@
+"""From what the engine made to the bodies of answers, whole or in chunks: /v1/completions and /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from sscc.runtime.engine import Completion, Finish, Piece
+from sscc.runtime.sampling import TokenLogprobs
+from sscc.runtime.server.errors import ApiError, engine_failed, timed_out, unavailable
+from sscc.runtime.server.token_text import Offsets, TokenBytes, as_text
+
+Json = dict[str, Any]
+FINISH_REASONS: dict[Finish, str] = {"eos": "stop", "stop": "stop", "length": "length"}
+LEAST_LOGPROB = -9999.0
+"""Stands for minus infinity, which JSON cannot say; the number that OpenAI uses."""
+
+
+def failure(finish: Finish | None, tokens: int, timeout: float | None) -> ApiError | None:
+    """The error that an ending is for the client; None where it is an answer, or has not come."""
+    if finish is None or finish in FINISH_REASONS:
+        return None
+    if finish == "timeout":
+        return timed_out(timeout or 0.0, tokens)
+    if finish == "cancelled":
+        return unavailable()
+    return engine_failed("the engine failed while it worked on this request")
+
+
+class Format(ABC):
+    """Makes the bodies that belong to one request.
+
+    Args:
+        model: the name of what is served.
+        spell: bytes of tokens, for logprobs.
+        choices: answers in all.
+    """
+
+    prefix: str
+    whole_object: str
+    chunk_object: str
+
+    def __init__(self, model: str, spell: TokenBytes, choices: int) -> None:
+        self._id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._model = model
+        self._spell = spell
+        self._offsets = [Offsets(spell) for _ in range(choices)]
+
+    def whole(self, completions: Sequence[Completion], per_prompt: int) -> Json:
+        """The body of an answer that is not streamed."""
+        choices = [
+            self._choice(index, done.text, done.tokens, done.logprobs, FINISH_REASONS[done.finish])
+            for index, done in enumerate(completions)
+        ]
+        prompts = completions[::per_prompt]  # a prompt counts once, however many answers it has
+        usage = usage_of(
+            sum(done.prompt_tokens for done in prompts),
+            sum(len(done.tokens) for done in completions),
+            sum(done.prompt_tokens for done in prompts if done.cached_prompt),
+        )
+        return self._body(self.whole_object, choices) | {"usage": usage}
+
+    def chunk(self, index: int, piece: Piece) -> Json:
+        """The chunk that says what is new in answer `index`."""
+        reason = None if piece.finish is None else FINISH_REASONS[piece.finish]
+        return self._body(self.chunk_object, [self._delta(index, piece, reason)])
+
+    def opening(self, index: int) -> Json | None:
+        """The chunk that comes before the first one of an answer, if there is one."""
+        return None
+
+    def usage_chunk(self, prompt_tokens: int, new_tokens: int) -> Json:
+        """The last chunk, where usage was asked for."""
+        return self._body(self.chunk_object, []) | {"usage": usage_of(prompt_tokens, new_tokens)}
+
+    @abstractmethod
+    def _choice(
+        self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], reason: str
+    ) -> Json: ...
+
+    @abstractmethod
+    def _delta(self, index: int, piece: Piece, reason: str | None) -> Json: ...
+
+    def _body(self, kind: str, choices: list[Json]) -> Json:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
+
+
+class CompletionFormat(Format):
+    """Of /v1/completions: a chunk looks like the whole."""
+
+    prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, model: str, spell: TokenBytes, choices: int, alternatives: int | None = None) -> None:
+        super().__init__(model, spell, choices)
+        self._with_logprobs = alternatives is not None
+
+    def _choice(
+        self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], reason: str | None
+    ) -> Json:
+        found = self._logprobs(index, logprobs) if self._with_logprobs else None
+        return {"index": index, "text": text, "logprobs": found, "finish_reason": reason}
+
+    def _delta(self, index: int, piece: Piece, reason: str | None) -> Json:
+        return self._choice(index, piece.text, piece.tokens, piece.logprobs, reason)
+
+    def _logprobs(self, index: int, entries: Sequence[TokenLogprobs]) -> Json:
+        return {
+            "tokens": [as_text(self._spell(entry.token)) for entry in entries],
+            "token_logprobs": [_finite(entry.logprob) for entry in entries],
+            "top_logprobs": [self._alternatives(entry) for entry in entries],
+            "text_offset": [self._offsets[index].next(entry.token) for entry in entries],
+        }
+
+    def _alternatives(self, entry: TokenLogprobs) -> dict[str, float]:
+        """The likeliest tokens, and the one that was picked, by their texts; of two with one text the likelier."""
+        found: dict[str, float] = {}
+        for token, logprob in (*entry.top, (entry.token, entry.logprob)):
+            found.setdefault(as_text(self._spell(token)), _finite(logprob))
+        return found
+
+
+class ChatFormat(Format):
+    """Of /v1/chat/completions: the first chunk of an answer says whose it is, the others what is new."""
+
+    prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, model: str, spell: TokenBytes, choices: int, alternatives: int | None = None) -> None:
+        super().__init__(model, spell, choices)
+        self._with_logprobs = alternatives is not None
+
+    def opening(self, index: int) -> Json | None:
+        delta = {"role": "assistant", "content": ""}
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self._body(self.chunk_object, [choice])
+
+    def _choice(
+        self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], reason: str
+    ) -> Json:
+        message = {"role": "assistant", "content": text}
+        return {"index": index, "message": message, "logprobs": self._logprobs(logprobs), "finish_reason": reason}
+
+    def _delta(self, index: int, piece: Piece, reason: str | None) -> Json:
+        delta = {"content": piece.text} if piece.text or piece.logprobs else {}
+        return {"index": index, "delta": delta, "logprobs": self._logprobs(piece.logprobs), "finish_reason": reason}
+
+    def _logprobs(self, entries: Sequence[TokenLogprobs]) -> Json | None:
+        if not self._with_logprobs:
+            return None
+        return {
+            "content": [
+                self._entry(entry.token, entry.logprob) | {"top_logprobs": [self._entry(*one) for one in entry.top]}
+                for entry in entries
+            ],
+            "refusal": None,
+        }
+
+    def _entry(self, token: int, logprob: float) -> Json:
+        spelling = self._spell(token)
+        return {"token": as_text(spelling), "logprob": _finite(logprob), "bytes": list(spelling)}
+
+
+def usage_of(prompt_tokens: int, new_tokens: int, cached_tokens: int | None = None) -> Json:
+    """OpenAI's `usage`."""
+    usage: Json = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": new_tokens,
+        "total_tokens": prompt_tokens + new_tokens,
+    }
+    return usage if cached_tokens is None else usage | {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LEAST_LOGPROB)

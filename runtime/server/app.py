@@ -1,0 +1,144 @@
+"""The application: OpenAI's endpoints over an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+
+import sscc
+from sscc.runtime.engine import Completion, Engine, Ticket
+from sscc.runtime.server.answers import ChatFormat, CompletionFormat, Format, Json, failure
+from sscc.runtime.server.errors import ApiError, install_handlers
+from sscc.runtime.server.gate import Gate
+from sscc.runtime.server.jobs import Limits, Model, chat_prompts, completion_prompts, requests_for, submit_all
+from sscc.runtime.server.prometheus import CONTENT_TYPE, exposition
+from sscc.runtime.server.protocol import ChatBody, CompletionBody, GenerationBody
+from sscc.runtime.server.streaming import ClientGone, EventStream, unless_gone
+from sscc.runtime.server.token_text import TokenBytes
+
+CLIENT_GONE = 499  # nobody reads it; as nginx calls it
+Prompts = Sequence[tuple[int, ...]]
+
+
+def create_app(engine: Engine, model: Model, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
+    """The application. The engine stays the caller's, to be closed after the last request; `app.state.closing` is to be
+    set before.
+
+    Args:
+        limits: what a client may ask for; None: the defaults of `Limits`.
+        api_key: that /v1/ asks for; None: none.
+    """
+    limits = limits or Limits()
+    # No pages of documentation: they would have browsers fetch scripts from elsewhere.
+    app = FastAPI(title="sscc", version=sscc.__version__, docs_url=None, redoc_url=None)
+    app.state.closing = False
+    app.add_middleware(Gate, api_key=api_key, max_body=limits.max_body)
+    install_handlers(app)
+    endpoints = _Endpoints(engine, model, limits)
+    app.get("/health")(endpoints.health)
+    app.get("/metrics")(endpoints.metrics)
+    app.get("/v1/models")(endpoints.models)
+    app.get("/v1/models/{name:path}")(endpoints.model)
+    app.post("/v1/completions")(endpoints.completions)
+    app.post("/v1/chat/completions")(endpoints.chat_completions)
+    return app
+
+
+class _Endpoints:
+    def __init__(self, engine: Engine, model: Model, limits: Limits) -> None:
+        self._engine = engine
+        self._model = model
+        self._limits = limits
+        self._spell = TokenBytes(model.tokenizer)
+
+    # -- about the server
+
+    async def health(self, request: Request) -> Response:
+        """200 where requests are taken, 503 where none are any more."""
+        if self._engine.failure is not None:
+            return JSONResponse({"status": "failed"}, 503)
+        if request.app.state.closing:
+            return JSONResponse({"status": "closing"}, 503)
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self) -> Response:
+        """Prometheus' text format."""
+        return Response(exposition(self._engine.metrics()), headers={"content-type": CONTENT_TYPE})
+
+    async def models(self) -> Json:
+        """The one model that is served."""
+        return {"object": "list", "data": [self._card()]}
+
+    async def model(self, name: str) -> Json:
+        """The one model that is served, by its name."""
+        self._check_name(name)
+        return self._card()
+
+    def _card(self) -> Json:
+        model = self._model
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": model.created,
+            "owned_by": "sscc",
+            "max_model_len": model.max_context,
+        }
+
+    def _check_name(self, name: str) -> None:
+        if name != self._model.name:
+            raise ApiError(
+                404,
+                f"there is no model {name[:100]!r} here, only {self._model.name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    # -- generation
+
+    async def completions(self, body: CompletionBody, request: Request) -> Response:
+        """Goes on with a prompt."""
+        return await self._answer(body, request, completion_prompts, CompletionFormat)
+
+    async def chat_completions(self, body: ChatBody, request: Request) -> Response:
+        """Goes on with a conversation."""
+        return await self._answer(body, request, chat_prompts, ChatFormat)
+
+    async def _answer(
+        self,
+        body: Any,
+        request: Request,
+        make_prompts: Callable[[Any, Model], Prompts],
+        make_format: Callable[[str, TokenBytes, int, int | None], Format],
+    ) -> Response:
+        self._check_name(body.model)
+        # In a thread: a long text takes the tokenizer a while, in which others want their tokens.
+        prompts = await run_in_threadpool(make_prompts, body, self._model)
+        requests = requests_for(body, prompts, self._model, self._limits)
+        form = make_format(self._model.name, self._spell, len(requests), body.alternatives)
+        tickets = submit_all(self._engine, requests)
+        if body.stream:
+            total = sum(map(len, prompts))
+            return EventStream(tickets, form, total, body.include_usage, self._limits.timeout)
+        return await self._whole(body, request, tickets, form)
+
+    async def _whole(self, body: GenerationBody, request: Request, tickets: Sequence[Ticket], form: Format) -> Response:
+        try:
+            done = await unless_gone(request.receive, _results(tickets))
+        except ClientGone:
+            return Response(status_code=CLIENT_GONE)
+        finally:
+            for ticket in tickets:
+                ticket.cancel()
+        for one in done:
+            if (error := failure(one.finish, len(one.tokens), self._limits.timeout)) is not None:
+                raise error
+        return JSONResponse(form.whole(done, body.n))
+
+
+async def _results(tickets: Sequence[Ticket]) -> list[Completion]:
+    return await asyncio.gather(*(ticket.aresult() for ticket in tickets))

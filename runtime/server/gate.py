@@ -1,0 +1,94 @@
+"""What a request has to pass before it is read: the key, the size of its body, and the time that its body takes."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sscc.runtime.server.errors import ApiError
+
+BODY_SECONDS = 60.0
+GUARDED = "/v1/"
+
+
+class Gate:
+    """Refuses requests with a wrong key, and bodies that are too large or too slow, before they are in memory.
+
+    Args:
+        app: serves the others.
+        api_key: that /v1/ asks for, as "Authorization: Bearer KEY"; None: no key.
+        max_body: bytes.
+    """
+
+    def __init__(self, app: ASGIApp, api_key: str | None, max_body: int) -> None:
+        self._app = app
+        self._key = None if api_key is None else api_key.encode()
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        error = self._refusal(scope["path"], Headers(scope=scope))
+        if error is not None:
+            await error.response()(scope, receive, send)
+            return
+        await self._app(scope, _Body(receive, self._max_body), send)
+
+    def _refusal(self, path: str, headers: Headers) -> ApiError | None:
+        if self._key is not None and path.startswith(GUARDED):
+            scheme, _, key = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), self._key):
+                return ApiError(
+                    401,
+                    "the API key is missing or wrong: send it as `Authorization: Bearer KEY`",
+                    code="invalid_api_key",
+                    headers={"www-authenticate": "Bearer"},
+                )
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._max_body:
+            return _too_large(self._max_body)
+        return None
+
+
+class _Body:
+    """A `receive` that counts bytes and seconds until the body is complete, and then raises ApiError."""
+
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive = receive
+        self._left = self._most = most
+        self._complete = False
+        self._deadline: float | None = None
+
+    async def __call__(self) -> Message:
+        if self._complete:
+            return await self._receive()
+        if self._deadline is None:
+            self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise ApiError(
+                408,
+                f"the body did not arrive within {BODY_SECONDS:g} s",
+                code="body_timeout",
+                headers={"connection": "close"},
+            ) from None
+        self._left -= len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        if self._left < 0:
+            raise _too_large(self._most)
+        return message
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(
+        413,
+        f"the body is larger than {most} bytes, which is the most that this server takes",
+        code="body_too_large",
+        headers={"connection": "close"},
+    )

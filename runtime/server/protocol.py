@@ -1,0 +1,292 @@
+"""The bodies of requests: OpenAI's protocol, as far as an engine of this kind can honour it, and vLLM's extra fields.
+
+A parameter is taken, or refused by name. The only ones that are taken and have no effect are those that change nothing
+about the answer (NO_EFFECT); what asks for something that is not done here (UNSUPPORTED) passes only with a value that
+asks for nothing. null means the default everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from sscc.runtime.sampling import Sampling
+from sscc.runtime.server.errors import invalid
+
+MAX_CHOICES = 128
+MAX_LOGPROBS = 20
+MAX_STOPS = 16
+DEFAULT_COMPLETION_TOKENS = 16  # as OpenAI's /v1/completions
+
+NO_EFFECT = frozenset(
+    {"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls"}
+)
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": (),
+    "prediction": (),
+    "prompt_cache_options": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+}
+"""Parameters of OpenAI's that are not done here, and the values of each that ask for nothing."""
+
+
+def _refuse_unsupported(data: Any) -> Any:
+    """Without nulls, and without parameters that ask for nothing. Raises ApiError for one that asks for something."""
+    if not isinstance(data, Mapping):
+        return data
+    given = {name: value for name, value in data.items() if value is not None and name not in NO_EFFECT}
+    for name in [name for name in given if name in UNSUPPORTED]:
+        if given.pop(name) not in UNSUPPORTED[name]:
+            allowed = " or ".join(json.dumps(value) for value in UNSUPPORTED[name])
+            hint = f" (only {allowed} is accepted)" if allowed else ""
+            raise invalid(f"the parameter {name!r} is not supported here{hint}", name, "unsupported_parameter")
+    return given
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(_Model):
+    include_usage: bool = False
+    include_obfuscation: bool = False  # of OpenAI's streams against eavesdropping; there is none here to be switched on
+
+    @model_validator(mode="after")
+    def _no_obfuscation(self) -> StreamOptions:
+        if self.include_obfuscation:
+            raise PydanticCustomError("unsupported", "include_obfuscation is not supported by this server")
+        return self
+
+
+def _whole_characters(text: str) -> str:
+    """JSON can say half of a character beyond U+FFFF, which is no text."""
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise PydanticCustomError("text", "it has half of a surrogate pair, which is no character")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_whole_characters)]
+
+
+# --------------------------------------------------------------------------------------------- common parameters
+
+
+def _stops(value: Any) -> Any:
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+        raise PydanticCustomError("stop", "it must be a string or a list of strings, none of them empty")
+    if len(stops) > MAX_STOPS:
+        raise PydanticCustomError("stop", f"{len(stops)} stop strings, at most {MAX_STOPS} are possible")
+    return stops
+
+
+def _bias(value: dict[str, float]) -> dict[str, float]:
+    for token, addend in value.items():
+        if not (token.isascii() and token.isdecimal()):
+            raise PydanticCustomError("bias", f"{token[:20]!r} is not a token, which is a number from 0 up")
+        if not -100 <= addend <= 100:
+            raise PydanticCustomError("bias", f"the bias of token {token[:20]} is not between -100 and 100")
+    return value
+
+
+class GenerationBody(_Model):
+    """What both endpoints take. `model` names what is served; sampling's ranges are those of `Sampling`."""
+
+    model: str
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: float = Field(1.0, gt=0, le=1)
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    stop: Annotated[list[Text], BeforeValidator(_stops)] = []
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    logit_bias: Annotated[dict[str, float], AfterValidator(_bias)] = {}
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    # vLLM's
+    top_k: int = Field(0, ge=-1, description="0 and -1 keep every token")
+    min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float = Field(1.0, gt=0)
+    ignore_eos: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _supported(cls, data: Any) -> Any:
+        return _refuse_unsupported(data)
+
+    @model_validator(mode="after")
+    def _streams(self) -> GenerationBody:
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options is only for stream = true", "stream_options")
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """New tokens that are asked for, if it says how many."""
+        return self.max_tokens
+
+    @property
+    def default_tokens(self) -> int | None:
+        """New tokens where it does not say, if there is room for them; None: as many as fit."""
+        return None
+
+    @property
+    @abstractmethod
+    def alternatives(self) -> int | None:
+        """Alternatives wanted for each token; None where no logprobs are."""
+
+    def sampling(self, seed: int) -> Sampling:
+        """How to draw, where `seed` has been settled. Raises UsageError."""
+        return Sampling(
+            temperature=self.temperature,
+            top_k=max(self.top_k, 0),
+            top_p=self.top_p,
+            seed=seed,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=tuple((int(token), addend) for token, addend in self.logit_bias.items()),
+        )
+
+
+# ----------------------------------------------------------------------------------------------- /v1/completions
+
+
+def _is_tokens(value: Any) -> bool:
+    return isinstance(value, list) and all(type(token) is int for token in value)
+
+
+def _prompts(value: Any) -> Any:
+    """A list of prompts, each text or tokens."""
+    if isinstance(value, str):
+        value = [value]
+    if value == []:
+        raise PydanticCustomError("prompt", "there is no prompt in it")
+    if _is_tokens(value):
+        return [value]
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return [_whole_characters(one) for one in value]
+    if isinstance(value, list) and all(map(_is_tokens, value)):
+        return value
+    raise PydanticCustomError("prompt", "it must be a string, a list of tokens, or a list of either")
+
+
+class CompletionBody(GenerationBody):
+    """Of POST /v1/completions."""
+
+    prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    best_of: int | None = Field(None, description="only equal to n")
+
+    @model_validator(mode="after")
+    def _best_of(self) -> CompletionBody:
+        if self.best_of not in (None, self.n):
+            raise invalid(
+                f"best_of is {self.best_of}, which is not supported: it may only equal n, which is {self.n}",
+                "best_of",
+                "unsupported_parameter",
+            )
+        return self
+
+    @property
+    def default_tokens(self) -> int | None:
+        return DEFAULT_COMPLETION_TOKENS
+
+    @property
+    def alternatives(self) -> int | None:
+        return self.logprobs
+
+
+# ------------------------------------------------------------------------------------------ /v1/chat/completions
+
+
+def _text(value: Any) -> Any:
+    """The text of a message's content: of parts of text, theirs joined by newlines."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
+        raise PydanticCustomError("content", "it must be a string or a list of parts of text")
+    for part in value:
+        if part.get("type") != "text":
+            kind = str(part.get("type"))[:40]
+            raise PydanticCustomError("content", f"a part of type {kind!r} is not supported, only text is")
+        if set(part) != {"type", "text"} or not isinstance(part["text"], str):
+            raise PydanticCustomError("content", "a part of type 'text' has a string `text` and nothing else")
+    return "\n".join(part["text"] for part in value)
+
+
+class Message(_Model):
+    """One message of a conversation. The role "developer" is OpenAI's newer name of "system"."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[Text, BeforeValidator(_text)]
+    name: Text | None = Field(None, description="for templates that read it")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        """An answer may be sent back as it came: with what it did not have as nulls and empty lists."""
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value is not None and value != []}
+
+    def for_template(self) -> dict[str, str | None]:
+        return {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self.content,
+            "name": self.name,
+        }
+
+
+class ChatBody(GenerationBody):
+    """Of POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatBody:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise invalid("top_logprobs needs logprobs = true", "top_logprobs")
+        limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
+        if len(limits) == 2:
+            raise invalid(
+                f"max_tokens is {self.max_tokens} and max_completion_tokens is {self.max_completion_tokens}: "
+                f"give one of them",
+                "max_tokens",
+            )
+        return self
+
+    @property
+    def asked_tokens(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None

@@ -1,0 +1,122 @@
+"""Listening on a port until a signal comes, then finishing what was begun."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from sscc.ir.errors import UsageError
+from sscc.runtime.engine import Engine
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_AFTER_DRAIN_SECONDS = 5.0
+"""What answers have left to be sent in, after the engine has ended their requests."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that has the address and does not listen yet; port 0 is any free one.
+
+    Raises UsageError where the address cannot be had.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"--host {host!r} is no address of this machine: {error}") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except (OSError, OverflowError) as error:
+        bound.close()
+        raise _no_address(host, port, error) from None
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """Where a bound socket is reached."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"http://{host}:{port}"
+
+
+def serve(
+    app: FastAPI, engine: Engine, bound: socket.socket, drain_seconds: float, when_ready: Callable[[], None]
+) -> None:
+    """Serves until SIGINT or SIGTERM, and returns when every request has ended.
+
+    The first signal closes the port and lets requests go on for `drain_seconds`; then, or at the second signal, they
+    are cancelled. Raises UsageError where somebody else listens on the address meanwhile.
+    """
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(drain_seconds + _AFTER_DRAIN_SECONDS),
+    )
+    server = _Server(config, app, engine, drain_seconds, when_ready)
+    try:
+        asyncio.run(server.serve([bound]))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        host, port = bound.getsockname()[:2]
+        raise _no_address(host, port, error) from None
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's, which ends with its engine, and for which a signal is no reason to fail."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: FastAPI,
+        engine: Engine,
+        drain_seconds: float,
+        when_ready: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._app = app
+        self._engine = engine
+        self._drain_seconds = drain_seconds
+        self._when_ready = when_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._when_ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        seconds = 0.0 if self.should_exit else self._drain_seconds
+        self.should_exit = self._app.state.closing = True
+        # Closing waits for requests, whose answers this thread has to send meanwhile.
+        threading.Thread(target=self._end, args=(seconds,), daemon=True).start()
+
+    def _end(self, seconds: float) -> None:
+        self._engine.close(drain=seconds > 0, timeout=seconds or None)
+
+
+def _no_address(host: str, port: int, error: Exception) -> UsageError:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return UsageError(f"port {port} of {host} is in use: give another one with --port (0 is any free one)")
+    reason = error.strerror if isinstance(error, OSError) else error
+    return UsageError(f"cannot listen on port {port} of {host}: {reason}")

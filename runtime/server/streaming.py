@@ -1,0 +1,158 @@
+"""Answers while they are made, as server-sent events, and what happens when the client leaves before the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from sscc.runtime.engine import Piece, Ticket
+from sscc.runtime.server.answers import Format, failure
+from sscc.runtime.server.errors import as_api_error
+
+T = TypeVar("T")
+
+KEEP_ALIVE_SECONDS = 15.0
+"""A comment is sent where nothing else was for so long: connections that nothing passes over are taken for dead."""
+
+_KEEP_ALIVE = b": waiting\n\n"
+_DONE = b"data: [DONE]\n\n"
+
+
+class ClientGone(Exception):
+    """The client closed the connection before it had its answer."""
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns. Raises ClientGone, and cancels the work, when the client leaves before."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        await _cancel(task, gone)
+
+
+class EventStream(Response):
+    """Streams the pieces of tickets as chunks; cancels them when the client leaves, and in the end anyhow.
+
+    An error that comes up on the way is sent as an event, as the status has been sent before.
+
+    Args:
+        tickets: of the answers, in their order.
+        form: makes the chunks.
+        prompt_tokens: of the usage.
+        include_usage: whether the last chunk says it, and every other one that it is still to come.
+        timeout: seconds that a request may take, to be named where one took longer.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, tickets: Sequence[Ticket], form: Format, prompt_tokens: int, include_usage: bool, timeout: float | None
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._tickets = tickets
+        self._form = form
+        self._prompt_tokens = prompt_tokens
+        self._include_usage = include_usage
+        self._timeout = timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with suppress(ClientGone):
+                await unless_gone(receive, self._send_all(send))
+        finally:
+            for ticket in self._tickets:
+                ticket.cancel()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for event in self._events():
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        try:
+            made = [0] * len(self._tickets)
+            opened: set[int] = set()
+            async for index, piece in merged(self._tickets):
+                if piece is None:
+                    yield _KEEP_ALIVE
+                    continue
+                if index not in opened and (opening := self._form.opening(index)) is not None:
+                    yield self._event(opening)
+                opened.add(index)
+                made[index] += len(piece.tokens)
+                if (error := failure(piece.finish, made[index], self._timeout)) is not None:
+                    raise error
+                if piece.text or piece.logprobs or piece.finish is not None:
+                    yield self._event(self._form.chunk(index, piece))
+            if self._include_usage:
+                yield event(self._form.usage_chunk(self._prompt_tokens, sum(made)))
+        except Exception as error:
+            yield event(as_api_error(error).body())
+        yield _DONE
+
+    def _event(self, chunk: dict[str, Any]) -> bytes:
+        return event(chunk | {"usage": None} if self._include_usage else chunk)
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def merged(tickets: Sequence[Ticket]) -> AsyncIterator[tuple[int, Piece | None]]:
+    """Pieces of all tickets as they come, each with its ticket's index; (0, None) where none came for a while.
+
+    Raises what the first ticket to fail raises.
+    """
+    queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
+
+    async def follow(index: int, ticket: Ticket) -> None:
+        try:
+            async for piece in ticket.apieces():
+                queue.put_nowait((index, piece))
+            queue.put_nowait((index, None))
+        except Exception as error:
+            queue.put_nowait((index, error))
+
+    tasks = [asyncio.ensure_future(follow(index, ticket)) for index, ticket in enumerate(tickets)]
+    try:
+        open_tickets = len(tickets)
+        while open_tickets:
+            try:
+                index, piece = await asyncio.wait_for(queue.get(), KEEP_ALIVE_SECONDS)
+            except TimeoutError:
+                yield 0, None
+                continue
+            if isinstance(piece, BaseException):
+                raise piece
+            if piece is None:
+                open_tickets -= 1
+            else:
+                yield index, piece
+    finally:
+        await _cancel(*tasks)
+
+
+async def _gone(receive: Receive) -> None:
+    """Returns when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels tasks and waits until they have ended, however they do."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

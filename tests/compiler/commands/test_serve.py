@@ -1,0 +1,247 @@
+"""`sscc serve`: a process of its own, with the tiny model; what it answers, how it ends, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from sscc.compiler import cli
+from tests.compiler.commands.chatting import with_template
+
+Capture = pytest.CaptureFixture[str]
+GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0}
+SERVER_PACKAGES = ("fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "jinja2", "sscc.runtime.server")
+
+
+@pytest.fixture(scope="module")
+def chatting(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_template(artifact, tmp_path_factory.mktemp("serving") / "tiny.rdu")
+
+
+class Served:
+    def __init__(self, process: subprocess.Popen[str], ready: str) -> None:
+        self.process = process
+        self.ready = ready
+        self.url = ready.split(" at ")[1].split(" ")[0]
+        self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="secret", max_retries=0)
+
+    def end(self, number: int) -> tuple[int, str, str]:
+        """Sends a signal; exit code and the rest of stdout and stderr."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+
+@contextmanager
+def serving(artifact: Path, *words: str, **environment: str) -> Iterator[Served]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sscc.compiler.cli", "serve", str(artifact), "--port", "0", "--threads", "1", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        if not ready:
+            pytest.fail(process.communicate(timeout=60)[1])
+        yield Served(process, ready)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def answer(artifact: Path, prompt: str, count: int, capsys: Capture, *words: str) -> dict[str, Any]:
+    """What `sscc run` makes of a prompt."""
+    given = ["--prompt", prompt, "--max-new-tokens", str(count), "--threads", "1", "--json", *words]
+    assert cli.main(["run", str(artifact), *given]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def test_answers_are_those_of_sscc_run(chatting: Path, capsys: Capture) -> None:
+    """Completions, chat, whole and streamed, one by one and together; then SIGTERM."""
+    prompts = ["hello", "The quick brown fox jumps over the lazy dog.", "a", "x" * 90]
+    expected = [answer(chatting, prompt, 12, capsys) for prompt in prompts]
+    hot = answer(chatting, "hello", 12, capsys, "--temperature", "2", "--seed", "5", "--top-k", "40")
+    chat = answer(chatting, "u:hi;a:", 12, capsys)
+    with serving(chatting) as server:
+        assert server.ready.startswith("sscc: serving tiny at http://127.0.0.1:")
+        assert server.ready.endswith("(2 slots of 128 tokens)\n")
+        client = server.client
+        for prompt, wanted in zip(prompts, expected, strict=True):
+            found = client.completions.create(prompt=prompt, max_tokens=12, **GREEDY)
+            assert found.choices[0].text == wanted["text"]
+            assert found.choices[0].finish_reason == {"eos": "stop"}.get(wanted["finish"], wanted["finish"])
+            assert found.usage is not None
+            assert found.usage.prompt_tokens == wanted["prompt_tokens"]
+            assert found.usage.completion_tokens == len(wanted["tokens"])
+        together = client.completions.create(prompt=prompts, max_tokens=12, **GREEDY).choices
+        assert [choice.text for choice in together] == [wanted["text"] for wanted in expected]
+        texts = [""] * len(prompts)
+        for chunk in client.completions.create(prompt=prompts, max_tokens=12, stream=True, **GREEDY):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+        assert texts == [wanted["text"] for wanted in expected]
+        drawn = client.completions.create(
+            model="tiny", prompt="hello", max_tokens=12, temperature=2, seed=5, extra_body={"top_k": 40}
+        )
+        assert drawn.choices[0].text == hot["text"]
+        said = client.chat.completions.create(messages=[{"role": "user", "content": "hi"}], max_tokens=12, **GREEDY)
+        assert said.choices[0].message.content == chat["text"]
+        logprobs = client.completions.create(prompt="a", max_tokens=12, logprobs=3, **GREEDY).choices[0].logprobs
+        assert logprobs is not None
+        assert logprobs.token_logprobs is not None
+        assert logprobs.top_logprobs is not None
+        for logprob, top in zip(logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+            assert logprob == max(top.values()) < 0, "greedy picks the likeliest"
+        assert httpx2.get(f"{server.url}/health").json() == {"status": "ok"}
+        assert "sscc_requests_running 0.0" in httpx2.get(f"{server.url}/metrics").text
+        assert server.end(signal.SIGTERM) == (0, "", "")
+
+
+SLOW = ("--interpreter", "reference")
+"""The native interpreter makes 120 tokens of the tiny model in less time than a signal takes."""
+
+
+def test_what_was_begun_is_finished(artifact: Path) -> None:
+    """A stream that is under way when SIGINT comes still has its end."""
+    with serving(artifact, *SLOW) as server:
+        stream = server.client.completions.create(
+            prompt="a", max_tokens=120, stream=True, extra_body={"ignore_eos": True}, **GREEDY
+        )
+        next(stream)
+        server.process.send_signal(signal.SIGINT)
+        assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "length"
+        out, err = server.process.communicate(timeout=60)
+        assert (server.process.returncode, out, err) == (0, "", "")
+
+
+@pytest.mark.parametrize(("seconds", "signals"), [("0.02", 1), ("30", 2)], ids=["time", "second-signal"])
+def test_what_takes_too_long_is_cancelled(seconds: str, signals: int, artifact: Path) -> None:
+    """After the time to drain, or at a second signal; the stream says so."""
+    with serving(artifact, "--drain-timeout", seconds, *SLOW) as server:
+        stream = server.client.completions.create(
+            prompt="a", max_tokens=120, stream=True, extra_body={"ignore_eos": True}, **GREEDY
+        )
+        next(stream)
+        for _ in range(signals):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.01)  # two that come together are one
+        with pytest.raises(openai.APIError, match="the server is closing"):
+            list(stream)
+        out, err = server.process.communicate(timeout=60)
+        assert (server.process.returncode, out, err) == (0, "", "")
+
+
+def test_options(artifact: Path) -> None:
+    words = ["--max-prompt", "5", "--max-new-tokens", "4", "--max-body", "300", "--served-model-name", "some/name"]
+    with serving(artifact, *words, SSCC_API_KEY="secret") as server:
+        assert "serving some/name at" in server.ready
+        client, greedy = server.client, {"model": "some/name", "temperature": 0}
+        assert client.models.list().data[0].id == "some/name"
+        with pytest.raises(openai.AuthenticationError):
+            client.with_options(api_key="wrong").models.list()
+        with pytest.raises(openai.BadRequestError, match="at most 5"):
+            client.completions.create(prompt="x" * 6, **greedy)
+        with pytest.raises(openai.BadRequestError, match="at most 4"):
+            client.completions.create(prompt="x", max_tokens=5, **greedy)
+        with pytest.raises(openai.APIStatusError, match="larger than 300 bytes"):
+            client.completions.create(prompt="x" * 300, **greedy)
+        with pytest.raises(openai.BadRequestError, match="without a chat template"):
+            client.chat.completions.create(messages=[{"role": "user", "content": "hi"}], **greedy)
+        found = client.completions.create(prompt="x", extra_body={"ignore_eos": True}, **greedy)
+        assert found.usage is not None
+        assert found.usage.completion_tokens == 4
+
+
+def test_a_prompt_that_is_sent_again(artifact: Path) -> None:
+    with serving(artifact, "--prompt-cache", str(1 << 20)) as server:
+        asked = [
+            server.client.completions.create(prompt="x" * 50, max_tokens=5, n=2, **GREEDY | {"temperature": 0})
+            for _ in range(2)
+        ]
+        usages = [found.usage for found in asked]
+        assert asked[0].choices == asked[1].choices
+        assert usages[1] is not None
+        assert usages[1].prompt_tokens_details is not None
+        assert usages[1].prompt_tokens_details.cached_tokens == 50
+
+
+def test_a_port_that_is_taken(artifact: Path, capsys: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", str(artifact), "--port", str(port)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"sscc: error: port {port} of 127.0.0.1 is in use: give another one with --port (0 is any free one)\n"
+
+
+REFUSED = {
+    "port": (["--port", "65536"], 2, "--port is 65536"),
+    "host": (["--host", "no.such.host.invalid"], 2, "--host 'no.such.host.invalid' is no address of this machine"),
+    "foreign-host": (["--host", "192.0.2.1"], 2, "cannot listen on port"),
+    "queue": (["--max-queue", "-1"], 2, "--max-queue is -1"),
+    "body": (["--max-body", "0"], 2, "--max-body is 0"),
+    "prompt": (["--max-prompt", "0"], 2, "--max-prompt is 0"),
+    "answer": (["--max-new-tokens", "0"], 2, "--max-new-tokens is 0"),
+    "timeout": (["--timeout", "0"], 2, "--timeout is 0 s"),
+    "drain": (["--drain-timeout", "-1"], 2, "--drain-timeout is -1"),
+    "cache": (["--prompt-cache", "-1"], 2, "--prompt-cache is -1"),
+    "steps": (["--prefill-steps", "0"], 2, "--prefill-steps is 0"),
+    "threads": (["--threads", "0"], 2, "--threads is 0"),
+    "key": (["--api-key", "a b"], 2, "--api-key is no key"),
+    "empty-key": (["--api-key", ""], 2, "--api-key is no key"),
+    "interpreter": (["--interpreter", "quantum"], 2, "--interpreter is 'quantum'"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "message"), REFUSED.values(), ids=REFUSED)
+def test_refusals_are_one_line(words: list[str], code: int, message: str, artifact: Path, capsys: Capture) -> None:
+    assert cli.main(["serve", str(artifact), *words]) == code
+    _one_line(capsys, message)
+
+
+def test_without_a_tokenizer(artifact: Path, tmp_path: Path, capsys: Capture) -> None:
+    from tests.compiler.commands.test_run import without_tokenizer
+
+    assert cli.main(["serve", str(without_tokenizer(artifact, tmp_path)), "--port", "0"]) == 5
+    _one_line(capsys, "has no tokenizer")
+
+
+def test_without_the_packages(artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert cli.main(["serve", str(artifact)]) == 2
+    _one_line(capsys, "(uvicorn): pip install 'sscc[serve]'")
+
+
+def test_sscc_run_imports_none_of_it(artifact: Path) -> None:
+    code = (
+        "import sys\nfrom sscc.compiler import cli\n"
+        f"cli.main(['run', {str(artifact)!r}, '--prompt', 'a', '--max-new-tokens', '1'])\n"
+        f"print([name for name in {SERVER_PACKAGES!r} if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def _one_line(capsys: Capture, message: str) -> None:
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("sscc: error: ")
+    assert err.count("\n") == 1
+    assert message in err

@@ -1,0 +1,202 @@
+"""An engine whose interpreter makes up its answers, so that tests know them; and a server around it, on a real port."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import uvicorn
+
+from sscc.ir.geometry import Geometry
+from sscc.runtime.chat_template import ChatTemplate
+from sscc.runtime.engine import Engine, EngineOptions
+from sscc.runtime.server.app import create_app
+from sscc.runtime.server.jobs import Limits, Model
+from sscc.runtime.server.service import bind, url_of
+from sscc.runtime.session import Session
+from sscc.runtime.signature import Signature
+from sscc.runtime.tensor_files import Array
+from tests.compiler.commands.conftest import END, byte_tokenizer
+
+NAME = "alphabet"
+CONTEXT = 128
+CREATED = 1_700_000_000
+GEOMETRY = Geometry(sink=2, recent=8, topk=6, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+SIGNATURE = Signature(
+    GEOMETRY,
+    batch=3,
+    prefill_chunk=16,
+    dtype="f32",
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=4,
+    vocab_size=END + 1,
+    eos_token_ids=(END,),
+)
+TOKENIZER = byte_tokenizer()
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role[0] }}:{{ message.content }};{% endfor %}"
+    "{% if add_generation_prompt %}a:{% endif %}"
+)
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+_LETTERS = TOKENIZER.encode(ALPHABET).ids
+_STEPS = (1, 3, 5, 7, 9, 11)  # coprime to 26: every letter comes once
+
+
+def reply(prompt: str | Sequence[int], count: int = len(ALPHABET)) -> str:
+    """The text of the first `count` tokens of the greedy answer to a prompt; after 26 letters it ends."""
+    tokens = TOKENIZER.encode(prompt).ids if isinstance(prompt, str) else prompt
+    return "".join(ALPHABET[_letter(sum(tokens), index)] for index in range(min(count, len(ALPHABET))))
+
+
+def _letter(salt: int, index: int) -> int:
+    return (salt + _STEPS[salt % len(_STEPS)] * index) % len(ALPHABET)
+
+
+class AlphabetInterpreter:
+    """Answers every prompt with the letters in an order of its own.
+
+    Attributes:
+        go: where it is not set, decode steps wait.
+        seconds: that a decode step takes.
+        failure: raised by the next call, if there is one.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.seconds = 0.0
+        self.failure: Exception | None = None
+        self._signature = signature
+        self._salts = np.zeros(signature.batch, np.int64)
+        self._lengths = np.zeros(signature.batch, np.int64)
+        shape = (signature.layers, signature.batch, signature.kv_heads, GEOMETRY.budget, signature.head_dim)
+        self._states = {"k_cache": np.zeros(shape, np.float32), "v_cache": np.zeros(shape, np.float32)}
+
+    def run(
+        self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None, *, copy: bool = True
+    ) -> tuple[dict[str, Array], tuple[int, ...]]:
+        if self.failure is not None:
+            raise self.failure
+        if entry == "decode":
+            self.go.wait()
+            time.sleep(self.seconds)
+            counts = inputs["position"] - self._lengths + 1
+            return {"logits": np.stack([self._logits(slot, int(count)) for slot, count in enumerate(counts)])}, ()
+        assert scalars is not None
+        slot, length = scalars["slot"], scalars["length"]
+        # The prompt cache is no part of this interpreter, so that what a slot's prompt was may be kept beside its rows.
+        self._salts[slot], self._lengths[slot] = int(inputs["tokens"][0, :length].sum()), length
+        phase, chunk = scalars["phase"], scalars["chunk"]
+        for _ in range(scalars["steps"]):
+            if phase == self._signature.layers + 2:
+                break
+            chunk += 1
+            if phase == self._signature.layers + 1 or chunk == -(-length // self._signature.prefill_chunk):
+                phase, chunk = phase + 1, 0
+        return {"prefill_logits": self._logits(slot, 0)[None]}, (phase, chunk)
+
+    def tensor(self, name: str) -> Array:
+        return self._states[name]
+
+    def reset(self) -> None: ...
+
+    def memory(self) -> None:
+        return None
+
+    def _logits(self, slot: int, index: int) -> Array:
+        """The right letter is the likeliest by far at temperature 1, the two after it come next."""
+        logits = np.zeros(self._signature.vocab_size, np.float32)
+        index %= len(ALPHABET) + 1
+        if index == len(ALPHABET):
+            logits[END] = 30
+            return logits
+        letter = _letter(int(self._salts[slot]), index)
+        for rank, value in enumerate((30.0, 28.0, 26.0)):
+            logits[_LETTERS[(letter + rank) % len(ALPHABET)]] = value
+        return logits
+
+
+@dataclass
+class Running:
+    """A server that runs."""
+
+    url: str
+    engine: Engine
+    interpreter: AlphabetInterpreter
+    app: Any
+
+    @property
+    def v1(self) -> str:
+        return f"{self.url}/v1"
+
+    def idle(self, seconds: float = 10.0) -> bool:
+        """Waits until no request is anywhere in the engine; False where that does not come."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            now = self.engine.metrics()
+            if now.queued == now.running == now.prefilling == 0:
+                return True
+            time.sleep(0.005)
+        return False
+
+    def wait_for(self, seconds: float = 10.0, **gauges: int) -> None:
+        """Waits until the engine's gauges have these values."""
+        self.wait_until(
+            lambda: all(getattr(self.engine.metrics(), name) == value for name, value in gauges.items()), seconds
+        )
+
+    def wait_until(self, holds: Callable[[], bool], seconds: float = 10.0) -> None:
+        until = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < until, self.engine.metrics()
+            time.sleep(0.005)
+
+
+MODEL = Model(NAME, CONTEXT, SIGNATURE.vocab_size, CREATED, TOKENIZER, ChatTemplate(TEMPLATE))
+
+
+@contextmanager
+def running(
+    *,
+    limits: Limits | None = None,
+    api_key: str | None = None,
+    max_queue: int = 64,
+    batch: int = SIGNATURE.batch,
+    **model: Any,
+) -> Iterator[Running]:
+    """A server on a free port, with what the arguments change; `model` are fields of `Model`."""
+    signature = replace(SIGNATURE, batch=batch)
+    interpreter = AlphabetInterpreter(signature)
+    with Engine(Session(signature, interpreter), TOKENIZER, EngineOptions(max_queue=max_queue)) as engine:
+        app = create_app(engine, replace(MODEL, **model), limits, api_key)
+        with listening(app) as url:
+            try:
+                yield Running(url, engine, interpreter, app)
+            finally:
+                interpreter.go.set()
+
+
+@contextmanager
+def listening(app: Any) -> Iterator[str]:
+    """Serves an application in a thread; its address."""
+    bound = bind("127.0.0.1", 0)
+    config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.005)
+    try:
+        yield url_of(bound)
+    finally:
+        server.should_exit = True
+        thread.join()

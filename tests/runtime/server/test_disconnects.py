@@ -1,0 +1,91 @@
+"""Clients that leave before they have their answer: their requests end, and the slots are free for others."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from tests.runtime.server.fake import NAME, Running, running
+
+BODY: dict[str, Any] = {"model": NAME, "prompt": "hello", "max_tokens": 100, "ignore_eos": True}
+
+
+def send(server: Running, body: dict[str, Any]) -> socket.socket:
+    """A connection on which a request was sent."""
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    connection = socket.create_connection((host, int(port)), 10)
+    data = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(data)}"
+    connection.sendall(head.encode() + b"\r\n\r\n" + data)
+    return connection
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_while_it_decodes(n: int, stream: bool) -> None:
+    with running() as server:
+        server.interpreter.seconds = 0.01
+        connection = send(server, BODY | {"stream": stream, "n": n})
+        server.wait_for(running=n)
+        connection.close()
+        assert server.idle()
+        assert server.engine.metrics().finished["cancelled"] == n
+        assert server.engine.metrics().new_tokens < 100 * n
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_while_it_waits(stream: bool) -> None:
+    """One that is still queued leaves the queue; the one that runs goes on."""
+    with running(batch=1) as server:
+        server.interpreter.seconds = 0.01
+        first = send(server, BODY)
+        server.wait_for(running=1)
+        second = send(server, BODY | {"stream": stream})
+        server.wait_for(queued=1)
+        second.close()
+        server.wait_until(lambda: server.engine.metrics().finished["cancelled"] == 1)
+        assert server.engine.metrics().running == 1
+        assert first.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert server.idle()
+        finished = server.engine.metrics().finished
+        assert (finished["cancelled"], finished["length"]) == (1, 1)
+        first.close()
+
+
+def test_while_it_reads_the_stream() -> None:
+    with running() as server:
+        server.interpreter.seconds = 0.01
+        connection = send(server, BODY | {"stream": True})
+        received = b""
+        while received.count(b"data:") < 3:
+            received += connection.recv(1000)
+        connection.close()
+        assert server.idle()
+        assert server.engine.metrics().finished["cancelled"] == 1
+
+
+def test_a_client_that_never_reads_holds_no_slot() -> None:
+    """Its request runs to the end; what it does not read waits in the server."""
+    with running() as server:
+        connection = send(server, BODY | {"stream": True})
+        server.wait_until(lambda: server.engine.metrics().submitted == 1)
+        assert server.idle()
+        assert server.engine.metrics().finished["length"] == 1
+        connection.close()
+
+
+def test_half_a_body() -> None:
+    """A client that leaves while it sends takes nothing."""
+    with running() as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), 10) as connection:
+            connection.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+                b"content-length: 100\r\n\r\n{"
+            )
+        with send(server, BODY | {"max_tokens": 2}) as other:
+            assert other.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert server.engine.metrics().submitted == 1

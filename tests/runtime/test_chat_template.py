@@ -1,0 +1,303 @@
+"""Chat templates of well-known checkpoints, rendered as transformers renders them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.ir.errors import InputError, UsageError
+from sscc.runtime.chat_template import ChatTemplate, special_token_texts
+from sscc.runtime.text import load_tokenizer
+from tests.compiler.commands.conftest import byte_tokenizer
+
+ROOT = Path(__file__).parents[2]
+
+CHATML = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
+    "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA2 = (
+    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
+    "{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}"
+    "{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "{% if loop.index0 == 0 and system_message != false %}"
+    "{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}"
+    "{% else %}{% set content = message['content'] %}{% endif %}{% if message['role'] == 'user' %}"
+    "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% elif message['role'] == 'assistant' %}"
+    "{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+LLAMA3 = """\
+{{- bos_token }}
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{%- if tools is not none %}
+    {{- "Environment: ipython\\n" }}
+{%- endif %}
+{{- "Today Date: " + date_string + "\\n\\n" }}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' -}}
+        {{- message['content'] | trim + '<|eot_id|>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+QWEN3 = """\
+{%- if tools %}
+    {{- '<|im_start|>system\\n# Tools\\n' }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "<|im_end|>\\n" }}
+{%- else %}
+    {%- if messages[0].role == 'system' %}
+        {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endif %}
+{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step_tool and message.role == "user" and message.content is string %}
+        {%- set ns.multi_step_tool = false %}
+        {%- set ns.last_query_index = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set content = message.content %}
+        {%- if '</think>' in content %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+GEMMA = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for message in messages %}{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}"
+    "{% set role = message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + "
+    "'<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"
+)
+PHI3 = """\
+{% for message in messages %}
+    {% if message['role'] == 'system' %}
+{{'<|system|>\n' + message['content'] + '<|end|>\n'}}{% elif message['role'] == 'user' %}
+{{'<|user|>\n' + message['content'] + '<|end|>\n'}}{% elif message['role'] == 'assistant' %}
+    {% generation %}{{'<|assistant|>\n' + message['content'] + '<|end|>\n'}}{% endgeneration %}
+    {% endif %}
+{% endfor %}
+{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"""
+LOOPS = (
+    "{%- for message in messages -%}{%- if loop.index > 2 -%}{%- break -%}{%- endif -%}"
+    "{%- if message.name is defined -%}{{ message.name }}={% endif -%}"
+    "{{ dict(role=message.role, text=message.content) | tojson(indent=1) }}{%- endfor -%}{{ pad_token }}{{ unk_token }}"
+)
+TEMPLATES = {
+    "chatml": CHATML,
+    "llama-2": LLAMA2,
+    "llama-3": LLAMA3,
+    "qwen-3": QWEN3,
+    "gemma": GEMMA,
+    "phi-3": PHI3,
+    "loops": LOOPS,
+}
+USER, ANSWER, MORE = (
+    {"role": "user", "content": '  What is 1 < 2 & "é" ?\n'},
+    {"role": "assistant", "content": "<think>hm</think>\n\nTrue "},
+    {"role": "user", "content": "And then?", "name": "me"},
+)
+CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
+    "one": [USER],
+    "three": [USER, ANSWER, MORE],
+    "system": [{"role": "system", "content": "Be brief."}, USER, ANSWER, MORE],
+    "nulls": [{**USER, "name": None, "tool_calls": None}],
+}
+
+
+@pytest.mark.parametrize("prompt", [True, False], ids=["prompt", "no-prompt"])
+@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_transformers_renders_the_same(
+    template: str, conversation: list[dict[str, Any]], prompt: bool, tmp_path: Path
+) -> None:
+    """From the files that transformers saves, text and tokens; and where it raises, so do we."""
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=byte_tokenizer(), bos_token="<|begin|>", eos_token="<|end|>", pad_token=AddedToken("<|pad|>")
+    )
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(tmp_path)
+    loaded = ChatTemplate.load(tmp_path)
+    assert loaded is not None
+    try:
+        expected = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=prompt)
+    except Exception as error:
+        with pytest.raises(UsageError, match=f"the chat template refuses the messages: {str(error)[:20]}"):
+            loaded.render(conversation, add_generation_prompt=prompt)
+        return
+    assert loaded.render(conversation, add_generation_prompt=prompt) == expected
+    if prompt:
+        ids = tokenizer.apply_chat_template(conversation, add_generation_prompt=True)["input_ids"]
+        assert loaded.encode(tokenizer.backend_tokenizer, conversation) == ids
+
+
+def write(folder: Path, config: Any = None, jinja: str | None = None, special: Any = None) -> Path:
+    files = {"tokenizer_config.json": config, "special_tokens_map.json": special}
+    for name, content in files.items():
+        if content is not None:
+            (folder / name).write_text(json.dumps(content))
+    if jinja is not None:
+        (folder / "chat_template.jinja").write_text(jinja)
+    return folder
+
+
+def rendered(folder: Path) -> str:
+    template = ChatTemplate.load(folder)
+    assert template is not None
+    return template.render([])
+
+
+class TestFiles:
+    def test_a_string_in_the_config(self, tmp_path: Path) -> None:
+        assert rendered(write(tmp_path, {"chat_template": "a{{ bos_token }}", "bos_token": "<s>"})) == "a<s>"
+
+    def test_a_file_of_its_own_goes_first(self, tmp_path: Path) -> None:
+        config = {"chat_template": "config", "bos_token": {"content": "<s>", "lstrip": False}}
+        assert rendered(write(tmp_path, config, "file{{ bos_token }}")) == "file<s>"
+
+    @pytest.mark.parametrize(
+        "named",
+        [
+            [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}],
+            [{"name": "rag", "template": "d"}],
+            {"default": "d", "tool_use": "t"},
+        ],
+    )
+    def test_named_ones(self, named: Any, tmp_path: Path) -> None:
+        assert rendered(write(tmp_path, {"chat_template": named})) == "d"
+
+    def test_special_tokens_of_both_files(self, tmp_path: Path) -> None:
+        write(tmp_path, {"bos_token": "<b>", "eos_token": None}, "{{ bos_token }}{{ eos_token }}{{ image_token }}")
+        write(tmp_path, special={"bos_token": "<old>", "eos_token": {"content": "<e>"}})
+        assert rendered(tmp_path) == "<old><e>"
+        write(tmp_path, {"bos_token": "<b>", "extra_special_tokens": {"image_token": "<i>"}})
+        assert rendered(tmp_path) == "<old><e><i>"
+        write(tmp_path, {"bos_token": "<b>", "added_tokens_decoder": {}})
+        assert rendered(tmp_path) == "<b>"
+
+    def test_none(self, tmp_path: Path) -> None:
+        assert ChatTemplate.load(tmp_path) is None
+        assert ChatTemplate.load(write(tmp_path, {"bos_token": "<s>"})) is None
+
+    @pytest.mark.parametrize(
+        ("config", "message"),
+        [
+            ({"chat_template": "{% for %}"}, "is not a chat template that can be read"),
+            ({"chat_template": 5}, "neither a template nor a list of named ones"),
+            ({"chat_template": [{"name": "a"}]}, "neither a template nor a list of named ones"),
+            ({"chat_template": {"a": "x", "b": "y"}}, "has the chat templates a, b and none called 'default'"),
+            ({"chat_template": {"default": 5}}, "a chat template is int, not text"),
+            ([], "is not a JSON object"),
+        ],
+    )
+    def test_damaged(self, config: Any, message: str, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=message):
+            ChatTemplate.load(write(tmp_path, config))
+
+    def test_no_json(self, tmp_path: Path) -> None:
+        (tmp_path / "tokenizer_config.json").write_text("{")
+        with pytest.raises(InputError, match=r"tokenizer_config\.json is not JSON"):
+            ChatTemplate.load(tmp_path)
+
+    def test_special_token_texts(self) -> None:
+        assert special_token_texts({"eos_token": 5, "pad_token": {"content": "p"}, "other_token": "x"}) == {
+            "pad_token": "p"
+        }
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ namespace(__class__=1) }}",
+        "{% set ns = namespace() %}{% set ns._x = 1 %}",
+        "{{ dict.mro() }}",
+        "{{ strftime_now.__globals__ }}",
+        "{{ cycler.__init__.__globals__.os }}",
+        "{{ range(10 ** 9) | list }}",
+    ],
+)
+def test_the_sandbox_holds(source: str) -> None:
+    """Either an error, or the nothing that Jinja makes of what it keeps secret."""
+    template = ChatTemplate(source)
+    try:
+        text = template.render([])
+    except UsageError:
+        return
+    assert text == ""
+
+
+def test_what_the_expressions_raise_is_a_refusal() -> None:
+    with pytest.raises(UsageError, match="cannot render the messages: TypeError"):
+        ChatTemplate("{{ messages[0].content + 1 }}").render([USER])
+    with pytest.raises(UsageError, match="'nothing' is undefined"):
+        ChatTemplate("{{ nothing.at.all }}").render([USER])
+
+
+@pytest.mark.slow
+def test_the_demos_model(tmp_path: Path) -> None:
+    """SmolLM2's own template and tokenizer, out of its GGUF file."""
+    fetch = [sys.executable, str(ROOT / "examples" / "fetch_demo_model.py"), str(ROOT / ".demo")]
+    model = Path(subprocess.run(fetch, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
+    for name, data in open_checkpoint(model).tokenizer.items():
+        (tmp_path / name).write_bytes(data)
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path), ChatTemplate.load(tmp_path)
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    assert ours is not None
+    for conversation in CONVERSATIONS.values():
+        assert ours.render(conversation) == theirs.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=True
+        )
+        ids = theirs.apply_chat_template(conversation, add_generation_prompt=True)["input_ids"]
+        assert ours.encode(tokenizer, conversation) == ids
+        assert ids[0] == tokenizer.token_to_id("<|im_start|>")
