@@ -36,6 +36,7 @@ from benchmarks.peers.llama import TOOLS
 
 BLOCK = "benchmarks/serving.py"
 SEED = 7
+CHUNK = 64  # tokens of a prefill step: what a prompt is rounded up to, and what others wait for
 START_LIMIT = 600.0  # seconds until a server answers: sscc may compile first
 
 
@@ -58,10 +59,10 @@ def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
     """The three, with the same KV rows in all: `slots` sequences of `budget` rows, or fewer of all their rows."""
     context, slots = words.max_context, words.slots
     full = max(1, slots * words.budget // context)
-    shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", context)
+    shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", context, "--prefill-chunk", CHUNK)
 
     def ours(name: str, batch: int, rows: Sequence[object]) -> Server:
-        path = compiled(folder, f"serving-{name}-{batch}x{context}", (*shape, "--batch", batch, *rows))
+        path = compiled(folder, f"serving-{name}-{batch}x{context}-chunk{CHUNK}", (*shape, "--batch", batch, *rows))
         held = words.budget if name == "compressed" else context
         serve = (sys.executable, "-m", "sscc.compiler.cli", "serve", path, "--threads", words.threads)
         options = ("--served-model-name", MODEL, "--max-queue", 4096)

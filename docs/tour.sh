@@ -26,7 +26,7 @@ show 'sscc compile model.pt --target rdu -o small.rdu --kv-budget 256 --max-cont
 show 'sscc run small.rdu --prompt-file passkey.txt --max-new-tokens 8'
 show 'sscc compile model.pt --target rdu -o int8.rdu --kv-budget 256 --max-context 2048 --weights int8'
 show 'sscc run int8.rdu --prompt-file passkey.txt --max-new-tokens 8'
-show 'sscc compile model.pt --target rdu -o served.rdu --kv-budget 256 --max-context 2048 --batch 4 --dtype bf16 -q'
+show 'sscc compile model.pt --target rdu -o served.rdu --kv-budget 256 --max-context 2048 --batch 4 --dtype bf16 --prefill-chunk 64 -q'
 question='{"model": "served", "temperature": 0, "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
 show 'sscc serve served.rdu --port 8000 & sleep 5'
 show "curl -s http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' -d '$question'"
