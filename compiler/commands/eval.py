@@ -1,0 +1,143 @@
+"""`sscc eval`: what a fixed KV budget costs a model in quality."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sscc.ir.errors import UsageError
+from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, KV_DTYPES, POOL_MODES
+from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS
+
+if TYPE_CHECKING:
+    from sscc.compiler.quality.plan import EvalOptions
+
+METHODS = ("full", "streamingllm", "snapkv", "snapstream")  # as sscc.compiler.quality.cells, without numpy
+TASKS = "passkey niah_single niah_multikey niah_multivalue niah_multiquery kv_retrieval variable_tracking common_words"
+DEFAULT_EXAMPLES = 20
+DEFAULT_SCORED = 128
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, metavar="MODEL", help="Hugging Face folder, .gguf, .pt, .pth or .pt2 file")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="RESULTS", help="folder; a run that was ended goes on there"
+    )
+    _add_task_arguments(parser.add_argument_group("tasks"))
+    _add_cell_arguments(parser.add_argument_group("caches to compare"))
+    machine = parser.add_argument_group("execution")
+    machine.add_argument("--dtype", metavar="TYPE", help="f32 or bf16 (default: what fits the weights)")
+    machine.add_argument("--weights", metavar="FORMAT", help="int8 or int4, then :GROUP, as of `sscc compile`")
+    machine.add_argument("--prefill-chunk", type=int, metavar="C", help="tokens, as of `sscc compile`")
+    machine.add_argument(
+        "--interpreter", default=DEFAULT_INTERPRETER, metavar="NAME", help=f"one of: {', '.join(INTERPRETERS)}"
+    )
+    machine.add_argument("--threads", type=int, metavar="N", help="default: all that this process may use")
+    parser.add_argument("--no-plot", action="store_true", help="write no plot.svg")
+
+
+def _add_task_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--tasks",
+        nargs="+",
+        metavar="TASK",
+        help=f"{', '.join(TASKS.split())} (default: all but niah_multiquery, unless --examples-file is given); "
+        "perplexity with --text; ruler:NAME, of RULER itself (the extra `ruler`)",
+    )
+    group.add_argument("--lengths", nargs="+", type=int, default=[1024], metavar="N", help="prompt tokens (1024)")
+    group.add_argument(
+        "--examples",
+        type=int,
+        metavar="N",
+        help=f"per task and length (default: {DEFAULT_EXAMPLES}; all of an --examples-file)",
+    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the examples (default: 0)")
+    group.add_argument("--text", type=Path, metavar="FILE", help="a long text for the task perplexity")
+    group.add_argument(
+        "--score-tokens", type=int, default=DEFAULT_SCORED, metavar="N", help=f"per window ({DEFAULT_SCORED})"
+    )
+    group.add_argument(
+        "--examples-file",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="JSON lines with prompt and answers, or as LongBench and RULER write them",
+    )
+    group.add_argument("--max-prompt", type=int, metavar="N", help="longer prompts of files lose their middle")
+
+
+def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--methods", nargs="+", default=list(METHODS), metavar="METHOD", help=f"of {', '.join(METHODS)} (all)"
+    )
+    group.add_argument("--budgets", nargs="+", type=int, default=[256, 512], metavar="ROWS", help="(256 512)")
+    group.add_argument(
+        "--kv-dtype", nargs="+", default=["model"], metavar="TYPE", help=f"{' and '.join(KV_DTYPES)} (model)"
+    )
+    group.add_argument("--kv-obs", type=int, metavar="N", help=f"last queries that score (default: {DEFAULT_OBS})")
+    group.add_argument("--kv-pool", type=int, metavar="N", help=f"odd width of the pooling (default: {DEFAULT_POOL})")
+    group.add_argument("--kv-pool-mode", metavar="MODE", help=f"{' or '.join(POOL_MODES)} (default: avg)")
+    group.add_argument("--kv-sink", type=int, metavar="ROWS", help="of snapstream and streamingllm (default: 4)")
+    group.add_argument("--kv-recent", type=int, metavar="ROWS", help="of snapstream (default: by the budget)")
+
+
+def options_from(args: argparse.Namespace) -> EvalOptions:
+    """The checked options of a parsed command line. Raises UsageError."""
+    from sscc.compiler.options import DTYPES
+    from sscc.compiler.quality.cells import Selection
+    from sscc.compiler.quality.model_files import Numbers
+    from sscc.compiler.quality.plan import DEFAULT_TASKS, EvalOptions
+    from sscc.ir.weight_format import WeightFormat
+
+    if args.dtype is not None and args.dtype not in DTYPES:
+        raise UsageError(f"--dtype is {args.dtype!r}, it must be {' or '.join(DTYPES)}")
+    default_tasks = () if args.examples_file else DEFAULT_TASKS
+    tasks = default_tasks if args.tasks is None else tuple(args.tasks)
+    examples = DEFAULT_EXAMPLES if args.examples is None and tasks else args.examples
+    weights = None if args.weights is None else WeightFormat.parse(args.weights)
+    return EvalOptions(
+        model=args.model,
+        tasks=tasks,
+        files=tuple(args.examples_file),
+        lengths=tuple(args.lengths),
+        budgets=tuple(args.budgets),
+        methods=tuple(args.methods),
+        kv_dtypes=tuple(args.kv_dtype),
+        selection=Selection(args.kv_obs, args.kv_pool, args.kv_pool_mode, args.kv_sink, args.kv_recent),
+        examples=examples,
+        seed=args.seed,
+        text=args.text,
+        scored=args.score_tokens,
+        longest=args.max_prompt,
+        numbers=Numbers(args.dtype, weights, args.prefill_chunk),
+        interpreter=args.interpreter,
+        threads=args.threads,
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.WARNING, format="sscc: %(message)s", stream=sys.stderr)
+    options = options_from(args)
+    from sscc.compiler.files import write_text
+    from sscc.compiler.quality import report
+    from sscc.compiler.quality.plot import plot, require_plotting
+    from sscc.compiler.quality.runner import evaluate
+    from sscc.ir.files import replacing
+
+    if not args.no_plot:
+        require_plotting()
+    evaluation = evaluate(options, args.output)
+    drawn = None
+    if not args.no_plot:
+        drawn = args.output / "plot.svg"
+        with replacing(drawn) as file:
+            file.write(plot(evaluation.cells, options.model.name))
+    write_text(args.output / "results.json", report.to_json(report.results(options, evaluation)))
+    write_text(args.output / "report.md", report.page(options, evaluation, drawn))
+    print("\n\n".join(report.text(table) for table in report.tables(evaluation.cells)))
+    print(f"sscc: wrote {args.output}", file=sys.stderr)
+    return 0

@@ -1,0 +1,105 @@
+"""The cells of a table: which rows each method keeps. All methods of one budget keep the same number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sscc.compiler.options import CompileOptions
+from sscc.ir.errors import UsageError
+from sscc.ir.geometry import DEFAULT_OBS, PLAIN, Geometry
+
+FULL, STREAMING, SNAPKV, SNAPSTREAM = METHODS = ("full", "streamingllm", "snapkv", "snapstream")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How prompts are scored and what SnapStream keeps besides; None is the compiler's default."""
+
+    obs: int | None = None
+    pool: int | None = None
+    pool_mode: str | None = None
+    sink: int | None = None
+    recent: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method with one budget: a program of its own."""
+
+    method: str
+    geometry: Geometry
+
+    @property
+    def name(self) -> str:
+        rows = "" if self.method == FULL else f" {self.geometry.budget}"
+        return f"{self.method}{rows}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
+
+    @property
+    def series(self) -> str:
+        """What a line of a plot is drawn for."""
+        return f"{self.method}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
+
+
+def make_cells(
+    methods: Sequence[str],
+    budgets: Sequence[int],
+    kv_dtypes: Sequence[str],
+    selection: Selection,
+    *,
+    max_context: int,
+    new_tokens: int,
+) -> list[Cell]:
+    """The cells in the order of a table: the full cache, then each method's budgets; for each dtype of rows.
+
+    Args:
+        new_tokens: the most that any example generates; SnapKV's window stays while they are made.
+
+    Raises:
+        UsageError: an unknown method, no budget for one that needs it, or rows that do not fit.
+    """
+    for method in methods:
+        if method not in METHODS:
+            raise UsageError(f"--methods has {method!r}, it must be one of {', '.join(METHODS)}")
+    if not budgets and set(methods) != {FULL}:
+        raise UsageError("there is no budget for the compressed caches: give --budgets")
+    cells = []
+    for dtype in kv_dtypes:
+        for method in METHODS:
+            if method in methods:
+                for budget in [max_context] if method == FULL else budgets:
+                    rows = _rows(method, budget, selection, max_context, new_tokens)
+                    cells.append(Cell(method, _geometry(rows, selection, dtype, max_context)))
+    return cells
+
+
+def _rows(method: str, budget: int, selection: Selection, max_context: int, new_tokens: int) -> dict[str, Any]:
+    """The options of `CompileOptions` that say how many rows there are of each kind."""
+    if method == FULL:
+        return {"kv_sink": 0, "kv_recent": max_context, "kv_topk": 0}
+    if method == STREAMING:
+        return {"kv_budget": budget, "kv_sink": selection.sink, "kv_topk": 0}
+    if method == SNAPKV:
+        obs = selection.obs or DEFAULT_OBS
+        if budget <= obs + new_tokens:
+            raise UsageError(
+                f"snapkv keeps its observation window of {obs} tokens and the new ones, up to {new_tokens}, which "
+                f"leaves none of {budget} rows to select: raise --budgets, or leave snapkv out of --methods"
+            )
+        return {"kv_sink": 0, "kv_recent": obs + new_tokens, "kv_topk": budget - obs - new_tokens}
+    return {"kv_budget": budget, "kv_sink": selection.sink, "kv_recent": selection.recent}
+
+
+def _geometry(rows: dict[str, Any], selection: Selection, dtype: str, max_context: int) -> Geometry:
+    options = CompileOptions(
+        model=Path("model"),
+        kv_obs=selection.obs,
+        kv_pool=selection.pool,
+        kv_pool_mode=selection.pool_mode,
+        kv_dtype=dtype,
+        max_context=max_context,
+        **rows,
+    )
+    return options.resolve(None).geometry

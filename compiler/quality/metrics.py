@@ -1,0 +1,69 @@
+"""How an answer is scored, from 0 to 1. Only the standard library: other programs' scripts score with it too."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+Metric = Callable[[str, Sequence[str]], float]
+"""Scores what a model said against the answers, of which there is at least one."""
+
+
+def string_match_all(said: str, answers: Sequence[str]) -> float:
+    """The share of the answers that occur in what was said, ignoring case (RULER)."""
+    return sum(answer.lower() in said.lower() for answer in answers) / len(answers)
+
+
+def string_match_part(said: str, answers: Sequence[str]) -> float:
+    """1 where any of the answers occurs, ignoring case (RULER's question answering)."""
+    return float(any(answer.lower() in said.lower() for answer in answers))
+
+
+def exact_match(said: str, answers: Sequence[str]) -> float:
+    """1 where the first line says exactly one of the answers, after `normalised`."""
+    line = normalised(_first_line(said))
+    return float(any(line == normalised(answer) for answer in answers))
+
+
+def f1(said: str, answers: Sequence[str]) -> float:
+    """The best F1 of words against an answer (SQuAD, LongBench's question answering), after `normalised`."""
+    return max(_f1(normalised(said).split(), normalised(answer).split()) for answer in answers)
+
+
+def f1_first_line(said: str, answers: Sequence[str]) -> float:
+    """`f1` of the first line (LongBench's triviaqa)."""
+    return f1(_first_line(said), answers)
+
+
+def numbers(said: str, answers: Sequence[str]) -> float:
+    """The share of the numbers said that are the first one in an answer (LongBench's counting and paragraph search)."""
+    wanted = {match.group() for answer in answers if (match := re.search(r"\d+", answer))}
+    found = re.findall(r"\d+", said)
+    return sum(number in wanted for number in found) / len(found) if found else 0.0
+
+
+def normalised(text: str) -> str:
+    """Lower case, no punctuation, no articles, single spaces."""
+    bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(word for word in bare.split() if word not in ("a", "an", "the"))
+
+
+def _first_line(text: str) -> str:
+    return text.lstrip().split("\n", 1)[0]
+
+
+def _f1(said: Sequence[str], wanted: Sequence[str]) -> float:
+    same = sum((Counter(said) & Counter(wanted)).values())
+    return 2 * same / (len(said) + len(wanted)) if same else 0.0
+
+
+METRICS: dict[str, Metric] = {
+    "string_match_all": string_match_all,
+    "string_match_part": string_match_part,
+    "exact_match": exact_match,
+    "f1": f1,
+    "f1_first_line": f1_first_line,
+    "numbers": numbers,
+}

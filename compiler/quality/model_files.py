@@ -1,0 +1,143 @@
+"""The model that is evaluated: its digest, its tokenizer, and a program for every cell, each made once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+import sscc.compiler
+import sscc.ir
+import sscc.passes
+import sscc.runtime
+from sscc.compiler.files import write_text
+from sscc.compiler.options import CompileOptions
+from sscc.compiler.versions import own_version, tool_versions
+from sscc.ir.errors import InputError
+from sscc.ir.files import output_errors
+from sscc.ir.geometry import Geometry
+from sscc.ir.weight_format import WeightFormat
+from sscc.runtime.artifact import Artifact
+from sscc.runtime.text import load_tokenizer
+
+logger = logging.getLogger("sscc")
+
+NOT_COMPILING = ("quality", "commands")
+"""Folders of the compiler that have no share in what it writes."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What programs compute in; None is what fits the checkpoint."""
+
+    dtype: str | None = None
+    weight_format: WeightFormat | None = None
+    prefill_chunk: int | None = None
+
+
+class ModelFiles:
+    """A checkpoint, and a folder for what is made of it.
+
+    Args:
+        model: anything that `sscc compile` takes.
+        folder: is made if need be; what lies there is used again where model, options and compiler are the same.
+
+    Raises:
+        InputError: there is no such model.
+    """
+
+    def __init__(self, model: Path, folder: Path, numbers: Numbers) -> None:
+        if not model.exists():
+            raise InputError(f"{model} does not exist: give a checkpoint")
+        self.model = model
+        self._folder = folder
+        self._numbers = numbers
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 (hex) over the names and bytes of its files."""
+        return _digest(
+            [self.model] if self.model.is_file() else sorted(p for p in self.model.rglob("*") if p.is_file())
+        )
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The checkpoint's tokenizer, None if it has none. It is kept: a .gguf's takes seconds to convert."""
+        path = self._folder / f"{self.digest[:16]}-tokenizer.json"
+        if not path.is_file():
+            from sscc.compiler.frontend.checkpoint import open_checkpoint
+
+            data = open_checkpoint(self.model).tokenizer.get("tokenizer.json")
+            if data is None:
+                return None
+            self._make_folder()
+            write_text(path, data.decode())
+        return load_tokenizer(path)
+
+    def artifact(self, geometry: Geometry) -> Artifact:
+        """The program for a geometry, compiled if it is not there yet. Raises what `compile_model` raises."""
+        path = self._folder / f"{self._key(geometry)}.rdu"
+        if not path.exists():
+            self._make_folder()
+            self._compile(geometry, path)
+        return Artifact.load(path)
+
+    def _compile(self, g: Geometry, path: Path) -> None:
+        from sscc.compiler.driver import compile_model
+
+        options = CompileOptions(
+            model=self.model,
+            output=path,
+            kv_sink=g.sink,
+            kv_recent=g.recent,
+            kv_topk=g.topk,
+            kv_obs=g.obs,
+            kv_pool=g.pool,
+            kv_pool_mode=g.pool_mode,
+            kv_rows=g.rows,
+            kv_dtype=g.dtype,
+            max_context=g.max_context,
+            dtype=self._numbers.dtype,
+            prefill_chunk=self._numbers.prefill_chunk,
+            weights="reference",
+            weight_format=self._numbers.weight_format,
+        )
+        logger.debug("compiling %s", path)
+        compile_model(options)
+
+    def _key(self, geometry: Geometry) -> str:
+        numbers = asdict(self._numbers)
+        made_of = [self.digest, str(self.model.resolve()), geometry.to_dict(), numbers, own_version(), tool_versions()]
+        text = json.dumps([*made_of, _compiler_digest()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _make_folder(self) -> None:
+        with output_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+
+
+def _compiler_digest() -> str:
+    """sha256 over the sources that decide what a program looks like."""
+    files = []
+    for package in (sscc.compiler, sscc.ir, sscc.passes, sscc.runtime):
+        for root in map(Path, package.__path__):
+            skipped = [root / name for name in NOT_COMPILING]
+            found = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+            files += [p for p in found if not any(p.is_relative_to(folder) for folder in skipped)]
+    return _digest(sorted(files))
+
+
+def _digest(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    return digest.hexdigest()

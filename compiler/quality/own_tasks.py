@@ -1,0 +1,162 @@
+"""A person's own examples, one JSON object a line, and files as LongBench and RULER write them.
+
+A line has a prompt and what is expected of it:
+
+    {"prompt": .., "answers": [..]}
+    {"context": .., "input": .., "answers": [..], "dataset": ..}       LongBench (arXiv 2308.14508)
+    {"input": .., "outputs": [..]}                                     RULER
+    {"tokens": [..], "answer_tokens": [..]}                            for a model without a tokenizer
+
+and may have "task" (default: the dataset, else the file's name), "metric" and "max_new_tokens".
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from sscc.compiler.quality.example import Example
+from sscc.compiler.quality.metrics import METRICS
+from sscc.compiler.quality.scoring import TOKENS
+from sscc.ir.errors import InputError, UsageError
+from sscc.runtime.text import encode, read_text
+
+DEFAULT_METRIC = "string_match_all"
+DEFAULT_NEW_TOKENS = 64
+
+LONGBENCH = {
+    "narrativeqa": ("f1", 128),
+    "qasper": ("f1", 128),
+    "multifieldqa_en": ("f1", 64),
+    "hotpotqa": ("f1", 32),
+    "2wikimqa": ("f1", 32),
+    "musique": ("f1", 32),
+    "triviaqa": ("f1_first_line", 32),
+    "passage_count": ("numbers", 32),
+    "passage_retrieval_en": ("numbers", 32),
+}
+"""LongBench's datasets that can be scored here: metric, new tokens."""
+
+OWN_PROMPT = ("passage_count", "passage_retrieval_en")
+"""Datasets whose question is in LongBench's prompt, not in the file."""
+
+REFUSED = {
+    "gov_report": "ROUGE",
+    "qmsum": "ROUGE",
+    "multi_news": "ROUGE",
+    "vcsum": "ROUGE",
+    "samsum": "ROUGE",
+    "trec": "a match among given classes",
+    "lsht": "a match among given classes",
+    "multifieldqa_zh": "F1 of Chinese words",
+    "dureader": "ROUGE of Chinese words",
+    "passage_retrieval_zh": "a match of Chinese paragraph names",
+    "lcc": "edit similarity",
+    "repobench-p": "edit similarity",
+}
+"""LongBench's datasets that need a metric which is not here."""
+
+
+def own_examples(
+    path: Path, count: int | None, tokenizer: Tokenizer | None, longest: int | None = None
+) -> Iterator[Example]:
+    """The first `count` examples (all if None) of each task in a file.
+
+    Args:
+        longest: a prompt of more tokens loses its middle, as LongBench does it; None keeps all of it.
+
+    Raises:
+        InputError: a line is no example.
+        UsageError: a dataset that cannot be scored, or text without a tokenizer.
+    """
+    seen: Counter[str] = Counter()
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        fields = _object(line, where)
+        task = str(fields.get("task") or fields.get("dataset") or path.stem)
+        if count is None or seen[task] < count:
+            yield _example(fields, task, seen[task], where, tokenizer, longest)
+            seen[task] += 1
+    if not seen:
+        raise InputError(f"{path} has no examples")
+
+
+def cut_middle(tokens: list[int], longest: int) -> list[int]:
+    """The first and the last half of `longest` tokens."""
+    if len(tokens) <= longest:
+        return tokens
+    return [*tokens[: longest // 2], *tokens[len(tokens) - (longest - longest // 2) :]]
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{where} is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise InputError(f"{where} is no JSON object")
+    return fields
+
+
+def _example(
+    fields: dict[str, Any], task: str, index: int, where: str, tokenizer: Tokenizer | None, longest: int | None
+) -> Example:
+    metric, new_tokens = _scoring(fields, where)
+    if "tokens" in fields:
+        answer = _token_list(fields, "answer_tokens", where)
+        prompt = _token_list(fields, "tokens", where)
+        return Example(task, 0, index, prompt, (), TOKENS, len(answer), answer_tokens=answer)
+    text = _prompt(fields, where)
+    if tokenizer is None:
+        raise UsageError(f"{where} is text, and the model has no tokenizer: give tokens and answer_tokens")
+    tokens = encode(tokenizer, text)
+    kept = tokens if longest is None else cut_middle(tokens, longest)
+    return Example(task, 0, index, tuple(kept), _answers(fields, where), metric, new_tokens, text=text)
+
+
+def _scoring(fields: dict[str, Any], where: str) -> tuple[str, int]:
+    dataset = str(fields.get("dataset") or "").removesuffix("_e")
+    if "metric" not in fields and dataset in REFUSED:
+        raise UsageError(f"{where}: LongBench scores {dataset} by {REFUSED[dataset]}, which is not here")
+    if "prompt" not in fields and dataset in OWN_PROMPT:
+        raise UsageError(
+            f"{where}: the question of {dataset} is in LongBench's prompt: give the whole text as `prompt`"
+        )
+    metric, new_tokens = LONGBENCH.get(dataset, (DEFAULT_METRIC, DEFAULT_NEW_TOKENS))
+    metric, new_tokens = fields.get("metric", metric), fields.get("max_new_tokens", new_tokens)
+    if metric not in METRICS:
+        raise UsageError(f"{where} has the metric {metric!r}, there are {', '.join(METRICS)}")
+    if not isinstance(new_tokens, int) or new_tokens < 1:
+        raise UsageError(f"{where} has max_new_tokens {new_tokens!r}, it must be a number from 1 up")
+    return metric, new_tokens
+
+
+def _prompt(fields: dict[str, Any], where: str) -> str:
+    """The prompt as it is, or a context with a question after it."""
+    if isinstance(fields.get("prompt"), str):
+        return str(fields["prompt"])
+    question, context = fields.get("input"), fields.get("context")
+    if not isinstance(question, str) or not isinstance(context, str | None):
+        raise InputError(f"{where} has neither a prompt nor an input")
+    return question if context is None else f"{context}\n\nQuestion: {question}\nAnswer:"
+
+
+def _answers(fields: dict[str, Any], where: str) -> tuple[str, ...]:
+    answers = fields.get("answers", fields.get("outputs"))
+    if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) for answer in answers):
+        raise InputError(f"{where} has no list of answers")
+    return tuple(answers)
+
+
+def _token_list(fields: dict[str, Any], name: str, where: str) -> tuple[int, ...]:
+    tokens = fields.get(name)
+    if not isinstance(tokens, list) or not tokens or not all(type(token) is int for token in tokens):
+        raise InputError(f"{where} has no list of token numbers {name!r}")
+    return tuple(tokens)

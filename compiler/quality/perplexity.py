@@ -1,0 +1,37 @@
+"""Windows of a long text: a part that is prefilled, and the tokens after it, to be predicted one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from sscc.compiler.quality.example import Example
+from sscc.compiler.quality.scoring import NATS
+from sscc.compiler.quality.tasks import GOLDEN
+from sscc.ir.errors import UsageError
+from sscc.runtime.text import encode, read_text
+
+TASK = "perplexity"
+
+
+def perplexity_examples(
+    path: Path, lengths: Sequence[int], scored: int, count: int, tokenizer: Tokenizer
+) -> Iterator[Example]:
+    """`count` windows per length, spread over the whole text: `length` tokens, then `scored` tokens to predict.
+
+    More windows than fit into the text side by side overlap. Raises UsageError where the text is shorter than one.
+    """
+    tokens = encode(tokenizer, read_text(path))
+    for length in lengths:
+        room = len(tokens) - length - scored
+        if room < 0:
+            raise UsageError(
+                f"{path} has {len(tokens)} tokens, and a window of {length} + {scored} does not fit: give a longer text"
+            )
+        for index in range(count):
+            start = int((index + 1) * GOLDEN % 1.0 * room)
+            end = start + length
+            prompt, rest = tuple(tokens[start:end]), tuple(tokens[end : end + scored])
+            yield Example(TASK, length, index, prompt, (), NATS, 0, continuation=rest)

@@ -1,0 +1,176 @@
+"""What an evaluation is: options, checked as far as that goes without the model, and the examples that they ask for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from sscc.compiler.quality.cells import METHODS, Cell, Selection, make_cells
+from sscc.compiler.quality.example import Example
+from sscc.compiler.quality.model_files import Numbers
+from sscc.compiler.quality.own_tasks import own_examples
+from sscc.compiler.quality.perplexity import TASK as PERPLEXITY
+from sscc.compiler.quality.perplexity import perplexity_examples
+from sscc.compiler.quality.ruler import PREFIX, ruler_examples
+from sscc.compiler.quality.tasks import TASKS, make_example
+from sscc.compiler.versions import own_version
+from sscc.ir.errors import InputError, UsageError
+from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS
+
+DEFAULT_TASKS = tuple(name for name in TASKS if name != "niah_multiquery")
+DEFAULT_LENGTHS = (1024,)
+DEFAULT_BUDGETS = (256, 512)
+DEFAULT_EXAMPLES = 20
+DEFAULT_SCORED = 128
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """What to evaluate, and how.
+
+    Attributes:
+        model: anything that `sscc compile` takes.
+        tasks: names of TASKS, "perplexity" (of `text`), or "ruler:" and a task of RULER.
+        files: JSON lines with examples of one's own.
+        lengths: tokens of prompts.
+        budgets, methods, kv_dtypes, selection: the cells (`make_cells`).
+        examples: per task and length; of `files` the first ones of each task, all if None.
+        seed: of the examples.
+        text: what perplexity is measured on; `scored` tokens per window.
+        longest: a prompt of `files` that has more tokens loses its middle; None keeps all of it.
+        numbers: what programs compute in.
+        interpreter, threads: what executes them.
+
+    Raises:
+        UsageError: options that contradict each other or name something unknown.
+    """
+
+    model: Path
+    tasks: tuple[str, ...] = DEFAULT_TASKS
+    files: tuple[Path, ...] = ()
+    lengths: tuple[int, ...] = DEFAULT_LENGTHS
+    budgets: tuple[int, ...] = DEFAULT_BUDGETS
+    methods: tuple[str, ...] = METHODS
+    kv_dtypes: tuple[str, ...] = ("model",)
+    selection: Selection = field(default_factory=Selection)
+    examples: int | None = DEFAULT_EXAMPLES
+    seed: int = 0
+    text: Path | None = None
+    scored: int = DEFAULT_SCORED
+    longest: int | None = None
+    numbers: Numbers = field(default_factory=Numbers)
+    interpreter: str = DEFAULT_INTERPRETER
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_tasks()
+        for name, low, values in (
+            ("--lengths", 1, self.lengths),
+            ("--budgets", 1, self.budgets),
+            ("--examples", 1, [self.examples]),
+            ("--score-tokens", 1, [self.scored]),
+            ("--max-prompt", 2, [self.longest]),
+            ("--threads", 1, [self.threads]),
+        ):
+            for value in values:
+                if value is not None and value < low:
+                    raise UsageError(f"{name} has {value}, it must be at least {low}")
+        if self.interpreter not in INTERPRETERS:
+            raise UsageError(f"--interpreter is {self.interpreter!r}, this version has {' and '.join(INTERPRETERS)}")
+        for name, given in (("tasks", self.tasks), ("lengths", self.lengths), ("budgets", self.budgets)):
+            if len(set(given)) < len(given):
+                raise UsageError(f"--{name} has the same one twice")
+
+    def _check_tasks(self) -> None:
+        if not self.tasks and not self.files:
+            raise UsageError("there is nothing to evaluate: give --tasks or --examples-file")
+        if self.tasks and not self.lengths:
+            raise UsageError("there is no length of prompts: give --lengths")
+        if self.tasks and self.examples is None:
+            raise UsageError("tasks have any number of examples: give --examples")
+        for task in self.tasks:
+            if task not in TASKS and task != PERPLEXITY and not task.startswith(PREFIX):
+                known = ", ".join([*TASKS, PERPLEXITY, f"{PREFIX}NAME"])
+                raise UsageError(f"--tasks has {task!r}, it must be one of {known}")
+        if (PERPLEXITY in self.tasks) != (self.text is not None):
+            raise UsageError("the task perplexity and --text FILE go together: give both or neither")
+
+    def described(self) -> dict[str, Any]:
+        """All that decides what a result means, for JSON; not how many there are, nor how fast they are made."""
+        numbers = self.numbers
+        return {
+            "version": own_version(),
+            "tasks": list(self.tasks),
+            "files": {path.name: _digest(path) for path in self.files},
+            "text": None if self.text is None else _digest(self.text),
+            "lengths": list(self.lengths),
+            "budgets": list(self.budgets),
+            "methods": list(self.methods),
+            "kv_dtypes": list(self.kv_dtypes),
+            "selection": dict(vars(self.selection)),
+            "seed": self.seed,
+            "score_tokens": self.scored,
+            "max_prompt": self.longest,
+            "dtype": numbers.dtype,
+            "weights": None if numbers.weight_format is None else str(numbers.weight_format),
+            "prefill_chunk": numbers.prefill_chunk,
+            "interpreter": self.interpreter,
+        }
+
+
+def make_examples(options: EvalOptions, tokenizer: Tokenizer | None) -> Iterator[Example]:
+    """The examples in the order of the tasks, lengths and numbers.
+
+    Raises:
+        UsageError: a task does not fit a length, or needs a tokenizer or a package that is not there.
+        InputError: a file with a fault.
+    """
+    for task in options.tasks:
+        if tokenizer is None:
+            raise UsageError(f"{options.model} has no tokenizer, which {task} needs: give --examples-file with tokens")
+        yield from _of_task(task, options, tokenizer)
+    for path in options.files:
+        yield from own_examples(path, options.examples, tokenizer, options.longest)
+
+
+def _of_task(task: str, options: EvalOptions, tokenizer: Tokenizer) -> Iterator[Example]:
+    count = options.examples or 0
+    if task == PERPLEXITY and options.text is not None:
+        yield from perplexity_examples(options.text, options.lengths, options.scored, count, tokenizer)
+        return
+    for length in options.lengths:
+        if task.startswith(PREFIX):
+            yield from ruler_examples(task.removeprefix(PREFIX), length, count, options.seed, tokenizer)
+        else:
+            for index in range(count):
+                yield make_example(task, length, index, options.seed, tokenizer)
+
+
+def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
+    """The cells for these examples; all of them have room for the longest one. Raises UsageError."""
+    return make_cells(
+        options.methods,
+        options.budgets,
+        options.kv_dtypes,
+        options.selection,
+        max_context=max(example.positions for example in examples),
+        new_tokens=most_new_tokens(examples),
+    )
+
+
+def most_new_tokens(examples: Iterable[Example]) -> int:
+    """The most tokens that follow any prompt."""
+    return max(max(example.max_new_tokens, len(example.continuation)) for example in examples)
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,109 @@
+"""The outcome as a table for people, in text and in Markdown, and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sscc.compiler.quality.plan import EvalOptions
+from sscc.compiler.quality.runner import Evaluation
+from sscc.compiler.quality.scoring import NATS
+from sscc.compiler.quality.summary import CellSummary, Score
+from sscc.compiler.versions import own_version, tool_versions
+from sscc.ir.sizes import format_bytes
+
+FORMAT = 1
+
+Table = list[list[str]]
+"""Rows of cells; the first row is the heading."""
+
+
+def tables(cells: Sequence[CellSummary]) -> list[Table]:
+    """A table of scores in percent, and one of nats per token, as far as there is something in them."""
+    made = []
+    groups = [score for score in cells[0].scores if score.metric != NATS]
+    if groups:
+        more = ["mean"] if len(groups) > 1 else []
+        heading = ["cache", "KV", *(f"{score.group} (n={score.n})" for score in groups), *more]
+        made.append([heading, *(_score_row(cell, bool(more)) for cell in cells)])
+    texts = [score for score in cells[0].scores if score.metric == NATS]
+    if texts:
+        heading = ["cache", "KV", *(f"{score.group} (n={score.n})" for score in texts)]
+        made.append([heading, *([*_cache(cell), *map(_nats, _of(cell, nats=True))] for cell in cells)])
+    return made
+
+
+def markdown(table: Table) -> str:
+    """The table with numbers on the right."""
+    rule = ["---", *("---:" for _ in table[0][1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [table[0], rule, *table[1:]])
+
+
+def text(table: Table) -> str:
+    """The table in columns of spaces."""
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = []
+    for row in table:
+        first, *rest = zip(row, widths, strict=True)
+        lines.append("  ".join([first[0].ljust(first[1]), *(word.rjust(width) for word, width in rest)]))
+    return "\n".join(lines)
+
+
+def results(options: EvalOptions, evaluation: Evaluation) -> dict[str, Any]:
+    """Everything, for JSON."""
+    return {
+        "format": FORMAT,
+        "versions": {"sscc": own_version(), **tool_versions()},
+        "model": {"name": options.model.name, "sha256": evaluation.digest},
+        "options": options.described() | {"examples": options.examples},
+        "cells": [cell.to_dict() for cell in evaluation.cells],
+    }
+
+
+def page(options: EvalOptions, evaluation: Evaluation, plot: Path | None) -> str:
+    """The Markdown of a report."""
+    parts = [f"# {options.model.name}", LEGEND]
+    parts += [markdown(table) for table in tables(evaluation.cells)]
+    if plot is not None:
+        parts.append(f"![quality against budget]({plot.name})")
+    return "\n\n".join(parts) + "\n"
+
+
+def to_json(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=1, allow_nan=False) + "\n"
+
+
+LEGEND = (
+    "Scores in percent with their 95 % interval; of perplexity, nats per token with its standard error, and the "
+    "difference from the full cache on the same tokens. KV: bytes of one sequence. "
+    "All methods of one budget keep as many rows."
+)
+
+
+def _score_row(cell: CellSummary, with_mean: bool) -> list[str]:
+    mean = [] if not with_mean or cell.mean is None else [f"{100 * cell.mean:.0f}"]
+    return [*_cache(cell), *map(_percent, _of(cell, nats=False)), *mean]
+
+
+def _cache(cell: CellSummary) -> list[str]:
+    return [cell.cell.name, format_bytes(cell.kv_bytes)]
+
+
+def _of(cell: CellSummary, *, nats: bool) -> list[Score]:
+    return [score for score in cell.scores if (score.metric == NATS) == nats]
+
+
+def _percent(score: Score) -> str:
+    low, high = max(0.0, score.low), min(1.0, score.high)
+    return f"{100 * score.mean:.0f} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def _nats(score: Score) -> str:
+    """Nats and perplexity; against the full cache the difference of the same windows."""
+    said = f"{score.mean:.3f} +- {score.standard_error:.3f} (ppl {math.exp(score.mean):.2f}"
+    if score.difference is None or score.difference_error is None:
+        return f"{said})"
+    return f"{said}; {score.difference:+.3f} +- {score.difference_error:.3f})"

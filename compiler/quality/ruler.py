@@ -1,0 +1,98 @@
+"""RULER itself (arXiv 2404.06654): the generators of the package nvidia-long-context-eval, run as it runs them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tokenizers import Tokenizer
+
+from sscc.compiler.quality.example import Example
+from sscc.ir.errors import InputError, UsageError
+from sscc.runtime.text import encode
+
+PREFIX = "ruler:"
+PACKAGE = "long_context_eval"
+LIMIT = 900.0  # seconds: a generator loops for ever where not even its smallest prompt fits
+
+
+def ruler_tasks() -> dict[str, Any]:
+    """The tasks of the installed package: name -> configuration. Raises UsageError where it is not installed."""
+    config: dict[str, Any] = yaml.safe_load((_package() / "synthetic.yaml").read_text())
+    return config
+
+
+def ruler_examples(name: str, length: int, count: int, seed: int, tokenizer: Tokenizer) -> Iterator[Example]:
+    """`count` examples of a RULER task, with prompts of at most about `length` tokens.
+
+    Raises:
+        UsageError: the package is not installed, or has no such task.
+        InputError: its generator failed.
+    """
+    tasks = ruler_tasks()
+    if name not in tasks:
+        raise UsageError(f"RULER has no task {name!r}, it has {', '.join(tasks)}")
+    kind = tasks[name]["task"]
+    made: dict[str, Any] = importlib.import_module(f"{PACKAGE}.data.synthetic.constants").TASKS[kind]
+    new_tokens = int(made["tokens_to_generate"])
+    with tempfile.TemporaryDirectory() as scratch:
+        _write_tokenizer(tokenizer, Path(scratch))
+        options = {
+            "save_dir": scratch,
+            "save_name": name,
+            "tokenizer_type": "hf",
+            "tokenizer_path": scratch,
+            "max_seq_length": length + new_tokens,  # it counts new tokens too
+            "tokens_to_generate": new_tokens,
+            "num_samples": count,
+            "random_seed": seed,
+            "template": made["template"] + made.get("answer_prefix", ""),
+            **tasks[name]["args"],
+        }
+        _generate(name, _package() / "data" / "synthetic" / f"{kind}.py", options)
+        lines = (Path(scratch) / name / "validation.jsonl").read_text().splitlines()
+    metric = "string_match_part" if kind == "qa" else "string_match_all"
+    for index, line in enumerate(lines):
+        sample = json.loads(line)
+        text, answers = sample["input"], tuple(sample["outputs"])
+        prompt = tuple(encode(tokenizer, text))
+        yield Example(PREFIX + name, length, index, prompt, answers, metric, new_tokens, text=text)
+
+
+def _package() -> Path:
+    try:
+        spec = importlib.util.find_spec(PACKAGE)
+    except ValueError:  # it was imported, and has no specification
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError("RULER's tasks need the package nvidia-long-context-eval: pip install 'sscc[ruler]'")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _generate(name: str, script: Path, options: dict[str, Any]) -> None:
+    words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+    try:
+        done = subprocess.run(
+            [sys.executable, str(script), *words], capture_output=True, text=True, check=False, timeout=LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"RULER's {name} was not made within {LIMIT:.0f} s: does it fit the length?") from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip(" *")]
+        reason = "it needs nltk's data: python -m nltk.downloader punkt_tab" if "nltk.download" in done.stderr else ""
+        raise InputError(f"RULER's {name} was not made: {reason or (said or ['no reason given'])[-1].strip()}")
+
+
+def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """A folder that transformers' AutoTokenizer opens."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))

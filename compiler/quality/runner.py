@@ -1,0 +1,103 @@
+"""An evaluation from beginning to end: examples, cells, what is done already, what is left."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from tqdm import tqdm
+
+from sscc.compiler.files import write_text
+from sscc.compiler.loading import open_session
+from sscc.compiler.quality.cells import Cell
+from sscc.compiler.quality.example import Example
+from sscc.compiler.quality.journal import Journal, Record
+from sscc.compiler.quality.model_files import ModelFiles
+from sscc.compiler.quality.plan import EvalOptions, cells_for, make_examples, most_new_tokens
+from sscc.compiler.quality.scoring import Outcome, run_example
+from sscc.compiler.quality.summary import CellSummary, summarise
+from sscc.ir.errors import UsageError
+from sscc.runtime.session import Session
+
+JOURNAL = "records.jsonl"
+EXAMPLES = "examples.jsonl"
+WORK = "work"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came of it."""
+
+    digest: str
+    examples: list[Example]
+    cells: list[CellSummary]
+
+
+def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
+    """Runs every example through every cell, but for those that the journal in `folder` has already.
+
+    Also writes the examples there, for other programs to run. Programs go to `folder`/work.
+
+    Raises:
+        UsageError: the options do not fit the model, each other, or the journal.
+        SsccError: what a compilation or a session raises.
+    """
+    files = ModelFiles(options.model, folder / WORK, options.numbers)
+    tokenizer = files.tokenizer
+    examples = list(make_examples(options, tokenizer))
+    _check_names(examples)
+    cells = cells_for(options, examples)
+    made_of = {"model": files.digest, **options.described(), "new_tokens": most_new_tokens(examples)}
+    with Journal(folder / JOURNAL, made_of) as journal:
+        write_text(folder / EXAMPLES, "".join(f"{json.dumps(example.to_dict())}\n" for example in examples))
+        summaries: list[CellSummary] = []
+        for cell in cells:
+            missing = [example for example in examples if not journal.has(cell.name, example)]
+            artifact = files.artifact(cell.geometry)
+            if missing:
+                session = open_session(artifact, interpreter=options.interpreter, threads=options.threads)
+                run_cell(session, cell, missing, tokenizer, journal)
+            records = [journal.records[cell.name, example.name] for example in examples]
+            summaries.append(
+                summarise(cell, artifact.signature, examples, records, summaries[0] if summaries else None)
+            )
+    return Evaluation(files.digest, examples, summaries)
+
+
+def run_cell(
+    session: Session, cell: Cell, examples: Sequence[Example], tokenizer: Tokenizer | None, journal: Journal
+) -> None:
+    """Runs examples one after the other and writes each down as it is done. A bar on a terminal shows how far it is."""
+    with tqdm(examples, desc=cell.name, unit="example", disable=None, leave=False) as bar:
+        for example in bar:
+            bar.set_postfix_str(example.group)
+            journal.add(_record(cell, example, run_example(session, example, tokenizer)))
+
+
+def _record(cell: Cell, example: Example, outcome: Outcome) -> Record:
+    return Record(
+        cell=cell.name,
+        example=example.name,
+        task=example.task,
+        length=example.length,
+        index=example.index,
+        depth=example.depth,
+        prompt_tokens=len(example.prompt),
+        prompt_sha256=example.prompt_sha256,
+        score=outcome.score,
+        said=outcome.said,
+        tokens=list(outcome.tokens),
+        kept_rows=outcome.kept_rows,
+        seconds=round(outcome.seconds, 4),
+    )
+
+
+def _check_names(examples: Sequence[Example]) -> None:
+    """Two files may have a task of the same name: then nobody could tell their examples apart."""
+    name, times = Counter(example.name for example in examples).most_common(1)[0]
+    if times > 1:
+        raise UsageError(f"{name} is there {times} times: give tasks of different files different names ('task')")

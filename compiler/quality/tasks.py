@@ -1,0 +1,75 @@
+"""The tasks that the repository generates, by name; equal arguments give equal examples on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from tokenizers import Tokenizer
+
+from sscc.compiler.quality import drafts
+from sscc.compiler.quality.drafts import Maker
+from sscc.compiler.quality.example import Example
+from sscc.compiler.quality.haystack import fit
+from sscc.runtime.text import encode
+
+GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples, modulo 1, are spread evenly over 0 .. 1 however many of them there are."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kind of example.
+
+    Attributes:
+        summary: one line for people.
+        make: makes the example of any length.
+        max_new_tokens: enough for a right answer of a model that spells numbers digit by digit.
+        metric: a name of `METRICS`.
+        placed: whether the depth says where the answer is.
+    """
+
+    summary: str
+    make: Maker
+    max_new_tokens: int
+    metric: str = "string_match_all"
+    placed: bool = True
+
+
+TASKS = {
+    "passkey": Task("a key in noise that repeats", drafts.passkey, 12),
+    "niah_single": Task("one number in prose", drafts.single_needle, 16),
+    "niah_multikey": Task("one number in prose, three others beside it", drafts.multi_key, 16),
+    "niah_multivalue": Task("four numbers of one key in prose", drafts.multi_value, 48, placed=False),
+    "niah_multiquery": Task("four keys in prose, all asked for", drafts.multi_query, 64, placed=False),
+    "kv_retrieval": Task("one pair of a JSON object of pairs like it", drafts.key_value, 16),
+    "variable_tracking": Task("a chain of five assignments in noise", drafts.variable_tracking, 48, placed=False),
+    "common_words": Task("the ten most frequent of many words", drafts.common_words, 64, placed=False),
+}
+
+
+def make_example(name: str, length: int, index: int, seed: int, tokenizer: Tokenizer) -> Example:
+    """Example `index` of a task, its prompt as near below `length` tokens as its filler comes.
+
+    Raises UsageError where the task does not fit into `length`.
+    """
+    task = TASKS[name]
+    depth = (index + 1) * GOLDEN % 1.0
+    draft = task.make(Random(f"{seed}/{name}/{length}/{index}"), depth, length)
+    text = fit(draft.prompt, length, _counter(tokenizer), f"the task {name}", draft.largest)
+    return Example(
+        task=name,
+        length=length,
+        index=index,
+        prompt=tuple(encode(tokenizer, text)),
+        answers=draft.answers,
+        metric=task.metric,
+        max_new_tokens=task.max_new_tokens,
+        depth=text.index(draft.answers[0]) / len(text) if task.placed else None,
+        text=text,
+    )
+
+
+def _counter(tokenizer: Tokenizer) -> Callable[[str], int]:
+    return lambda text: len(encode(tokenizer, text))

@@ -1,0 +1,118 @@
+"""`sscc eval`: a whole run by the command line, its files, and refusals in one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from sscc.compiler import cli
+from sscc.compiler.commands import eval as command
+from sscc.compiler.quality import cells, plan, plot
+from sscc.compiler.quality.tasks import TASKS
+from sscc.ir.errors import UsageError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    path = tmp_path / "questions.jsonl"
+    line = {"prompt": "The quick brown fox jumps over the lazy dog", "answers": ["a"], "max_new_tokens": 3}
+    path.write_text(json.dumps(line) + "\n")
+    return path
+
+
+def words(model: Path, questions: Path, output: Path) -> list[str]:
+    """Two cells of a model, by the reference interpreter, which needs no code."""
+    cells = [
+        "--methods",
+        "full",
+        "snapstream",
+        "--budgets",
+        "24",
+        "--kv-recent",
+        "8",
+        "--kv-obs",
+        "4",
+        "--kv-sink",
+        "2",
+    ]
+    machine = ["--interpreter", "reference", "--prefill-chunk", "16"]
+    return ["eval", str(model), "-o", str(output), "--examples-file", str(questions), *cells, *machine]
+
+
+def test_a_run(checkpoint: Path, questions: Path, tmp_path: Path, capsys: Capture) -> None:
+    output = tmp_path / "results"
+    assert cli.main(words(checkpoint, questions, output)) == 0
+    out, err = capsys.readouterr()
+    heading, full, cut = out.splitlines()
+    assert heading.split() == ["cache", "KV", "questions", "(n=1)"]
+    assert full.startswith("full ")
+    assert cut.startswith("snapstream 24 ")
+    assert err == f"sscc: wrote {output}\n"  # no bar: this is no terminal
+    results = json.loads((output / "results.json").read_text())
+    assert [cell["name"] for cell in results["cells"]] == ["full", "snapstream 24"]
+    assert results["options"]["prefill_chunk"] == 16
+    assert (output / "report.md").read_text().count("\n| ") == 4
+    assert ElementTree.parse(output / "plot.svg").getroot().tag.endswith("svg")
+
+    records = (output / "records.jsonl").read_bytes()
+    assert cli.main(words(checkpoint, questions, output)) == 0
+    assert (output / "records.jsonl").read_bytes() == records
+    assert capsys.readouterr().out == out
+
+    assert cli.main([*words(checkpoint, questions, output), "--seed", "5"]) == 2
+    assert "records.jsonl was made with seed 0, not 5: give another --output" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        (["--tasks", "chess"], "--tasks has 'chess', it must be one of passkey, niah_single"),
+        (["--methods", "h2o"], "--methods has 'h2o'"),
+        (["--budgets", "4000"], "lower --kv-topk or raise --max-context"),
+        (["--dtype", "f16"], "--dtype is 'f16', it must be f32 or bf16"),
+        (["--weights", "int3"], "int3"),
+        (["--kv-dtype", "int2"], "--kv-dtype is 'int2', it must be model or int8"),
+        (["--tasks", "ruler:vt"], "pip install 'sscc[ruler]'"),
+        (["--text", "no.txt"], "the task perplexity and --text FILE go together"),
+    ],
+)
+def test_refusals(
+    added: list[str],
+    message: str,
+    checkpoint: Path,
+    questions: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "long_context_eval", None)
+    output = tmp_path / "results"
+    assert cli.main([*words(checkpoint, questions, output), *added]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (output / "records.jsonl").exists()
+
+
+def test_without_matplotlib(
+    checkpoint: Path, questions: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise UsageError("the plot needs matplotlib: ..")
+
+    monkeypatch.setattr(plot, "require_plotting", missing)
+    assert cli.main(words(checkpoint, questions, tmp_path / "results")) == 2
+    assert "the plot needs matplotlib" in capsys.readouterr().err
+
+
+def test_the_command_line_says_what_the_package_has() -> None:
+    """It describes options without importing the package."""
+    assert cells.METHODS == command.METHODS
+    assert list(TASKS) == command.TASKS.split()
+    assert (command.DEFAULT_EXAMPLES, command.DEFAULT_SCORED) == (plan.DEFAULT_EXAMPLES, plan.DEFAULT_SCORED)

@@ -1,0 +1,85 @@
+"""The journal: whole lines count, options must be the same, prompts too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sscc.compiler.quality.example import Example
+from sscc.compiler.quality.journal import Journal, Record
+from sscc.ir.errors import InputError, UsageError
+
+OPTIONS = {"seed": 0, "tasks": ["a"]}
+EXAMPLE = Example("a", 10, 0, (1, 2), ("x",), "string_match_all", 4)
+RECORD = Record("full", "a@10#0", "a", 10, 0, 0.5, 2, EXAMPLE.prompt_sha256, 1.0, "x", [3], 2, 0.1)
+
+
+def test_records_are_there_again(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "records.jsonl"
+    with Journal(path, OPTIONS) as journal:
+        assert not journal.has("full", EXAMPLE)
+        journal.add(RECORD)
+        assert path.read_bytes().count(b"\n") == 2  # on the disk at once
+    with Journal(path, OPTIONS) as journal:
+        assert journal.has("full", EXAMPLE)
+        assert not journal.has("snapkv 8", EXAMPLE)
+        assert journal.records["full", "a@10#0"] == RECORD
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_a_line_that_is_not_whole_is_dropped(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    with Journal(path, OPTIONS) as journal:
+        journal.add(RECORD)
+        journal.add(replace(RECORD, cell="snapkv 8"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    with Journal(path, OPTIONS) as journal:
+        assert [cell for cell, _ in journal.records] == ["full"]
+        journal.add(replace(RECORD, cell="snapkv 8"))
+    assert path.read_bytes() == whole
+
+
+def test_a_file_that_ended_within_its_first_line_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text('{"format": 1, "opt')
+    with Journal(path, OPTIONS) as journal:
+        assert not journal.records
+    assert json.loads(path.read_text()) == {"format": 1, "options": OPTIONS}
+
+
+def test_other_options_and_prompts_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    with Journal(path, OPTIONS) as journal:
+        journal.add(RECORD)
+        with pytest.raises(UsageError, match="another prompt"):
+            journal.has("full", replace(EXAMPLE, prompt=(1, 3)))
+    with pytest.raises(UsageError, match="was made with seed 0, not 1: give another --output"):
+        Journal(path, OPTIONS | {"seed": 1})
+
+
+def test_two_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    with Journal(path, OPTIONS), pytest.raises(UsageError, match="is being written by another process"):
+        Journal(path, OPTIONS)
+    with Journal(path, OPTIONS):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hello\n", r":1 is damaged"),
+        ('{"a": 1}\n', "is no journal of `sscc eval` of format 1"),
+        ('{"format": 1, "options": {"seed": 0, "tasks": ["a"]}}\n[1]\n', r":2 is damaged"),
+        ('{"format": 1, "options": {"seed": 0, "tasks": ["a"]}}\n{"cell": "full"}\n', r":2 is no record"),
+    ],
+)
+def test_damaged_files_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        Journal(path, OPTIONS)

@@ -1,0 +1,114 @@
+"""Examples out of files: every form of a line, what is taken for granted, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from sscc.compiler.quality.example import Example
+from sscc.compiler.quality.own_tasks import LONGBENCH, REFUSED, cut_middle, own_examples
+from sscc.compiler.quality.perplexity import perplexity_examples
+from sscc.ir.errors import InputError, SsccError, UsageError
+
+
+def read(folder: Path, tokenizer: Tokenizer | None, *lines: Any, count: int | None = None) -> list[Example]:
+    path = folder / "mine.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n\n")
+    return list(own_examples(path, count, tokenizer))
+
+
+def test_forms(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    plain, longbench, ruler, tokens = read(
+        tmp_path,
+        tokenizer,
+        {"prompt": "The capital is", "answers": ["Paris"], "max_new_tokens": 3, "metric": "exact_match", "task": "t"},
+        {"context": "Long text.", "input": "Who?", "answers": ["He", "Him"], "dataset": "hotpotqa_e", "length": 9000},
+        {"index": 0, "input": "Find it: ", "outputs": ["1", "2"], "length": 30},
+        {"tokens": [5, 6, 7], "answer_tokens": [8]},
+    )
+    assert (plain.name, plain.metric, plain.max_new_tokens, plain.answers) == ("t#0", "exact_match", 3, ("Paris",))
+    assert plain.prompt == tuple(tokenizer.encode("The capital is").ids)
+    assert longbench.text == "Long text.\n\nQuestion: Who?\nAnswer:"
+    assert (longbench.task, longbench.metric, longbench.max_new_tokens) == ("hotpotqa_e", "f1", 32)
+    assert (ruler.name, ruler.text, ruler.answers, ruler.metric) == (
+        "mine#0",
+        "Find it: ",
+        ("1", "2"),
+        "string_match_all",
+    )
+    assert (tokens.name, tokens.prompt, tokens.answer_tokens, tokens.max_new_tokens) == ("mine#1", (5, 6, 7), (8,), 1)
+
+
+def test_the_first_of_each_task(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    lines = [{"prompt": "p", "answers": ["a"], "task": task} for task in ("x", "x", "y", "x", "y", "y")]
+    assert [e.name for e in read(tmp_path, tokenizer, *lines, count=2)] == ["x#0", "x#1", "y#0", "y#1"]
+
+
+def test_long_prompts_lose_their_middle(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    assert cut_middle(list(range(10)), 5) == [0, 1, 7, 8, 9]
+    assert cut_middle(list(range(5)), 5) == list(range(5))
+    path = tmp_path / "f.jsonl"
+    path.write_text(json.dumps({"prompt": "abcdefghij", "answers": ["x"]}))
+    (example,) = own_examples(path, None, tokenizer, longest=4)
+    assert tokenizer.decode(list(example.prompt)) == "abij"
+
+
+@pytest.mark.parametrize("dataset", REFUSED)
+def test_datasets_of_other_metrics_are_refused(dataset: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    assert dataset not in LONGBENCH
+    with pytest.raises(UsageError, match=f"LongBench scores {dataset} by .* which is not here"):
+        read(tmp_path, tokenizer, {"context": "c", "input": "q", "answers": ["a"], "dataset": dataset})
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "message"),
+    [
+        ("nonsense", InputError, "mine.jsonl:1 is not JSON"),
+        ([1], InputError, "is no JSON object"),
+        ({"answers": ["a"]}, InputError, "has neither a prompt nor an input"),
+        ({"prompt": "p"}, InputError, "has no list of answers"),
+        ({"prompt": "p", "answers": []}, InputError, "has no list of answers"),
+        ({"prompt": "p", "answers": "a"}, InputError, "has no list of answers"),
+        ({"prompt": "p", "answers": ["a"], "metric": "bleu"}, UsageError, "has the metric 'bleu'"),
+        ({"prompt": "p", "answers": ["a"], "max_new_tokens": 0}, UsageError, "max_new_tokens 0"),
+        ({"tokens": [1]}, InputError, "no list of token numbers 'answer_tokens'"),
+        ({"context": "c", "input": "", "answers": ["7"], "dataset": "passage_count"}, UsageError, "as `prompt`"),
+        ("", InputError, "has no examples"),
+    ],
+)
+def test_faults_are_named(
+    line: Any, error: type[SsccError], message: str, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    with pytest.raises(error, match=message):
+        read(tmp_path, tokenizer, line)
+
+
+def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the model has no tokenizer: give tokens and answer_tokens"):
+        read(tmp_path, None, {"prompt": "p", "answers": ["a"]})
+
+
+class TestPerplexity:
+    def test_windows_follow_the_text(self, tmp_path: Path, tokenizer: Tokenizer) -> None:
+        path = tmp_path / "text"
+        path.write_text("".join(chr(32 + i % 90) for i in range(1000)))
+        tokens = tokenizer.encode(path.read_text()).ids
+        examples = list(perplexity_examples(path, [50, 100], 20, 5, tokenizer))
+        assert [e.name for e in examples[:2]] == ["perplexity@50#0", "perplexity@50#1"]
+        starts = []
+        for example in examples:
+            window = [*example.prompt, *example.continuation]
+            assert (len(example.prompt), len(example.continuation)) == (example.length, 20)
+            starts.append(next(i for i in range(1000) if tokens[i : i + len(window)] == window))
+            assert example.positions == example.length + 20
+        assert len(set(starts)) > 5
+
+    def test_a_short_text_is_refused(self, tmp_path: Path, tokenizer: Tokenizer) -> None:
+        path = tmp_path / "text"
+        path.write_text("x" * 69)
+        with pytest.raises(UsageError, match=r"has 69 tokens, and a window of 50 \+ 20 does not fit"):
+            list(perplexity_examples(path, [50], 20, 1, tokenizer))

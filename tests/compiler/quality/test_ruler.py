@@ -1,0 +1,97 @@
+"""RULER's package is called as it wants to be called, and is refused in one line where it is missing or fails.
+
+A stand-in of the same layout takes its place: the package itself is an extra with many dependencies.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from sscc.compiler.quality.ruler import PACKAGE, ruler_examples, ruler_tasks
+from sscc.ir.errors import InputError, UsageError
+
+TASKS = """
+vt:
+  task: variable_tracking
+  args:
+    num_hops: 4
+qa_1:
+  task: qa
+  args:
+    dataset: squad
+"""
+CONSTANTS = """
+TASKS = {
+    "variable_tracking": {"tokens_to_generate": 30, "template": "Track {context} {query}", "answer_prefix": " Answer:"},
+    "qa": {"tokens_to_generate": 32, "template": "Read {context}"},
+}
+"""
+GENERATOR = """
+import argparse, json, sys
+from pathlib import Path
+parser = argparse.ArgumentParser()
+for name in ("save_dir", "save_name", "tokenizer_type", "tokenizer_path", "template", "num_hops", "dataset"):
+    parser.add_argument(f"--{name}", type=str)
+for name in ("max_seq_length", "tokens_to_generate", "num_samples", "random_seed"):
+    parser.add_argument(f"--{name}", type=int)
+args = parser.parse_args()
+if args.random_seed == 13:
+    sys.exit("LookupError: no luck")
+from tokenizers import Tokenizer
+folder = Path(args.tokenizer_path)
+assert json.loads((folder / "tokenizer_config.json").read_text())["tokenizer_class"] and args.tokenizer_type == "hf"
+tokens = len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode("four").ids)
+file = Path(args.save_dir) / args.save_name / "validation.jsonl"
+file.parent.mkdir()
+with file.open("w") as lines:
+    for index in range(args.num_samples):
+        text = f"{args.template}|{args.max_seq_length}|{args.tokens_to_generate}|{args.random_seed}|{tokens}|{index}"
+        lines.write(json.dumps({"index": index, "input": text, "outputs": ["A", "B"]}) + "\\n")
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / PACKAGE
+    synthetic = root / "data" / "synthetic"
+    synthetic.mkdir(parents=True)
+    for folder in (root, root / "data", synthetic):
+        (folder / "__init__.py").touch()
+    (root / "synthetic.yaml").write_text(TASKS)
+    (synthetic / "constants.py").write_text(CONSTANTS)
+    for kind in ("variable_tracking", "qa"):
+        (synthetic / f"{kind}.py").write_text(GENERATOR)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == PACKAGE]:
+        monkeypatch.delitem(sys.modules, name)
+    return root
+
+
+def test_examples(package: Path, tokenizer: Tokenizer) -> None:
+    first, second = ruler_examples("vt", 100, 2, 7, tokenizer)
+    assert first.text == "Track {context} {query} Answer:|130|30|7|4|0"
+    assert second.name == "ruler:vt@100#1"
+    assert first.prompt == tuple(tokenizer.encode(first.text).ids)
+    assert (first.answers, first.metric, first.max_new_tokens) == (("A", "B"), "string_match_all", 30)
+
+
+def test_questions_have_any_answer(package: Path, tokenizer: Tokenizer) -> None:
+    (example,) = ruler_examples("qa_1", 100, 1, 7, tokenizer)
+    assert (example.text.split("|")[0], example.metric) == ("Read {context}", "string_match_part")
+
+
+def test_refusals(package: Path, tokenizer: Tokenizer) -> None:
+    with pytest.raises(UsageError, match="RULER has no task 'chess', it has vt, qa_1"):
+        list(ruler_examples("chess", 100, 1, 0, tokenizer))
+    with pytest.raises(InputError, match="RULER's vt was not made: LookupError: no luck"):
+        list(ruler_examples("vt", 100, 1, 13, tokenizer))
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, PACKAGE, None)
+    with pytest.raises(UsageError, match=r"pip install 'sscc\[ruler\]'"):
+        ruler_tasks()
