@@ -135,10 +135,12 @@ async def _read(client: httpx2.AsyncClient, url: str, outcome: Outcome, start: f
 
 @dataclass(frozen=True)
 class Summary:
-    """Of a load. Rates are per second of its whole time; percentiles are (50th, 90th, 99th), in seconds."""
+    """Of a load. Rates are per second of its whole time; percentiles are (50th, 90th, 99th), in seconds; `failure` is
+    what the first request that failed got."""
 
     requests: int
     failed: int
+    failure: str
     seconds: float
     new_tokens_per_second: float
     prompt_tokens_per_second: float
@@ -156,6 +158,7 @@ def summary(outcomes: Sequence[Outcome]) -> Summary:
     return Summary(
         requests=len(outcomes),
         failed=len(outcomes) - len(good),
+        failure=next((outcome.error for outcome in outcomes if outcome.error), ""),
         seconds=seconds,
         new_tokens_per_second=sum(outcome.tokens for outcome in good) / seconds,
         prompt_tokens_per_second=sum(len(outcome.job.prompt) for outcome in good) / seconds,

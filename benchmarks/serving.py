@@ -164,6 +164,7 @@ def render(results: dict[Server, dict[str, Summary]], words: argparse.Namespace,
         "| server | sequences x rows | load | new tokens/s | prompt tokens/s | time to first token | between tokens |",
         "|---|---|---|---:|---:|---:|---:|",
     ]
+    notes: list[str] = []
     for server, loads in results.items():
         for name, s in loads.items():
             cells = [server.name, f"{server.slots} x {server.rows}", name]
@@ -171,8 +172,8 @@ def render(results: dict[Server, dict[str, Summary]], words: argparse.Namespace,
             cells += [_times(s.first_token), _times(s.between_tokens)]
             lines.append("| " + " | ".join(cells) + " |")
             if s.failed:
-                lines.append(f"\n{server.name}, {name}: {s.failed} of {s.requests} requests failed\n")
-    return "\n".join(lines) + "\n"
+                notes.append(f"{server.name}, {name}: {s.failed} of {s.requests} requests failed ({s.failure}).")
+    return "\n".join([*lines, *(f"\n{note}" for note in notes)]) + "\n"
 
 
 def _times(values: tuple[float, float, float]) -> str:
@@ -194,6 +195,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="servers whose name contains a WORD")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
+    parser.add_argument("--block", default=BLOCK, metavar="NAME", help="of the page")
     words = parser.parse_args()
     bandwidth = native_bandwidth(words.threads)()
     results: dict[Server, dict[str, Summary]] = {}
@@ -208,7 +210,7 @@ def main() -> None:
     else:
         print(text)
     if words.write:
-        words.write.write_text(table.replace_block(words.write.read_text(), BLOCK, text))
+        words.write.write_text(table.replace_block(words.write.read_text(), words.block, text))
 
 
 if __name__ == "__main__":
