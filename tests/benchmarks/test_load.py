@@ -1,0 +1,96 @@
+"""The load on servers: what is asked, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+from benchmarks import load
+from benchmarks.load import Job, Outcome
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """A server that answers every prompt with as many events as tokens were asked for, but for prompts of one token."""
+    app, bodies = FastAPI(), list[dict[str, object]]()
+
+    async def events(count: int) -> AsyncIterator[str]:
+        for _ in range(count):
+            yield f"data: {json.dumps({'choices': [{'text': 'x'}]})}\n\n"
+            await asyncio.sleep(0)
+        yield f"data: {json.dumps({'choices': [], 'usage': {'completion_tokens': count}})}\n\ndata: [DONE]\n\n"
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        body = await request.json()
+        bodies.append(body)
+        if len(body["prompt"]) == 1:
+            return Response("too short", 400)
+        return StreamingResponse(events(body["max_tokens"]), media_type="text/event-stream")
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        running = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        thread = threading.Thread(target=running.run, args=([listening],))
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", bodies
+        running.should_exit = True
+        thread.join()
+
+
+def test_jobs_are_the_same_for_the_same_seed_and_stay_within_their_lengths() -> None:
+    made = load.jobs(50, (64, 512), 9, 1000, 1)
+    assert made == load.jobs(50, (64, 512), 9, 1000, 1) != load.jobs(50, (64, 512), 9, 1000, 2)
+    lengths = [len(job.prompt) for job in made]
+    assert 64 <= min(lengths) < 100 < 400 < max(lengths) <= 512
+    assert all(load.FIRST_TOKEN <= token < 1000 for job in made for token in job.prompt)
+
+
+def test_answers_are_counted_and_timed(server: tuple[str, list[dict[str, object]]]) -> None:
+    url, bodies = server
+    work = [Job((11, 12), count) for count in (1, 3, 5)]
+    done = asyncio.run(load.closed(url, work, 2, 30))
+    assert sorted(outcome.tokens for outcome in done) == [1, 3, 5]
+    for outcome in done:
+        assert not outcome.error
+        assert 0 < outcome.first <= outcome.ended - outcome.sent
+        assert len(outcome.gaps) == outcome.tokens - 1
+    assert all(body["prompt"] == [11, 12] and body["ignore_eos"] and body["stream"] for body in bodies)
+    found = load.summary(done)
+    assert (found.requests, found.failed) == (3, 0)
+    assert found.new_tokens_per_second == pytest.approx(9 / found.seconds)
+    assert found.prompt_tokens_per_second == pytest.approx(6 / found.seconds)
+
+
+def test_failures_are_counted_and_named(server: tuple[str, list[dict[str, object]]]) -> None:
+    done = asyncio.run(load.poisson(server[0], [Job((11,), 4), Job((11, 12), 4)], 1000.0, 0, 30))
+    assert [bool(outcome.error) for outcome in done] == [True, False]
+    found = load.summary(done)
+    assert (found.requests, found.failed, found.failure) == (2, 1, "status 400: too short")
+
+
+def test_a_load_that_fails_as_a_whole_says_why() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        done = asyncio.run(load.closed(f"http://127.0.0.1:{free.getsockname()[1]}", [Job((1, 2), 3)], 1, 5))
+    with pytest.raises(ValueError, match="ConnectError"):
+        load.summary(done)
+
+
+def test_percentiles() -> None:
+    assert load.percentiles(list(range(101))) == (50, 90, 99)
+    assert load.percentiles([3.0]) == (3.0, 3.0, 3.0)
+    assert all(map(math.isnan, load.percentiles([])))
+
+
+def test_an_outcome_that_was_never_answered_has_no_first_token() -> None:
+    assert math.isnan(Outcome(Job((1,), 1)).first)
