@@ -15,6 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend.capture import build_model, capture, check_attention
+from sscc.compiler.frontend.probe import PROBE_TOLERANCE
 from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.dialects import df
@@ -88,6 +89,16 @@ def test_the_probe_finds_a_bias_that_the_attention_interface_never_sees(tmp_path
     with pytest.raises(UnsupportedError, match=r"computes something else than untouched: over 24 tokens .* normwise"):
         compile_model(CompileOptions(model=biased, output=tmp_path / "biased.rdu", **options))
     assert not (tmp_path / "biased.rdu").exists()
+
+
+def test_where_bf16_rounds_too_much_the_probe_decides_in_f32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROBE_TOLERANCE, torch.bfloat16, 0.0)
+    options = {**CACHE, "prefill_chunk": 8, "dtype": "bf16"}
+    honest = strange_checkpoint("none", tmp_path / "honest")
+    compile_model(CompileOptions(model=honest, output=tmp_path / "honest.rdu", **options))
+    biased = strange_checkpoint("hidden-bias", tmp_path / "biased")
+    with pytest.raises(UnsupportedError, match=r"computes something else than untouched: .* at most 1e-03 is rounding"):
+        compile_model(CompileOptions(model=biased, output=tmp_path / "biased.rdu", **options))
 
 
 SILENT: dict[str, tuple[PreTrainedConfig, str]] = {
