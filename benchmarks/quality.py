@@ -52,6 +52,12 @@ RUNS = {
         "--dtype bf16 --tasks niah_single niah_multivalue kv_retrieval --lengths 1024 --budgets 128 256 512",
         20,
     ),
+    "smollm2-2k": Run(
+        "smollm2",
+        "--dtype bf16 --tasks niah_single passkey --lengths 2000 --budgets 512 1024 --methods full streamingllm "
+        "snapstream",
+        20,
+    ),
     "smollm2-int8": Run(
         "smollm2",
         "--dtype bf16 --tasks niah_single kv_retrieval --lengths 1024 --budgets 256 --methods full snapstream "
@@ -68,6 +74,12 @@ RUNS = {
         "--dtype f32 --tasks niah_multivalue kv_retrieval variable_tracking common_words --lengths 1024 --budgets 256 "
         "--methods full streamingllm snapstream",
         20,
+    ),
+    "qwen-4k": Run(
+        "qwen",
+        "--dtype bf16 --tasks niah_single niah_multivalue --lengths 4096 --budgets 512 --methods full streamingllm "
+        "snapstream",
+        12,
     ),
     "kvpress": Run(
         "smollm2",

@@ -15,6 +15,8 @@ from sscc.ir.errors import InternalError
 from sscc.ir.sizes import format_bytes
 
 PACKAGES = ("torch", "torch-mlir", "transformers", "safetensors", "tokenizers", "gguf", "jinja2", "numpy", "ml_dtypes")
+EXTRAS = {"serve": ("fastapi", "uvicorn", "prometheus-client"), "eval": ("matplotlib", "tqdm")}
+"""Packages that only one command needs, by the extra that installs them."""
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 LINKERS = ("ld", "ld.lld", "mold")
 BANDWIDTH_BYTES = 256 << 20
@@ -29,6 +31,7 @@ class Diagnosis:
     python: str
     system: str
     packages: dict[str, str | None]
+    extras: dict[str, dict[str, str | None]]
     native: dict[str, Any] | None
     compilers: dict[str, str]
     linkers: dict[str, str]
@@ -60,6 +63,7 @@ def examine() -> Diagnosis:
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         packages=packages,
+        extras={extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
         native=native,
         compilers=_found(COMPILERS),
         linkers=_found(LINKERS),
@@ -125,6 +129,7 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
     lines = [
         f"sscc       {diagnosis.sscc}, Python {diagnosis.python}, {diagnosis.system}",
         f"packages   {', '.join(versions)}",
+        f"extras     {'; '.join(_extra(name, found) for name, found in diagnosis.extras.items())}",
         *(_native_lines(diagnosis.native) if diagnosis.native else ["native     missing"]),
         f"compilers  {', '.join(diagnosis.compilers.values()) or 'none found'}",
         f"linkers    {', '.join(diagnosis.linkers.values()) or 'none found'}",
@@ -132,6 +137,12 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
     return (
         lines + [f"problem    {problem}" for problem in diagnosis.problems] + ["all is well"] * (not diagnosis.problems)
     )
+
+
+def _extra(name: str, packages: dict[str, str | None]) -> str:
+    if None in packages.values():
+        return f"{name} not installed (pip install 'sscc[{name}]')"
+    return f"{name}: {', '.join(f'{package} {version}' for package, version in packages.items())}"
 
 
 def _native_lines(native: dict[str, Any]) -> list[str]:

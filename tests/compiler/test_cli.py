@@ -174,6 +174,14 @@ class TestDoctor:
         assert all(speed > 0 for speed in found["native"]["bandwidth_gb_per_second"].values())
         assert found["problems"] == []
 
+    def test_an_extra_that_is_not_there_is_no_problem(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        version = doctor._version
+        monkeypatch.setattr(doctor, "_version", lambda name: None if name == "uvicorn" else version(name))
+        assert cli.main(["doctor"]) == 0
+        assert "extras     serve not installed (pip install 'sscc[serve]'); eval: matplotlib" in capsys.readouterr().out
+
     def test_another_version_is_a_problem(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
