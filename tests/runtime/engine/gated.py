@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -67,6 +68,25 @@ class GatedInterpreter(FakeInterpreter):
         return [entry for entry, _, _ in self.calls]
 
 
+class PausingInterpreter(FakeInterpreter):
+    """Calls take `pause` seconds in which other threads run, as they do while native code computes."""
+
+    def __init__(self, signature: Signature, pause: float) -> None:
+        super().__init__(signature)
+        self._pause = pause
+
+    def run(
+        self,
+        entry: str,
+        inputs: Mapping[str, Array],
+        scalars: Mapping[str, int] | None = None,
+        *,
+        copy: bool = True,
+    ) -> tuple[dict[str, Array], tuple[int, ...]]:
+        time.sleep(self._pause)
+        return super().run(entry, inputs, scalars, copy=copy)
+
+
 @contextmanager
 def gated(signature: Signature = SIGNATURE, **options: Any) -> Iterator[tuple[Engine, GatedInterpreter]]:
     """An engine on such an interpreter; at the end what is left is cancelled."""
@@ -80,9 +100,10 @@ def gated(signature: Signature = SIGNATURE, **options: Any) -> Iterator[tuple[En
 
 
 @contextmanager
-def serving(signature: Signature = SIGNATURE, **options: Any) -> Iterator[Engine]:
-    """An engine on an interpreter that waits for nobody; the next token is (token + 1) mod V."""
-    engine = Engine(Session(signature, FakeInterpreter(signature)), options=EngineOptions(**options))
+def serving(signature: Signature = SIGNATURE, *, pause: float | None = None, **options: Any) -> Iterator[Engine]:
+    """An engine on an interpreter that waits for nobody, or `pause` seconds; the next token is (token + 1) mod V."""
+    interpreter = FakeInterpreter(signature) if pause is None else PausingInterpreter(signature, pause)
+    engine = Engine(Session(signature, interpreter), options=EngineOptions(**options))
     try:
         yield engine
     finally:

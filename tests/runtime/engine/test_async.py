@@ -125,7 +125,7 @@ class Same:
 
 def test_abandoned_generators_cancel_their_requests() -> None:
     async def main() -> None:
-        with serving(LONG, max_queue=100) as engine:
+        with serving(LONG, pause=0.001, max_queue=100) as engine:
             for i in range(30):
                 stream = engine.astream(request(1, new=4000))
                 if i % 3 == 0:

@@ -311,7 +311,7 @@ def refuses(engine: Engine) -> bool:
 
 
 def test_a_drain_that_takes_too_long_is_cut_off() -> None:
-    with serving(LONG) as engine:
+    with serving(LONG, pause=0.001) as engine:
         slow = engine.submit(request(1, new=4000))
         engine.close(drain=True, timeout=0.0)
         assert ends(slow).finish in ("cancelled", "length")
@@ -379,7 +379,7 @@ def test_logits_that_are_no_numbers_end_their_own_request_only() -> None:
 
 
 def test_dropped_tickets_and_iterators_cancel_their_requests() -> None:
-    with serving(LONG, max_queue=1000) as engine:
+    with serving(LONG, pause=0.001, max_queue=1000) as engine:
         for i in range(60):
             pieces = engine.stream(request(1, new=4000))
             if i % 3 == 0:
@@ -400,7 +400,7 @@ def test_dropped_tickets_and_iterators_cancel_their_requests() -> None:
 
 
 def test_a_closed_iterator_cancels_although_the_ticket_is_kept() -> None:
-    with serving(LONG) as engine:
+    with serving(LONG, pause=0.001) as engine:
         ticket = engine.submit(request(1, new=4000))
         for _ in ticket.pieces():
             break
