@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO, Any
 
 if __package__ is None or __package__ == "":
     sys.path[0] = str(Path(__file__).parents[1])
@@ -33,6 +34,9 @@ from benchmarks.harness import environment, native_bandwidth, say
 from benchmarks.load import MODEL, Job, Outcome, Summary
 from benchmarks.ours import compiled
 from benchmarks.peers.llama import TOOLS
+
+Session = Coroutine[Any, Any, list[Outcome]]
+"""A load under way."""
 
 BLOCK = "benchmarks/serving.py"
 SEED = 7
@@ -111,7 +115,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait(process: subprocess.Popen[bytes], url: str, log: object) -> None:
+def _wait(process: subprocess.Popen[bytes], url: str, log: IO[str]) -> None:
     end = time.monotonic() + START_LIMIT
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -120,8 +124,8 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: object) -> None:
         except httpx2.HTTPError:
             pass
         time.sleep(0.1)
-    log.seek(0)  # type: ignore[attr-defined]
-    lines = log.read().strip().splitlines()  # type: ignore[attr-defined]
+    log.seek(0)
+    lines = log.read().strip().splitlines()
     raise RuntimeError(f"{process.args}: no answer; it says: {lines[-1] if lines else 'nothing'}")
 
 
@@ -137,7 +141,7 @@ def measure(server: Server, words: argparse.Namespace) -> dict[str, Summary]:
     return results
 
 
-def _loads(url: str, words: argparse.Namespace) -> Iterator[tuple[str, object]]:
+def _loads(url: str, words: argparse.Namespace) -> Iterator[tuple[str, Session]]:
     yield f"{words.slots} clients", load.closed(url, _work(words, 1), words.slots, words.limit)
     for number, rate in enumerate(words.rates, 2):
         yield f"{rate:g} requests/s", load.poisson(url, _work(words, number), rate, SEED, words.limit)
@@ -149,8 +153,8 @@ def _work(words: argparse.Namespace, number: int) -> list[Job]:
     return load.jobs(words.requests, (low, high), words.new_tokens, models.MODELS[words.model].vocab, SEED + number)
 
 
-def _run(session: object) -> list[Outcome]:
-    return asyncio.run(session)  # type: ignore[arg-type]
+def _run(session: Session) -> list[Outcome]:
+    return asyncio.run(session)
 
 
 def render(results: dict[Server, dict[str, Summary]], words: argparse.Namespace, bandwidth: float) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import (
@@ -272,6 +273,12 @@ class CompileOptions:
         recent = self.kv_budget - sink - topk
         _fits(self.kv_budget, f"sink {sink} + topk {topk}", "the ring", recent, 1)
         return sink, recent
+
+
+def cache_options(geometry: Geometry) -> dict[str, Any]:
+    """The options of `CompileOptions` that ask for exactly this cache."""
+    values = geometry.to_dict()
+    return {"max_context": values.pop("max_context")} | {f"kv_{name}": value for name, value in values.items()}
 
 
 def parse_weights(text: str) -> tuple[str, WeightFormat | None]:

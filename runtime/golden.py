@@ -254,7 +254,7 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
         selected, shared = _check_selected(session, golden, layer, picks, dtype)
         valid[:, block] = shared
     for kind in ("k", "v"):
-        cache_name, cache = f"{kind}_cache.{layer}", cached_rows(session, kind, layer)
+        cache_name, cache = f"{kind}_cache.{layer}", _cache(session, kind, layer)
         if cache_name not in golden.tensors:
             continue
         rows = _by_pick(session, golden, layer, cache, picks) if selected is not None else cache
@@ -274,7 +274,7 @@ def _selected(session: Session, layer: int) -> Array:
     return picks[0] if session.signature.geometry.indexed else picks
 
 
-def cached_rows(session: Session, kind: str, layer: int) -> Array:
+def _cache(session: Session, kind: str, layer: int) -> Array:
     """The rows [Hkv, R, D] of slot 0 in a layer, selected ones included, as the numbers that they stand for."""
     cache: Array = session.interpreter.tensor(f"{kind}_cache")[layer, 0]
     if session.signature.geometry.encoded:

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from sscc.compiler.driver import compile_model
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import decode
 from sscc.ir.machine import load_machine
@@ -214,15 +214,7 @@ class Compiler:
         options = CompileOptions(
             model=self.checkpoint(family, dtype),
             output=output,
-            kv_sink=g.sink,
-            kv_recent=g.recent,
-            kv_topk=g.topk,
-            kv_obs=g.obs,
-            kv_pool=g.pool,
-            kv_pool_mode=g.pool_mode,
-            kv_rows=g.rows,
-            kv_dtype=g.dtype,
-            max_context=g.max_context,
+            **cache_options(g),
             batch=batch,
             prefill_chunk=chunk,
             dtype=dtype,

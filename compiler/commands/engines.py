@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--checkpoint", type=Path, metavar="PATH", help="run these weights, of the same shapes")
+    add_interpreter_arguments(group)
+
+
+def add_interpreter_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--interpreter", default=DEFAULT_INTERPRETER, metavar="NAME", help=f"one of: {', '.join(INTERPRETERS)}"
     )

@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sscc.compiler.commands.engines import add_interpreter_arguments
+from sscc.compiler.quality.cells import METHODS
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, KV_DTYPES, POOL_MODES
-from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS
 
 if TYPE_CHECKING:
     from sscc.compiler.quality.plan import EvalOptions
 
-METHODS = ("full", "streamingllm", "snapkv", "snapstream")  # as sscc.compiler.quality.cells, without numpy
+# These say what sscc.compiler.quality.plan has, which takes a while to import.
 TASKS = "passkey niah_single niah_multikey niah_multivalue niah_multiquery kv_retrieval variable_tracking common_words"
 DEFAULT_EXAMPLES = 20
 DEFAULT_SCORED = 128
@@ -32,10 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--dtype", metavar="TYPE", help="f32 or bf16 (default: what fits the weights)")
     machine.add_argument("--weights", metavar="FORMAT", help="int8 or int4, then :GROUP, as of `sscc compile`")
     machine.add_argument("--prefill-chunk", type=int, metavar="C", help="tokens, as of `sscc compile`")
-    machine.add_argument(
-        "--interpreter", default=DEFAULT_INTERPRETER, metavar="NAME", help=f"one of: {', '.join(INTERPRETERS)}"
-    )
-    machine.add_argument("--threads", type=int, metavar="N", help="default: all that this process may use")
+    add_interpreter_arguments(machine)
     parser.add_argument("--no-plot", action="store_true", help="write no plot.svg")
 
 

@@ -16,7 +16,7 @@ import sscc.ir
 import sscc.passes
 import sscc.runtime
 from sscc.compiler.files import write_text
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options import CompileOptions, cache_options
 from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import InputError
 from sscc.ir.files import output_errors
@@ -87,21 +87,13 @@ class ModelFiles:
             self._compile(geometry, path)
         return Artifact.load(path)
 
-    def _compile(self, g: Geometry, path: Path) -> None:
+    def _compile(self, geometry: Geometry, path: Path) -> None:
         from sscc.compiler.driver import compile_model
 
         options = CompileOptions(
             model=self.model,
             output=path,
-            kv_sink=g.sink,
-            kv_recent=g.recent,
-            kv_topk=g.topk,
-            kv_obs=g.obs,
-            kv_pool=g.pool,
-            kv_pool_mode=g.pool_mode,
-            kv_rows=g.rows,
-            kv_dtype=g.dtype,
-            max_context=g.max_context,
+            **cache_options(geometry),
             dtype=self._numbers.dtype,
             prefill_chunk=self._numbers.prefill_chunk,
             weights="reference",

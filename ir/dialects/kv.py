@@ -12,7 +12,7 @@ the numbers that they stand for.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from torch_mlir import ir
@@ -21,7 +21,7 @@ from torch_mlir.dialects import ext
 from sscc.ir.attributes import MalformedRecord, read_record, write_record
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import COMPACT, PLAIN, Geometry
+from sscc.ir.geometry import Geometry
 
 GEOMETRY = "kv.geometry"
 
@@ -31,7 +31,7 @@ class Kv(ext.Dialect, name="kv"):
 
 
 _FIELDS = {field.name: str if field.type == "str" else int for field in fields(Geometry)}
-_OPTIONAL = {"rows": COMPACT, "dtype": PLAIN}
+_OPTIONAL = {field.name: field.default for field in fields(Geometry) if field.default is not MISSING}
 """Fields that a module may leave out."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from torch_mlir import ir
 
-from sscc.ir.kv_rows import decoded_width, encoded_width
+from sscc.ir.kv_rows import SCALE_BYTES
 
 
 class SignatureMismatch(Exception):
@@ -61,13 +61,12 @@ def _check_value(name: str, pattern: str, type_: ir.Type, bound: dict[str, int],
         raise SignatureMismatch(f"{name} is {type_}, expected a tensor of rank {len(expected)} [{dims.strip()}]")
     if not type_.has_static_shape:
         raise SignatureMismatch(f"{name} is {type_}, expected static sizes")
-    widths = list(type_.shape)
+    more = [0] * type_.rank  # elements of an axis beyond what its name counts
     if dtype == "encoded":
-        dtype, widths[-1] = "i8", decoded_width(widths[-1])
-    for axis, (dim, width, size) in enumerate(zip(expected, widths, type_.shape, strict=True)):
-        wanted = int(dim) if dim.isdigit() else bound.setdefault(dim, width)
-        if width != wanted:
-            wanted = encoded_width(wanted) if width != size else wanted
+        dtype, more[-1] = "i8", SCALE_BYTES
+    for axis, (dim, extra, size) in enumerate(zip(expected, more, type_.shape, strict=True)):
+        wanted = extra + (int(dim) if dim.isdigit() else bound.setdefault(dim, size - extra))
+        if size != wanted:
             raise SignatureMismatch(f"{name} is {type_}: dimension {axis} ({dim}) is {size}, expected {wanted}")
     actual = str(type_.element_type)
     if dtype == "f" and actual not in ("f32", "bf16", "f16", "f64"):

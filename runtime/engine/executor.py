@@ -70,7 +70,7 @@ class Executor:
         self.failure: BaseException | None = None
         self._options = options
         self._geometry = signature.geometry
-        self._one_chunk = signature.layers + 2
+        self._one_chunk = session.prefill_steps(1)
         self._prefill_budget = options.prefill_steps or self._one_chunk
         self._lock = threading.Lock()
         self._wakeups = Wakeups(self._lock)
@@ -163,18 +163,17 @@ class Executor:
 
     def metrics(self) -> Metrics:
         with self._lock:
-            lengths = self._table.lengths()
-            prompts = self._table.prompt_lens[self._table.active]
-            ring = self._geometry.sink_recent
-            kept = np.minimum(lengths, ring) + np.clip(prompts - ring, 0, self._geometry.topk)
+            lengths = self._table.lengths().tolist()
+            prompts = self._table.prompt_lens[self._table.active].tolist()
+            kept = sum(map(self._geometry.kept_rows, lengths, prompts))
             running, prefilling = self._table.running, int(self._prefilling is not None)
             return self._counters.read(
                 queued=self._open - running - prefilling,
                 running=running,
                 slots=self.session.signature.batch,
                 prefilling=prefilling,
-                kept_rows=int(kept.sum()),
-                evicted_rows=int((lengths - kept).sum()),
+                kept_rows=kept,
+                evicted_rows=sum(lengths) - kept,
             )
 
     # ---------------------------------------------------------------------------------------------------- the thread

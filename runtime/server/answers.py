@@ -37,17 +37,19 @@ class Format(ABC):
         model: the name of what is served.
         spell: bytes of tokens, for logprobs.
         choices: answers in all.
+        alternatives: how many tokens logprobs tell of; None: there are no logprobs.
     """
 
     prefix: str
     whole_object: str
     chunk_object: str
 
-    def __init__(self, model: str, spell: TokenBytes, choices: int) -> None:
+    def __init__(self, model: str, spell: TokenBytes, choices: int, alternatives: int | None = None) -> None:
         self._id = f"{self.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._model = model
         self._spell = spell
+        self._with_logprobs = alternatives is not None
         self._offsets = [Offsets(spell) for _ in range(choices)]
 
     def whole(self, completions: Sequence[Completion], per_prompt: int) -> Json:
@@ -94,10 +96,6 @@ class CompletionFormat(Format):
 
     prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, model: str, spell: TokenBytes, choices: int, alternatives: int | None = None) -> None:
-        super().__init__(model, spell, choices)
-        self._with_logprobs = alternatives is not None
-
     def _choice(
         self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], reason: str | None
     ) -> Json:
@@ -127,10 +125,6 @@ class ChatFormat(Format):
     """Of /v1/chat/completions: the first chunk of an answer says whose it is, the others what is new."""
 
     prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
-
-    def __init__(self, model: str, spell: TokenBytes, choices: int, alternatives: int | None = None) -> None:
-        super().__init__(model, spell, choices)
-        self._with_logprobs = alternatives is not None
 
     def opening(self, index: int) -> Json | None:
         delta = {"role": "assistant", "content": ""}
