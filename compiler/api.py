@@ -40,6 +40,7 @@ def load(
     *,
     interpreter: str = DEFAULT_INTERPRETER,
     threads: int | None = None,
+    verify: bool = True,
 ) -> Session:
     """Opens the artifact in `path` and gives a session, ready to generate.
 
@@ -49,6 +50,7 @@ def load(
         checkpoint: run these weights, of the same names and shapes, instead of the artifact's.
         interpreter: what executes it, by name.
         threads: how many the interpreter may use; None leaves it to the interpreter.
+        verify: compare the weights with their digests, unless their files did not change since that was last done.
 
     Raises:
         UsageError: there is no such interpreter.
@@ -58,4 +60,4 @@ def load(
     from sscc.runtime.artifact import Artifact
 
     given = None if checkpoint is None else Path(checkpoint)
-    return open_session(Artifact.load(path), given, interpreter=interpreter, threads=threads)
+    return open_session(Artifact.load(path, verify=verify), given, interpreter=interpreter, threads=threads)

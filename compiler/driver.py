@@ -18,27 +18,34 @@ from torch_mlir import ir
 from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.dumps import read_dump
 from sscc.compiler.files import write_text
-from sscc.compiler.frontend.admission import check_config
+from sscc.compiler.frontend.admission import check_config, check_modules, model_context, suspicions
 from sscc.compiler.frontend.capture import (
-    build_model,
+    Capture,
     capture,
     check_attention,
+    check_positions,
+    check_tables,
     config_constants,
     count_layers,
+    layer_count,
     program_constants,
     vocabulary,
 )
 from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_checkpoint
+from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.distinct import find_kinds
 from sscc.compiler.frontend.importer import import_capture
 from sscc.compiler.frontend.model_config import config_from_dict, config_to_dict
 from sscc.compiler.frontend.probe import golden_for, probe
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.frontend.quiet import one_line
+from sscc.compiler.frontend.tokenizer_files import check_chat_template
+from sscc.compiler.options import CompileOptions, ProgramShape
 from sscc.compiler.packaging import write_artifact
 from sscc.compiler.printing import IrPrinter
 from sscc.compiler.result import CompileResult
+from sscc.compiler.signatures import program_signature
 from sscc.ir.context import mlir, print_module
-from sscc.ir.errors import InputError, InternalError, OutputError, UsageError
+from sscc.ir.errors import InputError, InternalError, OutputError, SsccError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts, get_facts, get_level, get_looping, get_machine, passes_done, set_machine
 from sscc.ir.machine import Machine, load_machine
@@ -46,12 +53,14 @@ from sscc.ir.sizes import format_bytes
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.passes.repeat_layers import LayersDiffer
+from sscc.runtime.contract import prove
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import LoopingRecord
 from sscc.runtime.reference.arrays import TORCH_DTYPES
 from sscc.runtime.schedule import Program
+from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import layout_of
-from sscc.runtime.validator import validate
+from sscc.runtime.user_cache import NATIVE, check_cache_folder
 
 logger = logging.getLogger("sscc")
 
@@ -80,11 +89,21 @@ def compile_model(options: CompileOptions) -> CompileResult:
     Raises:
         SsccError: the subclass says whether the input, the model, an option or the output is at fault.
     """
+    if options.native_code and options.compile_to == "schedule":
+        check_cache_folder(NATIVE)  # now, not after a minute of work
     if options.compile_from:
         try:
             return _compile(options, _from_dump(options))
         except LayersDiffer as difference:
             raise InputError(f"{options.model}: {difference}, so it lacks layers: compile from the model") from None
+        except Exception as error:
+            if isinstance(error, SsccError) and not isinstance(error, InternalError):
+                raise
+            # Most often it is the person's text that a pass stumbles upon, and no fault of the pass.
+            raise InputError(
+                f"{options.model} cannot be compiled on from {options.compile_from}: {one_line(error)}; if sscc wrote "
+                "this dump as it is, please report it with what --traceback prints"
+            ) from error
     try:
         return _compile(options, _from_model(options))
     except LayersDiffer as difference:
@@ -113,29 +132,23 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         looping = [LoopingRecord(**asdict(item)) for item in get_looping(source.module)]
         program = emit_program(source.module)
         machine = get_machine(source.module)
-    _validate(program, source.facts, source.geometry, machine)
+    shapes = {tensor.name: tensor.shape for tensor in program.tensors}
+    signature = program_signature(source.facts, source.geometry, shapes)
+    _prove(program, signature, machine, options)
     dumps.write_schedule(program)
     golden = _golden(options, source, program)
     constants = source.constants()
-    report = write_artifact(
-        options, program, source.facts, source.geometry, source.checkpoint, constants, golden, looping
-    )
+    report = write_artifact(options, program, source.facts, signature, source.checkpoint, constants, golden, looping)
     return CompileResult(options.output_path, "schedule", tuple(report))
 
 
-def _validate(program: Program, facts: ProgramFacts, geometry: Geometry, machine: Machine) -> None:
+def _prove(program: Program, signature: Signature, machine: Machine, options: CompileOptions) -> None:
     """Has the schedule proved by the validator, which knows nothing of how it was made."""
-    rows = facts.scratch_rows(geometry)
-    ranges = {
-        "length": (1, geometry.max_context),
-        "slot": (0, facts.batch - 1),
-        "phase": (0, facts.layers + 2),
-        "chunk": (0, rows // facts.chunk),
-        "steps": (1, 1 << 40),
-    }
     try:
-        report = validate(program, machine, ranges=ranges)
+        report = prove(program, signature, machine)
     except InputError as error:
+        if options.compile_from:
+            raise InputError(f"{options.model} gives a schedule that does not validate: {error}") from None
         raise InternalError(f"the schedule that was made does not validate: {error}") from None
     logger.debug("validated: %d bounds proved", report.proved)
     spilled = sum(tensor.nbytes for tensor in program.tensors if tensor.tier == "ddr")
@@ -154,36 +167,36 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     with_weights = options.weights != "none"
     checkpoint = open_checkpoint(options.model, config=options.config, weights=with_weights)
     config = checkpoint.config
-    context = None if config is None else getattr(config, "max_position_embeddings", None)
+    context = None
+    if config is not None:
+        context = model_context(config)
+        check_config(config, options.max_context or context)
     shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype])
     geometry = shape.geometry
     dtype = TORCH_DTYPES[shape.dtype]
-    if config is not None:
-        check_config(config, geometry.max_context)
-        model: torch.nn.Module | torch.export.ExportedProgram = build_model(config, dtype)
-    elif checkpoint.program is not None:
-        model = checkpoint.program
-        if options.dtype is not None and dtype != checkpoint.default_dtype:
-            raise UsageError(
-                f"{options.model} is a program of {DTYPE_NAMES[checkpoint.default_dtype]}, --dtype {options.dtype} "
-                "cannot change it: export it again in that dtype"
-            )
+    if checkpoint.program is not None and options.dtype is not None and dtype != checkpoint.default_dtype:
+        raise UsageError(
+            f"{options.model} is a program of {DTYPE_NAMES[checkpoint.default_dtype]}, --dtype {options.dtype} "
+            "cannot change it: export it again in that dtype"
+        )
+    if options.compile_to == "schedule":
+        check_chat_template(checkpoint.path, checkpoint.tokenizer)
     logger.info("capturing %s", options.model)
-    kinds = None
-    if config is not None and not every_layer and isinstance(model, torch.nn.Module):
-        kinds = find_kinds(model, int(config.num_hidden_layers))
-    captured = capture(model, batch=shape.batch, chunk=shape.chunk, max_context=geometry.max_context, kinds=kinds)
+    captured = _captured(checkpoint, shape, every_layer)
     layers = count_layers(captured, config)
-    check_attention(captured.prefill, layers, kinds)
+    check_attention(captured.prefill, layers, captured.kinds)
+    check_positions(captured)
+    check_tables(captured.prefill, geometry.max_context)
+    tokens = vocabulary(captured.prefill)
     if with_weights:
         check_names(checkpoint, captured.weight_shapes)
-        probe(checkpoint, dtype, geometry)
+        probe(checkpoint, dtype, geometry, tokens)
     facts = ProgramFacts(
         batch=shape.batch,
         chunk=shape.chunk,
         dtype=shape.dtype,
         layers=layers,
-        vocab_size=vocabulary(captured.prefill),
+        vocab_size=tokens,
         config=json.dumps({} if config is None else config_to_dict(config), sort_keys=True),
         digest=checkpoint.digest if with_weights else "",
         eos=checkpoint.eos_token_ids,
@@ -192,6 +205,24 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     with mlir():
         set_machine(module, load_machine(options.target))
     return Source(module, facts, geometry, checkpoint, lambda: captured.constants)
+
+
+def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) -> Capture:
+    """Both entries of a model. A refusal begins with what the model's class says of itself: most often the reason."""
+    config, context = checkpoint.config, shape.geometry.max_context
+    if config is None:
+        assert checkpoint.program is not None
+        return capture(checkpoint.program, batch=shape.batch, chunk=shape.chunk, max_context=context)
+    model = build_model(config, TORCH_DTYPES[shape.dtype])
+    check_modules(config, model)
+    kinds = None if every_layer else find_kinds(model, layer_count(config))
+    try:
+        captured = capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds)
+        check_attention(captured.prefill, count_layers(captured, config), kinds)
+    except UnsupportedError as error:
+        reasons = "".join(f"{reason}; " for reason in suspicions(config))
+        raise UnsupportedError(f"{config.model_type} cannot be compiled: {reasons}{error}") from error
+    return captured
 
 
 def _from_dump(options: CompileOptions) -> Source:

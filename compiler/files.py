@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+from sscc.ir.errors import UsageError
 from sscc.ir.files import replacing
+
+STDOUT = Path("-")
+
+
+def refuse_stdout(path: Path | None, what: str) -> None:
+    """For outputs that are no single text: raises UsageError where `path` is "-"."""
+    if path == STDOUT:
+        raise UsageError(f"{what} and cannot go to stdout: give a name with -o")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file in UTF-8, complete or not at all. Raises OutputError, see `replacing`."""
+    """Writes a file in UTF-8, complete or not at all; or to stdout where `path` is "-". Raises OutputError, see
+    `replacing`."""
+    if path == STDOUT:
+        sys.stdout.write(text)
+        return
     with replacing(path) as file:
         file.write(text.encode())

@@ -52,10 +52,12 @@ def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
     source = Path(record.source)
     if not source.exists():
         raise InputError(f"{artifact.path} refers to the checkpoint {source}, which is not there: give --checkpoint")
-    return lambda layout: _packed(record, layout, source, artifact.packings)
+    return lambda layout: _packed(record, layout, source, artifact.packings, artifact.verify)
 
 
-def _packed(record: WeightsRecord, layout: Layout, checkpoint: Path, packings: Packings) -> Mapping[str, Array]:
+def _packed(
+    record: WeightsRecord, layout: Layout, checkpoint: Path, packings: Packings, verify: bool
+) -> Mapping[str, Array]:
     """The weights referred to, from the user's cache; the checkpoint is opened only to pack them."""
     opened: list[CheckpointTensors] = []
 
@@ -64,7 +66,7 @@ def _packed(record: WeightsRecord, layout: Layout, checkpoint: Path, packings: P
             opened.append(_tensors(checkpoint))
         return reading(opened[0], f"the checkpoint {checkpoint}")(source, spec)
 
-    return packed_weights(record, layout, read, _show_progress, packings)
+    return packed_weights(record, layout, read, _show_progress, packings, verify=verify)
 
 
 def _show_progress(done: int, total: int) -> None:

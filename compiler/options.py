@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sscc.compiler.files import refuse_stdout
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import (
     DEFAULT_OBS,
@@ -62,7 +63,7 @@ class CompileOptions:
     Attributes:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
         target: the machine, "rdu" or "rdu:FILE" (sscc.ir.machine).
-        output: the artifact's folder; below level "schedule" the .mlir file to write.
+        output: the artifact's folder; below level "schedule" the .mlir file to write, "-" for stdout.
         config: a config.json for a .pt file that holds a bare state_dict.
         kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
         kv_budget: rows of the whole cache; sets `kv_topk` (or `kv_recent`) from the rest.
@@ -82,8 +83,8 @@ class CompileOptions:
         print_ir_before, print_ir_after: passes to print the IR around, on stderr; "all", after also "change".
         timing: report the seconds of each pass.
         pass_statistics: report what each pass counted.
-        native_code: whether to embed code for this CPU; the default is $SSCC_NATIVE_CODE, 0 for no. Without it the
-            native interpreter compiles the schedule when it is first run.
+        native_code: whether to put code for this CPU into the user's cache; the default is $SSCC_NATIVE_CODE, 0 for
+            no. Without it the native interpreter compiles the schedule when it is first run.
 
     Raises:
         UsageError: options that contradict each other or that this version cannot honour.
@@ -130,6 +131,8 @@ class CompileOptions:
 
     def _check_choices(self) -> None:
         load_machine(self.target)
+        if self.compile_to == "schedule":
+            refuse_stdout(self.output, "an artifact is a folder")
         _choice("--compile-to", self.compile_to, LEVELS)
         _choice("--weights", self.weights, WEIGHTS)
         if self.opt_level not in OPT_LEVELS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -14,27 +13,28 @@ from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.quantization_report import quantization_report
 from sscc.compiler.versions import own_version, tool_versions
-from sscc.ir.errors import InputError, InternalError
-from sscc.ir.geometry import Geometry
+from sscc.ir.errors import InputError, InternalError, OutputError
 from sscc.ir.levels import ProgramFacts
 from sscc.ir.machine import FAMILY, load_machine
 from sscc.ir.sizes import format_bytes
 from sscc.runtime import _native
-from sscc.runtime.artifact_writer import MACHINE, NATIVE, ArtifactWriter
-from sscc.runtime.codegen.library import LINKER, can_link, store_code
+from sscc.runtime.artifact_files import MACHINE
+from sscc.runtime.artifact_writer import ArtifactWriter
+from sscc.runtime.codegen.library import keep_code
 from sscc.runtime.codegen.weights import packed_weights
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
-from sscc.runtime.schedule import Program, Tensor, launches
+from sscc.runtime.schedule import Program, launches
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import Reader, digest_of, layout_of, reading
+from sscc.runtime.user_cache import UnsafeCacheError
 
 
 def write_artifact(
     options: CompileOptions,
     program: Program,
     facts: ProgramFacts,
-    geometry: Geometry,
+    signature: Signature,
     checkpoint: Checkpoint | None,
     constants: Mapping[str, torch.Tensor],
     golden: Golden | None,
@@ -43,6 +43,7 @@ def write_artifact(
     """Writes OUT.rdu, complete or not at all, and returns the lines that report on it.
 
     Args:
+        signature: sizes and geometry that the program was compiled for.
         checkpoint: where the weights and the tokenizer come from; None where there is none.
         constants: values by name, of at least the constants that the program uses.
         looping: what became of each run of equal layers.
@@ -50,11 +51,10 @@ def write_artifact(
     Raises:
         InputError: the checkpoint lacks a tensor that the program wants, or has it in another shape.
         OutputError: it cannot be written; nothing is left behind.
+        UnsafeCacheError: native code cannot be kept, because others could have written what is in the cache.
     """
-    signature = _signature(program, facts, geometry)
     with ArtifactWriter(options.output_path) as writer:
         writer.write_program(program, list_program(program))
-        native = [f"native code: {_write_native(writer, program)}"] if options.native_code else []
         machine = load_machine(options.target)
         writer.write_text(MACHINE, machine.to_json())
         _write_constants(writer, program, constants)
@@ -68,20 +68,22 @@ def write_artifact(
         writer.finish(Manifest(own_version(), tool_versions(), FAMILY, config, signature, weights, tuple(looping)))
     layout = layout_of(program, "weight")
     quantised = quantization_report(layout, facts.dtype, _reader(checkpoint))
+    native = [f"native code: {_keep_native(program)}"] if options.native_code else []
     return [*_report(program, signature, weights), *native, *quantised]
 
 
-def _write_native(writer: ArtifactWriter, program: Program) -> str:
-    """Embeds code for this CPU, where it can be made. Returns in words what was written."""
-    if not can_link():
-        return f"none, there is no linker ({LINKER}); sscc run makes it"
+def _keep_native(program: Program) -> str:
+    """Puts code for this CPU into the user's cache, where it can be made. Returns in words what came of it."""
     try:
-        store_code(program, lambda name, data: writer.write_bytes(f"{NATIVE}/{name}", data))
+        keep_code(program)
+    except UnsafeCacheError:
+        raise
     except InputError as error:
         return f"none ({error})"
-    except (OSError, subprocess.CalledProcessError) as error:
-        return f"none, linking failed ({error}); sscc run makes it"
-    return f"for {_native.architecture()} with {' '.join(_native.cpu_features()) or 'no extensions'}"
+    except OutputError as error:
+        return f"none ({error}); sscc run makes it"
+    features = " ".join(_native.cpu_features()) or "no extensions"
+    return f"in the cache, for {_native.architecture()} with {features}"
 
 
 def _write_weights(
@@ -111,24 +113,6 @@ def _write_constants(writer: ArtifactWriter, program: Program, constants: Mappin
             if source not in constants:
                 raise InternalError(f"the value of the constant {source!r}, which {name!r} is made of, is not known")
     writer.write_constants(layout, reading(to_arrays(constants), "the model"))
-
-
-def _signature(program: Program, facts: ProgramFacts, geometry: Geometry) -> Signature:
-    tensors: dict[str, Tensor] = {tensor.name: tensor for tensor in program.tensors}
-    kv_heads = tensors["k_cache"].shape[2]
-    _, heads, _, dim = tensors["observed"].shape
-    return Signature(
-        geometry=geometry,
-        batch=facts.batch,
-        prefill_chunk=facts.chunk,
-        dtype=facts.dtype,
-        layers=facts.layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=dim,
-        vocab_size=facts.vocab_size,
-        eos_token_ids=facts.eos,
-    )
 
 
 def _report(program: Program, signature: Signature, record: WeightsRecord) -> list[str]:

@@ -6,6 +6,7 @@ prints IR does it inside ``with mlir():``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,6 +18,10 @@ from torch_mlir.passmanager import PassManager
 from sscc.ir.dialects.df import Df
 from sscc.ir.dialects.kv import Kv
 from sscc.ir.errors import InputError
+
+MAX_DEPTH = 100  # brackets within brackets: dumps have below twenty
+_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|->|[<>]=|//[^\n]*|[()\[\]{}<>]')  # text and comments have none
+_TEXT_PLACE = re.compile(r'^loc\("-":(\d+):(\d+)\)$')
 
 
 @cache
@@ -46,16 +51,32 @@ def parse_module(text: str, name: str) -> ir.Module:
     Raises:
         InputError: with the parser's or verifier's first message; `name` says whose text it is.
     """
+    _check_depth(text, name)
     try:
         return ir.Module.parse(text)
     except ir.MLIRError as error:
-        raise InputError(f"{name} is not valid IR: {first_diagnostic(error)}") from None
+        raise InputError(f"{name} is not valid IR: {first_diagnostic(error, name)}") from None
 
 
-def first_diagnostic(error: ir.MLIRError) -> str:
-    """The first error of an MLIRError as `location: message`."""
+def _check_depth(text: str, name: str) -> None:
+    """Refuses text that the parser, which calls itself for every bracket, could only read on a deeper stack."""
+    depth = 0
+    for match in _BRACKETS.finditer(text):
+        bracket = match.group()
+        if bracket in "([{<":
+            depth += 1
+        elif bracket in ")]}>":
+            depth -= 1
+        if depth > MAX_DEPTH:
+            line = text.count("\n", 0, match.start()) + 1
+            raise InputError(f"{name}:{line} is not valid IR: it is nested deeper than {MAX_DEPTH} levels")
+
+
+def first_diagnostic(error: ir.MLIRError, name: str = "") -> str:
+    """The first error of an MLIRError as `location: message`; a place in the text itself as `name:line:column`."""
     for diagnostic in error.error_diagnostics:
-        return f"{diagnostic.location}: {diagnostic.message}"
+        place = _TEXT_PLACE.sub(rf"{name}:\1:\2", str(diagnostic.location)) if name else str(diagnostic.location)
+        return f"{place}: {diagnostic.message}"
     return str(error)
 
 

@@ -5,6 +5,16 @@ user's input is a bug, so the command line turns exactly these classes into one 
 """
 
 
+LONGEST_QUOTE = 300
+"""Characters of somebody else's text that a message repeats."""
+
+
+def quoted(text: object) -> str:
+    """Somebody else's text, such as a library's message about a file, as one short line of characters that print."""
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(text).split()))
+    return line if len(line) <= LONGEST_QUOTE else f"{line[:LONGEST_QUOTE]}.."
+
+
 class SsccError(Exception):
     """Base class: an error meant for the person who ran the command."""
 

@@ -1,14 +1,21 @@
-"""Writing files so that nothing half-written is ever seen, and telling what a file holds."""
+"""Writing files so that nothing half-written is ever seen, opening files that nobody vouches for, and digests."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
+import fcntl
 import hashlib
 import io
 import os
+import re
 import secrets
-from collections.abc import Iterator
-from pathlib import Path
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from sscc.ir.errors import InputError, OutputError
@@ -17,15 +24,21 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
+_SYNCED_AT_ONCE = 16
+_CREATING = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+
+
 @contextlib.contextmanager
-def replacing(path: Path, *, hint: str = "") -> Iterator[BinaryIO]:
+def replacing(path: Path, *, hint: str = "", mode: int = 0o666) -> Iterator[BinaryIO]:
     """A binary file to write, which takes the place of `path` when the block ends: complete or not at all.
 
-    It is written under a temporary name beside `path`, flushed to the disk and renamed. If the block raises
-    (Ctrl-C included), it is removed and an old `path` is untouched. A link at `path` stays, its target is replaced.
+    It is written under a temporary name beside `path`, flushed to the disk and renamed, and so is the new name. If the
+    block raises (Ctrl-C included), it is removed and an old `path` is untouched. A link at `path` stays, its target is
+    replaced.
 
     Args:
         hint: what to do where it cannot be written, appended to the message.
+        mode: permissions of the file, less those that the umask takes away.
 
     Raises:
         OutputError: the file cannot be made, written or renamed, or `path` is a folder or a device; also in place
@@ -35,26 +48,191 @@ def replacing(path: Path, *, hint: str = "") -> Iterator[BinaryIO]:
         target = path.resolve() if path.is_symlink() else path
         if target.exists() and not target.is_file():
             raise OutputError(_message(path, "Is a directory" if target.is_dir() else "it is not a regular file", hint))
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-        raw = _RecordingFile(temporary, "xb")
+        clear_leftovers(target.parent, target.name)
+        temporary, descriptor = reserve(target, lambda path: os.open(path, _CREATING, mode))
+    try:
+        with _written(descriptor, path, hint) as file:
+            yield file
+        with output_errors(path, hint):
+            os.fsync(descriptor)
+            os.replace(temporary, target)
+            sync(target.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def creating(path: Path, name: Path) -> Iterator[BinaryIO]:
+    """A new binary file to write; it is for the caller to flush it to the disk. Where it raises, the file stays.
+
+    Raises OutputError as `replacing` does, and calls the file `name` there.
+    """
+    with output_errors(name):
+        descriptor = os.open(path, _CREATING, 0o666)
+    try:
+        with _written(descriptor, name, "") as file:
+            yield file
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _written(descriptor: int, name: Path, hint: str) -> Iterator[BinaryIO]:
+    """A file to write to an open descriptor; all of it is with the system when the block ends."""
+    raw = RecordingFile(descriptor, "wb", closefd=False)
     file = io.BufferedWriter(raw)
     try:
         try:
             yield file
         except Exception:
             if raw.error is not None:  # libraries turn it into something else
-                raise OutputError(_message(path, _reason(raw.error), hint)) from raw.error
+                raise OutputError(_message(name, _reason(raw.error), hint)) from raw.error
             raise
-        with output_errors(path, hint):
+        with output_errors(name, hint):
             file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            temporary.replace(target)
     finally:
         with contextlib.suppress(OSError):
             file.close()
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+
+
+# ---------------------------------------------------------------------------------------- temporary files and folders
+
+
+def reserve(path: Path, create: Callable[[Path], int]) -> tuple[Path, int]:
+    """Makes a temporary file or folder beside `path`, locked as long as its descriptor is open.
+
+    Args:
+        create: makes what it is told, and opens it.
+
+    Returns its path and its descriptor. Raises OSError.
+    """
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        descriptor = create(temporary)
+        with contextlib.suppress(OSError):  # where nothing can be locked, `clear_leftovers` clears nothing
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(temporary), os.fstat(descriptor)):
+                return temporary, descriptor
+        os.close(descriptor)  # it was taken for a leftover before it was locked
+
+
+def clear_leftovers(folder: Path, name: str | None = None) -> None:
+    """Removes what `reserve` made in a folder for a process that was ended.
+
+    A process that lives holds the lock of what it makes, in whatever container it runs; so nothing of it is removed.
+
+    Args:
+        name: only what was to become this; any name if None.
+    """
+    pattern = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.[0-9a-f]{{8}}\.tmp", re.DOTALL)
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(folder):
+            if pattern.fullmatch(entry):
+                _clear(folder / entry)
+
+
+def _clear(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+    except OSError:
+        return  # its writer lives, or that cannot be told
+    finally:
+        os.close(descriptor)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Swaps two names at once; False where system or file system cannot do that. Raises OSError."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename(here, os.fsencode(first), here, os.fsencode(second), swap) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(first), None, str(second))
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+class LinkError(InputError):
+    """A symbolic link where none is followed."""
+
+
+FileCheck = Callable[[Path, os.stat_result], None]
+"""Raises an error where a folder or a file, of which it is told path and state, is not to be used."""
+
+
+def open_beneath(folder: Path, name: str, check: FileCheck | None = None) -> io.BufferedReader:
+    """Opens a regular file in or below `folder` for reading. No link below `folder` is followed, nothing is waited for.
+
+    Args:
+        name: relative to the folder, "/" between parts, without "." and "..".
+        check: told of `folder`, of each folder below it and of the file, once it is open.
+
+    Raises:
+        OSError: it cannot be opened.
+        LinkError: a symbolic link leads to it.
+        InputError: it is no regular file (a pipe, a device, a folder).
+    """
+    descriptor = open_folder_beneath(folder, PurePosixPath(name).parts[:-1], check)
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # else a pipe would wait for its writer
+        file = _opened(folder / name, flags, descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        state = os.fstat(file)
+        if not stat.S_ISREG(state.st_mode):
+            raise InputError(f"{folder / name} is not a regular file")
+        if check is not None:
+            check(folder / name, state)
+    except BaseException:
+        os.close(file)
+        raise
+    return os.fdopen(file, "rb")
+
+
+def open_folder_beneath(folder: Path, parts: tuple[str, ...] = (), check: FileCheck | None = None) -> int:
+    """A descriptor of a folder in or below `folder`, to be closed by the caller. As `open_beneath` otherwise."""
+    path, descriptor = folder, _opened(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if check is not None:
+            check(path, os.fstat(descriptor))
+        for part in parts:
+            path, outer = path / part, descriptor
+            descriptor = _opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, outer)
+            os.close(outer)
+            if check is not None:
+                check(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _opened(path: Path, flags: int, folder: int | None = None) -> int:
+    """A descriptor of `path`, of which only the last part counts where an open `folder` is given."""
+    try:
+        return os.open(path if folder is None else path.name, flags, dir_fd=folder)
+    except OSError:
+        if flags & os.O_NOFOLLOW and path.is_symlink():
+            raise LinkError(f"{path} is a symbolic link, which is not followed") from None
+        raise
 
 
 @contextlib.contextmanager
@@ -66,6 +244,25 @@ def output_errors(path: Path, hint: str = "") -> Iterator[None]:
         raise OutputError(_message(path, _reason(error), hint)) from error
 
 
+def sync_tree(folder: Path) -> None:
+    """Flushes a folder to the disk, with all that is in it: at once, which takes little longer than one file alone.
+
+    Raises OSError.
+    """
+    paths = [folder, *folder.rglob("*")]
+    with ThreadPoolExecutor(min(len(paths), _SYNCED_AT_ONCE)) as pool:
+        list(pool.map(sync, paths))
+
+
+def sync(path: Path) -> None:
+    """Flushes a file, or the names in a folder, to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def file_digest(path: Path) -> str:
     """sha256 (hex) of a file's bytes. Raises InputError where it is missing or cannot be read."""
     try:
@@ -75,7 +272,25 @@ def file_digest(path: Path) -> str:
         raise InputError(f"{path} cannot be read: {_reason(error)}") from error
 
 
-class _RecordingFile(io.FileIO):
+class HashingFile:
+    """A file that knows the size and sha256 of what is written to it from now on."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        self._file.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+        return len(data)
+
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+
+class RecordingFile(io.FileIO):
     """A file that remembers why a write failed."""
 
     error: OSError | None = None

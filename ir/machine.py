@@ -13,10 +13,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import InputError, UsageError, quoted
 
 DEFAULT = "sn40l"
 FAMILY = "rdu"
+LARGEST = 1e30  # of any figure in its unit; products of several are far from what floats end at
 ORIGINS = ("published", "assumed", "fitted", "chosen")
 
 
@@ -87,6 +88,10 @@ class Machine:
         """The least time in which all sockets together move `nbytes` through HBM."""
         return nbytes / (self.hbm_bandwidth.value * self.sockets.value)
 
+    def ddr_seconds(self, nbytes: float) -> float:
+        """The same through DDR."""
+        return nbytes / (self.ddr_bandwidth.value * self.sockets.value)
+
     def with_sockets(self, sockets: int) -> Machine:
         """The same machine with another number of sockets. Raises UsageError below 1."""
         if sockets < 1:
@@ -122,15 +127,18 @@ def parse_machine(text: str, origin: str) -> Machine:
     """A description from its file form. Raises InputError naming what is missing, unknown or out of range."""
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"the machine description {origin} is not JSON: {error}") from None
     given = data.get("figures") if isinstance(data, dict) else None
     if not isinstance(given, dict) or not all(isinstance(data.get(key), str) for key in ("name", "note")):
         raise InputError(f"the machine description {origin} needs name, note and figures")
+    unknown = sorted(set(data) - {"name", "note", "figures"})
+    if unknown:
+        raise InputError(f"the machine description {origin} has the unknown {', '.join(unknown)[:80]}")
     wanted = [field.name for field in dataclasses.fields(Machine) if field.name not in ("name", "note")]
     odd = sorted(set(wanted) ^ set(given))
     if odd:
-        raise InputError(f"the machine description {origin} has missing or unknown figures: {', '.join(odd)}")
+        raise InputError(f"the machine description {origin} has missing or unknown figures: {quoted(', '.join(odd))}")
     return Machine(data["name"], data["note"], **{name: _figure(given[name], name, origin) for name in wanted})
 
 
@@ -139,8 +147,11 @@ def _figure(data: Any, name: str, origin: str) -> Figure:
     if not isinstance(data, dict) or set(data) != wanted:
         raise InputError(f"the machine description {origin}: {name} needs {', '.join(sorted(wanted))}")
     value = data["value"]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise InputError(f"the machine description {origin}: {name} is {value!r}, it must be a positive number")
-    if data["origin"] not in ORIGINS:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST:
+        shown = quoted(repr(value))
+        raise InputError(
+            f"the machine description {origin}: {name} is {shown}, it must be a positive number up to {LARGEST:.0e}"
+        )
+    if not isinstance(data["origin"], str) or data["origin"] not in ORIGINS:
         raise InputError(f"the machine description {origin}: origin of {name} must be one of {', '.join(ORIGINS)}")
     return Figure(value, str(data["unit"]), data["origin"], str(data["note"]))

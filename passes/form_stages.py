@@ -90,6 +90,7 @@ from sscc.ir.structure import structure
 from sscc.ir.views import MOVED, RESHAPES, computes, is_view, permutation_of, reshaped_strides
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.outline_kernels import KERNEL
+from sscc.passes.plain_kernels import is_plain
 from sscc.passes.tiling import (
     WHOLE,
     NotTileable,
@@ -116,10 +117,11 @@ class FormStages(Pass):
         bodies = Bodies(module)
         for kernel in functions(module):
             if KERNEL in kernel.attributes:
-                if self.fuse:
+                fuse = self.fuse and not is_plain(kernel)
+                if fuse:
                     _rearrange_where_needed(kernel)
                 for block in body_blocks(kernel):
-                    for group in _Groups(block).joined() if self.fuse else _Groups(block).single():
+                    for group in _Groups(block).joined() if fuse else _Groups(block).single():
                         bodies.make_stage(group, stage_name(group))
         if self.fuse:
             for body in functions(module):

@@ -113,7 +113,8 @@ Where cache rows are encoded, both fused forms take the rows as they were before
 they write them.
 
 When it does not apply: another mask, another axis, other scalars, or another reader of what lies in between. The
-operations then stay as they are.
+operations then stay as they are, and their kernel becomes kernels of one operation each, marked `sscc.plain`, which
+read and write memory as at -O0: only launches order what one operation updates and another one reads.
 
 Preserves: results; selection may differ where scores tie within rounding.
 """
@@ -133,6 +134,7 @@ from sscc.ir.levels import get_facts, walk
 from sscc.ir.rewriting import functions, producer
 from sscc.passes.base import Pass, count
 from sscc.passes.outline_kernels import KERNEL
+from sscc.passes.plain_kernels import make_plain
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ class FuseCompressedAttention(Pass):
                     _fuse_chunk(op)
                 while any(_fuse_compress(op, geometry) for op in _named(function, "tensor.insert_slice")):
                     pass  # each takes two insertions away, so the list is made anew
+        make_plain(module)
 
 
 def _named(function: Any, name: str) -> list[ir.Operation]:
@@ -325,7 +328,8 @@ def _fuse_compress(insert: ir.Operation, geometry: Geometry) -> bool:
     last = other if insert.is_before_in_block(other) else insert
     select, pool, found = scores
     gathers = [*k.ops, *v.ops]
-    if not all(_follows(reader, last) for reader in _readers(select.results[0]) if reader not in gathers):
+    readers = [reader for op in (insert, other, select) for reader in _readers(op.results[0]) if reader not in gathers]
+    if not all(_follows(reader, last) for reader in readers):
         return False
     observed, log_sum_exp, _, length = found.operands
     with ir.InsertionPoint(last), last.location:

@@ -4,6 +4,9 @@ What: torch-mlir's published lowering, spelled out, with two differences. Its la
 because it rejects every foreign dialect, `kv` among them. Common subexpression elimination is left out, because
 it would merge what two layers compute alike and blur the boundary between them.
 
+What the model assigns to a part of a tensor (`x[..., 1::2] = y`) becomes a computation of the whole: an insertion of
+later levels is an update in place, and the model may read what was there before.
+
 Checks that a token is inside the vocabulary become a check at entry (the program's `vocab_size`), so the
 assertions inside loops are dropped here.
 
@@ -42,9 +45,11 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
+from sscc.ir.context import first_diagnostic
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import walk
-from sscc.passes.base import Pass, run_upstream
+from sscc.passes.base import Pass, count, run_upstream
+from sscc.passes.insertions import compute_insertions
 
 _CANONICALIZE = "func.func(canonicalize)"
 _TO_BACKEND_CONTRACT = "builtin.module(torchdynamo-export-to-torch-backend-pipeline)"
@@ -82,6 +87,7 @@ class LowerTorch(Pass):
             if op.name == "cf.assert":
                 op.erase()
         run_upstream(module, f"builtin.module({_CANONICALIZE})", "canonicalize")
+        count("insertions computed", compute_insertions(module))
 
 
 def _unlowered(error: ir.MLIRError) -> str:
@@ -91,4 +97,4 @@ def _unlowered(error: ir.MLIRError) -> str:
         match = unknown or re.search(r"operation '([^']+)'", diagnostic.message)
         if match:
             return f"{diagnostic.location}: the operator {match.group(1)} cannot be lowered to linalg"
-    return f"the model cannot be lowered to linalg: {error}"
+    return f"the model cannot be lowered to linalg: {first_diagnostic(error)}"

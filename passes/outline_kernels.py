@@ -98,7 +98,7 @@ class OutlineKernels(Pass):
         if self.granularity == "layer":
             _mark_called(module, parts)
         else:
-            _outline_operations(module, parts)
+            _outline_everything(module, parts)
 
 
 def _mark_called(module: ir.Module, parts: dict[str, Any]) -> None:
@@ -108,31 +108,37 @@ def _mark_called(module: ir.Module, parts: dict[str, Any]) -> None:
     for name, function in parts.items():
         if name in called:
             count("kernels")
-            _inline(function, parts)
+            inline_calls(function, parts)
             function.attributes[KERNEL] = ir.UnitAttr.get()
     for name, function in parts.items():
         if name not in called and function.visibility.value != "public":
             function.operation.erase()
 
 
-def _outline_operations(module: ir.Module, parts: dict[str, Any]) -> None:
-    number = 0
+def _outline_everything(module: ir.Module, parts: dict[str, Any]) -> None:
     for entry in list(entries(module)):
-        _inline(entry, parts)
-        for op in [op for op in walk(entry) if computes(op)]:
-            _outline(module, op, f"{_verb(op)}.{number}")
-            number += 1
-    count("kernels", number)
+        inline_calls(entry, parts)
+    count("kernels", len(outline_operations(module)))
     for function in parts.values():
         if function.visibility.value != "public":
             function.operation.erase()
+
+
+def outline_operations(module: ir.Module) -> list[str]:
+    """Makes every operation that computes in an entry a kernel, and gives their names."""
+    names: list[str] = []
+    for entry in list(entries(module)):
+        for op in [op for op in walk(entry) if computes(op)]:
+            names.append(f"{_verb(op)}.{len(names)}")
+            _outline(module, op, names[-1])
     for entry in entries(module):
         _erase_unused(entry)
+    return names
 
 
-def _inline(entry: Any, parts: dict[str, Any]) -> None:
-    """Inlines the calls in `entry`, and those in what they inline."""
-    calls = [op for op in walk(entry) if op.name == "func.call"]
+def inline_calls(entry: Any, parts: dict[str, Any]) -> None:
+    """Inlines the calls of `parts` in `entry`, and those in what they inline."""
+    calls = [op for op in walk(entry) if op.name == "func.call" and op.attributes["callee"].value in parts]
     for op in calls:
         callee = parts[op.attributes["callee"].value]
         values: ValueMap = dict(zip(callee.arguments, op.operands, strict=True))
@@ -147,7 +153,7 @@ def _inline(entry: Any, parts: dict[str, Any]) -> None:
             old.replace_all_uses_with(values[returned])
         op.erase()
     if calls:
-        _inline(entry, parts)
+        inline_calls(entry, parts)
 
 
 def _outline(module: ir.Module, op: ir.Operation, name: str) -> None:

@@ -75,6 +75,7 @@ from sscc.ir.views import bytes_of, computes, is_view
 from sscc.passes.base import Pass, count
 from sscc.passes.form_stages import Body, body_blocks
 from sscc.passes.outline_kernels import KERNEL
+from sscc.passes.plain_kernels import is_plain
 from sscc.passes.tile_stages import carried_on_chip
 from sscc.passes.tiling import is_contraction
 
@@ -87,7 +88,7 @@ class PlaceStages(Pass):
     def run(self, module: ir.Module) -> None:
         machine = get_machine(module)
         for kernel in functions(module):
-            if KERNEL in kernel.attributes:
+            if KERNEL in kernel.attributes and not is_plain(kernel):
                 for pipeline in _pipelines(kernel):
                     pipeline.place(machine, kernel.name.value)
 

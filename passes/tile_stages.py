@@ -93,6 +93,7 @@ from sscc.ir.views import RESHAPES, bytes_of, is_view
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.form_stages import Body, body_blocks
 from sscc.passes.outline_kernels import KERNEL
+from sscc.passes.plain_kernels import is_plain
 from sscc.passes.tiling import WHOLE, NotTileable, Tiling, tile_back
 
 
@@ -106,7 +107,9 @@ class TileStages(Pass):
         bodies = {f.name.value: f for f in functions(module) if df.BODY in f.attributes}
         tiler = _Tiler(module, machine, bodies)
         for kernel in functions(module):
-            if KERNEL in kernel.attributes:
+            if is_plain(kernel):
+                tiler.used |= {op.attributes["callee"].value for op in walk(kernel) if df.is_stage(op)}
+            elif KERNEL in kernel.attributes:
                 _mark_pipelines(kernel)
                 for block in body_blocks(kernel):
                     tiler.block(block, kernel)

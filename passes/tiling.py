@@ -64,6 +64,8 @@ def _back(op: ir.Operation, tiling: Tiling) -> None:
     if op.name in kv.DECODING:
         _back_through_attention(op, tiling)
         return
+    if op.results[0] not in tiling.axes:
+        raise NotTileable(f"'{op.name}' has tiles of its first result only")
     axis = tiling.axes[op.results[0]]
     permutation = permutation_of(op)
     if permutation is not None:

@@ -71,6 +71,7 @@ class Core:
         *,
         pin: bool | None = None,
         spin_us: float = 50.0,
+        guarded: bool = False,
     ) -> None:
         """Makes a core.
 
@@ -83,6 +84,7 @@ class Core:
                 Ignored where threads are more than CPUs.
             spin_us: how long a thread that waits spins before it sleeps, in microseconds; 0 where threads are more
                 than CPUs.
+            guarded: for tests: every region has pages around it that nobody can touch; external ones are copied.
 
         Raises:
             InputError: a malformed plan, which is named; functions or externals that are not what it needs.

@@ -2,11 +2,13 @@
 
     manifest.json                    versions, sizes, geometry, digests (`Manifest`)
     schedule.json, schedule.txt      the program, and a listing of it
-    native/                          code for the CPUs that it was compiled on (sscc.runtime.codegen.library)
     machine.json                     the machine that it was compiled for
     weights/constants.safetensors    tables computed from the model's config
     weights/model-*.safetensors      the weights, in mode "embedded"
     tokenizer/, golden/              optional
+
+Nothing in an artifact is trusted, see SECURITY.md: of its files only those are read that the manifest names, once their
+sizes and digests are checked, and through no link. Code there is none, and none would be read.
 
 The files under weights/ hold one entry per tensor of the schedule, under its name and in its shape, the layers of a
 looped kernel stacked to [N, ..], so that they are used where they are mapped. The program and the weights are
@@ -18,18 +20,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from sscc.ir.errors import InputError
-from sscc.ir.files import file_digest
 from sscc.ir.machine import Machine, parse_machine
-from sscc.runtime.artifact_writer import CONSTANTS, MACHINE, MANIFEST, NATIVE, SCHEDULE, ArtifactWriter, is_artifact
+from sscc.runtime.artifact_files import (
+    CONSTANTS,
+    FOREIGN_CODE,
+    MACHINE,
+    MANIFEST,
+    SCHEDULE,
+    check_file,
+    decoded,
+    identity,
+    is_shard,
+    open_file,
+    read_checked,
+    read_manifest,
+)
+from sscc.runtime.artifact_writer import ArtifactWriter, is_artifact
 from sscc.runtime.codegen.storage import Unpacked
 from sscc.runtime.codegen.weights import packed_weights
+from sscc.runtime.contract import prove
 from sscc.runtime.golden import Golden
-from sscc.runtime.manifest import FileRecord, Manifest
+from sscc.runtime.manifest import Manifest
 from sscc.runtime.schedule import Program
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import (
@@ -47,6 +64,9 @@ from sscc.runtime.tensor_files import (
     stack_tensors,
     stored_specs,
 )
+from sscc.runtime.verification import Claim, verify_files
+
+_ATTEMPTS = 10
 
 Resolver = Callable[[Layout], Mapping[str, Array]]
 """Gives the tensors of a layout by name, made of the sources that a checkpoint holds."""
@@ -54,27 +74,55 @@ Resolver = Callable[[Layout], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Artifact:
-    """A loaded artifact. Weights are not read before `weights` is called, and then only as they are used."""
+    """A loaded artifact. Weights are not read before `weights` is called, and after that only as they are used.
+
+    Attributes:
+        verify: whether `weights` compares the sha256 of the files that hold them.
+    """
 
     path: Path
     manifest: Manifest
     program: Program
+    verify: bool = True
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, verify: bool = False) -> Artifact:
+    def load(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Artifact:
         """Opens and checks an artifact.
 
-        Checks the format version, that every file is there with its size, the sha256 of everything but weight
-        shards (all of them with `verify`), the headers of weight shards, and that program and weights fit.
+        Checks the format version, that every file is there with its size, the sha256 of everything but weight shards,
+        that the schedule is valid and fits the manifest (`sscc.runtime.contract`), the headers of weight shards, and
+        that program and weights fit. An artifact that is replaced meanwhile is read from the start.
+
+        Args:
+            verify: compare the sha256 of weight shards too, when `weights` opens them, unless it is known that they
+                did not change since that was last done (sscc.runtime.verification).
+
         Raises InputError naming the first thing that is missing, truncated, damaged or of another format.
         """
         folder = Path(path)
-        manifest = Manifest.from_json(_read_text(folder, MANIFEST))
+        for _ in range(_ATTEMPTS):
+            before = identity(folder)
+            try:
+                return cls._load(folder, verify)
+            except InputError:
+                if before == identity(folder):
+                    raise
+        raise InputError(f"{folder} is replaced again and again while it is read: try later")
+
+    @classmethod
+    def _load(cls, folder: Path, verify: bool) -> Artifact:
+        manifest = Manifest.from_json(decoded(read_manifest(folder), folder / MANIFEST))
         for name, record in manifest.files.items():
-            _check_file(folder / name, record, digest=verify or not _is_shard(name))
+            if name != SCHEDULE and not name.startswith(FOREIGN_CODE):
+                check_file(folder, name, record)
         if SCHEDULE not in manifest.files:
             raise InputError(f"{folder} has no {SCHEDULE}")
-        artifact = cls(folder, manifest, Program.from_json(_read_text(folder, SCHEDULE)))
+        schedule = read_checked(folder, SCHEDULE, manifest.files[SCHEDULE])
+        artifact = cls(folder, manifest, Program.from_json(decoded(schedule, folder / SCHEDULE)), verify)
+        try:
+            prove(artifact.program, manifest.signature)
+        except InputError as error:
+            raise InputError(f"{folder}: {error}") from None
         artifact._check_specs()
         return artifact
 
@@ -95,22 +143,32 @@ class Artifact:
     @property
     def tokenizer(self) -> Path | None:
         """The folder with the tokenizer's files, if the artifact has one."""
-        folder = self.path / "tokenizer"
-        return folder if any(name.startswith("tokenizer/") for name in self.manifest.files) else None
+        return self.path / "tokenizer" if self.tokenizer_files else None
 
     @property
-    def native_folder(self) -> Path:
-        """Where native code lies, per kind of CPU; it need not exist."""
-        return self.path / NATIVE
+    def tokenizer_files(self) -> frozenset[str]:
+        """Names of the tokenizer's files. Others that lie in its folder were not checked, and do not count."""
+        return frozenset(
+            name.removeprefix("tokenizer/") for name in self.manifest.files if name.startswith("tokenizer/")
+        )
+
+    @property
+    def schedule_digest(self) -> str:
+        """sha256 of schedule.json."""
+        return self.manifest.files[SCHEDULE].sha256
 
     @property
     def machine(self) -> Machine:
         """The machine it was compiled for. Raises InputError where the artifact does not say."""
-        return parse_machine(_read_text(self.path, MACHINE), str(self.path / MACHINE))
+        if MACHINE not in self.manifest.files:
+            raise InputError(f"{self.path} has no {MACHINE}")
+        data = read_checked(self.path, MACHINE, self.manifest.files[MACHINE])
+        return parse_machine(decoded(data, self.path / MACHINE), str(self.path / MACHINE))
 
     def golden(self) -> Golden | None:
         """The recorded run, if the artifact was compiled with one."""
-        return Golden.load(self.path / "golden") if "golden/golden.json" in self.manifest.files else None
+        held = {"golden/golden.json", "golden/golden.safetensors"} <= {*self.manifest.files}
+        return Golden.load(self.path / "golden") if held else None
 
     @cached_property
     def packings(self) -> Packings:
@@ -133,8 +191,8 @@ class Artifact:
             packed: leave packed weights as the files hold them.
             check_digest: refuse weights that are not the ones it was compiled with (reads all their bytes).
 
-        Raises InputError where there are no weights, one is missing, or a shape differs. Floating dtypes are
-        converted to the program's.
+        Raises InputError where there are no weights, their files are damaged, one is missing, or a shape differs.
+        Floating dtypes are converted to the program's.
         """
         record, layout = self.manifest.weights, self.layout
         if resolver is None and record.mode == "reference":
@@ -155,10 +213,21 @@ class Artifact:
     # -- files
 
     def _shards(self) -> list[Path]:
-        return [self.path / name for name in sorted(self.manifest.files) if _is_shard(name)]
+        return [self.path / name for name in sorted(self.manifest.files) if is_shard(name)]
 
     def _embedded(self) -> dict[str, Array]:
+        if self.verify:
+            self._verify_shards()
         return {name: tensor for shard in self._shards() for name, tensor in read_tensors(shard).items()}
+
+    def _verify_shards(self) -> None:
+        with ExitStack() as stack:
+            claims = [
+                Claim(self.path / name, stack.enter_context(open_file(self.path, name)), record.sha256)
+                for name, record in self.manifest.files.items()
+                if is_shard(name)
+            ]
+            verify_files(claims)
 
     def _constants(self) -> dict[str, Array]:
         return read_tensors(self.path / CONSTANTS) if CONSTANTS in self.manifest.files else {}
@@ -186,30 +255,6 @@ class Artifact:
 def _alone(specs: Specs) -> Layout:
     """Tensors that are stored under their own names."""
     return {name: Stack(spec, (name,)) for name, spec in specs.items()}
-
-
-def _is_shard(name: str) -> bool:
-    return name.startswith("weights/") and name != CONSTANTS
-
-
-def _read_text(folder: Path, name: str) -> str:
-    if not folder.is_dir() or not (folder / name).is_file():
-        raise InputError(f"{folder} is not an .rdu artifact: it has no {name}")
-    try:
-        return (folder / name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{folder / name} cannot be read: {error}") from None
-
-
-def _check_file(path: Path, record: FileRecord, *, digest: bool) -> None:
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise InputError(f"{path} is missing or cannot be read: {error.strerror}") from None
-    if size != record.bytes:
-        raise InputError(f"{path} is damaged: it has {size} bytes, the manifest says {record.bytes}")
-    if digest and file_digest(path) != record.sha256:
-        raise InputError(f"{path} is damaged: its sha256 is not the one in the manifest")
 
 
 __all__ = ["Artifact", "ArtifactWriter", "Resolver", "is_artifact"]

@@ -1,20 +1,20 @@
-"""Writing an artifact: everything goes into a temporary sibling folder, which takes OUT's name at the end."""
+"""Writing an artifact: everything goes into a temporary sibling folder, which swaps names with OUT at the end."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import IO
 
-from sscc.ir.errors import InternalError, OutputError
-from sscc.ir.files import output_errors
+from sscc.ir.errors import InputError, InternalError, OutputError, UnsupportedError
+from sscc.ir.files import HashingFile, clear_leftovers, creating, exchange, output_errors, reserve, sync, sync_tree
+from sscc.runtime.artifact_files import CONSTANTS, LISTING, MANIFEST, SCHEDULE, SCHEDULE_BYTES, read_manifest
 from sscc.runtime.manifest import FileRecord, Manifest
 from sscc.runtime.schedule import Program
 from sscc.runtime.tensor_files import (
@@ -31,56 +31,34 @@ from sscc.runtime.tensor_files import (
     write_tensors,
 )
 
-MANIFEST = "manifest.json"
-SCHEDULE = "schedule.json"
-LISTING = "schedule.txt"
-MACHINE = "machine.json"
-NATIVE = "native"
-CONSTANTS = "weights/constants.safetensors"
+OLD = ".old"
+"""What the name of an artifact ends in that is being replaced, where two names cannot be swapped."""
+
 _COPY_BYTES = 2**20
-
-
-class _HashingFile:
-    """A file opened for writing that knows the size and sha256 of what went through it."""
-
-    def __init__(self, file: IO[bytes], path: Path) -> None:
-        self._file = file
-        self._path = path
-        self._hash = hashlib.sha256()
-        self._size = 0
-
-    def write(self, data: bytes | memoryview, /) -> int:
-        with output_errors(self._path):
-            self._file.write(data)
-        self._hash.update(data)
-        self._size += len(data)
-        return len(data)
-
-    def record(self) -> FileRecord:
-        return FileRecord(self._size, self._hash.hexdigest())
 
 
 class ArtifactWriter:
     """Makes the folder `out`, or nothing: ``with ArtifactWriter(out) as writer: ...; writer.finish(manifest)``.
 
-    An `out` that is an artifact is replaced at the end; anything else in its place is refused. If the block
-    raises (Ctrl-C included), what was written is removed and an old `out` is untouched. Equal contents give
-    equal bytes. Every method raises OutputError where the file system refuses.
+    An `out` that is an artifact is replaced at the end; anything else in its place is refused. If the block raises
+    (Ctrl-C included), what was written is removed and an old `out` is untouched. What a process that was killed left
+    beside `out`, its next writer removes. Equal contents give equal bytes. Every method raises OutputError where the
+    file system refuses.
     """
 
     def __init__(self, out: str | os.PathLike[str]) -> None:
         self._out = Path(out)
         if self._out.is_symlink():
             self._out = self._out.resolve()
-        self._folder = self._out.with_name(f".{self._out.name}.tmp-{os.getpid()}")
         self._files: dict[str, FileRecord] = {}
         self._finished = False
 
     def __enter__(self) -> ArtifactWriter:
         self._check_replaceable()
         with output_errors(self._out):
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder.mkdir()
+            clear_leftovers(self._out.parent, self._out.name)
+            self._clear_old()
+            self._folder, self._lock = reserve(self._out, _make_folder)
         return self
 
     def __exit__(
@@ -93,6 +71,7 @@ class ArtifactWriter:
                 self._install()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(self._lock)
 
     # -- contents
 
@@ -114,8 +93,14 @@ class ArtifactWriter:
                 file.write(data)
 
     def write_program(self, program: Program, listing: str | None = None) -> None:
-        """Writes schedule.json and, if given, the listing that people read."""
-        self.write_text(SCHEDULE, program.to_json())
+        """Writes schedule.json and, if given, the listing that people read.
+
+        Raises UnsupportedError where the schedule is larger than any that is read again.
+        """
+        text = program.to_json().encode()
+        if len(text) > SCHEDULE_BYTES:
+            raise UnsupportedError(f"the schedule has {len(text)} bytes, at most {SCHEDULE_BYTES} are read: raise -O")
+        self.write_bytes(SCHEDULE, text)
         if listing is not None:
             self.write_text(LISTING, listing)
 
@@ -149,27 +134,23 @@ class ArtifactWriter:
     def finish(self, manifest: Manifest) -> None:
         """Writes the manifest, with a record of every file; the last thing to call."""
         text = replace(manifest, files=self._files).to_json()
-        with output_errors(self._out):
-            (self._folder / MANIFEST).write_text(text, encoding="utf-8")
+        with creating(self._folder / MANIFEST, self._out) as file:
+            file.write(text.encode())
         self._finished = True
 
     # -- files
 
     @contextmanager
-    def _create(self, path: str) -> Iterator[_HashingFile]:
+    def _create(self, path: str) -> Iterator[HashingFile]:
         if path == MANIFEST or path in self._files or ".." in PurePosixPath(path).parts:
             raise InternalError(f"the artifact cannot hold a file {path!r}, or holds it already")
         target = self._folder / path
         with output_errors(self._out):
             target.parent.mkdir(parents=True, exist_ok=True)
-            raw = target.open("wb")
-        try:
-            file = _HashingFile(raw, self._out)
+        with creating(target, self._out) as raw:
+            file = HashingFile(raw)
             yield file
-        finally:
-            with output_errors(self._out):
-                raw.close()
-        self._files[path] = file.record()
+        self._files[path] = FileRecord(file.size, file.sha256())
 
     def _check_replaceable(self) -> None:
         with output_errors(self._out):
@@ -178,26 +159,51 @@ class ArtifactWriter:
             raise OutputError(f"{self._out} exists and is not an .rdu artifact: remove it or choose another output")
 
     def _install(self) -> None:
-        """Puts the folder in OUT's place; an old artifact comes back if that fails."""
+        """Puts the folder in OUT's place, once all of it is on the disk. At every moment OUT is the old or the new one,
+        but on a system that cannot swap two names there is a moment with neither."""
         self._check_replaceable()
-        old = self._out.with_name(f".{self._out.name}.old-{os.getpid()}")
         with output_errors(self._out):
-            replacing = self._out.exists()
-            if replacing:
-                self._out.rename(old)
-            try:
-                self._folder.rename(self._out)
-            except BaseException:
-                if replacing:
-                    old.rename(self._out)
-                raise
+            sync_tree(self._folder)
+            if not self._out.exists():
+                os.rename(self._folder, self._out)
+            elif not exchange(self._folder, self._out):
+                self._replace()
+            sync(self._out.parent)
+
+    def _replace(self) -> None:
+        """Moves the old artifact away first; it comes back if the new one cannot take its place."""
+        old = self._folder.with_suffix(OLD)
+        os.rename(self._out, old)
+        try:
+            os.rename(self._folder, self._out)
+        except BaseException:
+            os.rename(old, self._out)
+            raise
         shutil.rmtree(old, ignore_errors=True)
+
+    def _clear_old(self) -> None:
+        """Undoes or completes what a process began that was killed in `_replace`."""
+        pattern = re.compile(rf"\.{re.escape(self._out.name)}\.[0-9a-f]{{8}}{re.escape(OLD)}")
+        for name in filter(pattern.fullmatch, os.listdir(self._out.parent)):
+            if self._out.exists():
+                shutil.rmtree(self._out.with_name(name), ignore_errors=True)
+            else:
+                os.rename(self._out.with_name(name), self._out)
+
+
+def _make_folder(path: Path) -> int:
+    while True:
+        os.mkdir(path)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # it was taken for a leftover
+            continue
 
 
 def is_artifact(path: Path) -> bool:
     """Whether a folder has an artifact's manifest, of whatever version."""
     try:
-        data = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        data = json.loads(read_manifest(path))
+    except (InputError, ValueError, RecursionError):
         return False
     return isinstance(data, dict) and "format" in data and "sscc" in data

@@ -7,7 +7,8 @@ it and nothing else. `sscc run` needs none of this, so nothing else of the runti
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,12 +16,36 @@ from typing import Any, NoReturn
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
-from jinja2.nodes import Node, Scope
+from jinja2.nodes import (
+    Call,
+    CallBlock,
+    Concat,
+    Const,
+    EnvironmentAttribute,
+    ExprStmt,
+    For,
+    Macro,
+    Node,
+    Scope,
+    Template,
+    TemplateData,
+)
 from jinja2.parser import Parser
+from jinja2.runtime import Context, markup_join
 from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 from tokenizers import Tokenizer
 
 from sscc.ir.errors import InputError, UsageError
+from sscc.runtime.template_bounds import (
+    MOST_LETTERS,
+    BoundedFormatter,
+    TooLarge,
+    bounded_filter,
+    check_call,
+    check_operator,
+    check_size,
+)
 from sscc.runtime.text import encode, read_text
 
 TEMPLATE_FILE = "chat_template.jinja"
@@ -28,6 +53,7 @@ CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 DEFAULT_NAME = "default"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_MOST_STEPS = 1 << 18  # rounds of loops and calls of macros in one rendering, which take about a second
 _SHOWN = 300  # characters of a template's message that an error repeats
 
 Messages = Sequence[Mapping[str, Any]]
@@ -57,24 +83,32 @@ class ChatTemplate:
         clock: Clock = datetime.now,
     ) -> None:
         self._special_tokens = dict(special_tokens or {})
+        self._environment = _environment(clock)
         try:
-            self._template = _environment(clock).from_string(source)
+            self._template = self._environment.from_string(source)
         except jinja2.TemplateError as error:
             raise InputError(f"{where} is not a chat template that can be read: {_one_line(error)}") from None
+        except (SyntaxError, RecursionError, MemoryError, ValueError) as error:  # of the Python that Jinja makes of it
+            raise InputError(
+                f"{where} is not a chat template that can be read: its blocks or expressions are nested too deeply "
+                f"({type(error).__name__})"
+            ) from None
 
     @classmethod
-    def load(cls, folder: Path, clock: Clock = datetime.now) -> ChatTemplate | None:
-        """The template in a tokenizer's folder; None where it has none.
+    def load(
+        cls, folder: Path, clock: Clock = datetime.now, names: Collection[str] | None = None
+    ) -> ChatTemplate | None:
+        """The template in a tokenizer's folder, of which only the files in `names` count; None where it has none.
 
         It is in chat_template.jinja, or else in tokenizer_config.json: a string, or a list of named ones, of which
         the one called "default" is taken, or the only one. Raises InputError where a file is damaged.
         """
-        config = _read_json(folder / CONFIG_FILE)
+        config = _read_json(folder, CONFIG_FILE, names)
         # As transformers: the older file counts, and more, where the newer one does not describe the tokens itself.
-        older = {} if "added_tokens_decoder" in config else _read_json(folder / SPECIAL_TOKENS_FILE)
+        older = {} if "added_tokens_decoder" in config else _read_json(folder, SPECIAL_TOKENS_FILE, names)
         special_tokens = special_token_texts(config, older)
         file = folder / TEMPLATE_FILE
-        if file.is_file():
+        if _is_held(folder, TEMPLATE_FILE, names):
             return cls(read_text(file), special_tokens, str(file), clock)
         where = str(folder / CONFIG_FILE)
         source = _chosen(config.get("chat_template"), where)
@@ -86,14 +120,17 @@ class ChatTemplate:
         What is None in a message counts as absent. Raises UsageError where the template refuses the messages.
         """
         given = [{name: value for name, value in message.items() if value is not None} for message in messages]
+        self._environment.begin()
         try:
-            return self._template.render(
+            text = self._template.render(
                 messages=given,
                 tools=None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
             )
+            text.encode()  # half a surrogate pair is a string to Python and JSON, and no text to a tokenizer
+            return text
         except jinja2.TemplateError as error:
             raise UsageError(f"the chat template refuses the messages: {_one_line(error)}") from None
         except Exception as error:  # whatever an expression of the template raises on values it did not expect
@@ -145,6 +182,90 @@ class _Namespace(Namespace):
         super().__setitem__(name, value)
 
 
+class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which loops end and texts stay small: templates come with models, and a server renders
+    them for everybody."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(finalize=self.write, **options)
+        self._left = threading.local()  # several threads may render at the same time
+        self.begin()
+        self.globals.pop("lipsum")  # a text of any length
+        self.filters = {name: bounded_filter(name, function) for name, function in self.filters.items()}
+
+    def begin(self) -> None:
+        """To be called by a thread before it renders."""
+        self._left.steps = _MOST_STEPS
+        self._left.letters = MOST_LETTERS
+
+    def step(self, letters: int) -> None:
+        """Called with every round of a loop and every call of a macro, whose own text has so many letters."""
+        self._left.steps -= 1
+        if self._left.steps < 0:
+            raise jinja2.TemplateRuntimeError(f"its loops take more than {_MOST_STEPS} rounds")
+        self._charge(letters)
+
+    def write(self, value: Any) -> str:
+        """Called with every value that is written, also into a variable."""
+        text = value if isinstance(value, str) else str(value)
+        self._charge(len(text))
+        return text
+
+    def join(self, *values: Any) -> str:
+        """What `~` makes of values."""
+        texts = [value if isinstance(value, str) else str(value) for value in values]
+        check_size(sum(map(len, texts)), "a sum")
+        return markup_join(texts)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        check_operator(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Context, function: Any, *args: Any, **kwargs: Any) -> Any:
+        text = getattr(function, "__self__", None)
+        if isinstance(text, str) and function.__name__ != "format":
+            check_call(function.__name__, text, args, kwargs)
+        return super().call(context, function, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """As the sandbox has it, with bounded widths. Texts are never marked as HTML here."""
+        if super().wrap_str_format(value) is None:
+            return None
+        text, mapped = str(value.__self__), value.__name__ == "format_map"
+
+        def wrapper(*args: Any, **kwargs: Any) -> str:
+            values = args[0] if mapped else kwargs
+            return BoundedFormatter(self).vformat(text, () if mapped else args, values)
+
+        return wrapper
+
+    def _charge(self, letters: int) -> None:
+        if not hasattr(self._left, "letters"):
+            return  # Jinja writes constants when it compiles, maybe in another thread
+        self._left.letters -= letters
+        if self._left.letters < 0:
+            raise TooLarge(f"it writes more than {MOST_LETTERS} letters")
+
+    def _generate(self, source: Template, *args: Any, **kwargs: Any) -> str:
+        source = _Joins().visit(source)
+        blocks: list[Any] = list(source.find_all((For, Macro, CallBlock)))
+        for block in blocks:
+            letters = sum(len(data.data) for data in block.find_all(TemplateData))
+            called = Call(EnvironmentAttribute("step"), [Const(letters)], [], None, None)
+            block.body.insert(0, ExprStmt(called).set_lineno(block.lineno))
+        return super()._generate(source, *args, **kwargs)
+
+
+class _Joins(NodeTransformer):
+    """`a ~ b` becomes a call of the environment, which knows how long a text may be."""
+
+    def visit_Concat(self, node: Concat) -> Node:
+        self.generic_visit(node)
+        return Call(EnvironmentAttribute("join"), node.nodes, [], None, None).set_lineno(node.lineno)
+
+
 class _Dict:
     """`dict(..)` for templates: a call alone, without the class's attributes."""
 
@@ -152,10 +273,8 @@ class _Dict:
         return dict(*args, **kwargs)
 
 
-def _environment(clock: Clock) -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
+def _environment(clock: Clock) -> _Environment:
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals |= {
         "raise_exception": _raise_exception,
@@ -179,6 +298,7 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Unlike Jinja's own filter it leaves <, > and & as they are."""
+    check_size((indent or 0) << 12, "an indentation")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -205,13 +325,18 @@ def _chosen(found: Any, where: str) -> str | None:
     return source
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is no such file."""
-    if not path.is_file():
+def _is_held(folder: Path, name: str, names: Collection[str] | None) -> bool:
+    return (names is None or name in names) and (folder / name).is_file()
+
+
+def _read_json(folder: Path, name: str, names: Collection[str] | None) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is no such file, or it does not count."""
+    path = folder / name
+    if not _is_held(folder, name, names):
         return {}
     try:
         found = json.loads(read_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise InputError(f"{path} is not a JSON object")

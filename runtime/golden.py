@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sscc.ir import kv_rows
-from sscc.ir.errors import CheckError, InputError
+from sscc.ir.errors import CheckError, InputError, quoted
 from sscc.runtime.tensor_files import Array, read_tensors
 
 if TYPE_CHECKING:
@@ -70,10 +70,11 @@ class Golden:
         try:
             index = json.loads(path.read_text(encoding="utf-8"))
             prompt, new_tokens, names = (tuple(index[key]) for key in (_PROMPT, _TOKENS, _NAMES))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is missing or damaged: {error!r}") from None
+        except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is missing or damaged: {quoted(repr(error))}") from None
         tensors = read_tensors(folder / "golden.safetensors")
-        if set(names) != set(tensors) or any(type(token) is not int for token in (*prompt, *new_tokens)):
+        plain = all(isinstance(name, str) for name in names) and all(type(t) is int for t in (*prompt, *new_tokens))
+        if not plain or set(names) != set(tensors):
             raise InputError(f"{path} does not fit golden.safetensors")
         return cls(prompt, new_tokens, {name: tensors[name] for name in names})
 

@@ -1,13 +1,14 @@
 """Facts about an artifact that can be read off its schedule, and what the timing model says about it.
 
 Traffic counts what the launches of a decode step move; the floor is what a step must move in any case: every weight
-that it touches once, and every row of the caches once.
+that it touches once, and every row of the caches once. Tiers work side by side, so the least time is that of the tier
+that needs longest for its part.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -15,11 +16,14 @@ from sscc.ir.errors import UsageError
 from sscc.ir.machine import Machine
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.manifest import LoopingRecord
-from sscc.runtime.schedule import Pipeline, Program, launches, pipelines
+from sscc.runtime.schedule import Pipeline, Program, Tensor, launches, pipelines
 from sscc.runtime.signature import Signature
 from sscc.runtime.timing import KernelSummary, Timing, time_entry
 
 DECODE, PREFILL = "decode", "prefill"
+MEMORIES = ("hbm", "ddr")
+ROWS = ("k_cache", "v_cache", "k_prompt", "v_prompt")
+"""The states that hold rows of K and V from one decode step to the next."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,12 @@ class Inspection:
         kv_bytes, full_kv_bytes: of one sequence, what a decode step reads, and uncompressed at max_context.
         held_kv_bytes: K and V that one sequence holds, its whole prompt too where the selected rows are indexed.
         decode_traffic_bytes: moved by one decode step of all slots, in HBM and DDR.
-        decode_floor_bytes: weights and caches, once.
+        decode_floor_bytes: weights and caches, once. decode_floor_ddr_bytes: those of them that lie in DDR.
         hbm_bytes, ddr_bytes: what the program places there. sram_bytes: high-water mark of its buffers.
-        decode_floor_seconds: the least time of a decode step, by HBM bandwidth alone: a bound, not a model.
-        full_cache_floor_seconds: the same with uncompressed caches of max_context rows.
+        decode_floor_seconds: the least time of a decode step, by bandwidth alone: a bound, not a model.
+        full_cache_floor_seconds: the same with uncompressed caches of max_context rows, which take the room that the
+            program leaves in HBM, and beyond it DDR; None where the machine does not hold them.
+        full_cache_ddr_bytes: those bytes of such caches for which HBM has no room.
         context: tokens that each slot holds in `decode`. prompt: tokens of `prefill`, 0 if it was not asked for.
         tokens_per_second: of all slots together.
     """
@@ -110,6 +116,7 @@ class Inspection:
     full_kv_bytes: int
     decode_traffic_bytes: int
     decode_floor_bytes: int
+    decode_floor_ddr_bytes: int
     sram_bytes: int
     sram_capacity_bytes: int
     hbm_bytes: int
@@ -121,7 +128,8 @@ class Inspection:
     pmus: int
     pmus_capacity: int
     decode_floor_seconds: float
-    full_cache_floor_seconds: float
+    full_cache_floor_seconds: float | None
+    full_cache_ddr_bytes: int
     context: int
     decode: TimingReport
     tokens_per_second: float
@@ -150,9 +158,8 @@ def inspect_artifact(
     geometry = signature.geometry
     state = sum(t.nbytes for t in program.tensors if t.role in ("state", "input", "output"))
     weights = [t for t in program.tensors if t.role in ("weight", "constant")]
-    kv, full = signature.kv_bytes(geometry.budget), signature.full_kv_bytes(geometry.max_context)
-    read, in_hbm = weights_read(program, timing), weights_read(program, timing, tier="hbm")
-    sram, in_ddr = sram_bytes(program), sum(t.nbytes for t in program.tensors if t.tier == "ddr")
+    floor, full = decode_floor(program, timing), _FullCaches.on(machine, artifact, timing)
+    sram, placed = sram_bytes(program), placed_bytes(program)
     return Inspection(
         target=artifact.manifest.target,
         model=str(artifact.manifest.model.get("model_type", "exported program")),
@@ -168,23 +175,25 @@ def inspect_artifact(
         state_bytes=state,
         temporary_bytes=max(0, program.arena_bytes - state),
         weight_bytes=sum(tensor.nbytes for tensor in weights),
-        kv_bytes=kv,
+        kv_bytes=signature.kv_bytes(geometry.budget),
         held_kv_bytes=signature.kv_bytes(signature.held_rows),
-        full_kv_bytes=full,
+        full_kv_bytes=signature.full_kv_bytes(geometry.max_context),
         decode_traffic_bytes=sum(timing.nbytes.get(tier, 0) for tier in ("hbm", "ddr")),
-        decode_floor_bytes=read + signature.batch * kv,
+        decode_floor_bytes=sum(floor.values()),
+        decode_floor_ddr_bytes=floor["ddr"],
         sram_bytes=sram,
         sram_capacity_bytes=int(machine.sram_bytes * sockets),
-        hbm_bytes=program.arena_bytes + sum(tensor.nbytes for tensor in weights) - in_ddr,
+        hbm_bytes=placed["hbm"],
         hbm_capacity_bytes=int(machine.hbm_bytes.value * sockets),
-        ddr_bytes=in_ddr,
+        ddr_bytes=placed["ddr"],
         ddr_capacity_bytes=int(machine.ddr_bytes.value * sockets),
         pcus=timing.pcus,
         pcus_capacity=int(machine.pcus.value),
         pmus=ceil(sram / machine.pmu_bytes.value),
         pmus_capacity=int(machine.pmus.value),
-        decode_floor_seconds=machine.hbm_seconds(in_hbm + signature.batch * kv),
-        full_cache_floor_seconds=machine.hbm_seconds(in_hbm + signature.batch * full),
+        decode_floor_seconds=_least_seconds(machine, floor),
+        full_cache_floor_seconds=full.seconds,
+        full_cache_ddr_bytes=full.beyond_hbm,
         context=geometry.max_context if context is None else context,
         decode=report(timing),
         tokens_per_second=signature.batch / timing.seconds,
@@ -257,10 +266,64 @@ def sram_bytes(program: Program) -> int:
     return max((buffer.address + buffer.nbytes for buffer in buffers), default=0)
 
 
-def weights_read(program: Program, timing: Timing, tier: str | None = None) -> int:
-    """Bytes of weights and constants (of one tier) that a call touches, each counted once."""
-    return sum(
-        min(tensor.nbytes, timing.tensor_bytes.get(tensor.name, 0))
-        for tensor in program.tensors
-        if tensor.role in ("weight", "constant") and tier in (None, tensor.tier)
-    )
+def placed_bytes(program: Program) -> dict[str, int]:
+    """What a program takes of HBM and of DDR: its arena, and the weights and constants behind it."""
+    stored = sum(tensor.nbytes for tensor in program.tensors if tensor.role in ("weight", "constant"))
+    in_ddr = sum(tensor.nbytes for tensor in program.tensors if tensor.tier == "ddr")
+    return {"hbm": program.arena_bytes + stored - in_ddr, "ddr": in_ddr}
+
+
+def decode_floor(program: Program, timing: Timing) -> dict[str, int]:
+    """Bytes of weights, constants and K/V that a decode step touches, each counted once, per tier."""
+    stored, rows = _once(program, timing, _is_stored), _once(program, timing, _holds_rows)
+    return {tier: stored[tier] + rows[tier] for tier in MEMORIES}
+
+
+def _once(program: Program, timing: Timing, counts: Callable[[Tensor], bool]) -> dict[str, int]:
+    """Per tier, what a call moves of the tensors that count, none beyond its size."""
+    moved = dict.fromkeys(MEMORIES, 0)
+    for tensor in filter(counts, program.tensors):
+        moved[tensor.tier] += min(tensor.nbytes, timing.tensor_bytes.get(tensor.name, 0))
+    return moved
+
+
+def _is_stored(tensor: Tensor) -> bool:
+    return tensor.role in ("weight", "constant")
+
+
+def _holds_rows(tensor: Tensor) -> bool:
+    return tensor.role == "state" and tensor.name in ROWS
+
+
+def _least_seconds(machine: Machine, nbytes: Mapping[str, int]) -> float:
+    """The least time in which a machine moves these bytes through each tier, side by side."""
+    return max(machine.hbm_seconds(nbytes["hbm"]), machine.ddr_seconds(nbytes["ddr"]))
+
+
+@dataclass(frozen=True)
+class _FullCaches:
+    """A decode step of the same program over uncompressed caches of max_context rows, as far as bandwidth goes.
+
+    Attributes:
+        seconds: None where the machine does not hold such caches.
+        beyond_hbm: bytes of them for which HBM has no room beside the rest of the program.
+    """
+
+    seconds: float | None
+    beyond_hbm: int
+
+    @classmethod
+    def on(cls, machine: Machine, artifact: Artifact, timing: Timing) -> _FullCaches:
+        program, signature = artifact.program, artifact.signature
+        full = signature.batch * signature.full_kv_bytes(signature.geometry.max_context)
+        room = {"hbm": machine.hbm_bytes.value * machine.sockets.value}
+        room["ddr"] = machine.ddr_bytes.value * machine.sockets.value
+        for tier, nbytes in placed_bytes(program).items():
+            caches = sum(t.nbytes for t in program.tensors if t.tier == tier and _holds_rows(t))
+            room[tier] -= nbytes - caches
+        beyond = max(0, full - max(0, int(room["hbm"])))
+        if beyond > room["ddr"]:
+            return cls(None, beyond)
+        stored = _once(program, timing, _is_stored)
+        moved = {"hbm": stored["hbm"] + full - beyond, "ddr": stored["ddr"] + beyond}
+        return cls(_least_seconds(machine, moved), beyond)

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import InputError, UsageError, quoted
 from sscc.ir.geometry import Geometry
 from sscc.runtime.schedule import DTYPE_BYTES
 from sscc.runtime.signature import Signature
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 WEIGHT_MODES = ("embedded", "reference")
-_SIZES = ("batch", "prefill_chunk", "layers", "heads", "kv_heads", "head_dim", "vocab_size")
+_SIZES = ("batch", "prefill_chunk", "layers", "heads", "kv_heads", "head_dim", "value_dim", "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Manifest:
     def from_json(cls, text: str) -> Manifest:
         """Raises InputError where the text is no manifest of this format version, naming what is wrong."""
         try:
-            data = json.loads(text)
+            data = json.loads(text, object_pairs_hook=_without_doubles)
         except (ValueError, RecursionError) as error:
             raise InputError(f"the manifest is not JSON: {error}") from None
         found = data.get("format") if isinstance(data, dict) else None
@@ -141,6 +141,16 @@ class Manifest:
         )
 
 
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Readers differ in which of two equal names counts, so neither does."""
+    data: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in data:
+            raise InputError(f"the manifest is malformed: it names {name[:60]!r} twice in one object")
+        data[name] = value
+    return data
+
+
 def _take(data: dict[str, Any], key: str, kind: type, where: str = "") -> Any:
     value = data.get(key)
     if type(value) is not kind:
@@ -150,7 +160,7 @@ def _take(data: dict[str, Any], key: str, kind: type, where: str = "") -> Any:
 
 def _integers(values: list[Any], name: str, low: int) -> tuple[int, ...]:
     if any(type(value) is not int or value < low for value in values):
-        raise InputError(f"the manifest is malformed: {name} is {values}, expected integers of at least {low}")
+        raise InputError(f"the manifest is malformed: {name} is {quoted(values)}, expected integers of at least {low}")
     return tuple(values)
 
 
@@ -167,7 +177,7 @@ def _signature(data: dict[str, Any]) -> Signature:
     try:
         geometry = Geometry.from_dict(_take(data, "geometry", dict))
     except (TypeError, UsageError) as error:
-        raise InputError(f"the manifest is malformed: geometry: {error}") from None
+        raise InputError(f"the manifest is malformed: geometry: {quoted(error)}") from None
     return Signature(
         geometry=geometry,
         dtype=_dtype(data),
@@ -201,9 +211,15 @@ def _looping(entries: list[Any]) -> tuple[LoopingRecord, ...]:
 def _files(data: dict[str, Any]) -> dict[str, FileRecord]:
     files = {}
     for path, entry in data.items():
-        pure = PurePosixPath(path)
-        if pure.is_absolute() or ".." in pure.parts or not pure.parts or not isinstance(entry, dict):
-            raise InputError(f"the manifest is malformed: files has an entry {path!r}")
+        if not _is_plain(path) or not isinstance(entry, dict):
+            raise InputError(f"the manifest is malformed: files has an entry {path[:60]!r}")
         where = f"files.{path}."
         files[path] = FileRecord(_take(entry, "bytes", int, where), _take(entry, "sha256", str, where))
     return files
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path leads down from a folder, and is the only way to write it: no name stands for another file."""
+    pure = PurePosixPath(path)
+    plain = bool(pure.parts) and path == str(pure) and "\0" not in path
+    return plain and not pure.is_absolute() and ".." not in pure.parts

@@ -82,8 +82,9 @@ class View:
     """A strided window of a region: element (i0, i1, ..) sits at ``offset + sum(terms) + sum(i * stride)``.
 
     The region is a tensor (in a launch), a kernel's parameter or one slot of a buffer (in a stage's port), or a
-    local (in a body). Offsets and strides count elements of the region, which is dense and row-major. `terms`
-    are (scalar name, coefficient) pairs, the only dynamic part.
+    local (in a body). Offsets and strides count elements of the region, which is dense and row-major: of a parameter
+    that a launch shows with other strides, ports take the whole. `terms` are (scalar name, coefficient) pairs, the
+    only dynamic part.
     """
 
     tensor: str
@@ -201,6 +202,8 @@ class Instr:
     `args` name inputs (``in0``..), earlier results, scalar parameters of the body, or are literals.
     Special operations: ``index`` (args: an iteration dimension; gives i64), ``load`` (args: a parameter's
     name, then one i64 index per dimension), ``const`` (args: a literal). `type` is the result's dtype.
+    Integer division by 0 is division by 1. `fptosi` and `fptoui` round towards zero; beyond the integers of the type
+    they give the nearest one, and 0 for NaN.
     """
 
     name: str
@@ -648,6 +651,11 @@ class Pipeline:
     fires its grid. The order of firing: round after round over `stages` in order; in its turn a stage fires as
     often as its waits (and its firings: prod(grid) per iteration) allow. A round in which no stage fires before
     all are done is a deadlock.
+
+    A valid pipeline gives the same in another order too: what fires first, then iteration after iteration, in each of
+    them stage after stage, a stage's firings side by side, then what fires last. So nothing reads a slot that is
+    filled later in that order, and memory that stages share is ordered by the slots that are filled and read, not by
+    the depths of buffers.
     """
 
     kind: ClassVar[str] = "pipeline"
@@ -710,7 +718,10 @@ class Program:
         if not isinstance(data, dict) or data.get("version") != FORMAT_VERSION:
             found = data.get("version") if isinstance(data, dict) else None
             raise InputError(f"the schedule has format version {found}, this sscc reads {FORMAT_VERSION}")
-        program: Program = _decode(data, cls, "program")
+        try:
+            program: Program = _decode(data, cls, "program")
+        except RecursionError:
+            raise InputError("the schedule is malformed: its loops and branches are nested too deeply") from None
         return program
 
 
@@ -757,8 +768,13 @@ def _decode(data: Any, hint: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _decode_record(data, typing.cast(type, hint), where)
     if hint is float and type(data) is int:
-        return float(data)
-    return _expect(type(data) is hint, data, where, hint.__name__)
+        return float(_expect(_fits(data), data, where, "a number of 64 bits"))
+    return _expect(type(data) is hint and _fits(data), data, where, hint.__name__)
+
+
+def _fits(data: Any) -> bool:
+    """Whether a number, if it is an integer, is one of 64 bits."""
+    return type(data) is not int or -(1 << 63) <= data < 1 << 63
 
 
 def _resolve(hint: Any) -> Any:
@@ -786,7 +802,7 @@ def _decode_union(data: Any, args: tuple[Any, ...], where: str) -> Any:
         for arg in map(_resolve, args):
             if dataclasses.is_dataclass(arg) and data.get("kind") == getattr(arg, "kind", None):
                 return _decode_record(data, typing.cast(type, arg), where)
-    elif type(data) in args:
+    elif type(data) in args and _fits(data):
         return data
     return _expect(False, data, where, " or ".join(getattr(_resolve(arg), "__name__", str(arg)) for arg in args))
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from sscc.ir.errors import InternalError, UsageError
+from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.runtime.interpreter import DEFAULT_INTERPRETER, Interpreter, open_interpreter
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.signature import Signature
@@ -175,9 +175,12 @@ class Session:
             "slot": pending.slot,
             "phase": pending.phase,
             "chunk": pending.chunk,
-            "steps": steps,
+            "steps": min(steps, self.prefill_steps(pending.length)),
         }
+        before = (pending.phase, pending.chunk)
         outputs, (pending.phase, pending.chunk) = self._run("prefill", {"tokens": pending.tokens}, scalars)
+        if (pending.phase, pending.chunk) <= before:
+            raise InputError(f"the schedule's prefill does not go on: it stays at phase and chunk {before}")
         if pending.phase < self.signature.layers + 2:
             return False
         self._prefill_logits = _plain(outputs["prefill_logits"][0])

@@ -20,6 +20,7 @@ class Signature:
         prefill_chunk: prompt tokens per prefill step (C).
         dtype: of activations and caches, "f32" or "bf16".
         layers, heads, kv_heads, head_dim: of the model (L, H, Hkv, D).
+        value_dim: width of a value (Dv), where head_dim is that of a key.
         vocab_size: tokens are 0 .. vocab_size - 1.
         eos_token_ids: tokens that end a text; may be empty.
     """
@@ -32,6 +33,7 @@ class Signature:
     heads: int
     kv_heads: int
     head_dim: int
+    value_dim: int
     vocab_size: int
     eos_token_ids: tuple[int, ...] = ()
 
@@ -48,16 +50,19 @@ class Signature:
 
     def kv_bytes(self, rows: int) -> int:
         """Bytes of `rows` cache rows of one sequence, as they are stored: K and V, every layer and KV head."""
-        row = encoded_width(self.head_dim) if self.geometry.encoded else self._plain_row
-        return 2 * self.layers * self.kv_heads * rows * row
+        widths = encoded_width(self.head_dim) + encoded_width(self.value_dim)
+        return self._rows(rows) * (widths if self.geometry.encoded else self._plain_row)
 
     def full_kv_bytes(self, tokens: int) -> int:
         """Bytes of K and V of `tokens` tokens in a cache that is neither compressed nor encoded."""
-        return 2 * self.layers * self.kv_heads * tokens * self._plain_row
+        return self._rows(tokens) * self._plain_row
+
+    def _rows(self, tokens: int) -> int:
+        return self.layers * self.kv_heads * tokens
 
     @property
     def _plain_row(self) -> int:
-        return self.head_dim * DTYPE_BYTES[self.dtype]
+        return (self.head_dim + self.value_dim) * DTYPE_BYTES[self.dtype]
 
     def kv_in_words(self) -> str:
         """What one sequence holds, what a decode step reads of it, and what an uncompressed cache would be."""

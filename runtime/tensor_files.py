@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import InputError, quoted
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import encode
 from sscc.runtime.schedule import DTYPE_BYTES, Program, Role
@@ -277,7 +277,7 @@ def _open(path: Path) -> safe_open:
     try:
         return safe_open(path, framework="np")
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is missing or damaged: {error}") from None
+        raise InputError(f"{path} is missing or damaged: {quoted(error)}") from None
 
 
 def reading(tensors: Mapping[str, Array], where: str) -> Reader:

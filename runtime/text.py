@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import InputError, quoted
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_KNOWN_TOKENIZERS = 8  # whose properties are remembered
+_TRIED_AT_ONCE = 8  # tokens without text after which a window is decoded at every doubling only
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -21,7 +27,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
-        raise InputError(f"{path} is not a tokenizer that can be read: {error}") from None
+        raise InputError(f"{path} is not a tokenizer that can be read: {quoted(error)}") from None
 
 
 def read_text(path: Path) -> str:
@@ -41,8 +47,17 @@ def read_prompt(path: Path) -> str:
 
 def encode(tokenizer: Tokenizer, text: str, *, special: bool = True) -> list[int]:
     """Token ids of a prompt; `special`: with the special tokens that the tokenizer itself puts around it."""
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=special).ids
+    # As a batch of one, because only batches are encoded without Python's lock: other threads run meanwhile.
+    ids: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
     return ids
+
+
+def longest_token(tokenizer: Tokenizer) -> int:
+    """Bytes of text that one token stands for at most, wherever the tokenizer neither drops nor rewrites text."""
+    kinds = {step.get("type") for step in decoder_steps(tokenizer)}
+    if "ByteLevel" in kinds:
+        return max(map(len, tokenizer.get_vocab()))  # a letter is a byte
+    return max(len(spelling.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()) for spelling in tokenizer.get_vocab())
 
 
 def decode(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
@@ -51,47 +66,147 @@ def decode(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
     return text
 
 
+def decoder_steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """The steps of a tokenizer's decoder, as its file describes them; none where it has no decoder."""
+    decoder = tokenizer.decoder
+    return [] if decoder is None else list(_flat(json.loads(decoder.__getstate__())))
+
+
+def _flat(decoder: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if decoder.get("type") == "Sequence":
+        for step in decoder["decoders"]:
+            yield from _flat(step)
+    else:
+        yield decoder
+
+
+@cache
+def byte_of_letter() -> dict[str, int]:
+    """Byte-level BPE's alphabet: printable Latin-1 stands for itself, other bytes for letters from 256 up."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+# ------------------------------------------------------------------------------------------------ tokens as they come
+
+
 class TextStream:
     """Turns tokens into text piece by piece; the pieces together are `decode` of all the tokens.
 
-    A token may be a part of a character, and how it is spelt depends on its neighbours: sentencepiece drops the
-    space before a text's first word, byte-level BPE joins bytes over tokens, and byte fallback reads a run of byte
-    tokens as a whole. So each piece is the difference between two decodings of a window that begins one piece earlier,
-    and nothing is given out while the window ends in an incomplete character or in a run of byte tokens.
+    The work is linear in the number of tokens, whatever they are: tokens that have no text (special ones, ids that the
+    tokenizer does not know) are left out, and bytes that can no longer become a character are given out at once, as
+    replacement characters.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        traits = _traits(tokenizer)
+        self._silent = traits.silent
         self._tokenizer = tokenizer
-        self._silent = {token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}
-        self._tokens: list[int] = []
-        self._start = 0  # where the window begins
-        self._done = 0  # tokens whose text was given out
-        self._given = ""  # the text of the window's tokens that was given out
-        self._in_byte_run = False
+        self._pieces = _ByteLevelPieces() if traits.only_byte_level else _WindowPieces(tokenizer, traits)
 
     def push(self, token: int) -> str:
         """The text that `token` completes, often empty."""
-        self._tokens.append(token)
-        self._note_byte_run(token)
-        text = decode(self._tokenizer, self._tokens[self._start :])
-        if text.endswith(_REPLACEMENT) or self._in_byte_run or not text.startswith(self._given):
-            return ""
-        piece = text[len(self._given) :]
-        if piece:
-            self._start, self._done = self._done, len(self._tokens)
-            self._given = decode(self._tokenizer, self._tokens[self._start : self._done])
-        return piece
+        spelling = None if token in self._silent else self._tokenizer.id_to_token(token)
+        return "" if spelling is None else self._pieces.push(token, spelling)
 
     def finish(self) -> str:
         """The text still held back, to be called once at the end."""
-        text = decode(self._tokenizer, self._tokens[self._start :])
-        self._start = self._done = len(self._tokens)
-        piece = text[len(self._given) :] if text.startswith(self._given) else ""
-        self._given = ""
-        return piece
+        return self._pieces.finish()
 
-    def _note_byte_run(self, token: int) -> None:
-        """A run of byte tokens goes on over tokens that have no text of their own."""
-        spelling = self._tokenizer.id_to_token(token)
-        if spelling is not None and token not in self._silent:
-            self._in_byte_run = _BYTE_TOKEN.fullmatch(spelling) is not None
+
+class _Traits:
+    """What a stream has to know of a tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        kinds = [step.get("type") for step in decoder_steps(tokenizer)]
+        self.silent = {token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}
+        self.only_byte_level = kinds == ["ByteLevel"]
+        self.byte_level = "ByteLevel" in kinds
+        self.byte_fallback = "ByteFallback" in kinds
+
+
+_traits = lru_cache(_KNOWN_TOKENIZERS)(_Traits)
+
+
+class _ByteLevelPieces:
+    """Of byte-level BPE, whose text is its tokens' bytes in a row."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int, spelling: str) -> str:
+        table = byte_of_letter()
+        try:
+            spelt = bytes([table[letter] for letter in spelling])
+        except KeyError:  # an added token of other letters stands for itself
+            spelt = spelling.encode()
+        return self._decoder.decode(spelt)
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class _WindowPieces:
+    """Of any other decoder.
+
+    How a token is spelt depends on its neighbours: sentencepiece drops the space before a text's first word, and byte
+    fallback reads a run of byte tokens as a whole: as characters, or where it is not UTF-8 as one replacement character
+    per byte. So each piece is the difference between two decodings of a window that begins one piece earlier, and
+    nothing is given out while the window ends in an incomplete character or in a run of bytes that may yet be UTF-8.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, traits: _Traits) -> None:
+        self._tokenizer = tokenizer
+        self._traits = traits
+        self._tokens: list[int] = []  # the window
+        self._done = 0  # its tokens whose text was given out
+        self._given = ""  # that text
+        self._run: codecs.IncrementalDecoder | None = None  # of the byte tokens that the window ends in
+        self._broken = False  # they are not UTF-8
+        self._retry = 0  # tokens of the window at which it is decoded again
+
+    def push(self, token: int, spelling: str) -> str:
+        byte = _BYTE_TOKEN.fullmatch(spelling) if self._traits.byte_fallback else None
+        if byte is not None:
+            return self._push_byte(token, int(byte[1], 16))
+        if self._broken:
+            self._given = decode(self._tokenizer, self._tokens)
+        self._run, self._broken = None, False
+        self._tokens.append(token)
+        return self._advance() if len(self._tokens) >= self._retry else ""
+
+    def finish(self) -> str:
+        if self._broken:
+            return ""  # every byte was given out when it came
+        text = decode(self._tokenizer, self._tokens)
+        return text[len(self._given) :] if text.startswith(self._given) else ""
+
+    def _push_byte(self, token: int, byte: int) -> str:
+        if self._broken:
+            self._tokens, self._done = [token], 1  # the neighbour of what follows
+            return _REPLACEMENT
+        self._tokens.append(token)
+        if self._run is None:
+            self._run = codecs.getincrementaldecoder("utf-8")()
+        try:
+            self._run.decode(bytes([byte]))
+        except UnicodeDecodeError:
+            piece = self._advance()
+            if piece:
+                self._broken, self._tokens, self._done = True, [token], 1
+            return piece
+        return ""
+
+    def _advance(self) -> str:
+        text = decode(self._tokenizer, self._tokens)
+        incomplete = self._traits.byte_level and text.endswith(_REPLACEMENT)
+        piece = "" if incomplete or not text.startswith(self._given) else text[len(self._given) :]
+        if not piece:
+            waiting = len(self._tokens) - self._done
+            self._retry = len(self._tokens) + (1 if waiting < _TRIED_AT_ONCE else waiting)
+            return ""
+        self._tokens = self._tokens[self._done :]
+        self._done, self._retry = len(self._tokens), 0
+        self._given = decode(self._tokenizer, self._tokens)
+        return piece

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
+    CohereCompassTextConfig,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
@@ -98,13 +99,24 @@ FAMILIES: dict[str, PreTrainedConfig] = {
     "starcoder2": Starcoder2Config(**SHAPE, num_key_value_heads=2, sliding_window=None),
 }
 
-# Layers of two kinds, with and without rotary embedding: what kernel looping meets besides one run of equal layers.
+# Layers of two kinds, with and without rotary embedding, or with two of them: what kernel looping meets besides one run
+# of equal layers.
 TWO_KINDS: dict[str, PreTrainedConfig] = {
     "three-then-twenty": SmolLM3Config(
         **(SHAPE | {"num_hidden_layers": 23}), num_key_value_heads=2, no_rope_layers=[1] * 3 + [0] * 20
     ),
     "taking-turns": SmolLM3Config(
         **(SHAPE | {"num_hidden_layers": 6}), num_key_value_heads=2, no_rope_layers=[1, 0] * 3
+    ),
+    "two-rotary-tables": CohereCompassTextConfig(
+        **SHAPE,
+        num_key_value_heads=2,
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=CONTEXT,
+        rope_parameters={
+            kind: {"rope_type": "default", "rope_theta": theta, "mrope_section": [2, 1, 1]}
+            for kind, theta in (("sliding_attention", 1e4), ("full_attention", 1e5))
+        },
     ),
 }
 

@@ -46,7 +46,7 @@ def eager_generate(model: PreTrainedModel, prompt: list[int], count: int) -> tup
 # ------------------------------------------------------------------------------------ room for everything (a)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "two-rotary-tables"])
 def test_with_room_for_everything_it_is_transformers_generate(family: str, compiled: Compiler) -> None:
     program = compiled(family)
     prompt = random_tokens(GEOMETRY.sink_recent - NEW_TOKENS)

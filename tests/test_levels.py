@@ -76,6 +76,7 @@ CASES = {
     "gpt-neox": Case("gpt-neox", "streaming"),
     "qwen3": Case("qwen3", "full", tiled=True),
     "phi3": Case("phi3"),
+    "two-rotary-tables": Case("two-rotary-tables"),
     "taking-turns": Case("taking-turns", tiled=True),
     "three-then-twenty": Case("three-then-twenty", "max-pooled"),
     "llama-bf16": Case("llama", dtype="bf16", tiled=True),

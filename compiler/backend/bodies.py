@@ -94,23 +94,24 @@ class _BodyEmitter:
             else:
                 self.scalars[value] = f"x{index}"
         *body, terminator = [op.operation for op in block.operations]
-        self.returned = {value: f"y{index}" for index, value in enumerate(terminator.operands)}
+        results = {f"y{index}": value for index, value in enumerate(terminator.operands)}
+        self.returned = {value: name for name, value in reversed(results.items())}  # of equal ones the first
         for op in body:
             self._operation(op)
         arguments = list(block.arguments)
         names = [self.views[value].tensor if value in self.views else "" for value in arguments]
         tied = tuple(self._tie(value, names) for value in terminator.operands)
-        for value, operand in zip(terminator.operands, tied, strict=True):
-            if operand is None and self.views[value].tensor != self.returned[value]:
-                self._copy(value)
+        for (name, value), operand in zip(results.items(), tied, strict=True):
+            if operand is None and self.views[value].tensor != name:
+                self._copy(value, name)
         params = [
             self._param(f"x{index}", value.type, "update" if f"x{index}" in self.updated else "read")
             for index, value in enumerate(arguments)
             if value not in self.scalars
         ]
         params += [
-            self._param(self.returned[value], value.type, "write")
-            for value, operand in zip(terminator.operands, tied, strict=True)
+            self._param(name, value.type, "write")
+            for (name, value), operand in zip(results.items(), tied, strict=True)
             if operand is None
         ]
         made = sch.Body(
@@ -129,15 +130,16 @@ class _BodyEmitter:
         self.views[value] = whole(name, value.type.shape)
 
     def _tie(self, value: ir.Value, operand_names: list[str]) -> int | None:
+        """The operand that a returned value is, if the body updates it; one that it only reads is copied."""
         name = self.views[value].tensor
-        return operand_names.index(name) if name in operand_names else None
+        return operand_names.index(name) if name in self.updated and name in operand_names else None
 
-    def _copy(self, value: ir.Value) -> None:
-        """Puts a returned value that is a view of something else into its parameter, which may be any window."""
+    def _copy(self, value: ir.Value, name: str) -> None:
+        """Puts a returned value that is a view of something else into a parameter."""
         shape = tuple(value.type.shape)
         identity = identity_map(len(shape))
         source = sch.Access(self.name(value), identity)
-        self.steps.append(sch.Vector(shape, (source,), sch.Access(self.returned[value], identity), (), "in0"))
+        self.steps.append(sch.Vector(shape, (source,), sch.Access(name, identity), (), "in0"))
 
     def _param(self, name: str, type_: ir.RankedTensorType, access: Any) -> sch.Param:
         return sch.Param(name, tuple(type_.shape), dtype_of(type_), access)
@@ -307,7 +309,7 @@ class _BodyEmitter:
             self.updated.add(view.tensor)
 
     def vector(self, dims: tuple[int, ...], inputs: list[sch.Access], out: str, program: list[tuple[Any, ...]]) -> None:
-        """Appends an integer vector program given as (name, op, args, type) rows; the last row is the result."""
+        """Appends a vector program given as (name, op, args, type) rows; the last row is the result."""
         instructions = tuple(sch.Instr(name, op, tuple(args), type_) for name, op, args, type_ in program)
         output = sch.Access(out, identity_map(len(dims)))
         self.steps.append(
@@ -418,16 +420,23 @@ def _observe(e: _BodyEmitter, op: ir.Operation) -> None:
     e.steps.append(sch.Observe(observed, e.operand(op, 1), e.operand(op, 2), e.operand(op, 3)))
 
 
+def _cleared(e: _BodyEmitter, value: ir.Value) -> str:
+    """The place for a result of which only the first `length` columns are computed: zeros first."""
+    name, shape = e.written(value), tuple(value.type.shape)
+    e.vector(shape, [], name, [("literal", "const", [0.0], "f32")])
+    return name
+
+
 def _observation_scores(e: _BodyEmitter, op: ir.Operation) -> None:
     observed, key, length = (e.operand(op, index) for index in (0, 2, 3))
-    scale, recent, scores = op.attributes["scale"].value, e.geometry(op).recent, e.written(op.results[0])
+    scale, recent, scores = op.attributes["scale"].value, e.geometry(op).recent, _cleared(e, op.results[0])
     e.steps.append(sch.ObservationScores(observed, key, scores, length, scale, recent, e.flat(op.operands[1])))
 
 
 def _pool(e: _BodyEmitter, op: ir.Operation) -> None:
     g = e.geometry(op)
     scores, length = e.operand(op, 0), e.operand(op, 1)
-    e.steps.append(sch.Pool(scores, e.written(op.results[0]), length, g.pool, g.pool_mode))
+    e.steps.append(sch.Pool(scores, _cleared(e, op.results[0]), length, g.pool, g.pool_mode))
 
 
 def _select(e: _BodyEmitter, op: ir.Operation) -> None:

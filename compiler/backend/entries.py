@@ -153,6 +153,9 @@ class EntryEmitter(Flow):
             return False
         self.items[0] = [_renamed_item(item, view.tensor, target.tensor) for item in self.items[0]]
         del self.tensors[view.tensor], self.touched[view.tensor]
+        for other, window in self.windows.items():
+            if window.tensor == view.tensor:
+                self.windows[other] = replace(window, tensor=target.tensor)
         self.windows[value] = target
         return True
 

@@ -10,9 +10,9 @@ from typing import Any
 from torch_mlir import ir
 
 from sscc.compiler.backend.windows import dropped, reshaped, sliced, transposed
-from sscc.ir.errors import InternalError
-from sscc.ir.rewriting import is_rematerialised
-from sscc.ir.views import RESHAPES, permutation_of
+from sscc.ir.errors import InternalError, UnsupportedError
+from sscc.ir.rewriting import is_rematerialised, producer
+from sscc.ir.views import RESHAPES, SLICES, is_view, permutation_of
 from sscc.runtime import schedule as sch
 
 SCALAR_OPS = {
@@ -130,14 +130,16 @@ class Flow(ABC):
         return self.scalars[value]
 
     def check_dead(self, op: ir.Operation, value: ir.Value) -> None:
-        """An in-place update is legal only where nobody reads the old value afterwards."""
+        """An in-place update is legal only where nobody reads the old value, or a part of it, afterwards."""
         around = {outer.block: outer for outer in _nest(op)}
-        for use in value.uses:
-            reader = use.owner.operation
+        for reader in _readers(op, value):
             shared = next(outer for outer in _nest(reader) if outer.block in around)
             here = around[shared.block]
             if here != shared and here.is_before_in_block(shared):
-                raise InternalError(f"{op.location}: '{op.name}' overwrites a value that {reader.location} reads later")
+                raise UnsupportedError(
+                    f"{op.location}: '{op.name}' overwrites a value that {reader.location} reads later; a schedule "
+                    "updates in place: read the value before, or the new one"
+                )
 
     # --------------------------------------------------------------------------------------------------- control
 
@@ -182,7 +184,9 @@ class Flow(ABC):
         for value, target in moves:
             source = self.windows[value]
             if source.tensor in overwritten:
-                raise InternalError(f"{terminator.location}: {source.tensor} and {target.tensor} trade places")
+                raise UnsupportedError(
+                    f"{terminator.location}: {source.tensor} and {target.tensor} trade places, which needs a third"
+                )
             overwritten.add(target.tensor)
             self.copy(source, target, value.type)
 
@@ -192,6 +196,46 @@ def _nest(op: ir.Operation) -> Iterator[ir.Operation]:
     while op.name != "func.func":
         yield op
         op = op.parent.operation
+
+
+def _readers(op: ir.Operation, value: ir.Value) -> Iterator[ir.Operation]:
+    """What reads `value`, which `op` updates, or what overlaps with it of the tensor that it is a part of. What is put
+    back into that tensor is its next version, and reads nothing."""
+    part, root = op, value
+    source = producer(root)
+    while source is not None and is_view(source) and source.name != "tensor.insert_slice":
+        part, root = source, source.operands[0]
+        source = producer(root)
+    pending = [root]
+    while pending:
+        alias = pending.pop()
+        for user in (use.owner.operation for use in alias.uses):
+            inserts = user.name == "tensor.insert_slice"
+            if not is_view(user) or (inserts and alias in (value, user.operands[0])):
+                yield user
+            elif not inserts and not _is_beside(user, part):
+                pending.append(user.results[0])
+
+
+def _is_beside(one: ir.Operation, other: ir.Operation) -> bool:
+    """Whether two slices of one tensor, at constant offsets, have no element in common."""
+    boxes = _box(one), _box(other)
+    if None in boxes or _sliced(one) != _sliced(other):
+        return False
+    pairs = zip(*boxes, strict=True)  # type: ignore[arg-type]  # neither is None
+    return any(a + (n - 1) * s < b or b + (m - 1) * t < a for (a, n, s), (b, m, t) in pairs)
+
+
+def _sliced(op: ir.Operation) -> ir.Value:
+    """The tensor that a slice is taken from, or put into."""
+    return op.operands[1 if op.name == "tensor.insert_slice" else 0]
+
+
+def _box(op: ir.Operation) -> list[tuple[int, int, int]] | None:
+    """Offset, size and step per axis of a slice; None for other operations, and offsets that are not constant."""
+    if op.name not in SLICES or len(op.operands) > 1 + (op.name == "tensor.insert_slice"):
+        return None
+    return list(zip(*(op.attributes[f"static_{name}"] for name in ("offsets", "sizes", "strides")), strict=True))
 
 
 _HANDLERS: dict[str, Callable[[Flow, ir.Operation], None]] = {

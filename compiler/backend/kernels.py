@@ -132,12 +132,13 @@ class KernelEmitter(Flow):
                 self.scalars[value] = name
                 scalars.append(name)
         *body, terminator = [op.operation for op in self.function.entry_block.operations]
-        self.returned = {value: f"y{index}" for index, value in enumerate(terminator.operands)}
+        named = {f"y{index}": value for index, value in enumerate(terminator.operands)}
+        self.returned = {value: name for name, value in reversed(named.items())}  # of equal ones the first
         for op in body:
             self.operation(op)
-        tied = tuple(self._tie(value, operands) for value in terminator.operands)
+        tied = tuple(self._tie(value, name, operands) for name, value in named.items())
         self._flush()
-        results = [self.returned[v] for v, t in zip(terminator.operands, tied, strict=True) if t is None]
+        results = [name for name, t in zip(named, tied, strict=True) if t is None]
         order = [*(name for name in operands if name in self.params), *results]
         kernel = sch.Kernel(
             self.function.name.value,
@@ -160,12 +161,10 @@ class KernelEmitter(Flow):
             return "update"
         return "write" if name in self.stored else "read"
 
-    def _tie(self, value: ir.Value, operands: list[str]) -> int | None:
+    def _tie(self, value: ir.Value, name: str, operands: list[str]) -> int | None:
         """The operand that a returned value is, updated in place; None once it is in a parameter of its own."""
-        view, name = self.windows[value], self.returned[value]
-        if view.tensor in operands:
-            if not is_whole(view, self.params[view.tensor].shape):
-                raise InternalError(f"{self.function.name.value} returns a part of its operand {view.tensor}")
+        view = self.windows[value]
+        if view.tensor in operands and is_whole(view, self.params[view.tensor].shape):
             return operands.index(view.tensor)
         if view.tensor != name:
             self.copy(view, self._parameter(name, value.type, "write"), value.type)

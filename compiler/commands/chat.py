@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.engine import Engine
 
     sampling = sampling_of(args)
-    artifact = Artifact.load(args.artifact)
+    artifact = Artifact.load(args.artifact, verify=args.verify)
     tokenizer, template = tokenizer_and_template(artifact)
     if template is None:
         raise InputError(f"{artifact.path} has no chat template, so it cannot chat: use sscc run --prompt")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="Hugging Face folder, .gguf, .pt, .pth or .pt2 file; a config.json with --no-weights; a dumped .mlir",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: MODEL's stem + .rdu, in this folder")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="OUT",
+        help="default: MODEL's stem + .rdu, in this folder; - for stdout, of a lower level's text",
+    )
     parser.add_argument("--target", default="rdu", help="machine: rdu (default), or rdu:FILE (see `sscc targets`)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
     parser.add_argument(
@@ -134,14 +141,18 @@ def options_from(args: argparse.Namespace) -> CompileOptions:
 def main(args: argparse.Namespace) -> int:
     options = options_from(args)
     level = logging.WARNING if args.quiet else logging.DEBUG if args.verbose else logging.INFO
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.ERROR if args.quiet else logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("sscc").setLevel(level)
 
     from sscc.compiler.driver import compile_model
+    from sscc.compiler.files import STDOUT
+    from sscc.compiler.frontend.quiet import quiet_libraries
 
-    result = compile_model(options)
+    with quiet_libraries() if args.quiet else nullcontext():
+        result = compile_model(options)
     if not args.quiet:
         for line in result.report:
             print(line, file=sys.stderr)
-        print(f"sscc: wrote {result.path}", file=sys.stderr)
+        if result.path != STDOUT:
+            print(f"sscc: wrote {result.path}", file=sys.stderr)
     return 0

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--checkpoint", type=Path, metavar="PATH", help="run these weights, of the same shapes")
+    group.add_argument(
+        "--no-verify",
+        dest="verify",
+        action="store_false",
+        help="do not compare the weights with their digests, which is done once until their files change",
+    )
     add_interpreter_arguments(group)
 
 
@@ -54,10 +60,10 @@ def tokenizer_and_template(artifact: Artifact) -> tuple[Tokenizer, ChatTemplate 
     from sscc.runtime.chat_template import ChatTemplate
     from sscc.runtime.text import load_tokenizer
 
-    folder = artifact.tokenizer
-    if folder is None or not (folder / "tokenizer.json").is_file():
+    folder, names = artifact.tokenizer, artifact.tokenizer_files
+    if folder is None or "tokenizer.json" not in names:
         raise InputError(f"{artifact.path} has no tokenizer: compile a checkpoint that has one")
-    return load_tokenizer(folder / "tokenizer.json"), ChatTemplate.load(folder)
+    return load_tokenizer(folder / "tokenizer.json"), ChatTemplate.load(folder, names=names)
 
 
 def session_of(artifact: Artifact, args: argparse.Namespace) -> Session:

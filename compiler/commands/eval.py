@@ -144,8 +144,10 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
 
 def main(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING, format="sscc: %(message)s", stream=sys.stderr)
+    from sscc.compiler.files import refuse_stdout, write_text
+
+    refuse_stdout(args.output, "the results of an evaluation are a folder")
     options = options_from(args)
-    from sscc.compiler.files import write_text
     from sscc.compiler.quality import report
     from sscc.compiler.quality.plot import plot, require_plotting
     from sscc.compiler.quality.runner import evaluate

@@ -40,11 +40,12 @@ def main(args: argparse.Namespace) -> int:
     found = inspect_artifact(artifact, machine, context=args.context, prompt=args.prompt)
     if args.trace is not None:
         write_trace(time_decode(artifact, machine, args.context, record=True), args.trace)
-    print(json.dumps(asdict(found)) if args.json else "\n".join(_lines(found)))
+    print(json.dumps(asdict(found)) if args.json else "\n".join(described(found)))
     return 0
 
 
-def _lines(i: Inspection) -> Iterator[str]:
+def described(i: Inspection) -> Iterator[str]:
+    """What is printed, line by line."""
     yield from _program(i)
     yield from _looping(i)
     yield from _memory(i)
@@ -105,10 +106,18 @@ def _bounds(i: Inspection) -> Iterator[str]:
         f"decode     moves {format_bytes(moved)} a step, at least {format_bytes(floor)} "
         f"(weights and caches once): {moved / floor:.2f}x"
     )
-    yield (
-        f"bound      {_duration(i.decode_floor_seconds)} a step by HBM bandwidth alone, "
-        f"{_duration(i.full_cache_floor_seconds)} with full caches of {i.signature.geometry.max_context} tokens"
-    )
+    in_ddr = i.decode_floor_ddr_bytes
+    tiers = f"HBM and DDR bandwidth alone ({format_bytes(in_ddr)} of it from DDR)" if in_ddr else "HBM bandwidth alone"
+    yield f"bound      {_duration(i.decode_floor_seconds)} a step by {tiers}, {_full_caches(i)}"
+
+
+def _full_caches(i: Inspection) -> str:
+    """The bound with caches that are not compressed, and where they would lie."""
+    caches = f"full caches of {i.signature.geometry.max_context} tokens"
+    if i.full_cache_floor_seconds is None:
+        return f"{caches} ({format_bytes(i.signature.batch * i.full_kv_bytes)}) do not fit into the machine"
+    where = f", {format_bytes(i.full_cache_ddr_bytes)} of them in DDR" if i.full_cache_ddr_bytes else ""
+    return f"{_duration(i.full_cache_floor_seconds)} with {caches}{where}"
 
 
 def _times(i: Inspection) -> Iterator[str]:

@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from sscc.compiler.files import refuse_stdout
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help="Hugging Face folder or .gguf file")
@@ -16,10 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    output: Path = args.output or Path(_stem(args.model) + ".pt")
+    refuse_stdout(output, "a packed checkpoint is binary")
     from sscc.compiler.frontend.checkpoint import open_checkpoint, pack
 
     checkpoint = open_checkpoint(args.model)
-    output: Path = args.output or Path(_stem(args.model) + ".pt")
     pack(checkpoint, output)
     if not args.quiet:
         tokenizer = "with" if checkpoint.tokenizer else "without"

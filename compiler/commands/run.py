@@ -92,7 +92,7 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.artifact import Artifact
 
     sampling = sampling_of(args)
-    artifact = Artifact.load(args.artifact)
+    artifact = Artifact.load(args.artifact, verify=args.verify)
     session = session_of(artifact, args)
     return _check(artifact, session, args) if args.check else _generate(artifact, session, sampling, args)
 
@@ -231,8 +231,11 @@ def _tokenizer(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
     """The artifact's tokenizer; None where it has none and none is needed."""
     from sscc.runtime.text import load_tokenizer
 
-    path = artifact.path / "tokenizer" / "tokenizer.json"
-    return load_tokenizer(path) if needed or path.is_file() else None
+    if "tokenizer.json" not in artifact.tokenizer_files:
+        if needed:
+            raise InputError(f"{artifact.path} has no tokenizer: give --token-ids")
+        return None
+    return load_tokenizer(artifact.path / "tokenizer" / "tokenizer.json")
 
 
 def _prompt(tokenizer: Tokenizer | None, args: argparse.Namespace) -> list[int]:

@@ -76,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.server.service import bind, serve, url_of
 
     bound = bind(args.host, args.port)  # first: reading weights for a port that is taken would be a pity
-    artifact = Artifact.load(args.artifact)
+    artifact = Artifact.load(args.artifact, verify=args.verify)
     tokenizer, template = tokenizer_and_template(artifact)
     signature = artifact.signature
     model = Model(

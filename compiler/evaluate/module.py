@@ -12,6 +12,7 @@ from torch_mlir import ir
 from sscc.compiler.evaluate import cache, control, elementwise, structured, tensors
 from sscc.compiler.evaluate.build import Builder, Function, Handler
 from sscc.compiler.evaluate.types import Types, shape_of
+from sscc.compiler.signatures import program_signature
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.ir.geometry import Geometry
@@ -196,23 +197,7 @@ def signature_of(module: ir.Module) -> Signature:
         for argument in arguments_of(function)
         if argument.role == "state"
     }
-    for name in ("k_cache", "observed"):
-        if name not in states:
-            raise InputError(f"the module's entries have no state {name}: it cannot be run")
-    kv_heads = states["k_cache"][2]
-    _, heads, _, dim = states["observed"]
-    return Signature(
-        geometry=geometry,
-        batch=facts.batch,
-        prefill_chunk=facts.chunk,
-        dtype=facts.dtype,
-        layers=facts.layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=dim,
-        vocab_size=facts.vocab_size,
-        eos_token_ids=facts.eos,
-    )
+    return program_signature(facts, geometry, states)
 
 
 def module_session(module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32") -> Session:

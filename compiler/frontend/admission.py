@@ -1,8 +1,8 @@
 """Which models may be compiled: refuses every feature that would be compiled wrongly or lost in silence.
 
-A model is judged by the fields of its config and the attributes of its transformers class, never by a list of models:
-some models export cleanly without our attention operator, or lose a mask on the way, so what is not understood here
-is refused. Capture refuses what only shows in the graph.
+What a config says for certain is refused here, before anything is built: a mask other than the causal one, layers that
+keep another state, frequencies that change. What a class of transformers only suggests decides nothing: capture looks
+at the program itself, and where that is refused, `suspicions` tell a person why.
 """
 
 from __future__ import annotations
@@ -13,81 +13,76 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
+import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
-from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
-STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
-STATE_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})
+_EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
+STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "yarn"})
+FULL_LAYERS = frozenset({"full_attention", "attention"})
+STATE_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
+# Under these names a config has always meant how many tokens a text may have.
+CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "model_max_length")
 
 
-def check_config(config: PreTrainedConfig, max_context: int) -> None:
-    """Refuses a config that cannot be honoured at `max_context` tokens (prompt plus new tokens).
+def model_context(config: PreTrainedConfig) -> int | None:
+    """The longest text that the model was made for, in tokens; None where its config does not say."""
+    values = (getattr(config, name, None) for name in CONTEXT_FIELDS)
+    return next((value for value in values if type(value) is int and value > 0), None)
+
+
+def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
+    """Refuses a config that cannot be honoured at `max_context` tokens (prompt plus new tokens; None: not known).
 
     A sliding window of at least `max_context` tokens is inert and passes.
 
     Raises:
+        InputError: a field of a type or size that no model has.
         UnsupportedError: naming every feature found, its config field, and the first layer where it applies.
-        UsageError: `max_context` exceeds the positions the model was made for.
+        UsageError: `max_context` exceeds the positions the model was made for, or neither is known.
     """
     model = config.model_type
     reasons = list(_reasons(config, max_context))
+    if not reasons and max_context is None:
+        reasons = list(suspicions(config))
     if reasons:
         raise UnsupportedError(f"{model} cannot be compiled: {'; '.join(dict.fromkeys(reasons))}")
-    limit = getattr(config, "max_position_embeddings", None)
-    if not isinstance(limit, int):
-        raise UnsupportedError(f"{model} cannot be compiled: its config has no max_position_embeddings")
-    if max_context > limit:
+    limit = model_context(config)
+    if max_context is None:
+        raise UsageError(f"the config of {model} does not say how long a context it takes: give --max-context")
+    if limit is not None and max_context > limit:
         raise UsageError(
-            f"max-context {max_context} exceeds the {limit} positions of the model (max_position_embeddings): "
+            f"--max-context {max_context} exceeds the {limit} positions of the model (max_position_embeddings): "
             f"lower --max-context to at most {limit}"
         )
 
 
-def _reasons(config: PreTrainedConfig, max_context: int) -> Iterator[str]:
-    if config.is_encoder_decoder:
-        yield "it is an encoder-decoder (is_encoder_decoder)"
+def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
+    """Refuses a built model whose layers choose among experts or mix tokens by more than attention, whatever its class
+    is called: a dense config of a class for such models passes.
+
+    Raises:
+        UnsupportedError: naming the first such module, and the config's fields about it.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
+            raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
+    sparse = next((name for name, _ in model.named_parameters() if _EXPERTS.search(name)), None)
+    if sparse is None:
         return
-    parts = [name for name in config.sub_configs if hasattr(getattr(config, name, None), "num_hidden_layers")]
-    if parts:
-        yield f"it is composed of several models ({', '.join(parts)}): bring its text decoder alone"
-        return
-    if config.is_heterogeneous:
-        yield f"layers of different shapes (per_layer_config: {', '.join(sorted(config.per_layer_attributes or ()))})"
-        return
-    yield from _structure(config)
-    yield from _model_class(config)
-    yield from _layer_types(config, max_context)
-    yield from _windows(config, max_context)
-    yield from _rope(config, max_context)
-    yield from _fields(config)
+    numbers = [f"{name} = {value}" for name, value in _numbers(config) if re.search(r"experts$", name) and value > 1]
+    fields = f" ({', '.join(numbers[:3])})" if numbers else ""
+    raise UnsupportedError(f"{config.model_type} cannot be compiled: mixture of experts{fields}: {sparse} is one's")
 
 
-def _structure(config: PreTrainedConfig) -> Iterator[str]:
-    """Models that are more than one causal stack of equal decoder layers."""
-    for name in ("use_bidirectional_attention", "prefix_lm"):
-        if getattr(config, name, None):
-            yield f"its attention is not causal ({name} = {getattr(config, name)})"
-    if getattr(config, "add_cross_attention", False):
-        yield "cross-attention (add_cross_attention)"
-    shared = getattr(config, "num_kv_shared_layers", None)
-    if shared:
-        layers = getattr(config, "num_hidden_layers", shared)
-        yield f"layer {layers - shared} and later ones share the K and V of earlier layers (num_kv_shared_layers)"
-
-
-def _model_class(config: PreTrainedConfig) -> Iterator[str]:
-    """What transformers' own class says about attention."""
-    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    cls = found[0] if isinstance(found, tuple) else found
+def suspicions(config: PreTrainedConfig) -> Iterator[str]:
+    """Why a model may not be captured, from what transformers' class says of itself: words for a refusal, no ground
+    for one. None of them is certain; StableLM, for one, goes through the attention interface and does not say so."""
+    cls = _model_class(config)
     if cls is None:
-        yield "transformers has no causal language model for it"
         return
-    module = sys.modules[cls.__module__]
-    # GPT-NeoX says is_decoder = False and is causal all the same: the switch counts where the model heeds it.
-    if hasattr(module, "create_bidirectional_mask") and not getattr(config, "is_decoder", True):
-        yield "its attention is bidirectional (is_decoder = False)"
-    if _uses_alibi(config, module):
+    if any("alibi" in name.lower() for name in vars(sys.modules[cls.__module__])):
         yield "ALiBi position biases"
     if _has_sinks(cls):
         yield "learned attention sinks"
@@ -97,13 +92,64 @@ def _model_class(config: PreTrainedConfig) -> Iterator[str]:
         yield "its attention does not go through transformers' attention interface"
 
 
-def _uses_alibi(config: PreTrainedConfig, module: Any) -> bool:
-    """By the config's switch where there is one, else by what the modeling file defines."""
+def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
+    if config.is_encoder_decoder:
+        yield "it is an encoder-decoder (is_encoder_decoder)"
+        return
+    parts = [name for name in config.sub_configs if hasattr(getattr(config, name, None), "num_hidden_layers")]
+    if parts:
+        yield f"it is composed of several models ({', '.join(parts)}): bring its text decoder alone"
+        return
+    cls = _model_class(config)
+    if cls is None:
+        yield "transformers has no causal language model for it"
+        return
+    different = sorted(_different_attributes(config))
+    if different:
+        yield f"layers of different shapes (per_layer_config: {', '.join(different)})"
+        return
+    yield from _structure(config, cls)
+    yield from _layer_types(config, max_context)
+    yield from _windows(config, max_context)
+    yield from _rope(config, max_context)
+    yield from _fields(config)
+
+
+def _different_attributes(config: PreTrainedConfig) -> set[str]:
+    """The fields in which the layers of a config differ; one config for each may still say the same for all."""
+    if not config.is_heterogeneous:
+        return set()
+    layers = list(config.per_layer_config)
+    names = set(config.per_layer_attributes or ())
+    return {name for name in names if any(getattr(x, name, None) != getattr(layers[0], name, None) for x in layers)}
+
+
+def _structure(config: PreTrainedConfig, cls: type) -> Iterator[str]:
+    """Models that are more than one causal stack of equal decoder layers."""
+    for name in ("use_bidirectional_attention", "prefix_lm"):
+        if getattr(config, name, None):
+            yield f"its attention is not causal ({name} = {getattr(config, name)})"
+    # GPT-NeoX says is_decoder = False and is causal all the same: the switch counts where the model heeds it.
+    if hasattr(sys.modules[cls.__module__], "create_bidirectional_mask") and not getattr(config, "is_decoder", True):
+        yield "its attention is bidirectional (is_decoder = False)"
+    if getattr(config, "add_cross_attention", False):
+        yield "cross-attention (add_cross_attention)"
     holders: list[Any] = [config, getattr(config, "attn_config", None)]
-    switches = [holder.alibi for holder in holders if hasattr(holder, "alibi")]
-    if switches:
-        return any(switches)
-    return any("alibi" in name.lower() for name in vars(module))
+    if any(getattr(holder, "alibi", None) for holder in holders):
+        yield "ALiBi position biases (alibi)"
+    shared = getattr(config, "num_kv_shared_layers", None)
+    if shared:
+        layers = getattr(config, "num_hidden_layers", shared)
+        yield f"layer {layers - shared} and later ones share the K and V of earlier layers (num_kv_shared_layers)"
+    if getattr(cls, "_is_stateful", False) and not set(_listed_types(config)) & FULL_LAYERS:
+        yield "state-space or recurrent layers"
+
+
+def _model_class(config: PreTrainedConfig) -> type | None:
+    """transformers' own class for the config."""
+    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    cls: type | None = found[0] if isinstance(found, tuple) else found
+    return cls
 
 
 def _has_sinks(cls: type) -> bool:
@@ -115,12 +161,24 @@ def _has_sinks(cls: type) -> bool:
     return any(re.search(r"(^|_)sinks?($|_)", name) for name in names)
 
 
-def _layer_types(config: PreTrainedConfig, max_context: int) -> Iterator[str]:
+def _listed_types(config: PreTrainedConfig) -> list[str]:
+    """What the config calls each of its layers; empty where it does not."""
+    for name in ("layer_types", "block_types", "layers_block_type"):
+        types = getattr(config, name, None)
+        if not types:
+            continue
+        if not isinstance(types, (list, tuple)) or not all(isinstance(kind, str) for kind in types):
+            raise InputError(f"{config.model_type}: {name} is {types!r:.80}, it must be a list of words, one per layer")
+        return list(types)
+    return []
+
+
+def _layer_types(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
     """The first layer of each kind that is not full attention."""
-    types = getattr(config, "layer_types", None) or getattr(config, "block_types", None) or []
+    types = _listed_types(config)
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
-        if kind == "full_attention":
+        if kind in FULL_LAYERS:
             continue
         if kind == "sliding_attention":
             yield from _window(getattr(config, "sliding_window", None), max_context, f"layer {layer}")
@@ -132,7 +190,9 @@ def _layer_types(config: PreTrainedConfig, max_context: int) -> Iterator[str]:
             yield f"layer {layer} is {kind}, not full attention"
 
 
-def _window(window: Any, max_context: int, where: str) -> Iterator[str]:
+def _window(window: Any, max_context: int | None, where: str) -> Iterator[str]:
+    if max_context is None:
+        return  # nothing to compare it with yet
     if not isinstance(window, int) or window < max_context:
         yield (
             f"{where} is sliding-window attention (sliding_window = {window}, less than max-context {max_context}; "
@@ -140,56 +200,60 @@ def _window(window: Any, max_context: int, where: str) -> Iterator[str]:
         )
 
 
-def _windows(config: PreTrainedConfig, max_context: int) -> Iterator[str]:
+def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
     """Windows of models whose config does not list its layers, and windows under other names."""
     window = getattr(config, "sliding_window", None)
     listed = bool(getattr(config, "layer_types", None))
     if window is not None and not listed and getattr(config, "use_sliding_window", True):
         yield from _window(window, max_context, "every layer from layer 0")
+    if max_context is None:
+        return
     for name, value in _numbers(config):
         if name != "sliding_window" and re.search(r"window(_size)?$", name) and 0 < value < max_context:
             yield f"attention within a window ({name} = {value}, less than max-context {max_context})"
 
 
-def _rope(config: PreTrainedConfig, max_context: int) -> Iterator[str]:
+def _rope(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
     """Rotary tables must not depend on how long the text has become."""
     parameters = getattr(config, "rope_parameters", None) or {}
+    if not isinstance(parameters, Mapping):
+        raise InputError(f"{config.model_type}: rope_parameters is {parameters!r:.80}, it must be an object")
     nested = all(isinstance(value, Mapping) for value in parameters.values())
     for values in parameters.values() if nested else [parameters]:
         kind = values.get("rope_type", "default")
+        if not isinstance(kind, str):
+            raise InputError(f"{config.model_type}: rope_type is {kind!r:.80}, it must be a word")
         if kind == "longrope":
-            original = values.get("original_max_position_embeddings") or getattr(
-                config, "original_max_position_embeddings", None
-            )
-            if original is None or max_context > original:
-                yield (
-                    f"longrope beyond original_max_position_embeddings = {original} changes its frequencies with the "
-                    f"text's length: lower --max-context from {max_context} to at most {original}"
-                )
+            yield from _longrope(config, values, max_context)
         elif kind == "dynamic":
             yield "dynamic rope, whose frequencies change with the text's length (rope_type = dynamic)"
         elif kind not in STATIC_ROPE_TYPES:
             yield f"rope_type {kind} is not one of {', '.join(sorted(STATIC_ROPE_TYPES))}, longrope"
 
 
+def _longrope(config: PreTrainedConfig, values: Mapping[str, Any], max_context: int | None) -> Iterator[str]:
+    original = values.get("original_max_position_embeddings")
+    original = original or getattr(config, "original_max_position_embeddings", None)
+    if isinstance(original, int) and (max_context is None or max_context <= original):
+        return
+    yield (
+        f"longrope beyond original_max_position_embeddings = {original} changes its frequencies with the "
+        f"text's length: lower --max-context from {max_context} to at most {original}"
+    )
+
+
 def _fields(config: PreTrainedConfig) -> Iterator[str]:
     """Features that a single field of the config gives away, under any of the names in use."""
     for name, value in _numbers(config):
-        if re.search(r"soft_?cap", name) and value:
-            yield f"soft-capping ({name} = {value})"
-        if re.search(r"num_(local_)?experts$|routed_experts$", name) and value > 1:
-            yield f"mixture of experts{_first_sparse(config)} ({name} = {value})"
+        # A cap on the logits of the head is a part of the program like any other.
+        if re.search(r"att\w*soft_?cap", name) and value:
+            yield f"soft-capped attention ({name} = {value})"
     for name in ("kv_lora_rank", "kv_a_proj_rank"):
         if getattr(config, name, None):
             yield f"multi-head latent attention (MLA) in layer 0 ({name} = {getattr(config, name)})"
     chunk = getattr(config, "attention_chunk_size", None)
-    if chunk and "chunked_attention" not in (getattr(config, "layer_types", None) or []):
+    if chunk and "chunked_attention" not in _listed_types(config):
         yield f"chunked attention (attention_chunk_size = {chunk})"
-
-
-def _first_sparse(config: PreTrainedConfig) -> str:
-    types = getattr(config, "mlp_layer_types", None) or []
-    return f" from layer {types.index('sparse')}" if "sparse" in types else ""
 
 
 def _numbers(config: PreTrainedConfig) -> list[tuple[str, int | float]]:

@@ -8,9 +8,6 @@ checkpoint holds (rotary frequencies, embedding scales) are computed from the co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +16,33 @@ import transformers
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from sscc.compiler.frontend.construction import canonical_names
 from sscc.compiler.frontend.decompositions import decomposition_table
 from sscc.compiler.frontend.distinct import only_captured
-from sscc.compiler.frontend.operator import IMPLEMENTATION, context_limit
-from sscc.compiler.frontend.quiet import quiet_export
-from sscc.ir.errors import UnsupportedError
+from sscc.compiler.frontend.operator import context_limit
+from sscc.compiler.frontend.quiet import quiet_libraries
+from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.levels import LayerKinds, renamed
 
 WRAPPER_PREFIX = "model."
+LOOKUPS: frozenset[object] = frozenset(
+    {
+        torch.ops.aten.embedding.default,
+        torch.ops.aten.gather.default,
+        torch.ops.aten.index.Tensor,
+        torch.ops.aten.index_select.default,
+    }
+)
+COUNTING = frozenset(
+    {
+        torch.ops.aten.arange.default,
+        torch.ops.aten.arange.start,
+        torch.ops.aten.arange.start_step,
+        torch.ops.aten.cumsum.default,
+        torch.ops.aten.slice.Tensor,
+        torch.ops.prims.iota.default,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -73,9 +89,7 @@ class _Entry(torch.nn.Module):
         self.model = model
         self.exported = exported
 
-    def forward(
-        self, ids: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None = None) -> torch.Tensor:
         if self.exported:
             # Node by node, so that every operation keeps the module path and source line of the original export.
             with torch.fx.traceback.preserve_node_meta():
@@ -84,38 +98,8 @@ class _Entry(torch.nn.Module):
             return logits if last is None else logits.index_select(1, last)
         keep: dict[str, Any] = {} if last is None else {"logits_to_keep": last}
         result: torch.Tensor = self.model(input_ids=ids, position_ids=positions, use_cache=False, **keep).logits
-        return result
-
-
-def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> torch.nn.Module:
-    """The untouched transformers model of `config` with its parameters on the meta device and its buffers
-    computed on the CPU, calling our attention operator."""
-    own = deepcopy(config)  # transformers notes the dtype in it, and the checkpoint's digest covers its config
-    with _parameters_on_meta():
-        model: torch.nn.Module = transformers.AutoModelForCausalLM.from_config(
-            own, attn_implementation=IMPLEMENTATION, dtype=dtype
-        )
-    return model.eval()
-
-
-@contextmanager
-def _parameters_on_meta() -> Iterator[None]:
-    """Parameters registered inside move to the meta device at once; buffers stay real.
-
-    A parameter is allocated before it is registered, but never written, so its memory is never touched.
-    """
-    original = torch.nn.Module.register_parameter
-
-    def register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
-        if param is not None and param.device.type != "meta":
-            param = torch.nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
-        original(module, name, param)
-
-    torch.nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        torch.nn.Module.register_parameter = original  # type: ignore[method-assign]
+        # Some models take `logits_to_keep` without a word and give the logits of every token.
+        return result if last is None or result.shape[1] == 1 else result.index_select(1, last)
 
 
 def capture(
@@ -129,7 +113,7 @@ def capture(
     """Exports `model` at [1, chunk] and [batch, 1].
 
     Args:
-        model: from `build_model`, or an ExportedProgram over (ids, positions), both [b, s] and dynamic.
+        model: from `construction.build_model`, or an ExportedProgram over (ids, positions), both [b, s] and dynamic.
         batch: decode slots B.
         chunk: prefill chunk C in tokens, at least 2 (a chunk of one token could not be told from a slot).
         max_context: longest sequence that will be run, in tokens; a sliding window at least as long is inert.
@@ -141,7 +125,7 @@ def capture(
     exported = isinstance(model, ExportedProgram)
     module = model.module() if isinstance(model, ExportedProgram) else model
     module.requires_grad_(False)
-    aliases = _canonical_names(module)
+    aliases = canonical_names(module)
     _freeze_frequencies(module)
     constants = _lift_hidden_buffers(module)
     # An exported program guards its tensors' device, so it stays where it is; a model needs no memory at all.
@@ -165,12 +149,6 @@ def _all_layers(shapes: dict[str, tuple[int, ...]], kinds: LayerKinds | None) ->
         for name, shape in shapes.items():
             found.setdefault(renamed(name, kinds.path if kinds else "", first, layer), shape)
     return found
-
-
-def _canonical_names(module: torch.nn.Module) -> dict[str, str]:
-    """Every name of every parameter -> the first name of the same parameter (tied embeddings share one)."""
-    first: dict[int, str] = {}
-    return {name: first.setdefault(id(p), name) for name, p in module.named_parameters(remove_duplicate=False)}
 
 
 def _freeze_frequencies(module: torch.nn.Module) -> None:
@@ -203,7 +181,7 @@ def _export(
     if with_last:
         args = (*args, torch.zeros(1, dtype=torch.long, device=device))
     try:
-        with quiet_export(), torch.no_grad():
+        with quiet_libraries(), torch.no_grad():
             program = torch.export.export(entry, args, strict=False)
             program = program.run_decompositions(decomposition_table())
     except UnsupportedError:
@@ -223,6 +201,7 @@ def _classify(program: ExportedProgram, aliases: dict[str, str], hidden: set[str
             f"the model changes {str(mutated[0]).removeprefix(WRAPPER_PREFIX)} while it runs: a compiled program "
             "keeps no state besides its KV cache"
         )
+    _refuse_dynamic_shapes(program)
     weights: dict[str, str] = {}
     constants: dict[str, str] = {}
     inputs: dict[str, str] = {}
@@ -238,6 +217,18 @@ def _classify(program: ExportedProgram, aliases: dict[str, str], hidden: set[str
         else:
             raise UnsupportedError(f"the captured program has an input of kind {spec.kind.name}: {target or name}")
     return Captured(program, weights, constants, inputs, path_prefix)
+
+
+def _refuse_dynamic_shapes(program: ExportedProgram) -> None:
+    """Refuses values whose shape depends on what is computed: a program is static."""
+    for node in program.graph.nodes:
+        if any(not isinstance(size, int) for size in _shape(node)):
+            stack = list(node.meta.get("nn_module_stack", {}).values())
+            where = stack[-1][0].removeprefix(WRAPPER_PREFIX) if stack else node.name
+            raise UnsupportedError(
+                f"{where} makes a tensor of shape {list(_shape(node))} ({node.target}): its shape depends on values, "
+                "and a compiled program is static"
+            )
 
 
 def _weight_shapes(captured: Captured) -> dict[str, tuple[int, ...]]:
@@ -278,10 +269,19 @@ def vocabulary(captured: Captured) -> int:
     return int(output.args[0][0].meta["val"].shape[-1])
 
 
+def layer_count(config: transformers.PreTrainedConfig) -> int:
+    """Decoder layers by the config. Raises InputError where it has none."""
+    # Where a class has both kinds of layers, num_hidden_layers counts the encoder's.
+    layers = getattr(config, "decoder_layers", None) or getattr(config, "num_hidden_layers", None)
+    if type(layers) is not int or layers < 1:
+        raise InputError(f"the config of {config.model_type} has {layers!r:.80} for num_hidden_layers, not 1 or more")
+    return layers
+
+
 def count_layers(captured: Capture, config: transformers.PreTrainedConfig | None) -> int:
     """Decoder layers: what the config says, or for an exported program the attention operators it calls."""
     if config is not None:
-        return int(config.num_hidden_layers)
+        return layer_count(config)
     layers = len(attention_layers(captured.prefill))
     if layers == 0:
         raise UnsupportedError(
@@ -313,3 +313,86 @@ def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = 
         f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}: "
         "it computes attention in a way of its own, which would bypass the KV cache"
     )
+
+
+def check_positions(captured: Capture) -> None:
+    """Refuses a program that counts its tokens itself instead of reading `positions`: in every chunk and every decode
+    step it would start again at zero. A model without any positions passes.
+
+    Raises:
+        UnsupportedError: naming the module that counts.
+    """
+    if _reads(captured.prefill, "positions"):
+        return
+    chunk = next(_shape(node)[1] for node in _placeholders(captured.prefill, "ids"))
+    # A table of the same length by chance is in both programs; what counts tokens has the length of one of them.
+    counters = _counters(captured.prefill, chunk)
+    if len(counters) <= len(_counters(captured.decode, chunk)):
+        return
+    stack = list(counters[0].meta.get("nn_module_stack", {}).values())
+    where = stack[-1][0].removeprefix(WRAPPER_PREFIX) if stack else counters[0].name
+    raise UnsupportedError(
+        f"the logits do not depend on the positions that the model is given: {where or 'the model'} counts its tokens "
+        "itself, and would start again at zero in every chunk and every decode step"
+    )
+
+
+def check_tables(captured: Captured, max_context: int) -> None:
+    """Refuses a context beyond the rows of a table that positions are looked up in.
+
+    Raises:
+        UsageError: naming the table, its rows and the context.
+    """
+    # What is read at a position, the type of a token say, is no position itself.
+    positions = _reached(captured, "positions", beyond=LOOKUPS)
+    for node in captured.program.graph.nodes:
+        if node.target not in (torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor):
+            continue
+        index = node.args[1] if isinstance(node.args[1], torch.fx.Node) else node.args[1][0]
+        if index not in positions or node.args[0].op != "placeholder":
+            continue
+        rows = _shape(node.args[0])[0]
+        if rows < max_context:
+            name = captured.weights.get(node.args[0].name, node.args[0].name)
+            raise UsageError(
+                f"--max-context {max_context} exceeds the {rows} positions of the table {name}: lower --max-context"
+            )
+
+
+def _placeholders(captured: Captured, role: str) -> list[torch.fx.Node]:
+    return [node for node in captured.program.graph.nodes if captured.inputs.get(node.name) == role]
+
+
+def _shape(node: torch.fx.Node) -> tuple[int, ...]:
+    value = node.meta.get("val")
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+
+
+def _reads(captured: Captured, role: str) -> bool:
+    """Whether the logits depend on the input `role`."""
+    reached = _reached(captured, role)
+    return any(node in reached for node in captured.program.graph.nodes if node.op == "output")
+
+
+def _reached(captured: Captured, role: str, beyond: frozenset[object] = frozenset()) -> set[torch.fx.Node]:
+    """Every value that depends on the input `role`, but not through an operator of `beyond`."""
+    reached = set(_placeholders(captured, role))
+    for node in captured.program.graph.nodes:
+        if node.target not in beyond and not reached.isdisjoint(node.all_input_nodes):
+            reached.add(node)
+    return reached
+
+
+def _counters(captured: Captured, length: int) -> list[torch.fx.Node]:
+    """Values of `length` elements in some dimension that depend on no weight and no input, and are not one number
+    repeated: counted, or cut out of a constant table."""
+    fixed: set[torch.fx.Node] = set()
+    counters = []
+    for node in captured.program.graph.nodes:
+        if node.op == "placeholder":
+            fixed |= {node} if node.name in captured.constants else set()
+        elif node.op == "call_function" and fixed.issuperset(node.all_input_nodes):
+            fixed.add(node)
+            if node.target in COUNTING and length in _shape(node):
+                counters.append(node)
+    return counters

@@ -324,7 +324,8 @@ def pack(checkpoint: Checkpoint, out: Path) -> None:
     values = {
         "config": config_to_dict(checkpoint.config),
         "state_dict": {name: source.tensor(name) for name in sorted(source.names())},
-        "tokenizer": dict(sorted(checkpoint.tokenizer.items())),
+        # An empty `bytes` is pickled as a call, which nobody may unpickle.
+        "tokenizer": {name: data or "" for name, data in sorted(checkpoint.tokenizer.items())},
     }
     with replacing(out) as file, output_errors(out):
         torch.save(values, file)

@@ -17,7 +17,9 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         torch.ops.aten.native_layer_norm.default: native_layer_norm,
         torch.ops.aten.gelu.default: gelu,
     }
-    return {**get_decomposition_table(), **ours}
+    # aten.full stays whole: taken apart it fills memory that is first taken as it is, which has no meaning as a value.
+    theirs = {op: rule for op, rule in get_decomposition_table().items() if op != torch.ops.aten.full.default}
+    return {**theirs, **ours}
 
 
 def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:

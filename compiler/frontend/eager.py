@@ -168,7 +168,7 @@ def make_golden(
     return list(prompt), new_tokens, tensors
 
 
-def _plain_forward(module: torch.nn.Module) -> Forward:
+def plain_forward(module: torch.nn.Module) -> Forward:
     """A module called as (ids, positions), which gives the logits or a tuple that starts with them."""
 
     def forward(ids: Tensor, positions: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ def _plain_forward(module: torch.nn.Module) -> Forward:
 def _forward_of(model: Model) -> Forward:
     """Brings the kinds of model to one calling convention."""
     if not isinstance(model, PreTrainedModel):
-        return _plain_forward(model.module() if isinstance(model, ExportedProgram) else model)
+        return plain_forward(model.module() if isinstance(model, ExportedProgram) else model)
     used = model.config._attn_implementation
     if used != IMPLEMENTATION:
         raise UnsupportedError(

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 
 from sscc.compiler.frontend import operator  # noqa: F401 - registers sscc::attention, which the program names
-from sscc.compiler.frontend.quiet import quiet_export
+from sscc.compiler.frontend.quiet import quiet_libraries
 from sscc.ir.errors import InputError, UnsupportedError
 
 EXPORT_HOWTO = (
@@ -35,7 +35,7 @@ def load_program(path: Path) -> ExportedProgram:
     _refuse_pickles(path)
     try:
         # torch.export.load would hide the reason of a failure, and then try an older form that it unpickles.
-        with quiet_export():
+        with quiet_libraries():
             programs = load_pt2(str(path)).exported_programs
     except Exception as error:  # torch raises its own kinds, and SerializeError for operators it does not know
         reason = " ".join(str(error).split()).split(". This is an internal")[0][:300] or type(error).__name__
@@ -65,8 +65,7 @@ def _refuse_pickles(path: Path) -> None:
 def _check_member(path: Path, archive: zipfile.ZipFile, name: str) -> None:
     """Refuses a payload that torch would unpickle with code, and a torch.save member that needs code."""
     if name.endswith(("weights_config.json", "constants_config.json")):
-        config = json.loads(archive.read(name)).get("config", {})
-        pickled = [key for key, meta in config.items() if meta.get("use_pickle")]
+        pickled = _pickled_payloads(archive.read(name))
         if pickled:
             raise UnsupportedError(f"{path} pickles {', '.join(pickled[:3])}: export plain tensors only")
     if not name.endswith(".pt") or archive.getinfo(name).file_size == 0:
@@ -77,6 +76,15 @@ def _check_member(path: Path, archive: zipfile.ZipFile, name: str) -> None:
             torch.load(io.BytesIO(archive.read(name)), map_location="cpu", weights_only=True)
     except Exception as error:  # torch.export.load would fall back to unpickling code
         raise UnsupportedError(f"{path}: {name} holds pickled objects: export plain tensors only") from error
+
+
+def _pickled_payloads(config: bytes) -> list[str]:
+    """Names of the tensors that a config of weights or constants says are pickled. Raises ValueError."""
+    payloads = json.loads(config)
+    payloads = payloads.get("config", {}) if isinstance(payloads, dict) else None
+    if not isinstance(payloads, dict) or not all(isinstance(payload, dict) for payload in payloads.values()):
+        raise ValueError("a list of its tensors has another form")
+    return [name for name, payload in payloads.items() if payload.get("use_pickle")]
 
 
 def _check_inputs(path: Path, program: ExportedProgram) -> None:

@@ -30,6 +30,7 @@ from transformers.modeling_gguf_pytorch_utils import (
     load_gguf_checkpoint,
 )
 
+from sscc.compiler.frontend.construction import build_skeleton
 from sscc.compiler.frontend.model_config import config_from_dict
 from sscc.compiler.frontend.sources import TensorInfo, TensorSource
 from sscc.ir.errors import InputError, UnsupportedError
@@ -137,8 +138,7 @@ class GgufSource(TensorSource):
     def _name_map(self, config: PreTrainedConfig, stored: Iterable[str]) -> dict[str, str]:
         """GGUF name -> name of the parameter, found by transformers on an empty model."""
         try:
-            with torch.device("meta"):
-                model = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            model = build_skeleton(config)
             # transformers descends into every submodule and builds gguf's table anew in each (8 s for 30 layers), for
             # the few models whose names only fit without a prefix: the flat names come first.
             flat = SimpleNamespace(config=config, state_dict=model.state_dict, named_children=list)

@@ -7,7 +7,9 @@ that travels with a checkpoint (`auto_map`) is never run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +17,74 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from sscc.compiler.frontend.quiet import one_line
 from sscc.ir.errors import InputError, UnsupportedError
 
+MAX_DEPTH = 64  # levels of a JSON file: real ones have below ten
+MAX_ITEMS = 1 << 20  # of one level; a pickled dictionary may even hold itself
+MAX_LAYERS = 1024
+MAX_TOKEN = 1 << 31
+LAYER_COUNTS = re.compile(r"(^|_)(n|num|encoder|decoder|hidden|mtp|nextn|dense)_?\w*(layers?|blocks)$|^depth$")
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; InputError if it is missing, not JSON or not an object."""
+
+def read_json(path: Path, *, unique: bool = False) -> dict[str, Any]:
+    """The JSON object in `path`; InputError if it is missing, not JSON, not an object, or, with `unique`, has a name
+    twice."""
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    return parse_json(data, str(path))
+    return parse_json(data, str(path), unique=unique)
 
 
-def parse_json(data: bytes, origin: str) -> dict[str, Any]:
+def parse_json(data: bytes, origin: str, *, unique: bool = False) -> dict[str, Any]:
     """The JSON object in `data`, which came from `origin`."""
     try:
-        values = json.loads(data)
+        values = json.loads(data, object_pairs_hook=_unique if unique else None)
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON
         raise InputError(f"{origin} is not readable JSON: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{origin} holds a JSON {type(values).__name__}, it must hold an object")
+    _check_depth(values, origin)
     return values
+
+
+def _unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(items)
+    if len(values) < len(items):
+        twice = next(name for name, count in Counter(name for name, _ in items).items() if count > 1)
+        raise ValueError(f"{twice!r} is in it twice")
+    return values
+
+
+def _check_depth(values: object, origin: str) -> None:
+    """Refuses what whoever walks it later, transformers among them, could only walk on a deeper stack."""
+    level: list[object] = [values]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH or len(level) > MAX_ITEMS:
+            raise InputError(f"{origin} is nested deeper than {MAX_DEPTH} levels, or holds over {MAX_ITEMS} items")
+        level = [inner for item in level for inner in _items(item)]
+
+
+def _items(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _check_layers(values: Mapping[str, Any], origin: str) -> None:
+    """Refuses counts of layers that no model has: transformers' configs list every layer when they are made."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            _check_layers(value, origin)
+        elif not isinstance(name, str) or not LAYER_COUNTS.search(name):
+            continue
+        elif isinstance(value, (int, float)) and value > MAX_LAYERS:
+            raise InputError(f"{origin}: {name} is {value:.6g}, at most {MAX_LAYERS} layers are compiled")
 
 
 def read_config(path: Path) -> PreTrainedConfig:
@@ -65,10 +112,13 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
             f"{origin}: architecture {model_type!r} is not known to transformers {transformers.__version__}{custom}: "
             f"export the model yourself and bring the .pt2"
         )
+    _check_depth(values, origin)
+    _check_layers(values, origin)
     try:
+        json.dumps(values)
         config: PreTrainedConfig = CONFIG_MAPPING[model_type].from_dict(_decoded(dict(values)))
     except Exception as error:  # transformers raises many kinds, all of them about a field of this file
-        raise InputError(f"{origin} is not a valid {model_type} config: {_first_line(error)}") from error
+        raise InputError(f"{origin} is not a valid {model_type} config: {one_line(error)}") from error
     _refuse_foreign_forms(config, origin)
     return config
 
@@ -89,8 +139,8 @@ def config_bytes(config: PreTrainedConfig) -> bytes:
 def token_ids(value: object, origin: str) -> tuple[int, ...]:
     """A token id, a list of them or nothing, as a tuple."""
     values = value if isinstance(value, (list, tuple)) else () if value is None else (value,)
-    if not all(isinstance(item, int) and not isinstance(item, bool) for item in values):
-        raise InputError(f"{origin}: eos_token_id is {value!r}, it must be a token id or a list of them")
+    if not all(type(item) is int and 0 <= item < MAX_TOKEN for item in values):
+        raise InputError(f"{origin}: eos_token_id is {value!r:.80}, it must be a token id or a list of them")
     return tuple(values)
 
 
@@ -119,8 +169,3 @@ def _refuse_foreign_forms(config: PreTrainedConfig, origin: str) -> None:
         f"{origin}: the weights are quantized ({method}): dequantize them to f32, f16 or bf16 and remove "
         f"quantization_config"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    """The whole message on one line, at most 300 characters."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from functools import cached_property
 
 import torch
-import transformers
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
 
+from sscc.compiler.frontend.construction import build_skeleton
 from sscc.compiler.frontend.sources import TensorInfo, TensorSource
 
 
@@ -47,8 +47,7 @@ def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> dict[str, s
     names = list(stored)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         return {name: name for name in names}
-    with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config)
+    model = build_skeleton(config)
     known = set(model.state_dict())
     renamings = [item for item in get_model_conversion_mapping(model) if isinstance(item, WeightRenaming)]
     found = {name: name for name in names if name in known}

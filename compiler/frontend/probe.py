@@ -10,10 +10,11 @@ from tokenizers import Tokenizer
 from torch.export import ExportedProgram
 
 from sscc.compiler.checkpoint_tensors import to_arrays
-from sscc.compiler.frontend.capture import build_model
+from sscc.compiler.frontend.algorithm import causal_attention
 from sscc.compiler.frontend.checkpoint import Checkpoint
-from sscc.compiler.frontend.eager import make_golden
-from sscc.compiler.frontend.operator import context_limit
+from sscc.compiler.frontend.construction import build_model, canonical_names
+from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
+from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
@@ -40,7 +41,7 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> torch.nn.Module:
     assert checkpoint.config is not None
     model = build_model(checkpoint.config, dtype)
     held = checkpoint.names()
-    wanted = [name for name, _ in model.named_parameters() if name in held]
+    wanted = sorted(set(canonical_names(model).values()) & held.keys())
     state = {name: checkpoint.tensor(name).to(dtype) for name in wanted}
     model.load_state_dict(state, strict=False, assign=True)
     if isinstance(model, transformers.PreTrainedModel):
@@ -63,7 +64,8 @@ def quantize_model(model: torch.nn.Module, layout: Layout) -> None:
         for source in stack.sources
     }
     plain = {source for stack in layout.values() if not stack.encoding for source in stack.sources}
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    canonical = canonical_names(model)
+    names = {id(parameter): canonical[name] for name, parameter in model.named_parameters()}
     replaced: dict[str, torch.nn.Parameter] = {}
     for module in model.modules():
         for slot, parameter in list(module.named_parameters(recurse=False)):
@@ -76,48 +78,113 @@ def quantize_model(model: torch.nn.Module, layout: Layout) -> None:
             setattr(module, slot, replaced[name])
 
 
-def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry) -> None:
-    """Compares the model as it is captured (our attention operator, no mask) with the untouched model.
+def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:
+    """Compares the model as it is captured with what it is: untouched, over a short random text in one go.
 
-    A mask or a bias that got lost on the way shows here. In bf16 some models round so much that it might hide; these
-    are compared in f32, which takes twice the memory. An exported program is its own definition and has no untouched
-    model to compare with.
+    A mask or a bias that got lost on the way shows where the same text runs through our attention operator. Positions
+    that the model counts itself, and a state besides K and V, show where it then runs in pieces, as a compiled program
+    does. In bf16 some models round so much that it might hide; these are compared in f32, which takes twice the memory.
+    An exported program is its own definition: only its pieces are compared with the whole.
+
+    Args:
+        vocabulary: token ids of the text run from 0 to vocabulary - 1.
 
     Raises:
-        UnsupportedError: the logits of a short random text differ, with max abs, normwise and the tolerance.
+        UnsupportedError: the logits differ, with max abs, normwise and the tolerance.
     """
-    if checkpoint.config is None:
-        return
     count = min(PROBE_TOKENS, geometry.max_context)
-    vocabulary = int(checkpoint.config.vocab_size)
     ids = torch.randint(0, vocabulary, (1, count), generator=torch.Generator().manual_seed(PROBE_SEED))
+    complaint = ""
     for used in dict.fromkeys((dtype, torch.float32)):
-        ours, theirs = _both(checkpoint, used, ids, geometry.max_context)
-        difference = (ours - theirs).norm() / theirs.norm()
-        if difference <= PROBE_TOLERANCE[used]:
+        complaint = _complaint(checkpoint, used, ids, geometry.max_context)
+        if not complaint:
             return
-    raise UnsupportedError(
-        f"captured with sscc's attention, the model computes something else than untouched: over {count} tokens its "
-        f"logits differ by {difference:.2e} normwise ({(ours - theirs).abs().max():.2e} max abs), at most "
-        f"{PROBE_TOLERANCE[used]:.0e} is rounding; it uses a feature that sscc cannot see"
-    )
+        if checkpoint.program is not None:
+            break  # its dtype is its own
+    raise UnsupportedError(complaint)
 
 
-def _both(
-    checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, limit: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits [1, n, V] f32 with our attention, and with the model's own."""
-    model = load_model(checkpoint, dtype)
+def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, limit: int) -> str:
+    """What differs by more than the tolerance, in words; "" where nothing does."""
+    model: torch.nn.Module
+    if checkpoint.program is not None:
+        model = checkpoint.program.module()
+        forward = plain_forward(model)
+    else:
+        model = load_model(checkpoint, dtype)
+        forward = _every_position(model)
     with torch.no_grad(), context_limit(limit):
-        ours = _logits(model, ids)
-        model.set_attn_implementation("eager")  # type: ignore[operator]
-        return ours, _logits(model, ids)
+        _check_last_position(forward, limit)
+        whole = forward(ids, torch.arange(ids.shape[1])[None]).float()
+        pieces = _in_pieces(forward, ids)
+        if checkpoint.program is None:
+            model.set_attn_implementation("eager")  # type: ignore[operator]
+            theirs = forward(ids, torch.arange(ids.shape[1])[None]).float()
+            difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])
+            if difference:
+                return (
+                    "captured with sscc's attention, the model computes something else than untouched: over "
+                    f"{ids.shape[1]} tokens its logits differ by {difference}; it uses a feature that sscc cannot see"
+                )
+    difference = _difference(pieces, whole, PROBE_TOLERANCE.get(dtype, PROBE_TOLERANCE[torch.float32]))
+    if difference:
+        return (
+            f"run in pieces, with the K and V of the tokens before, the model computes something else than in one go: "
+            f"over {ids.shape[1]} tokens its logits differ by {difference}; it counts positions itself, or keeps a "
+            "state besides K and V"
+        )
+    return ""
 
 
-def _logits(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    positions = torch.arange(ids.shape[1])[None]
-    logits: torch.Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-    return logits.float()
+def _check_last_position(forward: Forward, limit: int) -> None:
+    """Refuses a context whose last position the model cannot look up."""
+    try:
+        forward(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[limit - 1]]))
+    except IndexError as error:
+        raise UsageError(
+            f"--max-context {limit} exceeds the positions of the model, whose tables end before position {limit - 1}: "
+            "lower --max-context"
+        ) from error
+
+
+def _every_position(model: torch.nn.Module) -> Forward:
+    """A transformers model as a function of ids and positions: the logits of every token."""
+
+    def forward(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+        return logits
+
+    return forward
+
+
+def _difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> str:
+    """How far two tensors of logits are apart, in words; "" within the tolerance."""
+    distance = (ours - theirs).norm() / theirs.norm()
+    if distance <= tolerance:
+        return ""
+    return f"{distance:.2e} normwise ({(ours - theirs).abs().max():.2e} max abs), at most {tolerance:.0e} is rounding"
+
+
+def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
+    """Logits [1, n, V] f32 of a text that is fed as two chunks and a last token, each attending to all before it."""
+    count = ids.shape[1]
+    ends = sorted({count, max(count - 1, 1), max(2 * count // 3, 1)})
+    rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float) -> torch.Tensor:
+        before = rows.get(layer)
+        keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))
+        rows[layer] = keys, values
+        # The last queries of a causal attention over every token so far; those before them are not asked for.
+        padding = q.new_zeros(*q.shape[:2], keys.shape[2] - q.shape[2], q.shape[3])
+        out = causal_attention(torch.cat([padding, q], 2)[0], keys[0], values[0], scale)
+        return out[None, :, padding.shape[2] :]
+
+    logits = []
+    with observing(attend):
+        for start, end in zip([0, *ends], ends, strict=False):
+            logits.append(forward(ids[:, start:end], torch.arange(start, end)[None]).float())
+    return torch.cat(logits, 1)
 
 
 def golden_for(

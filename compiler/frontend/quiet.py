@@ -1,4 +1,4 @@
-"""torch.export talks a lot; what sscc says is one line."""
+"""Libraries talk a lot; what sscc says is one line."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def quiet_export() -> Iterator[None]:
-    """Silences torch's warnings, and the traceback that it logs before it raises: our error says it."""
-    logger = logging.getLogger("torch.export")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+def quiet_libraries() -> Iterator[None]:
+    """Silences torch's and transformers' warnings, and the tracebacks that torch logs before it raises: our error says
+    it.
+
+    torch gives its loggers handlers of their own, so a level on the root would not reach them.
+    """
+    names = ["torch", "transformers", *(name for name in logging.root.manager.loggerDict if name.startswith("torch."))]
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """The message of a library's error on one line, without torch's advice; its class where it says nothing."""
+    text = " ".join(str(error).split()).split(". This is an internal")[0]
+    return text[:limit] or type(error).__name__

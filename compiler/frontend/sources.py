@@ -148,12 +148,12 @@ def open_folder_weights(folder: Path) -> TensorSource | None:
 
 def _shards(index: Path) -> dict[Path, list[str]]:
     """Shard -> tensor names, checked to lie beside the index."""
-    weight_map = read_json(index).get("weight_map")
+    weight_map = read_json(index, unique=True).get("weight_map")  # a tensor in two shards could be either's
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(f"{index} has no weight_map: it must map every tensor to its shard")
     shards: dict[Path, list[str]] = {}
     for name, file in weight_map.items():
-        if not isinstance(file, str) or os.path.basename(file) != file:
+        if not isinstance(file, str) or os.path.basename(file) != file or not file.isprintable():
             raise InputError(f"{index} places {name!r} in {file!r}: a shard must lie beside the index")
         shards.setdefault(index.parent / file, []).append(name)
     missing = sorted(path.name for path in shards if not path.is_file())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -9,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from sscc.compiler.quality.example import Example
 from sscc.ir.errors import InputError, UsageError
-from sscc.ir.files import output_errors
+from sscc.ir.files import RecordingFile, output_errors, sync
 
 FORMAT = 1
 
@@ -40,8 +41,8 @@ class Record:
 class Journal:
     """An append-only file of records, after a first line that says with which options they were made.
 
-    Each line is on the disk when `add` returns. A last line that is not whole is of a run that was killed while
-    writing, and is dropped. Use it as a context manager.
+    Each line is on the disk when `add` returns, or nothing of it is in the file. A last line that is not whole is of a
+    run that was killed while writing, and is dropped. Use it as a context manager.
 
     Args:
         options: what decides the meaning of records; values as JSON has them.
@@ -57,14 +58,16 @@ class Journal:
         self.records: dict[tuple[str, str], Record] = {}
         with output_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[bytes] = path.open("a+b")
+            self._file = RecordingFile(path, "a+b", opener=lambda name, flags: os.open(name, flags, 0o666))
         try:
             self._lock()
             with output_errors(path):
                 whole = self._read(dict(options))
-                self._file.truncate(whole)
+                os.ftruncate(self._file.fileno(), whole)
             if not whole:
                 self._write({"format": FORMAT, "options": dict(options)})
+                with output_errors(path):
+                    sync(path.parent)
         except BaseException:
             self._file.close()
             raise
@@ -78,14 +81,22 @@ class Journal:
 
     def add(self, record: Record) -> None:
         """Writes a line. Raises OutputError."""
-        self.records[record.cell, record.example] = record
         self._write(asdict(record))
+        self.records[record.cell, record.example] = record
 
     def _write(self, value: Mapping[str, Any]) -> None:
+        line = memoryview(json.dumps(value).encode() + b"\n")
         with output_errors(self.path):
-            self._file.write(json.dumps(value).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            descriptor = self._file.fileno()
+            size = os.fstat(descriptor).st_size
+            try:
+                while line:
+                    line = line[self._file.write(line) :]
+                os.fsync(descriptor)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, size)
+                raise
 
     def _lock(self) -> None:
         """Keeps others from writing the file until it is closed."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
+from sscc.ir.errors import InputError
 from sscc.ir.sizes import align
 from sscc.runtime.codegen.dequantisation import dequantised_locals
 from sscc.runtime.codegen.elementwise import Elementwise, Place, Range
@@ -25,6 +26,7 @@ from sscc.runtime.codegen.partition import Group, Member, Split, group_steps
 from sscc.runtime.codegen.phases import Context, Operand, Phase
 from sscc.runtime.codegen.positions import Positions
 from sscc.runtime.codegen.quantised_packing import QuantisedPanels
+from sscc.runtime.codegen.refusal import NoNativeCodeError
 from sscc.runtime.codegen.steps import lower_step
 from sscc.runtime.schedule import DTYPE_BYTES, Body, Product, Reduction, Step, Vector
 
@@ -80,8 +82,11 @@ class Variant:
 
 
 def lower_body(module: Module, name: str, variant: Variant, features: Features) -> BodyCode:
-    """Generates the functions of a body. Raises InputError for a step that native code cannot do."""
-    return _Lowering(module, name, variant, features).run()
+    """Generates the functions of a body. Raises NoNativeCodeError for a step that native code cannot do."""
+    try:
+        return _Lowering(module, name, variant, features).run()
+    except InputError as error:
+        raise NoNativeCodeError(f"body {variant.body.name!r}", str(error)) from None
 
 
 class _Lowering:
@@ -142,7 +147,7 @@ class _Lowering:
             if isinstance(part, Group):
                 self._emit_group(part, names)
             else:
-                self._emit_step(part[1])
+                self._emit_step(*part)
         return BodyCode(tuple(self.routines), self.shared_bytes, self.private_bytes)
 
     def _share(self, nbytes: int) -> int:
@@ -163,16 +168,33 @@ class _Lowering:
 
     # -- functions
 
-    def _begin(self, units: int) -> tuple[Function, dict[str, Value], Value]:
+    def _begin(self, units: int, what: str) -> tuple[Function, dict[str, Value], Value]:
         f = self.module.function(f"{self.name}_{len(self.routines)}", PARAMS, exported=True)
         self.routines.append(Routine(f.name, units))
         pointers = {p.name: f.load(f["args"] + 8 * i, PTR) for i, p in enumerate(self.body.params)}
-        return f, pointers, f.load(f["args"] + 8 * len(self.body.params), PTR)
+        shared = f.load(f["args"] + 8 * len(self.body.params), PTR)
+        limited = [f.limit(pointer, self._extent(name)) for name, pointer in pointers.items()]
+        limited += [f.limit(shared, lambda: self.shared_bytes), f.limit(f["scratch"], lambda: self.private_bytes)]
+        f.operands(f"body {self.body.name!r}, {what}", limited)
+        return f, pointers, shared
+
+    def _shared_local(self, f: Function, name: str, shared: Value) -> Value:
+        """A local that all threads see."""
+        nbytes = prod(self.regions.shapes[name]) * DTYPE_BYTES[self.regions.dtypes[name]]
+        return f.limit(shared + self.shared[name], nbytes)
+
+    def _extent(self, param: str) -> int:
+        """Bytes of a parameter, from its first to its last element as its stages pass it."""
+        if param in self.packed:
+            return self.packed[param].packed_bytes
+        shape, strides = self.regions.shapes[param], self.regions.strides[param]
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        return (1 + last) * DTYPE_BYTES[self.regions.dtypes[param]]
 
     def _scalars(self, f: Function) -> dict[str, Value]:
         return {name: f.load(f["scalars"] + 8 * i, I64) for i, name in enumerate(self.body.scalars)}
 
-    def _emit_step(self, step: Step) -> None:
+    def _emit_step(self, number: int, step: Step) -> None:
         meta = {}
         for name in self.regions.names_in(step):
             piece = self.regions.resolve(name)
@@ -180,18 +202,18 @@ class _Lowering:
         lowered = lower_step(step, meta, self.features)
         base = self._share(lowered.shared_bytes) if lowered.shared_bytes else 0
         for phase in lowered.phases:
-            self._emit_phase(phase, meta, base)
+            self._emit_phase(f"step {number} ({step.kind})", phase, meta, base)
 
     def _emit_phase(
-        self, phase: Phase, meta: Mapping[str, tuple[tuple[int, ...], Strides, str]], shared_base: int
+        self, what: str, phase: Phase, meta: Mapping[str, tuple[tuple[int, ...], Strides, str]], shared_base: int
     ) -> None:
-        f, pointers, shared = self._begin(phase.units)
+        f, pointers, shared = self._begin(phase.units, what)
         operands = {}
         for name, (shape, strides, dtype) in meta.items():
             piece = self.regions.resolve(name)
             base = pointers.get(piece.region)
             if base is None:
-                base = shared + self.shared[piece.region]
+                base = self._shared_local(f, piece.region, shared)
             operands[name] = Operand(base + piece.constant * DTYPE_BYTES[dtype], shape, strides, dtype)
         context = Context(
             f, operands, self._scalars(f), f["begin"], f["end"], f["scratch"], shared + shared_base
@@ -204,11 +226,11 @@ class _Lowering:
 
     def _emit_group(self, group: Group, private: set[str]) -> None:
         block = self._block(group, private)
-        f, pointers, shared = self._begin(group.units)
+        f, pointers, shared = self._begin(group.units, f"steps {sorted(n // 2 for n in group.members)}")
         scalars = self._scalars(f)
         places = {p.name: self._place(f, p.name, pointers[p.name]) for p in self.body.params}
-        for name, offset in self.shared.items():
-            places[name] = Place(shared + offset, self.regions.dtypes[name])
+        for name in self.shared:
+            places[name] = Place(self._shared_local(f, name, shared), self.regions.dtypes[name])
         offsets, used = {}, 0
         for name in sorted(private):
             offsets[name] = used
@@ -218,7 +240,8 @@ class _Lowering:
             for name in offsets:
                 dtype = self.regions.dtypes[name]
                 shift = first * (-group.splits[name].stride * DTYPE_BYTES[dtype])
-                places[name] = Place(f["scratch"] + offsets[name] + shift, dtype)
+                block_bytes = self._unit_bytes(name, group.splits[name]) * block
+                places[name] = Place(f.limit(f["scratch"] + offsets[name], block_bytes) + shift, dtype)
             narrow = {name: (group.splits[name], block) for name in private}
             extra = self._emit_members(f, group, narrow, places, scalars, first, last, used)
         f.returns()
@@ -243,6 +266,7 @@ class _Lowering:
             split = None if member.dim < 0 else (member.dim, _range(f, member, first, last))
             matmul = matmul_of(nest, self.packed, self.features) if nest.product else None
             if matmul is None:
+                self._check_plain(nest)
                 dim = positions.dimension(member.nest)
                 Elementwise(f, nest, places, scalars, split, None if dim is None else (dim, self._live(f))).emit()
             else:
@@ -250,6 +274,14 @@ class _Lowering:
                 live = self._live(f) if positions.product(member.nest, matmul.shape.rows) else None
                 matmul.emit(f, places, split, f["scratch"] + scratch, live)
         return needed
+
+    def _check_plain(self, nest: Nest) -> None:
+        """Loops over elements cannot find them in packed weights; a launch's strides may ask for such a product."""
+        packed = [access.region for access in nest.inputs if access.region in self.packed]
+        if packed:
+            raise InputError(
+                f"it cannot multiply by packed weights {packed[0]!r} with the strides that a launch gives"
+            )
 
     def _live(self, f: Function) -> Value:
         """How many positions are not padding."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from sscc.ir.errors import InputError
 from sscc.runtime.codegen.encoded_rows import check_encoded, encode_row
 from sscc.runtime.codegen.features import Features
+from sscc.runtime.codegen.indices import report_index
 from sscc.runtime.codegen.mlir import I64, Function, Value
 from sscc.runtime.codegen.observation_scores import Scorer, holds
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
@@ -124,8 +125,7 @@ def copy_or_zero(
 def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (slot, KV head, block of rows). See `GatherRows`.
 
-    An index beyond the source, which the reference interpreter refuses, gives zeros. Raises InputError for operands
-    that do not fit.
+    An index beyond the source is reported. Raises InputError for operands that do not fit.
     """
     check_operands(step.kind, operands, (step.source, step.out))
     (slots, heads, count, _), index_rank = operands[step.out][0], len(operands[step.index][0])
@@ -140,6 +140,7 @@ def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Fea
             with f.loop(first, f.min(first + ROW_BLOCK, count)) as row:
                 where = (slot, head, row.index)[3 - index_rank :]
                 position = f.load(address(f, index, *where), I64)
+                report_index(f, position >= source.shape[2])
                 copy_or_zero(f, source, out, (slot, head), position, row.index)
 
     return Lowered((Phase(slots * heads * blocks, gather),))

@@ -18,7 +18,8 @@ from sscc.runtime.codegen.decode_attention_block import NEGATIVE_INFINITY, Block
 from sscc.runtime.codegen.decode_attention_chunks import LINE, Rows, in_order, store_row
 from sscc.runtime.codegen.encoded_rows import check_encoded, encode_row
 from sscc.runtime.codegen.features import LANES, Features
-from sscc.runtime.codegen.mlir import F32, I1, I8, I64, Function, Value, vector
+from sscc.runtime.codegen.indices import report_index
+from sscc.runtime.codegen.mlir import F32, I8, I64, Function, Value, vector
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.codegen.row_copies import copy_row
 from sscc.runtime.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, IndexedAttention
@@ -100,7 +101,7 @@ def check_rows(kind: str, name: str, meta: Meta, encoded: int = 0) -> None:
 def lower_decode_attention(step: DecodeAttention, meta: Mapping[str, Meta], features: Features) -> Lowered:
     """The step on operands of static shapes and strides, named as in the step.
 
-    A slot whose position is negative counts as not active. Raises InputError where a row is not contiguous, or where
+    A negative position of an active slot is reported. Raises InputError where a row is not contiguous, or where
     keys, values and caches are of dtypes that do not go together.
     """
     attention = Attention.of(step, meta, features)
@@ -232,6 +233,7 @@ def _visible(unit: Unit, step: DecodeAttention | IndexedAttention, topk: int) ->
     """The unit's first row and number of rows, the new row, and how many of the slot's rows come before SR."""
     f, size = unit.context.f, step.sink + step.recent
     position = unit.of_slot(step.position)
+    report_index(f, unit.of_slot(step.active).ne(0) & (position < 0))
     seen = f.select(unit.of_slot(step.active).ne(0), f.max(position + 1, 0), 0)
     written = f.min(seen, size)
     chosen = f.min(f.max(unit.of_slot(step.valid_topk), 0), topk)
@@ -277,7 +279,8 @@ def _indexed_rows(unit: Unit, step: IndexedAttention, topk: int) -> UnitRows:
             if topk == 0:
                 return near
             index = f.load(selected + f.max(number - written, 0) * unit.row_bytes(step.selected), I64)
-            exists = f.op("arith.andi", [index >= 0, index < length], I1)
+            report_index(f, (number >= written) & (index >= length))
+            exists = (index >= 0) & (index < length)
             there = f.select(exists, index * unit.row_bytes(prompt) + far, zeros)
             return f.select(number < written, near, there)
 

@@ -19,6 +19,7 @@ from sscc.runtime.codegen.decode_attention import (
 )
 from sscc.runtime.codegen.encoded_rows import copy_bytes
 from sscc.runtime.codegen.features import LANES, Features
+from sscc.runtime.codegen.indices import report_index
 from sscc.runtime.codegen.mlir import I8, I64, PTR, Value
 from sscc.runtime.codegen.phases import Context, Lowered, Phase
 from sscc.runtime.codegen.row_copies import copy_row
@@ -26,7 +27,7 @@ from sscc.runtime.schedule import DTYPE_BYTES, CachedAttention, UpdateRows
 
 
 def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Features) -> Lowered:
-    """One unit per slot and KV head. A row that the cache does not have is not written.
+    """One unit per slot and KV head. A row that the cache does not have is reported.
 
     Raises InputError where a row is not contiguous, or only one of cache and new row is encoded.
     """
@@ -46,7 +47,9 @@ def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Feat
             place = (loop.index // kv_heads, loop.index % kv_heads)
             row = f.load(_element(context, step.row, *place[:1]), I64)
             wanted = f.load(_element(context, step.active, *place[:1]), I8).ne(0)
-            with f.when(wanted & (row >= 0) & (row < rows)):
+            exists = (row >= 0) & (row < rows)
+            report_index(f, wanted & exists.eq(0))
+            with f.when(wanted & exists):
                 source, target = _element(context, step.new, *place), _element(context, step.cache, *place, row)
                 if dtype == "i8":
                     copy_bytes(f, source, target, size)

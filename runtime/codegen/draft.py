@@ -24,12 +24,13 @@ class Draft:
     Args:
         program: the schedule.
         features: what code may use of the CPU.
+        module: what the functions of bodies are written to.
     """
 
-    def __init__(self, program: Program, features: Features) -> None:
+    def __init__(self, program: Program, features: Features, module: Module) -> None:
         self.program = program
         self.features = features
-        self.module = Module()
+        self.module = module
         self.packed = packed_weights(program)
         self.tensors = {t.name: t for t in program.tensors}
         self.bodies = {b.name: b for b in program.bodies}

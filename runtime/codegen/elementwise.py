@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sscc.ir.errors import InputError
 from sscc.runtime.codegen.features import LANES
+from sscc.runtime.codegen.indices import report_index
 from sscc.runtime.codegen.mlir import BF16, F32, I8, I16, I64, Function, Value, lanes_of, vector, with_element
 from sscc.runtime.codegen.nests import Gathered, Linear, Nest
 from sscc.runtime.codegen.programs import Operand, Ramp, apply, expand, is_floating, register_type, rounded, spread
@@ -227,8 +228,13 @@ class Elementwise:
         if instr.op == "index":
             return self._index(int(instr.args[0]), index)
         if instr.op == "load":
+            source = self.nest.loads[str(instr.args[0])]
             indices = [self._argument(a, known) for a in instr.args[1:]]
-            return self._gather(self.nest.loads[str(instr.args[0])], indices, mask)
+            checked = [
+                index if self._is_inside(arg, extent) else self._cut(index, extent, mask)
+                for arg, index, extent in zip(instr.args[1:], indices, source.shape, strict=True)
+            ]
+            return self._gather(source, checked, mask)
         if instr.op == "fpowi":
             return self._integer_power(self._argument(instr.args[0], known, instr.type), instr)
         dtypes = self._dtypes()
@@ -247,7 +253,7 @@ class Elementwise:
     def _integer_power(self, base: Operand, instr: Instr) -> Operand:
         exponent = instr.args[1]
         if not isinstance(exponent, int) or isinstance(base, Ramp) or not 1 <= exponent <= 8:
-            raise InputError(f"the native interpreter has no fpowi to {exponent}: run with --interpreter reference")
+            raise InputError(f"there is no fpowi to {exponent}")
         result = base
         for _ in range(exponent - 1):
             result = result * base
@@ -303,8 +309,26 @@ class Elementwise:
             value = f.insert(element, value, lane)
         return _from_memory(f, value, place.dtype)
 
+    def _is_inside(self, arg: int | float | str, extent: int) -> bool:
+        """Whether an index is known to be one of 0 .. extent - 1 without a look at data."""
+        if not isinstance(arg, str):
+            return 0 <= int(arg) < extent
+        instr = next((i for i in self.nest.body if i.name == arg), None)
+        return instr is not None and instr.op == "index" and self.nest.original[int(instr.args[0])][2] <= extent
+
+    def _cut(self, index: Operand, extent: int, mask: Value | None) -> Operand:
+        """An index cut to 0 .. extent - 1; one that was beyond ends the run."""
+        f = self.f
+        value = expand(f, index) if isinstance(index, Ramp) else index
+        cut = f.max(f.min(value, extent - 1), 0)
+        beyond = f.compare("ne", cut, value)
+        if lanes_of(beyond.type):
+            beyond = f.reduce("or", beyond if mask is None else beyond & mask)
+        report_index(f, beyond)
+        return cut
+
     def _gather(self, source: Gathered, indices: list[Operand], mask: Value | None) -> Operand:
-        """source[indices], every index cut to the region."""
+        """source[indices], where every index is inside."""
         f, place = self.f, self.places[source.region]
         last = indices[-1]
         uniform = all(isinstance(i, Value) and not lanes_of(i.type) for i in indices[:-1])
@@ -322,16 +346,14 @@ class Elementwise:
 
     def _gather_offset(self, source: Gathered, indices: list[Operand]) -> Value:
         f, place = self.f, self.places[source.region]
-        cut = []
-        for value, extent in zip(indices, source.shape, strict=True):
-            if isinstance(value, Ramp):
-                raise InputError("an index that runs through the lanes stands where none can")
-            cut.append(f.max(f.min(value, extent - 1), 0))
+        values = [value for value in indices if not isinstance(value, Ramp)]
+        if len(values) < len(indices):
+            raise InputError("an index that runs through the lanes stands where none can")
         if place.rows is not None:
-            row, column = cut[-2:]
+            row, column = values[-2:]
             return place.rows(f, row, column)
-        offset = f.like(source.constant, cut[0])
-        for value, stride in zip(cut, source.strides, strict=True):
+        offset = f.like(source.constant, values[0])
+        for value, stride in zip(values, source.strides, strict=True):
             offset = offset + value * stride
         return offset
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from sscc.ir.errors import InputError, UsageError
 from sscc.runtime import _native
-from sscc.runtime.codegen.library import NativeCode, cached_code, load_code, make_code
+from sscc.runtime.codegen.library import NativeCode, cached_code, make_code
 from sscc.runtime.codegen.plan import MEMORY
 from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.codegen.weights import packed_weights
@@ -52,7 +52,14 @@ class NativeInterpreter:
         self._weights = store_weights(program, packed_weights(program) if packed is None else packed, weights)
         externals = [(name, array.ctypes.data, array.nbytes) for name, array in self._weights.items()]
         count = threads or _native.usable_threads()
-        self.core = _native.Core(self._code.plan, self._code.addresses, externals, count)
+        guarded = self._code.violations is not None
+        try:
+            self.core = _native.Core(self._code.plan, self._code.addresses, externals, count, guarded=guarded)
+        except MemoryError:
+            raise InputError(
+                f"the schedule needs an arena of {program.arena_bytes} bytes and what it keeps on chip besides, which "
+                "this machine does not give"
+            ) from None
         self._tensors = {t.name: t for t in program.tensors if t.name not in self._weights}
         self._entries = {entry.name: entry for entry in program.entries}
         self._memory = _memory(self.core)
@@ -74,7 +81,8 @@ class NativeInterpreter:
 
         Returns its outputs by name (undefined where the call did not write one), and its scalar outputs. The outputs
         are copies, or without `copy` live views, which later calls overwrite.
-        Raises UsageError where the entry, a name, a shape or a dtype does not fit.
+        Raises UsageError where the entry, a name, a shape or a dtype does not fit, InternalError where checked code
+        has left the bounds of an operand.
         """
         if entry not in self._entries:
             raise UsageError(f"the schedule has no entry {entry!r}, it has {list(self._entries)}")
@@ -84,6 +92,8 @@ class NativeInterpreter:
         for name in called.inputs:
             self._set(name, inputs[name])
         results = self.core.run(entry, [given[name] for name in called.scalar_inputs])
+        if self._code.violations is not None:
+            self._code.violations.raise_first()
         views = {name: self.tensor(name) for name in called.outputs}
         return {name: view.copy() for name, view in views.items()} if copy else views, tuple(results)
 
@@ -120,11 +130,10 @@ class NativeInterpreter:
 def open_native(artifact: Artifact, resolver: Resolver | None, threads: int | None) -> NativeInterpreter:
     """The native interpreter with an artifact's program and weights.
 
-    The code is the artifact's, where that was made for a CPU like this one; otherwise it is made, once, and kept in the
-    user's cache.
+    The code is the user's own: made from the schedule, once, and kept in the user's cache.
     """
     weights = artifact.weights(resolver, packed=True)
-    code = load_code(artifact.native_folder) or cached_code(artifact.program)
+    code = cached_code(artifact.program, artifact.schedule_digest)
     return NativeInterpreter(artifact.program, weights, packed=artifact.packings, code=code, threads=threads)
 
 

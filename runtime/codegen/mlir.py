@@ -157,11 +157,16 @@ class Module:
         self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str] = (), *, exported: bool = False
     ) -> Function:
         """Begins a function; its body is whatever is emitted into it before `returns`."""
+        return self._begin(name, params, results, exported)
+
+    def _begin(self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str], exported: bool) -> Function:
         if name in self._functions:
             raise ValueError(f"the module has a function {name!r} already")
-        function = Function(self, name, params, results, exported)
-        self._functions[name] = function
-        return function
+        self._functions[name] = self._make(name, params, results, exported)
+        return self._functions[name]
+
+    def _make(self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str], exported: bool) -> Function:
+        return Function(self, name, params, results, exported)
 
     def has(self, name: str) -> bool:
         return name in self._functions
@@ -409,6 +414,14 @@ class Function:
         return self.broadcast(limit, lanes) > self.lanes(lanes)
 
     # -- memory
+
+    def limit(self, pointer: Value, nbytes: int | Callable[[], int]) -> Value:
+        """The pointer, of which checked code (`checks.py`) is told how many bytes it may touch from there on; a
+        function is asked when the code is written out."""
+        return pointer
+
+    def operands(self, place: str, pointers: Sequence[Value]) -> None:
+        """Tells checked code what it computes, and which limited pointers are all that it may touch."""
 
     def offset(self, pointer: Value, count: Value | int) -> Value:
         """The pointer `count` bytes further."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from sscc.ir.errors import InputError
 from sscc.ir.sizes import align
 from sscc.runtime.codegen import plan as plans
 from sscc.runtime.codegen.bodies import Variant
@@ -14,6 +13,7 @@ from sscc.runtime.codegen.draft import PRIVATE, WORKSPACE, Track
 from sscc.runtime.codegen.features import LANES
 from sscc.runtime.codegen.hazards import Span
 from sscc.runtime.codegen.nests import Strides
+from sscc.runtime.codegen.refusal import NoNativeCodeError
 from sscc.runtime.codegen.stages import BufferPort, MemoryPort, ResolvedStage, compose, feeds, firings, resolve_stages
 from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.schedule import DTYPE_BYTES, ChunkAttention, Kernel, Operand, Pipeline, Tensor, View
@@ -29,7 +29,7 @@ def plan_pipeline(track: Track, call: KernelCall, pipeline: Pipeline, env: Mappi
         call: the kernel that it is part of.
         env: registers of the kernel's scalars.
 
-    Raises InputError for a pipeline that native execution cannot do.
+    Raises NoNativeCodeError for a pipeline that native execution cannot do.
     """
     return _PipelinePlan(track, call, pipeline, env).run()
 
@@ -373,11 +373,8 @@ class _PipelinePlan:
         if port.lag // slots.per_iteration <= latest - slots.generations:
             raise self._refusal(stage, "it reads a slot that many iterations have passed over")
 
-    def _refusal(self, stage: ResolvedStage, why: str) -> InputError:
-        return InputError(
-            f"the native interpreter cannot run stage {stage.stage.name!r} of {self.where}: {why}: "
-            "run with --interpreter reference"
-        )
+    def _refusal(self, stage: ResolvedStage, why: str) -> NoNativeCodeError:
+        return NoNativeCodeError(f"stage {stage.stage.name!r} of {self.where}", why)
 
     def _memory(
         self, stage: ResolvedStage, port: MemoryPort, dtype: str, env: Mapping[str, int]

@@ -34,10 +34,14 @@ class Native:
     module: Module
 
 
-def plan_program(program: Program, features: Features) -> Native:
-    """Plans all entries. Raises InputError for a schedule that native execution cannot do, naming what and where."""
+def plan_program(program: Program, features: Features, module: Module | None = None) -> Native:
+    """Plans all entries. Raises InputError for a schedule that native execution cannot do, naming what and where.
+
+    Args:
+        module: an empty one to write functions to; None for one of the usual kind.
+    """
     check_names(program)
-    draft = Draft(program, features)
+    draft = Draft(program, features, Module() if module is None else module)
     entries = tuple(_entry(draft, entry) for entry in program.entries)
     return Native(draft.finish(entries), draft.module)
 

@@ -12,7 +12,20 @@ from dataclasses import dataclass
 from sscc.ir.errors import InputError
 from sscc.runtime.codegen import approximations
 from sscc.runtime.codegen.features import LANES
-from sscc.runtime.codegen.mlir import BF16, F32, I1, I64, Function, Value, element_of, lanes_of, vector
+from sscc.runtime.codegen.mlir import (
+    BF16,
+    F32,
+    I1,
+    I8,
+    I32,
+    I64,
+    Function,
+    Value,
+    element_of,
+    lanes_of,
+    vector,
+    with_element,
+)
 from sscc.runtime.schedule import Instr
 
 FLOATS = ("f32", "bf16")
@@ -80,7 +93,7 @@ def apply(f: Function, instr: Instr, args: Sequence[Operand], dtypes: Sequence[s
         return _compare(f, op, *values)
     if op in _CONVERSIONS:
         return _CONVERSIONS[op](f, values[0], dtypes[0], instr.type)
-    raise InputError(f"the native interpreter has no operation {op!r}: run with --interpreter reference")
+    raise InputError(f"there is no operation {op!r}")
 
 
 def _is_zero(f: Function, value: Operand) -> bool:
@@ -137,12 +150,11 @@ _INTEGER: dict[str, str] = {
 
 
 def _quotient(f: Function, a: Value, b: Value) -> tuple[Value, Value]:
-    """a / b towards zero, and the remainder; 0 and a where b is 0: a lane nobody looks at must not stop the CPU."""
-    negated, zero = b.eq(-1), b.eq(0)
-    safe = f.select(negated, f.like(1, b), f.select(zero, f.like(1, b), b))
-    whole = f.op("arith.divsi", [a, safe], a.type)
-    whole = f.select(negated, 0 - a, f.select(zero, f.like(0, a), whole))
-    return whole, a - whole * b
+    """a / b towards zero, and the remainder; a divisor of 0 counts as 1, so that no lane stops the CPU."""
+    negated = b.eq(-1)
+    safe = f.select(negated | b.eq(0), f.like(1, b), b)
+    whole = f.select(negated, 0 - a, f.op("arith.divsi", [a, safe], a.type))
+    return whole, f.select(negated, f.like(0, a), a - whole * safe)
 
 
 def _floor_divide(f: Function, a: Value, b: Value) -> Value:
@@ -187,7 +199,14 @@ def _to_float(name: str) -> Callable[[Function, Value, str, str], Value]:
 
 
 def _from_float(name: str) -> Callable[[Function, Value, str, str], Value]:
-    return lambda f, value, source, target: f.cast(f"arith.{name}", value, I64)
+    """Saturating: MLIR's own operation is undefined beyond the integers of the type."""
+
+    def convert(f: Function, value: Value, source: str, target: str) -> Value:
+        narrow = {"i8": I8, "i32": I32}.get(target, I64)
+        found = f.intrinsic(f"llvm.{name}.sat", [value], with_element(value.type, narrow))
+        return found if narrow == I64 else f.cast("arith.extsi", found, I64)
+
+    return convert
 
 
 def _extend(name: str) -> Callable[[Function, Value, str, str], Value]:

@@ -44,5 +44,5 @@ def lower_step(step: Step, operands: Mapping[str, Meta], features: Features) -> 
     Raises InputError for a kind that there is no native code for, or operands that it does not take.
     """
     if step.kind not in _LOWERINGS:
-        raise InputError(f"the native interpreter has no {step.kind}: run with --interpreter reference")
+        raise InputError(f"there is no step {step.kind}")
     return _LOWERINGS[step.kind](step, dict(operands), features)

@@ -243,6 +243,8 @@ class Executor:
         return [*self._queue.values(), *(job for job in self._table.jobs if job is not None)]
 
     def _fail(self, error: BaseException) -> None:
+        """Ends every request. The session may be in any state and is not touched, so that nothing keeps an end from who
+        waits for it."""
         with self._lock:
             self.failure = error
             waiting = [self._inbox.get() for _ in range(self._inbox.qsize())]
@@ -406,12 +408,14 @@ class Executor:
         self._queue.pop(job.id, None)
         if job.slot is not None:
             if self._prefilling is not None and self._prefilling.job is job:
-                self.session.abandon_prefill()
                 self._prefilling = None
+                if self.failure is None:
+                    self.session.abandon_prefill()
             job.tokens = self._table.tokens(job.slot)
             self._table.clear(job.slot)
-            self._sampler.stop(job.slot)
-            self.session.release(job.slot)
+            if self.failure is None:
+                self._sampler.stop(job.slot)
+                self.session.release(job.slot)
             job.slot = None
         self._open -= 1
         self._counters.finished[finish] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from time import perf_counter
@@ -14,6 +15,9 @@ from sscc.runtime.engine.transcript import Transcript
 
 if TYPE_CHECKING:
     from sscc.runtime.engine.engine import Engine
+
+READ_AT_ONCE = 64
+"""Tokens whose text is made within an event loop; that of more takes a thread."""
 
 
 class Ticket:
@@ -61,7 +65,7 @@ class Ticket:
         try:
             while not ended:
                 news = await self._executor.wait_async(self._job, transcript.read, whole=False)
-                piece = self._read(transcript, news)
+                piece = await self._aread(transcript, news)
                 ended = piece.finish is not None
                 yield piece
         finally:
@@ -84,9 +88,9 @@ class Ticket:
     async def aresult(self) -> Completion:
         """`result` for asyncio. Cancelling the task leaves the request as it is."""
         transcript, read, whole = self._transcript(), _Read(), not self._job.request.stop
-        wait = self._executor.wait_async
-        while not read.add(self._read(transcript, await wait(self._job, transcript.read, whole=whole))):
-            pass
+        wait, ended = self._executor.wait_async, False
+        while not ended:
+            ended = read.add(await self._aread(transcript, await wait(self._job, transcript.read, whole=whole)))
         await wait(self._job, 0, whole=True)
         return self._completion(read.whole())
 
@@ -109,6 +113,12 @@ class Ticket:
         if piece.finish == "stop":
             self._executor.end(self._job, "stop")
         return piece
+
+    async def _aread(self, transcript: Transcript, news: News) -> Piece:
+        """`_read`, in a thread where there is so much to read that the event loop would miss it."""
+        if len(news.tokens) <= READ_AT_ONCE:
+            return self._read(transcript, news)
+        return await asyncio.to_thread(self._read, transcript, news)
 
     def _completion(self, whole: Piece) -> Completion:
         job = self._job

@@ -26,7 +26,7 @@ class Transcript:
 
     def __init__(self, tokenizer: Tokenizer | None, stop: tuple[str, ...]) -> None:
         self._stream = None if tokenizer is None else TextStream(tokenizer)
-        self._stop = stop
+        self._stops = [_StopString(each) for each in stop]
         self._held = ""  # text that may yet become part of a stop string
         self.read = 0
 
@@ -55,18 +55,44 @@ class Transcript:
 
     def _search(self, text: str, last: bool) -> tuple[str, bool]:
         """The text that may be given out now, and whether a stop string follows it."""
+        before = len(self._held)
         self._held += text
-        found = [at for at in (self._held.find(stop) for stop in self._stop) if at >= 0]
-        if found:
-            return self._held[: min(found)], True
-        keep = 0 if last else self._overlap()
+        ends = [(stop, stop.search(text)) for stop in self._stops]
+        starts = [before + end - stop.length for stop, end in ends if end is not None]
+        if starts:
+            return self._held[: min(starts)], True
+        keep = 0 if last else max((stop.begun for stop in self._stops), default=0)
         given, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return given, False
 
-    def _overlap(self) -> int:
-        """Length of the longest end of the held text that a stop string begins with."""
-        longest = max((len(stop) for stop in self._stop), default=1) - 1
-        for size in range(min(longest, len(self._held)), 0, -1):
-            if any(stop.startswith(self._held[-size:]) for stop in self._stop):
-                return size
-        return 0
+
+class _StopString:
+    """A stop string on its way through a text, each character of which it looks at once (Knuth, Morris and Pratt).
+
+    Attributes:
+        length: of the string.
+        begun: of the longest end of the text so far that the string begins with, and is not yet whole.
+    """
+
+    def __init__(self, string: str) -> None:
+        self.length = len(string)
+        self.begun = 0
+        self._string = string
+        self._borders = [0]  # of each beginning: the longest shorter beginning that it ends with
+        for letter in string[1:]:
+            self._borders.append(self._step(self._borders[-1], letter))
+
+    def search(self, text: str) -> int | None:
+        """Where in `text`, which follows what was searched before, the string first ends."""
+        if self._string[0] not in text and not self.begun:
+            return None
+        for index, letter in enumerate(text):
+            self.begun = self._step(self.begun, letter)
+            if self.begun == self.length:
+                return index + 1
+        return None
+
+    def _step(self, begun: int, letter: str) -> int:
+        while begun and self._string[begun] != letter:
+            begun = self._borders[begun - 1]
+        return begun + (self._string[begun] == letter)

@@ -32,10 +32,12 @@ class Core::Busy {
 };
 
 Core::Core(Plan plan, std::vector<Kernel> kernels, const std::vector<External>& externals, const TeamOptions& options,
-           Poll poll)
+           Poll poll, bool guarded)
     : plan_(std::move(plan)),
       kernels_(std::move(kernels)),
       poll_(std::move(poll)),
+      guarded_(guarded),
+      arena_(guarded),
       team_(std::make_shared<Team>(options)) {
     if (kernels_.size() != plan_.functions.size()) {
         throw InputError("the plan names " + std::to_string(plan_.functions.size()) + " functions, and there are " +
@@ -70,46 +72,50 @@ void Core::place_shared(const std::vector<External>& externals) {
         }
         bases[index] = external.address;
     }
-    Layout layout;
-    std::vector<std::size_t> offsets(bases.size());
+    std::vector<std::size_t> pieces(bases.size());
     for (std::size_t i = 0; i < bases.size(); ++i) {
         const auto& region = plan_.regions[i];
-        if (region.kind == RegionKind::kArena) {
-            offsets[i] = layout.place(static_cast<std::size_t>(region.bytes));
-        } else if (region.kind == RegionKind::kExternal && !given.contains(region.name)) {
+        if (region.kind == RegionKind::kArena || guarded_) {
+            pieces[i] = arena_.place(static_cast<std::size_t>(region.bytes));
+        }
+        if (region.kind == RegionKind::kExternal && !given.contains(region.name)) {
             throw InputError("region " + quoted(region.name) + " is external and was not given");
         }
     }
-    arena_ = Block(layout.bytes());
+    arena_.allocate();
     for (std::size_t i = 0; i < bases.size(); ++i) {
-        if (plan_.regions[i].kind == RegionKind::kArena) {
-            bases[i] = arena_.data() + offsets[i];
+        const auto& region = plan_.regions[i];
+        if (region.kind == RegionKind::kExternal && guarded_) {
+            std::memcpy(arena_.at(pieces[i]), bases[i], static_cast<std::size_t>(region.bytes));
+        }
+        if (region.kind == RegionKind::kArena || guarded_) {
+            bases[i] = arena_.at(pieces[i]);
         }
     }
 }
 
 void Core::place_private(Member& member, int thread) const {
-    Layout layout;
-    const auto registers = layout.place(plan_.registers.size() * sizeof(std::int64_t));
-    const auto arguments = layout.place(plan_.most_arguments * sizeof(void*));
-    const auto scalars = layout.place(plan_.most_scalars * sizeof(std::int64_t));
-    const auto scratch = layout.place(static_cast<std::size_t>(plan_.scratch_bytes));
+    member.pieces = Pieces(guarded_);
+    auto& pieces = member.pieces;
+    const auto registers = pieces.place(plan_.registers.size() * sizeof(std::int64_t));
+    const auto arguments = pieces.place(plan_.most_arguments * sizeof(void*));
+    const auto scalars = pieces.place((plan_.most_scalars + 1) * sizeof(std::int64_t));
+    const auto scratch = pieces.place(static_cast<std::size_t>(plan_.scratch_bytes));
     std::vector<std::size_t> offsets(plan_.regions.size());
     for (std::size_t i = 0; i < offsets.size(); ++i) {
         if (plan_.regions[i].kind == RegionKind::kPrivate) {
-            offsets[i] = layout.place(static_cast<std::size_t>(plan_.regions[i].bytes));
+            offsets[i] = pieces.place(static_cast<std::size_t>(plan_.regions[i].bytes));
         }
     }
-    member.block = Block(layout.bytes());
-    const auto base = member.block.data();
+    pieces.allocate();
     member.thread = thread;
-    member.registers = reinterpret_cast<std::int64_t*>(base + registers);
-    member.arguments = reinterpret_cast<void**>(base + arguments);
-    member.scalars = reinterpret_cast<std::int64_t*>(base + scalars);
-    member.scratch = base + scratch;
+    member.registers = reinterpret_cast<std::int64_t*>(pieces.at(registers));
+    member.arguments = reinterpret_cast<void**>(pieces.at(arguments));
+    member.scalars = reinterpret_cast<std::int64_t*>(pieces.at(scalars)) + 1;  // after the word that functions report in
+    member.scratch = pieces.at(scratch);
     for (std::size_t i = 0; i < offsets.size(); ++i) {
         if (plan_.regions[i].kind == RegionKind::kPrivate) {
-            member.bases[i] = base + offsets[i];
+            member.bases[i] = pieces.at(offsets[i]);
         }
     }
 }
@@ -145,6 +151,7 @@ std::vector<std::int64_t> Core::run(const std::string& name, std::span<const std
     const auto job = [&](int thread) {
         auto& member = members_[static_cast<std::size_t>(thread)];
         std::copy(plan_.registers.begin(), plan_.registers.end(), member.registers);
+        member.scalars[-1] = 0;
         for (std::size_t i = 0; i < scalars.size(); ++i) {
             member.registers[chosen.inputs[i]] = scalars[i];
         }
@@ -171,7 +178,7 @@ Span Core::region(const std::string& name, int thread) const {
 std::size_t Core::allocated_bytes() const {
     std::size_t bytes = arena_.mapped();
     for (const auto& member : members_) {
-        bytes += member.block.mapped();
+        bytes += member.pieces.mapped();
     }
     return bytes;
 }

@@ -43,8 +43,9 @@ class Core {
     using Poll = std::function<void()>;
 
     // Throws InputError where kernels or externals are not what the plan names, std::bad_alloc, and what Team throws.
+    // `guarded`: every region has pages around it that cannot be touched; external ones are copied for that. For tests.
     Core(Plan plan, std::vector<Kernel> kernels, const std::vector<External>& externals, const TeamOptions& options,
-         Poll poll = {});
+         Poll poll = {}, bool guarded = false);
 
     const Plan& plan() const { return plan_; }
     int threads() const { return team_->size(); }
@@ -78,7 +79,7 @@ class Core {
     void set_hook(const std::vector<std::string>& labels, Hook hook);
 
   private:
-    // What a thread has for itself. The pointers are into `block`; nothing is shared with another thread's lines.
+    // What a thread has for itself. The pointers are into `pieces`; nothing is shared with another thread's lines.
     struct alignas(64) Member {
         int thread = 0;
         std::uint32_t ticks = 0;
@@ -88,7 +89,7 @@ class Core {
         std::byte* scratch = nullptr;
         std::vector<std::byte*> bases;  // by region
         Trace trace;
-        Block block;
+        Pieces pieces;
     };
     class Busy;
 
@@ -114,7 +115,8 @@ class Core {
     const std::vector<Kernel> kernels_;
     const Poll poll_;
     std::chrono::nanoseconds next_poll_{0};
-    Block arena_;
+    const bool guarded_;
+    Pieces arena_;
     std::vector<Member> members_;
     Hook hook_;
     std::vector<char> hooked_;  // by run; empty where there is no hook

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace sscc {
 
@@ -16,7 +17,11 @@ constexpr std::size_t kMost = std::size_t{1} << 47;
 
 }  // namespace
 
-Block::Block(std::size_t bytes) {
+Block::Block(std::size_t bytes, bool guarded) {
+    if (guarded) {
+        guard(bytes);
+        return;
+    }
     const bool large = bytes >= kHugePage;
     mapped_ = (bytes == 0 ? 1 : bytes) + (large ? 2 * kHugePage : 0);  // what aligning both ends may cost
     mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -31,6 +36,26 @@ Block::Block(std::size_t bytes) {
         madvise(data_, (bytes + kHugePage - 1) / kHugePage * kHugePage, MADV_HUGEPAGE);  // a wish: it may fail
 #endif
     }
+}
+
+// For tests, so without huge pages. Everything lies at multiples of a line, so up to a line may be left at the end.
+void Block::guard(std::size_t bytes) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    if (bytes > kMost) {
+        throw std::bad_alloc();
+    }
+    const auto inner = (bytes + page) / page * page;
+    mapped_ = inner + 2 * page;
+    mapping_ = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping_ == MAP_FAILED) {
+        mapping_ = nullptr;
+        throw std::bad_alloc();
+    }
+    const auto start = static_cast<std::byte*>(mapping_) + page;
+    if (mprotect(start, inner, PROT_READ | PROT_WRITE) != 0) {
+        throw std::bad_alloc();
+    }
+    data_ = start + (inner - bytes) / kLine * kLine;
 }
 
 Block::Block(Block&& other) noexcept { *this = std::move(other); }
@@ -55,6 +80,34 @@ std::size_t Layout::place(std::size_t bytes) {
     }
     bytes_ = offset + (bytes + kLine - 1) / kLine * kLine;
     return offset;
+}
+
+std::size_t Pieces::place(std::size_t bytes) {
+    offsets_.push_back(layout_.place(bytes));
+    sizes_.push_back(bytes);
+    return offsets_.size() - 1;
+}
+
+void Pieces::allocate() {
+    if (!guarded_) {
+        blocks_.emplace_back(layout_.bytes());
+        return;
+    }
+    for (const auto size : sizes_) {
+        blocks_.emplace_back(size, true);
+    }
+}
+
+std::byte* Pieces::at(std::size_t piece) const {
+    return guarded_ ? blocks_[piece].data() : blocks_[0].data() + offsets_[piece];
+}
+
+std::size_t Pieces::mapped() const {
+    std::size_t bytes = 0;
+    for (const auto& block : blocks_) {
+        bytes += block.mapped();
+    }
+    return bytes;
 }
 
 }  // namespace sscc

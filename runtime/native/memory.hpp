@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 namespace sscc {
 
@@ -9,7 +10,8 @@ class Block {
   public:
     Block() = default;
     // 64-byte aligned at least; pages are touched by whoever uses them first. Throws std::bad_alloc.
-    explicit Block(std::size_t bytes);
+    // `guarded`: it ends where a page does, and neither that nor what lies before it can be touched.
+    explicit Block(std::size_t bytes, bool guarded = false);
     Block(Block&& other) noexcept;
     Block& operator=(Block&& other) noexcept;
     ~Block();
@@ -19,6 +21,8 @@ class Block {
     std::size_t mapped() const { return mapped_; }
 
   private:
+    void guard(std::size_t bytes);
+
     void* mapping_ = nullptr;
     std::size_t mapped_ = 0;
     std::byte* data_ = nullptr;
@@ -33,6 +37,25 @@ class Layout {
 
   private:
     std::size_t bytes_ = 0;
+};
+
+// Things in one block, one after the other; or each in a guarded block of its own.
+class Pieces {
+  public:
+    explicit Pieces(bool guarded = false) : guarded_(guarded) {}
+    // The number of the next piece, of `bytes`. Throws std::bad_alloc.
+    std::size_t place(std::size_t bytes);
+    // Makes room for all that was placed. Throws std::bad_alloc.
+    void allocate();
+    std::byte* at(std::size_t piece) const;
+    // What they take of the address space.
+    std::size_t mapped() const;
+
+  private:
+    bool guarded_;
+    Layout layout_;
+    std::vector<std::size_t> offsets_, sizes_;
+    std::vector<Block> blocks_;
 };
 
 }  // namespace sscc

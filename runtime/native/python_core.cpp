@@ -91,9 +91,10 @@ TeamOptions team_options(int threads, std::optional<bool> pin, double spin_us) {
 class PythonCore {
   public:
     PythonCore(const nb::bytes& plan, const std::vector<std::uintptr_t>& functions,
-               const std::vector<PythonExternal>& given, int threads, std::optional<bool> pin, double spin_us)
+               const std::vector<PythonExternal>& given, int threads, std::optional<bool> pin, double spin_us,
+               bool guarded)
         : core_(parse_plan({static_cast<const std::byte*>(plan.data()), plan.size()}), kernels(functions),
-                externals(given), team_options(threads, pin, spin_us), signal_check()) {}
+                externals(given), team_options(threads, pin, spin_us), signal_check(), guarded) {}
 
     Core& core() { return core_; }
     nb::handle hook() const { return hook_; }
@@ -188,9 +189,9 @@ void add_core(nb::module_& m) {
         .def_prop_ro("threads", &Team::size);
     nb::class_<PythonCore>(m, "Core", nb::type_slots(slots))
         .def(nb::init<const nb::bytes&, const std::vector<std::uintptr_t>&, const std::vector<PythonExternal>&, int,
-                      std::optional<bool>, double>(),
+                      std::optional<bool>, double, bool>(),
              nb::arg("plan"), nb::arg("functions"), nb::arg("externals"), nb::arg("threads"), nb::kw_only(),
-             nb::arg("pin") = nb::none(), nb::arg("spin_us") = 50.0)
+             nb::arg("pin") = nb::none(), nb::arg("spin_us") = 50.0, nb::arg("guarded") = false)
         .def("run", &PythonCore::run, nb::arg("entry"), nb::arg("scalars") = nb::list())
         .def("region", &PythonCore::region, nb::arg("name"), nb::arg("thread") = 0)
         .def("reset", &PythonCore::reset, nb::arg("regions") = nb::none())

@@ -169,6 +169,10 @@ void Core::call(Member& member, const Run& run, std::int64_t begin, std::int64_t
         *scalar++ = member.registers[plan_.scalars[i]];
     }
     kernels_[run.function](member.arguments, member.scalars, begin, end, member.scratch);
+    if (member.scalars[-1] != 0) [[unlikely]] {
+        throw InputError("stage '" + plan_.labels[run.label] +
+                         "': an index that a tensor holds is outside of what it indexes");
+    }
 }
 
 void Core::out_of_region(const Run& run, const Argument& argument) const {

@@ -180,6 +180,8 @@ def indexed_attention(
     row = torch.where(position < sink, position, sink + torch.remainder(position - sink, recent))
     check_rows(row[active], key.shape[2])
     new_key, new_value = as_stored(new_key, k_cache), as_stored(new_value, v_cache)
+    read = (torch.arange(selected.shape[2]) < valid_topk[:, None]) & active[:, None]
+    selected = torch.where(read[:, None], selected, -1)  # what no query sees is not read
     keys = _rows_then(_rows_with(key, new_key, row, active, wide), key.shape[2], k_prompt, selected)
     values = _rows_then(_rows_with(value, new_value, row, active, wide), value.shape[2], v_prompt, selected)
     valid = _valid(position, valid_topk, active, key.shape[2] + selected.shape[2], sink + recent)

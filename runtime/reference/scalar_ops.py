@@ -1,13 +1,14 @@
 """The scalar operations of vector programs: MLIR's arith and math dialects, each as one torch function.
 
 Semantics are MLIR's: integer division truncates unless named otherwise, ordered float comparisons are false
-and unordered ones true on NaN, maximumf gives NaN for NaN while maxnumf ignores it, i1 is -1 when signed.
+and unordered ones true on NaN, maximumf gives NaN for NaN while maxnumf ignores it, i1 is -1 when signed. What MLIR
+leaves undefined is not: integer division by 0 is division by 1, and a float that is no integer of the type becomes the
+nearest one, NaN 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,8 +24,22 @@ def _round_half_away(x: Tensor) -> Tensor:
     return whole + torch.sign(x) * ((x - whole).abs() >= 0.5).to(x.dtype)
 
 
+def _divided(rounding: str) -> Function:
+    """Division that always gives a number: by -1 the smallest one wraps, and a divisor of 0 counts as 1."""
+
+    def divide(a: Tensor, b: Tensor) -> Tensor:
+        whole = torch.div(a, torch.where((b == 0) | (b == -1), 1, b), rounding_mode=rounding)
+        return torch.where(b == -1, a.neg(), whole)
+
+    return divide
+
+
 def _ceil_divide(a: Tensor, b: Tensor) -> Tensor:
-    return torch.div(a.neg(), b, rounding_mode="floor").neg()
+    return _divided("floor")(a.neg(), b).neg()
+
+
+def _remainder(a: Tensor, b: Tensor) -> Tensor:
+    return torch.where((b == 0) | (b == -1), 0, torch.fmod(a, torch.where((b == 0) | (b == -1), 1, b)))
 
 
 def _signed(x: Tensor) -> Tensor:
@@ -82,10 +97,10 @@ INTEGER: dict[str, Function] = {
     "addi": torch.add,
     "subi": torch.sub,
     "muli": torch.mul,
-    "divsi": partial(torch.div, rounding_mode="trunc"),
-    "floordivsi": partial(torch.div, rounding_mode="floor"),
+    "divsi": _divided("trunc"),
+    "floordivsi": _divided("floor"),
     "ceildivsi": _ceil_divide,
-    "remsi": torch.fmod,
+    "remsi": _remainder,
     "maxsi": torch.maximum,
     "minsi": torch.minimum,
     "absi": torch.abs,
@@ -136,6 +151,24 @@ def _float_to_float(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype)
 
 
+def _to_integer(x: Tensor, dtype: torch.dtype, low: float, high: float) -> Tensor:
+    """Towards zero, within low .. high - 1, in the bits of a signed `dtype`."""
+    half = -float(_SIGN_BIT[dtype])
+    whole = x.to(torch.float64).trunc()
+    inside = torch.where((whole >= low) & (whole < high), whole, 0.0)
+    wrapped = torch.where(inside >= half, inside - 2 * half, inside).to(dtype)
+    last = -1 if high > half else torch.iinfo(dtype).max
+    return torch.where(whole >= high, last, torch.where(whole < low, int(low), wrapped)).to(dtype)
+
+
+def _float_to_signed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return _to_integer(x, dtype, float(_SIGN_BIT[dtype]), -float(_SIGN_BIT[dtype]))
+
+
+def _float_to_unsigned(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return _to_integer(x, dtype, 0.0, -2 * float(_SIGN_BIT[dtype]))
+
+
 def _signed_to_float(x: Tensor, dtype: torch.dtype) -> Tensor:
     return _signed(x).to(dtype)
 
@@ -166,8 +199,8 @@ CONVERT: dict[str, tuple[str, str, Callable[[Tensor, Any], Tensor]]] = {
     "extf": ("float", "float", _float_to_float),
     "sitofp": ("integer", "float", _signed_to_float),
     "uitofp": ("integer", "float", _unsigned_to_float),
-    "fptosi": ("float", "integer", _float_to_float),
-    "fptoui": ("float", "integer", _float_to_float),
+    "fptosi": ("float", "integer", _float_to_signed),
+    "fptoui": ("float", "integer", _float_to_unsigned),
     "extsi": ("integer", "integer", _signed_extend),
     "extui": ("integer", "integer", _unsigned_extend),
     "trunci": ("integer", "integer", _truncate),

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 import sscc
 from sscc.runtime.engine import Completion, Engine, Ticket
 from sscc.runtime.server.answers import ChatFormat, CompletionFormat, Format, Json, failure
+from sscc.runtime.server.bodies import BodyMemory, BodyReader
 from sscc.runtime.server.errors import ApiError, install_handlers
 from sscc.runtime.server.gate import Gate
-from sscc.runtime.server.jobs import Limits, Model, chat_prompts, completion_prompts, requests_for, submit_all
+from sscc.runtime.server.jobs import (
+    Limits,
+    Model,
+    cancel_all,
+    chat_prompts,
+    completion_prompts,
+    requests_for,
+    submit_all,
+)
 from sscc.runtime.server.prometheus import CONTENT_TYPE, exposition
 from sscc.runtime.server.protocol import ChatBody, CompletionBody, GenerationBody
-from sscc.runtime.server.streaming import ClientGone, EventStream, unless_gone
+from sscc.runtime.server.streaming import EventStream, unless_gone
 from sscc.runtime.server.token_text import TokenBytes
+from sscc.runtime.server.workers import SMALL, Workers
 
-CLIENT_GONE = 499  # nobody reads it; as nginx calls it
-Prompts = Sequence[tuple[int, ...]]
+LARGE_BODIES = 8  # that may be read at the same time
+LEAST_VALUES = 1 << 16
+"""Numbers, texts, lists and objects that a body may have, whatever the context; parsing takes a microsecond for each,
+in which nothing else runs."""
+
+Prompts = list[tuple[int, ...]]
 
 
 def create_app(engine: Engine, model: Model, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
@@ -44,8 +58,12 @@ def create_app(engine: Engine, model: Model, limits: Limits | None = None, api_k
     app.get("/metrics")(endpoints.metrics)
     app.get("/v1/models")(endpoints.models)
     app.get("/v1/models/{name:path}")(endpoints.model)
-    app.post("/v1/completions")(endpoints.completions)
-    app.post("/v1/chat/completions")(endpoints.chat_completions)
+    memory = BodyMemory(LARGE_BODIES * limits.max_body)
+    reader = BodyReader(endpoints.workers, memory, max(LEAST_VALUES, 4 * model.max_context))
+    posts = APIRouter(route_class=reader.route())
+    posts.post("/v1/completions")(endpoints.completions)
+    posts.post("/v1/chat/completions")(endpoints.chat_completions)
+    app.include_router(posts)
     return app
 
 
@@ -55,6 +73,7 @@ class _Endpoints:
         self._model = model
         self._limits = limits
         self._spell = TokenBytes(model.tokenizer)
+        self.workers = Workers()
 
     # -- about the server
 
@@ -112,32 +131,36 @@ class _Endpoints:
         self,
         body: Any,
         request: Request,
-        make_prompts: Callable[[Any, Model], Prompts],
+        make_prompts: Callable[[Any, Model, Limits], Prompts],
         make_format: Callable[[str, TokenBytes, int, int | None], Format],
     ) -> Response:
         self._check_name(body.model)
-        # In a thread: a long text takes the tokenizer a while, in which others want their tokens.
-        prompts = await run_in_threadpool(make_prompts, body, self._model)
-        requests = requests_for(body, prompts, self._model, self._limits)
-        form = make_format(self._model.name, self._spell, len(requests), body.alternatives)
-        tickets = submit_all(self._engine, requests)
+        submit = partial(self._submit, body, make_prompts)
+        submitted = self.workers.run(body.size, submit, lambda pair: cancel_all(pair[0]))
+        tickets, prompt_tokens = await unless_gone(request.receive, submitted)
+        form = make_format(self._model.name, self._spell, len(tickets), body.alternatives)
         if body.stream:
-            total = sum(map(len, prompts))
-            return EventStream(tickets, form, total, body.include_usage, self._limits.timeout)
+            return EventStream(tickets, form, prompt_tokens, body.include_usage, self._limits.timeout)
         return await self._whole(body, request, tickets, form)
+
+    def _submit(self, body: Any, make_prompts: Callable[[Any, Model, Limits], Prompts]) -> tuple[list[Ticket], int]:
+        """The tickets of the answers that a body asks for, and how many tokens its prompts have."""
+        prompts = make_prompts(body, self._model, self._limits)
+        requests = requests_for(body, prompts, self._model, self._limits)
+        return submit_all(self._engine, requests), sum(map(len, prompts))
 
     async def _whole(self, body: GenerationBody, request: Request, tickets: Sequence[Ticket], form: Format) -> Response:
         try:
             done = await unless_gone(request.receive, _results(tickets))
-        except ClientGone:
-            return Response(status_code=CLIENT_GONE)
         finally:
-            for ticket in tickets:
-                ticket.cancel()
+            cancel_all(tickets)
         for one in done:
             if (error := failure(one.finish, len(one.tokens), self._limits.timeout)) is not None:
                 raise error
-        return JSONResponse(form.whole(done, body.n))
+        size = sum(len(one.tokens) * (1 + (body.alternatives or 0)) for one in done)
+        if size <= SMALL >> 4:
+            return JSONResponse(form.whole(done, body.n))
+        return await self.workers.run(size, lambda: JSONResponse(form.whole(done, body.n)))
 
 
 async def _results(tickets: Sequence[Ticket]) -> list[Completion]:

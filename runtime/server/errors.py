@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from sscc.ir.errors import SsccError, UsageError
@@ -75,6 +75,12 @@ def unavailable(message: str = "the server is closing") -> ApiError:
     return ApiError(503, message, kind=SERVER_ERROR, code="unavailable")
 
 
+def busy(message: str) -> ApiError:
+    """503: not now, but soon."""
+    headers = {"retry-after": RETRY_SECONDS, "connection": "close"}
+    return ApiError(503, message, kind=SERVER_ERROR, code="busy", headers=headers)
+
+
 def from_engine(error: SsccError) -> ApiError:
     """What a refusal by the engine is in HTTP."""
     if isinstance(error, QueueFull):
@@ -91,7 +97,6 @@ def from_engine(error: SsccError) -> ApiError:
 def install_handlers(app: FastAPI) -> None:
     """Makes the app word every error so, its own and those of FastAPI."""
     app.add_exception_handler(SsccError, _answer)
-    app.add_exception_handler(RequestValidationError, _answer)
     app.add_exception_handler(HTTPException, _answer)
     app.add_exception_handler(Exception, _answer)
 
@@ -109,21 +114,17 @@ def as_api_error(error: BaseException) -> ApiError:
         return error
     if isinstance(error, SsccError):
         return from_engine(error)
-    if isinstance(error, RequestValidationError):
-        return _malformed(error)
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, str(error.detail), headers=error.headers)
     _log.error("an unexpected error in the server: %s: %s", type(error).__name__, error, exc_info=error)
     return ApiError(500, "an error inside the server, which has logged it", kind=SERVER_ERROR, code="internal_error")
 
 
-def _malformed(error: RequestValidationError) -> ApiError:
+def malformed(error: ValidationError) -> ApiError:
     """The first thing that is wrong with a body."""
-    first = error.errors()[0]
+    first = error.errors(include_url=False)[0]
     kind, given = first["type"], first.get("input")
-    place = [str(part) for part in first["loc"][1:] if not str(part)[:1].isupper()]
-    if kind == "json_invalid":
-        return invalid(f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be parsed')}")
+    place = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
     param = ".".join(place) or None
     if param is None:
         return invalid("the body must be a JSON object, with content-type application/json")
@@ -136,5 +137,8 @@ def _malformed(error: RequestValidationError) -> ApiError:
 
 
 def _shown(value: object) -> str:
-    text = ascii(value)
+    """A value of a client's in few characters: one may be a million characters long, or a thousand lists deep."""
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    text = ascii(value[:_SHOWN] if isinstance(value, str) else value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + ".."

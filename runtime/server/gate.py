@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from contextlib import suppress
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sscc.runtime.server.errors import ApiError
+from sscc.runtime.server.memory import IdleTrim
 
 BODY_SECONDS = 60.0
+REST_SECONDS = 20.0
+REST_BYTES = 64 << 20
+"""What of a body is still taken, and dropped, after its refusal was sent: a client that sends all of it before it reads
+would otherwise find a connection that was reset, and no answer."""
+
+_DIGITS = 18  # of a content-length; more cannot be
 GUARDED = "/v1/"
 
 
@@ -27,16 +35,23 @@ class Gate:
         self._app = app
         self._key = None if api_key is None else api_key.encode()
         self._max_body = max_body
+        self._idle = IdleTrim()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        with self._idle.busy():
+            await self._guarded(scope, receive, send)
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = _Body(receive, self._max_body)
+        answer = _answer_first(body, send)
         error = self._refusal(scope["path"], Headers(scope=scope))
         if error is not None:
-            await error.response()(scope, receive, send)
+            await error.response()(scope, receive, answer)
             return
-        await self._app(scope, _Body(receive, self._max_body), send)
+        await self._app(scope, body, answer)
 
     def _refusal(self, path: str, headers: Headers) -> ApiError | None:
         if self._key is not None and path.startswith(GUARDED):
@@ -49,22 +64,26 @@ class Gate:
                     headers={"www-authenticate": "Bearer"},
                 )
         length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self._max_body:
+        if length.isdecimal() and (len(length) > _DIGITS or int(length) > self._max_body):
             return _too_large(self._max_body)
         return None
 
 
 class _Body:
-    """A `receive` that counts bytes and seconds until the body is complete, and then raises ApiError."""
+    """A `receive` that counts bytes and seconds until the body is complete, and then raises ApiError.
+
+    Attributes:
+        complete: whether nothing of it is still to come.
+    """
 
     def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive
         self._left = self._most = most
-        self._complete = False
+        self.complete = False
         self._deadline: float | None = None
 
     async def __call__(self) -> Message:
-        if self._complete:
+        if self.complete:
             return await self._receive()
         if self._deadline is None:
             self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
@@ -79,10 +98,35 @@ class _Body:
                 headers={"connection": "close"},
             ) from None
         self._left -= len(message.get("body", b""))
-        self._complete = not message.get("more_body", False)
+        self.complete = not message.get("more_body", False)
         if self._left < 0:
             raise _too_large(self._most)
         return message
+
+    async def drop_rest(self) -> None:
+        """Reads what is still to come, for some time and so many bytes, and keeps nothing of it."""
+        left = REST_BYTES
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REST_SECONDS):
+                while not self.complete and left > 0:
+                    message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    self.complete = not message.get("more_body", False)
+
+
+def _answer_first(body: _Body, send: Send) -> Send:
+    """A `send` that ends an answer only when the request's body has been read, or dropped."""
+
+    async def answer(message: Message) -> None:
+        last = message["type"] == "http.response.body" and not message.get("more_body", False)
+        if not last or body.complete:
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        await body.drop_rest()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return answer
 
 
 def _too_large(most: int) -> ApiError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tokenizers import Tokenizer
 
@@ -14,8 +15,9 @@ from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Engine, Request, Ticket
 from sscc.runtime.server.errors import ApiError, invalid
 from sscc.runtime.server.protocol import MAX_CHOICES, ChatBody, CompletionBody, GenerationBody
-from sscc.runtime.text import encode
+from sscc.runtime.text import encode, longest_token
 
+MAX_LOGPROB_ENTRIES = 1 << 18  # of one request; each takes some hundred bytes
 TOO_LONG = "context_length_exceeded"
 
 
@@ -30,6 +32,7 @@ class Model:
         created: seconds since 1970.
         tokenizer: of the artifact.
         chat_template: None where the checkpoint has none.
+        longest_token: bytes of text that one token stands for at most.
     """
 
     name: str
@@ -38,6 +41,10 @@ class Model:
     created: int
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None = None
+
+    @cached_property
+    def longest_token(self) -> int:
+        return longest_token(self.tokenizer)
 
 
 @dataclass(frozen=True)
@@ -59,17 +66,18 @@ class Limits:
     timeout: float | None = None
 
 
-def completion_prompts(body: CompletionBody, model: Model) -> list[tuple[int, ...]]:
+def completion_prompts(body: CompletionBody, model: Model, limits: Limits) -> list[tuple[int, ...]]:
     """The prompts as tokens; text with the special tokens that the tokenizer puts around it. Raises ApiError."""
-    for token in (token for one in body.prompt if not isinstance(one, str) for token in one):
-        if not 0 <= token < model.vocab_size:
-            shown = str(token)[:20]
-            raise invalid(f"token {shown} is out of range, the vocabulary is 0 .. {model.vocab_size - 1}", "prompt")
-    return [tuple(encode(model.tokenizer, one) if isinstance(one, str) else one) for one in body.prompt]
+    _check_choices(len(body.prompt), body.n, limits)
+    return [
+        tuple(_text_tokens(one, model, limits) if isinstance(one, str) else _checked_tokens(one, model))
+        for one in body.prompt
+    ]
 
 
-def chat_prompts(body: ChatBody, model: Model) -> list[tuple[int, ...]]:
+def chat_prompts(body: ChatBody, model: Model, limits: Limits) -> list[tuple[int, ...]]:
     """The one prompt that the checkpoint's template makes of the messages. Raises ApiError where there is none."""
+    _check_choices(1, body.n, limits)
     if model.chat_template is None:
         raise invalid(
             f"the checkpoint of {model.name} came without a chat template, so it cannot chat: use /v1/completions",
@@ -77,9 +85,44 @@ def chat_prompts(body: ChatBody, model: Model) -> list[tuple[int, ...]]:
             "no_chat_template",
         )
     try:
-        return [tuple(model.chat_template.encode(model.tokenizer, [m.for_template() for m in body.messages]))]
+        text = model.chat_template.render([message.for_template() for message in body.messages])
     except UsageError as error:
         raise invalid(str(error), "messages") from None
+    _check_bytes(text, "messages", model, limits)
+    return [tuple(encode(model.tokenizer, text, special=False))]
+
+
+def _check_choices(prompts: int, n: int, limits: Limits) -> None:
+    if prompts * n > limits.max_choices:
+        raise invalid(
+            f"{prompts} prompts x n = {n} are more than the {limits.max_choices} answers that one request may have",
+            "n" if prompts == 1 else "prompt",
+        )
+
+
+def _checked_tokens(tokens: list[int], model: Model) -> list[int]:
+    for token in tokens:
+        if not 0 <= token < model.vocab_size:
+            shown = str(token)[:20]
+            raise invalid(f"token {shown} is out of range, the vocabulary is 0 .. {model.vocab_size - 1}", "prompt")
+    return tokens
+
+
+def _text_tokens(text: str, model: Model, limits: Limits) -> list[int]:
+    _check_bytes(text, "prompt", model, limits)
+    return encode(model.tokenizer, text)
+
+
+def _check_bytes(text: str, param: str, model: Model, limits: Limits) -> None:
+    """Refuses a text before it is tokenised that has too many tokens however it is. Tokenising takes seconds for a
+    megabyte without spaces."""
+    tokens = min(model.max_context, limits.max_prompt or model.max_context)
+    size, most = len(text.encode()), tokens * model.longest_token
+    if size > most:
+        raise _too_long(
+            f"the prompt has {size} bytes, which no {tokens} tokens can say: at most {most} bytes can be a prompt",
+            param,
+        )
 
 
 def requests_for(
@@ -89,18 +132,12 @@ def requests_for(
 
     Answer i of a prompt draws with seed + i, so that each of them can be had again alone.
     """
-    if len(prompts) * body.n > limits.max_choices:
-        raise invalid(
-            f"{len(prompts)} prompts x n = {body.n} are more than the {limits.max_choices} answers that one request "
-            f"may have",
-            "n" if len(prompts) == 1 else "prompt",
-        )
     for token in map(int, body.logit_bias):
         if token >= model.vocab_size:
             raise invalid(f"logit_bias has token {token}, the vocabulary is 0 .. {model.vocab_size - 1}", "logit_bias")
     alternatives = body.alternatives
     try:
-        return [
+        requests = [
             Request(
                 prompt=prompt,
                 max_new_tokens=_new_tokens(len(prompt), body, model, limits),
@@ -115,6 +152,18 @@ def requests_for(
         ]
     except UsageError as error:
         raise invalid(str(error)) from None
+    _check_logprobs(requests)
+    return requests
+
+
+def _check_logprobs(requests: Sequence[Request]) -> None:
+    entries = sum(each.max_new_tokens * (each.logprobs + 1) for each in requests if each.logprobs is not None)
+    if entries > MAX_LOGPROB_ENTRIES:
+        raise invalid(
+            f"logprobs of up to {entries} tokens and alternatives were asked for, at most {MAX_LOGPROB_ENTRIES} are "
+            f"possible: ask for fewer alternatives, new tokens or answers",
+            "logprobs",
+        )
 
 
 def submit_all(engine: Engine, requests: Sequence[Request]) -> list[Ticket]:
@@ -124,10 +173,15 @@ def submit_all(engine: Engine, requests: Sequence[Request]) -> list[Ticket]:
         for request in requests:
             tickets.append(engine.submit(request))
     except BaseException:
-        for ticket in tickets:
-            ticket.cancel()
+        cancel_all(tickets)
         raise
     return tickets
+
+
+def cancel_all(tickets: Sequence[Ticket]) -> None:
+    """Ends what has not ended of them."""
+    for ticket in tickets:
+        ticket.cancel()
 
 
 def _seed(seed: int | None, index: int) -> int:

@@ -12,7 +12,17 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from sscc.runtime.sampling import Sampling
@@ -21,6 +31,9 @@ from sscc.runtime.server.errors import invalid
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
+MAX_STOP_LENGTH = 1024
+MAX_BIASES = 1024
+MAX_DIGITS = 18  # of a token in logit_bias; more is no token of any vocabulary
 DEFAULT_COMPLETION_TOKENS = 16  # as OpenAI's /v1/completions
 
 NO_EFFECT = frozenset(
@@ -64,6 +77,15 @@ def _refuse_unsupported(data: Any) -> Any:
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_unknown(cls, data: Any) -> Any:
+        """Only the first unknown name is told, so the others need no error, of which each takes a kilobyte."""
+        if not isinstance(data, dict):
+            return data
+        unknown = [name for name in data if name not in cls.model_fields]
+        return {name: value for name, value in data.items() if name in cls.model_fields or name == unknown[0]}
+
 
 class StreamOptions(_Model):
     include_usage: bool = False
@@ -78,8 +100,10 @@ class StreamOptions(_Model):
 
 def _whole_characters(text: str) -> str:
     """JSON can say half of a character beyond U+FFFF, which is no text."""
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise PydanticCustomError("text", "it has half of a surrogate pair, which is no character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("text", "it has half of a surrogate pair, which is no character") from None
     return text
 
 
@@ -95,15 +119,25 @@ def _stops(value: Any) -> Any:
         raise PydanticCustomError("stop", "it must be a string or a list of strings, none of them empty")
     if len(stops) > MAX_STOPS:
         raise PydanticCustomError("stop", f"{len(stops)} stop strings, at most {MAX_STOPS} are possible")
+    if max(map(len, stops), default=0) > MAX_STOP_LENGTH:
+        raise PydanticCustomError("stop", f"a stop string may have at most {MAX_STOP_LENGTH} characters")
     return stops
 
 
-def _bias(value: dict[str, float]) -> dict[str, float]:
+def _few_biases(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > MAX_BIASES:
+        raise PydanticCustomError("bias", f"it has {len(value)} tokens, at most {MAX_BIASES} are possible")
+    return value
+
+
+def _biases(value: dict[str, float]) -> dict[str, float]:
     for token, addend in value.items():
         if not (token.isascii() and token.isdecimal()):
-            raise PydanticCustomError("bias", f"{token[:20]!r} is not a token, which is a number from 0 up")
+            raise PydanticCustomError("bias", f"{token[:20]!a} is not a token, which is a number from 0 up")
+        if len(token) > MAX_DIGITS:
+            raise PydanticCustomError("bias", f"token {token[:20]}.. is out of range, it has {len(token)} digits")
         if not -100 <= addend <= 100:
-            raise PydanticCustomError("bias", f"the bias of token {token[:20]} is not between -100 and 100")
+            raise PydanticCustomError("bias", f"the bias of token {token} is not between -100 and 100")
     return value
 
 
@@ -119,7 +153,7 @@ class GenerationBody(_Model):
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    logit_bias: Annotated[dict[str, float], AfterValidator(_bias)] = {}
+    logit_bias: Annotated[dict[str, float], BeforeValidator(_few_biases), AfterValidator(_biases)] = {}
     stream: bool = False
     stream_options: StreamOptions | None = None
     # vLLM's
@@ -158,6 +192,11 @@ class GenerationBody(_Model):
     def alternatives(self) -> int | None:
         """Alternatives wanted for each token; None where no logprobs are."""
 
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Characters and tokens that are to be made a prompt of."""
+
     def sampling(self, seed: int) -> Sampling:
         """How to draw, where `seed` has been settled. Raises UsageError."""
         return Sampling(
@@ -195,10 +234,16 @@ def _prompts(value: Any) -> Any:
     raise PydanticCustomError("prompt", "it must be a string, a list of tokens, or a list of either")
 
 
+_Prompt = str | list[str] | list[int] | list[list[int]]
+
+
 class CompletionBody(GenerationBody):
     """Of POST /v1/completions."""
 
-    prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
+    # Checked in Python alone: pydantic would look at every token once more, without giving up Python's lock.
+    prompt: Annotated[
+        list[str] | list[list[int]], PlainValidator(_prompts), WithJsonSchema(TypeAdapter(_Prompt).json_schema())
+    ]
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     best_of: int | None = Field(None, description="only equal to n")
 
@@ -215,6 +260,10 @@ class CompletionBody(GenerationBody):
     @property
     def default_tokens(self) -> int | None:
         return DEFAULT_COMPLETION_TOKENS
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.prompt))
 
     @property
     def alternatives(self) -> int | None:
@@ -265,7 +314,7 @@ class Message(_Model):
 class ChatBody(GenerationBody):
     """Of POST /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, fail_fast=True)  # a million errors would take gigabytes
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -290,3 +339,7 @@ class ChatBody(GenerationBody):
     @property
     def alternatives(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def size(self) -> int:
+        return sum(len(message.content) for message in self.messages)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +18,15 @@ from fastapi import FastAPI
 
 from sscc.ir.errors import UsageError
 from sscc.runtime.engine import Engine
+from sscc.runtime.server.connections import Connection
+from sscc.runtime.server.memory import keep_little
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AFTER_DRAIN_SECONDS = 5.0
 """What answers have left to be sent in, after the engine has ended their requests."""
+
+_SWITCH_SECONDS = 0.001
+"""After which a thread in Python gives way to another: the event loop waits so long, several times per answer."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -47,6 +54,20 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
+def config_of(app: FastAPI, graceful_seconds: int) -> uvicorn.Config:
+    """How the application is served; after `graceful_seconds` in which it ends, connections are cut."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=graceful_seconds,
+    )
+
+
 def serve(
     app: FastAPI, engine: Engine, bound: socket.socket, drain_seconds: float, when_ready: Callable[[], None]
 ) -> None:
@@ -55,16 +76,11 @@ def serve(
     The first signal closes the port and lets requests go on for `drain_seconds`; then, or at the second signal, they
     are cancelled. Raises UsageError where somebody else listens on the address meanwhile.
     """
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=int(drain_seconds + _AFTER_DRAIN_SECONDS),
-    )
+    keep_little()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()  # what was imported is never garbage: looking at all of it takes longer than a decode step
+    config = config_of(app, int(drain_seconds + _AFTER_DRAIN_SECONDS))
     server = _Server(config, app, engine, drain_seconds, when_ready)
     try:
         asyncio.run(server.serve([bound]))
@@ -73,6 +89,8 @@ def serve(
             raise
         host, port = bound.getsockname()[:2]
         raise _no_address(host, port, error) from None
+    finally:
+        gc.unfreeze()  # the application is part of what was frozen, and holds the engine
 
 
 class _Server(uvicorn.Server):

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from sscc.runtime.engine import Piece, Ticket
 from sscc.runtime.server.answers import Format, failure
 from sscc.runtime.server.errors import as_api_error
+from sscc.runtime.server.jobs import cancel_all
 
 T = TypeVar("T")
 
@@ -71,8 +72,7 @@ class EventStream(Response):
             with suppress(ClientGone):
                 await unless_gone(receive, self._send_all(send))
         finally:
-            for ticket in self._tickets:
-                ticket.cancel()
+            cancel_all(self._tickets)
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

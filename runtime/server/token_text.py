@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import codecs
-import json
 import re
-from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from tokenizers import Tokenizer
+
+from sscc.runtime.text import byte_of_letter, decoder_steps
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _KNOWN_TOKENS = 1 << 16  # spellings that are remembered
@@ -20,8 +20,7 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        decoder = tokenizer.decoder
-        self._steps = [] if decoder is None else list(_flat(json.loads(decoder.__getstate__())))
+        self._steps = decoder_steps(tokenizer)
         kinds = {step.get("type") for step in self._steps}
         self._byte_level, self._byte_fallback = "ByteLevel" in kinds, "ByteFallback" in kinds
         self._spaces = [mark for step in self._steps if (mark := _space_mark(step)) is not None]
@@ -53,7 +52,7 @@ class TokenBytes:
         if spelling is None:
             return b""
         if self._byte_level:
-            table = _byte_of_letter()
+            table = byte_of_letter()
             return b"".join(bytes([table[c]]) if c in table else c.encode() for c in spelling)
         if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(spelling)):
             return bytes([int(match[1], 16)])
@@ -94,14 +93,6 @@ def as_text(spelling: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelling)
 
 
-def _flat(decoder: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if decoder.get("type") == "Sequence":
-        for step in decoder["decoders"]:
-            yield from _flat(step)
-    else:
-        yield decoder
-
-
 def _space_mark(step: dict[str, Any]) -> str | None:
     """The character that stands for a space, in a step that puts spaces in its place."""
     if step.get("type") == "Metaspace":
@@ -110,11 +101,3 @@ def _space_mark(step: dict[str, Any]) -> str | None:
         mark = step["pattern"].get("String")
         return None if mark is None else str(mark)
     return None
-
-
-@cache
-def _byte_of_letter() -> dict[str, int]:
-    """Byte-level BPE's alphabet: printable Latin-1 stands for itself, other bytes for letters from 256 up."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

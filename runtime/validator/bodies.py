@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, NoReturn
 
 from sscc.runtime import schedule as sch
-from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.failure import Limits, check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Range
 from sscc.runtime.validator.programs import Integer, VectorProgram
 from sscc.runtime.validator.regions import Region, covered, injective, overlap
@@ -131,6 +131,7 @@ class _BodyProof:
         for item in items:
             if any(size < 1 for size in item.shape):
                 self._refuse(f"{item.name!r} has shape {list(item.shape)}")
+            check_numbers(self._where, repr(item.name), (prod(item.shape),))
             self._places[item.name] = _Place(item.name, item.shape, dense(item.shape), 0, item.dtype)
             defined = isinstance(item, sch.Param) and item.access != "write"
             self._state[item.name] = _State(prod(item.shape), defined)
@@ -142,8 +143,10 @@ class _BodyProof:
         base = self._places.get(view.tensor)
         if base is None or view.tensor not in self._state:
             self._refuse(f"window {window.name!r} is of {view.tensor!r}, which is no parameter and no local")
-        if view.terms or len(view.strides) != len(view.shape) or any(size < 1 for size in view.shape):
+        flat = len(view.strides) != len(view.shape) or min((*view.shape, 1)) < 1 or min((*view.strides, 0)) < 0
+        if view.terms or flat:
             self._refuse(f"window {window.name!r} has shape {list(view.shape)}, strides {list(view.strides)} and terms")
+        check_numbers(self._where, f"window {window.name!r}", (view.offset, *view.shape, *view.strides))
         place = _Place(view.tensor, view.shape, view.strides, view.offset, base.dtype)
         region, elements = place.region(), self._state[view.tensor].elements
         if region.offset < 0 or region.offset + region.span >= elements:
@@ -225,8 +228,9 @@ class _BodyProof:
             self._write(place, place.region(), writes, operand.mode)
 
     def _absent(self, step: Any, field_name: str) -> bool:
-        """`Compress` selects nothing where there is no top-K."""
-        return isinstance(step, sch.Compress) and field_name == "selected" and step.selected == ""
+        """`Compress` selects nothing where there is no top-K; a log-sum-exp is there where one is named."""
+        optional = {sch.Compress: "selected", sch.CausalAttention: "log_sum_exp", sch.ObservationScores: "log_sum_exp"}
+        return optional.get(type(step)) == field_name and getattr(step, field_name) == ""
 
     def _pattern(self, step: Any, pattern: str) -> str:
         """`GatherRows` may have an index for all slots, or for all heads too, of which there is one."""
@@ -265,10 +269,14 @@ class _BodyProof:
     def _affine(self, step: Any) -> None:
         if any(size < 1 for size in step.dims):
             self._refuse(f"its dimensions are {list(step.dims)}")
+        inputs = (step.a, step.b) if isinstance(step, sch.Product) else step.inputs
+        for dim, size in enumerate(step.dims):
+            rows = [row for access in (*inputs, step.output) for row in access.map]
+            if size > 1 and not any(row[dim : dim + 1] not in ((), (0,)) for row in rows):
+                self._refuse(f"it goes {size} times through dimension {dim}, with which none of its operands moves")
         reduce = () if isinstance(step, sch.Vector) else step.reduce
         if len(set(reduce)) != len(reduce) or any(not 0 <= dim < len(step.dims) for dim in reduce):
             self._refuse(f"it reduces dimensions {list(reduce)} of {list(step.dims)}")
-        inputs = (step.a, step.b) if isinstance(step, sch.Product) else step.inputs
         reads = [self._access(access, step.dims) for access in inputs]
         for place, pairs, offset in reads:
             region = Region.of(offset, pairs)
@@ -286,6 +294,7 @@ class _BodyProof:
                 f"it is {rows}"
             )
         for axis, (row, size) in enumerate(zip(rows, place.shape, strict=True)):
+            check_numbers(self._where, f"an access map of {access.param!r}", row)
             steps = [factor * (count - 1) for factor, count in zip(row, dims, strict=False)]
             low = row[-1] + sum(step for step in steps if step < 0)
             high = row[-1] + sum(step for step in steps if step > 0)
@@ -299,7 +308,7 @@ class _BodyProof:
 
     def _output(self, step: Any, reduce: Sequence[int], reads: list[Any], result: str) -> None:
         place, pairs, offset = self._access(step.output, step.dims)
-        if any(pairs[dim][0] and pairs[dim][1] > 1 for dim in reduce):
+        if any(row[dim] for dim in reduce for row in step.output.map):
             self._refuse(f"its output {place.base!r} depends on a dimension that it reduces, {list(reduce)}")
         if not injective([pair for dim, pair in enumerate(pairs) if dim not in reduce]):
             self._refuse(f"it writes elements of {place.base!r} more than once")

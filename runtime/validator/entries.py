@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from math import inf
 
@@ -10,7 +11,7 @@ from sscc.runtime import schedule as sch
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.kernels import Caller, check_loops, enter
 from sscc.runtime.validator.linear import ANY, Linear, Range, Scope
-from sscc.runtime.validator.pipeline import Bound, check_view, linear_offset, may_meet, proved
+from sscc.runtime.validator.pipeline import Bound, check_view, is_dense, linear_offset, may_meet, proved
 from sscc.runtime.validator.regions import Region, covered, injective
 
 _FIXED = ("weight", "constant", "input")
@@ -63,11 +64,16 @@ class Touch:
 
 @dataclass
 class EntryFacts:
-    """An entry: its launches in order, and per loop number the positions [begin, end) that it holds."""
+    """An entry: its launches in order, and per loop number the positions [begin, end) that it holds.
+
+    Attributes:
+        sure: numbers of the loops and branches that control surely enters once it comes to them.
+    """
 
     entry: sch.Entry
     launches: list[LaunchFacts] = field(default_factory=list)
     loops: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sure: set[int] = field(default_factory=set)
     proved: int = 0
 
     def touches(self) -> dict[str, list[Touch]]:
@@ -86,9 +92,10 @@ def prove_entry(
     tensors: Mapping[str, sch.Tensor],
     kernels: Mapping[str, sch.Kernel],
     ranges: Mapping[str, tuple[int, int]],
+    longest: float,
 ) -> EntryFacts:
     """Raises InputError naming the launch and the argument where it is not right."""
-    return _EntryProof(entry, tensors, kernels, ranges).prove()
+    return _EntryProof(entry, tensors, kernels, ranges, longest).prove()
 
 
 class _EntryProof:
@@ -98,8 +105,10 @@ class _EntryProof:
         tensors: Mapping[str, sch.Tensor],
         kernels: Mapping[str, sch.Kernel],
         ranges: Mapping[str, tuple[int, int]],
+        longest: float,
     ) -> None:
         self._entry, self._tensors, self._kernels, self._ranges = entry, tensors, kernels, ranges
+        self._longest = longest
         self._where = f"entry {entry.name!r}"
         self._facts = EntryFacts(entry)
         self._blocks = 0
@@ -138,11 +147,11 @@ class _EntryProof:
                 refuse(self._where, f"pipeline {item.name!r} stands in an entry: pipelines stand in kernels only")
 
     def _block(self, item: sch.For | sch.If, scope: Scope, path: tuple[int, ...]) -> None:
-        inner = enter(item, scope)
-        if inner is None:
-            return
+        inner = enter(item, scope, self._longest, len(path))
         number, begin = self._blocks, len(self._facts.launches)
         self._blocks += 1
+        if _surely_entered(item, scope):
+            self._facts.sure.add(number)
         self._items(item.body, inner, (*path, number))
         if isinstance(item, sch.For):
             self._facts.loops[number] = (begin, len(self._facts.launches))
@@ -187,6 +196,8 @@ class _EntryProof:
                 f"the kernel takes {param.dtype} {list(param.shape)}, the view of {view.tensor!r} is {tensor.dtype} "
                 f"{list(view.shape)}",
             )
+        if tensor.role in ("input", "output") and view.tensor not in (*self._entry.inputs, *self._entry.outputs):
+            refuse(where, f"{tensor.role} {view.tensor!r} is none of this entry")
         if param.access != "read" and tensor.role in _FIXED:
             refuse(where, f"it writes {tensor.role} {view.tensor!r}")
         if param.access != "read" and not injective(list(zip(view.strides, view.shape, strict=True))):
@@ -243,7 +254,13 @@ def _caller(kernel: sch.Kernel, sites: Sequence[LaunchFacts], tensors: Mapping[s
         param.name: "/".join(sorted({str(tensors[site.launch.args[number].tensor].tier) for site in sites})) or "none"
         for number, param in enumerate(kernel.params)
     }
-    return Caller(scalars, aliases, tiers)
+    strided = {
+        param.name
+        for site in sites
+        for param, view in zip(kernel.params, site.launch.args, strict=True)
+        if not is_dense(view)
+    }
+    return Caller(scalars, aliases, tiers, strided)
 
 
 # ------------------------------------------------------------------------------------------------- lifetimes
@@ -258,25 +275,39 @@ def lifetimes(facts: EntryFacts, tensors: Mapping[str, sch.Tensor], limits: Limi
     found = {}
     for name, touches in facts.touches().items():
         if tensors[name].role in ("temporary", "output"):
-            _check_defined(name, tensors[name], touches, limits)
+            _check_defined(name, tensors[name], touches, facts.sure, limits)
         if tensors[name].role == "temporary":
             found[name] = _lifetime(tensors[name], touches, facts.loops, limits)
     return found
 
 
-def _check_defined(name: str, tensor: sch.Tensor, touches: Sequence[Touch], limits: Limits) -> None:
-    for number, touch in enumerate(touches):
+def _check_defined(
+    name: str, tensor: sch.Tensor, touches: Sequence[Touch], sure: AbstractSet[int], limits: Limits
+) -> None:
+    """Whatever a launch reads, launches before it have surely written in this call."""
+    for touch in touches:
         if touch.access == "write":
             continue
-        before = [other for other in touches[:number] if other.access != "read" and other.position < touch.position]
-        same = [other for other in touches if other.position == touch.position and other.access == "write"]
-        if not before and not same:
+        before = [
+            other
+            for other in touches
+            if other.access != "read"
+            and other.position < touch.position
+            and all(block in touch.path or block in sure for block in other.path)
+        ]
+        if not before:
             refuse(touch.where, f"it reads {tensor.role} {name!r}, which no launch of the entry has written before")
-        regions = [other.region for other in (*before, *same) if other.region is not None]
-        known = len(regions) == len(before) + len(same) and touch.region is not None
+        regions = [other.region for other in before if other.region is not None]
+        known = len(regions) == len(before) and touch.region is not None
         if known and touch.region is not None and covered(regions, touch.region, limits.painted) is False:
             refuse(touch.where, f"it reads elements of {tensor.role} {name!r} that no launch has written before")
-        return
+
+
+def _surely_entered(item: sch.For | sch.If, scope: Scope) -> bool:
+    if isinstance(item, sch.If):
+        low, high = scope.range_of(scope.get(item.condition, "a branch"))
+        return low > 0 or high < 0
+    return scope.range_of(scope.get(item.upper, "a loop").plus(scope.get(item.lower, "a loop"), -1))[0] > 0
 
 
 def _lifetime(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -18,19 +19,30 @@ class Limits:
         rounds: rounds of one simulation.
         painted: elements (after dividing by their common factor) that a cover is painted on, where no formula holds.
         pairs: pairs of firings compared for one hazard.
-        steps: control items of one sample run.
+        steps: control items of one sample run, and iterations of its loops and pipelines.
     """
 
     firings: int = 20_000
     rounds: int = 100_000
     painted: int = 1 << 24
     pairs: int = 1 << 20
-    steps: int = 2_000_000
+    steps: int = 200_000
 
 
 def refuse(where: str, reason: str) -> NoReturn:
     """Raises InputError: the schedule is invalid."""
     raise InputError(f"the schedule is invalid: {where}: {reason}")
+
+
+LARGEST = 1 << 48
+"""No number of elements or bytes, and no factor of one, is as large: so that no sum of products leaves 64 bits."""
+
+
+def check_numbers(where: str, what: str, numbers: Iterable[int]) -> None:
+    """Refuses numbers of elements or bytes that no memory has."""
+    for number in numbers:
+        if not -LARGEST < number < LARGEST:
+            refuse(where, f"{what} has the number {number}, the largest is {LARGEST - 1}")
 
 
 def megabytes(nbytes: float) -> str:

@@ -1,7 +1,8 @@
 """Memory that stages of one pipeline share: whoever writes is ordered against whoever else touches the same elements.
 
-Order comes from the stages themselves (a stage fires one firing after another) and from streams: a firing that
-reads a slot follows all that fill it, and one that fills a place follows all that read the slot before.
+Order comes from streams: a firing that reads a slot follows all that fill it; and from iterations, which a stage goes
+through one after another. That a place has to be free orders nothing: it depends on depths, which an interpreter that
+has more memory need not keep to. Nor are the firings of one iteration of a stage ordered: they may run side by side.
 """
 
 from __future__ import annotations
@@ -63,12 +64,13 @@ def check_hazards(view: PipelineView, aliases: Mapping[str, str], limits: Limits
             proof.written_once(side)
     for one, other in product(sides, sides):
         same = aliases.get(one.port.name, one.port.name) == aliases.get(other.port.name, other.port.name)
-        if not same or not one.port.writes or one.port is other.port or view.most_iterations == 0:
+        if not same or not one.port.writes or one.port is other.port:
             continue
         if one.number != other.number:
             proof.ordered(one, other)
         else:
             proof.one_firing(one, other)
+            proof.between_firings(one, other)
     for one, other in product(sides, sides):
         same = aliases.get(one.port.name, one.port.name) == aliases.get(other.port.name, other.port.name)
         if same and one.port.writes and view.most_iterations > 1:
@@ -103,14 +105,27 @@ class _HazardProof:
     # -- one stage
 
     def written_once(self, side: _Side) -> None:
-        """The firings of one iteration write different elements, where they do not update what is there."""
-        if side.port.param.access != "write":
-            return
+        """The firings of one iteration write different elements."""
         tile = self._tile(side, self._index(side, 0))
         if not injective([*tile.pairs, *tile.grid]):
             refuse(
                 side.port.where,
                 f"the {side.facts.trips} firings of an iteration write elements of {side.port.name!r} more than once",
+            )
+
+    def between_firings(self, one: _Side, other: _Side) -> None:
+        """Within an iteration, what one firing of a stage writes is not touched by another one."""
+        if one.facts.trips == 1:
+            return
+        index = self._index(one, 0)
+        mine, theirs = self._tile(one, index), self._tile(other, index)
+        if mine == theirs:  # firings write different elements, so that each reads what it writes
+            return
+        if self._meet(mine.all(), theirs.all(), theirs.offset.plus(mine.offset, -1)):
+            refuse(
+                one.facts.where,
+                f"port {one.port.param.name!r} writes elements of {one.port.name!r} in one firing of an iteration that "
+                f"port {other.port.param.name!r} {'writes' if other.port.writes else 'reads'} in another",
             )
 
     def one_firing(self, one: _Side, other: _Side) -> None:
@@ -357,15 +372,13 @@ class _Clocks:
             firing = following
 
     def _predecessors(self, end: End, slot: float) -> list[tuple[int, int]]:
-        """(stage, its last firing) on the slot that is read, or on the one that lay in the place before."""
+        """(stage, its last firing) that fills the slot which is read."""
         streams = self._streams
-        wanted = slot - streams.depth(end.buffer) if end.writes else slot
-        others = [*streams.writers[end.buffer], *(streams.readers[end.buffer] if end.writes else ())]
         found = []
-        for other in others:
+        for other in () if end.writes else streams.writers[end.buffer]:
             low, high = other.slots(streams.firings[other.stage])
-            if low <= wanted < high and other != end:
-                found.append((other.stage, int(min(other.done(wanted), streams.firings[other.stage])) - 1))
+            if low <= slot < high:
+                found.append((other.stage, int(min(other.done(slot), streams.firings[other.stage])) - 1))
         return found
 
     def _join(self, value: list[int], other: int, last: int) -> None:

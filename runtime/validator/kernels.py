@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
 from sscc.ir.machine import Machine
+from sscc.ir.sizes import dense_strides
 from sscc.runtime import schedule as sch
 from sscc.runtime.validator.bodies import BodyFacts, prove_body
-from sscc.runtime.validator.failure import Limits, megabytes, refuse
+from sscc.runtime.validator.failure import Limits, check_numbers, megabytes, refuse
 from sscc.runtime.validator.hazards import check_hazards
 from sscc.runtime.validator.linear import Linear, Range, Scope
 from sscc.runtime.validator.pipeline import (
@@ -36,11 +38,13 @@ class Caller:
         scalars: the range of each scalar parameter, over all launches.
         aliases: for each way in which parameters share a view, parameter -> representative.
         tiers: the tiers that each parameter's tensors lie in.
+        strided: the parameters that a launch shows other than dense and row-major.
     """
 
     scalars: Mapping[str, Range]
     aliases: Sequence[Mapping[str, str]]
     tiers: Mapping[str, str]
+    strided: AbstractSet[str] = frozenset()
 
 
 @dataclass
@@ -76,10 +80,15 @@ class KernelFacts:
 
 
 def prove_kernel(
-    kernel: sch.Kernel, bodies: Mapping[str, BodyFacts], caller: Caller, machine: Machine | None, limits: Limits
+    kernel: sch.Kernel,
+    bodies: Mapping[str, BodyFacts],
+    caller: Caller,
+    machine: Machine | None,
+    limits: Limits,
+    longest: float,
 ) -> KernelFacts:
     """Raises InputError naming kernel, pipeline, stage and numbers where it is not right."""
-    return _KernelProof(kernel, bodies, caller, machine, limits).prove()
+    return _KernelProof(kernel, bodies, caller, machine, limits, longest).prove()
 
 
 class _KernelProof:
@@ -90,9 +99,10 @@ class _KernelProof:
         caller: Caller,
         machine: Machine | None,
         limits: Limits,
+        longest: float,
     ) -> None:
         self._kernel, self._bodies, self._caller = kernel, bodies, caller
-        self._machine, self._limits = machine, limits
+        self._machine, self._limits, self._longest = machine, limits, longest
         self._where = f"kernel {kernel.name!r}" + (f" ({kernel.location})" if kernel.location else "")
         self._facts = KernelFacts(kernel)
         self._names: set[str] = set()
@@ -108,23 +118,22 @@ class _KernelProof:
         for param in self._kernel.params:
             if any(size < 1 for size in param.shape):
                 refuse(self._where, f"parameter {param.name!r} has shape {list(param.shape)}")
+            check_numbers(self._where, f"parameter {param.name!r}", (prod(param.shape),))
         scope = Scope(self._where)
         for name in self._kernel.scalars:
             scope.variable(name, self._caller.scalars[name])
-        self._items(self._kernel.body, scope)
+        self._items(self._kernel.body, scope, 0)
         self._check_written()
         return self._facts
 
     # -- control
 
-    def _items(self, items: Sequence[sch.Item], scope: Scope) -> None:
+    def _items(self, items: Sequence[sch.Item], scope: Scope, depth: int) -> None:
         for item in items:
             if isinstance(item, sch.Scalar):
                 scope.define(item)
             elif isinstance(item, sch.For | sch.If):
-                inner = enter(item, scope)
-                if inner is not None:
-                    self._items(item.body, inner)
+                self._items(item.body, enter(item, scope, self._longest, depth), depth + 1)
             elif isinstance(item, sch.Pipeline):
                 self._pipeline(item, scope)
             else:
@@ -135,13 +144,14 @@ class _KernelProof:
             refuse(self._where, f"two pipelines are called {pipeline.name!r}")
         self._names.add(pipeline.name)
         view = PipelineView(self._kernel, pipeline, self._bodies, scope)
+        _check_count(view.where, view.most_iterations, self._longest)
         self._check_capacity(view)
+        self._check_windows(view)
         bounds = open_bounds(view)
         self._facts.proved += sum(len(s.ports) + len(s.body.needs) for s in view.stages) - len(bounds)
         check_rates(view)
         check_covers(view, self._limits)
-        if view.most_iterations > 0:
-            check_tokens(view, self._limits)
+        check_tokens(view, self._limits)
         check_waits(view)
         self._check_read_before(view)
         self._note_data(view)
@@ -198,6 +208,14 @@ class _KernelProof:
         )
 
     # -- parameters
+
+    def _check_windows(self, view: PipelineView) -> None:
+        """Offsets and strides of a window count elements of a dense region; of any other only the whole can be seen."""
+        for port in _memory_ports(view):
+            shape = view.params[port.name].shape
+            whole = port.port.view == sch.View(port.name, shape, dense_strides(shape))
+            if port.name in self._caller.strided and not whole:
+                refuse(port.where, f"it is a window of {port.name!r}, which a launch does not show dense and row-major")
 
     def _note_data(self, view: PipelineView) -> None:
         """Accesses that contents of tensors decide, and not the scalars that a stage gives its body."""
@@ -256,20 +274,28 @@ def _memory_ports(view: PipelineView) -> list[PortFacts]:
     return [port for facts in view.stages for port in facts.ports if port.memory]
 
 
-def enter(item: sch.For | sch.If, scope: Scope) -> Scope | None:
-    """The scope of a loop's or branch's body; None where control never gets there."""
+_DEPTH = 16
+"""Loops and branches that may stand in each other."""
+
+
+def enter(item: sch.For | sch.If, scope: Scope, longest: float, depth: int) -> Scope:
+    """The scope of a loop's or branch's body.
+
+    Refuses what control never gets into, a loop of more than `longest` iterations, and more than `_DEPTH` levels.
+    """
+    if depth >= _DEPTH:
+        refuse(scope.where, f"more than {_DEPTH} loops and branches stand in each other")
     inner = scope.child()
     if isinstance(item, sch.If):
         condition = scope.get(item.condition, "a branch")
         low, high = scope.range_of(condition)
         if low == high == 0:
-            return None
+            refuse(scope.where, f"a branch on {item.condition!r} is never taken")
         inner.certain = scope.certain and (low > 0 or high < 0)
         inner.assume(condition)
         return inner
     lower, upper = scope.get(item.lower, "a loop"), scope.get(item.upper, "a loop")
-    if scope.range_of(upper.plus(lower, -1))[1] <= 0:
-        return None
+    _check_count(f"{scope.where}, loop {item.index!r}", scope.range_of(upper.plus(lower, -1))[1], longest)
     low, high = scope.range_of(lower)[0], scope.range_of(upper)[1] - 1
     inner.variable(item.index, (low, high))
     inner.loops = (*scope.loops, item.index)
@@ -280,6 +306,14 @@ def enter(item: sch.For | sch.If, scope: Scope) -> Scope | None:
         inner.exact.add(item.index)
     inner.narrow(Linear(0, ((item.index, 1),)).plus(upper, -1), -1)
     return inner
+
+
+def _check_count(where: str, most: float, longest: float) -> None:
+    """A loop has an iteration for some values of the scalars, and an end for all of them."""
+    if most <= 0:
+        refuse(where, "it has no iteration")
+    if most > longest:
+        refuse(where, f"it has up to {most:.0f} iterations, there are {longest:.0f} layers or chunks to go through")
 
 
 def check_loops(where: str, view: sch.View, scope: Scope) -> None:

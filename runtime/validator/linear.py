@@ -34,6 +34,7 @@ def _divisor(value: int) -> int:
     return value
 
 
+_DIVISIONS = ("floordiv", "ceildiv", "mod")
 _CONCRETE: dict[str, tuple[int, Callable[..., int]]] = {
     "add": (2, operator.add),
     "sub": (2, operator.sub),
@@ -136,7 +137,18 @@ class Scope:
         if arity != len(scalar.args):
             refuse(self.where, f"scalar {scalar.name!r} is {scalar.op!r} of {len(scalar.args)} arguments")
         args = tuple(self.get(arg, f"scalar {scalar.name!r}") for arg in scalar.args)
-        self.bind(scalar.name, self._apply(scalar.op, args))
+        if scalar.op in _DIVISIONS:
+            self._check_divisor(scalar, args[1])
+        value = self._apply(scalar.op, args)
+        for end in self.range_of(value):
+            if abs(end) != inf and not -(1 << 63) <= end < 1 << 63:
+                refuse(self.where, f"scalar {scalar.name!r} = {scalar.op} may be {end:.0f}, beyond 64 bits")
+        self.bind(scalar.name, value)
+
+    def _check_divisor(self, scalar: Scalar, divisor: Linear) -> None:
+        low, high = self.range_of(divisor)
+        if low <= 0 <= high and (low, high) != ANY:
+            refuse(self.where, f"scalar {scalar.name!r} = {scalar.op} divides by {divisor}, which may be 0")
 
     def get(self, operand: Operand, user: str) -> Linear:
         if isinstance(operand, int):
@@ -165,13 +177,14 @@ class Scope:
             return y.times(x.const) if not x.terms else x.times(y.const)
         if op in _COMPARISONS:
             return self._compare(op, x, y)
-        if op in ("floordiv", "ceildiv", "mod") and not y.terms and y.const > 0:
+        if op in _DIVISIONS and not y.terms and y.const > 0:
             return self._divide(op, x, y.const)
         if op in ("min", "max"):
             return self._extreme(op, x, y)
         if op == "select":
             return self._select(x, y, args[2])
-        return self._opaque(op, args, self._product(x, y) if op == "mul" else self._bits(op, x, y))
+        bounds = {"mul": self._product, "and": self._bits, "or": self._bits}.get(op, self._quotients)
+        return self._opaque(op, args, bounds(op, x, y))
 
     def _opaque(self, op: str, args: tuple[Linear, ...], bounds: Range) -> Linear:
         name = f"{op}({', '.join(map(str, args))})"
@@ -218,13 +231,23 @@ class Scope:
         (low_y, high_y), (low_n, high_n) = self.range_of(yes), self.range_of(no)
         return self._opaque("select", (condition, yes, no), (min(low_y, low_n), max(high_y, high_n)))
 
-    def _product(self, x: Linear, y: Linear) -> Range:
+    def _product(self, op: str, x: Linear, y: Linear) -> Range:
         ends = [a * b if a and b else 0 for a in self.range_of(x) for b in self.range_of(y)]
         return min(ends), max(ends)
 
+    def _quotients(self, op: str, x: Linear, y: Linear) -> Range:
+        """Of a division by what is not constant, or negative; any where the divisor may be 0."""
+        low, high = self.range_of(y)
+        if low <= 0 <= high:
+            return ANY
+        if op == "mod":
+            return (0, high - 1) if low > 0 else (low + 1, 0)
+        low_x, high_x = self.range_of(x if low > 0 else x.times(-1))
+        return min(low_x, 0), max(high_x, 0)  # a quotient is no further from 0 than what is divided
+
     def _bits(self, op: str, x: Linear, y: Linear) -> Range:
         (low_x, high_x), (low_y, high_y) = self.range_of(x), self.range_of(y)
-        if op not in ("and", "or") or low_x < 0 or low_y < 0:
+        if low_x < 0 or low_y < 0:
             return ANY
         if op == "and":
             return 0, min(high_x, high_y)

@@ -8,7 +8,7 @@ from math import inf, prod
 
 from sscc.runtime import schedule as sch
 from sscc.runtime.validator.bodies import BodyFacts, Use, dense
-from sscc.runtime.validator.failure import refuse
+from sscc.runtime.validator.failure import check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Linear, Scope
 from sscc.runtime.validator.regions import Region, overlap
 
@@ -48,6 +48,8 @@ def check_view(view: sch.View, where: str) -> None:
     """The form of a view: one stride per dimension, none negative, no dimension empty."""
     if len(view.strides) != len(view.shape) or min((*view.strides, 0)) < 0 or min((*view.shape, 1)) < 1:
         refuse(where, f"view of {view.tensor!r} has shape {list(view.shape)} and strides {list(view.strides)}")
+    factors = (factor for _, factor in view.terms)
+    check_numbers(where, f"view of {view.tensor!r}", (view.offset, *view.shape, *view.strides, *factors))
 
 
 def linear_offset(const: int, terms: Sequence[tuple[str, int]], scope: Scope, user: str) -> Linear:
@@ -208,6 +210,7 @@ class PipelineView:
         facts = bodies[stage.body]
         if any(size < 1 for size in stage.grid) or stage.pcus < 0:
             refuse(where, f"it has grid {list(stage.grid)} and {stage.pcus} PCUs")
+        check_numbers(where, "its grid", (prod(stage.grid),))
         if len(stage.ports) != len(facts.body.params) or len(stage.scalars) != len(facts.body.scalars):
             refuse(
                 where,
@@ -217,6 +220,11 @@ class PipelineView:
         unknown = [name for name in stage.waits if name not in self.buffers]
         if unknown or len(set(stage.waits)) != len(stage.waits):
             refuse(where, f"it waits for {list(stage.waits)}, the buffers are {list(self.buffers)}")
+        moved = {name for port in stage.ports for name, factor in port.view.terms if factor} | {*stage.scalars}
+        slots = any(0 < port.per < stage.trips for port in stage.ports)
+        for axis, size in enumerate(stage.grid):
+            if size > 1 and f"t{axis}" not in moved and not slots:
+                refuse(where, f"it fires {size} times for t{axis}, with which none of its ports moves")
         pairs = zip(facts.body.params, stage.ports, strict=True)
         return StageFacts(stage, facts, tuple(self._port(p, port, facts, where) for p, port in pairs), where)
 
@@ -237,8 +245,9 @@ class PipelineView:
         if memory != (port.per == 0) or port.per < 0 or port.lag < 0 or (memory and port.lag):
             kind = "memory" if memory else "a buffer"
             refuse(where, f"{view.tensor!r} is {kind}, the port has per {port.per} and lag {port.lag}")
+        check_numbers(where, f"the port on {view.tensor!r}", (port.per, port.lag))
         self._check_access(param, port, where)
-        if param.name in facts.dense and not _dense(view):
+        if param.name in facts.dense and not is_dense(view):
             refuse(where, f"a window needs {param.name!r} dense, its strides are {list(view.strides)}")
         return PortFacts(param, port, facts.uses[param.name], memory, where)
 
@@ -251,7 +260,8 @@ class PipelineView:
             refuse(where, f"it updates buffer {name!r} in place: a slot is written by one stage and read by others")
 
 
-def _dense(view: sch.View) -> bool:
+def is_dense(view: sch.View) -> bool:
+    """Whether a view shows its elements row after row, whatever the strides along dimensions of one element."""
     pairs = zip(view.strides, dense(view.shape), view.shape, strict=True)
     return all(stride == wanted or size == 1 for stride, wanted, size in pairs)
 
@@ -283,7 +293,7 @@ def open_bounds(view: PipelineView) -> list[tuple[StageFacts, Bound]]:
     for facts in view.stages:
         scope = view.everywhere(facts.stage)
         for bound in _bounds(view, facts, scope):
-            if view.most_iterations > 0 and not proved(bound, scope):
+            if not proved(bound, scope):
                 found.append((facts, bound))
     return found
 

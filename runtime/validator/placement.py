@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 from sscc.ir.machine import Machine
 from sscc.ir.weight_format import Encoding
 from sscc.runtime import schedule as sch
 from sscc.runtime.validator.entries import EntryFacts
-from sscc.runtime.validator.failure import megabytes, refuse
+from sscc.runtime.validator.failure import check_numbers, megabytes, refuse
 from sscc.runtime.validator.kernels import KernelFacts
 
 ALIGNMENT = 64
@@ -33,12 +34,45 @@ def check_tensors(program: sch.Program) -> None:
         where = f"tensor {tensor.name!r}"
         if any(size < 0 for size in tensor.shape):
             refuse(where, f"it has shape {list(tensor.shape)}")
+        check_numbers(where, "it", (*tensor.shape, tensor.address + tensor.nbytes))
         count = len(tensor.sources)
         if (tensor.role in _STORED) != (count > 0) or (count > 1 and tensor.shape[:1] != (count,)):
             refuse(where, f"a {tensor.role} of shape {list(tensor.shape)} has {count} sources")
         if tensor.encoding:
             _check_encoding(where, tensor)
         _check_address(where, tensor.address, tensor.nbytes, None if tensor.role in _STORED else program.arena_bytes)
+
+
+def check_sizes(program: sch.Program) -> None:
+    """The arena ends with what lies in it; what is kept between tensors takes no more than they do, many times over.
+
+    So memory grows with what the manifest says of tensors, and not with a single number of the schedule.
+    """
+    kept = [b for kernel in program.kernels for p in sch.pipelines(kernel.body) for b in p.buffers]
+    ends = [t.address + t.nbytes for t in program.tensors if t.role not in _STORED]
+    ends += [buffer.address + buffer.nbytes for buffer in kept if buffer.tier != "sram"]
+    if program.arena_bytes > -(-max(ends, default=0) // ALIGNMENT) * ALIGNMENT:
+        refuse("memory", f"the arena has {program.arena_bytes} bytes, what lies in it ends at {max(ends, default=0)}")
+    room = max(_ROOM, _TIMES * sum(tensor.nbytes for tensor in program.tensors))
+    for body in program.bodies:
+        sizes = [(prod(local.shape) * sch.DTYPE_BYTES[local.dtype], local.name) for local in body.locals]
+        _check_room(f"body {body.name!r}", sizes, room)
+    for kernel in program.kernels:
+        for pipeline in sch.pipelines(kernel.body):
+            where = f"kernel {kernel.name!r}, pipeline {pipeline.name!r}"
+            _check_room(where, [(buffer.nbytes, buffer.name) for buffer in pipeline.buffers], room)
+            ends = [buffer.address + buffer.nbytes for buffer in pipeline.buffers if buffer.tier == "sram"]
+            if max(ends, default=0) > room:
+                refuse(where, f"a buffer on chip ends at {max(ends)}, what lies there may take {megabytes(room)}")
+
+
+_ROOM, _TIMES = 1 << 30, 4
+
+
+def _check_room(where: str, sizes: Sequence[tuple[int, str]], room: int) -> None:
+    if sum(size for size, _ in sizes) > room:
+        size, name = max(sizes)
+        refuse(where, f"{name!r} takes {megabytes(size)}, all there may keep {megabytes(room)} between its tensors")
 
 
 def _check_encoding(where: str, tensor: sch.Tensor) -> None:

@@ -4,26 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from typing import NoReturn, Protocol
 
 from sscc.runtime.schedule import Instr, Reduction, Vector
 from sscc.runtime.validator.linear import Range
 
 _FLOATS = ("f32", "bf16")
-ARITY: dict[str, int] = {
-    **dict.fromkeys("negf absf exp exp2 expm1 log log2 log10 log1p sqrt rsqrt tanh sin cos tan atan".split(), 1),
-    **dict.fromkeys("sinh cosh erf erfc floor ceil round roundeven trunc absi".split(), 1),
-    **dict.fromkeys("truncf extf sitofp uitofp fptosi fptoui extsi extui trunci index_cast index_castui".split(), 1),
-    **dict.fromkeys("addf subf mulf divf remf maximumf minimumf maxnumf minnumf atan2 powf copysign fpowi".split(), 2),
-    **dict.fromkeys("addi subi muli divsi floordivsi ceildivsi remsi maxsi minsi shli shrsi andi ori xori".split(), 2),
-    **dict.fromkeys((f"cmpf_{n}" for n in "oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno".split()), 2),
-    **dict.fromkeys(("cmpf_false", "cmpf_true", *(f"cmpi_{n}" for n in "eq ne slt sle sgt sge".split())), 2),
-    **dict.fromkeys((f"cmpi_{n}" for n in "ult ule ugt uge".split()), 2),
-    **dict.fromkeys("fma select".split(), 3),
-}
-"""Arguments of every operation of vector programs (MLIR's arith and math dialects), the special ones left out."""
+_BITS = {"i64": 64, "i32": 32, "i8": 8, "i1": 1}
+_UNARY = "negf absf exp exp2 expm1 log log2 log10 log1p sqrt rsqrt tanh sin cos tan atan sinh cosh erf erfc"
+_BINARY = "addf subf mulf divf remf maximumf minimumf maxnumf minnumf atan2 powf copysign"
+_INTEGERS = "addi subi muli divsi floordivsi ceildivsi remsi maxsi minsi shli shrsi"
+_COMPARED = "oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno false true"
+_ORDERED = "eq ne slt sle sgt sge ult ule ugt uge"
+_EXTENSIONS = "extsi extui trunci index_cast index_castui"
 
+RULES: dict[str, tuple[int, str]] = {
+    **dict.fromkeys(f"{_UNARY} floor ceil round roundeven trunc".split(), (1, "float")),
+    **dict.fromkeys(_BINARY.split(), (2, "float")),
+    "fma": (3, "float"),
+    "fpowi": (2, "power"),
+    "absi": (1, "integer"),
+    **dict.fromkeys(_INTEGERS.split(), (2, "integer")),
+    **dict.fromkeys("andi ori xori".split(), (2, "bits")),
+    **dict.fromkeys((f"cmpf_{name}" for name in _COMPARED.split()), (2, "float comparison")),
+    **dict.fromkeys((f"cmpi_{name}" for name in _ORDERED.split()), (2, "integer comparison")),
+    "select": (3, "select"),
+    **dict.fromkeys(("truncf", "extf"), (1, "float to float")),
+    **dict.fromkeys(("sitofp", "uitofp"), (1, "integer to float")),
+    **dict.fromkeys(("fptosi", "fptoui"), (1, "float to integer")),
+    **dict.fromkeys(_EXTENSIONS.split(), (1, "integer to integer")),
+}
+"""Number of arguments and rule of types of every operation of vector programs (MLIR's arith and math dialects), the
+special ones left out."""
+
+_DIVISIONS = ("divsi", "floordivsi", "ceildivsi", "remsi")
+_SHIFTS = ("shli", "shrsi")
 _COMPARE = {"cmpi_eq": "eq", "cmpi_ne": "ne", "cmpi_slt": "lt", "cmpi_sle": "le", "cmpi_sgt": "gt", "cmpi_sge": "ge"}
 
 
@@ -31,9 +47,12 @@ _COMPARE = {"cmpi_eq": "eq", "cmpi_ne": "ne", "cmpi_slt": "lt", "cmpi_sle": "le"
 class Integer:
     """The range of an integer or truth value. Exact: it surely takes both ends."""
 
-    low: float = -inf
-    high: float = inf
+    low: float
+    high: float
     exact: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.low} .. {self.high}" if self.low < self.high else str(self.low)
 
 
 class Owner(Protocol):
@@ -52,17 +71,19 @@ class VectorProgram:
     def __init__(self, step: Vector | Reduction, dtypes: Sequence[str], owner: Owner) -> None:
         self._owner, self._step = owner, step
         self._types = {f"in{number}": dtype for number, dtype in enumerate(dtypes)}
-        self._integers = {name: Integer() for name, dtype in self._types.items() if dtype not in _FLOATS}
+        self._integers = {name: _any(dtype) for name, dtype in self._types.items() if dtype not in _FLOATS}
 
     def result(self) -> str:
         """The dtype of the result."""
         for instr in self._step.body:
             if instr.name in self._types:
                 self._owner.fail(f"the vector program defines {instr.name!r} twice")
+            if instr.type not in (*_FLOATS, *_BITS, "index"):
+                self._owner.fail(f"{instr.name!r} is of type {instr.type!r}, which no value has")
             value = self._value(instr)
-            self._types[instr.name] = "i64" if instr.type == "index" else instr.type
+            self._types[instr.name] = _dtype(instr)
             if instr.type not in _FLOATS:
-                self._integers[instr.name] = value or Integer()
+                self._integers[instr.name] = _within(value, _dtype(instr))
         if self._step.result not in self._types:
             self._owner.fail(f"the result {self._step.result!r} of the vector program is not defined")
         return self._types[self._step.result]
@@ -73,32 +94,107 @@ class VectorProgram:
         if instr.op == "const":
             if len(instr.args) != 1 or isinstance(instr.args[0], str):
                 self._owner.fail(f"const {instr.name!r} takes one literal, it has {list(instr.args)}")
-            return self._argument(instr.args[0])
+            return self._argument(instr, instr.args[0], _dtype(instr))
         if instr.op == "load":
             if not instr.args or not isinstance(instr.args[0], str):
                 self._owner.fail(f"load {instr.name!r} takes the name of a parameter, it has {list(instr.args)}")
-            indices = [self._argument(arg) for arg in instr.args[1:]]
+            indices = [self._argument(instr, arg, "i64") for arg in instr.args[1:]]
             self._owner.load(instr, indices, prod(self._step.dims))
             return None
-        if ARITY.get(instr.op, -1) != len(instr.args):
+        arity, rule = RULES.get(instr.op, (-1, ""))
+        if arity != len(instr.args):
             self._owner.fail(f"{instr.name!r} is {instr.op!r} of {len(instr.args)} arguments")
-        return _integer(instr.op, [self._argument(arg) for arg in instr.args])
+        takes = self._takes(instr, rule)
+        args = [self._argument(instr, arg, dtype) for arg, dtype in zip(instr.args, takes, strict=True)]
+        self._check_defined(instr, args)
+        if takes[0] == "i1" and instr.op != "select":  # as a signed number it is 0 or -1
+            return None
+        return _integer(instr.op, args)
+
+    # -- types
+
+    def _takes(self, instr: Instr, rule: str) -> list[str]:
+        """The dtype of each argument of an operation. Refuses one that gives no value of the type it says."""
+        result, first = _dtype(instr), self._first(instr)
+        kinds = [_kind(first), _kind(result)]
+        fits, takes = {
+            "float": (kinds[1] == "float", [result] * len(instr.args)),
+            "integer": (kinds[1] == "integer", [result] * len(instr.args)),
+            "bits": (kinds[1] != "float", [result] * len(instr.args)),
+            "select": (True, ["i1", result, result]),
+            "power": (kinds[1] == "float", [result, "i64"]),
+            "float comparison": (kinds[0] == "float" and result == "i1", [first, first]),
+            "integer comparison": (kinds[0] != "float" and result == "i1", [first, first]),
+            "float to float": (kinds == ["float", "float"], [first]),
+            "integer to float": (kinds[0] != "float" and kinds[1] == "float", [first]),
+            "float to integer": (kinds == ["float", "integer"], [first]),
+            "integer to integer": ("float" not in kinds, [first]),
+        }[rule]
+        if not fits:
+            self._owner.fail(f"{instr.name!r}: {instr.op!r} gives no {result} from {first}")
+        return takes
+
+    def _first(self, instr: Instr) -> str:
+        """The dtype of the first argument that has a name: a literal takes the dtype of what it meets."""
+        for arg in instr.args:
+            if isinstance(arg, str):
+                return self._dtype_of(arg)
+        return "i64" if instr.type == "i1" else _dtype(instr)
+
+    def _dtype_of(self, name: str) -> str:
+        return self._types.get(name, "i64")  # a scalar of the body, or nothing, which `_argument` refuses
+
+    def _check_defined(self, instr: Instr, args: Sequence[Integer | None]) -> None:
+        """No division by 0, nor of the smallest number by -1; no shift by more bits than there are."""
+        by = args[1] if len(args) > 1 else None
+        if by is None:
+            return
+        if instr.op in _DIVISIONS and by.low <= 0 and by.high >= -1:
+            self._owner.fail(f"{instr.name!r}: {instr.op!r} divides by {by}, which may be 0 or -1")
+        if instr.op in _SHIFTS and not (by.low >= 0 and by.high < _BITS[_dtype(instr)]):
+            self._owner.fail(f"{instr.name!r}: {instr.op!r} shifts {_dtype(instr)} by {by} bits")
 
     def _index(self, instr: Instr) -> Integer:
         dim = instr.args[0] if len(instr.args) == 1 else None
         if not isinstance(dim, int) or not 0 <= dim < len(self._step.dims):
             self._owner.fail(f"index {instr.name!r} takes a dimension of {list(self._step.dims)}, it has {dim}")
+        if _dtype(instr) != "i64":
+            self._owner.fail(f"index {instr.name!r} gives i64, not {instr.type}")
         return Integer(0, self._step.dims[dim] - 1, True)
 
-    def _argument(self, arg: int | float | str) -> Integer | None:
-        """None for a float. Refuses a name that is not defined."""
-        if isinstance(arg, int):
-            return Integer(arg, arg, True)
-        if isinstance(arg, float):
+    def _argument(self, instr: Instr, arg: int | float | str, dtype: str) -> Integer | None:
+        """The range of an argument of this dtype; None for a float. Refuses what is not of it or not defined."""
+        if isinstance(arg, str):
+            known = arg in self._types
+            value = self._integers.get(arg) if known else _within(Integer(*self._owner.scalar(arg)), "i64")
+            if self._dtype_of(arg) != dtype:
+                self._owner.fail(f"{instr.name!r}: {instr.op!r} takes {dtype}, {arg!r} is {self._dtype_of(arg)}")
+            return value
+        if dtype in _FLOATS:
             return None
-        if arg not in self._types:
-            return Integer(*self._owner.scalar(arg))
-        return self._integers.get(arg)
+        every = _any(dtype)
+        if not isinstance(arg, int) or not every.low <= arg <= every.high:
+            self._owner.fail(f"{instr.name!r}: the literal {arg} is no {dtype}")
+        return Integer(arg, arg, True)
+
+
+def _any(dtype: str) -> Integer:
+    """Every value of an integer dtype."""
+    return Integer(0, 1) if dtype == "i1" else Integer(-(1 << _BITS[dtype] - 1), (1 << _BITS[dtype] - 1) - 1)
+
+
+def _within(value: Integer | None, dtype: str) -> Integer:
+    """The range of a value of an integer dtype; any, where nothing is known or it may have wrapped around."""
+    every = _any(dtype)
+    return value if value is not None and value.low >= every.low and value.high <= every.high else every
+
+
+def _dtype(instr: Instr) -> str:
+    return "i64" if instr.type == "index" else instr.type
+
+
+def _kind(dtype: str) -> str:
+    return "float" if dtype in _FLOATS else "bit" if dtype == "i1" else "integer"
 
 
 def _integer(op: str, args: Sequence[Integer | None]) -> Integer | None:

@@ -134,7 +134,10 @@ def _listed(a: Dims, b: Dims, shift: int) -> bool | None:
 
 def covered(written: Sequence[Region], target: Region, limit: int) -> bool | None:
     """Whether every element of `target` is in one of `written`; None where it takes more than `limit` to tell."""
+    written = [region for region in written if region.offset >= 0]
     low, high = target.offset, target.offset + target.span
+    if low < 0:
+        return False
     if any(_holds(region, low, high) for region in written) or target in written:
         return True
     unit = _unit([*written, target])

@@ -68,6 +68,8 @@ class Run:
 
     Attributes:
         firings: of all stages. loads, stores: bytes per tier, at most.
+        written: outputs of which every element is surely written. touched: tensors of which anything is written.
+        results: the scalar outputs.
     """
 
     scalars: Mapping[str, int]
@@ -75,6 +77,9 @@ class Run:
     firings: int
     loads: Traffic
     stores: Traffic
+    written: frozenset[str]
+    touched: frozenset[str]
+    results: tuple[int, ...]
 
 
 @dataclass(frozen=True)

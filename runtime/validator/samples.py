@@ -6,26 +6,32 @@ They decide the bounds that hold for all values but could not be proved to, and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from sscc.runtime import schedule as sch
 from sscc.runtime.validator.entries import EntryFacts, LaunchFacts, Pair
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.kernels import KernelFacts, PipelineFacts, traffic
 from sscc.runtime.validator.linear import evaluate, value_of
-from sscc.runtime.validator.pipeline import Bound
-from sscc.runtime.validator.regions import Region, overlap
+from sscc.runtime.validator.pipeline import Bound, PortFacts
+from sscc.runtime.validator.regions import Region, covered, overlap
 from sscc.runtime.validator.report import Run
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """What one execution of a kernel fires and moves; bytes per parameter, or per tier for spilled buffers."""
+    """What one execution of a kernel fires and moves; bytes per parameter, or per tier for spilled buffers.
+
+    Attributes:
+        whole: parameters that stand for outputs, of which every element is written.
+    """
 
     firings: int
     loads: Mapping[str, int]
     stores: Mapping[str, int]
+    whole: frozenset[str]
 
 
 class Sampler:
@@ -44,7 +50,9 @@ class Sampler:
         self._kernels, self._limits = kernels, limits
         self._launches = {id(facts.launch): facts for entry in entries for facts in entry.launches}
         self._costs: dict[tuple[str, tuple[int, ...]], _Cost] = {}
+        self._outputs = self._params_of_outputs(entries)
         self.seen: set[Bound | Pair] = set()
+        self._steps = 0
 
     def run(self, entry: sch.Entry, scalars: Mapping[str, int]) -> Run:
         where = f"entry {entry.name!r} with {dict(scalars)}"
@@ -54,18 +62,55 @@ class Sampler:
             low, high = self._ranges.get(name, (value, value))
             if not low <= value <= high:
                 refuse(where, f"the sample's {name!r} is not within its range {low} .. {high}")
+        self._steps = self._limits.steps
         loads: Counter[str] = Counter()
         stores: Counter[str] = Counter()
         launches = firings = 0
-        for item, known in self._walk(entry.body, dict(scalars), where):
+        written: dict[str, list[Region]] = {name: [] for name in entry.outputs}
+        touched: set[str] = set()
+        outer = dict(scalars)
+        for item, known in self._walk(entry.body, outer, where):
             assert isinstance(item, sch.Launch)  # pipelines in entries are refused before
             cost = self._launch(self._launches[id(item)], known, where)
             launches, firings = launches + 1, firings + cost.firings
+            self._note_written(item, cost, known, written)
+            touched |= self._touched(item, cost)
             tiers = self._tiers(item)
             for moved, total in ((cost.loads, loads), (cost.stores, stores)):
                 for name, nbytes in moved.items():
                     total[tiers.get(name, name)] += nbytes
-        return Run(dict(scalars), launches, firings, dict(loads), dict(stores))
+        whole = frozenset(name for name, regions in written.items() if self._is_whole(name, regions))
+        results = tuple(value_of(operand, outer) for operand in entry.scalar_outputs)
+        return Run(dict(scalars), launches, firings, dict(loads), dict(stores), whole, frozenset(touched), results)
+
+    # -- what is written
+
+    def _params_of_outputs(self, entries: Sequence[EntryFacts]) -> dict[str, set[str]]:
+        """Per kernel, the parameters through which launches write outputs."""
+        params: dict[str, set[str]] = {name: set() for name in self._kernels}
+        for entry in entries:
+            for facts in entry.launches:
+                for param, view in zip(facts.kernel.params, facts.launch.args, strict=True):
+                    if param.access != "read" and self._tensors[view.tensor].role == "output":
+                        params[facts.kernel.name].add(param.name)
+        return params
+
+    def _note_written(
+        self, launch: sch.Launch, cost: _Cost, known: Mapping[str, int], written: dict[str, list[Region]]
+    ) -> None:
+        for param, view in zip(self._kernels[launch.kernel].kernel.params, launch.args, strict=True):
+            if param.name in cost.whole and view.tensor in written:
+                offset = view.offset + sum(factor * known[name] for name, factor in view.terms)
+                pairs = list(zip(view.strides, view.shape, strict=True))
+                written[view.tensor].append(Region.of(offset, pairs))
+
+    def _touched(self, launch: sch.Launch, cost: _Cost) -> set[str]:
+        pairs = zip(self._kernels[launch.kernel].kernel.params, launch.args, strict=True)
+        return {view.tensor for param, view in pairs if cost.stores.get(f"={param.name}")}
+
+    def _is_whole(self, tensor: str, regions: Sequence[Region]) -> bool:
+        everything = Region.of(0, [(1, self._tensors[tensor].elements)])
+        return covered(regions, everything, self._limits.painted) is True
 
     def _tiers(self, launch: sch.Launch) -> dict[str, str]:
         params = self._kernels[launch.kernel].kernel.params
@@ -76,26 +121,25 @@ class Sampler:
         self, items: Sequence[sch.Item], known: dict[str, int], where: str
     ) -> Iterator[tuple[sch.Launch | sch.Pipeline, dict[str, int]]]:
         """Every launch or pipeline that control enters, with the scalars at that place."""
-        steps = [self._limits.steps]
-        yield from self._block(items, known, where, steps)
-
-    def _block(
-        self, items: Sequence[sch.Item], known: dict[str, int], where: str, steps: list[int]
-    ) -> Iterator[tuple[sch.Launch | sch.Pipeline, dict[str, int]]]:
         for item in items:
-            steps[0] -= 1
-            if steps[0] < 0:
-                refuse(where, f"the sample takes more than {self._limits.steps} steps")
+            self._step(where)
             if isinstance(item, sch.Scalar):
                 known[item.name] = evaluate(item, known, where)
             elif isinstance(item, sch.If):
                 if value_of(item.condition, known):
-                    yield from self._block(item.body, dict(known), where, steps)
+                    yield from self._walk(item.body, dict(known), where)
             elif isinstance(item, sch.For):
                 for index in range(value_of(item.lower, known), value_of(item.upper, known)):
-                    yield from self._block(item.body, {**known, item.index: index}, where, steps)
+                    self._step(where)
+                    yield from self._walk(item.body, {**known, item.index: index}, where)
             else:
                 yield item, known
+
+    def _step(self, where: str) -> None:
+        """Counts what a sample run takes: control, launches, and iterations of loops and pipelines."""
+        self._steps -= 1
+        if self._steps < 0:
+            refuse(where, f"the sample takes more than {self._limits.steps} steps")
 
     # -- one launch
 
@@ -115,6 +159,7 @@ class Sampler:
         firings = 0
         loads: Counter[str] = Counter()
         stores: Counter[str] = Counter()
+        written: dict[str, list[Region]] = {name: [] for name in self._outputs[facts.kernel.name]}
         for item, known in self._walk(facts.kernel.body, scalars, where):
             assert isinstance(item, sch.Pipeline)  # launches in kernels are refused before
             pipeline = facts.pipelines[item.name]
@@ -122,27 +167,61 @@ class Sampler:
             if count <= 0:
                 continue
             self._pipeline(pipeline, known, where)
+            if written:
+                self._note_ports(pipeline, known, where, written)
             firings += sum(s.trips * (count if s.when == "each" else 1) for s in item.stages)
             names = {param.name: f"={param.name}" for param in facts.kernel.params}
             for once in (False, True):
                 for moved, total in zip(traffic(pipeline.view, names, once=once), (loads, stores), strict=True):
                     for name, nbytes in moved.items():
                         total[name] += nbytes * (1 if once else count)
-        return _Cost(firings, loads, stores)
+        sizes = {param.name: prod(param.shape) for param in facts.kernel.params}
+        whole = frozenset(
+            name
+            for name, regions in written.items()
+            if covered(regions, Region.of(0, [(1, sizes[name])]), self._limits.painted) is True
+        )
+        return _Cost(firings, loads, stores, whole)
+
+    def _iterations(
+        self, facts: PipelineFacts, stages: Iterable[sch.Stage], known: Mapping[str, int], where: str
+    ) -> Iterator[tuple[dict[str, int], set[str]]]:
+        """The scalars of each iteration in which one of `stages` fires, and which do: "each", "first", "last"."""
+        pipeline = facts.view.pipeline
+        lower, upper = value_of(pipeline.lower, known), value_of(pipeline.upper, known)
+        all_of_them = any(stage.when == "each" for stage in stages)
+        for index in range(lower, upper) if all_of_them else sorted({lower, upper - 1}):
+            self._step(where)
+            inner = {**known, pipeline.index: index}
+            for scalar in pipeline.scalars:
+                inner[scalar.name] = evaluate(scalar, inner, where)
+            edges = {"first": index == lower, "last": index == upper - 1}
+            yield inner, {"each", *(when for when, here in edges.items() if here)}
+
+    def _note_ports(
+        self, facts: PipelineFacts, known: Mapping[str, int], where: str, written: dict[str, list[Region]]
+    ) -> None:
+        """What the firings of a pipeline surely write of the parameters asked for."""
+        ports = [
+            (stage.stage, port)
+            for stage in facts.view.stages
+            for port in stage.ports
+            if port.memory and port.writes and port.use.complete and port.name in written
+        ]
+        if not ports:
+            return
+        for inner, when in self._iterations(facts, [stage for stage, _ in ports], known, where):
+            for stage, port in ports:
+                if stage.when in when:
+                    written[port.name].append(_touched(stage, port, inner))
 
     def _pipeline(self, facts: PipelineFacts, known: Mapping[str, int], where: str) -> None:
         """Evaluates the open bounds of every stage in the iterations in which it fires."""
         if not facts.open:
             return
-        pipeline = facts.view.pipeline
-        lower, upper = value_of(pipeline.lower, known), value_of(pipeline.upper, known)
-        for index in range(lower, upper):
-            inner = {**known, pipeline.index: index}
-            for scalar in pipeline.scalars:
-                inner[scalar.name] = evaluate(scalar, inner, where)
+        for inner, when in self._iterations(facts, [stage.stage for stage, _ in facts.open], known, where):
             for stage, bound in facts.open:
-                fires = {"each": True, "first": index == lower, "last": index == upper - 1}[stage.stage.when]
-                if fires:
+                if stage.stage.when in when:
                     self._check(bound, inner, stage.stage.grid, where)
 
     # -- checks
@@ -169,3 +248,12 @@ class Sampler:
         )
         if overlap(one.dims, other.dims, other.offset - one.offset) is not False:
             refuse(pair.where, f"{pair.what} shares elements of {pair.one.tensor!r}, one of them written, in {where}")
+
+
+def _touched(stage: sch.Stage, port: PortFacts, known: Mapping[str, int]) -> Region:
+    """What a port touches of its parameter in one iteration, in all firings of the grid."""
+    sizes = {f"t{axis}": size for axis, size in enumerate(stage.grid)}
+    view = port.port.view
+    offset = view.offset + sum(factor * known[name] for name, factor in view.terms if name not in sizes)
+    moves = [(factor, sizes[name]) for name, factor in view.terms if name in sizes]
+    return Region.of(offset, [*port.pairs, *moves])

@@ -16,6 +16,9 @@ from sscc.runtime import schedule as sch
 Sizes = Mapping[str, int]
 Refuse = Callable[[str], None]
 
+LARGEST_SCALE = 1024.0
+"""Of attention. Models scale by 1 at most; scores that are too large round by more than the exponent can stand."""
+
 SCALE_BYTES = 4
 """Elements of i8 by which an encoded row is wider than its numbers: an f32."""
 
@@ -75,6 +78,7 @@ OPERANDS: dict[type, tuple[Operand, ...]] = {
         Operand("key", "read", "float 1 V T D"),
         Operand("value", "read", "float 1 V T W"),
         Operand("out", "write", "float 1 H C W"),
+        Operand("log_sum_exp", "write", "f32 1 H C"),
     ),
     sch.Observe: (
         Operand("observed", "update", "float 1 H N D", _window("D")),
@@ -84,6 +88,7 @@ OPERANDS: dict[type, tuple[Operand, ...]] = {
         Operand("observed", "read", "float 1 H N D"),
         Operand("key", "read", "float 1 V T D"),
         Operand("scores", "part", "f32 V T"),
+        Operand("log_sum_exp", "read", "f32 1 H N"),
     ),
     sch.Pool: (Operand("scores", "read", "f32 V T"), Operand("pooled", "part", "f32 V T")),
     sch.Select: (Operand("scores", "read", "f32 V T"), Operand("selected", "write", "i64 V K")),
@@ -160,6 +165,9 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         _check_rows(step, sizes, refuse)
     if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
         refuse(f"it selects with sink {step.sink} and recent {step.recent}")
+    scale = getattr(step, "scale", 1.0)
+    if not 0 < scale <= LARGEST_SCALE:
+        refuse(f"its scale is {scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
     width, mode = getattr(step, "pool", getattr(step, "width", 1)), getattr(step, "pool_mode", "avg")
     mode = getattr(step, "mode", mode)
     if width < 1 or width % 2 == 0 or mode not in ("avg", "max"):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
+from sscc.runtime.schedule import DTYPE_BYTES, Stage
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.linear import Linear
 from sscc.runtime.validator.pipeline import PipelineView, PortFacts, StageFacts, grid_terms, linear_offset
@@ -21,6 +22,12 @@ def check_rates(view: PipelineView) -> None:
     for buffer in view.pipeline.buffers:
         if buffer.depth < 1 or any(size < 1 for size in buffer.shape):
             refuse(view.where, f"buffer {buffer.name!r} has depth {buffer.depth} and shape {list(buffer.shape)}")
+        if buffer.tier == "ddr" or buffer.address % DTYPE_BYTES[buffer.dtype]:
+            refuse(
+                view.where,
+                f"buffer {buffer.name!r} of {buffer.dtype} is in {buffer.tier.upper()} at {buffer.address}; it must be "
+                "on chip or in HBM, at a multiple of its elements' size",
+            )
     for iterations in _cases(view):
         streams = Streams(view, iterations)
         for name in view.buffers:
@@ -57,12 +64,56 @@ def _check_slots(view: PipelineView, streams: Streams, buffer: str, iterations: 
         lost = _first_gap(begin, stop, used)
         if lost is not None:
             refuse(where, f"slot {lost:.0f}, which stage {writer!r} fills, is never read")
+    _check_order(streams, buffer, where)
     for end in readers:
         low, high = end.slots(streams.firings[end.stage])
         missing = _first_gap(low, high, [(begin, stop) for begin, stop, _ in filled])
         if missing is not None:
             reader = f"stage {_name(streams, end)!r} reads slot {missing:.0f}"
             refuse(where, f"{reader} ({iterations} iterations), no stage fills it")
+
+
+_TURN = {"first": 0, "each": 1, "last": 2}
+
+
+def _check_order(streams: Streams, buffer: str, where: str) -> None:
+    """What fires first, all iterations one after another, and what fires last could run in this order: nothing needs
+    what comes after it, neither to be filled nor for a place to be free."""
+    everything = [*streams.writers[buffer], *streams.readers[buffer]]
+    for end in everything:
+        stage, low, high = _span(streams, end)
+        for other in everything:
+            later, begin, stop = _span(streams, other)
+            after = _TURN[later.when] > _TURN[stage.when]
+            if not end.writes and other.writes and low < stop and begin < high:
+                ahead = stage.when == later.when == "each" and _moves(streams, end) and end.lag > other.lag
+                if after or ahead:
+                    what = "in a later iteration" if ahead else f"which fires {_SPOKEN[later.when]}"
+                    refuse(where, f"stage {stage.name!r} reads a slot that stage {later.name!r} fills {what}")
+            if end.writes and after and _shares_place(low, high, begin, stop, streams.depth(buffer)):
+                refuse(
+                    where,
+                    f"stage {stage.name!r} fills a place again that stage {later.name!r}, which fires "
+                    f"{_SPOKEN[later.when]}, still has to use",
+                )
+
+
+_SPOKEN = {"first": "first", "each": "in each iteration", "last": "last"}
+
+
+def _span(streams: Streams, end: End) -> tuple[Stage, float, float]:
+    return streams.stages[end.stage], *end.slots(streams.firings[end.stage])
+
+
+def _moves(streams: Streams, end: End) -> bool:
+    """Whether it goes on to other slots, iteration by iteration."""
+    return end.per < streams.firings[end.stage]
+
+
+def _shares_place(low: float, high: float, begin: float, stop: float, depth: int) -> bool:
+    """Whether one of slots low .. high - 1 lies where one of begin .. stop - 1 did that comes before it."""
+    widest = high - 1 - begin
+    return widest >= depth and widest // depth * depth >= low - stop + 1
 
 
 def _first_gap(low: float, high: float, spans: Sequence[tuple[float, float]]) -> float | None:

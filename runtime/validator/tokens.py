@@ -93,7 +93,7 @@ class Streams:
 
     def _lag(self, when: str, buffer: str, lag: int) -> float:
         slots, period = self.rates.get(buffer, (0, 1))
-        if when != "last" or self.whole is None or not self.left_out or lag * period < slots * (self.whole - period):
+        if when != "last" or self.whole is None or lag * period < slots * (self.whole - period):
             return lag
         return inf if self.left_out == -inf else lag - self.left_out * slots // period
 
@@ -175,13 +175,8 @@ class Simulation:
         return _Block(buffer, slot, "to be complete: no stage fills it")
 
     def _free(self, end: End, slot: float) -> _Block | None:
-        """Whether the slot that lay in this place before is complete and read."""
+        """Whether the slot that lay in this place before is read. Each is, once it is complete (check_rates)."""
         before = slot - self.streams.depth(end.buffer)
-        for writer in self.streams.writers[end.buffer]:
-            low, high = writer.slots(self.streams.firings[writer.stage])
-            if writer != end and low <= before < high and self.fired[writer.stage] < writer.done(before):
-                name = self.streams.stages[writer.stage].name
-                return _Block(end.buffer, slot, f"to be free: slot {before:.0f} is still being filled by {name!r}")
         for reader in self.streams.readers[end.buffer]:
             low, high = reader.slots(self.streams.firings[reader.stage])
             fired = self.fired[reader.stage]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import NoReturn
 
 from sscc.ir.machine import Machine
@@ -12,7 +13,7 @@ from sscc.runtime.validator.entries import EntryFacts, Pair, callers, lifetimes,
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.kernels import KernelFacts, prove_kernel
 from sscc.runtime.validator.pipeline import Bound
-from sscc.runtime.validator.placement import check_capacity, check_overlaps, check_tensors, tier_bytes
+from sscc.runtime.validator.placement import check_capacity, check_overlaps, check_sizes, check_tensors, tier_bytes
 from sscc.runtime.validator.report import EntryReport, Report
 from sscc.runtime.validator.samples import Sampler
 
@@ -25,6 +26,7 @@ def validate(
     *,
     ranges: Mapping[str, tuple[int, int]] | None = None,
     samples: Samples | None = None,
+    longest: int | None = None,
     limits: Limits | None = None,
 ) -> Report:
     """Proves that a schedule can be executed as it is documented in `sscc.runtime.schedule`.
@@ -38,12 +40,14 @@ def validate(
         ranges: lowest and highest value of entries' scalar inputs, by name. Without one: any value.
         samples: for each entry, values of its scalar inputs. They decide what ranges do not prove, and give exact
             counts. An entry without scalar inputs is always run once.
+        longest: iterations that a loop may have at most; None: any number.
         limits: how much work a proof may take.
 
     Raises:
         InputError: the first thing that is wrong, or that can be neither proved nor sampled, with where and numbers.
     """
     limits = limits or Limits()
+    loops = inf if longest is None else longest
     for what, items in (
         ("tensors", program.tensors),
         ("bodies", program.bodies),
@@ -55,11 +59,14 @@ def validate(
     tensors = {tensor.name: tensor for tensor in program.tensors}
     bodies = {body.name: prove_body(body, limits) for body in program.bodies}
     by_name = {kernel.name: kernel for kernel in program.kernels}
-    entries = [prove_entry(entry, tensors, by_name, ranges or {}) for entry in program.entries]
+    entries = [prove_entry(entry, tensors, by_name, ranges or {}, loops) for entry in program.entries]
     found = callers(entries, by_name, tensors)
-    kernels = {name: prove_kernel(kernel, bodies, found[name], machine, limits) for name, kernel in by_name.items()}
+    kernels = {
+        name: prove_kernel(kernel, bodies, found[name], machine, limits, loops) for name, kernel in by_name.items()
+    }
     lives = {facts.entry.name: lifetimes(facts, tensors, limits) for facts in entries}
     check_overlaps(program, entries, lives, kernels)
+    check_sizes(program)
     taken = tier_bytes(program, kernels)
     if machine is not None:
         check_capacity(program, taken, machine)

@@ -19,7 +19,9 @@ from sscc.compiler.options import LEVELS, CompileOptions
 from sscc.ir.errors import InputError, OutputError, UsageError
 from sscc.passes.pipeline import PIPELINE
 from sscc.runtime.artifact import Artifact
+from sscc.runtime.codegen import library
 from sscc.runtime.sampling import Sampling
+from sscc.runtime.user_cache import UnsafeCacheError, cache_folder
 from tests.limits import largest_file
 
 Capture = pytest.CaptureFixture[str]
@@ -256,6 +258,40 @@ def test_an_edited_name(dumps: Path, tmp_path: Path) -> None:
     assert "has no attribute sscc.weight" in refused(path, "graph", tmp_path, InputError)
 
 
+def test_buffers_that_overlap_in_an_edited_dump(dumps: Path, tmp_path: Path) -> None:
+    """Whoever moves a buffer by hand learns from the validator; it is the dump that is at fault, not sscc."""
+    (placed,) = dumps.glob("*-place-stages.mlir")
+    path = tmp_path / "dump.mlir"
+    path.write_text(re.sub(r"\baddress = [0-9]+", "address = 0", placed.read_text()))
+    message = refused(path, "placed", tmp_path, InputError)
+    assert "does not validate" in message
+    assert "overlap in SRAM" in message
+
+
+def test_an_error_in_a_dump_has_its_line(dumps: Path, tmp_path: Path) -> None:
+    path = tmp_path / "dump.mlir"
+    lines = (dumps / "02-split-layers.mlir").read_text().splitlines()
+    path.write_text("\n".join([*lines[:20], "  nonsense here", *lines[20:]]))
+    message = refused(path, "graph", tmp_path, InputError)
+    assert re.search(rf"^{re.escape(str(path))} is not valid IR: {re.escape(str(path))}:21:\d+: ", message)
+
+
+def test_a_dash_is_stdout_for_text_and_refused_for_all_else(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["compile", str(model), "--max-context", "24", "-o", "-"]
+    assert cli.main([*command, "--compile-to", "import"]) == 0
+    assert capsys.readouterr().out.startswith(("module", "#loc"))
+    assert cli.main(command) == 2
+    assert "an artifact is a folder and cannot go to stdout" in capsys.readouterr().err
+    assert cli.main(["pack", str(model), "-o", "-"]) == 2
+    assert "a packed checkpoint is binary and cannot go to stdout" in capsys.readouterr().err
+    assert cli.main(["eval", str(model), "-o", "-"]) == 2
+    assert "the results of an evaluation are a folder and cannot go to stdout" in capsys.readouterr().err
+    assert listing(tmp_path) == []
+
+
 def test_a_dump_needs_weights_or_none(dumps: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a dump holds no weights"):
         compiled(dumps / "00-import.mlir", tmp_path / "x.rdu", compile_from="import")
@@ -266,6 +302,29 @@ def test_a_dump_and_another_checkpoint(dumps: Path, tmp_path: Path, caplog: pyte
     artifact = compiled(dumps / "06-outline-kernels.mlir", tmp_path / "x.rdu", compile_from="kernels", checkpoint=other)
     assert "made from another checkpoint" in caplog.text
     assert contents(artifact) == contents(compiled(other, tmp_path / "y.rdu"))
+
+
+# --------------------------------------------------------------------------------------------------- native code
+
+
+def test_compiling_fills_the_cache_and_not_the_artifact(
+    model: Path, dumps: Path, direct: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = onward(dumps, tmp_path / "x.rdu", model, native_code=True)
+    assert contents(artifact) == contents(direct)
+    assert [path.suffix for path in cache_folder().rglob("*") if path.is_file()] == [".code"]
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "_generate", lambda *_: pytest.fail("it is compiled again"))
+        first = tokens(artifact)
+    shutil.rmtree(cache_folder())
+    assert tokens(artifact) == first
+
+
+def test_a_cache_that_others_can_write_is_refused_before_anything_is_done(model: Path, tmp_path: Path) -> None:
+    cache_folder().chmod(0o777)
+    with pytest.raises(UnsafeCacheError, match="can be written by others"):
+        compiled(model, tmp_path / "x.rdu", native_code=True)
+    assert not (tmp_path / "x.rdu").exists()
 
 
 # ------------------------------------------------------------------------------------------------------- weights

@@ -16,15 +16,17 @@ from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.loading import open_session
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.packaging import write_artifact
+from sscc.compiler.signatures import program_signature
 from sscc.ir.errors import InputError, InternalError, OutputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.manifest import LoopingRecord
-from sscc.runtime.schedule import Entry, Program, Tensor
+from sscc.runtime.schedule import Program, Tensor
 from sscc.runtime.session import Session
 from sscc.runtime.tensor_files import Array
 from tests.limits import largest_file
+from tests.runtime.session_program import session_program
 
 GEOMETRY = Geometry(sink=1, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=32)
 FACTS = ProgramFacts(
@@ -32,14 +34,16 @@ FACTS = ProgramFacts(
 )
 NAMES = tuple(f"model.layers.{i}.mlp.down_proj.weight" for i in range(3))
 SHAPE = (64, 96)
-TENSORS = (
-    Tensor("k_cache", (3, 2, 1, 8, 4), "f32", "state", "hbm", 0),
-    Tensor("observed", (1, 2, 2, 4), "f32", "state", "hbm", 768),
-    Tensor("down", (3, *SHAPE), "f32", "weight", "hbm", 832, NAMES),
-    Tensor("norm", (64,), "f32", "weight", "hbm", 74560, ("model.norm.weight",)),
-    Tensor("table", (2, 4), "f32", "constant", "hbm", 74816, ("table.0", "table.1")),
+STATES = {"k_cache": (3, 2, 1, 8, 4), "v_cache": (3, 2, 1, 8, 4), "observed": (1, 2, 2, 4)}
+SIGNATURE = program_signature(FACTS, GEOMETRY, STATES)
+PROGRAM = session_program(
+    SIGNATURE,
+    tensors=(
+        Tensor("down", (3, *SHAPE), "f32", "weight", "hbm", 0, NAMES),
+        Tensor("norm", (64,), "f32", "weight", "hbm", 73728, ("model.norm.weight",)),
+        Tensor("table", (2, 4), "f32", "constant", "hbm", 73984, ("table.0", "table.1")),
+    ),
 )
-PROGRAM = Program(TENSORS, (), (), tuple(Entry(name, (), (), (), (), ()) for name in ("decode", "prefill")), 832)
 CONSTANTS = {"table.0": torch.zeros(4), "table.1": torch.ones(4, dtype=torch.float64), "unused": torch.ones(3)}
 LOOPING = (LoopingRecord("decode", "layer", 3),)
 
@@ -67,7 +71,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def package(checkpoint: Path, output: Path, program: Program = PROGRAM, **options: Any) -> list[str]:
     opened = open_checkpoint(checkpoint)
     given = CompileOptions(checkpoint, output, **options)
-    return write_artifact(given, program, FACTS, GEOMETRY, opened, CONSTANTS, None, LOOPING)
+    return write_artifact(given, program, FACTS, SIGNATURE, opened, CONSTANTS, None, LOOPING)
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +166,8 @@ def test_a_full_disk_while_packing(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_a_constant_without_a_value_is_our_bug(checkpoint: Path, tmp_path: Path) -> None:
-    tensors = (*TENSORS[:-1], replace(TENSORS[-1], sources=("table.0", "table.9")))
+    *others, table = PROGRAM.tensors
+    tensors = (*others, replace(table, sources=("table.0", "table.9")))
     with pytest.raises(InternalError, match=r"the constant 'table.9', which 'table' is made of, is not known"):
         package(checkpoint, tmp_path / "x.rdu", replace(PROGRAM, tensors=tensors))
     assert not (tmp_path / "x.rdu").exists()

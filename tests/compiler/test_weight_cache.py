@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sscc.compiler.weight_cache import cache_folder, packed_weights
+from sscc.compiler.weight_cache import packed_weights
 from sscc.ir.errors import InputError, OutputError
+from sscc.ir.files import file_digest
 from sscc.runtime.manifest import WeightsRecord
 from sscc.runtime.tensor_files import Array, Stack, TensorSpec, digest_of, read_specs, reading, specs_of
+from sscc.runtime.user_cache import UnsafeCacheError
 
 CHECKPOINT = {
     "layers.0.a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -37,6 +40,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+def files(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "weights").iterdir())
+
+
+def packed_file(cache: Path) -> Path:
+    return cache / "weights" / f"{RECORD.digest}.safetensors"
+
+
 def no_progress(done: int, total: int) -> None:
     pass
 
@@ -53,9 +64,9 @@ def test_packs_once_and_then_reads_the_cache(cache: Path) -> None:
     again = packed_weights(RECORD, LAYOUT, unread, no_progress)
     assert all(np.array_equal(again[name], WEIGHTS[name]) for name in WEIGHTS)
     assert not any(array.flags.owndata or array.flags.writeable for array in again.values()), "mapped, not read"
-    (path,) = (cache / "weights").iterdir()
-    assert path.name == f"{RECORD.digest}.safetensors"
-    assert read_specs(path) == specs_of(LAYOUT)
+    assert files(cache) == [f"{RECORD.digest}.safetensors", f"{RECORD.digest}.sha256"]
+    assert read_specs(packed_file(cache)) == specs_of(LAYOUT)
+    assert file_digest(packed_file(cache)) == packed_file(cache).with_suffix(".sha256").read_text()
 
 
 def test_a_program_that_stacks_otherwise_has_its_own_file(cache: Path) -> None:
@@ -66,7 +77,7 @@ def test_a_program_that_stacks_otherwise_has_its_own_file(cache: Path) -> None:
     packed_weights(RECORD, LAYOUT, READ, no_progress)
     other = packed_weights(replace(RECORD, digest=digest_of(apart, READ)), apart, READ, no_progress)
     assert np.array_equal(other["a.1"], CHECKPOINT["layers.1.a"])
-    assert len(list((cache / "weights").iterdir())) == 2
+    assert len(files(cache)) == 4
     packed_weights(RECORD, LAYOUT, unread, no_progress)
 
 
@@ -107,11 +118,51 @@ def test_a_read_that_fails_is_no_output_error_and_leaves_nothing(cache: Path, er
     assert list((cache / "weights").iterdir()) == []
 
 
-def test_a_truncated_cache_file_is_reported(cache: Path) -> None:
-    packed_weights(RECORD, LAYOUT, READ, no_progress)
-    path = next((cache / "weights").iterdir())
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(InputError, match=r"damaged: .*: delete it, and the weights are packed again"):
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "truncated": (".safetensors", truncate, "is damaged: its sha256"),
+    "flipped": (".safetensors", flip, "is damaged: its sha256"),
+    "another digest": (".sha256", flip, "is damaged: its sha256"),
+    "no digest": (".sha256", Path.unlink, ""),
+    "no data": (".safetensors", Path.unlink, ""),
+}
+
+
+@pytest.mark.parametrize(("suffix", "damage", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_what_is_damaged_is_said_and_packed_again(
+    cache: Path, suffix: str, damage: Callable[[Path], None], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    packed_weights(RECORD, LAYOUT, READ, no_progress)
+    path = packed_file(cache).with_suffix(suffix)
+    data = path.read_bytes()
+    damage(path)
+    again = packed_weights(RECORD, LAYOUT, READ, no_progress)
+    assert all(np.array_equal(again[name], WEIGHTS[name]) for name in WEIGHTS)
+    assert path.read_bytes() == data
+    assert message in caplog.text
+    packed_weights(RECORD, LAYOUT, unread, no_progress)
+
+
+def test_without_verifying_bytes_are_taken_as_they_are(cache: Path) -> None:
+    packed_weights(RECORD, LAYOUT, READ, no_progress)
+    flip(packed_file(cache))
+    again = packed_weights(RECORD, LAYOUT, unread, no_progress, verify=False)
+    assert not np.array_equal(again["b"], WEIGHTS["b"])
+
+
+def test_a_cache_that_others_can_write_is_refused(cache: Path) -> None:
+    packed_weights(RECORD, LAYOUT, READ, no_progress)
+    (cache / "weights").chmod(0o777)
+    with pytest.raises(UnsafeCacheError, match="weights can be written by others"):
         packed_weights(RECORD, LAYOUT, READ, no_progress)
 
 
@@ -129,11 +180,3 @@ def test_a_full_disk_is_an_output_error_and_leaves_nothing(cache: Path, monkeypa
     with pytest.raises(OutputError, match=r"safetensors cannot be written: No space left on device \(set SSCC_CACHE"):
         packed_weights(RECORD, LAYOUT, READ, no_progress)
     assert list((cache / "weights").iterdir()) == []
-
-
-def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("SSCC_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "sscc"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache" / "sscc"

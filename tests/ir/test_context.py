@@ -18,11 +18,11 @@ def test_there_is_one_context() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("func.func @f(%a: f32) {", "x.mlir is not valid IR: loc(\"-\":1:"),
-        (FUNCTION[:40], "x.mlir is not valid IR: loc(\"-\":2:"),
-        ("hello", "x.mlir is not valid IR: loc(\"-\":1:1): custom op 'hello' is unknown"),
-        ('"nobody.knows"() : () -> ()', "is not valid IR: loc(\"-\":1:15): operation being parsed"),
-        (FUNCTION.replace("%0 :", "%a :").replace("-> f32", "-> f64"), "is not valid IR: loc(\"-\":3:3): "),
+        ("func.func @f(%a: f32) {", "x.mlir is not valid IR: x.mlir:1:"),
+        (FUNCTION[:40], "x.mlir is not valid IR: x.mlir:2:"),
+        ("hello", "x.mlir is not valid IR: x.mlir:1:1: custom op 'hello' is unknown"),
+        ('"nobody.knows"() : () -> ()', "is not valid IR: x.mlir:1:15: operation being parsed"),
+        (FUNCTION.replace("%0 :", "%a :").replace("-> f32", "-> f64"), "is not valid IR: x.mlir:3:3: "),
         ("\x00\x01", "is not valid IR: "),
     ],
     ids=["no end", "truncated", "not IR", "unregistered", "invalid", "binary"],
@@ -31,6 +31,20 @@ def test_what_does_not_parse_is_refused_with_a_place(text: str, message: str) ->
     with mlir(), pytest.raises(InputError) as caught:
         parse_module(text, "x.mlir")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("depth", [300, 100_000])
+@pytest.mark.parametrize("opening", ["scf.if %true {", "[", "(", "tuple<"])
+def test_text_nested_without_end_is_refused_before_it_is_parsed(opening: str, depth: int) -> None:
+    closing = {"{": "}", "[": "]", "(": ")", "<": ">"}[opening[-1]]
+    with mlir(), pytest.raises(InputError, match=r"x\.mlir:2 is not valid IR: it is nested deeper than 100 levels"):
+        parse_module("module {\n" + opening * depth + closing * depth + "}", "x.mlir")
+
+
+def test_brackets_in_strings_and_comments_and_arrows_are_no_nesting() -> None:
+    text = FUNCTION + "// " + "{" * 200 + '\nmodule attributes {a.b = "' + "(" * 200 + '"} {}\n'
+    with mlir():
+        assert parse_module(text + "\n".join(f"func.func private @p{i}() -> ()" for i in range(150)), "x.mlir")
 
 
 def test_a_verifier_error_has_the_models_location() -> None:

@@ -128,10 +128,10 @@ def test_a_device_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_failing_rename_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Path, target: Path) -> Path:
+    def fail(source: Path, target: Path) -> None:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OutputError, match=r"x cannot be written: broken$"), replacing(tmp_path / "x"):
         pass
     assert names(tmp_path) == []

@@ -79,6 +79,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda d: d["figures"].pop("clock"), "missing or unknown figures: clock"),
+        (lambda d: d.update(cores=4), "has the unknown cores"),
+        (lambda d: d["figures"]["clock"].update(value=10**400), "must be a positive number up to 1e.30"),
+        (lambda d: d["figures"]["clock"].update(origin=["published"]), "origin of clock must be one of"),
         (lambda d: d["figures"].update(cores={}), "missing or unknown figures: cores"),
         (lambda d: d["figures"]["clock"].update(value=0), "clock is 0, it must be a positive number"),
         (lambda d: d["figures"]["clock"].update(value="fast"), "clock is 'fast'"),
@@ -96,9 +99,10 @@ def test_wrong_descriptions(change: Any, message: str) -> None:
         parse_machine(json.dumps(data), "mine.json")
 
 
-def test_text_that_is_not_json() -> None:
+@pytest.mark.parametrize("text", ["{", "[" * 10**5], ids=["cut", "deep"])
+def test_text_that_is_not_json(text: str) -> None:
     with pytest.raises(InputError, match=r"mine\.json is not JSON"):
-        parse_machine("{", "mine.json")
+        parse_machine(text, "mine.json")
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

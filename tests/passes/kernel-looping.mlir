@@ -116,6 +116,44 @@ module {
 
 // -----
 
+// CASE: a state that a layer after the run goes on to write
+// PASSES: kernel-looping
+module {
+  // Its insertion stays, into what the loop leaves of the state.
+  // CHECK: reason = ""
+  // CHECK-LABEL: func.func public @decode(
+  // CHECK: %[[R:.+]]:2 = call @layer.x2(%arg0, %[[CACHE:arg1]])
+  // CHECK: %[[T:.+]]:2 = call @tail(%[[R]]#0
+  // CHECK: %[[LAST:.+]] = tensor.insert_slice %[[T]]#1 into %[[R]]#1[2, 0, 0] [1, 2, 8]
+  // CHECK: return %[[T]]#0, %[[LAST]]
+  func.func private @layer(%h: !h {sscc.input = "hidden"}, %k: !h {sscc.state = "cache"}) -> (!h {sscc.output = "hidden"}, !h {sscc.state = "cache"})
+      attributes {sscc.kernel} {
+    %y = arith.addf %h, %k : !h
+    %k1 = tensor.insert_slice %h into %k[0, 0] [2, 8] [1, 1] : !h into !h
+    return %y, %k1 : !h, !h
+  }
+  func.func private @tail(%h: !h {sscc.input = "hidden"}, %k: !h {sscc.state = "cache"}) -> (!h {sscc.output = "hidden"}, !h {sscc.state = "cache"})
+      attributes {sscc.kernel} {
+    %y = arith.mulf %h, %k : !h
+    %k1 = tensor.insert_slice %h into %k[0, 0] [2, 8] [1, 1] : !h into !h
+    return %y, %k1 : !h, !h
+  }
+  func.func public @decode(%h: !h {sscc.input = "h"}, %cache: !c {sscc.state = "cache"}) -> (!h {sscc.output = "logits"}, !c {sscc.state = "cache"}) {
+    %k0 = tensor.extract_slice %cache[0, 0, 0] [1, 2, 8] [1, 1, 1] : !c to !h
+    %0:2 = func.call @layer(%h, %k0) : (!h, !h) -> (!h, !h)
+    %cache0 = tensor.insert_slice %0#1 into %cache[0, 0, 0] [1, 2, 8] [1, 1, 1] : !h into !c
+    %k1 = tensor.extract_slice %cache0[1, 0, 0] [1, 2, 8] [1, 1, 1] : !c to !h
+    %1:2 = func.call @layer(%0#0, %k1) : (!h, !h) -> (!h, !h)
+    %cache1 = tensor.insert_slice %1#1 into %cache0[1, 0, 0] [1, 2, 8] [1, 1, 1] : !h into !c
+    %k2 = tensor.extract_slice %cache1[2, 0, 0] [1, 2, 8] [1, 1, 1] : !c to !h
+    %2:2 = func.call @tail(%1#0, %k2) : (!h, !h) -> (!h, !h)
+    %cache2 = tensor.insert_slice %2#1 into %cache1[2, 0, 0] [1, 2, 8] [1, 1, 1] : !h into !c
+    return %2#0, %cache2 : !h, !c
+  }
+}
+
+// -----
+
 // CASE: a state that is only read
 // PASSES: kernel-looping
 module {

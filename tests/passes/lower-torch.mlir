@@ -68,3 +68,34 @@ module attributes {kv.geometry = #geometry} {
     return %0, %1 : !h, !h
   }
 }
+
+// -----
+
+// CASE: an assignment to every second column leaves what was there
+// PASSES: lower-torch
+module attributes {kv.geometry = #geometry} {
+  // Columns 1, 3 and 5 of the result are the source's 0, 1 and 2; the others are those of the tensor assigned to, which
+  // is read again afterwards. An insertion would update it in place.
+  // CHECK-LABEL: func.func @decode(
+  // CHECK-SAME: %[[X:.+]]: tensor<2x6xf32>{{.+}}, %[[Y:.+]]: tensor<2x3xf32>
+  // CHECK-NOT: tensor.insert_slice
+  // CHECK: %[[WHOLE:.+]] = linalg.generic {{.+}} ins(%[[X]] : tensor<2x6xf32>)
+  // CHECK: %[[ROW:.+]] = linalg.index 0
+  // CHECK: %[[COLUMN:.+]] = linalg.index 1
+  // CHECK: %[[PAST:.+]] = arith.subi %[[COLUMN]], %c1
+  // CHECK: %[[NUMBER:.+]] = arith.floordivsi %[[PAST]], %c2
+  // CHECK: arith.cmpi sge, %[[NUMBER]], %c0
+  // CHECK: arith.cmpi sle, %[[NUMBER]], %c2
+  // CHECK: arith.remsi %[[PAST]], %c2
+  // CHECK: %[[NEW:.+]] = tensor.extract %[[Y]][%[[ROW]], %{{.+}}]
+  // CHECK: arith.select %{{.+}}, %[[NEW]], %{{.+}} : f32
+  // CHECK: linalg.generic {{.+}} ins(%[[WHOLE]], %[[X]] :
+  func.func @decode(%x: !torch.vtensor<[2,6],f32> {sscc.input = "x"}, %y: !h {sscc.input = "y"}) -> !torch.vtensor<[2,6],f32> {
+    %one = torch.constant.int 1
+    %two = torch.constant.int 2
+    %end = torch.constant.int 9223372036854775807
+    %0 = torch.aten.slice_scatter %x, %y, %one, %one, %end, %two : !torch.vtensor<[2,6],f32>, !h, !torch.int, !torch.int, !torch.int, !torch.int -> !torch.vtensor<[2,6],f32>
+    %1 = torch.aten.add.Tensor %0, %x, %one : !torch.vtensor<[2,6],f32>, !torch.vtensor<[2,6],f32>, !torch.int -> !torch.vtensor<[2,6],f32>
+    return %1 : !torch.vtensor<[2,6],f32>
+  }
+}

@@ -22,6 +22,7 @@ SIGNATURE = Signature(
     heads=4,
     kv_heads=2,
     head_dim=4,
+    value_dim=4,
     vocab_size=11,
     eos_token_ids=(7,),
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 
 from sscc.ir.errors import InputError
@@ -78,11 +80,12 @@ def run_kernel(
     checked: bool = True,
     arena: int = 0,
     native: bool = True,
+    refusal: str = "",
 ) -> dict[str, torch.Tensor]:
     """Launches a kernel on `inputs` and `writes` (states with these first contents), and gives the latter back.
 
     `arena`: bytes behind the tensors, for spilled buffers. `native`: whether the native interpreter must agree; it need
-    not where the program is not a valid one.
+    not where the program is not a valid one. `refusal`: instead of agreeing it must refuse the program, saying this.
     """
     scalars = scalars or {}
     given = {**inputs, **writes}
@@ -98,7 +101,9 @@ def run_kernel(
         interpreter.tensor(name).copy_(value)
     interpreter.run("main", inputs, scalars)
     results = {name: interpreter.tensor(name).clone() for name in writes}
-    if native and precision == "f32":
+    if native and precision == "f32" and refusal:
+        check_refusal(program, refusal)
+    elif native and precision == "f32":
         check_native(program, inputs, writes, scalars, results)
     return results
 
@@ -110,12 +115,8 @@ def check_native(
     scalars: Mapping[str, int],
     expected: Mapping[str, torch.Tensor],
 ) -> None:
-    """Runs the program on the native interpreter too, on two threads: it must agree, but for rounding, or refuse."""
-    try:
-        code = make_code(program, optimise=0)
-    except InputError as error:
-        assert "run with --interpreter reference" in str(error)  # noqa: PT017
-        return
+    """Runs the program on the native interpreter too, on two threads: it must agree, but for rounding."""
+    code = make_code(program, optimise=0)
     native = NativeInterpreter(program, {}, code=code, threads=2)
     for name, value in writes.items():
         native.tensor(name)[...] = to_array(value)
@@ -127,6 +128,12 @@ def check_native(
             torch.testing.assert_close(found, wanted, rtol=close, atol=close, equal_nan=True)
         else:
             assert torch.equal(found, wanted), f"native: {name}"
+
+
+def check_refusal(program: Program, reason: str) -> None:
+    """There is no native code for the program, for exactly this reason, and the message says what else to do."""
+    with pytest.raises(InputError, match=f"{re.escape(reason)}: run with --interpreter reference$"):
+        make_code(program, optimise=0)
 
 
 def run_steps(

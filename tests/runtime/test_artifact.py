@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,16 @@ import pytest
 from safetensors.torch import load_file
 
 from sscc.ir.errors import InputError, InternalError, OutputError
-from sscc.runtime import artifact_writer
+from sscc.runtime import artifact as artifact_module
+from sscc.runtime import artifact_files
 from sscc.runtime.artifact import Artifact, ArtifactWriter, is_artifact
+from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.golden import Golden
-from sscc.runtime.manifest import FORMAT_VERSION, LoopingRecord, Manifest, WeightsRecord
+from sscc.runtime.manifest import FORMAT_VERSION, FileRecord, LoopingRecord, Manifest, WeightsRecord
 from sscc.runtime.reference.arrays import open_reference, to_array
 from sscc.runtime.schedule import (
     Access,
     Body,
-    Entry,
     Kernel,
     Launch,
     Param,
@@ -53,7 +54,9 @@ from sscc.runtime.tensor_files import (
     stack_tensors,
     write_tensors,
 )
+from tests.limits import largest_memory
 from tests.runtime.fake import SIGNATURE
+from tests.runtime.session_program import session_program
 
 CHECKPOINT = {
     "layers.0.w": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -74,26 +77,24 @@ GOLDEN = Golden(
 LOOPING = (LoopingRecord("decode", "layer.3", 2), LoopingRecord("prefill", "layer.7", 2, "layer 1 is of another shape"))
 
 TENSORS = (
-    Tensor("w", (2, 3, 4), "f32", "weight", "hbm", 64, ("layers.0.w", "layers.1.w")),
+    Tensor("w", (2, 3, 4), "f32", "weight", "hbm", 0, ("layers.0.w", "layers.1.w")),
     Tensor("b", (4,), "bf16", "weight", "hbm", 192, ("model.b",)),
     Tensor("scalar", (), "f32", "weight", "hbm", 256, ("model.scalar",)),
     Tensor("inv_freq", (2, 5), "f32", "constant", "hbm", 320, ("inv_freq.0", "inv_freq.1")),
     Tensor("mask", (1,), "i1", "constant", "hbm", 384, ("mask",)),
-    Tensor("y", (3, 4), "f32", "output", "hbm", 0),
 )
 
 
-def program() -> Program:
-    """Copies the second layer of the weight w to an output."""
-    params = (Param("x", (3, 4), "f32", "read"), Param("y", (3, 4), "f32", "write"))
+def program(tensors: Sequence[Tensor] = TENSORS) -> Program:
+    """A program of which decode copies the second layer of the weight w to the begin of its logits."""
+    params = (Param("x", (3, 4), "f32", "read"), Param("y", (3, 4), "f32", "update"))
     rows = ((1, 0, 0), (0, 1, 0))
     body = Body("copy", params, (), (), (), (Vector((3, 4), (Access("x", rows),), Access("y", rows), (), "in0"),))
     ports = tuple(Port(View(param.name, (3, 4), (4, 1))) for param in params)
     stage = Stage("copy", "copy", (), ports, (), ())
     kernel = Kernel("copy", params, (), (Pipeline("copy", "i", 0, 1, (), (), (stage,)),))
-    launch = Launch("copy", (View("w", (3, 4), (4, 1), 12), View("y", (3, 4), (4, 1))))
-    entry = Entry("decode", (), ("y",), (), (), (launch,))
-    return Program(TENSORS, (body,), (kernel,), (entry,), 64)
+    launch = Launch("copy", (View("w", (3, 4), (4, 1), 12), View("logits", (3, 4), (4, 1))))
+    return session_program(SIGNATURE, tensors=tensors, bodies=(body,), kernels=(kernel,), decode=(launch,))
 
 
 LAYOUT = layout_of(program(), "weight")
@@ -151,8 +152,31 @@ def test_what_is_written_is_loaded(out: Path) -> None:
 
 def test_a_loaded_artifact_runs(out: Path) -> None:
     artifact = Artifact.load(out)
-    y = open_reference(artifact.program, artifact.weights()).run("decode", {})[0]["y"]
-    assert np.array_equal(y, CHECKPOINT["layers.1.w"])
+    tensors = {tensor.name: tensor for tensor in artifact.program.tensors}
+    inputs = {
+        name: np.zeros(tensors[name].shape, np.bool_ if name == "active" else np.int64)
+        for name in artifact.program.entry("decode").inputs
+    }
+    logits = open_reference(artifact.program, artifact.weights()).run("decode", inputs)[0]["logits"]
+    assert np.array_equal(logits.flatten(), [*CHECKPOINT["layers.1.w"].flatten(), *np.ones(10, np.float32)])
+
+
+def test_machine_code_in_an_artifact_is_never_read(tmp_path: Path) -> None:
+    """Artifacts of earlier versions hold some. A pipe in its place, never written to, shows that it stays closed."""
+    out = tmp_path / "m.rdu"
+    with ArtifactWriter(out) as writer:
+        writer.write_program(program())
+        writer.write_constants(layout_of(program(), "constant"), reading(CONSTANTS, "tiny"))
+        record = WeightsRecord("embedded", writer.write_weights(LAYOUT, READ), None)
+        for kind in ("json", "plan", "so"):
+            writer.write_text(f"native/x86_64-0123456789abcdef.{kind}", "{}")
+        writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, record))
+    for path in (out / "native").iterdir():
+        path.unlink()
+        os.mkfifo(path)
+    Artifact.load(out).weights()
+    shutil.rmtree(out / "native")
+    Artifact.load(out).weights()
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
@@ -349,20 +373,6 @@ def test_a_failure_leaves_the_old_artifact_and_nothing_else(out: Path, error: ty
     assert [path.name for path in out.parent.iterdir()] == ["m.rdu"]
 
 
-def test_a_full_disk_is_an_output_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        def write(self, data: bytes) -> int:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(Path, "open", lambda *_: Full())
-    with pytest.raises(OutputError, match=r"m.rdu cannot be written: No space left on device"):
-        write(tmp_path / "m.rdu")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_place_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"cannot be written: No such file or directory"):
         write(tmp_path / "missing" / "m.rdu")
@@ -380,21 +390,6 @@ def test_errors_of_what_is_read_while_writing_keep_their_kind(tmp_path: Path) ->
     with pytest.raises(InputError, match=r"'model.b' is f32"), ArtifactWriter(tmp_path / "m.rdu") as writer:
         writer.write_weights(LAYOUT, lambda _, spec: np.zeros(spec.shape, np.float32))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failing_rename_brings_the_old_artifact_back(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, rename = contents(out), Path.rename
-
-    def fail(self: Path, target: Path) -> Path:
-        if ".tmp-" in self.name:
-            raise OSError(errno.EIO, "broken")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(OutputError, match="broken"):
-        write(out)
-    assert contents(out) == before
-    assert [path.name for path in out.parent.iterdir()] == ["m.rdu"]
 
 
 def test_misuse_of_the_writer_is_our_bug(tmp_path: Path) -> None:
@@ -445,17 +440,20 @@ def flip(path: Path, offset: int) -> None:
 def test_flipped_bits_are_found(out: Path) -> None:
     shard = out / "weights/model-00001-of-00001.safetensors"
     flip(shard, -1)
-    Artifact.load(out)  # sizes and headers are right; the digest of gigabytes is on request
+    artifact = Artifact.load(out)  # sizes and headers are right; gigabytes are read when they are wanted
     with pytest.raises(InputError, match=r"model-00001-of-00001.safetensors is damaged: its sha256"):
-        Artifact.load(out, verify=True)
+        artifact.weights()
+    assert artifact.weights(lambda _: WEIGHTS).keys() == {*WEIGHTS, "inv_freq", "mask"}, "they are others"
+    assert not np.array_equal(Artifact.load(out, verify=False).weights()["b"], WEIGHTS["b"])
     flip(shard, -1)
+    Artifact.load(out).weights()
     flip(shard, 9)
     with pytest.raises(InputError):
-        Artifact.load(out)
+        Artifact.load(out).weights()
     flip(shard, 9)
     flip(out / "weights/constants.safetensors", -1)
     with pytest.raises(InputError, match=r"constants.safetensors is damaged: its sha256"):
-        Artifact.load(out)
+        Artifact.load(out, verify=False)
 
 
 def edit(out: Path, *path: str | int, value: Any) -> None:
@@ -470,9 +468,9 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("format",), FORMAT_VERSION + 1, "format version 3, this sscc reads 2: it was made by a newer sscc"),
-        (("format",), 1, r"format version 1, this sscc reads 2: it was made by an older sscc \(0.1\), compile again"),
-        (("format",), "2", "format version '2', this sscc reads 2"),
+        (("format",), FORMAT_VERSION + 1, "format version 4, this sscc reads 3: it was made by a newer sscc"),
+        (("format",), 1, r"format version 1, this sscc reads 3: it was made by an older sscc \(0.1\), compile again"),
+        (("format",), "2", "format version '2', this sscc reads 3"),
         (("batch",), "2", "batch is '2', expected int"),
         (("batch",), 0, "expected integers of at least 1"),
         (("dtype",), "f8", "dtype is 'f8'"),
@@ -488,6 +486,16 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
         (("looping", 1, "layers"), 0, r"looping\[1\].layers is \[0\], expected integers of at least 1"),
         (("files", "../evil"), {"bytes": 0, "sha256": ""}, "files has an entry '../evil'"),
         (("files", "schedule.json"), None, "files has an entry 'schedule.json'"),
+        (("files", "/etc/passwd"), {"bytes": 0, "sha256": ""}, "files has an entry '/etc/passwd'"),
+        (("files", "//x"), {"bytes": 0, "sha256": ""}, "files has an entry '//x'"),
+        (("files", "./schedule.json"), {"bytes": 0, "sha256": ""}, r"files has an entry './schedule.json'"),
+        (("files", "golden//golden.json"), {"bytes": 0, "sha256": ""}, "files has an entry 'golden//golden.json'"),
+        (("files", "weights/"), {"bytes": 0, "sha256": ""}, "files has an entry 'weights/'"),
+        (("files", ""), {"bytes": 0, "sha256": ""}, "files has an entry ''"),
+        (("files", "a\0b"), {"bytes": 0, "sha256": ""}, "files has an entry 'a.x00b'"),
+        (("files", "weights"), {"bytes": 0, "sha256": ""}, "weights is not a regular file"),
+        (("files", "missing/x"), {"bytes": 0, "sha256": ""}, "missing/x is missing"),
+        (("files", "schedule.txt/x"), {"bytes": 0, "sha256": ""}, "x is missing or cannot be read: Not a directory"),
         (("files",), {}, "has no schedule.json"),
     ],
 )
@@ -498,9 +506,13 @@ def test_a_malformed_manifest_is_refused(out: Path, path: tuple[str | int, ...],
 
 
 def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(InputError, match=r"is not an .rdu artifact: it has no manifest.json"):
-            Artifact.load(path)
+    with pytest.raises(InputError, match=r"is not an .rdu artifact: it has no manifest.json"):
+        Artifact.load(tmp_path)
+    with pytest.raises(InputError, match=r"missing.rdu does not exist$"):
+        Artifact.load(tmp_path / "missing.rdu")
+    (tmp_path / "file.rdu").write_text("")
+    with pytest.raises(InputError, match=r"file.rdu is not an .rdu artifact, which is a folder"):
+        Artifact.load(tmp_path / "file.rdu")
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(InputError, match="the manifest is not JSON"):
         Artifact.load(tmp_path)
@@ -509,8 +521,94 @@ def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
         Artifact.load(tmp_path)
 
 
+def test_a_file_that_is_named_twice_is_refused(out: Path) -> None:
+    path = out / "manifest.json"
+    text = path.read_text()
+    path.write_text(text.replace('"files": {', '"files": {"schedule.json": {"bytes": 0, "sha256": ""}, ', 1))
+    with pytest.raises(InputError, match=r"it names 'schedule.json' twice in one object"):
+        Artifact.load(out)
+
+
+FILES = ["manifest.json", "schedule.json", "weights/constants.safetensors", "weights/model-00001-of-00001.safetensors"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_links_are_not_followed(out: Path, tmp_path: Path, name: str, place: str) -> None:
+    path = out / name if place == "file" else (out / name).parent
+    if path == out:  # which may be a link: who names it on the command line means what it leads to
+        path.rename(tmp_path / "moved").rename(tmp_path / "again")
+        path.symlink_to("again")
+        Artifact.load(out).weights()
+        return
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=f"{path} is a symbolic link, which is not followed"):
+        Artifact.load(out)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_pipes_are_refused_at_once(out: Path, name: str) -> None:
+    (out / name).unlink()
+    os.mkfifo(out / name)
+    with pytest.raises(InputError, match=f"{name} is not a regular file"):
+        Artifact.load(out)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "schedule.json", "machine.json", "schedule.txt"])
+def test_huge_files_are_refused_unread(out: Path, name: str) -> None:
+    """A sparse file of 10 GB takes no room, and would take all memory if it were read."""
+    nbytes = 10 * 10**9
+    (out / name).touch()
+    os.truncate(out / name, nbytes)
+    if name != "manifest.json":
+        edit(out, "files", name, value={"bytes": nbytes, "sha256": ""})
+    with largest_memory(2**32), pytest.raises(InputError, match=f"{name} has (more than|10000000000 bytes)"):
+        Artifact.load(out)
+
+
+def test_files_that_the_manifest_does_not_name_are_not_read(out: Path) -> None:
+    for name in ("tokenizer/chat_template.jinja", "machine.json", "weights/model-00009-of-00009.safetensors"):
+        os.mkfifo(out / name)
+    artifact = Artifact.load(out)
+    assert artifact.weights().keys() == {*WEIGHTS, "inv_freq", "mask"}
+    assert artifact.tokenizer_files == {"tokenizer.json"}
+    assert ChatTemplate.load(out / "tokenizer", names=artifact.tokenizer_files) is None
+    with pytest.raises(InputError, match=r"has no machine.json"):
+        _ = artifact.machine
+    edit(out, "files", value={name: record for name, record in files_of(out).items() if "golden.json" not in name})
+    (out / "golden/golden.json").unlink()
+    os.mkfifo(out / "golden/golden.json")
+    assert Artifact.load(out).golden() is None
+
+
+def files_of(out: Path) -> dict[str, Any]:
+    files: dict[str, Any] = json.loads((out / "manifest.json").read_text())["files"]
+    return files
+
+
+def test_an_artifact_that_is_replaced_while_it_is_read_is_read_again(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "other.rdu", mode="reference")
+    check, checked = artifact_module.check_file, []
+
+    def replacing(folder: Path, name: str, record: FileRecord) -> None:
+        checked.append(name)
+        if len(checked) == 3:
+            shutil.rmtree(out)
+            (tmp_path / "other.rdu").rename(out)
+        check(folder, name, record)
+
+    monkeypatch.setattr(artifact_module, "check_file", replacing)
+    assert Artifact.load(out).manifest.weights.mode == "reference"
+
+
 OTHER_FILES = {
-    "missing weight": (TENSORS[1:], r"weight 'w' is f32 \[2, 3, 4\] in its files and missing in the schedule"),
+    "missing weight": (
+        (TENSORS[0], *TENSORS[2:]),
+        r"weight 'b' is bf16 \[4\] in its files and missing in the schedule",
+    ),
     "shape": (
         (replace(TENSORS[0], shape=(2, 4, 3)), *TENSORS[1:]),
         r"weight 'w' is f32 \[2, 3, 4\] in its files and f32 \[2, 4, 3\] in the schedule",
@@ -520,7 +618,7 @@ OTHER_FILES = {
         r"weight 'b' is bf16 \[4\] in its files and f32 \[4\] in the schedule",
     ),
     "more weights": (
-        (*TENSORS, replace(TENSORS[1], name="c")),
+        (*TENSORS, replace(TENSORS[1], name="c", address=448)),
         r"weight 'c' is missing in its files and bf16 \[4\] in the schedule",
     ),
     "constant": (
@@ -535,7 +633,7 @@ def test_a_program_that_wants_other_tensors_is_refused(
     tmp_path: Path, tensors: tuple[Tensor, ...], message: str
 ) -> None:
     with ArtifactWriter(tmp_path / "m.rdu") as writer:
-        writer.write_program(replace(program(), tensors=tensors))
+        writer.write_program(program(tensors))
         writer.write_constants(layout_of(program(), "constant"), reading(CONSTANTS, "tiny"))
         record = WeightsRecord("embedded", writer.write_weights(LAYOUT, READ), None)
         writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, record))
@@ -558,4 +656,4 @@ def test_manifests_survive_their_file_form(out: Path) -> None:
     assert manifest.to_json() == text
     assert replace(manifest, sscc="9").to_json() != text
     assert str(out) not in text
-    assert artifact_writer.SCHEDULE in manifest.files
+    assert artifact_files.SCHEDULE in manifest.files

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.ir.errors import InputError, UsageError
+from sscc.runtime import chat_template
 from sscc.runtime.chat_template import ChatTemplate, special_token_texts
 from sscc.runtime.text import load_tokenizer
 from tests.compiler.commands.conftest import byte_tokenizer
@@ -251,8 +252,9 @@ class TestFiles:
         with pytest.raises(InputError, match=message):
             ChatTemplate.load(write(tmp_path, config))
 
-    def test_no_json(self, tmp_path: Path) -> None:
-        (tmp_path / "tokenizer_config.json").write_text("{")
+    @pytest.mark.parametrize("text", ["{", "[" * 10**5], ids=["cut", "deep"])
+    def test_no_json(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "tokenizer_config.json").write_text(text)
         with pytest.raises(InputError, match=r"tokenizer_config\.json is not JSON"):
             ChatTemplate.load(tmp_path)
 
@@ -288,6 +290,8 @@ def test_the_sandbox_holds(source: str) -> None:
 def test_what_the_expressions_raise_is_a_refusal() -> None:
     with pytest.raises(UsageError, match="cannot render the messages: TypeError"):
         ChatTemplate("{{ messages[0].content + 1 }}").render([USER])
+    with pytest.raises(UsageError, match="cannot render the messages: UnicodeEncodeError"):
+        ChatTemplate("{{ messages[0].content }}").render([{"role": "user", "content": "half a pair: \ud800"}])
     with pytest.raises(UsageError, match="'nothing' is undefined"):
         ChatTemplate("{{ nothing.at.all }}").render([USER])
 
@@ -309,3 +313,122 @@ def test_the_demos_model(tmp_path: Path) -> None:
         ids = theirs.apply_chat_template(conversation, add_generation_prompt=True)["input_ids"]
         assert ours.encode(tokenizer, conversation) == ids
         assert ids[0] == tokenizer.token_to_id("<|im_start|>")
+
+
+class TestBounds:
+    """Templates come with models: none hangs, and none ends in Python's own errors."""
+
+    @pytest.fixture(autouse=True)
+    def _few_rounds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(chat_template, "_MOST_STEPS", 1000)
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "{% for i in range(30) %}{% for j in range(100) %}{% endfor %}{% endfor %}",
+            "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+            "{% for a in messages %}{% for b in messages %}{% for c in messages %}{% endfor %}{% endfor %}{% endfor %}",
+        ],
+        ids=["ranges", "macros", "messages"],
+    )
+    def test_loops_end(self, source: str) -> None:
+        with pytest.raises(UsageError, match="loops take more than 1000 rounds"):
+            ChatTemplate(source).render([{"role": "user", "content": "x"}] * 30)
+
+    def test_rounds_are_counted_for_each_rendering(self) -> None:
+        template = ChatTemplate("{% for i in range(6) %}{% for j in range(100) %}{% endfor %}{% endfor %}x")
+        assert [template.render([]), template.render([])] == ["x", "x"]
+
+    @pytest.mark.parametrize("product", ["'a' * 200000000", "200000000 * 'a'", "[1] * 200000000", "9 ** 90000000"])
+    def test_products_are_bounded(self, product: str) -> None:
+        with pytest.raises(UsageError, match="a product in it has more than"):
+            ChatTemplate("{{ (" + product + ") is none }}").render([])
+
+    @pytest.mark.parametrize(
+        "expression",
+        [
+            "'a' | center(10 ** 8)",
+            "'a'.center(10 ** 8)",
+            "'a'.ljust(width) if false else 'a'.ljust(5000)",
+            "'a'.rjust(10 ** 8)",
+            "'7'.zfill(10 ** 8)",
+            "'\\t'.expandtabs(10 ** 8)",
+            "('\\t' * 9000).expandtabs(4000)",
+            "'a' | indent(10 ** 8, true)",
+            "('a\\n' * 9000) | indent(4000)",
+            "[] | batch(10 ** 8, 'x') | list",
+            "[1] | slice(10 ** 8) | list",
+            "'%1000000000d' | format(1)",
+            "'%1000000000d' % 1",
+            "'%(x)-100000s' % {'x': 1}",
+            "'%*d' % (1000000000, 1)",
+            "'%.1000000000f' % 1",
+            "'{:1000000000}'.format(1)",
+            "'{:{w}}'.format(1, w=10 ** 9)",
+            "'{x:>99999}'.format_map({'x': 1})",
+            "('a' * 9000) | replace('a', 'b' * 9000)",
+            "('a' * 9000).replace('a', 'b' * 9000)",
+            "[1] | tojson(indent=10 ** 8)",
+            "lipsum(10 ** 8)",
+        ],
+    )
+    def test_one_expression_makes_no_huge_text(self, expression: str) -> None:
+        with pytest.raises(UsageError, match=r"wide|than 16777216 letters|'lipsum' is undefined"):
+            ChatTemplate("{{ (" + expression + ") is none }}").render([])
+
+    @pytest.mark.parametrize(
+        "step",
+        [
+            "ns.x ~ ns.x",
+            "ns.x + ns.x",
+            "'%s%s' % (ns.x, ns.x)",
+            "'%s%s' | format(ns.x, ns.x)",
+            "'{0}{0}'.format(ns.x)",
+            "[ns.x, ns.x] | join",
+            "''.join([ns.x, ns.x])",
+            "ns.x.replace('ab', 'abab')",
+            "ns.x | replace('ab', 'abab')",
+            "'%(x)s%(x)s' % {'x': ns.x}",
+        ],
+    )
+    def test_doubling_ends(self, step: str) -> None:
+        source = "{% set ns = namespace(x='ab') %}{% for i in range(40) %}{% set ns.x = " + step + " %}{% endfor %}"
+        with pytest.raises(UsageError, match="more than 16777216 letters"):
+            ChatTemplate(source + "{{ ns.x }}").render([])
+
+    @pytest.mark.parametrize("inside", ["{{ x }}", "y" * 100_000])
+    @pytest.mark.parametrize("form", ["@", "{% set z %}@{% endset %}", "{% macro m() %}@{% endmacro %}{{ m() }}"])
+    def test_what_is_written_is_bounded(self, inside: str, form: str) -> None:
+        loop = "{% for i in range(900) %}" + inside + "{% endfor %}"
+        with pytest.raises(UsageError, match="it writes more than 16777216 letters"):
+            ChatTemplate("{% set x = 'x' * 100000 %}" + form.replace("@", loop)).render([])
+
+    def test_expressions_that_fit(self) -> None:
+        source = (
+            "{{ 'a' | center(3) }}|{{ 'a'.rjust(3) }}|{{ '%05d-%s' | format(7, 'x') }}|{{ '%3d' % 4 }}|{{ 7 % 4 }}|"
+            "{{ '{:>4}{}'.format('a', 1) }}|{{ 'a\nb' | indent(2) }}|{{ 'aXb'.replace('X', '--') }}|"
+            "{{ 1 ~ 'b' ~ none }}|"
+            "{{ [1] + [2] }}|{{ '100000%' + '' }}|{{ '%d%% of 100000' % 5 }}|{{ {'a': 1} | tojson(indent=1) }}|"
+            "{{ 1 + 2.5 }}"
+        )
+        assert ChatTemplate(source).render([]) == (
+            ' a |  a|00007-x|  4|3|   a1|a\n  b|a--b|1bNone|[1, 2]|100000%|5% of 100000|{\n "a": 1\n}|3.5'
+        )
+
+    def test_products_that_fit(self) -> None:
+        template = ChatTemplate("{{ 'ab' * 2 }} {{ 3 * 4 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 1.5 * 2 }}")
+        assert template.render([]) == "abab 12 1024 0.5 3.0"
+
+    @pytest.mark.parametrize("depth", [150, 3000])
+    @pytest.mark.parametrize(
+        ("opening", "closing"),
+        [("{% if true %}", "{% endif %}"), ("{% for i in [1] %}", "{% endfor %}")],
+        ids=["if", "for"],
+    )
+    def test_nesting_is_refused_in_words(self, depth: int, opening: str, closing: str) -> None:
+        with pytest.raises(InputError, match="is not a chat template that can be read: its blocks"):
+            ChatTemplate(opening * depth + closing * depth)
+
+    def test_parentheses_are_refused_in_words(self) -> None:
+        with pytest.raises(InputError, match="is not a chat template that can be read: its blocks"):
+            ChatTemplate("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import CheckError, InputError
+from sscc.runtime.artifact_writer import ArtifactWriter
 from sscc.runtime.golden import Golden, compare, replay
+from sscc.runtime.manifest import Manifest, WeightsRecord
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 
 PROMPT, NEW = (1, 2, 3, 4, 5, 6, 7, 8, 9), (10, 0)
@@ -132,3 +135,29 @@ def test_zeros_and_empty_tensors_compare() -> None:
 def test_a_folder_without_a_golden_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is missing or damaged"):
         Golden.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("prompt", ["1"], "does not fit"),
+        ("tensors", [{}], "does not fit"),
+        ("tensors", ["other"], "does not fit"),
+        ("tensors", 1, "is missing or damaged"),
+        (None, [], "is missing or damaged"),
+        (None, {"x" * 10**5: 1}, "is missing or damaged"),
+    ],
+)
+def test_a_damaged_golden_is_refused(tmp_path: Path, field: str | None, value: object, message: str) -> None:
+    with ArtifactWriter(tmp_path / "m.rdu") as writer:
+        record().save(writer)
+        writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, WeightsRecord("reference", "", None)))
+    path = tmp_path / "m.rdu" / "golden" / "golden.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(value if field is None else {**data, field: value}))
+    with pytest.raises(InputError, match=message) as refused:
+        Golden.load(path.parent)
+    assert len(str(refused.value)) < 1000
+    path.write_text("[" * 10**5)
+    with pytest.raises(InputError, match="is missing or damaged"):
+        Golden.load(path.parent)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sscc.compiler.cli import main
+from sscc.compiler.commands.inspect import described
 from sscc.ir.errors import UsageError
+from sscc.ir.machine import Machine
 from sscc.runtime.artifact import Artifact, ArtifactWriter
-from sscc.runtime.artifact_writer import MACHINE as MACHINE_FILE
-from sscc.runtime.inspection import inspect_artifact, sram_bytes, time_decode, time_prefill, weights_read
+from sscc.runtime.artifact_files import MACHINE as MACHINE_FILE
+from sscc.runtime.inspection import decode_floor, inspect_artifact, sram_bytes, time_decode, time_prefill
 from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
 from sscc.runtime.schedule import (
     Body,
@@ -30,6 +33,7 @@ from sscc.runtime.schedule import (
     Scalar,
     Stage,
     Tensor,
+    View,
     launches,
 )
 from tests.runtime.fake import GEOMETRY, SIGNATURE
@@ -70,12 +74,12 @@ def artifact_program() -> Program:
         Tensor("w", (L * TILES, TILE), "bf16", "weight", "hbm", 4096, ("w",)),
         Tensor("slow", (L * TILES, TILE), "bf16", "weight", "ddr", 8192, ("slow",)),
         Tensor("table", (7,), "f32", "constant", "hbm", 16384, ("table",)),
-        *(Tensor(p.name, p.shape, p.dtype, "state", "hbm", 64 * i) for i, p in enumerate(attention.params)),
+        *(Tensor(p.name, _stacked(p), p.dtype, "state", "hbm", 64 * i) for i, p in enumerate(attention.params)),
         Tensor("y", (1,), "bf16", "temporary", "hbm", 2048),
     )
     whole = view("w", L * TILES, TILE)
-    attending = Launch("attend", tuple(view(p.name, *p.shape) for p in attention.params))
-    decode = (Launch("k", (whole, view("y", 1))), *((attending,) * L))
+    attending = (Launch("attend", tuple(_layer(p, layer) for p in attention.params)) for layer in range(L))
+    decode = (Launch("k", (whole, view("y", 1))), *attending)
     prefill = (
         Scalar("rows", "add", ("length", 7)),
         Scalar("chunks", "floordiv", ("rows", 8)),
@@ -85,6 +89,16 @@ def artifact_program() -> Program:
     scalars = ("length", "slot", "phase", "chunk", "steps")
     entries = (Entry("decode", (), (), (), (), decode), Entry("prefill", (), (), scalars, (), prefill))
     return Program(tensors, (*bodies, body), (looped, attention), entries, 4096)
+
+
+def _stacked(param: Param) -> tuple[int, ...]:
+    """The shape of the tensor behind a parameter: the caches of all layers are one."""
+    return (L, *param.shape) if param.name.endswith("_cache") else param.shape
+
+
+def _layer(param: Param, layer: int) -> View:
+    window = view(param.name, *param.shape)
+    return replace(window, offset=layer * prod(param.shape)) if param.name.endswith("_cache") else window
 
 
 def artifact(folder: Path = Path()) -> Artifact:
@@ -158,15 +172,62 @@ def test_contexts_and_prompts_that_do_not_fit(tokens: int) -> None:
 def test_a_weight_that_is_read_twice_is_one_weight() -> None:
     timing = time_prefill(artifact(), MACHINE, 20)
     assert timing.tensor_bytes["slow"] == 3 * WEIGHTS
-    assert weights_read(artifact_program(), timing) == weights_read(artifact_program(), timing, "ddr") == WEIGHTS
-    assert weights_read(artifact_program(), timing, "hbm") == 0
+    assert decode_floor(artifact_program(), timing) == {"hbm": 0, "ddr": WEIGHTS}
+
+
+def with_caches_in_ddr() -> Artifact:
+    """The same program, whose caches lie in DDR."""
+    program = artifact_program()
+    tensors = tuple(replace(t, tier="ddr") if t.name.endswith("_cache") else t for t in program.tensors)
+    return replace(artifact(), program=replace(program, tensors=tensors))
+
+
+def test_the_bound_knows_the_speed_of_each_tier() -> None:
+    slow = replace(MACHINE, ddr_bandwidth=replace(MACHINE.ddr_bandwidth, value=1e7))
+    found = inspect_artifact(with_caches_in_ddr(), slow)
+    assert found.decode_floor_bytes == WEIGHTS + L * KV
+    assert found.decode_floor_ddr_bytes == L * KV
+    assert found.decode_floor_seconds == pytest.approx(L * KV / 1e7)
+    assert found.decode_floor_seconds < found.decode.seconds
+
+
+def test_full_caches_take_what_the_program_leaves_of_hbm_and_then_ddr() -> None:
+    found = inspect_artifact(artifact(), MACHINE)
+    full = SIGNATURE.batch * found.full_kv_bytes
+    held = found.hbm_bytes - L * KV  # by all but the compressed caches
+    machine = replace(MACHINE, ddr_bandwidth=replace(MACHINE.ddr_bandwidth, value=1e7))
+    part = inspect_artifact(artifact(), _with_memory(machine, hbm=held + full - 100, ddr=found.ddr_bytes + 100))
+    assert part.full_cache_ddr_bytes == 100
+    assert part.full_cache_floor_seconds == pytest.approx(max((WEIGHTS + full - 100) / 1e9, 100 / 1e7))
+    none = inspect_artifact(artifact(), _with_memory(machine, hbm=held + full - 100, ddr=found.ddr_bytes + 99))
+    assert none.full_cache_floor_seconds is None
+
+
+def _with_memory(machine: Machine, hbm: int, ddr: int) -> Machine:
+    sizes = {"hbm_bytes": replace(machine.hbm_bytes, value=hbm), "ddr_bytes": replace(machine.ddr_bytes, value=ddr)}
+    return replace(machine, **sizes)
+
+
+def test_the_words_of_the_bound() -> None:
+    found = inspect_artifact(artifact(), MACHINE)
+    words = "\n".join(described(found))
+    assert f"bound      {found.decode_floor_seconds * 1e6:.4g} us a step by HBM bandwidth alone, " in words
+    assert "with full caches of 20 tokens\n" in words
+    in_ddr = inspect_artifact(with_caches_in_ddr(), MACHINE)
+    assert "by HBM and DDR bandwidth alone (2.25 KiB of it from DDR), " in "\n".join(described(in_ddr))
+    beyond = "\n".join(described(replace(found, full_cache_ddr_bytes=100)))
+    assert "with full caches of 20 tokens, 100 bytes of them in DDR\n" in beyond
+    homeless = "\n".join(described(replace(found, full_cache_floor_seconds=None)))
+    assert "full caches of 20 tokens (5 KiB) do not fit into the machine\n" in homeless
 
 
 # ---------------------------------------------------------------------------------------------------- the command
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program has round figures and could serve no session, so that what is asked of one is left out."""
+    monkeypatch.setattr("sscc.runtime.artifact.prove", lambda program, signature: None)
     out = tmp_path / "fake.rdu"
     with ArtifactWriter(out) as writer:
         program = artifact_program()

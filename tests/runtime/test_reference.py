@@ -129,6 +129,14 @@ def test_integer_operations_on_both_signs(op: str) -> None:
     assert got.tolist() == [INTEGER[op](x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
 
 
+def test_integer_division_always_gives_a_number() -> None:
+    lowest = -(2**63)
+    a, b = torch.tensor([lowest, 7, -7, lowest]), torch.tensor([-1, 0, 0, 0])
+    for op in ("divsi", "floordivsi", "ceildivsi", "remsi"):
+        got = vector((4,), (Instr("r", op, ("in0", "in1"), "i64"),), a=a, b=b, dtype=torch.int64)
+        assert got.tolist() == ([0] * 4 if op == "remsi" else [lowest, 7, -7, lowest]), op
+
+
 def test_float_predicates_on_nan() -> None:
     a = torch.tensor([1.0, 2.0, 2.0, math.nan])
     b = torch.tensor([2.0, 1.0, 2.0, 1.0])
@@ -160,7 +168,7 @@ def test_conversions() -> None:
     flags, numbers, reals = torch.tensor([True, False]), torch.tensor([-3, 258]), torch.tensor([-2.7, 2.7])
 
     def convert(op: str, kind: str, x: torch.Tensor, dtype: torch.dtype) -> list[Any]:
-        got: list[Any] = vector((2,), (Instr("r", op, ("in0",), kind),), x=x, dtype=dtype).tolist()
+        got: list[Any] = vector((len(x),), (Instr("r", op, ("in0",), kind),), x=x, dtype=dtype).tolist()
         return got
 
     assert convert("extsi", "i64", flags, torch.int64) == [-1, 0]
@@ -170,6 +178,12 @@ def test_conversions() -> None:
     assert convert("sitofp", "f32", numbers, torch.float32) == [-3.0, 258.0]
     assert convert("uitofp", "f32", numbers, torch.float32) == [2.0**64, 258.0]
     assert convert("fptosi", "i64", reals, torch.int64) == [-2, 2]
+    far = torch.tensor([3e38, -3e38, math.inf, -math.inf, math.nan, 255.9, 256.0, -129.0])
+    assert convert("fptosi", "i8", far, torch.int8) == [127, -128, 127, -128, 0, 127, 127, -128]
+    assert convert("fptoui", "i8", far, torch.int8) == [-1, 0, -1, 0, 0, -1, -1, 0]
+    edges = torch.tensor([2.0**63, -(2.0**63), 2.0**64, 2.0**62, math.nan])
+    assert convert("fptosi", "i64", edges, torch.int64) == [2**63 - 1, -(2**63), 2**63 - 1, 2**62, 0]
+    assert convert("fptoui", "i64", edges, torch.int64) == [-(2**63), 0, -1, 2**62, 0]
     assert convert("trunci", "i1", numbers, torch.bool) == [True, False]
     assert convert("index_cast", "index", numbers, torch.int64) == [-3, 258]
     assert convert("truncf", "bf16", reals, torch.bfloat16) == reals.bfloat16().tolist()

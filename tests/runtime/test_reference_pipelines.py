@@ -214,7 +214,8 @@ def test_a_slot_that_is_filled_over_several_iterations() -> None:
         "drain", half, (slot("b", 2, 0, (2, 8), ("odd", 16)), Port(view_of("y", (2, 8), 0, ("i", 16)))), ("b",)
     )
     made = kernel(pipeline((fill, drain), (buffer("b"),), 2 * N, scalars=(Scalar("odd", "mod", ("i", 2)),)))
-    assert torch.equal(run_kernel(made, (half,), {"x": X}, {"y": torch.zeros(N, *TILE)})["y"], X)
+    refusal = "a buffer's slot serves several iterations, but not all of them"
+    assert torch.equal(run_kernel(made, (half,), {"x": X}, {"y": torch.zeros(N, *TILE)}, refusal=refusal)["y"], X)
 
 
 def test_a_value_that_is_loaded_once_and_read_by_all() -> None:
@@ -563,7 +564,8 @@ def test_a_slot_is_kept_for_the_slowest_of_its_readers() -> None:
         stage("ends", LOAD, (slot("a", lag=N - 1), slot("b")), ("a", "b"), when="last"),
     )
     wide = (buffer("a", N - 1), buffer("b", 1, N * 128))
-    assert torch.equal(run(kernel(pipeline(stages, wide)))[0], X[1] + X[N - 1])
+    refusal = "it reads a slot that many iterations have passed over"
+    assert torch.equal(run(kernel(pipeline(stages, wide)), refusal=refusal)[0], X[1] + X[N - 1])
     with pytest.raises(InputError, match=r"deadlock: stage 'load' in firing 3 .*slot 1 stage 'late' still has to use"):
         run(kernel(pipeline(stages, (buffer("a", 2), buffer("b", 1, 256)))))
 
@@ -600,7 +602,8 @@ def test_a_carried_value_in_a_single_slot_is_a_deadlock() -> None:
 def test_an_epilogue_for_another_number_of_iterations_is_a_deadlock() -> None:
     end = stage("end", LOAD, (slot("a", lag=4), tile("y", ("i", 32))), ("a",), when="last")
     made = kernel(pipeline((LOADS, STORES, end), (buffer("a"),), "n"), scalars=("n",))
-    assert torch.equal(run(made, {"n": 5})[4], X[4])
+    refusal = "it reads a slot by its number after a loop of unknown length"
+    assert torch.equal(run(made, {"n": 5}, refusal=refusal)[4], X[4])
     with pytest.raises(
         InputError, match=r"stage 'end' in firing 0 \(iteration 3\) of 1 waits for slot 4 of .*which no stage fills"
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from sscc.ir.errors import InputError
-from sscc.runtime.text import TextStream, decode, encode, load_tokenizer
+from sscc.runtime.text import TextStream, decode, encode, load_tokenizer, longest_token
 
 CORPUS = ["the quick brown fox jumps over the lazy dog", "naïve café, Übergröße", "你好 hello", "🎉🎊 party 🎉"]
 END = "<|end|>"
@@ -112,3 +113,88 @@ def test_a_missing_or_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": 7')
     with pytest.raises(InputError, match="not a tokenizer that can be read"):
         load_tokenizer(tmp_path / "tokenizer.json")
+
+
+# ------------------------------------------------------------------------------------------------- the cost of a text
+
+MANY = 3000
+HOSTILE = {
+    "half a character": ("byte-level", lambda t: [t.token_to_id("ð")] * MANY),
+    "bytes that continue nothing": ("byte-fallback", lambda t: [t.token_to_id("<0x80>")] * MANY),
+    "bytes that begin again and again": ("byte-fallback", lambda t: [t.token_to_id("<0xF0>")] * MANY),
+    "bytes that are characters": (
+        "byte-fallback",
+        lambda t: [t.token_to_id(f"<0x{b:02X}>") for b in b"\xc3\xa9"] * MANY,
+    ),
+    "special tokens": ("byte-fallback", lambda t: [t.token_to_id(END)] * MANY),
+    "tokens that nobody knows": ("word-pieces", lambda t: [t.get_vocab_size() + 5] * MANY),
+    "a decoder with further steps": ("byte-level and more", lambda t: [t.token_to_id("ð")] * MANY + [4]),
+}
+
+
+class CountingTokenizer:
+    """Counts the tokens that are decoded."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.decoded = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def decode(self, tokens: list[int], skip_special_tokens: bool = True) -> str:
+        self.decoded += len(tokens)
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+        return text
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_the_work_is_linear(case: str) -> None:
+    """Whatever the tokens are: each is decoded a few times, and not once for every token after it."""
+    kind, make = HOSTILE[case]
+    tokenizer = byte_level_and_more() if kind == "byte-level and more" else TOKENIZERS[kind]
+    tokens = make(tokenizer)
+    counting = CountingTokenizer(tokenizer)
+    assert "".join(pieces_of(counting, tokens)) == decode(tokenizer, tokens)  # type: ignore[arg-type]
+    assert counting.decoded <= 8 * len(tokens)
+
+
+def byte_level_and_more() -> Tokenizer:
+    tokenizer = byte_level()
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace("zz", "z")])
+    return tokenizer
+
+
+@pytest.mark.parametrize(("kind", "spelling"), [("byte-level", "ð"), ("byte-fallback", "<0x80>")])
+def test_broken_bytes_do_not_wait_for_the_end(kind: str, spelling: str) -> None:
+    """A character has at most four bytes, so what cannot become one any more is said at once."""
+    tokenizer = TOKENIZERS[kind]
+    stream, broken = TextStream(tokenizer), tokenizer.token_to_id(spelling)
+    made = 0
+    for count in range(1, 50):
+        made += len(stream.push(broken))
+        assert made >= count - 4
+
+
+@given(st.lists(st.integers(0, 300), max_size=60))
+def test_pieces_join_with_further_steps_after_the_bytes(tokens: list[int]) -> None:
+    tokenizer = byte_level_and_more()
+    assert "".join(pieces_of(tokenizer, tokens)) == decode(tokenizer, tokens)
+
+
+def test_how_long_a_token_is() -> None:
+    assert longest_token(TOKENIZERS["word-pieces"]) == len(END)
+    tokenizer = byte_fallback()
+    tokenizer.add_tokens(["▁▁▁▁▁▁▁▁", "ééééé"])
+    assert longest_token(tokenizer) == len("ééééé".encode())
+    spaces = byte_level()
+    spaces.add_tokens(["Ġ" * 20])
+    assert longest_token(spaces) == 20
+
+
+def test_an_added_token_of_other_letters_stands_for_itself() -> None:
+    tokenizer = byte_level()
+    tokenizer.add_tokens(["你好", "Ġx"])
+    tokens = [tokenizer.token_to_id(spelling) for spelling in ("你好", "Ġx", "ð", "你好")]
+    assert "".join(pieces_of(tokenizer, tokens)) == decode(tokenizer, tokens)
+    assert "你好" in pieces_of(tokenizer, tokens)

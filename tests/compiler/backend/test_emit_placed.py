@@ -276,10 +276,23 @@ def test_a_stream_without_a_buffer_is_refused() -> None:
         emit_placed(straight(unplaced))
 
 
-def test_a_part_of_an_operand_is_no_result() -> None:
-    work = "%out = tensor.extract_slice %x[0, 0] [1, 8] [1, 1] : tensor<2x8xf32> to tensor<8xf32>"
-    with pytest.raises(InternalError, match="k returns a part of its operand x0"):
-        emit_placed(straight(work, "8xf32"))
+def test_a_part_of_an_operand_is_copied_into_the_result() -> None:
+    work = "%out = tensor.extract_slice %x[1, 0] [1, 8] [1, 1] : tensor<2x8xf32> to tensor<8xf32>"
+    x = torch.randn(2, 8)
+    assert torch.equal(run(emit_placed(straight(work, "8xf32")), x=x, y=x), x[1])
+
+
+def test_a_body_that_only_looks_at_its_operand_copies_it() -> None:
+    same = """
+func.func private @body.same(%x: tensor<2x8xf32> {sscc.input = "x0"}) -> (tensor<2x8xf32> {sscc.output = "y0"})
+    attributes {df.body} {
+  return %x : tensor<2x8xf32>
+}
+"""
+    call = f'%out = func.call @body.same(%x) {{df.stage = "same", {buffer(1, 0)}}}'
+    program = emit_placed(straight(f"{call} : (tensor<2x8xf32>) -> tensor<2x8xf32>", "2x8xf32", same))
+    x = torch.randn(2, 8)
+    assert torch.equal(run(program, x=x, y=x), x)
 
 
 def test_equal_bodies_are_one() -> None:

@@ -214,7 +214,7 @@ def test_precisions_are_those_of_the_interpreter() -> None:
 
 
 def test_the_default_prompt_overflows_the_cache_where_the_context_has_room() -> None:
-    signature = Signature(GEOMETRY, 2, 8, "f32", 2, 4, 1, 8, 96)
+    signature = Signature(GEOMETRY, 2, 8, "f32", 2, 4, 1, 8, 8, 96)
     trial = Trial.random(signature, None, 4, 0)
     assert len(trial.prompt) == 21 > GEOMETRY.budget
     assert len(trial.tokens) == 4

@@ -56,7 +56,7 @@ def test_a_packed_file_is_named_after_the_folder(
     ("words", "code", "message"),
     [
         (["compile", "/nowhere/model"], 5, "/nowhere/model does not exist"),
-        (["compile", "{model}", "--max-context", "129"], 2, "--max-context 129 exceeds the 128 tokens"),
+        (["compile", "{model}", "--max-context", "129"], 2, "--max-context 129 exceeds the 128 positions"),
         (["compile", "{model}", "--kv-budget", "16"], 2, "a KV budget of 16 rows cannot hold sink 4 + recent 35"),
         (["compile", "{model}", "-o", "/proc/nowhere/x.rdu", "--kv-budget", "48"], 6, "/proc/nowhere"),
         (["pack", "/nowhere/model"], 5, "/nowhere/model does not exist"),

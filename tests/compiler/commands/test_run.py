@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -95,6 +96,8 @@ class TestGeneration:
         assert len(found["tokens"]) == 8
 
     def test_transformers_and_mlir_stay_out(self, artifact: Path) -> None:
+        """Once the code of the schedule is in the cache."""
+        assert cli.main(["run", str(artifact), "--prompt", "a", "--max-new-tokens", "1"]) == 0
         code = (
             "import sys\nfrom sscc.compiler import cli\n"
             f"cli.main(['run', {str(artifact)!r}, '--prompt', 'a', '--max-new-tokens', '1'])\n"
@@ -206,6 +209,21 @@ class TestRefusals:
     def test_not_an_artifact(self, tmp_path: Path, capsys: Capture) -> None:
         assert cli.main(["run", str(tmp_path), "--prompt", "a"]) == 5
         assert "is not an .rdu artifact" in capsys.readouterr().err
+
+    def test_an_artifact_that_is_not_there(self, tmp_path: Path, capsys: Capture) -> None:
+        assert cli.main(["run", str(tmp_path / "nofile.rdu"), "--prompt", "a"]) == 5
+        assert capsys.readouterr().err == f"sscc: error: {tmp_path / 'nofile.rdu'} does not exist\n"
+
+    def test_damaged_weights(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
+        damaged = Path(shutil.copytree(artifact, tmp_path / "damaged.rdu"))
+        (shard,) = damaged.glob("weights/model-*")
+        data = bytearray(shard.read_bytes())
+        data[-1] ^= 1
+        shard.write_bytes(data)
+        words = ["run", str(damaged), "--prompt", "a", "--max-new-tokens", "1"]
+        assert cli.main(words) == 5
+        assert re.fullmatch(r"sscc: error: .*model-.* is damaged: its sha256 .*\n", capsys.readouterr().err)
+        assert cli.main([*words, "--no-verify"]) == 0
 
     def test_not_text(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
         (tmp_path / "prompt").write_bytes(b"ab\xff")

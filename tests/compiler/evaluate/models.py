@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from sscc.compiler.driver import compile_model
-from sscc.compiler.frontend.capture import build_model, config_constants
+from sscc.compiler.frontend.capture import config_constants
+from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.options import CompileOptions
 from sscc.ir.geometry import Geometry

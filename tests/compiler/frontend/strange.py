@@ -90,6 +90,23 @@ class WithHiddenBias(Layer):
         self.self_attn = DistanceAttention(config, layer_idx)
 
 
+class WithTokenShift(Layer):
+    """Reads the token before, as state-space models do."""
+
+    def forward(self, hidden_states: Tensor, first: Tensor, ids: Tensor, **keywords: Any) -> Tensor:
+        shifted = torch.nn.functional.pad(hidden_states, (0, 0, 1, -1))
+        return super().forward(hidden_states + 0.5 * shifted, first, ids, **keywords)
+
+
+class WithWrongShapes(Layer):
+    """What torch cannot run, and logs a traceback about before it raises."""
+
+    def forward(self, hidden_states: Tensor, first: Tensor, ids: Tensor, **keywords: Any) -> Tensor:
+        return torch.bmm(hidden_states, hidden_states[:, :, 1:])
+
+
+# Of the whole model: what its layers take for the positions, and what is added to the embedding.
+MODEL_TWISTS = ("own-positions", "table-positions", "counting-besides", "no-positions")
 TWISTS: dict[str, type[Layer]] = {
     "none": Layer,
     "without-attention": WithoutAttention,
@@ -99,6 +116,9 @@ TWISTS: dict[str, type[Layer]] = {
     "token-ids": WithTokenIds,
     "state": WithState,
     "hidden-bias": WithHiddenBias,
+    "token-shift": WithTokenShift,
+    "wrong-shapes": WithWrongShapes,
+    **dict.fromkeys(MODEL_TWISTS, Layer),
 }
 
 
@@ -109,14 +129,24 @@ class StrangeModel(LlamaModel):
         super().__init__(config)
         rest = [TWISTS[config.twist](config, index) for index in range(1, config.num_hidden_layers)]
         self.layers = torch.nn.ModuleList([Layer(config, 0), *rest])
+        self.register_buffer("counts", torch.arange(config.max_position_embeddings)[None], persistent=False)
         self.post_init()
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, **keywords: Any) -> BaseModelOutputWithPast:
-        hidden = first = self.embed_tokens(input_ids)
+        count = input_ids.shape[1]
+        hidden = self.embed_tokens(input_ids)
+        if self.config.twist == "own-positions":
+            position_ids = torch.arange(count, device=input_ids.device)[None]
+        elif self.config.twist == "table-positions":
+            position_ids = self.counts[:, :count]
+        elif self.config.twist == "no-positions":
+            position_ids = torch.zeros_like(position_ids)
+        elif self.config.twist == "counting-besides":
+            hidden = hidden + 0.1 * torch.arange(count, device=hidden.device)[:, None]
+        first = hidden
         tables = self.rotary_emb(hidden, position_ids=position_ids)
         mask = None
         if self.config._attn_implementation == "eager":
-            count = hidden.shape[1]
             mask = torch.full((count, count), torch.finfo(hidden.dtype).min).triu(1)[None, None]
         for layer in self.layers:
             hidden = layer(hidden, first=first, ids=input_ids, position_embeddings=tables, attention_mask=mask)

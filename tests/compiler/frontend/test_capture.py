@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,15 @@ from transformers import AutoModelForCausalLM, BloomConfig, CodeGenConfig, PreTr
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from sscc.compiler.driver import compile_model
-from sscc.compiler.frontend.capture import build_model, capture, check_attention
-from sscc.compiler.frontend.probe import PROBE_TOLERANCE
+from sscc.compiler.frontend.capture import capture, check_attention, check_tables
+from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.frontend.construction import build_model
+from sscc.compiler.frontend.probe import PROBE_TOLERANCE, probe
 from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.dialects import df
-from sscc.ir.errors import InputError, UnsupportedError
+from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.geometry import Geometry
 from sscc.ir.levels import MAX_LITERAL_BYTES, walk
 from sscc.ir.rewriting import functions, module_path
 from sscc.runtime.artifact import Artifact
@@ -62,6 +68,8 @@ def strange(twist: str) -> StrangeConfig:
         ("skip-connection", r"strange\.py.*layer 1 reads a value of the embedding"),
         ("token-ids", r"strange\.py.*layer 1 reads a value of the embedding"),
         ("state", r"the model changes model\.layers\.1\.calls while it runs"),
+        ("own-positions", r"do not depend on the positions .* model counts its tokens itself"),
+        ("table-positions", r"do not depend on the positions .* model counts its tokens itself"),
     ],
 )
 def test_layers_that_are_not_understood_are_refused(twist: str, message: str, tmp_path: Path) -> None:
@@ -89,6 +97,70 @@ def test_the_probe_finds_a_bias_that_the_attention_interface_never_sees(tmp_path
     with pytest.raises(UnsupportedError, match=r"computes something else than untouched: over 24 tokens .* normwise"):
         compile_model(CompileOptions(model=biased, output=tmp_path / "biased.rdu", **options))
     assert not (tmp_path / "biased.rdu").exists()
+
+
+@pytest.mark.parametrize("twist", ["counting-besides", "token-shift"])
+def test_the_probe_finds_what_only_pieces_show(twist: str, tmp_path: Path) -> None:
+    """Over a whole text these are what they are untouched; a compiled program never sees a whole text."""
+    model = strange_checkpoint(twist, tmp_path / "model")
+    with pytest.raises(UnsupportedError, match=r"run in pieces, .* over 24 tokens .* counts positions itself"):
+        compile_model(CompileOptions(model=model, output=tmp_path / "out", prefill_chunk=8, **CACHE))
+
+
+def test_a_model_without_any_positions_compiles(tmp_path: Path) -> None:
+    model = strange_checkpoint("no-positions", tmp_path / "model")
+    compile_model(CompileOptions(model=model, output=tmp_path / "out.rdu", prefill_chunk=8, **CACHE))
+    assert Artifact.load(tmp_path / "out.rdu").signature.layers == 2
+
+
+@pytest.mark.parametrize("model_type", ["bart", "pegasus", "marian"])
+def test_decoders_that_count_their_positions_are_refused(model_type: str, tmp_path: Path) -> None:
+    """They attend through transformers' interface, once per layer, and take `position_ids` without a word."""
+    sizes = {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "vocab_size": 96}
+    sizes |= {"pad_token_id": 0, "max_position_embeddings": 64}
+    config = CONFIG_MAPPING[model_type](**sizes, is_decoder=True, is_encoder_decoder=False)
+    with pytest.raises(UnsupportedError, match=r"positions that the model is given: model\.decoder counts its tokens"):
+        compile_config(config, tmp_path)
+
+
+WHISPER = {
+    **{"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "vocab_size": 96},
+    **{"encoder_layers": 1, "encoder_attention_heads": 4, "max_target_positions": 24, "is_encoder_decoder": False},
+}
+
+
+def test_a_context_beyond_a_table_of_positions(tmp_path: Path) -> None:
+    """Where the config does not say the context, the program does; with weights, to the last position."""
+    config = CONFIG_MAPPING["whisper"](**WHISPER, pad_token_id=0)
+    short = {**CACHE, "max_context": 24}
+    captured = capture(build_model(config, torch.float32), batch=1, chunk=8, max_context=24)
+    check_tables(captured.prefill, 24)
+    with pytest.raises(UsageError, match=r"max-context 25 exceeds the 24 positions of the table model\.decoder"):
+        check_tables(captured.prefill, 25)
+    assert Artifact.load(compile_config(config, tmp_path, **short)).signature.layers == 2
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    checkpoint = open_checkpoint(tmp_path / "model")
+    geometry = Geometry(2, 6, 4, 4, 3, "avg", 24)
+    probe(checkpoint, torch.float32, geometry, 96)
+    with pytest.raises(UsageError, match="max-context 25 exceeds the positions of the model, whose tables end before"):
+        probe(checkpoint, torch.float32, replace(geometry, max_context=25), 96)
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "camembert", "ernie", "roc_bert"])
+def test_what_is_looked_up_at_a_position_is_no_position(model_type: str) -> None:
+    """Types of tokens are read at the positions, and a table of two rows at the types."""
+    config = CONFIG_MAPPING[model_type](**{**SHAPE, "max_position_embeddings": 64, "is_decoder": True})
+    captured = capture(build_model(config, torch.float32), batch=1, chunk=8, max_context=64)
+    check_tables(captured.prefill, 64)
+    with pytest.raises(UsageError, match=r"65 exceeds the 64 positions of the table .*position_embeddings\.weight"):
+        check_tables(captured.prefill, 65)
+
+
+def test_a_shape_that_depends_on_values_is_named(tmp_path: Path) -> None:
+    config = CONFIG_MAPPING["xmod"](**SHAPE, is_decoder=True, default_language="en_XX")
+    with pytest.raises(UnsupportedError, match=r"layer\.0\.output makes a tensor of shape .* depends on values"):
+        compile_config(config, tmp_path)
 
 
 def test_where_bf16_rounds_too_much_the_probe_decides_in_f32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +205,21 @@ def test_capture_alone_would_refuse_them_too(name: str) -> None:
     config, _ = SILENT[name]
     with pytest.raises(UnsupportedError, match=r"never call it|cannot capture this model"):
         check_attention(capture(build_model(config, torch.float32), batch=1, chunk=8, max_context=32).prefill, 2)
+
+
+def test_of_a_failed_export_nothing_is_printed_but_our_line(tmp_path: Path) -> None:
+    """In a process of its own: torch's log goes to the stderr of the moment when it was imported."""
+    model = write_config(strange("wrong-shapes"), tmp_path)
+    program = (
+        "import sys, tests.compiler.frontend.strange\n"
+        "from sscc.compiler.cli import main\n"
+        f"sys.exit(main(['compile', {str(model)!r}, '--no-weights', '-q', '-o', {str(tmp_path / 'out')!r}]))"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert re.fullmatch(r"sscc: error: strange cannot be compiled: torch\.export cannot capture .*\n", done.stderr)
+    assert done.stdout == ""
 
 
 # ------------------------------------------------------------------------------------------ without any weights

@@ -450,6 +450,16 @@ def test_pt_of_another_shape(tmp_path: Path, model: transformers.LlamaForCausalL
         open_checkpoint(path, config=folder / "config.json")
 
 
+@pytest.mark.parametrize("generation", [{}, {"temperature": 1.0}, {"eos_token_id": None}, {"eos_token_id": []}])
+def test_a_generation_config_without_ends(folder: Path, generation: dict[str, Any]) -> None:
+    """The model's own config says them then."""
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    config = json.loads((folder / "config.json").read_text())
+    for ends, expected in ((7, (7,)), ([7, 3], (7, 3)), (None, ())):
+        (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": ends}))
+        assert open_checkpoint(folder).eos_token_ids == expected
+
+
 def test_unreadable_generation_config(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"eos_token_id": "end"}')
     with pytest.raises(InputError, match=r"eos_token_id is 'end'"):
@@ -465,8 +475,13 @@ def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
     return rows.swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_gguf(path: Path, model: transformers.LlamaForCausalLM, **extra: str) -> None:
-    """A tiny llama with a byte-level vocabulary, one tensor quantized."""
+def write_gguf(
+    path: Path,
+    model: transformers.LlamaForCausalLM,
+    tensors: dict[str, np.ndarray] | None = None,
+    **extra: str,
+) -> None:
+    """A tiny llama with a byte-level vocabulary, one tensor quantized; `tensors` besides, or instead, of its own."""
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_name("tiny")
     writer.add_context_length(128)
@@ -489,7 +504,7 @@ def write_gguf(path: Path, model: transformers.LlamaForCausalLM, **extra: str) -
     writer.add_eos_token_id(27)
     for key, value in extra.items():
         writer.add_string(key.replace("__", "."), value)
-    for name, tensor in gguf_tensors(model).items():
+    for name, tensor in (gguf_tensors(model) | (tensors or {})).items():
         if name == "output.weight":
             blocks = gguf.quants.quantize(tensor, gguf.GGMLQuantizationType.Q8_0)
             writer.add_tensor(name, blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
@@ -621,6 +636,18 @@ def test_pt2_that_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("model/data/weights/model_weights_config.json", json.dumps(config))
     with pytest.raises(UnsupportedError, match=r"pickles w: export plain tensors only"):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "config", [[], "x", {"config": []}, {"config": {"w": "../../escape"}}, {"config": {"w": None}}], ids=str
+)
+@pytest.mark.parametrize("name", ["weights/model_weights_config.json", "constants/model_constants_config.json"])
+def test_pt2_whose_lists_of_tensors_have_another_form(tmp_path: Path, config: object, name: str) -> None:
+    path = tmp_path / "decoder.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"model/data/{name}", json.dumps(config))
+    with pytest.raises(InputError, match=r"a damaged .pt2 archive: a list of its tensors has another form"):
         open_checkpoint(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Journal, Record
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import InputError, OutputError, UsageError
+from tests.faults import CODES, fails, faults, killed_at
 
 OPTIONS = {"seed": 0, "tasks": ["a"]}
 EXAMPLE = Example("a", 10, 0, (1, 2), ("x",), "string_match_all", 4)
@@ -83,3 +85,64 @@ def test_damaged_files_are_refused(text: str, message: str, tmp_path: Path) -> N
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         Journal(path, OPTIONS)
+
+
+# --------------------------------------------------------------------------------------------------- what goes wrong
+
+
+def two_lines(path: Path) -> None:
+    with Journal(path, OPTIONS) as journal:
+        journal.add(RECORD)
+        journal.add(replace(RECORD, cell="snapkv 8"))
+
+
+def cells(path: Path) -> list[str]:
+    with Journal(path, OPTIONS) as journal:
+        return [cell for cell, _ in journal.records]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_line_that_cannot_be_written_is_one_error_and_not_there(tmp_path: Path, code: int) -> None:
+    path, step = tmp_path / "records.jsonl", 0
+    while True:
+        refused = None
+        with faults(step, fails(code)) as taken:
+            try:
+                two_lines(path)
+            except OutputError as error:
+                refused = str(error)
+        if len(taken.names) <= step:
+            break
+        # The folder is there: that it cannot be made does not matter.
+        assert refused == f"{path} cannot be written: {os.strerror(code)}" or taken.names[step] == "mkdir"
+        data = path.read_bytes() if path.exists() else b""
+        assert data == b"" or data.endswith(b"\n"), taken.names[step]
+        assert cells(path) == ["full", "snapkv 8"][: max(0, data.count(b"\n") - 1)]
+        path.unlink()
+        step += 1
+    assert step > 6
+    assert cells(path) == ["full", "snapkv 8"]
+
+
+def test_a_run_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    path, step, seen = tmp_path / "records.jsonl", 0, set()
+    while killed_at(step, lambda: two_lines(path)):
+        before = cells(path)
+        assert before == ["full", "snapkv 8"][: len(before)]
+        with Journal(path, OPTIONS) as journal:
+            journal.add(replace(RECORD, cell="last"))
+        assert cells(path) == [*before, "last"]
+        seen.add(len(before))
+        path.unlink()
+        step += 1
+    assert seen == {0, 1, 2}
+
+
+def test_after_a_failed_line_the_next_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    with Journal(path, OPTIONS) as journal:
+        with faults(0, fails(CODES[0])), pytest.raises(OutputError):
+            journal.add(RECORD)
+        assert not journal.has("full", EXAMPLE)
+        journal.add(RECORD)
+    assert cells(path) == ["full"]

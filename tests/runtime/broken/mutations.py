@@ -12,6 +12,8 @@ from sscc.runtime.schedule import (
     Body,
     Buffer,
     Entry,
+    For,
+    If,
     Kernel,
     Launch,
     Pipeline,
@@ -23,7 +25,7 @@ from sscc.runtime.schedule import (
 )
 from tests.runtime.broken import bases
 from tests.runtime.broken.bases import CACHE, CHUNK, FEATURES, KV, LONGEST, TILE, TILES, K, M, N
-from tests.runtime.broken.build import arg_setting, change, copy_body, port, port_setting, setting
+from tests.runtime.broken.build import arg_setting, change, copy_body, port, port_setting, read, setting, update
 
 
 @dataclass(frozen=True)
@@ -310,6 +312,12 @@ BOUNDS = (
         _CHAIN,
         _edit(Launch, "spilled_copy", arg_setting(0, offset=1)),
         ("launch 1 of kernel 'spilled_copy', parameter 'x'", "'a' reaches elements 1 .. 32 of 32"),
+    ),
+    Broken(
+        "window of a parameter that is not dense",
+        _PRODUCT,
+        _edit(Launch, "linear", arg_setting(1, strides=(K - 1, 1))),
+        ("stage 'load_w', port '.*'", "it is a window of 'w', which a launch does not show dense and row-major"),
     ),
     Broken(
         "slot that does not exist",
@@ -612,6 +620,369 @@ NAMES = (
     ),
 )
 
+
+def _grid(stage: str, *sizes: int) -> Callable[[Program], Program]:
+    return _edit(Stage, stage, setting(grid=sizes))
+
+
+def _nested(depth: int) -> Callable[[Program], Program]:
+    """The kernel's body within so many loops of one iteration."""
+
+    def edit(kernel: Kernel) -> Kernel:
+        body = kernel.body
+        for level in range(depth):
+            body = (For(f"deep{level}", 0, 1, body),)
+        return dataclasses.replace(kernel, body=body)
+
+    return _edit(Kernel, "linear", edit)
+
+
+def _before(kernel: str, *items: Any) -> Callable[[Program], Program]:
+    return _edit(Kernel, kernel, lambda k: dataclasses.replace(k, body=(*items, *k.body)))
+
+
+def _entry_items(edit: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Callable[[Program], Program]:
+    return _edit(Entry, "main", lambda entry: dataclasses.replace(entry, body=edit(entry.body)))
+
+
+def _encoded_weight(encoding: str, **fields: Any) -> Callable[[Program], Program]:
+    return _edit(Tensor, "w", setting(encoding=encoding, **fields))
+
+
+_HALF = bases.SIZE // 2
+
+ORDER_OF_TURNS = (
+    Broken(
+        "prologue that reads what iterations make",
+        _LAYERS,
+        _edit(Stage, "residual", setting(when="first")),
+        ("pipeline 'run', buffer '(h|attended)'",),
+    ),
+    Broken(
+        "store before the product",
+        _PRODUCT,
+        _edit(Stage, "store_y", setting(when="first")),
+        ("buffer 'y_buffer'", "stage 'store_y' reads a slot that stage 'product' fills which fires in each iteration"),
+    ),
+    Broken(
+        "load after the product",
+        _PRODUCT,
+        _edit(Stage, "load_x", setting(when="last")),
+        ("buffer 'x_buffer'", "stage 'product' reads a slot that stage 'load_x' fills which fires last"),
+    ),
+    Broken(
+        "prologue that needs the place of an iteration",
+        lambda: bases.looped_layers(3),
+        _both(
+            _edit(Stage, "residual", port_setting(2, lag=3)),
+            _grid("enter", 3),
+            _edit(Stage, "leave", setting(grid=(3,))),
+        ),
+        (
+            "buffer 'h'",
+            "stage 'enter' fills a place again that stage '(residual|project_qkv)', which fires in each iteration",
+        ),
+    ),
+    Broken(
+        "iterations wait for a place that the epilogue has",
+        lambda: bases.looped_layers(3),
+        _both(
+            _edit(Stage, "leave", setting(grid=(4,))),
+            _edit(Stage, "leave", port_setting(0, lag=0)),
+        ),
+        ("buffer 'h'", "stage 'residual' fills a place again that stage 'leave', which fires last, still has to use"),
+    ),
+    Broken(
+        "firings of an iteration that read each other's rows",
+        _CHAIN,
+        _both(
+            _with_body(copy_body("copy_half", _HALF)),
+            _edit(Kernel, "plain_copy", _param(1, access="update")),
+            _edit(
+                Stage,
+                "direct",
+                setting(
+                    body="copy_half",
+                    grid=(2,),
+                    ports=(port("y", (_HALF,)), port("y", (_HALF,), terms=(("t0", _HALF),))),
+                ),
+            ),
+            _edit(Stage, "direct", port_setting(0, {"offset": _HALF, "terms": (("t0", -_HALF),)})),
+        ),
+        (
+            "stage 'direct'",
+            "port 'y' writes elements of 'y' in one firing of an iteration that port 'x' reads in another",
+        ),
+    ),
+    Broken(
+        "a row that every firing updates",
+        _CHAIN,
+        _both(
+            _with_body(dataclasses.replace(copy_body("refresh", _HALF), params=(read("x", _HALF), update("y", _HALF)))),
+            _edit(Kernel, "plain_copy", _param(1, access="update")),
+            _edit(
+                Stage,
+                "direct",
+                setting(
+                    body="refresh", grid=(2,), ports=(port("x", (_HALF,), terms=(("t0", _HALF),)), port("y", (_HALF,)))
+                ),
+            ),
+        ),
+        ("stage 'direct', port 'y'", "the 2 firings of an iteration write elements of 'y' more than once"),
+    ),
+)
+
+CONTROL = (
+    Broken(
+        "loops nested without an end", _PRODUCT, _nested(17), ("more than 16 loops and branches stand in each other",)
+    ),
+    Broken(
+        "branch that is never taken", _PREFILL, _edit(If, "if", setting(condition=0)), ("a branch on 0 is never taken",)
+    ),
+    Broken(
+        "pipeline without an iteration", _LAYERS, _edit(Pipeline, "run", setting(upper=0)), ("it has no iteration",)
+    ),
+    Broken(
+        "scalar beyond 64 bits",
+        _PREFILL,
+        _edit(Scalar, "row", setting(op="mul", args=("length", 1 << 62))),
+        ("scalar 'row' = mul may be .*, beyond 64 bits",),
+    ),
+    Broken(
+        "scalar of two operands and three arguments",
+        _PREFILL,
+        _edit(Scalar, "row", setting(args=("length", 1, 1))),
+        ("scalar 'row' is 'sub' of 3 arguments",),
+    ),
+    Broken(
+        "operation that does not exist",
+        _PREFILL,
+        _edit(Scalar, "row", setting(op="pow")),
+        ("scalar 'row' is 'pow' of 2 arguments",),
+    ),
+    Broken(
+        "division by what may be 0",
+        _PREFILL,
+        _edit(Scalar, "row", setting(op="floordiv", args=("length", "slot"))),
+        (r"scalar 'row' = floordiv divides by 1\*slot, which may be 0",),
+    ),
+    Broken(
+        "division by 0",
+        _PREFILL,
+        _edit(Scalar, "row", setting(op="mod", args=("length", 0))),
+        ("scalar 'row' = mod divides by 0, which may be 0",),
+    ),
+    Broken(
+        "pipeline in an entry",
+        _CHAIN,
+        _entry_items(lambda body: (*body, Pipeline("loose", "i", 0, 1, (), (), ()))),
+        ("entry 'main'", "pipeline 'loose' stands in an entry"),
+    ),
+    Broken(
+        "launch in a kernel",
+        _PRODUCT,
+        _before("linear", Launch("linear", ())),
+        ("kernel 'linear'", "it launches 'linear': launches stand in entries only"),
+    ),
+    Broken(
+        "written only where a branch is taken",
+        _CHAIN,
+        _both(
+            _edit(Entry, "main", setting(scalar_inputs=("some",))),
+            _entry_items(lambda body: (If("some", body[:1]), *body[1:])),
+        ),
+        ("launch 1 of kernel 'spilled_copy'", "reads temporary 'a', which no launch of the entry has written before"),
+    ),
+    Broken(
+        "written only where a loop runs",
+        _CHAIN,
+        _both(
+            _edit(Entry, "main", setting(scalar_inputs=("some",))),
+            _entry_items(lambda body: (For("n", 0, "some", body[:1]), *body[1:])),
+        ),
+        ("launch 1 of kernel 'spilled_copy'", "reads temporary 'a', which no launch of the entry has written before"),
+    ),
+    Broken(
+        "read a second time beyond what is written",
+        _CHAIN,
+        _both(
+            _edit(Tensor, "a", setting(shape=(64,))),
+            _edit(Tensor, "b", setting(address=4 * _LINE)),
+            _edit(Tensor, "c", setting(address=5 * _LINE)),
+            _edit(Buffer, "through", setting(address=6 * _LINE)),
+            lambda program: dataclasses.replace(program, arena_bytes=7 * _LINE),
+            _entry_items(lambda body: (*body[:2], arg_setting(0, tensor="a", offset=bases.SIZE)(body[2].body[0]))),
+        ),
+        ("launch 2 of kernel 'plain_copy'", "reads elements of temporary 'a' that no launch has written before"),
+    ),
+    Broken(
+        "input of no entry",
+        _CHAIN,
+        _edit(Entry, "main", setting(inputs=())),
+        ("launch 0 of kernel 'plain_copy', parameter 'x'", "input 'x' is none of this entry"),
+    ),
+    Broken(
+        "input that is a state",
+        _LAYERS,
+        _edit(Entry, "decode", setting(inputs=("h_in", "position", "valid_topk", "active", "k_cache"))),
+        ("entry 'decode'", "input 'k_cache' is a tensor of role state"),
+    ),
+    Broken("input given twice", _CHAIN, _edit(Entry, "main", setting(inputs=("x", "x"))), ("an input is named twice",)),
+    Broken(
+        "tensor that does not exist",
+        _CHAIN,
+        _edit(Launch, "spilled_copy", arg_setting(0, tensor="lost")),
+        ("it names tensor 'lost', which does not exist",),
+    ),
+    Broken(
+        "written view that shows elements twice",
+        _CHAIN,
+        _edit(Launch, "spilled_copy", arg_setting(1, strides=(0,))),
+        ("parameter 'y'", "the view of 'b' shows an element more than once, and is written"),
+    ),
+    Broken(
+        "view that walks backwards",
+        _CHAIN,
+        _edit(Launch, "spilled_copy", arg_setting(0, strides=(-1,), offset=31)),
+        ("parameter 'x'", r"view of 'a' has shape \[32\] and strides \[-1\]"),
+    ),
+    Broken(
+        "two parameters of one name",
+        _CHAIN,
+        _edit(Kernel, "plain_copy", _param(1, name="x")),
+        ("kernel 'plain_copy'", "two parameters are called 'x'"),
+    ),
+    Broken(
+        "kernel's parameter without elements",
+        _PRODUCT,
+        _edit(Kernel, "linear", _param(0, shape=(0, K))),
+        ("(parameter 'x' has shape|takes f32 .0, 8.)",),
+    ),
+)
+
+SIZES = (
+    Broken(
+        "arena beyond what lies in it",
+        _CHAIN,
+        lambda program: dataclasses.replace(program, arena_bytes=1 << 45),
+        ("memory: the arena has 35184372088832 bytes, what lies in it ends at 640",),
+    ),
+    Broken(
+        "tensor of a negative size",
+        _CHAIN,
+        _edit(Tensor, "a", setting(shape=(-1,))),
+        (r"tensor 'a': it has shape \[-1\]",),
+    ),
+    Broken(
+        "tensor beyond all memory",
+        _CHAIN,
+        _edit(Tensor, "a", setting(shape=(1 << 50,))),
+        ("tensor 'a': it has the number",),
+    ),
+    Broken(
+        "weight inside the arena",
+        _PRODUCT,
+        _edit(Tensor, "w", setting(address=0)),
+        ("weight 'w': address 0 is inside the arena",),
+    ),
+    Broken(
+        "local of terabytes",
+        _LAYERS,
+        _edit(
+            Body,
+            "project",
+            lambda b: dataclasses.replace(
+                b, locals=(*b.locals, dataclasses.replace(b.locals[0], name="z", shape=(1 << 40,)))
+            ),
+        ),
+        ("body 'project': 'z' takes 4.1943e\\+06 MB, all there may keep 1024 MB",),
+    ),
+    Broken(
+        "buffer of very many slots",
+        _PRODUCT,
+        _both(_edit(Buffer, "y_buffer", setting(depth=1 << 32))),
+        ("kernel 'linear', pipeline 'stream'", "(SRAM|may keep)"),
+    ),
+    Broken(
+        "buffer in DDR", _CHAIN, _edit(Buffer, "through", setting(tier="ddr")), ("buffer 'through' of f32 is in DDR",)
+    ),
+    Broken(
+        "buffer between elements",
+        _PRODUCT,
+        _edit(Buffer, "y_buffer", setting(address=4098)),
+        ("buffer 'y_buffer' of f32 is in SRAM at 4098",),
+    ),
+    Broken(
+        "buffer before the beginning",
+        _PRODUCT,
+        _edit(Buffer, "x_buffer", setting(address=-64)),
+        ("buffer 'x_buffer' is at address -64",),
+    ),
+    Broken(
+        "buffer without a slot",
+        _PRODUCT,
+        _edit(Buffer, "y_buffer", setting(depth=0)),
+        ("buffer 'y_buffer' has depth 0",),
+    ),
+    Broken(
+        "port with numbers beyond all memory",
+        _PRODUCT,
+        _edit(Stage, "load_x", port_setting(1, lag=1 << 48)),
+        ("the port on 'x_buffer' has the number",),
+    ),
+    Broken(
+        "view with a factor beyond all memory",
+        _PRODUCT,
+        _edit(Stage, "load_x", port_setting(0, {"terms": (("i", 1 << 60),)})),
+        ("view of 'x' has the number 1152921504606846976",),
+    ),
+    Broken("grid without a firing", _PRODUCT, _grid("load_x", 0), (r"it has grid \[0\] and 1 PCUs",)),
+    Broken("grid beyond all numbers", _PRODUCT, _grid("load_w", 1 << 30, 1 << 30), ("its grid has the number",)),
+    Broken("negative compute units", _PRODUCT, _edit(Stage, "load_x", setting(pcus=-1)), ("and -1 PCUs",)),
+    Broken("ports missing", _PRODUCT, _edit(Stage, "load_x", setting(ports=())), ("it gives 0 ports and 0 scalars",)),
+    Broken(
+        "wait for no buffer", _PRODUCT, _edit(Stage, "load_x", setting(waits=("lost",))), ("it waits for .'lost'.",)
+    ),
+    Broken(
+        "port on nothing",
+        _PRODUCT,
+        _edit(Stage, "load_x", port_setting(0, {"tensor": "lost"})),
+        ("it names 'lost', which is no parameter of the kernel and no buffer",),
+    ),
+    Broken(
+        "window on a parameter that is not dense",
+        _LAYERS,
+        _edit(Stage, "project_qkv", port_setting(1, {"strides": (bases.WIDTH + 1, 1)})),
+        ("(a window needs 'weight' dense|reaches elements)",),
+    ),
+    Broken(
+        "spilled buffers overlap",
+        _CHAIN,
+        _both(
+            _edit(
+                Pipeline,
+                "both",
+                lambda p: dataclasses.replace(
+                    p, buffers=(*p.buffers, dataclasses.replace(p.buffers[0], name="more", address=4 * _LINE))
+                ),
+            ),
+        ),
+        ("(buffer 'more'|overlap at address 512)",),
+    ),
+    Broken(
+        "parts of a state",
+        _CHAIN,
+        _edit(Tensor, "a", setting(encoding="int8:32/values")),
+        ("cannot be 'int8:32/values'",),
+    ),
+    Broken(
+        "parts of another dtype",
+        _PRODUCT,
+        _encoded_weight("int8:8/values"),
+        ("a weight of f32 .12, 8. cannot be 'int8:8/values'",),
+    ),
+)
+
 _FLOAT_ROWS = (bases.BATCH, KV, bases.ROWS, bases.DEPTH)
 
 ROWS = (
@@ -678,4 +1049,4 @@ def _second_half(entry: Entry) -> Entry:
     return dataclasses.replace(entry, body=(first, arg_setting(0, offset=bases.SIZE)(second), *rest))
 
 
-BROKEN = (*STREAMS, *BOUNDS, *MEMORY, *ORDER, *NAMES, *ROWS)
+BROKEN = (*STREAMS, *BOUNDS, *MEMORY, *ORDER, *ORDER_OF_TURNS, *CONTROL, *SIZES, *NAMES, *ROWS)

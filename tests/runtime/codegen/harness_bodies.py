@@ -19,6 +19,7 @@ from sscc.runtime.codegen.quantised_packing import QuantisedPanels
 from sscc.runtime.reference.arrays import to_array
 from sscc.runtime.schedule import Access, Body, Local, Param, Window
 from tests.runtime.codegen.product_data import Buffer
+from tests.runtime.codegen.scalar_words import ScalarWords
 from tests.runtime.programs import DTYPES, one_stage, run_kernel
 
 Shares = Callable[[int], Sequence[tuple[int, int]]]
@@ -70,6 +71,7 @@ class NativeBody:
         self.body = body
         self.code = lower_body(module, body.name, variant, Features.of_host() if features is None else features)
         self._jit = Jit(module, optimise=0)
+        self.reported = False
         self.functions = [_FUNCTION(self._jit.addresses[r.function]) for r in self.code.routines]
 
     @property
@@ -78,16 +80,18 @@ class NativeBody:
         return [r.units for r in self.code.routines]
 
     def run(self, memory: Mapping[str, np.ndarray], scalars: Sequence[int] = (), shares: Shares = at_once) -> None:
-        """Calls all functions on what the parameters point to; every call finds garbage in its scratch."""
+        """Calls all functions on what the parameters point to; every call finds garbage in its scratch. `reported` says
+        whether one found an index outside of what it indexes."""
         shared, private = Buffer(self.code.shared_bytes), Buffer(self.code.private_bytes)
         shared.bytes[:] = _GARBAGE
         pointers = [*(memory[p.name].ctypes.data for p in self.body.params), shared.address]
         arguments = (ctypes.c_void_p * len(pointers))(*pointers)
-        values = (ctypes.c_int64 * max(1, len(scalars)))(*scalars)
+        words = ScalarWords(scalars)
         for function, units in zip(self.functions, self.units, strict=True):
             for begin, end in shares(units):
                 private.bytes[:] = _GARBAGE
-                function(arguments, values, begin, end, private.address)
+                function(arguments, words.address, begin, end, private.address)
+        self.reported = words.reported
 
 
 def body_of(

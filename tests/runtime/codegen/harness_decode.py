@@ -13,6 +13,7 @@ from sscc.runtime.codegen.compile import Jit
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.mlir import I64, PTR, Module
 from sscc.runtime.codegen.phases import Context, Lowered, Operand
+from tests.runtime.codegen.scalar_words import ScalarWords
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1", torch.int8: "i8"}
 _FUNCTION = ctypes.CFUNCTYPE(
@@ -54,7 +55,13 @@ class CompiledStep:
         self.jit = Jit(module, features.cpu)
         self._functions = [_FUNCTION(self.jit.addresses[f"phase{i}"]) for i in range(len(lowered.phases))]
         self._shared = _scratch(lowered.shared_bytes)
+        self._words = ScalarWords()
         self._private = [_scratch(phase.private_bytes) for phase in lowered.phases]
+
+    @property
+    def reported(self) -> bool:
+        """Whether a call has found an index outside of what it indexes."""
+        return self._words.reported
 
     def __call__(self, tensors: Mapping[str, Tensor], parts: int = 1, *, backwards: bool = False) -> None:
         """Runs every phase as `parts` ranges of units, in order or backwards."""
@@ -65,7 +72,7 @@ class CompiledStep:
             for part in reversed(range(parts)) if backwards else range(parts):
                 memory.fill_(_POISON)
                 begin, end = phase.units * part // parts, phase.units * (part + 1) // parts
-                function(ctypes.addressof(args), None, begin, end, private)
+                function(ctypes.addressof(args), self._words.address, begin, end, private)
             assert bool((memory[-16:] == _POISON).all()), "a phase writes beyond its private scratch"
         assert bool((self._shared[0][-16:] == _POISON).all()), "a phase writes beyond the shared scratch"
 
@@ -74,7 +81,7 @@ class CompiledStep:
         pointers = [tensors[name].data_ptr() for name in self.names] + [self._shared[1]]
         args = (ctypes.c_void_p * len(pointers))(*pointers)
         for phase, function, (_, private) in zip(self.lowered.phases, self._functions, self._private, strict=True):
-            function(ctypes.addressof(args), None, 0, phase.units, private)
+            function(ctypes.addressof(args), self._words.address, 0, phase.units, private)
 
 
 def _scratch(nbytes: int) -> tuple[Tensor, int]:

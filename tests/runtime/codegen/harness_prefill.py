@@ -14,6 +14,7 @@ from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.mlir import I64, PTR, Module
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.codegen.row_copies import Meta
+from tests.runtime.codegen.scalar_words import ScalarWords
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1", torch.int8: "i8"}
 _PARAMETERS = [("args", PTR), ("scalars", PTR), ("begin", I64), ("end", I64), ("private", PTR)]
@@ -68,13 +69,14 @@ class Compiled:
         assert meta_of({name: tensors[name] for name in self.operands}) == self.operands
         pointers = [tensors[name].data_ptr() for name in self.operands]
         args = (_POINTER * (len(pointers) + 1))(*pointers, self._shared.ctypes.data)
-        values = (_INTEGER * max(1, len(self.scalars)))(*(scalars[name] for name in self.scalars))
+        words = ScalarWords([scalars[name] for name in self.scalars])
         self._shared[:-_GUARD].fill(0xFF)
         for phase, call in zip(self.lowered.phases, self._calls, strict=True):
             for piece in reversed(range(pieces)):
                 begin, end = phase.units * piece // pieces, phase.units * (piece + 1) // pieces
                 self._private[:-_GUARD].fill(0xFF if pieces == 1 else 0x7E)
-                call(args, values, begin, end, self._private.ctypes.data)
+                call(args, words.address, begin, end, self._private.ctypes.data)
+        self.reported = words.reported
         for scratch in (self._shared, self._private):
             assert (scratch[-_GUARD:] == 0).all(), "a phase writes behind its scratch"
 

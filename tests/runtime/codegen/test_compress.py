@@ -237,8 +237,11 @@ def test_gather_rows_by_an_index_for_all_heads(shape: tuple[int, ...]) -> None:
     assert torch.equal(got["out"], want)
 
 
-def test_an_index_beyond_the_source_gives_zeros() -> None:
-    given = {"source": torch.randn(1, 1, 4, 3), "index": torch.tensor([3, 4, 1 << 50]), "out": torch.ones(1, 1, 3, 3)}
-    got = run_step(GatherRows("source", "index", "out"), lower_gather_rows, given, {}, GENERIC, ["out"])["out"]
-    assert torch.equal(got[0, 0, 0], given["source"][0, 0, 3])
-    assert (got[0, 0, 1:] == 0).all()
+@pytest.mark.parametrize(("index", "reported"), [(3, False), (-1, False), (4, True), (1 << 50, True)])
+def test_an_index_beyond_the_source_is_reported(index: int, reported: bool) -> None:
+    given = {"source": torch.randn(1, 1, 4, 3), "index": torch.tensor([3, index]), "out": torch.ones(1, 1, 2, 3)}
+    step = GatherRows("source", "index", "out")
+    compiled = Compiled(step, lower_gather_rows, given, (), GENERIC)
+    compiled.run(given, {})
+    assert compiled.reported == reported
+    assert torch.equal(given["out"][0, 0, 0], given["source"][0, 0, 3])

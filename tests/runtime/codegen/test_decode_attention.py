@@ -215,11 +215,16 @@ def test_one_split_needs_no_second_phase() -> None:
         check(tensors, want)
 
 
-def test_a_slot_at_a_negative_position_writes_nothing_and_gives_zeros() -> None:
+def test_a_negative_position_of_an_active_slot_is_reported_and_writes_nothing() -> None:
     tensors = decode_inputs(2, 2, 16, 16)
+    compiled = decode(tensors)
+    tensors["position"][1] = -1  # a slot that is not active
+    compiled(tensors)
+    assert not compiled.reported
     tensors["position"].fill_(-1)
     before = tensors["k_cache"].clone()
-    decode(tensors)(tensors)
+    compiled(tensors)
+    assert compiled.reported
     assert torch.equal(tensors["k_cache"], before)
     assert not tensors["out"].any()
 
@@ -415,16 +420,18 @@ def test_indexed_attention_is_decode_attention_over_the_assembled_rows(
         assert torch.equal(tensors[name], compact[name][:, :, :SR])
 
 
-def test_indexed_attention_takes_an_index_beyond_the_prompt_for_none() -> None:
+@pytest.mark.parametrize("index", [500, 2**62])
+def test_an_index_beyond_the_prompt_is_reported_where_it_is_read(index: int) -> None:
     tensors, _ = indexed_inputs(140, F32)
     meta = meta_of(tensors)
     compiled = CompiledStep(lower_indexed_attention(INDEXED, meta, HOST), meta, HOST)
-    wild, tame = copied(tensors), copied(tensors)
-    wild["selected"][0, :, 3], wild["selected"][0, :, 9] = 500, 2**62
-    tame["selected"][0, :, [3, 9]] = -1
-    compiled(wild)
-    compiled(tame)
-    assert torch.equal(wild["out"], tame["out"])
+    read = int(tensors["valid_topk"][0])
+    tensors["selected"][0, :, read:] = index  # rows that no query sees
+    compiled(tensors)
+    assert not compiled.reported
+    tensors["selected"][0, :, read - 1] = index
+    compiled(tensors)
+    assert compiled.reported
 
 
 # -------------------------------------------------------------------------------------- the steps on their own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from sscc.ir.errors import InputError
 from sscc.runtime.reference import scalar_ops
 from sscc.runtime.schedule import Access, Instr, Reduction, Vector
-from tests.runtime.codegen.harness_bodies import NativeBody, access, body_of, check
+from tests.runtime.codegen.harness_bodies import NativeBody, access, body_of, check, reference
 from tests.runtime.programs import identity
 
 BF16_STEP = 2.0**-7
@@ -103,7 +104,7 @@ def test_integer_operations() -> None:
 def test_narrow_integers_wrap_around() -> None:
     a, b = integers(1, -128, 128), integers(2, -128, 128)
     a[0], b[0] = -128, -1
-    b[b == 0] = 3
+    b[1:20] = 0
     narrow = (Instr("x", "trunci", ("in0",), "i8"), Instr("y", "trunci", ("in1",), "i8"))
     operations = ("addi", "subi", "muli", "divsi", "floordivsi", "maxsi", "absi", "xori")
     programs = {
@@ -147,6 +148,18 @@ def test_conversions() -> None:
     check_programs({"fptoui": (Instr("r", "fptoui", ("in0",), "i64"),)}, {"a": values.abs()}, lambda _: torch.int64)
 
 
+@pytest.mark.parametrize("dtype", ["i8", "i32", "i64"])
+@pytest.mark.parametrize("op", ["fptosi", "fptoui"])
+def test_floats_beyond_the_integers(op: str, dtype: str) -> None:
+    """What LLVM leaves undefined is the nearest integer, and 0 for NaN, on lanes and on single numbers."""
+    bits = {"i8": 8, "i32": 32, "i64": 64}[dtype]
+    edges = [2.0**n * sign * near for n in (bits - 1, bits) for sign in (1, -1) for near in (1 - 2.0**-24, 1, 1.5)]
+    numbers = [*edges, math.inf, -math.inf, math.nan, 0.0, -0.9, 0.9, -1.0, 1e30, -1e30]
+    values = torch.tensor(numbers).repeat(COUNT)[:COUNT]
+    program = (Instr("whole", op, ("in0",), dtype), Instr("r", "index_cast", ("whole",), "i64"))
+    check_programs({"y": program}, {"a": values}, lambda _: torch.int64)
+
+
 def test_every_operation_of_bf16_is_rounded() -> None:
     """Literals and constants as well; exactly as the reference, for operations that are exact in f32."""
     program = (
@@ -172,7 +185,7 @@ def test_unknown_operations_are_refused() -> None:
     for op, name in (("fpowi", "fpowi to 9"), ("no_such", "operation 'no_such'")):
         program = (Instr("r", op, ("in0", 9), "f32"),)
         writes = {"y": torch.zeros(COUNT)}
-        with pytest.raises(InputError, match=f"has no {name}.*--interpreter reference"):
+        with pytest.raises(InputError, match=f"there is no {name}: run with --interpreter reference"):
             NativeBody(body_of(pointwise({"y": program}, x), x, writes))
 
 
@@ -301,7 +314,7 @@ def test_parameters_that_are_not_dense() -> None:
 
 
 def test_indices_that_run_out_of_a_table_read_nothing_beyond_it() -> None:
-    """The reference refuses them; native code, which cannot, must stay inside. NaN lies behind the table."""
+    """They are reported, and what is computed until then stays inside. NaN lies behind the table."""
     inputs = {"table": torch.zeros(4, 20)}
     writes = {"along": torch.zeros(4, 48), "rows": torch.zeros(9, 20)}
     index = (Instr("i", "index", (0,), "index"), Instr("j", "index", (1,), "index"))
@@ -312,8 +325,28 @@ def test_indices_that_run_out_of_a_table_read_nothing_beyond_it() -> None:
     memory["table"] = np.full(400, np.nan, np.float32)
     memory["table"][:80] = 1.0
     native.run(memory)
+    assert native.reported
     assert (memory["along"] == 1).all()
     assert (memory["rows"] == 1).all()
+
+
+@pytest.mark.parametrize("shape", [(3,), (37,), (2, 20)])
+@pytest.mark.parametrize(("index", "reported"), [(0, False), (6, False), (7, True), (-1, True), (-(2**63), True)])
+def test_an_index_outside_of_a_table_is_reported(shape: tuple[int, ...], index: int, reported: bool) -> None:
+    """In the last element, which alone or among others is the rest of a vector."""
+    inputs = {"table": torch.randn(7), "rows": torch.zeros(shape, dtype=torch.int64)}
+    inputs["rows"].view(-1)[-1] = index
+    program = (Instr("r", "load", ("table", "in0"), "f32"),)
+    rank = len(shape)
+    step = Vector(shape, (Access("rows", identity(rank)),), Access("y", identity(rank)), program, "r")
+    body = body_of((step,), inputs, {"y": torch.zeros(shape)})
+    native = NativeBody(body)
+    memory = {name: value.numpy() for name, value in inputs.items()} | {"y": np.zeros(shape, np.float32)}
+    native.run(memory)
+    assert native.reported == reported
+    if reported:
+        with pytest.raises(InputError, match="axis 0 of 'table', whose size is 7"):
+            reference(body, inputs, {"y": torch.zeros(shape)})
 
 
 def test_indices_of_merged_dimensions() -> None:

@@ -1,23 +1,28 @@
-"""Native code in files and in the user's cache: kept, found again, refused where damaged, made where there is none."""
+"""Native code in the user's cache: kept, found again, made where there is none or none that is whole, and never taken
+from a place that others can write."""
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
+import os
+import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import InputError, OutputError
 from sscc.runtime.codegen import library
 from sscc.runtime.codegen.interpreter import NativeInterpreter
-from sscc.runtime.codegen.library import NativeCode, cached_code, can_link, host_key, load_code, make_code, store_code
+from sscc.runtime.codegen.library import NativeCode, cached_code, can_link, code_key, keep_code, make_code
 from sscc.runtime.schedule import Entry, Launch, Program
+from sscc.runtime.user_cache import UnsafeCacheError
 from tests.runtime.programs import add_body, lay_out, one_stage, whole
-
-KINDS = ("json", "plan", "so")
 
 needs_linker = pytest.mark.skipif(not can_link(), reason="there is no linker here")
 
@@ -37,11 +42,6 @@ def works(code: NativeCode | None, amount: float = 1.0) -> bool:
     return bool((outputs["y"] == x + amount).all())
 
 
-def stored(folder: Path) -> str:
-    folder.mkdir(exist_ok=True)
-    return store_code(add_program(), lambda name, data: (folder / name).write_bytes(data))
-
-
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SSCC_NATIVE_OPTIMISE", "0")
@@ -52,7 +52,19 @@ def cached_files(tmp_path: Path) -> list[Path]:
     return sorted(path for path in (tmp_path / "cache").rglob("*") if path.is_file())
 
 
-# ------------------------------------------------------------------------------------------------------- files
+def no_making(*_: object) -> None:
+    pytest.fail("it is made again")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """The file of the program's code in the cache."""
+    keep_code(add_program())
+    (path,) = cached_files(tmp_path)
+    return path
+
+
+# -------------------------------------------------------------------------------------------------------- cache
 
 
 def test_code_is_made_in_memory() -> None:
@@ -60,101 +72,142 @@ def test_code_is_made_in_memory() -> None:
 
 
 @needs_linker
-def test_code_is_stored_and_loaded(tmp_path: Path) -> None:
-    key = stored(tmp_path)
-    assert key == host_key()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{key}.{kind}" for kind in KINDS]
-    assert works(load_code(tmp_path))
-
-
-@needs_linker
-def test_equal_programs_are_equal_files(tmp_path: Path) -> None:
-    stored(tmp_path / "a")
-    stored(tmp_path / "b")
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
-
-
-@needs_linker
-def test_code_of_another_cpu_or_version_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(library, "VERSION", library.VERSION + 1)
-        assert load_code(tmp_path) is None
-    with monkeypatch.context() as patch:
-        patch.setattr(library._native, "cpu_features", lambda: ["another"])
-        assert load_code(tmp_path) is None
-    assert load_code(tmp_path / "nowhere") is None
-    assert load_code(tmp_path) is not None
-
-
-@needs_linker
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_file_is_no_code(tmp_path: Path, kind: str) -> None:
-    key = stored(tmp_path)
-    (tmp_path / f"{key}.{kind}").unlink()
-    assert load_code(tmp_path) is None
-
-
-@needs_linker
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("damage", ["empty", "half", "changed", "text"])
-def test_damaged_files_are_refused(tmp_path: Path, kind: str, damage: str) -> None:
-    """Also a library that is cut short, which would stop the process when it is loaded."""
-    path = tmp_path / f"{stored(tmp_path)}.{kind}"
-    data = path.read_bytes()
-    middle = len(data) // 2
-    changed = data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
-    path.write_bytes({"empty": b"", "half": data[:middle], "changed": changed, "text": b'{"functions": 3}'}[damage])
-    with pytest.raises(InputError, match="this native code is damaged") as refused:
-        load_code(tmp_path)
-    assert str(tmp_path) in str(refused.value)
-    assert refused.value.exit_code == 5
-
-
-@needs_linker
-def test_functions_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / f"{stored(tmp_path)}.json"
-    about = json.loads(path.read_text())
-    path.write_text(json.dumps({**about, "functions": ["no_such_function"]}))
-    with pytest.raises(InputError, match="no_such_function"):
-        load_code(tmp_path)
-
-
-@needs_linker
-def test_a_linker_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "LINKER", "false")
-    with pytest.raises(library.subprocess.CalledProcessError):
-        stored(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-# ------------------------------------------------------------------------------------------------------- cache
-
-
-@needs_linker
 def test_the_cache_keeps_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert works(cached_code(add_program()))
-    files = cached_files(tmp_path)
-    assert [path.suffix[1:] for path in files] == list(KINDS)
+    (path,) = cached_files(tmp_path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (path.parent, path.parent.parent)] == [0o700, 0o700]
     with monkeypatch.context() as patch:
-        patch.setattr(library, "_generate", lambda *_: pytest.fail("it is made again"))
+        patch.setattr(library, "_generate", no_making)
         assert works(cached_code(add_program()))
+        keep_code(add_program())
     assert works(cached_code(add_program(2.0)), 2.0)
-    assert len(cached_files(tmp_path)) == 6
-    assert not [path for path in cached_files(tmp_path) if path.name.startswith(".")]
+    assert len(cached_files(tmp_path)) == 2
 
 
 @needs_linker
-def test_damaged_code_in_the_cache_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cached_code(add_program())
-    plan = next(path for path in cached_files(tmp_path) if path.suffix == ".plan")
-    data = plan.read_bytes()
-    plan.write_bytes(data[:-8])
+def test_equal_programs_are_equal_files(kept: Path) -> None:
+    before = kept.read_bytes()
+    kept.unlink()
+    keep_code(add_program())
+    assert kept.read_bytes() == before
+
+
+@needs_linker
+def test_several_libraries_are_loaded_beside_each_other_and_go_away() -> None:
+    """The loader knows a library by the name it was opened under, which is that of a descriptor."""
+    descriptors = len(os.listdir("/proc/self/fd"))
+    codes = [cached_code(add_program(amount)) for amount in (1.0, 2.0, 3.0)]
+    assert all(works(code, amount) for code, amount in zip(codes, (1.0, 2.0, 3.0), strict=True))
+    codes[0] = cached_code(add_program(4.0))
+    assert works(codes[0], 4.0)
+    assert works(codes[1], 2.0)
+    codes.clear()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert "memfd:sscc" not in Path("/proc/self/maps").read_text()
+
+
+@needs_linker
+def test_where_no_file_lies_in_memory_code_is_loaded_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: str) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    assert works(cached_code(add_program()))
+
+
+@needs_linker
+@pytest.mark.parametrize("damage", ["empty", "half", "digest", "changed", "text", "functions"])
+def test_damaged_code_is_said_and_made_again(kept: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Also a library that is cut short, which would stop the process when it is loaded."""
+    data = kept.read_bytes()
+    middle = len(data) // 2
+    _, line, binary = data.split(b"\n", 2)
+    other = json.dumps({**json.loads(line), "functions": ["no_such_function"]}).encode() + b"\n" + binary
+    damaged = {
+        "empty": b"",
+        "half": data[:middle],
+        "digest": b"0" + data[1:] if data[0] != ord("0") else b"1" + data[1:],
+        "changed": data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :],
+        "text": library._digest(b"hello").encode() + b"\nhello",
+        "functions": library._digest(other).encode() + b"\n" + other,
+    }
+    kept.write_bytes(damaged[damage])
     with caplog.at_level(logging.INFO, "sscc"):
         assert works(cached_code(add_program()))
-    assert "damaged" in caplog.text
-    assert plan.read_bytes() == data
+    assert "the native code in the cache" in caplog.text
+    assert kept.read_bytes() == data
+
+
+# --------------------------------------------------------------------------------------------------------- keys
+
+
+def test_the_key_names_everything_that_code_depends_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keys = [code_key("1"), code_key("2")]
+    with monkeypatch.context() as patch:
+        patch.setattr(library._native, "cpu_features", lambda: ["another"])
+        keys.append(code_key("1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(library._native, "architecture", lambda: "another")
+        keys.append(code_key("1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(library.importlib.metadata, "version", lambda package: f"another {package}")
+        keys.append(code_key("1"))
+    with monkeypatch.context() as patch:
+        patch.setenv("SSCC_NATIVE_OPTIMISE", "1")
+        keys.append(code_key("1"))
+    assert len({*keys}) == len(keys)
+    assert code_key("1") == keys[0]
+
+
+def test_a_changed_source_or_native_module_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = library.generator_files()
+    assert {"planner.py", "schedule.py", "weight_format.py"} <= {path.name for path in files}
+    assert files[-1].suffix == ".so"
+    copies = [Path(shutil.copy(path, tmp_path / str(number))) for number, path in enumerate(files)]
+    monkeypatch.setattr(library, "generator_files", lambda: copies)
+    digests = {library.generator_digest.__wrapped__()}
+    for path in copies:
+        data = path.read_bytes()
+        path.write_bytes(data + b"\n")
+        digests.add(library.generator_digest.__wrapped__())
+        path.write_bytes(data)
+    assert len(digests) == 1 + len(copies)
+
+
+def test_every_module_that_making_code_imports_is_in_the_key() -> None:
+    """Nothing that decides what the code is can change without the key."""
+    script = (
+        "import sys; from tests.runtime.codegen.test_library import add_program\n"
+        "from sscc.runtime.codegen.library import generator_files, make_code\n"
+        "before = {*sys.modules}\n"
+        "make_code(add_program(), optimise=0)\n"
+        "code = [m for n, m in sys.modules.items() if n not in before or n.startswith('sscc.runtime.codegen')]\n"
+        "files = {m.__file__ for m in code if m.__name__.startswith('sscc.')}\n"
+        "print(len(files)); print(*files - {str(path) for path in generator_files()})\n"
+    )
+    command = [sys.executable, "-c", script]
+    count, missing = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert int(count) > 30
+    assert missing == ""
+
+
+def test_finding_code_needs_neither_torch_nor_llvm(tmp_path: Path) -> None:
+    keep_code(add_program())
+    script = (
+        "import sys; from sscc.runtime.codegen.library import cached_code\n"
+        "from sscc.runtime.schedule import Program\n"
+        "cached_code(Program.from_json(sys.stdin.read()))\n"
+        "print([name for name in ('torch', 'torch_mlir') if name in sys.modules])\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, input=add_program().to_json(), capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert len(cached_files(tmp_path)) == 1
+
+
+# ------------------------------------------------------------------------------------------------ what goes wrong
 
 
 def test_without_a_linker_code_is_made_for_the_process(
@@ -165,6 +218,8 @@ def test_without_a_linker_code_is_made_for_the_process(
         assert works(cached_code(add_program()))
     assert "there is no linker" in caplog.text
     assert cached_files(tmp_path) == []
+    with pytest.raises(OutputError, match="there is no linker"):
+        keep_code(add_program())
 
 
 def test_a_linker_that_fails_is_said_and_code_is_made_for_the_process(
@@ -173,18 +228,39 @@ def test_a_linker_that_fails_is_said_and_code_is_made_for_the_process(
     monkeypatch.setattr(library, "LINKER", "false")
     with caplog.at_level(logging.INFO, "sscc"):
         assert works(cached_code(add_program()))
-    assert "it cannot be kept" in caplog.text
+    assert "native code cannot be linked" in caplog.text
     assert cached_files(tmp_path) == []
 
 
+@needs_linker
 def test_a_cache_that_cannot_be_written_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file stands where its folder should be."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SSCC_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(library, "can_link", lambda: True)
     with caplog.at_level(logging.INFO, "sscc"):
         assert works(cached_code(add_program()))
-    assert "it cannot be kept" in caplog.text
+    assert "is not kept and will be made again in every run" in caplog.text
     assert stat.S_ISREG((tmp_path / "file").stat().st_mode)
+
+
+@needs_linker
+@pytest.mark.parametrize("place", ["file", "folder", "cache"])
+def test_code_that_others_could_have_written_is_refused(kept: Path, place: str) -> None:
+    path = {"file": kept, "folder": kept.parent, "cache": kept.parent.parent}[place]
+    path.chmod(path.stat().st_mode | stat.S_IWGRP)
+    with pytest.raises(UnsafeCacheError, match=f"{path} can be written by others .* `chmod go-w {path}`"):
+        cached_code(add_program())
+    path.chmod(path.stat().st_mode & ~stat.S_IWGRP)
+    assert works(cached_code(add_program()))
+
+
+@needs_linker
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_links_in_the_cache_are_not_followed(kept: Path, place: str) -> None:
+    path = kept if place == "file" else kept.parent
+    moved = path.rename(kept.parent.parent / "elsewhere")
+    path.symlink_to(moved)
+    with pytest.raises(InputError, match=f"{path} is a symbolic link, which is not followed"):
+        cached_code(add_program())

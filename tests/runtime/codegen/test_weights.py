@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from sscc.ir.errors import InputError
 from sscc.runtime.codegen.interpreter import NativeInterpreter, store_weights
 from sscc.runtime.codegen.library import make_code
 from sscc.runtime.codegen.packing import Panels
@@ -380,3 +381,15 @@ def test_parameters_that_overlap_with_what_is_written() -> None:
     assert aliased(0, 64) == []
     assert aliased(0, 60) == ["x"]
     assert aliased(64, 64) == ["x"]
+
+
+def test_packed_weights_are_not_read_as_plain_ones() -> None:
+    """A launch may show the first operand with any strides, of which the packing knows nothing."""
+    program = program_of((40, K), linear(0, 40))
+    assert packing_of(program) is not None
+    (launch,) = program.entries[0].body
+    assert isinstance(launch, Launch)
+    views = [dataclasses.replace(v, strides=(K, 0)) if v.tensor.startswith("x") else v for v in launch.args]
+    entry = dataclasses.replace(program.entries[0], body=(dataclasses.replace(launch, args=tuple(views)),))
+    with pytest.raises(InputError, match=r"cannot multiply by packed weights 'w.*--interpreter reference"):
+        make_code(dataclasses.replace(program, entries=(entry,)), optimise=0)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.engine import Engine, Piece
+from sscc.runtime.engine import Engine, Piece, ticket
+from sscc.runtime.engine.transcript import Transcript
 from tests.runtime.engine.gated import LIMIT, LONG, gated, request, serving
 
 
@@ -191,3 +192,21 @@ def test_loops_of_several_threads_and_one_that_was_closed() -> None:
         for thread in threads:
             thread.join(LIMIT)
         assert found == [(3, 4, 5, 6, 7, 8, 9, 10, 0, 1)] * 4
+
+
+@pytest.mark.parametrize(("new", "in_the_loop"), [(ticket.READ_AT_ONCE, True), (ticket.READ_AT_ONCE + 1, False)])
+def test_many_tokens_at_once_are_read_beside_the_event_loop(
+    new: int, in_the_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[bool] = []
+    take = Transcript.take
+
+    def noting(self: Transcript, *args: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return take(self, *args)
+
+    monkeypatch.setattr(Transcript, "take", noting)
+    with serving(LONG) as engine:
+        done = asyncio.run(engine.agenerate(request(1, new=new)))
+        assert done.tokens == tuple(token % 11 for token in range(2, 2 + new))
+    assert threads == [in_the_loop]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import signal
 import subprocess
@@ -15,7 +16,17 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.runtime.engine import Completion, Engine, EngineClosed, EngineOptions, Piece, QueueFull, Request, Ticket
+from sscc.runtime.engine import (
+    Completion,
+    Engine,
+    EngineClosed,
+    EngineOptions,
+    Piece,
+    QueueFull,
+    Request,
+    Ticket,
+    executor,
+)
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session
 from sscc.runtime.tensor_files import Array
@@ -274,6 +285,56 @@ def test_a_timeout_ends_what_waits_prefills_and_decodes() -> None:
         assert ends(stays).finish == "length"
 
 
+class Clock:
+    """Stands where a test puts it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("order", [(10, 20, 30, 40), (40, 30, 20, 10), (20, 10, 40, 30)])
+def test_every_deadline_fires_and_none_before_its_time(order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later one still does when an earlier one has expired: of what decodes, and of what waits."""
+    clock = Clock()
+    monkeypatch.setattr(executor, "perf_counter", clock)
+    with gated(signature=LONG) as (engine, interpreter):
+        tickets = {seconds: engine.submit(request(1, new=1000, timeout=seconds)) for seconds in order}
+        interpreter.wait()
+        interpreter.let(4)
+        for fired, seconds in enumerate((10, 20, 30, 40)):
+            clock.now = 100.0 + seconds - 0.001
+            interpreter.let(2)
+            assert engine.metrics().finished["timeout"] == fired
+            clock.now = 100.0 + seconds
+            if seconds < 40:
+                interpreter.let(2)
+            else:
+                interpreter.open()
+            assert (ends(tickets[seconds]).finish, engine.metrics().finished["timeout"]) == ("timeout", fired + 1)
+        clock.now += 1000
+        assert engine.generate(request(3, new=2)).tokens == (4, 5)
+        assert engine.generate(request(3, new=2, timeout=5)).finish == "length"
+
+
+def test_a_deadline_of_one_that_ended_otherwise_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(executor, "perf_counter", clock)
+    with gated(signature=LONG) as (engine, interpreter):
+        short, stays = (engine.submit(request(1, new=new, timeout=t)) for new, t in ((2, 10), (1000, 20)))
+        interpreter.wait()
+        interpreter.let(5)
+        assert ends(short).finish == "length"
+        clock.now += 15
+        interpreter.let(2)
+        assert engine.metrics().finished["timeout"] == 0
+        clock.now += 5
+        interpreter.open()
+        assert ends(stays).finish == "timeout"
+
+
 def test_waiting_has_a_timeout_of_its_own() -> None:
     with gated() as (engine, interpreter):
         ticket = engine.submit(request(1))
@@ -352,6 +413,66 @@ def test_a_failing_interpreter_ends_everything_and_is_named() -> None:
         metrics = engine.metrics()
         assert (metrics.finished["error"], metrics.queued, metrics.running) == (4, 0, 0)
         engine.close()
+
+
+class Wrecked(FakeInterpreter):
+    """Fails at its third call, and so does the session when it is to be tidied."""
+
+    def before_call(self) -> None:
+        if len(self.calls) == 2:
+            raise MemoryError("no memory for the step")
+
+
+@pytest.mark.parametrize("broken", ["release", "abandon_prefill"])
+@pytest.mark.parametrize("new", [1, 100])
+def test_a_thread_that_dies_leaves_nobody_waiting(broken: str, new: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever state it leaves the session in: prefilling, decoding and queued requests end, and readers are told."""
+    session = Session(LONG, Wrecked(LONG))
+    engine = Engine(session)
+    monkeypatch.setattr(session, broken, lambda *slot: 1 / 0)
+    tickets: list[Ticket] = []
+    with contextlib.suppress(EngineClosed):  # it may be quick to die
+        for _ in range(4):
+            tickets.append(engine.submit(request(*[1] * 40, new=new)))
+    told: list[str] = []
+
+    def read(ticket: Ticket) -> None:
+        with pytest.raises(MemoryError, match="no memory for the step"):
+            list(ticket.pieces())
+        told.append("pieces")
+
+    threads = [threading.Thread(target=read, args=(ticket,)) for ticket in tickets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert len(told) == len(tickets)
+    with pytest.raises(EngineClosed, match="no memory for the step"):
+        engine.submit(request(1))
+    metrics = engine.metrics()
+    assert (metrics.running, metrics.prefilling, metrics.queued) == (0, 0, 0)
+    assert metrics.finished["error"] == len(tickets)
+    engine.close()
+
+
+def test_a_reader_that_dies_frees_its_slot() -> None:
+    with serving(LONG, pause=0.001) as engine:
+
+        def read() -> None:
+            with contextlib.suppress(ZeroDivisionError):
+                for piece in engine.stream(request(1, new=4000)):
+                    assert piece.tokens
+                    raise ZeroDivisionError
+
+        threads = [threading.Thread(target=read) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+        until(lambda: engine.metrics().finished["cancelled"] == 6)
+        metrics = engine.metrics()
+        assert (metrics.running, metrics.queued, metrics.prefilling) == (0, 0, 0)
+        assert engine.generate(request(1, new=2)).tokens == (2, 3)
 
 
 class Damaged(FakeInterpreter):

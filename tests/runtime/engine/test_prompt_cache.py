@@ -27,7 +27,7 @@ def entry(tokens: int) -> int:
 
 
 def test_the_prompt_that_was_not_used_for_longest_goes() -> None:
-    session, cache = fake_session(), PromptCache(2 * entry(2) + 10)
+    session, cache = fake_session(), PromptCache(2 * entry(2))  # exactly two
     a, b = keep(cache, session, 1, 2), keep(cache, session, 2, 1)
     assert cache.nbytes == 2 * entry(2)
     assert cache.find(a) is not None
@@ -40,7 +40,9 @@ def test_the_prompt_that_was_not_used_for_longest_goes() -> None:
 
 def test_only_the_whole_prompt_is_found() -> None:
     session, cache = fake_session(), PromptCache(10**6)
-    keep(cache, session, 1, 2, 3)
+    for _ in range(2):
+        keep(cache, session, 1, 2, 3)
+        assert cache.nbytes == entry(3)
     for other in ([1, 2], [1, 2, 3, 4], [2, 3], [1, 2, 4]):
         assert cache.find(np.array(other, np.int64)) is None
 

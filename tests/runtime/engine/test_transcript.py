@@ -100,6 +100,31 @@ def test_portions_do_not_matter(tokenizer: Tokenizer, tokens: list[int], stop: l
         assert any(cut[len(text) :].startswith(each) for each in stop)
 
 
+@given(
+    st.lists(st.text("ab", max_size=6), max_size=12),
+    st.lists(st.text("ab", min_size=1, max_size=7), min_size=1, max_size=3),
+)
+def test_stops_that_repeat_themselves(texts: list[str], stops: list[str]) -> None:
+    """Beginnings of a stop string within another, in any portions: the text is cut where searching all of it would."""
+    transcript = Transcript(None, tuple(stops))
+    given, whole = "", ""
+    for text in texts:
+        whole += text
+        piece, found = transcript._search(text, last=False)
+        given += piece
+        starts = [whole.find(stop) for stop in stops if stop in whole]
+        assert found == bool(starts)
+        if found:
+            assert given == whole[: min(starts)]
+            return
+        held = whole[len(given) :]
+        assert whole == given + held
+        assert held == max(
+            (whole[i:] for i in range(len(whole) + 1) if any(s.startswith(whole[i:]) for s in stops)), key=len
+        )
+    assert given + transcript._search("", last=True)[0] == whole
+
+
 # --------------------------------------------------------------------------------------------- stops within an engine
 
 COUNTING = Request((0,), 9, stop=("c é",), eos=frozenset())

@@ -18,7 +18,7 @@ from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Engine, EngineOptions
 from sscc.runtime.server.app import create_app
 from sscc.runtime.server.jobs import Limits, Model
-from sscc.runtime.server.service import bind, url_of
+from sscc.runtime.server.service import bind, config_of, url_of
 from sscc.runtime.session import Session
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import Array
@@ -38,6 +38,7 @@ SIGNATURE = Signature(
     heads=4,
     kv_heads=2,
     head_dim=4,
+    value_dim=4,
     vocab_size=END + 1,
     eos_token_ids=(END,),
 )
@@ -164,11 +165,14 @@ def running(
     api_key: str | None = None,
     max_queue: int = 64,
     batch: int = SIGNATURE.batch,
+    context: int = CONTEXT,
     **model: Any,
 ) -> Iterator[Running]:
     """A server on a free port, with what the arguments change; `model` are fields of `Model`."""
-    signature = replace(SIGNATURE, batch=batch)
+    geometry = replace(GEOMETRY, max_context=context)
+    signature = replace(SIGNATURE, batch=batch, geometry=geometry)
     interpreter = AlphabetInterpreter(signature)
+    model = {"max_context": context} | model
     with Engine(Session(signature, interpreter), TOKENIZER, EngineOptions(max_queue=max_queue)) as engine:
         app = create_app(engine, replace(MODEL, **model), limits, api_key)
         with listening(app) as url:
@@ -182,8 +186,7 @@ def running(
 def listening(app: Any) -> Iterator[str]:
     """Serves an application in a thread; its address."""
     bound = bind("127.0.0.1", 0)
-    config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=5)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(config_of(app, graceful_seconds=5))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
     thread.start()
     while not server.started:

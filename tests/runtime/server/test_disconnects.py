@@ -27,7 +27,7 @@ def send(server: Running, body: dict[str, Any]) -> socket.socket:
 @pytest.mark.parametrize("n", [1, 3])
 def test_while_it_decodes(n: int, stream: bool) -> None:
     with running() as server:
-        server.interpreter.seconds = 0.01
+        server.interpreter.seconds = 0.05
         connection = send(server, BODY | {"stream": stream, "n": n})
         server.wait_for(running=n)
         connection.close()

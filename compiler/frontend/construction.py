@@ -1,0 +1,137 @@
+"""Building transformers' model of a config, without weights and in bounded time and memory.
+
+A config comes from outside: it may ask for more layers than there is time, for more bytes than there is memory, or for
+a model that transformers itself cannot build. Each of these is refused before anything is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+
+import torch
+import transformers
+
+from sscc.compiler.frontend.operator import IMPLEMENTATION
+from sscc.compiler.frontend.quiet import one_line
+from sscc.ir.errors import InputError, UnsupportedError
+from sscc.ir.sizes import format_bytes
+
+MAX_MODULE_PARAMETERS = 100_000  # parameters by name: the deepest model of today has some thousands
+MAX_ELEMENTS = 1 << 42  # of all parameters together: the largest model of today has 2 ** 41
+MAX_BUFFER_BYTES = 1 << 30  # buffers are computed, not read: rotary frequencies, masks of old models
+
+
+def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> torch.nn.Module:
+    """The untouched transformers model of `config` with its parameters on the meta device and its buffers
+    computed on the CPU, calling our attention operator.
+
+    Raises:
+        InputError: transformers cannot build it, or it is larger than any model.
+        UnsupportedError: it knows transformers' own kinds of attention only.
+    """
+    _check_sizes(config, build_skeleton(config))
+    with _building(config), _parameters_on_meta():
+        model: torch.nn.Module = transformers.AutoModelForCausalLM.from_config(
+            _own(config), attn_implementation=IMPLEMENTATION, dtype=dtype, trust_remote_code=False
+        )
+    return model.eval()
+
+
+def build_skeleton(config: transformers.PreTrainedConfig) -> transformers.PreTrainedModel:
+    """A model of names and shapes: parameters and buffers on the meta device. Raises as `build_model`."""
+    with _building(config), _parameters_on_meta(), torch.device("meta"):
+        model: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
+            _own(config), trust_remote_code=False
+        )
+    return model
+
+
+def canonical_names(model: torch.nn.Module) -> dict[str, str]:
+    """Every name of every parameter -> the one under which a checkpoint holds it: of a tied embedding the name that
+    transformers ties the other to, otherwise the first."""
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    names = [(name, id(parameter)) for name, parameter in model.named_parameters(remove_duplicate=False)]
+    kept: dict[int, str] = {}
+    for name, parameter in sorted(names, key=lambda item: item[0] in tied):  # stable: otherwise in order
+        kept.setdefault(parameter, name)
+    return {name: kept[parameter] for name, parameter in names}
+
+
+def _own(config: transformers.PreTrainedConfig) -> transformers.PreTrainedConfig:
+    """A copy to build from. transformers notes the dtype in it, and the checkpoint's digest covers its config; and it
+    would look for code where `auto_map` says, which is never run."""
+    own = deepcopy(config)
+    vars(own).pop("auto_map", None)
+    return own
+
+
+@contextmanager
+def _building(config: transformers.PreTrainedConfig) -> Iterator[None]:
+    """Whatever transformers raises inside is about the config."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if isinstance(error, KeyError) and error.args == (IMPLEMENTATION,):  # a table of its own, without ours
+            raise UnsupportedError(
+                f"{config.model_type} cannot be compiled: its attention does not go through transformers' attention "
+                "interface"
+            ) from error
+        raise InputError(
+            f"transformers cannot build the {config.model_type} of this config{_suspect(config, error)}: "
+            f"{type(error).__name__}: {one_line(error)}"
+        ) from error
+
+
+def _suspect(config: transformers.PreTrainedConfig, error: Exception) -> str:
+    """Which field it is about, where the message names one or a token lies outside the vocabulary."""
+    vocabulary, pad = getattr(config, "vocab_size", None), getattr(config, "pad_token_id", None)
+    if isinstance(vocabulary, int) and isinstance(pad, int) and not -vocabulary <= pad < vocabulary:
+        return f" (pad_token_id is {pad}, the vocabulary has {vocabulary} tokens)"
+    named = [name for name in config.to_dict() if "_" in name and name in str(error)]
+    return f" ({named[0]} is {getattr(config, named[0], None)!r:.80})" if named else ""
+
+
+def _check_sizes(config: transformers.PreTrainedConfig, skeleton: torch.nn.Module) -> None:
+    elements = sum(parameter.numel() for parameter in skeleton.parameters())
+    if elements > MAX_ELEMENTS:
+        largest = max(skeleton.named_parameters(), key=lambda item: item[1].numel())
+        raise InputError(
+            f"the {config.model_type} of this config has {elements} parameters, more than any model: "
+            f"{largest[0]} alone is {list(largest[1].shape)}"
+        )
+    buffers = {name: buffer.numel() * buffer.element_size() for name, buffer in skeleton.named_buffers()}
+    if sum(buffers.values()) > MAX_BUFFER_BYTES:
+        name = max(buffers, key=lambda name: buffers[name])
+        raise InputError(
+            f"the {config.model_type} of this config computes tables of {format_bytes(sum(buffers.values()))}, at most "
+            f"{format_bytes(MAX_BUFFER_BYTES)} are compiled: {name} alone takes {format_bytes(buffers[name])}"
+        )
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Parameters registered inside move to the meta device at once; buffers stay real.
+
+    A parameter is allocated before it is registered, but never written, so its memory is never touched.
+    """
+    original = torch.nn.Module.register_parameter
+    count = 0
+
+    def register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        nonlocal count
+        count += 1
+        if count > MAX_MODULE_PARAMETERS:
+            raise InputError(f"the model of this config has more than {MAX_MODULE_PARAMETERS} parameters by name")
+        if param is not None and param.device.type != "meta":
+            param = torch.nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
+        original(module, name, param)
+
+    torch.nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = original  # type: ignore[method-assign]

@@ -1,0 +1,85 @@
+"""Kernels that cannot be pipelines of stages become kernels of one operation each, as at -O0.
+
+The operations of the algorithm (`kv`) say in which order memory is updated and read, and some write only a part of
+their result. Fused, an operation does both by itself. As stages of one pipeline, joined by streams that are filled
+once, they cannot: the order between two accesses of the same memory is that of launches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_mlir import ir
+
+from sscc.ir.dialects import kv
+from sscc.ir.levels import walk
+from sscc.ir.rewriting import functions, producer
+from sscc.ir.views import computes, is_view
+from sscc.passes.base import count
+from sscc.passes.build_entries import entries
+from sscc.passes.merge_equal_kernels import MergeEqualKernels
+from sscc.passes.outline_kernels import KERNEL, inline_calls, outline_operations
+
+PLAIN = "sscc.plain"
+"""On a kernel: it is one operation, which reads and writes memory."""
+FUSED = frozenset({*kv.DECODING, "kv.chunk_attention", "kv.compress"})
+COMPUTED = frozenset({"kv.ring_positions", "kv.gather", "kv.quantize_rows"})
+"""They update nothing and write all of their results. Where no rows are selected, they make up the end of a prompt."""
+
+
+def is_plain(function: Any) -> bool:
+    return PLAIN in function.attributes
+
+
+def make_plain(module: ir.Module) -> None:
+    """Makes the kernels plain in which operations of the algorithm stand by themselves, or read what others update."""
+    kernels = {f.name.value: f for f in functions(module) if KERNEL in f.attributes}
+    unfused = {name: kernel for name, kernel in kernels.items() if any(map(_needs_order, walk(kernel)))}
+    calls = (op for entry in entries(module) for op in walk(entry) if op.name == "func.call")
+    called = {op.attributes["callee"].value for op in calls}
+    unfused = {name: kernel for name, kernel in unfused.items() if name in called}
+    if not unfused:
+        return
+    for entry in entries(module):
+        inline_calls(entry, unfused)
+    for kernel in unfused.values():
+        kernel.operation.erase()
+    for name in outline_operations(module):
+        next(f for f in functions(module) if f.name.value == name).attributes[PLAIN] = ir.UnitAttr.get()
+    count("kernels made plain", len(unfused))
+    MergeEqualKernels().run(module)
+
+
+def _needs_order(op: ir.Operation) -> bool:
+    """Whether `op` is a part of attention, or updates memory that another operation of the kernel reads."""
+    if op.name.startswith("kv.") and op.name not in FUSED | COMPUTED:
+        return True
+    if op.name == "tensor.insert_slice":
+        return _is_read(op.results[0], op)
+    tied = kv.UPDATES.get(op.name, {})
+    touched = [op.results[index] for index in tied] + [_root(op.operands[index]) for index in tied.values()]
+    return any(_is_read(value, op) for value in touched)
+
+
+def _root(value: ir.Value) -> ir.Value:
+    """What `value` is a part of, through views."""
+    source = producer(value)
+    while source is not None and is_view(source) and source.name != "tensor.insert_slice":
+        value = source.operands[0]
+        source = producer(value)
+    return value
+
+
+def _is_read(value: ir.Value, by_itself: ir.Operation) -> bool:
+    """Whether an operation other than `by_itself` computes from `value`, or from the part that `by_itself` wrote."""
+    readers = [use.owner.operation for use in value.uses if use.owner.operation != by_itself]
+    views = [op for op in readers if is_view(op) and op.name != "tensor.insert_slice"]
+    views = [op for op in views if not _is_elsewhere(op, by_itself)]
+    return any(map(computes, readers)) or any(_is_read(op.results[0], by_itself) for op in views)
+
+
+def _is_elsewhere(part: ir.Operation, insertion: ir.Operation) -> bool:
+    """Whether a slice is taken at another offset than that of an insertion: another layer, as far as is known."""
+    if part.name != "tensor.extract_slice" or insertion.name != "tensor.insert_slice":
+        return False
+    return list(part.operands)[1:] != list(insertion.operands)[2:]

@@ -1,0 +1,245 @@
+"""What a session relies on in a schedule, as the signature of its artifact says it, and the values it calls it with.
+
+Compiler and runtime ask here whether a schedule may be executed: the one before it is written, the other whenever an
+artifact is opened, before any code is made of it. Nothing in an artifact is believed: its manifest and its schedule
+must say the same, and the validator proves the rest for every call that a session makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from sscc.ir.errors import InputError
+from sscc.ir.geometry import Geometry
+from sscc.ir.kv_rows import encoded_width
+from sscc.ir.machine import Machine
+from sscc.runtime import schedule as sch
+from sscc.runtime.signature import Signature
+from sscc.runtime.validator import EntryReport, Report, validate
+
+CURSOR = ("phase", "chunk")
+"""What `prefill` takes and gives back: where the next call goes on."""
+_PREFILL = ("length", "slot", *CURSOR, "steps")
+_CACHES = ("k_cache", "v_cache")
+_OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",)}
+
+
+_Kind = tuple[str, str, tuple[int, ...]]
+"""Role, dtype and shape of a tensor."""
+
+
+def prove(program: sch.Program, signature: Signature, machine: Machine | None = None) -> Report:
+    """Proves that a session can run a schedule under its signature, in every call that it makes.
+
+    Args:
+        machine: whose capacities the schedule has to fit; None where they do not matter, as for an interpreter.
+
+    Raises:
+        InputError: schedule and signature differ, or the schedule is invalid; the first thing that is wrong.
+    """
+    _check_tensors(program, signature)
+    _check_entries(program, signature)
+    _check_geometry(program, signature)
+    protocol = Protocol(signature)
+    report = validate(
+        program,
+        machine,
+        ranges=protocol.ranges(),
+        samples={"prefill": list(protocol.samples())},
+        longest=max(signature.layers, protocol.chunks(signature.geometry.max_context)),
+    )
+    protocol.check(report.entry("prefill"))
+    _check_written(report.entry("decode"), 0)
+    _check_kept(report.entry("decode"), 0, _CACHES)
+    return report
+
+
+class Protocol:
+    """How a session calls `prefill`: it begins at phase 0, and each call goes on where the last one stopped.
+
+    Phases 0 .. L take a step per chunk of the prompt, phase L + 1 takes one. A call does as many steps as it is given
+    and as are left, and returns where it stands then; (L + 2, 0) is the end.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Lowest and highest value of each scalar input."""
+        s = self._signature
+        longest = s.geometry.max_context
+        return {
+            "length": (1, longest),
+            "slot": (0, s.batch - 1),
+            "phase": (0, s.layers + 1),
+            "chunk": (0, self.chunks(longest) - 1),
+            "steps": (1, self.steps(longest)),
+        }
+
+    def samples(self) -> Iterator[dict[str, int]]:
+        """Calls that are played: prompts around the edges of a chunk, one step at every kind of place; and the short
+        ones at once, from the beginning to the end."""
+        s = self._signature
+        longest, chunk = s.geometry.max_context, s.prefill_chunk
+        lengths = sorted({min(n, longest) for n in (1, chunk, chunk + 1)} | {longest})
+        for length in lengths:
+            last = self.chunks(length) - 1
+            slot = s.batch - 1
+            places = {(0, 0), (0, last), (1, 0), (s.layers, last), (s.layers + 1, 0)}
+            for phase, at in sorted(places):
+                yield {"length": length, "slot": slot, "phase": phase, "chunk": at, "steps": 1}
+            if length <= chunk + 1:
+                yield {"length": length, "slot": slot, "phase": 0, "chunk": 0, "steps": self.steps(length)}
+
+    def chunks(self, length: int) -> int:
+        """Chunks of a prompt."""
+        return -(-length // self._signature.prefill_chunk)
+
+    def steps(self, length: int) -> int:
+        """Steps of a prompt."""
+        return (self._signature.layers + 1) * self.chunks(length) + 1
+
+    def after(self, scalars: Mapping[str, int]) -> tuple[int, int]:
+        """The cursor after a call."""
+        chunks = self.chunks(scalars["length"])
+        done = scalars["phase"] * chunks + scalars["chunk"] + scalars["steps"]
+        if done >= self.steps(scalars["length"]):
+            return self._signature.layers + 2, 0
+        return divmod(done, chunks)
+
+    def check(self, report: EntryReport) -> None:
+        """The calls that were played return the cursor, those that finish a prompt write its logits, and those that are
+        a whole prompt everything that a prompt leaves behind."""
+        for number, run in enumerate(report.runs):
+            after = self.after(run.scalars)
+            if run.results != after:
+                refuse(f"entry 'prefill' with {dict(run.scalars)} returns {run.results}, its cursor is then {after}")
+            if after[0] == self._signature.layers + 2:
+                _check_written(report, number)
+            if run.scalars["steps"] == self.steps(run.scalars["length"]):
+                _check_kept(report, number, _kept(self._signature))
+
+
+def refuse(reason: str) -> NoReturn:
+    raise InputError(f"the schedule does not fit its manifest: {reason}")
+
+
+def _check_kept(report: EntryReport, number: int, states: Sequence[str]) -> None:
+    """A state that a call only reads would be zeros for ever, or what another prompt has left."""
+    run = report.runs[number]
+    missing = [name for name in states if name not in run.touched]
+    if missing:
+        refuse(f"entry {report.name!r} writes nothing into state {missing[0]!r}")
+
+
+def _kept(s: Signature) -> tuple[str, ...]:
+    """The states that a prompt is read and kept in."""
+    place = _place(s)
+    selected = ("selected",) if s.geometry.topk else ()
+    return (*_CACHES, f"k_{place}", f"v_{place}", "observed", *selected)
+
+
+def _place(s: Signature) -> str:
+    """Where K and V of a prompt are: kept for as long as its slot is, or until the next prompt."""
+    return "prompt" if s.geometry.indexed else "scratch"
+
+
+def _check_written(report: EntryReport, number: int) -> None:
+    run = report.runs[number]
+    missing = [name for name in _OUTPUTS[report.name] if name not in run.written]
+    if missing:
+        call = f" with {dict(run.scalars)}" if run.scalars else ""
+        refuse(f"entry {report.name!r}{call} does not write every element of its output {missing[0]!r}")
+
+
+def _inputs(s: Signature) -> dict[str, dict[str, _Kind]]:
+    """The inputs of each entry, in order."""
+    return {
+        "prefill": {"tokens": ("input", "i64", (1, s.scratch_tokens))},
+        "decode": {
+            "token": ("input", "i64", (s.batch, 1)),
+            "position": ("input", "i64", (s.batch,)),
+            "valid_topk": ("input", "i64", (s.batch,)),
+            "active": ("input", "i1", (s.batch,)),
+        },
+    }
+
+
+def _tensors(s: Signature) -> dict[str, _Kind]:
+    """Every tensor that the signature knows: inputs, outputs, caches, and what a prompt in progress is kept in."""
+    g = s.geometry
+    key, value = (encoded_width(d) if g.encoded else d for d in (s.head_dim, s.value_dim))
+    rows = (s.layers, s.batch, s.kv_heads, g.cache_rows)
+    stored = "i8" if g.encoded else s.dtype
+    place = _place(s)
+    prompt = (*((s.layers, s.batch) if g.indexed else (1,)), s.kv_heads, s.scratch_tokens)
+    picked = (s.layers, s.batch, s.kv_heads, g.topk) if g.indexed else (s.layers, s.kv_heads, g.topk)
+    known: dict[str, _Kind] = {
+        "prefill_logits": ("output", s.dtype, (1, s.vocab_size)),
+        "logits": ("output", s.dtype, (s.batch, s.vocab_size)),
+        "k_cache": ("state", stored, (*rows, key)),
+        "v_cache": ("state", stored, (*rows, value)),
+        f"k_{place}": ("state", s.dtype, (*prompt, s.head_dim)),
+        f"v_{place}": ("state", s.dtype, (*prompt, s.value_dim)),
+        "observed": ("state", s.dtype, (1, s.heads, g.obs, s.head_dim)),
+    }
+    if g.topk:
+        known["selected"] = ("state", "i64", picked)
+    return known | {name: kind for entry in _inputs(s).values() for name, kind in entry.items()}
+
+
+def _check_tensors(program: sch.Program, signature: Signature) -> None:
+    kinds: dict[str, _Kind] = {tensor.name: (tensor.role, tensor.dtype, tensor.shape) for tensor in program.tensors}
+    known = _tensors(signature)
+    for name, wanted in known.items():
+        if kinds.get(name) != wanted:
+            found = f"is {_spelled(kinds[name])}" if name in kinds else "does not exist"
+            refuse(f"tensor {name!r} {found}, it must be {_spelled(wanted)}")
+    for name, (role, _, _) in kinds.items():
+        if role in ("input", "output") and name not in known:
+            refuse(f"{role} {name!r} is none that a session knows")
+
+
+def _spelled(kind: _Kind) -> str:
+    role, dtype, shape = kind
+    return f"{role} {dtype} {list(shape)}"
+
+
+def _check_entries(program: sch.Program, signature: Signature) -> None:
+    inputs = _inputs(signature)
+    if sorted(entry.name for entry in program.entries) != sorted(inputs):
+        refuse(f"its entries are {[entry.name for entry in program.entries]}, they must be {list(inputs)}")
+    scalars: dict[str, tuple[tuple[str, ...], int]] = {"prefill": (_PREFILL, len(CURSOR)), "decode": ((), 0)}
+    for entry in program.entries:
+        takes, gives = scalars[entry.name]
+        for what, found, wanted in (
+            ("inputs", entry.inputs, tuple(inputs[entry.name])),
+            ("outputs", entry.outputs, _OUTPUTS[entry.name]),
+            ("scalar inputs", entry.scalar_inputs, takes),
+            ("scalar outputs by number", len(entry.scalar_outputs), gives),
+        ):
+            if found != wanted:
+                refuse(f"entry {entry.name!r}: its {what} are {found}, they must be {wanted}")
+
+
+def _check_geometry(program: sch.Program, signature: Signature) -> None:
+    """Steps of the algorithm keep and select what the geometry says."""
+    g = signature.geometry
+    for body in program.bodies:
+        for step in body.steps:
+            for name, wanted in _settings(step, g):
+                if getattr(step, name) != wanted:
+                    where = f"body {body.name!r}, {step.kind}"
+                    refuse(f"{where}: its {name} is {getattr(step, name)!r}, the geometry's is {wanted!r}")
+
+
+def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
+    if isinstance(step, sch.Pool):
+        return [("width", g.pool), ("mode", g.pool_mode)]
+    if isinstance(step, sch.ObservationScores):
+        return [("recent", g.recent)]
+    ring = [("sink", g.sink), ("recent", g.recent)]
+    if isinstance(step, sch.Compress):
+        return [*ring, ("pool", g.pool), ("pool_mode", g.pool_mode)]
+    return ring if isinstance(step, sch.DecodeAttention | sch.IndexedAttention | sch.Select) else []

@@ -1,0 +1,147 @@
+"""Reading the bodies of requests: in bounded memory, and where they are large, off the event loop."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+
+from sscc.runtime.server.errors import busy, invalid, malformed
+from sscc.runtime.server.streaming import ClientGone, unless_gone
+from sscc.runtime.server.workers import SMALL, Workers
+
+Model = TypeVar("Model", bound=BaseModel)
+
+CLIENT_GONE = 499  # nobody reads it; as nginx calls it
+FREE_BYTES = 1 << 16
+"""Of each body; the rest counts against what all bodies may take together."""
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+
+
+class BodyMemory:
+    """What large bodies take together while they are read and parsed.
+
+    Args:
+        most: bytes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = 0
+
+    @contextmanager
+    def hold(self) -> Iterator[Callable[[int], None]]:
+        """Gives what says how large a body is so far, which raises ApiError where that is too much beside others."""
+        held = 0
+
+        def grow(size: int) -> None:
+            nonlocal held
+            more = max(size - FREE_BYTES, 0) - held
+            if self._taken + more > self._most:
+                raise busy("too many large bodies arrive at once: try again later")
+            held += more
+            self._taken += more
+
+        try:
+            yield grow
+        finally:
+            self._taken -= held
+
+
+class BodyReader:
+    """Makes models of bodies.
+
+    Args:
+        workers: parse what is large.
+        memory: that bodies may take together.
+        most_values: numbers, texts, lists and objects that a body may have.
+    """
+
+    def __init__(self, workers: Workers, memory: BodyMemory, most_values: int) -> None:
+        self._workers = workers
+        self._memory = memory
+        self._most_values = most_values
+
+    async def read(self, request: Request, kind: type[Model]) -> Model:
+        """The model that a body describes. Raises ApiError, and ClientDisconnect."""
+        with self._memory.hold() as grow:
+            data = bytearray()
+            async for piece in request.stream():
+                data += piece
+                grow(len(data))
+            if not _is_json(request.headers.get("content-type", "")):
+                raise invalid("the body must be a JSON object, with content-type application/json")
+            if len(data) <= SMALL:
+                return parse(data, kind, self._most_values)
+            work = self._workers.run(len(data), partial(parse, data, kind, self._most_values))
+            return await unless_gone(request.receive, work)
+
+    def route(self) -> type[APIRoute]:
+        """A route whose endpoint `(body, request)` gets a body that this reader has read."""
+        reader = self
+
+        class Route(APIRoute):
+            def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+                (parameter,) = self.dependant.body_params
+                kind = cast(type[BaseModel], parameter.field_info.annotation)
+
+                async def handle(request: Request) -> Response:
+                    try:
+                        body = await reader.read(request, kind)
+                        response: Response = await self.endpoint(body, request)
+                    except ClientGone:
+                        return Response(status_code=CLIENT_GONE)
+                    return response
+
+                return handle
+
+        return Route
+
+
+def parse(data: bytes | bytearray, kind: type[Model], most_values: int) -> Model:
+    """The model that a JSON text describes. Raises ApiError for the first thing that is wrong with it."""
+    if _more_values_than(most_values, data):
+        raise invalid(f"the body has more than {most_values} values, which is the most that this server reads")
+    try:
+        value = json.loads(data or b"null")
+    except json.JSONDecodeError as error:
+        raise invalid(f"the body is not JSON: {error.msg}") from None
+    except (ValueError, RecursionError):  # not UTF-8, a number of thousands of digits, nested beyond reason
+        raise invalid("there was an error parsing the body") from None
+    if not isinstance(value, dict):
+        raise invalid("the body must be a JSON object, with content-type application/json")
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise malformed(error) from None
+
+
+def _more_values_than(most: int, data: bytes | bytearray) -> bool:
+    """Whether a JSON text has more values than that; most texts are known to have less by their commas alone."""
+    if _values(data) <= most:
+        return False
+    count, end = 0, 0
+    for string in _STRING.finditer(data):
+        count += _values(data[end : string.start()])
+        end = string.end()
+        if count > most:
+            return True
+    return count + _values(data[end:]) > most
+
+
+def _values(data: bytes | bytearray) -> int:
+    """What separates and opens values in a text that has no strings: at most one less than there are values."""
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

@@ -1,0 +1,118 @@
+"""How large a text may become that a chat template makes: templates come with models, and bring their own bombs.
+
+Loops are counted where they are, see `chat_template`. Here is what one expression could do: widths, repetitions and
+replacements by which a few letters of a template become gigabytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jinja2
+from jinja2.sandbox import SandboxedFormatter
+
+MOST_LETTERS = 1 << 24  # of a text, elements of a list, binary digits of a number
+MOST_WIDTH = 1 << 12  # to which one expression fills up a text, and by which it indents a line
+_WIDE = re.compile(r"\d{5,}|\*")  # a width or a precision of a format, or one that is another argument
+_PERCENT = re.compile(r"%(?:\([^)]*\))?([-+ #0-9.*]*)")  # a conversion of %-formatting, its flags and widths apart
+
+WIDENING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "indent", "batch", "slice", "wordwrap"})
+REPEATED = {"indent": "\n", "expandtabs": "\t"}  # what the width is taken once for
+
+
+class TooLarge(jinja2.TemplateRuntimeError):
+    """A template would make more of a text than a prompt can hold."""
+
+
+def check_size(size: int, what: str) -> None:
+    if size > MOST_LETTERS:
+        raise TooLarge(f"{what} in it has more than {MOST_LETTERS} letters or digits")
+
+
+def product_size(operator: str, left: Any, right: Any) -> int:
+    """Letters, elements or binary digits that a product or power has at most; 0 where it is small anyhow."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
+    repeated, times = (left, right) if isinstance(right, int) else (right, left)
+    return len(repeated) * times if isinstance(times, int) and isinstance(repeated, str | list | tuple) else 0
+
+
+def check_operator(operator: str, left: Any, right: Any) -> None:
+    """Before `left operator right`, one of + * ** %. Raises TooLarge."""
+    if operator == "%":
+        if isinstance(left, str):
+            check_percent(left, tuple(right.values()) if isinstance(right, dict) else right)
+    elif operator == "+":
+        sized = isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple)
+        check_size(len(left) + len(right) if sized else 0, "a sum")
+    else:
+        check_size(product_size(operator, left, right), "a product")
+
+
+def check_percent(text: str, values: Any) -> None:
+    """Before `text % values`. Raises TooLarge."""
+    conversions = _PERCENT.findall(text)
+    if any(_WIDE.search(widths) for widths in conversions):
+        raise TooLarge(f"a format in it is wider than {MOST_WIDTH} letters, or as wide as an argument says")
+    longest = max((len(value) for value in _items(values) if isinstance(value, str)), default=0)
+    check_size(len(text) + len(conversions) * longest, "a format")
+
+
+def check_join(separator: str, items: Any) -> None:
+    """Before `separator.join(items)`. Raises TooLarge."""
+    texts = _items(items)
+    check_size(sum(len(separator) + (len(item) if isinstance(item, str) else 0) for item in texts), "a sum")
+
+
+def _items(values: Any) -> tuple[Any, ...] | list[Any]:
+    return values if isinstance(values, tuple | list) else (values,)
+
+
+def check_call(name: str, text: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Before the filter or the method of texts `name` is applied to `text`. Raises TooLarge."""
+    given = (*args, *kwargs.values())
+    if name in WIDENING:
+        width = max((value for value in given if isinstance(value, int)), default=0)
+        if width > MOST_WIDTH:
+            raise TooLarge(f"{name} in it widens to {width} letters, at most {MOST_WIDTH}")
+        width = max([width, *(len(value) for value in given if isinstance(value, str))])
+        check_size(width * text.count(REPEATED[name]) if name in REPEATED and isinstance(text, str) else 0, name)
+    if name == "replace" and isinstance(text, str) and len(given) > 1 and isinstance(given[1], str):
+        check_size(len(text) + text.count(str(given[0])) * len(given[1]), "a replacement")
+    if name == "format" and isinstance(text, str):
+        check_percent(text, given)
+    if name == "join":
+        separator, items = (text, args[0]) if isinstance(text, str) and args else (args[0] if args else "", text)
+        check_join(str(separator), items)
+
+
+def bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter with its check before it. Jinja may give it a context or an environment first."""
+    skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+    @functools.wraps(function)  # with the marks by which Jinja knows what it wants
+    def bounded(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > skipped:
+            check_call(name, args[skipped], args[skipped + 1 :], kwargs)
+        return function(*args, **kwargs)
+
+    return bounded
+
+
+class BoundedFormatter(SandboxedFormatter):
+    """`str.format` in which no width is beyond the bound, wherever it comes from."""
+
+    def __init__(self, environment: jinja2.Environment) -> None:
+        super().__init__(environment)
+        self._letters = 0
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        if _WIDE.search(format_spec):
+            raise TooLarge(f"a format in it is wider than {MOST_WIDTH} letters")
+        text = super().format_field(value, format_spec)
+        self._letters += len(text)
+        check_size(self._letters, "a format")
+        return text

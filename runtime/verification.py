@@ -1,0 +1,114 @@
+"""Comparing large files with the digests that they should have, once as long as they do not change.
+
+What was found right is remembered in the user's cache: by device, inode, size and both times of the file, so that a
+file that was written, copied or moved there since is read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from sscc.ir.errors import InputError, OutputError
+from sscc.ir.sizes import format_bytes
+from sscc.runtime import _native
+from sscc.runtime.user_cache import UnsafeCacheError, open_cached, replacing_cached
+
+TABLE = "verified.json"
+TABLE_FILES = 1000
+"""How many files are remembered, those that were verified last."""
+
+_TABLE_BYTES = 2**20
+_TOLD_BYTES = 2 * 2**30
+_SETTLED_NS = 2 * 10**9
+"""A file that changed less than this ago may change again and keep its times: file systems count in up to 2 s."""
+
+_LOGGER = logging.getLogger("sscc")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An open file, and the sha256 (hex) that it should have."""
+
+    path: Path
+    file: BufferedReader
+    sha256: str
+
+
+def verify_files(claims: Sequence[Claim]) -> None:
+    """Reads every file that was not found right before, or that changed since; several at a time.
+
+    Where the cache cannot be written, that is said through the logger, and files are read every time.
+
+    Raises:
+        InputError: a file is damaged, changes while it is read, or cannot be read.
+        UnsafeCacheError: somebody else could have written what the cache remembers.
+    """
+    table = _table()
+    pending = [claim for claim in claims if table.get(_identity(claim.file)) != claim.sha256]
+    if not pending:
+        return
+    nbytes = sum(os.fstat(claim.file.fileno()).st_size for claim in pending)
+    if nbytes >= _TOLD_BYTES:
+        _LOGGER.info(f"verifying {format_bytes(nbytes)}, once until they change")
+    with ThreadPoolExecutor(min(len(pending), _native.usable_threads())) as pool:
+        identities = list(pool.map(_verified, pending))
+    right = {name: claim.sha256 for name, claim in zip(identities, pending, strict=True) if name is not None}
+    if right:
+        _remember(right)
+
+
+def _verified(claim: Claim) -> str | None:
+    """Compares a file with its claim. Returns its identity, None if it may change without that changing."""
+    identity, state = _identity(claim.file), os.fstat(claim.file.fileno())
+    settled = time.time_ns() - max(state.st_mtime_ns, state.st_ctime_ns) > _SETTLED_NS
+    try:
+        digest = hashlib.file_digest(claim.file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{claim.path} cannot be read: {error.strerror}") from None
+    if digest != claim.sha256:
+        raise InputError(f"{claim.path} is damaged: its sha256 is not the one that it was written with")
+    if _identity(claim.file) != identity:
+        raise InputError(f"{claim.path} changed while it was read: try again")
+    return identity if settled else None
+
+
+def _identity(file: BufferedReader) -> str:
+    state = os.fstat(file.fileno())
+    return f"{state.st_dev}:{state.st_ino}:{state.st_size}:{state.st_mtime_ns}:{state.st_ctime_ns}"
+
+
+def _table() -> dict[str, str]:
+    """What the cache remembers: sha256 by identity. Empty where there is nothing, or nothing that can be read."""
+    try:
+        file = open_cached(TABLE)
+        if file is None:
+            return {}
+        with file:
+            entries = json.loads(file.read(_TABLE_BYTES))
+    except UnsafeCacheError:
+        raise
+    except (InputError, OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(entries, dict) or not all(isinstance(value, str) for value in entries.values()):
+        return {}
+    return entries
+
+
+def _remember(right: Mapping[str, str]) -> None:
+    """Adds to the table. What another process adds at the same time may be lost, and is then verified again."""
+    entries = {name: digest for name, digest in _table().items() if name not in right} | dict(right)
+    kept = dict(list(entries.items())[-TABLE_FILES:])
+    try:
+        with replacing_cached(TABLE) as file:
+            file.write(json.dumps(kept, indent=0).encode())
+    except OutputError as error:
+        _LOGGER.info(f"weights are verified whenever they are opened, because that cannot be remembered: {error}")

@@ -1,0 +1,132 @@
+"""Configs that come from outside and that no model has: each is refused in words, before anything is allocated."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sscc.compiler import cli
+from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.frontend.construction import build_model, build_skeleton, canonical_names
+from sscc.compiler.frontend.model_config import MAX_DEPTH, config_from_dict, parse_json
+from sscc.ir.errors import InputError, UnsupportedError
+from tests.families import SHAPE
+
+LLAMA: dict[str, Any] = {"model_type": "llama", **SHAPE, "num_key_value_heads": 2}
+SECONDS = 10.0  # of processor time: what a hang would exceed
+ADDRESS_SPACE = 8 << 30
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(LLAMA | changes))
+    return path
+
+
+def compile_config(path: Path) -> int:
+    return cli.main(["compile", str(path), "--no-weights", "-o", str(path.with_suffix(".rdu")), "--max-context", "32"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 1e4}}, 5, "rope_type"),
+        ({"num_hidden_layers": 2**63}, 5, "num_hidden_layers is 9.22337e+18, at most 1024 layers are compiled"),
+        ({"num_hidden_layers": 1025}, 5, "num_hidden_layers is 1025, at most 1024"),
+        ({"num_hidden_layers": 0}, 5, "num_hidden_layers"),
+        ({"num_hidden_layers": -3}, 5, "num_hidden_layers"),
+        ({"hidden_size": 2**40}, 5, "of this config"),
+        ({"vocab_size": 2**50}, 5, "parameters, more than any model: model.embed_tokens.weight alone is"),
+        ({"intermediate_size": 2**60}, 5, "of this config"),
+        ({"num_attention_heads": 0}, 5, "llama"),
+        ({"pad_token_id": 96}, 5, "pad_token_id is 96, the vocabulary has 96 tokens"),
+        ({"hidden_act": "no-such-function"}, 5, "no-such-function"),
+        ({"eos_token_id": -1}, 5, "eos_token_id is -1, it must be a token id"),
+        ({"eos_token_id": "x"}, 5, "llama config"),
+        ({"max_position_embeddings": "many"}, 5, "max_position_embeddings"),
+        ({"model_type": "mamba"}, 3, "state-space or recurrent layers"),
+        ({"model_type": "bloom"}, 3, "ALiBi position biases"),
+        ({"model_type": "gptj"}, 3, "does not go through transformers' attention interface"),
+        ({"model_type": ["llama"]}, 5, "has no model_type"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_each_is_one_line_and_an_exit_code(
+    changes: dict[str, Any], code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = time.process_time()
+    assert compile_config(write(tmp_path, **changes)) == code
+    assert time.process_time() - start < SECONDS
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("sscc: error: ")
+    assert words in last
+    assert "bug in sscc" not in last
+    assert not (tmp_path / "config.rdu").exists()
+
+
+@pytest.mark.parametrize("auto_map", [False, {}, None, ["x"], {"AutoModelForCausalLM": "evil.Evil"}])
+def test_auto_map_is_never_looked_at(auto_map: Any, tmp_path: Path) -> None:
+    config = open_checkpoint(write(tmp_path, auto_map=auto_map), weights=False).config
+    assert config is not None
+    assert type(build_model(config, torch.float32)).__name__ == "LlamaForCausalLM"
+
+
+def test_tables_larger_than_memory_are_refused_before_they_are_made() -> None:
+    config = config_from_dict({"model_type": "gpt_bigcode", "n_positions": 1 << 17, "n_embd": 8, "n_head": 1}, "it")
+    with pytest.raises(InputError, match=r"computes tables of 16 GiB, at most 1 GiB are compiled: transformer\.bias"):
+        build_model(config, torch.float32)
+
+
+def test_a_model_of_endless_parameters_is_refused() -> None:
+    config = config_from_dict({"model_type": "xmod", "languages": [str(i) for i in range(20_000)], **SHAPE}, "it")
+    with pytest.raises(InputError, match="more than 100000 parameters by name"):
+        build_skeleton(config)
+
+
+@pytest.mark.parametrize("opening", ['{"a":', "["])
+def test_json_that_is_nested_without_end(opening: str) -> None:
+    closing = {"[": "]", '{"a":': "}"}[opening]
+
+    def nested(depth: int) -> bytes:
+        return ('{"x":' + opening * depth + "1" + closing * depth + "}").encode()
+
+    assert parse_json(nested(MAX_DEPTH - 2), "it")
+    for depth in (MAX_DEPTH, 400, 100_000):
+        with pytest.raises(InputError, match=r"nested deeper than|not readable JSON"):
+            parse_json(nested(depth), "it")
+
+
+def test_a_config_that_holds_itself() -> None:
+    """As a pickle may: its levels never end, and here each has twice the items of the one before."""
+    values: dict[str, Any] = dict(LLAMA)
+    values["one"] = values["other"] = values
+    with pytest.raises(InputError, match="nested deeper than 64 levels, or holds over"):
+        config_from_dict(values, "it")
+
+
+def test_a_config_of_things_that_are_no_json() -> None:
+    with pytest.raises(InputError, match=r"not a valid llama config: .*not JSON serializable"):
+        config_from_dict(LLAMA | {"extra": torch.zeros(1)}, "it")
+
+
+def test_tied_parameters_have_the_name_that_a_checkpoint_holds() -> None:
+    """Camembert registers its head first, and ties it to the embedding; the head's bias likewise."""
+    config = config_from_dict({"model_type": "camembert", **SHAPE, "is_decoder": True, "pad_token_id": 1}, "it")
+    names = canonical_names(build_skeleton(config))
+    embedding = "roberta.embeddings.word_embeddings.weight"
+    assert names["lm_head.decoder.weight"] == names[embedding] == embedding
+    assert names["lm_head.decoder.bias"] == names["lm_head.bias"] == "lm_head.bias"
+    untied = config_from_dict(LLAMA | {"tie_word_embeddings": False}, "it")
+    names = canonical_names(build_skeleton(untied))
+    assert names == {name: name for name in names}
+
+
+def test_a_class_with_a_table_of_attentions_of_its_own() -> None:
+    config = config_from_dict({"model_type": "gptj", "n_embd": 32, "n_head": 4, "n_layer": 2, "rotary_dim": 4}, "it")
+    with pytest.raises(UnsupportedError, match="does not go through transformers' attention interface"):
+        build_model(config, torch.float32)

@@ -1,0 +1,247 @@
+"""What a checkpoint says of itself: its digest, its dtype, what it lacks and has too much, and names with a prefix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig
+
+from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_checkpoint, pack
+from sscc.compiler.frontend.sources import DictSource
+from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from tests.compiler.frontend.test_checkpoint import K_PROJ, SIZES, save_tokenizer, tiny_llama
+
+CONFIG = LlamaConfig(**SIZES)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+NO_WEIGHTS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool, torch.float8_e4m3fn,
+              torch.complex64)  # fmt: skip
+
+
+def holding(tensors: Mapping[str, torch.Tensor], config: LlamaConfig = CONFIG) -> Checkpoint:
+    return Checkpoint(Path("model"), config, None, DictSource(tensors), dict)
+
+
+def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def save_folder(folder: Path, tensors: Mapping[str, torch.Tensor], **config: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG.to_dict() | config))
+    save_file({name: tensor.clone() for name, tensor in tensors.items()}, str(folder / "model.safetensors"))
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------------------ digest
+
+
+def test_a_digest_covers_config_and_weights(tmp_path: Path) -> None:
+    state = tiny_llama().state_dict()
+    one = open_checkpoint(save_folder(tmp_path / "one", state)).digest
+    assert len(bytes.fromhex(one)) == 32
+    assert (
+        open_checkpoint(save_folder(tmp_path / "same", state, transformers_version="1", _name_or_path="x")).digest
+        == one
+    )
+    others = {
+        "config": save_folder(tmp_path / "config", state, rms_norm_eps=1e-3),
+        "value": save_folder(tmp_path / "value", state | {K_PROJ: state[K_PROJ] + 1e-3}),
+        "dtype": save_folder(tmp_path / "dtype", state | {K_PROJ: state[K_PROJ].double()}),
+        "extra": save_folder(tmp_path / "extra", state | {"extra": torch.ones(1)}),
+        "missing": save_folder(tmp_path / "missing", {name: state[name] for name in state if name != K_PROJ}),
+    }
+    digests = {kind: open_checkpoint(folder).digest for kind, folder in others.items()}
+    assert len({one, *digests.values()}) == 1 + len(others), digests
+    assert open_checkpoint(tmp_path / "one", weights=False).digest not in {one, *digests.values()}
+
+
+def test_a_digest_covers_no_tokenizer(tmp_path: Path) -> None:
+    folder = save_folder(tmp_path / "one", tiny_llama().state_dict())
+    before = open_checkpoint(folder).digest
+    save_tokenizer(folder)
+    assert open_checkpoint(folder).digest == before
+
+
+# ------------------------------------------------------------------------------------------------------------ dtypes
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_every_float_is_a_weight(dtype: torch.dtype) -> None:
+    tensors = {"a.weight": torch.ones(2, dtype=dtype)}
+    checkpoint = holding(tensors)
+    check_names(checkpoint, shapes(tensors))
+    assert checkpoint.tensor("a.weight").dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", NO_WEIGHTS, ids=str)
+@pytest.mark.parametrize("form", ["folder", "pt"])
+def test_nothing_else_is(dtype: torch.dtype, form: str, tmp_path: Path) -> None:
+    tensors = {"model.norm.weight": torch.ones(32).to(dtype), "model.mask": torch.ones(2).to(dtype)}
+    words = f"'model.norm.weight' is {str(dtype).removeprefix('torch.')}, weights must be f16, bf16, f32 or f64"
+    path = tmp_path / "model.pt" if form == "pt" else save_folder(tmp_path / "model", tensors)
+    if form == "pt":
+        torch.save({"config": CONFIG.to_dict(), "state_dict": tensors}, path)
+    with pytest.raises(UnsupportedError, match=words):
+        open_checkpoint(path)
+    with pytest.raises(UnsupportedError, match=words):
+        check_names(holding(tensors), {"model.norm.weight": (32,)})
+    with pytest.raises(UnsupportedError, match=r"'model.mask' is"):
+        holding(tensors).tensor("model.mask")
+
+
+@pytest.mark.parametrize(
+    ("counts", "dtype"),
+    [
+        ({torch.bfloat16: 3, torch.float32: 2}, torch.bfloat16),
+        ({torch.bfloat16: 2, torch.float32: 3}, torch.float32),
+        ({torch.bfloat16: 2, torch.float32: 2}, torch.float32),
+        ({torch.bfloat16: 2, torch.float32: 1, torch.float16: 1}, torch.float32),
+        ({torch.bfloat16: 4, torch.float64: 1, torch.float16: 2}, torch.bfloat16),
+    ],
+)
+def test_the_dtype_of_most_elements(counts: dict[torch.dtype, int], dtype: torch.dtype) -> None:
+    assert holding({str(kind): torch.ones(size, dtype=kind) for kind, size in counts.items()}).default_dtype == dtype
+
+
+def test_elements_count_and_not_tensors() -> None:
+    many = {f"norm{n}": torch.ones(1) for n in range(4)}
+    assert holding(many | {"a": torch.ones(2, 3, dtype=torch.bfloat16)}).default_dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float16", None])
+def test_without_weights_the_config_says_the_dtype(dtype: str | None) -> None:
+    checkpoint = Checkpoint(Path("model"), LlamaConfig(**SIZES, dtype=dtype), None, None, dict)
+    assert checkpoint.default_dtype == (torch.bfloat16 if dtype == "bfloat16" else torch.float32)
+
+
+# ------------------------------------------------------------------------------------------- missing, extra, misshapen
+
+
+HELD = {f"model.a{n}": torch.ones(n, 2) for n in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"b": (1,)}, r"model does not fit its config: 1 of 9 parameters are missing: b \(the checkpoint holds .*\)$"),
+        ({f"b{n}": (1,) for n in range(5)}, r"5 of 13 parameters are missing: b0, b1, b2, b3, b4 \("),
+        ({f"b{n}": (1,) for n in range(7)}, r"7 of 15 parameters are missing: b0, b1, b2, b3, b4 and 2 more \("),
+        ({"model.a1": (2, 1)}, r"1 of 8 .* another shape: model.a1 is \[1, 2\], the config asks for \[2, 1\]$"),
+        ({"model.a1": (1,)}, r"model.a1 is \[1, 2\], the config asks for \[1\]$"),
+        ({"model.a1": (1, 2, 1)}, r"model.a1 is \[1, 2\], the config asks for \[1, 2, 1\]$"),
+        ({f"model.a{n}": (9, 9) for n in range(8)}, r"8 of 8 parameters have another shape: .*a4 is .* and 3 more$"),
+        ({"b": (1,), "model.a1": (3,)}, r"1 of 9 parameters are missing: b; 1 of 9 .* another shape: model.a1"),
+    ],
+)  # fmt: skip
+def test_parameters_that_are_not_there(wanted: dict[str, tuple[int, ...]], words: str) -> None:
+    checkpoint = holding(HELD | {"x": torch.ones(1), "y": torch.ones(1), "z": torch.ones(1), "zz": torch.ones(1)})
+    with pytest.raises(InputError, match=words):
+        check_names(checkpoint, shapes(HELD) | wanted)
+
+
+def test_three_of_the_unused_are_named() -> None:
+    checkpoint = holding(HELD | {name: torch.ones(1) for name in ("x", "y", "z", "zz")})
+    with pytest.raises(InputError, match=r"missing: b \(the checkpoint holds x, y, z\)$"):
+        check_names(checkpoint, shapes(HELD) | {"b": (1,)})
+    with pytest.raises(InputError, match=r"missing: b$"):
+        check_names(holding(HELD), shapes(HELD) | {"b": (1,)})
+
+
+def test_extra_tensors_of_any_type_are_left_alone() -> None:
+    check_names(holding(HELD | {"extra.weight": torch.ones(3, dtype=torch.int8)}), shapes(HELD))
+
+
+def test_a_tensor_that_is_not_there() -> None:
+    with pytest.raises(InputError, match=r"^model has no tensor 'b'$"):
+        holding(HELD).tensor("b")
+
+
+# ------------------------------------------------------------------------------------------------------------- prefixes
+
+
+@pytest.mark.parametrize("form", ["folder", "pt"])
+def test_names_without_the_prefix_of_the_model(form: str, tmp_path: Path) -> None:
+    """A checkpoint of the bare model, as its `base_model` saves it."""
+    state = tiny_llama().state_dict()
+    bare = {name.removeprefix("model."): tensor for name, tensor in state.items()}
+    path = tmp_path / "model.pt" if form == "pt" else save_folder(tmp_path / "model", bare)
+    if form == "pt":
+        torch.save({"config": CONFIG.to_dict(), "state_dict": bare}, path)
+    checkpoint = open_checkpoint(path)
+    check_names(checkpoint, shapes(state))
+    assert all(checkpoint.tensor(name).equal(tensor) for name, tensor in state.items())
+    assert checkpoint.digest == open_checkpoint(save_folder(tmp_path / "prefixed", state)).digest
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "base_model.model.", "model.model."])
+def test_names_with_a_wrapper_s_prefix_are_named_as_they_are(prefix: str, tmp_path: Path) -> None:
+    """Of torch.compile, of data parallel, of adapters: nothing is guessed, and the message shows what is held."""
+    state = tiny_llama().state_dict()
+    checkpoint = open_checkpoint(save_folder(tmp_path / "model", {f"{prefix}{name}": state[name] for name in state}))
+    with pytest.raises(InputError, match=rf"parameters are missing: model.*the checkpoint holds {prefix}"):
+        check_names(checkpoint, shapes(state))
+
+
+# ------------------------------------------------------------------------------------------------- opening and packing
+
+
+def test_a_config_beside_a_folder_s_weights(tmp_path: Path) -> None:
+    folder = save_folder(tmp_path / "model", tiny_llama().state_dict())
+    config = (folder / "config.json").rename(tmp_path / "given.json")
+    with pytest.raises(InputError, match=r"has no config.json"):
+        open_checkpoint(folder)
+    checkpoint = open_checkpoint(folder, config=config)
+    assert checkpoint.config is not None
+    assert checkpoint.config.hidden_size == SIZES["hidden_size"]
+
+
+@pytest.mark.parametrize("suffix", [".json", ".pt2", ".gguf"])
+def test_forms_that_bring_a_config(suffix: str, tmp_path: Path) -> None:
+    path, config = tmp_path / f"model{suffix}", tmp_path / "config.json"
+    path.write_bytes(b"{}")
+    config.write_text("{}")
+    with pytest.raises(UsageError, match=rf"model{suffix} brings its own config: leave out the other config, .*config"):
+        open_checkpoint(path, config=config, weights=False)
+
+
+def test_a_suffix_in_capitals(tmp_path: Path) -> None:
+    path = tmp_path / "MODEL.PT"
+    torch.save({"config": CONFIG.to_dict(), "state_dict": tiny_llama().state_dict()}, path)
+    assert open_checkpoint(path).has_weights
+    with pytest.raises(UsageError, match=r"is not a form that is known: .*file$"):
+        open_checkpoint(path.rename(tmp_path / "model.onnx"))
+    with pytest.raises(UsageError, match=r"\(give the folder that holds this file\)$"):
+        open_checkpoint((tmp_path / "model.onnx").rename(tmp_path / "model.bin"))
+
+
+def test_a_state_dict_may_have_a_tensor_of_that_name(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"state_dict": torch.ones(1)}, path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG.to_dict()))
+    assert set(open_checkpoint(path, config=tmp_path / "config.json").names()) == {"state_dict"}
+
+
+def test_an_empty_file_of_a_tokenizer_survives_packing(tmp_path: Path) -> None:
+    folder = save_folder(tmp_path / "model", tiny_llama().state_dict())
+    save_tokenizer(folder)
+    (folder / "chat_template.jinja").write_text("")
+    pack(open_checkpoint(folder), tmp_path / "model.pt")
+    assert open_checkpoint(tmp_path / "model.pt").tokenizer == open_checkpoint(folder).tokenizer
+
+
+def test_ends_of_a_gguf_are_the_config_s() -> None:
+    """Its tokenizer, which takes seconds to convert, is not asked."""
+
+    def asked() -> dict[str, bytes]:
+        raise AssertionError("the tokenizer was converted")
+
+    assert Checkpoint(Path("a.gguf"), LlamaConfig(**SIZES, eos_token_id=[9, 7]), None, None, asked).eos_token_ids == (
+        9,
+        7,
+    )

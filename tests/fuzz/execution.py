@@ -1,0 +1,262 @@
+"""Executes a program that may be anything on both interpreters, and compares what they leave."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from sscc.ir.errors import InputError, UsageError
+from sscc.ir.kv_rows import decode
+from sscc.ir.machine import load_machine
+from sscc.runtime.codegen.interpreter import NativeInterpreter
+from sscc.runtime.codegen.library import NativeCode
+from sscc.runtime.contract import prove
+from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.reference.arrays import to_array, to_tensors
+from sscc.runtime.schedule import Program, Tensor
+from sscc.runtime.signature import Signature
+from sscc.runtime.tensor_files import Array
+from sscc.runtime.validator import validate
+from tests.fuzz.harness import Finding
+
+DATA_BYTES = 64 << 20
+"""A program with more weights than this has none: the files beside it are those of its base."""
+
+CLOSE = {"f32": 1e-3, "bf16": 6e-2, "i8": 2e-2}
+"""Largest difference, of the largest number, by dtype: a mutation may cancel what its base does not."""
+
+ROUNDING = 2.0**-22
+"""Of a sum of products, what another order of its terms may change, per unit of the sum of their magnitudes."""
+
+ORDERS = 3
+"""How often the reference is asked again, with sums in other orders."""
+
+UNSUPPORTED = "run with --interpreter reference"
+
+
+LONGEST = 16
+"""Iterations of a loop, where no signature says how many there may be."""
+
+
+@dataclass(frozen=True)
+class Call:
+    entry: str
+    scalars: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a program is proved with and called with.
+
+    Attributes:
+        signature: of a whole program, as its artifact has it; None for any other, of which less is known.
+        ranges, samples: of any other program, as `validate` takes them.
+        undefined: states whose contents are not all defined (padding).
+    """
+
+    calls: tuple[Call, ...]
+    signature: Signature | None = None
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    samples: Mapping[str, Sequence[Mapping[str, int]]] = field(default_factory=dict)
+    undefined: frozenset[str] = frozenset()
+
+
+def admit(program: Program, situation: Situation) -> None:
+    """What a program must pass before anything of it runs. Raises InputError."""
+    machine = load_machine("rdu")
+    if situation.signature is not None:
+        prove(program, situation.signature, machine)
+    else:
+        validate(program, machine, ranges=situation.ranges, samples=situation.samples, longest=LONGEST)
+
+
+# -------------------------------------------------------------------------------------------------------- data
+
+
+def data_of(tensor: Tensor, salt: int = 0) -> Array:
+    """Random contents that depend on a tensor's name, shape and dtype only; integers are small, as indices are."""
+    rng = np.random.default_rng([zlib.crc32(tensor.name.encode()), salt])
+    if tensor.dtype == "i64":
+        low, high = (-1, 4) if "selected" in tensor.name else (0, 4)
+        return rng.integers(low, high, tensor.shape, dtype=np.int64)
+    if tensor.dtype == "i1":
+        return rng.integers(0, 4, tensor.shape) > 0
+    if tensor.dtype == "i8":
+        return _rows(tensor, rng)
+    values = rng.standard_normal(tensor.shape, dtype=np.float32) * np.float32(0.05 if "scales" in tensor.name else 0.5)
+    return values.astype(ml_dtypes.bfloat16) if tensor.dtype == "bf16" else values
+
+
+def _rows(tensor: Tensor, rng: np.random.Generator) -> Array:
+    """Codes, with a scale behind them where they could be encoded rows."""
+    codes: Array = rng.integers(-8, 8, tensor.shape, dtype=np.int8)
+    if tensor.role == "state" and tensor.shape and tensor.shape[-1] > 4:
+        scales = rng.uniform(0.01, 0.1, (*tensor.shape[:-1], 1)).astype(np.float32)
+        codes[..., -4:] = scales.view(np.int8)
+    return codes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an interpreter made of the calls: why it refused, or scalars and tensors after each call."""
+
+    refusal: str = ""
+    scalars: tuple[tuple[int, ...], ...] = ()
+    tensors: tuple[Mapping[str, Array], ...] = ()
+
+
+def weights_of(program: Program) -> dict[str, Array]:
+    external = [t for t in program.tensors if t.role in ("weight", "constant")]
+    if any(size < 0 for t in external for size in t.shape) or sum(t.nbytes for t in external) > DATA_BYTES:
+        raise InputError("the program's weights are not those of its base")
+    return {t.name: data_of(t) for t in external}
+
+
+def run_reference(program: Program, situation: Situation, precision: str = "f32") -> Outcome:
+    try:
+        weights = to_tensors(weights_of(program))
+        interpreter = ReferenceInterpreter(program, weights, precision=precision, checked=True)
+        for tensor in program.tensors:
+            if tensor.role == "state":
+                value = to_tensors({"x": data_of(tensor)})["x"]
+                interpreter.tensor(tensor.name).copy_(value)
+        scalars, tensors = [], []
+        for number, call in enumerate(situation.calls):
+            inputs = to_tensors(_inputs(program, call, number))
+            outputs, results = interpreter.run(call.entry, inputs, call.scalars)
+            states = {name: interpreter.tensor(name) for name in _states(program)}
+            scalars.append(results)
+            tensors.append({name: _plain(value) for name, value in (outputs | states).items()})
+    except (InputError, UsageError) as error:
+        return Outcome(str(error))
+    return Outcome("", tuple(scalars), tuple(tensors))
+
+
+def run_native(program: Program, situation: Situation, code: NativeCode, threads: int) -> Outcome:
+    """Undefined memory is NaN here too, so that what it reaches shows."""
+    try:
+        interpreter = NativeInterpreter(program, weights_of(program), code=code, threads=threads)
+        interpreter._memory.fill(0xFF)
+        for tensor in program.tensors:
+            if tensor.role == "state":
+                interpreter.tensor(tensor.name)[...] = data_of(tensor)
+        scalars, tensors = [], []
+        for number, call in enumerate(situation.calls):
+            outputs, results = interpreter.run(call.entry, _inputs(program, call, number), call.scalars)
+            states = {name: interpreter.tensor(name).copy() for name in _states(program)}
+            scalars.append(results)
+            tensors.append(outputs | states)
+    except (InputError, UsageError) as error:
+        return Outcome(str(error))
+    return Outcome("", tuple(scalars), tuple(tensors))
+
+
+def _plain(value: torch.Tensor) -> Array:
+    """An array; of f64 where the interpreter computes in it."""
+    return value.clone().numpy() if value.dtype is torch.float64 else to_array(value.clone())
+
+
+def _states(program: Program) -> list[str]:
+    return [tensor.name for tensor in program.tensors if tensor.role == "state"]
+
+
+def _inputs(program: Program, call: Call, salt: int) -> dict[str, Array]:
+    declared = {tensor.name: tensor for tensor in program.tensors}
+    return {name: data_of(declared[name], salt) for name in program.entry(call.entry).inputs if name in declared}
+
+
+# -------------------------------------------------------------------------------------------------- comparison
+
+
+def judge(reference: Outcome, native: Outcome, program: Program, situation: Situation) -> str:
+    """The outcome of a case that was accepted. Raises Finding where the two disagree."""
+    if native.refusal.endswith(UNSUPPORTED):
+        return "not for native"
+    if reference.refusal and native.refusal:
+        return "both refused"
+    if reference.refusal or native.refusal:
+        who, why = ("reference", reference.refusal) if reference.refusal else ("native", native.refusal)
+        raise Finding(f"accepted, but the {who} interpreter alone refuses: {why}")
+    difference = next(differences(reference, native, program, situation), None)
+    if difference is None:
+        return "agrees"
+    if any(_differs(other, reference, program, situation) for other in _as_right(program, situation)):
+        return "ill-conditioned"
+    raise Finding(f"accepted, but native differs from reference: {difference}")
+
+
+def _as_right(program: Program, situation: Situation) -> Iterator[Outcome]:
+    """What the reference makes of the calls where rounding is another one: what differs among these decides nothing."""
+    yield run_reference(program, situation, "f64")
+    for seed in range(ORDERS):
+        with OtherOrder(seed):
+            yield run_reference(program, situation)
+
+
+def _differs(other: Outcome, reference: Outcome, program: Program, situation: Situation) -> bool:
+    return bool(other.refusal) or next(differences(other, reference, program, situation), None) is not None
+
+
+class OtherOrder(TorchFunctionMode):
+    """Every sum of products is off by what another order of its terms may cost, at random: scores that are as good as
+    equal change places, and differences of numbers too large for them come out as noise."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = torch.Generator().manual_seed(seed)
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if function not in _PRODUCTS:
+            return result
+        with torch._C.DisableTorchFunction():
+            sizes = torch.matmul(args[0].abs(), args[1].abs())
+            noise = torch.rand(sizes.shape, generator=self._random, dtype=sizes.dtype) * 2 - 1
+            return result.add_(torch.where(sizes.isfinite(), sizes * noise * ROUNDING, 0.0))
+
+
+_PRODUCTS = (torch.matmul, torch.mm, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__)
+
+
+def differences(one: Outcome, other: Outcome, program: Program, situation: Situation) -> Iterator[str]:
+    """In words; elements that are not finite in `one` may be anything in `other`."""
+    declared = {tensor.name: tensor for tensor in program.tensors}
+    for number, call in enumerate(situation.calls):
+        where = f"call {number} ({call.entry})"
+        if one.scalars[number] != other.scalars[number]:
+            yield f"{where}: scalar outputs {one.scalars[number]} and {other.scalars[number]}"
+        for name, expected in one.tensors[number].items():
+            if name not in situation.undefined:
+                words = _difference(expected, other.tensors[number][name], declared[name])
+                yield from [f"{where}: {name!r}: {words}"] if words else []
+
+
+def _difference(a: Any, b: Any, tensor: Tensor) -> str:
+    if tensor.dtype in ("i64", "i1") or (tensor.dtype == "i8" and not _encoded(tensor)):
+        wrong = np.argwhere(a != b)
+        return f"{len(wrong)} of {a.size} differ, the first at {wrong[0].tolist()}" if len(wrong) else ""
+    if tensor.dtype == "i8":
+        a, b = decode(a), decode(b)
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    defined = np.isfinite(x)
+    if not defined.any():
+        return ""
+    with np.errstate(all="ignore"):
+        distance = np.where(defined, np.abs(x - y), 0.0)
+    largest = float(np.abs(x[defined]).max())
+    far = ~(distance <= CLOSE[tensor.dtype] * largest + 1e-30)
+    if not far.any():
+        return ""
+    place = tuple(np.argwhere(far)[0].tolist())
+    return f"{int(far.sum())} of {a.size} differ, at {list(place)} {x[place]:g} and {y[place]:g}"
+
+
+def _encoded(tensor: Tensor) -> bool:
+    return tensor.role == "state" and len(tensor.shape) > 0 and tensor.shape[-1] > 4

@@ -1,0 +1,216 @@
+"""Fuzzing target: what a fusion almost recognises. It stays as it was, and computes what it did.
+
+The bases are the patterns themselves: a decode step, a chunk, a compression with and without sinks, and calls of equal
+layers in a row. One to three random changes make a near miss (or leave the pattern, which then fuses).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch_mlir import ir
+
+from sscc.ir.builders import arguments_of
+from sscc.ir.context import mlir, parse_module, print_module
+from sscc.ir.rewriting import functions
+from tests.fuzz.harness import Finding, Target
+from tests.fuzz.lowering import Call, compare
+from tests.fuzz.modules import Edits, with_entry
+from tests.fuzz.reduce_ir import reduced_finding
+
+KERNEL, ENTRY = "layer", "main"
+MODULE = """module attributes {{sscc.level = "graph",
+  kv.geometry = {{sink = {sink} : i64, recent = 2 : i64, topk = 2 : i64, obs = 2 : i64, pool = 3 : i64,
+                 pool_mode = "avg", max_context = 8 : i64}},
+  sscc.program = {{batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64,
+                  config = "{{}}", digest = "", eos = "[]"}}}} {{
+  func.func private @layer({arguments}) -> ({results}) {{
+{body}
+  }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A function that fuses.
+
+    Attributes:
+        types: letter -> shape and element type.
+        arguments: name -> type; those in `states` are kept between calls, under the name of the result.
+        results: name -> type.
+        sink: of the geometry.
+    """
+
+    body: str
+    types: str
+    arguments: str
+    states: str
+    results: str
+    sink: int = 0
+
+    def text(self) -> str:
+        states = self.states.split()
+        arguments, results = (_pairs(words) for words in (self.arguments, self.results))
+        roles = {name: "state" if name in states else "input" for name in arguments}
+        ends = {name: "state" if name in states else "output" for name in results}
+        made = (f'{kind} {{sscc.{ends[name]} = "{name}"}}' for name, kind in results.items())
+        given = ", ".join(f'%{name}: {kind} {{sscc.{roles[name]} = "{name}"}}' for name, kind in arguments.items())
+        text = MODULE.format(sink=self.sink, arguments=given, results=", ".join(made), body=self.body)
+        types = _pairs(self.types)
+        return re.sub(r"!([a-z])\b", lambda match: f"tensor<{types[match.group(1)]}>", text)
+
+
+def _pairs(words: str) -> dict[str, str]:
+    return dict(word.split("=") for word in words.split())  # type: ignore[misc]  # two parts each
+
+
+DECODE = Pattern(
+    """
+    %row = "kv.row"(%p) : (!i) -> !i
+    %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
+    %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
+    %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> !m
+    %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64} : (!q, !c, !c, !m) -> !q
+    return %o, %k1, %v1 : !q, !c, !c""",
+    "q=2x4x1x8xf32 c=2x2x4x8xf32 n=2x2x1x8xf32 i=2xi64 f=2xi1 m=2x4xi1",
+    "q=!q k=!c v=!c kn=!n vn=!n p=!i t=!i a=!f p2=!i a2=!f m2=!m",
+    "k v",
+    "o=!q k=!c v=!c",
+)
+CHUNK = Pattern(
+    """
+    %k1 = tensor.insert_slice %kn into %k[0, 0, %s, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !n into !c
+    %v1 = tensor.insert_slice %vn into %v[0, 0, %s, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !n into !c
+    %o:2 = "kv.causal_attention"(%q, %k1, %v1, %s) {scale = 0.5 : f64} : (!q, !c, !c, index) -> (!q, !g)
+    %seen1 = "kv.observe"(%seen, %q, %s, %n) : (!o, !q, index, index) -> !o
+    %l1 = "kv.observe"(%l, %o#1, %s, %n) : (!l, !g, index, index) -> !l
+    return %o#0, %k1, %v1, %seen1, %l1 : !q, !c, !c, !o, !l""",
+    "q=1x4x4x8xf32 c=1x2x8x8xf32 n=1x2x4x8xf32 o=1x4x2x8xf32 l=1x4x2x1xf32 g=1x4x4x1xf32",
+    "q=!q k=!c v=!c kn=!n vn=!n seen=!o l=!l s=index n=index s2=index n2=index q2=!q",
+    "k v seen l",
+    "o=!q k=!c v=!c seen=!o l=!l",
+)
+_SCORES = """
+    %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64} : (!o, !l, !c, index) -> !s
+    %pooled = "kv.pool"(%scores, %n) : (!s, index) -> !s
+    %picked = "kv.select"(%pooled, %n) : (!s, index) -> !p
+    %ring = "kv.ring_positions"(%n) : (index) -> !r"""
+_PROMPT = "o=1x4x2x8xf32 l=1x4x2x1xf32 c=1x2x8x8xf32 s=2x8xf32 p=2x2xi64 r=2xi64 h=1x2x2x8xf32"
+_COMPRESSED = "k=!c v=!c seen=!o l=!l kc=!b vc=!b slot=index n=index slot2=index n2=index ring2=!r picked2=!p"
+COMPRESS = Pattern(
+    f"""{_SCORES}
+    %kb = "kv.gather"(%k, %ring) : (!c, !r) -> !h
+    %kd = "kv.gather"(%k, %picked) : (!c, !p) -> !h
+    %kr = tensor.concat dim(2) %kb, %kd : (!h, !h) -> !a
+    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !a into !b
+    %vb = "kv.gather"(%v, %ring) : (!c, !r) -> !h
+    %vd = "kv.gather"(%v, %picked) : (!c, !p) -> !h
+    %vr = tensor.concat dim(2) %vb, %vd : (!h, !h) -> !a
+    %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !a into !b
+    return %k1, %v1, %picked : !b, !b, !p""",
+    f"{_PROMPT} a=1x2x4x8xf32 b=2x2x4x8xf32",
+    _COMPRESSED,
+    "kc vc",
+    "kc=!b vc=!b picked=!p",
+)
+SINKS = Pattern(
+    f"""{_SCORES}
+    %ka = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : !c to !z
+    %kb = "kv.gather"(%k, %ring) : (!c, !r) -> !h
+    %kd = "kv.gather"(%k, %picked) : (!c, !p) -> !h
+    %kr = tensor.concat dim(2) %ka, %kb, %kd : (!z, !h, !h) -> !a
+    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 5, 8] [1, 1, 1, 1] : !a into !b
+    %va = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : !c to !z
+    %vb = "kv.gather"(%v, %ring) : (!c, !r) -> !h
+    %vd = "kv.gather"(%v, %picked) : (!c, !p) -> !h
+    %vr = tensor.concat dim(2) %va, %vb, %vd : (!z, !h, !h) -> !a
+    %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 5, 8] [1, 1, 1, 1] : !a into !b
+    return %k1, %v1, %picked : !b, !b, !p""",
+    f"{_PROMPT} a=1x2x5x8xf32 b=2x2x5x8xf32 z=1x2x1x8xf32",
+    _COMPRESSED,
+    "kc vc",
+    "kc=!b vc=!b picked=!p",
+    1,
+)
+PATTERNS = {"decode": DECODE, "chunk": CHUNK, "compress": COMPRESS, "sinks": SINKS}
+SCALARS: Mapping[str, tuple[int, int]] = {
+    "s": (0, 4), "s2": (0, 4), "n": (1, 8), "n2": (1, 8), "slot": (0, 1), "slot2": (0, 1)
+}  # fmt: skip
+"""Lowest and highest value of the scalars."""
+
+
+class NearMisses(Target):
+    name: ClassVar[str] = "near-misses"
+
+    def __init__(self, folder: Path) -> None:
+        del folder
+
+    def run(self, seed: int) -> str:
+        text, changes = changed(seed)
+        try:
+            return compare(text, call_of(text, seed))
+        except Finding as finding:
+            raise Finding(f"{finding}\nafter {', '.join(changes)}:\n{text}") from None
+
+    def reduced(self, seed: int, tries: int) -> str:
+        """The module of a seed, as small as it becomes."""
+        text, _ = changed(seed)
+        call = call_of(text, seed)
+        return reduced_finding(text, lambda module: compare(module, call), tries)
+
+
+def call_of(text: str, seed: int) -> Call:
+    """Random contents and scalars for a near miss."""
+    draw = random.Random(seed)
+    scalars = {name: draw.randint(*limits) for name, limits in SCALARS.items()}
+    if "causal_attention" in text:  # what is behind the prompt is undefined: a chunk without padding
+        scalars |= {"n": 8, "n2": 8}
+    return Call(ENTRY, contents(text, seed), scalars, SCALARS)
+
+
+def changed(seed: int) -> tuple[str, list[str]]:
+    """The module of a seed, and what was changed in it."""
+    draw = random.Random(seed)
+    pattern = PATTERNS[draw.choice(sorted(PATTERNS))]
+    wanted = draw.choice((0, 1, 1, 1, 2, 3))
+    with mlir():
+        while True:
+            module = parse_module(pattern.text(), "pattern")
+            edits = Edits(next(functions(module)), draw)
+            changes = [change for change in (edits.change() for _ in range(wanted)) if change]
+            if len(changes) == wanted and _verifies(module):
+                with_entry(module, KERNEL, ENTRY)
+                return print_module(module), changes
+
+
+def _verifies(module: ir.Module) -> bool:
+    try:
+        return bool(module.operation.verify())
+    except ir.MLIRError:
+        return False
+
+
+def contents(text: str, seed: int) -> dict[str, torch.Tensor]:
+    """Random contents for every tensor that the entry takes."""
+    generator = torch.Generator().manual_seed(seed)
+    with mlir():
+        function = next(f for f in functions(parse_module(text, "case")) if f.name.value == ENTRY)
+        types = {a.name: a.type for a in arguments_of(function) if isinstance(a.type, ir.RankedTensorType)}
+        return {name: _numbers(name, type_, generator) for name, type_ in types.items()}
+
+
+def _numbers(name: str, type_: Any, generator: torch.Generator) -> torch.Tensor:
+    shape, element = list(type_.shape), str(type_.element_type)
+    if element == "i64":
+        low, high = (-1, 8) if name in ("ring2", "picked2") else (0, 3)
+        return torch.randint(low, high, shape, generator=generator)
+    if element == "i1":
+        return torch.rand(shape, generator=generator) < 0.8
+    return torch.randn(shape, generator=generator)

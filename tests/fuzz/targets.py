@@ -1,0 +1,12 @@
+"""The table of targets: name -> "module:Class". Modules are imported by the workers only."""
+
+TARGETS: dict[str, str] = {
+    "artifacts": "tests.fuzz.artifacts:Artifacts",
+    "checkpoints": "tests.fuzz.checkpoints:Checkpoints",
+    "decoders": "tests.fuzz.decoders:Decoders",
+    "graphs": "tests.fuzz.graphs:Graphs",
+    "http": "tests.fuzz.http_bodies:HttpBodies",
+    "near-misses": "tests.fuzz.near_misses:NearMisses",
+    "schedules": "tests.fuzz.schedules:Schedules",
+    "weights": "tests.fuzz.artifacts:Weights",
+}

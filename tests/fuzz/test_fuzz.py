@@ -1,0 +1,20 @@
+"""A few seeds of every target; ``python -m tests.fuzz`` runs more of the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.harness import run_cases
+from tests.fuzz.targets import TARGETS
+
+SEEDS = {"decoders": 2, "near-misses": 4, "graphs": 8, "schedules": 200}
+"""How many, of targets whose cases take seconds, or milliseconds; 40 of the others."""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_first_seeds_find_nothing(name: str) -> None:
+    seeds = SEEDS.get(name, 40)
+    cases = list(run_cases(TARGETS[name], 0, seeds))
+    assert sorted(case.seed for case in cases) == list(range(seeds))
+    for case in cases:
+        assert not case.finding, f"{case.finding}\nagain: python -m tests.fuzz {name} --first {case.seed} --cases 1"

@@ -1,0 +1,32 @@
+"""The targets `graphs` and `near-misses` on their first seeds, in process; and that they find what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sscc.compiler.backend import bodies
+from tests.fuzz.graphs import Graphs
+from tests.fuzz.harness import Finding, Target
+from tests.fuzz.near_misses import NearMisses
+
+
+@pytest.mark.parametrize("target", [Graphs, NearMisses], ids=lambda target: target.name)
+def test_first_seeds(target: type[Target], tmp_path: Path) -> None:
+    cases = target(tmp_path)
+    outcomes = [cases.run(seed) for seed in range(12)]
+    assert outcomes.count("agrees") >= 6
+
+
+@pytest.mark.parametrize("target", [Graphs, NearMisses], ids=lambda target: target.name)
+def test_a_wrong_compiler_is_found(
+    target: type[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a transposition of a body is none, or rows side by side are in another order."""
+    monkeypatch.setattr(bodies, "transposed", lambda view, permutation: view)
+    monkeypatch.setitem(bodies._STEPS, "tensor.concat", lambda e, op: e.written(op.results[0]))
+    cases = target(tmp_path)
+    with pytest.raises(Finding, match=r"-O\d"):  # noqa: PT012 - any of them
+        for seed in range(60):
+            cases.run(seed)

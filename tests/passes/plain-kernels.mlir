@@ -1,0 +1,62 @@
+#geometry = {sink = 0 : i64, recent = 2 : i64, topk = 2 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
+#facts = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
+
+// -----
+
+// CASE: scores that are not pooled are selected by a kernel of their own
+// PASSES: outline-kernels{granularity=layer},fuse-compressed-attention,form-stages,tile-stages,place-stages
+module attributes {kv.geometry = #geometry, sscc.program = #facts} {
+  // Scores are written up to the prompt's length only, so no stream holds them.
+  // CHECK-LABEL: func.func public @main(
+  // CHECK: %[[S:.+]] = call @observation_scores.0(
+  // CHECK: call @select.1(%[[S]],
+  // CHECK: func.func private @observation_scores.0({{.+}} attributes {sscc.kernel, sscc.plain} {
+  // CHECK-NOT: df.load
+  // CHECK: call @body.observation_scores({{.+}}) {df.stage = "observation_scores"}
+  func.func private @layer(%k: tensor<1x2x8x8xf32> {sscc.input = "k"}, %seen: tensor<1x4x1x8xf32> {sscc.input = "seen"},
+      %l: tensor<1x4x1x1xf32> {sscc.input = "l"}, %n: index {sscc.input = "n"}) -> (tensor<2x2xi64> {sscc.output = "picked"}) {
+    %s = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64}
+      : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
+    %p = "kv.select"(%s, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    return %p : tensor<2x2xi64>
+  }
+  func.func public @main(%k: tensor<1x2x8x8xf32> {sscc.input = "k"}, %seen: tensor<1x4x1x8xf32> {sscc.input = "seen"},
+      %l: tensor<1x4x1x1xf32> {sscc.input = "l"}, %n: index {sscc.input = "n"}) -> (tensor<2x2xi64> {sscc.output = "picked"}) {
+    %p = func.call @layer(%k, %seen, %l, %n) : (tensor<1x2x8x8xf32>, tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, index) -> tensor<2x2xi64>
+    return %p : tensor<2x2xi64>
+  }
+}
+
+// -----
+
+// CASE: a fused operation whose update is read again is not in a pipeline with its reader
+// PASSES: outline-kernels{granularity=layer},fuse-compressed-attention,form-stages,tile-stages,place-stages
+module attributes {kv.geometry = #geometry, sscc.program = #facts} {
+  // CHECK-LABEL: func.func public @main(
+  // CHECK: call @decode_attention.0(
+  // CHECK: call @tanh.1(
+  // CHECK: func.func private @decode_attention.0({{.+}} attributes {sscc.kernel, sscc.plain} {
+  func.func private @layer(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"},
+      %k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %v: tensor<2x2x4x8xf32> {sscc.state = "v"},
+      %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
+      -> (tensor<2x4x1x8xf32> {sscc.output = "o"}, tensor<2x2x4x8xf32> {sscc.state = "k"},
+          tensor<2x2x4x8xf32> {sscc.state = "v"}, tensor<2x2x4x8xf32> {sscc.output = "t"}) {
+    %o:3 = "kv.decode_attention"(%q, %n, %n, %k, %v, %k, %v, %p, %p, %a) {scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>,
+         tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
+      -> (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>)
+    %e = tensor.empty() : tensor<2x2x4x8xf32>
+    %t = linalg.tanh ins(%o#1 : tensor<2x2x4x8xf32>) outs(%e : tensor<2x2x4x8xf32>) -> tensor<2x2x4x8xf32>
+    return %o#0, %o#1, %o#2, %t : tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>
+  }
+  func.func public @main(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"},
+      %k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %v: tensor<2x2x4x8xf32> {sscc.state = "v"},
+      %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
+      -> (tensor<2x4x1x8xf32> {sscc.output = "o"}, tensor<2x2x4x8xf32> {sscc.state = "k"},
+          tensor<2x2x4x8xf32> {sscc.state = "v"}, tensor<2x2x4x8xf32> {sscc.output = "t"}) {
+    %o:4 = func.call @layer(%q, %n, %k, %v, %p, %a)
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi1>)
+      -> (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>)
+    return %o#0, %o#1, %o#2, %o#3 : tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>
+  }
+}

@@ -1,0 +1,250 @@
+"""What a session relies on: schedules that do not fit their manifest are refused, whatever else is right with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import InputError
+from sscc.ir.geometry import Geometry
+from sscc.runtime.contract import Protocol, prove
+from sscc.runtime.schedule import (
+    Body,
+    Compress,
+    Entry,
+    For,
+    Kernel,
+    Launch,
+    Param,
+    Pool,
+    Program,
+    Scalar,
+    Select,
+    Stage,
+    Tensor,
+)
+from sscc.runtime.signature import Signature
+from tests.runtime.broken.build import change, read, setting, write
+from tests.runtime.fake import SIGNATURE
+from tests.runtime.session_program import session_program
+
+INDEXED = dataclasses.replace(SIGNATURE, geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, rows="indexed"))
+ENCODED = dataclasses.replace(SIGNATURE, geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, dtype="int8"))
+WIDE = dataclasses.replace(SIGNATURE, value_dim=6)
+SHORT = dataclasses.replace(SIGNATURE, geometry=Geometry(1, 2, 0, 1, 1, "max", 3))
+
+
+@pytest.mark.parametrize("signature", [SIGNATURE, WIDE, dataclasses.replace(SIGNATURE, layers=1, batch=1)])
+def test_a_program_that_fits_is_proved(signature: Signature) -> None:
+    report = prove(session_program(signature), signature)
+    assert report.entry("decode").runs[0].written == {"logits"}
+    assert all("prefill_logits" in run.written for run in report.entry("prefill").runs)
+
+
+def _tensor(of: str, **fields: Any) -> Callable[[Program], Program]:
+    return lambda program: change(program, Tensor, of, setting(**fields))
+
+
+def _entry(of: str, **fields: Any) -> Callable[[Program], Program]:
+    return lambda program: change(program, Entry, of, setting(**fields))
+
+
+def _scalar(name: str, **fields: Any) -> Callable[[Program], Program]:
+    return lambda program: change(program, Scalar, name, setting(**fields))
+
+
+def _without_launch(kernel: str) -> Callable[[Program], Program]:
+    def broken(program: Program) -> Program:
+        entries = []
+        for entry in program.entries:
+            body = tuple(item for item in entry.body if not (isinstance(item, Launch) and item.kernel == kernel))
+            entries.append(dataclasses.replace(entry, body=body))
+        return dataclasses.replace(program, entries=tuple(entries))
+
+    return broken
+
+
+def _unfilled(entry: str, tensor: str) -> Callable[[Program], Program]:
+    """One entry without the launch that fills a tensor."""
+    without = _without_launch(f"fill.{tensor}")
+
+    def broken(program: Program) -> Program:
+        entries = tuple(e if e.name != entry else without(program).entry(entry) for e in program.entries)
+        return dataclasses.replace(program, entries=entries)
+
+    return broken
+
+
+def _read_only(tensor: str) -> Callable[[Program], Program]:
+    """The kernel takes a tensor to update it, and has no pipeline that does."""
+
+    def updating(kernel: Kernel) -> Kernel:
+        params = tuple(dataclasses.replace(param, access="update") for param in kernel.params)
+        return dataclasses.replace(kernel, params=params, body=())
+
+    return lambda program: change(program, Kernel, f"fill.{tensor}", updating)
+
+
+def _half_filled(name: str) -> Callable[[Program], Program]:
+    """The kernel that fills a tensor fills the first row of it."""
+
+    def broken(program: Program) -> Program:
+        def first(param: Param) -> Param:
+            return dataclasses.replace(param, shape=(1, *param.shape[1:]))
+
+        tensors = {tensor.name: tensor for tensor in program.tensors}
+        shape = (1, *tensors[name].shape[1:])
+        fill = f"fill.{name}"
+        program = change(program, Kernel, fill, lambda k: dataclasses.replace(k, params=tuple(map(first, k.params))))
+        steps = lambda b: tuple(dataclasses.replace(s, dims=shape) for s in b.steps)  # noqa: E731
+        program = change(
+            program, Body, fill, lambda b: dataclasses.replace(b, params=tuple(map(first, b.params)), steps=steps(b))
+        )
+        view = lambda v: dataclasses.replace(v, shape=shape)  # noqa: E731
+        port = lambda p: dataclasses.replace(p, view=view(p.view))  # noqa: E731
+
+        def stage(s: Stage) -> Stage:
+            return dataclasses.replace(s, ports=tuple(map(port, s.ports))) if s.body == fill else s
+
+        program = change(program, Stage, "fill", stage)
+        return change(program, Launch, fill, lambda ln: dataclasses.replace(ln, args=tuple(map(view, ln.args))))
+
+    return broken
+
+
+def _looping(upper: Any) -> Callable[[Program], Program]:
+    def broken(program: Program) -> Program:
+        entry = program.entry("decode")
+        loop = For("again", 0, upper, entry.body[:1])
+        body = (loop, *entry.body)
+        rest = tuple(e for e in program.entries if e.name != "decode")
+        return dataclasses.replace(program, entries=(*rest, dataclasses.replace(entry, body=body)))
+
+    return broken
+
+
+BROKEN: dict[str, tuple[Callable[[Program], Program], str]] = {
+    "vocabulary": (_tensor("logits", shape=(2, 12)), r"is output f32 \[2, 12\], it must be output f32 \[2, 11\]"),
+    "dtype": (_tensor("logits", dtype="bf16"), r"'logits' is output bf16"),
+    "batch": (_tensor("position", shape=(3,)), r"'position' is input i64 \[3\], it must be input i64 \[2\]"),
+    "prompt": (_tensor("tokens", shape=(1, 20)), r"'tokens' is input i64 \[1, 20\], it must be input i64 \[1, 24\]"),
+    "rows of the cache": (_tensor("k_cache", shape=(2, 2, 2, 8, 4)), r"'k_cache' is state f32 \[2, 2, 2, 8, 4\]"),
+    "layers of the cache": (_tensor("v_cache", shape=(1, 2, 2, 9, 4)), r"'v_cache' is state f32 \[1, 2, 2, 9, 4\]"),
+    "role of the cache": (_tensor("v_cache", role="temporary"), "'v_cache' is temporary f32"),
+    "scratch": (_tensor("k_scratch", shape=(1, 2, 20, 4)), "'k_scratch' is state"),
+    "heads": (_tensor("observed", shape=(1, 3, 2, 4)), r"'observed' is state f32 \[1, 3, 2, 4\]"),
+    "selection": (_tensor("selected", shape=(2, 2, 4)), "'selected' is state i64"),
+    "tensor missing": (_tensor("selected", name="chosen"), "'selected' does not exist, it must be state i64"),
+    "entry missing": (
+        lambda program: dataclasses.replace(program, entries=program.entries[:1]),
+        r"its entries are \['prefill'\], they must be \['prefill', 'decode'\]",
+    ),
+    "entry of another name": (_entry("decode", name="generate"), "its entries are"),
+    "input missing": (_entry("decode", inputs=("token", "position", "valid_topk")), "'decode': its inputs are"),
+    "inputs swapped": (_entry("decode", inputs=("position", "token", "valid_topk", "active")), "its inputs are"),
+    "output missing": (_entry("decode", outputs=()), "'decode': its outputs are"),
+    "another output": (_entry("prefill", outputs=("logits",)), "'prefill': its outputs are"),
+    "scalar inputs swapped": (
+        _entry("prefill", scalar_inputs=("slot", "length", "phase", "chunk", "steps")),
+        "'prefill': its scalar inputs are",
+    ),
+    "scalar input missing": (_entry("prefill", scalar_inputs=("length", "slot", "phase", "chunk")), "scalar inputs"),
+    "scalar outputs swapped": (_entry("prefill", scalar_outputs=("chunk_after", "phase_after")), "its cursor is then"),
+    "scalar output missing": (_entry("prefill", scalar_outputs=("phase_after",)), "its scalar outputs by number are 1"),
+    "scalar output of decode": (_entry("decode", scalar_outputs=(1,)), "its scalar outputs by number are 1"),
+    "cursor that stays": (_entry("prefill", scalar_outputs=("phase", "chunk")), r"returns \(0, 0\), its cursor"),
+    "cursor without an end": (_scalar("phase_after", args=("finished", 3, "reached")), r"returns \(3, 0\), its cursor"),
+    "a phase too few": (_scalar("before_head", args=("chunks", SIGNATURE.layers)), "its cursor is then"),
+    "chunks of another size": (_scalar("chunks", args=("length", 4)), "its cursor is then"),
+    "no head in decode": (_without_launch("fill.logits"), "entry 'decode' does not write every element of its output"),
+    "no head in prefill": (_without_launch("fill.prefill_logits"), "entry 'prefill' with .* does not write every"),
+    "no cache in prefill": (_unfilled("prefill", "k_cache"), "entry 'prefill' writes nothing into state 'k_cache'"),
+    "no cache in decode": (_unfilled("decode", "v_cache"), "entry 'decode' writes nothing into state 'v_cache'"),
+    "no keys of the prompt": (_unfilled("prefill", "k_scratch"), "'prefill' writes nothing into state 'k_scratch'"),
+    "no values of the prompt": (_unfilled("prefill", "v_scratch"), "'prefill' writes nothing into state 'v_scratch'"),
+    "nothing observed": (_unfilled("prefill", "observed"), "'prefill' writes nothing into state 'observed'"),
+    "nothing selected": (_unfilled("prefill", "selected"), "'prefill' writes nothing into state 'selected'"),
+    "cache that is read only": (_read_only("k_cache"), "entry 'prefill' writes nothing into state 'k_cache'"),
+    "half of the logits": (_half_filled("logits"), "entry 'decode' does not write every element"),
+    "loop without an end": (_looping(1 << 40), r"has up to 1099511627776 iterations, there are 3 layers or chunks"),
+    "loop without an iteration": (_looping(0), "loop 'again': it has no iteration"),
+    "more than a layer or a chunk": (_looping(4), "it has up to 4 iterations"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_schedule_that_does_not_fit_is_refused(name: str) -> None:
+    broken, says = BROKEN[name]
+    with pytest.raises(InputError, match=says):
+        prove(broken(session_program(SIGNATURE)), SIGNATURE)
+
+
+def test_as_many_iterations_as_there_are_chunks_are_right() -> None:
+    prove(_looping(3)(session_program(SIGNATURE)), SIGNATURE)
+
+
+def test_inputs_that_no_session_gives_are_refused() -> None:
+    program = session_program(SIGNATURE)
+    more = dataclasses.replace(program.tensors[0], name="mask", address=program.arena_bytes)
+    with pytest.raises(InputError, match="input 'mask' is none that a session knows"):
+        prove(dataclasses.replace(program, tensors=(*program.tensors, more)), SIGNATURE)
+
+
+@pytest.mark.parametrize("signature", [INDEXED, ENCODED])
+def test_rows_of_another_kind_are_refused(signature: Signature) -> None:
+    with pytest.raises(InputError, match=r"'k_cache' is state f32 \[2, 2, 2, 9, 4\], it must be state"):
+        prove(session_program(SIGNATURE), signature)
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        (Pool("s", "p", "n", 5, "avg"), "pool: its width is 5, the geometry's is 3"),
+        (Pool("s", "p", "n", 3, "max"), "pool: its mode is 'max', the geometry's is 'avg'"),
+        (Select("s", "i", "n", 1, 4), "select: its sink is 1, the geometry's is 2"),
+        (Select("s", "i", "n", 2, 5), "select: its recent is 5, the geometry's is 4"),
+        (
+            Compress("o", "l", "k", "v", "kc", "vc", "", "n", 0.5, 2, 4, 7, "avg"),
+            "compress: its pool is 7, the geometry's is 3",
+        ),
+    ],
+)
+def test_steps_of_another_geometry_are_refused(step: Any, says: str) -> None:
+    params = (read("s", 2, 24), write("p", 2, 24), write("i", 2, 3, dtype="i64"))
+    body = Body("other", params, ("n",), (), (), (step,))
+    with pytest.raises(InputError, match=says):
+        prove(session_program(SIGNATURE, bodies=(body,)), SIGNATURE)
+
+
+@pytest.mark.parametrize("signature", [SIGNATURE, SHORT, dataclasses.replace(SIGNATURE, prefill_chunk=1)])
+def test_the_protocol_ends_after_its_steps_whatever_a_call_does(signature: Signature) -> None:
+    protocol = Protocol(signature)
+    ranges = protocol.ranges()
+    for length in range(1, signature.geometry.max_context + 1):
+        for steps in {min(n, protocol.steps(length)) for n in (1, 2, 5, 1 << 20)}:
+            cursor, calls = (0, 0), 0
+            while cursor[0] < signature.layers + 2:
+                call = {"length": length, "slot": 0, "phase": cursor[0], "chunk": cursor[1], "steps": steps}
+                assert all(ranges[name][0] <= value <= ranges[name][1] for name, value in call.items())
+                cursor, calls = protocol.after(call), calls + 1
+            assert cursor == (signature.layers + 2, 0)
+            assert calls == -(-protocol.steps(length) // steps)
+
+
+def test_the_calls_that_are_played_are_calls_that_are_made() -> None:
+    for signature in (SIGNATURE, SHORT):
+        protocol = Protocol(signature)
+        ranges, samples = protocol.ranges(), list(protocol.samples())
+        assert all(ranges[n][0] <= value <= ranges[n][1] for sample in samples for n, value in sample.items())
+        assert {sample["length"] for sample in samples} >= {1, signature.geometry.max_context}
+        assert any(protocol.after(sample)[0] == signature.layers + 2 for sample in samples)
+
+
+def test_bytes_of_keys_and_values_of_different_widths() -> None:
+    assert WIDE.kv_bytes(1) == 2 * 2 * (4 + 6) * 4
+    assert WIDE.full_kv_bytes(5) == 5 * WIDE.kv_bytes(1)
+    encoded = dataclasses.replace(ENCODED, value_dim=6)
+    assert encoded.kv_bytes(1) == 2 * 2 * ((4 + 4) + (6 + 4))

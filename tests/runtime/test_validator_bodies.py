@@ -1,0 +1,435 @@
+"""The validator on bodies: one wrong body per check, and the ranges of integers that decide where loads go."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import InputError
+from sscc.runtime.schedule import (
+    Access,
+    Body,
+    CausalAttention,
+    ChunkAttention,
+    Compress,
+    DecodeAttention,
+    GatherRows,
+    IndexedAttention,
+    Instr,
+    Local,
+    Param,
+    Pool,
+    Product,
+    Reduction,
+    Select,
+    Vector,
+    View,
+    Window,
+)
+from sscc.runtime.validator import Limits
+from sscc.runtime.validator.bodies import BodyFacts, prove_body
+from sscc.runtime.validator.programs import Integer, _compare, _integer
+from tests.runtime.broken.build import identity, product_step, read, update, write
+
+LINE = (read("x", 6), read("n", 6, dtype="i64"), read("b", 6, dtype="i1"), read("c", 6, dtype="i8"))
+INPUTS = tuple(identity(param.name, 1) for param in LINE)  # in0 .. in3: f32, i64, i1, i8
+
+
+def facts(*params: Param, steps: tuple[Any, ...], scalars: tuple[str, ...] = (), **rest: Any) -> BodyFacts:
+    body = Body("body", params, scalars, rest.get("locals", ()), rest.get("windows", ()), steps)
+    return prove_body(body, Limits(), rest.get("ranges"))
+
+
+def vector(*program: Instr, dtype: Any = "f32", **rest: Any) -> BodyFacts:
+    """Proves a vector program over six points of f32, i64, i1 and i8 inputs."""
+    step = Vector((6,), INPUTS, identity("y", 1), program, program[-1].name)
+    return facts(*LINE, write("y", 6, dtype=dtype), steps=(step,), **rest)
+
+
+def op(name: str, *args: Any, type: str = "f32", result: str = "r") -> Instr:
+    return Instr(result, name, args, type)
+
+
+@pytest.mark.parametrize(
+    ("program", "dtype"),
+    [
+        ((op("addf", "in0", 1),), "f32"),
+        ((op("fma", "in0", "in0", 2.0),), "f32"),
+        ((op("fpowi", "in0", 2),), "f32"),
+        ((op("truncf", "in0", type="bf16"),), "bf16"),
+        ((op("sitofp", "in3"),), "f32"),
+        ((op("fptosi", "in0", type="i64"),), "i64"),
+        ((op("extsi", "in3", type="i64"),), "i64"),
+        ((op("trunci", "in1", type="i8"),), "i8"),
+        ((op("cmpf_olt", "in0", 0.5, type="i1"),), "i1"),
+        ((op("cmpi_slt", "in1", 3, type="i1"),), "i1"),
+        ((op("andi", "in2", "in2", type="i1"),), "i1"),
+        ((op("absi", "in3", type="i8"),), "i8"),
+        ((op("remsi", "in1", 5, type="i64"),), "i64"),
+        ((op("floordivsi", "in1", -2, type="i64"),), "i64"),
+        ((op("shli", "in1", 63, type="i64"),), "i64"),
+        ((op("cmpi_sgt", "in1", 0, type="i1", result="c"), op("select", "c", "in0", 0.0)), "f32"),
+        ((op("muli", "in1", "s", type="i64"),), "i64"),
+    ],
+)
+def test_programs_of_the_right_types_are_accepted(program: tuple[Instr, ...], dtype: str) -> None:
+    vector(*program, dtype=dtype, scalars=("s",))
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ((op("addf", "in0", "in1"),), "'addf' takes f32, 'in1' is i64"),
+        ((op("addf", "in1", "in1", type="i64"),), "'addf' gives no i64 from i64"),
+        ((op("addi", "in1", "in3", type="i64"),), "'addi' takes i64, 'in3' is i8"),
+        ((op("addi", "in2", "in2", type="i1"),), "'addi' gives no i1 from i1"),
+        ((op("andi", "in0", "in0"),), "'andi' gives no f32 from f32"),
+        ((op("cmpf_olt", "in1", 3, type="i1"),), "'cmpf_olt' gives no i1 from i64"),
+        ((op("cmpf_olt", "in0", 3.0),), "'cmpf_olt' gives no f32 from f32"),
+        ((op("cmpi_slt", "in0", 3, type="i1"),), "'cmpi_slt' gives no i1 from f32"),
+        ((op("cmpi_slt", "in1", 3, type="i64"),), "'cmpi_slt' gives no i64 from i64"),
+        ((op("select", "in1", "in0", 0.0),), "'select' takes i1, 'in1' is i64"),
+        ((op("select", "in2", "in0", "in1"),), "'select' takes f32, 'in1' is i64"),
+        ((op("fpowi", "in0", "in0"),), "'fpowi' takes i64, 'in0' is f32"),
+        ((op("fpowi", "in1", 2, type="i64"),), "'fpowi' gives no i64"),
+        ((op("truncf", "in1"),), "'truncf' gives no f32 from i64"),
+        ((op("sitofp", "in0"),), "'sitofp' gives no f32 from f32"),
+        ((op("fptosi", "in1", type="i64"),), "'fptosi' gives no i64 from i64"),
+        ((op("fptosi", "in0", type="i1"),), "'fptosi' gives no i1 from f32"),
+        ((op("extsi", "in0", type="i64"),), "'extsi' gives no i64 from f32"),
+        ((op("absi", "in0"),), "'absi' gives no f32"),
+        ((op("addf", "in0"),), "is 'addf' of 1 arguments"),
+        ((op("frob", "in0"),), "is 'frob' of 1 arguments"),
+        ((op("addf", "in0", 1.0, type="f64"),), "of type 'f64', which no value has"),
+        ((op("addf", "in0", 1.0), op("addf", "in0", 1.0)), "defines 'r' twice"),
+        ((op("addf", "in0", 1.0, result="in0"),), "defines 'in0' twice"),
+        ((op("addf", "in0", "lost"),), "it names scalar 'lost', which does not exist"),
+        ((op("addi", "in1", 0.5, type="i64"),), "the literal 0.5 is no i64"),
+        ((op("addi", "in3", 128, type="i8"),), "the literal 128 is no i8"),
+        ((op("andi", "in2", 2, type="i1"),), "the literal 2 is no i1"),
+        ((op("const", "in0"),), "takes one literal"),
+        ((op("const", 1.0, 2.0),), "takes one literal"),
+        ((op("const", 0.5, type="i64"),), "the literal 0.5 is no i64"),
+        ((op("index", 1, type="i64"),), r"takes a dimension of \[6\], it has 1"),
+        ((op("index", -1, type="i64"),), r"takes a dimension of \[6\], it has -1"),
+        ((op("index", 0, 0, type="i64"),), r"takes a dimension of \[6\], it has None"),
+        ((op("index", 0),), "gives i64, not f32"),
+        ((op("load"),), "takes the name of a parameter"),
+        ((op("load", 3, 0),), "takes the name of a parameter"),
+        ((op("load", "lost", 0),), "it names 'lost', which does not exist"),
+        ((op("load", "x", 0, 0),), "gives f32 from 2 indices"),
+        ((op("load", "n", 0),), "gives f32 from 1 indices, 'n' is i64"),
+        ((op("load", "x", "in0"),), "'load' takes i64, 'in0' is f32"),
+        ((op("load", "x", "in3"),), "'load' takes i64, 'in3' is i8"),
+        ((op("load", "y", 0),), "reads elements of 'y' that no step before it has written"),
+        ((op("load", "x", 6),), "reaches 6 .. 6 of axis 0 of 'x', whose size is 6"),
+        ((op("load", "x", -1),), "reaches -1 .. -1 of axis 0"),
+        *(
+            ((op(name, "in1", by, type="i64"),), f"'{name}' divides by .*, which may be 0 or -1")
+            for name in ("divsi", "remsi", "floordivsi", "ceildivsi")
+            for by in (0, -1, "in1")
+        ),
+        ((op("shli", "in1", 64, type="i64"),), "shifts i64 by 64 bits"),
+        ((op("shrsi", "in1", -1, type="i64"),), "shifts i64 by -1 bits"),
+        ((op("shli", "in3", 8, type="i8"),), "shifts i8 by 8 bits"),
+        ((op("shli", "in1", "in1", type="i64"),), "shifts i64 by -9223372036854775808 .. 9223372036854775807 bits"),
+    ],
+)
+def test_programs_of_wrong_types_or_without_a_meaning_are_refused(program: tuple[Instr, ...], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        vector(*program)
+
+
+def test_a_program_without_its_result_or_of_another_dtype_is_refused() -> None:
+    with pytest.raises(InputError, match="the result 'lost' of the vector program is not defined"):
+        facts(*LINE, write("y", 6), steps=(Vector((6,), INPUTS, identity("y", 1), (), "lost"),))
+    with pytest.raises(InputError, match="it gives f32, its output 'y' is i64"):
+        vector(op("addf", "in0", 1.0), dtype="i64")
+
+
+# ----------------------------------------------------------------------------------------------- where loads go
+
+
+@pytest.mark.parametrize(
+    ("program", "inside"),
+    [
+        ((op("index", 0, type="i64", result="i"), op("load", "x", "i")), True),
+        ((op("index", 0, type="index", result="i"), op("addi", "i", 1, type="i64", result="j"),
+          op("load", "x", "j")), False),
+        ((op("index", 0, type="i64", result="i"), op("subi", 5, "i", type="i64", result="j"),
+          op("load", "x", "j")), True),
+        ((op("index", 0, type="i64", result="i"), op("subi", 4, "i", type="i64", result="j"),
+          op("load", "x", "j")), False),
+        ((op("index", 0, type="i64", result="i"), op("muli", "i", -1, type="i64", result="m"),
+          op("addi", "m", 5, type="i64", result="j"), op("load", "x", "j")), True),
+        ((op("index", 0, type="i64", result="i"), op("muli", "i", 2, type="i64", result="j"),
+          op("load", "x", "j")), False),
+    ],
+)  # fmt: skip
+def test_loads_by_indices_are_inside_or_refused(program: tuple[Instr, ...], inside: bool) -> None:
+    if inside:
+        assert vector(*program).data == ()
+        return
+    with pytest.raises(InputError, match="of axis 0 of 'x', whose size is 6"):
+        vector(*program)
+
+
+@pytest.mark.parametrize(
+    ("program", "listed"),
+    [
+        ((op("load", "x", "in1"),), True),
+        ((op("maxsi", "in1", 0, type="i64", result="a"), op("minsi", "a", 5, type="i64", result="j"),
+          op("load", "x", "j")), False),
+        ((op("maxsi", "in1", 0, type="i64", result="a"), op("minsi", "a", 6, type="i64", result="j"),
+          op("load", "x", "j")), True),
+        ((op("minsi", "in1", 5, type="i64", result="j"), op("load", "x", "j")), True),
+        ((op("index_cast", "in2", type="i64", result="j"), op("load", "x", "j")), True),  # 0 or -1
+        ((op("select", "in2", 0, 5, type="i64", result="j"), op("load", "x", "j")), False),
+        ((op("select", "in2", 0, 6, type="i64", result="j"), op("load", "x", "j")), True),
+        ((op("index", 0, type="i64", result="i"), op("cmpi_slt", "i", 6, type="i1", result="c"),
+          op("select", "c", "i", 99, type="i64", result="j"), op("load", "x", "j")), False),
+        ((op("index", 0, type="i64", result="i"), op("cmpi_sge", "i", 6, type="i1", result="c"),
+          op("select", "c", 99, "i", type="i64", result="j"), op("load", "x", "j")), False),
+        ((op("load", "x", "s"),), True),
+        # An overflow wraps around: nothing is known of the result.
+        ((op("index", 0, type="i64", result="i"), op("addi", "i", 2**63 - 1, type="i64", result="a"),
+          op("minsi", "a", 5, type="i64", result="j"), op("load", "x", "j")), True),
+    ],
+)  # fmt: skip
+def test_loads_that_data_decide_are_listed(program: tuple[Instr, ...], listed: bool) -> None:
+    assert bool(vector(*program, scalars=("s",)).data) == listed
+
+
+def test_the_range_of_a_scalar_bounds_a_load() -> None:
+    program = op("load", "x", "s")
+    assert vector(program, scalars=("s",), ranges={"s": (0, 5)}).data == ()
+    assert vector(program, scalars=("s",), ranges={"s": (0, 6)}).data != ()
+
+
+def test_ranges_of_integers_hold_every_value() -> None:
+    choose = random.Random(5)
+    python = {
+        "addi": lambda a, b: a + b,
+        "subi": lambda a, b: a - b,
+        "muli": lambda a, b: a * b,
+        "minsi": min,
+        "maxsi": max,
+    }
+    compare = {
+        "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b,
+        "ge": lambda a, b: a >= b, "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
+    }  # fmt: skip
+    for _ in range(600):
+        a, b = (Integer(*sorted((choose.randint(-4, 4), choose.randint(-4, 4))), True) for _ in range(2))
+        pairs = [(x, y) for x in range(int(a.low), int(a.high) + 1) for y in range(int(b.low), int(b.high) + 1)]
+        for name, function in python.items():
+            found, values = _integer(name, [a, b]), {function(x, y) for x, y in pairs}
+            assert found is not None
+            assert (found.low, found.high) == (min(values), max(values)), (name, a, b)
+        for name, holds in compare.items():
+            values = {int(holds(x, y)) for x, y in pairs}
+            found = _compare(name, a, b)
+            assert found.low <= min(values) <= max(values) <= found.high
+            if name in ("lt", "le", "gt", "ge"):
+                assert (found.low, found.high) == (min(values), max(values)), (name, a, b)
+
+
+# ------------------------------------------------------------------------------------------------- form of a body
+
+COPY = Vector((6,), (identity("x", 1),), identity("y", 1), (), "in0")
+PAIR = (read("x", 6), write("y", 6))
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        (dataclasses.replace(COPY, dims=(0,)), r"its dimensions are \[0\]"),
+        (dataclasses.replace(COPY, inputs=(Access("x", ((1,),)),)), "must have 1 rows of 2 numbers"),
+        (dataclasses.replace(COPY, inputs=(Access("x", ((1, 0), (0, 0))),)), "must have 1 rows of 2 numbers"),
+        (dataclasses.replace(COPY, inputs=(Access("x", ((-1, 4),)),)), "reaches -1 .. 4 of axis 0 of 'x'"),
+        (dataclasses.replace(COPY, inputs=(Access("x", ((1, 1 << 48),)),)), "has the number 281474976710656"),
+        (dataclasses.replace(COPY, output=Access("y", ((0, 0),))), "writes elements of 'y' more than once"),
+        (dataclasses.replace(COPY, output=Access("x", ((1, 0),))), "writes parameter 'x', which is declared read"),
+        (
+            Vector((6, 9), (Access("x", ((1, 0, 0),)),), Access("y", ((1, 0, 0),)), (), "in0"),
+            "goes 9 times through dimension 1, with which none of its operands moves",
+        ),
+        (
+            Reduction((6,), (0, 0), (identity("x", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0),
+            r"it reduces dimensions \[0, 0\]",
+        ),
+        (
+            Reduction((6,), (1,), (identity("x", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0),
+            r"it reduces dimensions \[1\]",
+        ),
+        (
+            Reduction((6,), (0,), (identity("x", 1),), identity("y", 1), (), "in0", "addf", 0.0),
+            "its output 'y' depends on a dimension that it reduces",
+        ),
+        (
+            Reduction((1,), (0,), (identity("x", 1),), identity("y", 1), (), "in0", "addf", 0.0),
+            "its output 'y' depends on a dimension that it reduces",
+        ),
+        (
+            Reduction((6,), (0,), (identity("x", 1),), Access("y", ((0, 0),)), (), "in0", "xor", 0.0),
+            "it combines f32 by 'xor'",
+        ),
+    ],
+)
+def test_a_malformed_step_is_refused(step: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        facts(*PAIR, steps=(step,))
+
+
+def test_integers_are_neither_reduced_nor_multiplied() -> None:
+    params = (read("a", 2, 3, dtype="i64"), read("b", 4, 3), write("y", 2, 4))
+    with pytest.raises(InputError, match="a product takes floats, 'a' is not"):
+        facts(*params, steps=(product_step("a", "b", "y", 2, 4, 3),))
+    total = Reduction((6,), (0,), (identity("n", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0)
+    with pytest.raises(InputError, match="it combines i64 by 'addf'"):
+        facts(read("n", 6, dtype="i64"), write("y", 1), steps=(total,))
+
+
+def test_a_product_sums_over_what_its_output_does_not_know() -> None:
+    given = product_step("a", "b", "y", 1, 1, 3)
+    wrong = Product((1, 1, 1), (2,), given.a, given.b, Access("y", ((0, 0, 1, 0), (0, 1, 0, 0))))
+    with pytest.raises(InputError, match=r"its output 'y' depends on a dimension that it reduces, \[2\]"):
+        facts(read("a", 1, 1), read("b", 1, 1), write("y", 1, 1), steps=(wrong,))
+
+
+def test_a_step_may_read_the_elements_that_it_writes_and_no_others() -> None:
+    own = Vector((6,), (identity("y", 1),), identity("y", 1), (op("addf", "in0", 1.0),), "r")
+    facts(update("y", 6), steps=(own,))
+    backwards = dataclasses.replace(own, inputs=(Access("y", ((-1, 5),)),))
+    with pytest.raises(InputError, match="reads elements of 'y' that it writes at other points"):
+        facts(update("y", 6), steps=(backwards,))
+
+
+@pytest.mark.parametrize(
+    ("window", "says"),
+    [
+        (Window("w", View("lost", (2,), (1,))), "is of 'lost', which is no parameter and no local"),
+        (Window("w", View("x", (2,), (1, 1))), "has shape .* and terms"),
+        (Window("w", View("x", (0,), (1,))), "has shape .* and terms"),
+        (Window("w", View("x", (2,), (-1,), 3)), "has shape .* and terms"),
+        (Window("w", View("x", (2,), (1,), 0, (("s", 1),))), "has shape .* and terms"),
+        (Window("w", View("x", (2,), (1,), -1)), "reaches elements -1 .. 0 of 'x', which has 6"),
+        (Window("w", View("x", (2,), (1,), 5)), "reaches elements 5 .. 6 of 'x', which has 6"),
+        (Window("w", View("x", (1,), (1 << 50,))), "has the number"),
+        (Window("x", View("x", (2,), (1,))), "the name 'x' is given twice"),
+    ],
+)
+def test_a_malformed_window_is_refused(window: Window, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        facts(*PAIR, steps=(COPY,), scalars=("s",), windows=(window,))
+
+
+def test_a_parameter_or_local_without_elements_or_beyond_all_memory_is_refused() -> None:
+    for local in (Local("t", (0,), "f32"), Local("t", (1 << 24, 1 << 24), "f32")):
+        with pytest.raises(InputError, match=r"'t' has (shape \[0\]|the number 281474976710656)"):
+            facts(*PAIR, steps=(COPY,), locals=(local,))
+
+
+# ------------------------------------------------------------------------------------------ steps of the algorithm
+
+_ATTEND = ("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "t", "a", "out")
+DECODE = DecodeAttention(*_ATTEND, 0.5, 1, 3)
+SLOT = (read("p", 2, dtype="i64"), read("t", 2, dtype="i64"), read("a", 2, dtype="i1"))
+
+
+def attend(step: DecodeAttention, heads: int = 4, kv: int = 2) -> BodyFacts:
+    new = (read("nk", 2, kv, 1, 8), read("nv", 2, kv, 1, 8))
+    caches = (update("kc", 2, kv, 6, 8), update("vc", 2, kv, 6, 8))
+    return facts(read("q", 2, heads, 1, 8), *new, *caches, *SLOT, write("out", 2, heads, 1, 8), steps=(step,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"scale": 0.0}, "its scale is 0.0"),
+        ({"scale": -1.0}, "its scale is -1.0"),
+        ({"scale": float("inf")}, "its scale is inf"),
+        ({"scale": float("nan")}, "its scale is nan"),
+        ({"sink": -1}, "the ring has sink -1 and recent 3"),
+        ({"recent": 0}, "the ring has sink 1 and recent 0"),
+        ({"position": "lost"}, "it names 'lost', which does not exist"),
+    ],
+)
+def test_attention_with_impossible_settings_is_refused(fields: dict[str, Any], says: str) -> None:
+    attend(DECODE)
+    with pytest.raises(InputError, match=says):
+        attend(dataclasses.replace(DECODE, **fields))
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(InputError, match="3 query heads do not divide into groups of 2 KV heads"):
+        attend(DECODE, heads=3)
+
+
+def test_indexed_rows_follow_the_ring() -> None:
+    step = IndexedAttention(*_ATTEND[:7], "kp", "vp", "s", *_ATTEND[7:], 0.5, 1, 4)
+    new = (read("nk", 2, 2, 1, 8), read("nv", 2, 2, 1, 8), update("kc", 2, 2, 6, 8), update("vc", 2, 2, 6, 8))
+    prompts = (read("kp", 2, 2, 9, 8), read("vp", 2, 2, 9, 8), read("s", 2, 2, 3, dtype="i64"))
+    params = (read("q", 2, 4, 1, 8), *new, *prompts, *SLOT, write("out", 2, 4, 1, 8))
+    with pytest.raises(InputError, match=r"sink 1 \+ recent 4 rows come before the prompt's, the cache has 6"):
+        facts(*params, steps=(step,))
+    listed = facts(*params, steps=(dataclasses.replace(step, recent=5),)).data
+    assert [line.rsplit(" ", 1)[1] for line in listed] == ["'kp'", "'vp'"]
+
+
+def test_gathered_rows_are_listed() -> None:
+    params = (read("x", 1, 2, 6, 4), read("i", 3, dtype="i64"), write("y", 1, 2, 3, 4))
+    (line,) = facts(*params, steps=(GatherRows("x", "i", "y"),)).data
+    assert line.endswith("rows of 'x'")
+
+
+@pytest.mark.parametrize(("width", "mode"), [(0, "avg"), (2, "avg"), (-1, "max"), (3, "sum")])
+def test_pooling_that_does_not_exist_is_refused(width: int, mode: str) -> None:
+    params = (read("s", 2, 9), write("p", 2, 9))
+    with pytest.raises(InputError, match=f"it pools with mode '{mode}' and width {width}"):
+        facts(*params, steps=(Pool("s", "p", "n", width, mode),), scalars=("n",))
+    prompt = (read("o", 1, 4, 3, 8), read("l", 1, 4, 3), read("k", 1, 2, 16, 8), read("v", 1, 2, 16, 8))
+    caches = (write("kc", 1, 2, 4, 8), write("vc", 1, 2, 4, 8))
+    step = Compress("o", "l", "k", "v", "kc", "vc", "", "n", 0.5, 1, 3, width, mode)
+    with pytest.raises(InputError, match=f"it pools with mode '{mode}' and width {width}"):
+        facts(*prompt, *caches, steps=(step,), scalars=("n",))
+
+
+@pytest.mark.parametrize(("sink", "recent"), [(-1, 0), (0, -1)])
+def test_a_selection_of_negative_counts_is_refused(sink: int, recent: int) -> None:
+    params = (read("s", 2, 9), write("p", 2, 3, dtype="i64"))
+    with pytest.raises(InputError, match=f"it selects with sink {sink} and recent {recent}"):
+        facts(*params, steps=(Select("s", "p", "n", sink, recent),), scalars=("n",))
+
+
+def test_the_scalars_that_decide_rows_are_needed_in_range() -> None:
+    query = (read("q", 1, 4, 4, 8), read("nk", 1, 2, 4, 8), read("nv", 1, 2, 4, 8))
+    scratch = (update("ks", 1, 2, 16, 8), update("vs", 1, 2, 16, 8), update("o", 1, 4, 3, 8), update("l", 1, 4, 3))
+    step = ChunkAttention("q", "nk", "nv", "ks", "vs", "o", "l", "out", "start", "n", 0.5)
+    found = facts(*query, *scratch, write("out", 1, 4, 4, 8), steps=(step,), scalars=("start", "n")).needs
+    assert [(name, low, high) for name, low, high, _ in found] == [("start", 0, 12), ("n", 1, 16)]
+    with pytest.raises(InputError, match="it names scalar 'n', which does not exist"):
+        facts(*query, *scratch, write("out", 1, 4, 4, 8), steps=(step,), scalars=("start",))
+
+
+def test_a_written_operand_shows_each_element_once() -> None:
+    rows = Window("rows", View("y", (1, 2, 3, 4), (0, 0, 4, 1)))
+    params = (read("x", 1, 2, 6, 4), read("i", 3, dtype="i64"), write("y", 12))
+    with pytest.raises(InputError, match="writes elements of 'y' more than once"):
+        facts(*params, steps=(GatherRows("x", "i", "rows"),), windows=(rows,))
+
+
+@pytest.mark.parametrize(("shape", "says"), [((1, 4, 4), ""), ((1, 4, 3), "log_sum_exp must be f32"), ((4,), "log")])
+def test_the_log_sum_exp_is_one_per_query(shape: tuple[int, ...], says: str) -> None:
+    params = (read("q", 1, 4, 4, 8), read("k", 1, 2, 16, 8), read("v", 1, 2, 16, 8), write("out", 1, 4, 4, 8))
+    for name in ("lse", ""):
+        step = CausalAttention("q", "k", "v", "out", "start", 0.5, name)
+        more = (write("lse", *shape),) if name else ()
+        if says and name:
+            with pytest.raises(InputError, match=says):
+                facts(*params, *more, steps=(step,), scalars=("start",))
+        else:
+            facts(*params, *more, steps=(step,), scalars=("start",))

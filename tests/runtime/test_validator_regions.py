@@ -1,0 +1,136 @@
+"""Sets of elements too large to be listed, and what is left undecided where no formula holds."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from sscc.runtime.validator import regions
+from sscc.runtime.validator.regions import Region, covered, injective, overlap
+
+HUGE = 1 << 30
+
+
+def listed(region: Region) -> set[int]:
+    points = {region.offset}
+    for stride, size in region.dims:
+        points = {point + k * stride for point in points for k in range(size)}
+    return points
+
+
+def test_formulas_decide_most_overlaps_and_never_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "_POINTS", 0)
+    choose, found = random.Random(7), Counter[bool | None]()
+    for _ in range(3000):
+        a, b = (
+            Region.of(
+                choose.randint(0, 30), [(choose.choice((1, 2, 4, 8, 12)), choose.randint(1, 4)) for _ in range(2)]
+            )
+            for _ in range(2)
+        )
+        verdict = overlap(a.dims, b.dims, b.offset - a.offset)
+        assert verdict in (None, bool(listed(a) & listed(b))), (a, b)
+        found[verdict] += 1
+    assert found[None] <= UNDECIDED
+
+
+UNDECIDED = 729
+"""What the formulas leave open of these 3,000; fewer is better."""
+
+
+@pytest.mark.parametrize(
+    ("shift", "meets"),
+    [
+        (0, True), (HUGE - 1, True), (1 - HUGE, True), (HUGE, False), (-HUGE, False), (2 * HUGE, True),
+        (2 * HUGE - 1, True), (3 * HUGE, False), (5 * HUGE, False), (-5 * HUGE, False), (4 * HUGE - 1, True),
+        (5 * HUGE - 1, True), (1 - 5 * HUGE, True), (-3 * HUGE, False), (1 - 3 * HUGE, True),
+    ],
+)  # fmt: skip
+def test_rows_of_a_large_matrix(shift: int, meets: bool) -> None:
+    """Three rows of 2**30 elements, every other one."""
+    rows = Region.of(0, [(1, HUGE), (2 * HUGE, 3)]).dims
+    assert overlap(rows, rows, shift) is meets
+
+
+def test_overlap_that_no_formula_tells_is_not_told() -> None:
+    a, b = Region.of(0, [(3, HUGE), (7, HUGE)]), Region.of(0, [(5, HUGE), (11, HUGE)])
+    assert overlap(a.dims, b.dims, 1) is None
+    assert overlap(Region.of(0, [(2, HUGE)]).dims, Region.of(0, [(6, HUGE)]).dims, 1) is False
+    assert overlap((), (), 0) is True
+    assert overlap((), (), 1) is False
+
+
+def test_as_many_elements_as_may_be_listed_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "_POINTS", 4)
+    two, three = Region.of(0, [(2, 2), (3, 2)]).dims, Region.of(0, [(2, 3), (3, 3)]).dims  # 0 2 3 5, 0 .. 10
+    assert overlap(two, two, 1) is True
+    assert overlap(two, two, 4) is False
+    assert overlap(two, three, 1) is None
+    assert overlap(three, two, 1) is None
+    assert injective([(2, 2), (2, 2)]) is False
+    assert injective([(3, 2), (2, 2)]) is True
+    assert injective([(2, 2), (2, 2), (5, 2)]) is False
+    assert injective([(4, 2), (2, 2), (5, 2)]) is False  # eight elements, apart, are too many
+
+
+@pytest.mark.parametrize(
+    ("pairs", "apart"),
+    [
+        ([(1, HUGE), (HUGE, HUGE)], True), ([(1, HUGE), (HUGE - 1, HUGE)], False), ([(HUGE, HUGE), (-1, HUGE)], True),
+        ([(0, 2)], False), ([(0, 1)], True), ([], True), ([(5, HUGE)], True), ([(5, HUGE), (5, 2)], False),
+    ],
+)  # fmt: skip
+def test_different_indices_reach_different_elements(pairs: list[tuple[int, int]], apart: bool) -> None:
+    assert injective(pairs) is apart
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "holds"),
+    [(0, HUGE, True), (5, HUGE - 5, True), (5, HUGE - 4, None), (HUGE - 1, 1, True), (HUGE, 1, None), (-1, 2, False)],
+)
+def test_an_unbroken_region_covers_what_lies_in_it(offset: int, size: int, holds: bool | None) -> None:
+    assert covered([Region.of(0, [(1, HUGE)])], Region.of(offset, [(1, size)]), 16) is holds
+    if offset >= 0:
+        assert covered([Region.of(7, [(1, HUGE)])], Region.of(offset + 7, [(1, size)]), 16) is holds
+        assert covered([Region.of(7, [(1, HUGE)])], Region.of(6, [(1, size)]), 16) is None
+
+
+def test_a_broken_region_covers_itself_only() -> None:
+    broken = Region.of(0, [(2, HUGE)])
+    assert covered([broken], broken, 16) is True
+    assert covered([broken], Region.of(0, [(1, 3)]), 16) is None
+    assert covered([broken], Region.of(2, []), 16) is None
+    assert covered([], Region.of(0, [(1, 3)]), 16) is False
+    assert covered([Region.of(0, []), Region.of(4, [])], Region.of(4, []), 16) is True
+
+
+def test_a_cover_is_painted_in_blocks_as_large_as_all_have_in_common() -> None:
+    def matrix(columns: int, begin: int) -> Region:
+        return Region.of(begin, [(1, columns), (HUGE, 4)])
+
+    half = HUGE // 2
+    whole = Region.of(0, [(1, 4 * HUGE)])
+    assert covered([matrix(half, 0), matrix(half, half)], whole, 16) is True
+    assert covered([matrix(half, 0), matrix(half, 0)], whole, 16) is False
+    assert covered([matrix(half, 0), matrix(half - 1, half)], whole, 16) is None
+    assert covered([matrix(half, 0), matrix(half, half)], whole, 8) is True
+    assert covered([matrix(half, 0), matrix(half, half)], whole, 7) is None
+    # What starts before the beginning covers nothing.
+    assert covered([matrix(half, 0), matrix(half, -half)], whole, 16) is False
+
+
+def test_regions_are_kept_in_one_form() -> None:
+    assert Region.of(3, [(4, 2), (1, 4), (0, 9), (7, 1)]) == Region(3, ((1, 8),))
+    assert Region.of(10, [(-2, 3), (1, 2)]) == Region(6, ((1, 6),))
+    assert Region.of(0, [(3, 2), (1, 2)]) == Region(0, ((1, 2), (3, 2)))
+    region = Region.of(5, [(1, 3), (10, 4)])
+    assert (region.span, region.points) == (32, 12)
+    assert Region(0, ((1, 4),)).fills(4)
+    assert not Region(0, ((1, 4),)).fills(5)
+    assert not Region(1, ((1, 4),)).fills(4)
+    assert not Region(0, ((2, 4),)).fills(4)
+    assert Region(0, ()).fills(1)
+    assert not Region(0, ()).fills(2)
+    assert not Region(1, ()).fills(1)

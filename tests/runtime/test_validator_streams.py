@@ -1,0 +1,197 @@
+"""What fills and reads slots, against listing every firing's slot and elements."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from itertools import product
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import InputError
+from sscc.runtime.schedule import Access, Body, Buffer, Instr, Kernel, Pipeline, Port, Scalar, Stage, Vector, View
+from sscc.runtime.validator import Limits
+from sscc.runtime.validator.bodies import prove_body
+from sscc.runtime.validator.linear import Scope
+from sscc.runtime.validator.pipeline import PipelineView
+from sscc.runtime.validator.streams import check_covers, check_rates
+from tests.runtime.broken.build import write
+from tests.runtime.test_validator_tokens import Net
+
+Views = list[tuple[int, int, int, int, int]]  # offset, and factors of q, t0, t1, i
+
+
+def filling(
+    views: Views, width: int, size: int, grid: tuple[int, ...], per: int, iterations: int | str, when: str = "each"
+) -> PipelineView:
+    """One stage that fills slots of `size` elements, `width` by each port and firing; q counts a slot's iterations."""
+    names = [f"p{n}" for n in range(len(views))]
+    one = Instr("one", "const", (1.0,), "f32")
+    steps = tuple(Vector((width,), (), Access(name, ((1, 0),)), (one,), "one") for name in names)
+    facts = prove_body(Body("b", tuple(write(name, width) for name in names), (), (), (), steps), Limits())
+    terms = ("q", *(f"t{axis}" for axis in range(len(grid))))
+    ports = []
+    for offset, of_q, of_t0, of_t1, of_i in views:
+        moves = (*zip(terms, (of_q, of_t0, of_t1), strict=False), ("i", of_i))
+        ports.append(Port(View("b", (width,), (1,), offset, moves), per))
+    several = max(1, per // _trips(grid))
+    scope = Scope("test")
+    if isinstance(iterations, str):
+        scope.variable(iterations, (1, 12))
+    stage = Stage("s", "b", grid, tuple(ports), (), ("b",), when)  # type: ignore[arg-type]
+    buffers = (Buffer("b", (size,), "f32", "sram", 0, 2),)
+    pipeline = Pipeline("p", "i", 0, iterations, (Scalar("q", "mod", ("i", several)),), buffers, (stage,))
+    return PipelineView(Kernel("k", (), (), (pipeline,)), pipeline, {"b": facts}, scope)
+
+
+def _trips(grid: tuple[int, ...]) -> int:
+    trips = 1
+    for size in grid:
+        trips *= size
+    return trips
+
+
+def is_covered(views: Views, width: int, size: int, grid: tuple[int, ...], per: int, iterations: int) -> bool:
+    """Whether each slot gets each of its elements once, all firings being listed."""
+    written: dict[int, Counter[int]] = {}
+    several = max(1, per // _trips(grid))
+    firings = product(range(iterations), *(range(count) for count in grid))
+    for firing, (i, *t) in enumerate(firings):
+        t0, t1 = (*t, 0, 0)[:2]
+        for offset, of_q, of_t0, of_t1, of_i in views:
+            begin = offset + of_q * (i % several) + of_t0 * t0 + of_t1 * t1 + of_i * i
+            written.setdefault(firing // per, Counter()).update(range(begin, begin + width))
+    everything = Counter(range(size))
+    return all(elements == everything for elements in written.values())
+
+
+def accepts(*case: Any) -> bool:
+    try:
+        check_covers(filling(*case), Limits())
+    except InputError:
+        return False
+    return True
+
+
+def random_filling(choose: random.Random) -> tuple[Views, int, int, tuple[int, ...], int, int]:
+    """Often right, with at most one number changed."""
+    grid = tuple(choose.choice((1, 2, 3)) for _ in range(choose.choice((1, 2))))
+    inner = choose.choice((1, *(_trips(grid[n:]) for n in range(len(grid)))))
+    several = choose.choice((1, 1, 2, 3)) if inner == _trips(grid) else 1
+    ports, width = choose.choice((1, 1, 2)), choose.choice((1, 2))
+    tiles = [count if _trips(grid[axis:]) <= inner else 1 for axis, count in enumerate(grid)]
+    factors, reach = [], width
+    for count in reversed([several, *tiles]):
+        factors.insert(0, reach if count > 1 else 0)
+        reach *= count
+    numbers = [0, *factors, *[0] * (2 - len(grid)), 0]
+    views = [[n * reach, *numbers[1:]] for n in range(ports)]
+    size = reach * ports
+    if choose.random() < 0.6:
+        place = choose.randrange(5)
+        views[choose.randrange(ports)][place] += choose.choice((-1, 1, width, reach))
+    if choose.random() < 0.1:
+        size += 1
+    iterations = several * choose.choice((1, 2, 3))
+    return [tuple(view) for view in views], width, size, grid, inner * several, iterations  # type: ignore[misc]
+
+
+def test_slots_are_filled_whole_and_once_or_refused() -> None:
+    choose, seen = random.Random(11), []
+    for _ in range(1500):
+        case = random_filling(choose)
+        right = is_covered(*case)
+        assert accepts(*case) == right, case
+        seen.append(right)
+    assert min(seen.count(True), seen.count(False)) > 300, (seen.count(True), seen.count(False))
+
+
+@pytest.mark.parametrize(
+    ("grid", "per", "says"),
+    [
+        ((2, 3), 2, r"2 firings a slot are no block of its grid \[2, 3\]"),
+        ((4, 3), 9, r"9 firings a slot are no block of its grid \[4, 3\]"),
+        ((5,), 2, r"2 firings a slot are no block of its grid \[5\]"),
+        ((2,), 3, "a slot takes 3 firings, an iteration has 2"),
+    ],
+)
+def test_firings_of_a_slot_that_are_no_block_of_the_grid_are_refused(
+    grid: tuple[int, ...], per: int, says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        check_covers(filling([(0, 0, 1, 1, 0)], 1, per, grid, per, 6), Limits())
+
+
+def test_slots_of_any_number_of_iterations() -> None:
+    """Where their number is not constant, two slots stand for all; a stage that fires once fills its slots at once."""
+    assert accepts([(0, 2, 1, 0, 0)], 1, 4, (2,), 4, "n")
+    assert not accepts([(0, 0, 1, 0, 0)], 1, 4, (2,), 4, "n")
+    assert not accepts([(0, 0, 1, 0, 2)], 1, 4, (2,), 4, "n")
+    assert accepts([(0, 0, 1, 0, 2)], 1, 2, (2,), 2, 5, "first")
+    assert not accepts([(0, 0, 1, 0, 2)], 1, 2, (2,), 2, 5, "last")
+    assert accepts([(-8, 0, 1, 0, 2)], 1, 2, (2,), 2, 5, "last")
+
+
+# ----------------------------------------------------------------------------------------------------------- rates
+
+
+def random_ends(choose: random.Random, iterations: int) -> Net:
+    """A buffer or two with writers and readers that mostly fit each other."""
+    net = Net()
+    for name in ("first", "a", "b", "last"):
+        net.stage(name, choose.choice((1, 2, 3)), name if name in ("first", "last") else "each")
+    for buffer in ("x", "y")[: choose.choice((1, 2))]:
+        lag = choose.choice((0, 0, 1, 2))
+        fills, takes = ("read", "write") if choose.random() < 0.15 else ("write", "read")  # or against all order
+        net.depths[buffer] = choose.choice((1, 2, 4))
+        source, target = choose.choice((("a", "b"), ("b", "a"), ("a", "a")))
+        net.ends[source].append((buffer, fills, net.stages[source][0], lag))
+        net.ends[target].append((buffer, takes, net.stages[target][0], choose.choice((0, 0, 0, 0, 0, 1))))
+        if lag or choose.random() < 0.1:
+            trips = net.stages["first"][0]
+            net.ends["first"].append((buffer, fills, choose.choice((trips, 1)), choose.choice((0, 0, 1))))
+            per = choose.choice((net.stages["last"][0], 1))
+            net.ends["last"].append((buffer, takes, per, iterations + choose.choice((0, 0, 1, -1))))
+    net.stages = {name: stage for name, stage in net.stages.items() if net.ends[name]}
+    net.ends = {name: net.ends[name] for name in net.stages}
+    return net
+
+
+def slots_agree(net: Net, iterations: int) -> bool:
+    """Each slot that is filled is filled whole, by one stage, and read; each that is read is read whole and filled."""
+    used: dict[str, dict[str, list[int]]] = {buffer: {"write": [], "read": []} for buffer in net.depths}
+    for name, (trips, when) in net.stages.items():
+        for buffer, kind, per, lag in net.ends[name]:
+            firings = trips * (iterations if when == "each" else 1)
+            if firings % per:
+                return False
+            used[buffer][kind] += [slot + lag for slot in range(firings // per)]
+    return all(
+        len(set(ends["write"])) == len(ends["write"]) and set(ends["write"]) == set(ends["read"])
+        for ends in used.values()
+    )
+
+
+def refusal_of(view: PipelineView) -> str:
+    """Why its rates are refused, "" where they are not."""
+    try:
+        check_rates(view)
+    except InputError as refusal:
+        return str(refusal)
+    return ""
+
+
+def test_slots_have_one_producer_and_a_reader_or_are_refused() -> None:
+    """What agrees is refused only because of the order in which stages take turns."""
+    choose, seen = random.Random(4), Counter[str]()
+    for _ in range(2000):
+        iterations = choose.choice((1, 2, 3, 4))
+        net = random_ends(choose, iterations)
+        found = refusal_of(net.view(iterations))
+        order = re.search("fills a place again|reads a slot that stage .* fills", found)
+        agree = slots_agree(net, iterations)
+        assert (not found or order is not None) if agree else found, (found, net.ends)
+        seen[order[0][:7] if order else found and "wrong"] += 1
+    assert set(seen) == {"", "wrong", "fills a", "reads a"}

@@ -1,0 +1,20 @@
+"""A short soak; ``python -m tests.soak`` is the long one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak import Options, soak, tiny_artifact
+
+
+@pytest.mark.slow
+def test_good_and_hostile_clients_at_once(tmp_path: Path) -> None:
+    """The bounds of time and memory are wide, as other tests may run beside it: what must not be is a server that
+    stalls, and one that keeps what it was sent."""
+    report = soak(tiny_artifact(tmp_path), Options(requests=250, minutes=2, health_ms=10_000, growth=1.0))
+    assert report.problems == []
+    assert report.requests == 250
+    assert report.good_answers > 50
+    assert report.health_probes > 10
