@@ -131,7 +131,8 @@ async def merged(tickets: Sequence[Ticket]) -> AsyncIterator[tuple[int, Piece | 
         open_tickets = len(tickets)
         while open_tickets:
             try:
-                index, piece = await asyncio.wait_for(queue.get(), KEEP_ALIVE_SECONDS)
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS):  # wait_for may swallow a cancellation in Python 3.11
+                    index, piece = await queue.get()
             except TimeoutError:
                 yield 0, None
                 continue

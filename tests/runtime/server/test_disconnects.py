@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
+from sscc.runtime.engine import Piece, Ticket
+from sscc.runtime.server.streaming import merged
 from tests.runtime.server.fake import NAME, Running, running
 
 BODY: dict[str, Any] = {"model": NAME, "prompt": "hello", "max_tokens": 100, "ignore_eos": True}
@@ -65,6 +69,40 @@ def test_while_it_reads_the_stream() -> None:
         connection.close()
         assert server.idle()
         assert server.engine.metrics().finished["cancelled"] == 1
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_at_the_moment_of_a_piece(turns: int) -> None:
+    """A stream ends where its client leaves so many turns of the event loop after a piece was made."""
+
+    class OnePiece:
+        """A ticket that makes one piece and then no other."""
+
+        def __init__(self) -> None:
+            self.go = asyncio.Event()
+
+        async def apieces(self) -> AsyncIterator[Piece]:
+            await self.go.wait()
+            yield Piece((1,), "a")
+            await asyncio.Event().wait()
+
+    async def leave() -> None:
+        ticket = OnePiece()
+
+        async def follow() -> None:
+            async for _ in merged([cast(Ticket, ticket)]):
+                pass
+
+        task = asyncio.ensure_future(follow())
+        await asyncio.sleep(0.01)
+        ticket.go.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task}, timeout=1)
+        assert task.cancelled()
+
+    asyncio.run(leave())
 
 
 def test_a_client_that_never_reads_holds_no_slot() -> None:
