@@ -6,6 +6,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+PROCESSES ?= -n auto --maxprocesses 4 --dist loadgroup
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -29,7 +30,7 @@ typecheck: $(VENV)/.installed
 	$(PY) -m mypy -p sscc
 
 pytest: $(VENV)/.installed
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest $(PROCESSES) $(PYTEST_ARGS)
 
 install: $(VENV)/.installed
 

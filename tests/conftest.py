@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,21 @@ os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="make the files under tests/goldens anew")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, those with the same compiled models stay in one process, and so do those
+    of one file."""
+    if config.pluginmanager.hasplugin("dsession") or hasattr(config, "workerinput"):
+        for item in items:
+            shared = "compiled" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("compiled" if shared else str(item.path)))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")

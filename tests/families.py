@@ -176,7 +176,7 @@ Compile = Callable[..., Compiled]
 
 
 class Compiler:
-    """Compiles families, each with each set of options once.
+    """Compiles families, each with each set of options once, and onward from one graph for all `-O` levels.
 
     Args:
         folder: where checkpoints and artifacts go.
@@ -185,6 +185,7 @@ class Compiler:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._done: dict[tuple[object, ...], Compiled] = {}
+        self._graphs: dict[tuple[object, ...], Path] = {}
 
     def __call__(
         self,
@@ -222,19 +223,22 @@ class Compiler:
     def _compile(
         self, family: str, g: Geometry, batch: int, chunk: int, dtype: str, opt_level: int, target: str
     ) -> Compiled:
-        output = self._folder / f"{len(self._done)}.rdu"
-        options = CompileOptions(
-            model=self.checkpoint(family, dtype),
-            output=output,
-            **cache_options(g),
-            batch=batch,
-            prefill_chunk=chunk,
-            dtype=dtype,
-            opt_level=opt_level,
-            target=target,
+        checkpoint, output = self.checkpoint(family, dtype), self._folder / f"{len(self._done)}.rdu"
+        graph = self._graph(
+            checkpoint, cache_options(g) | {"batch": batch, "prefill_chunk": chunk, "dtype": dtype, "target": target}
         )
-        compile_model(options)
+        compile_model(
+            CompileOptions(model=graph, compile_from="graph", checkpoint=checkpoint, output=output, opt_level=opt_level)
+        )
         return Compiled(random_model(family, _dtype(dtype)), Artifact.load(output))
+
+    def _graph(self, checkpoint: Path, shape: dict[str, Any]) -> Path:
+        """The dump that a capture gives, whatever the `-O` level: made once."""
+        key = (checkpoint, *shape.values())
+        if key not in self._graphs:
+            file = self._graphs[key] = self._folder / f"{len(self._graphs)}.graph.mlir"
+            compile_model(CompileOptions(model=checkpoint, output=file, compile_to="graph", **shape))
+        return self._graphs[key]
 
 
 def _dtype(name: str) -> torch.dtype:

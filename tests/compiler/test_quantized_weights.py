@@ -48,15 +48,19 @@ Build = Callable[..., Artifact]
 
 @pytest.fixture(scope="module")
 def build(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """`build(family, weights, **options)`: an artifact, compiled once."""
+    """`build(family, weights, **options)`: an artifact, compiled once, from a capture that all share."""
     folder, done = tmp_path_factory.mktemp("quantised"), dict[str, Artifact]()
     shape = {"max_context": CONTEXT, "prefill_chunk": 7, "batch": 2, "target": compiled.machine(**SLOW_MEMORY), **ROWS}
 
     def build(family: str, weights: str, **options: Any) -> Artifact:
         key = repr((family, weights, sorted(options.items())))
         if key not in done:
-            model, output = compiled.checkpoint(family, options.get("dtype", "f32")), folder / f"{len(done)}.rdu"
-            done[key] = Artifact.load(sscc.compile(model, output=output, weights=weights, **shape, **options).path)
+            model, output = compiled.checkpoint(family), folder / f"{len(done)}.rdu"
+            dump = folder / f"{family}.import.mlir"
+            if not dump.exists():
+                sscc.compile(model, output=dump, compile_to="import", **shape)
+            options |= {"compile_from": "import", "checkpoint": model, "weights": weights}
+            done[key] = Artifact.load(sscc.compile(dump, output=output, **options).path)
         return done[key]
 
     return build

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from sscc.ir.errors import InputError
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.codegen.interpreter import NativeInterpreter
-from sscc.runtime.codegen.library import make_code
+from sscc.runtime.codegen.library import NativeCode, make_code
 from sscc.runtime.reference import ReferenceInterpreter
 from sscc.runtime.reference.arrays import to_array, to_tensors
 from sscc.runtime.schedule import (
@@ -116,8 +117,7 @@ def check_native(
     expected: Mapping[str, torch.Tensor],
 ) -> None:
     """Runs the program on the native interpreter too, on two threads: it must agree, but for rounding."""
-    code = make_code(program, optimise=0)
-    native = NativeInterpreter(program, {}, code=code, threads=2)
+    native = NativeInterpreter(program, {}, code=_code(program.to_json()), threads=2)
     for name, value in writes.items():
         native.tensor(name)[...] = to_array(value)
     native.run("main", {name: to_array(value) for name, value in inputs.items()}, scalars)
@@ -128,6 +128,12 @@ def check_native(
             torch.testing.assert_close(found, wanted, rtol=close, atol=close, equal_nan=True)
         else:
             assert torch.equal(found, wanted), f"native: {name}"
+
+
+@lru_cache(maxsize=16)
+def _code(program: str) -> NativeCode:
+    """A program's code; tests that change only data and scalars ask for the same one again and again."""
+    return make_code(Program.from_json(program), optimise=0)
 
 
 def check_refusal(program: Program, reason: str) -> None:
