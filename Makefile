@@ -6,7 +6,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-PROCESSES ?= -n auto --maxprocesses 4 --dist loadgroup
+PROCESSES ?= -n auto --maxprocesses 4
 
 VENV := .venv
 PY := $(VENV)/bin/python

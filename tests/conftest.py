@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -12,6 +12,8 @@ import torch
 from tests.filecheck_items import pytest_collect_file  # noqa: F401  (.mlir files are tests)
 
 if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
     from tests.families import Compiler
 
 # Tests of native code ask for it; the others need none of it in their artifacts, and where they run some, how fast it
@@ -19,18 +21,25 @@ if TYPE_CHECKING:
 os.environ["SSCC_NATIVE_CODE"] = "0"
 os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
 
+SAME_MODELS = {f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")}
+"""Files whose tests compile the same models (fixture `compiled`)."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="make the files under tests/goldens anew")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, those with the same compiled models stay in one process, and so do those
-    of one file."""
-    if config.pluginmanager.hasplugin("dsession") or hasattr(config, "workerinput"):
-        for item in items:
-            shared = "compiled" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("compiled" if shared else str(item.path)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Of several processes, one runs the files that share compiled models, and the others whole files too."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "compiled" if file in SAME_MODELS else file
+
+    return ByFile(config, log)
 
 
 def pytest_collection_finish() -> None:
