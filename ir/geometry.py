@@ -24,6 +24,8 @@ DEFAULT_SINK = 4
 DEFAULT_RECENT = 512
 DEFAULT_OBS = 32
 DEFAULT_POOL = 7
+LARGEST_POOL = 1 << 20
+"""Half of a pooling kernel is padding on either side, which takes memory."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Geometry:
                 raise UsageError(f"KV {name} is {getattr(self, name)}, it must be at least {low}")
         if self.pool % 2 == 0:
             raise UsageError(f"KV pool is {self.pool}, the pooling kernel must be odd")
+        if self.pool > LARGEST_POOL:
+            raise UsageError(f"KV pool is {self.pool}, it can be at most {LARGEST_POOL - 1}")
         if self.pool_mode not in POOL_MODES:
             raise UsageError(f"KV pool mode is {self.pool_mode!r}, it must be one of {', '.join(POOL_MODES)}")
         if self.rows not in KV_ROWS:

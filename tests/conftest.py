@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 os.environ["SSCC_NATIVE_CODE"] = "0"
 os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
 
-SAME_MODELS = {f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")}
+SAME_MODELS = {
+    *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
+    "tests/runtime/codegen/test_positions.py",
+}
 """Files whose tests compile the same models (fixture `compiled`)."""
 
 
@@ -46,6 +49,10 @@ def pytest_collection_finish() -> None:
     """What is imported stays: the garbage collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or bindings complain at exit of what is left
 
 
 @pytest.fixture(autouse=True, scope="module")

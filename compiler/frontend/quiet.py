@@ -13,20 +13,25 @@ def quiet_libraries() -> Iterator[None]:
     """Silences torch's and transformers' warnings, and the tracebacks that torch logs before it raises: our error says
     it.
 
-    torch gives its loggers handlers of their own, so a level on the root would not reach them.
+    torch gives its loggers handlers of their own, so a level on the root would not reach them. Each change of a level
+    makes all loggers forget what they know, so the level is for those that are still to come.
     """
-    names = ["torch", "transformers", *(name for name in logging.root.manager.loggerDict if name.startswith("torch."))]
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
+    heads = [logging.getLogger(name) for name in ("torch", "transformers")]
+    rest = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("torch.")]
+    levels, disabled = [logger.level for logger in heads], [logger.disabled for logger in rest]
+    for logger in heads:
         logger.setLevel(logging.CRITICAL + 1)
+    for logger in rest:
+        logger.disabled = True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in zip(heads, levels, strict=True):
             logger.setLevel(level)
+        for logger, was in zip(rest, disabled, strict=True):
+            logger.disabled = was
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:

@@ -25,6 +25,7 @@ from sscc.runtime.server.jobs import (
     requests_for,
     submit_all,
 )
+from sscc.runtime.server.memory import keep_few_words
 from sscc.runtime.server.prometheus import CONTENT_TYPE, exposition
 from sscc.runtime.server.protocol import ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.server.streaming import EventStream, unless_gone
@@ -73,6 +74,7 @@ class _Endpoints:
         self._model = model
         self._limits = limits
         self._spell = TokenBytes(model.tokenizer)
+        keep_few_words(model.tokenizer)
         self.workers = Workers()
 
     # -- about the server

@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+from tokenizers import Tokenizer
+
 IDLE_SECONDS = 1.0
 """Without a request, after which memory is given back."""
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's malloc.h
 _MMAP_BYTES = 1 << 18
 _ARENAS = 2
+_WORDS = 1024
 
 
 def keep_little() -> None:
@@ -36,6 +39,14 @@ def give_back() -> None:
     library = _library()
     if library is not None:
         library.malloc_trim(0)
+
+
+def keep_few_words(tokenizer: Tokenizer) -> None:
+    """Bounds what a tokenizer remembers of words that it has split: 10,000 by default, of kilobytes each where a client
+    makes them up. Words that come often are remembered as before."""
+    resize = getattr(tokenizer.model, "_resize_cache", None)  # BPE and Unigram have one
+    if resize is not None:
+        resize(_WORDS)
 
 
 class IdleTrim:

@@ -15,7 +15,7 @@ from sscc.runtime.validator.failure import Limits, check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Range
 from sscc.runtime.validator.programs import Integer, VectorProgram
 from sscc.runtime.validator.regions import Region, covered, injective, overlap
-from sscc.runtime.validator.steps import ALIKE, OPERANDS, SCALAR_FIELDS, SCALE_BYTES, check_sizes, scalar_needs
+from sscc.runtime.validator.steps import ALIKE, CACHES, OPERANDS, SCALAR_FIELDS, SCALE_BYTES, check_sizes, scalar_needs
 
 _FLOATS = ("f32", "bf16")
 _COMBINE = ("addf", "mulf", "maximumf", "minimumf")
@@ -203,6 +203,7 @@ class _BodyProof:
         for operand in used:
             self._match(getattr(step, operand.field), operand.field, self._pattern(step, operand.pattern), sizes)
         self._alike(step)
+        self._apart(step, [operand.field for operand in used if operand.mode != "read"], [one.field for one in used])
         check_sizes(step, sizes, self._refuse)
         for name in SCALAR_FIELDS:
             if hasattr(step, name):
@@ -263,6 +264,15 @@ class _BodyProof:
         if len({dtype == "i8" for dtype in dtypes.values()}) > 1:
             found = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
             self._refuse(f"its rows must be all encoded, or all floats: {found}")
+
+    def _apart(self, step: Any, written: Sequence[str], fields: Sequence[str]) -> None:
+        """What is written is no other operand too, but for a cache that is read as it was written."""
+        for field_name, other_name in ((a, b) for a in written for b in fields if a != b):
+            place, other = self._place(getattr(step, field_name)), self._place(getattr(step, other_name))
+            if place.base != other.base or (place == other and (field_name, other_name) in CACHES):
+                continue
+            if self._meet(place.region(), other.region()):
+                self._refuse(f"its {field_name} and its {other_name} share elements of {place.base!r}")
 
     # -- affine steps
 

@@ -19,6 +19,9 @@ Refuse = Callable[[str], None]
 LARGEST_SCALE = 1024.0
 """Of attention. Models scale by 1 at most; scores that are too large round by more than the exponent can stand."""
 
+LARGEST_POOL = 1 << 20
+"""Width of pooling, the most that a cache's geometry may have: half of it is padding on either side."""
+
 SCALE_BYTES = 4
 """Elements of i8 by which an encoded row is wider than its numbers: an f32."""
 
@@ -148,6 +151,9 @@ OPERANDS: dict[type, tuple[Operand, ...]] = {
 }
 """Every step kind but the affine ones (Vector, Reduction, Product)."""
 
+CACHES = (("k_cache", "key"), ("v_cache", "value"))
+"""Operands that are written, and by which name the same rows are read."""
+
 ALIKE: dict[type, tuple[str, ...]] = {
     sch.UpdateRows: ("cache", "new"),
     sch.DecodeAttention: ("key", "value", "k_cache", "v_cache"),
@@ -170,7 +176,7 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"its scale is {scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
     width, mode = getattr(step, "pool", getattr(step, "width", 1)), getattr(step, "pool_mode", "avg")
     mode = getattr(step, "mode", mode)
-    if width < 1 or width % 2 == 0 or mode not in ("avg", "max"):
+    if not 1 <= width <= LARGEST_POOL or width % 2 == 0 or mode not in ("avg", "max"):
         refuse(f"it pools with mode {mode!r} and width {width}")
 
 

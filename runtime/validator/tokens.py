@@ -41,6 +41,9 @@ class Streams:
 
     A shorter run stands for the whole one: what happens at the end moves with the end, so the lag of an epilogue
     shrinks with the iterations left out, and a port that keeps one slot through all iterations still does.
+
+    Attributes:
+        contended: by end that writes, the slot from which on its places are always free.
     """
 
     def __init__(self, view: PipelineView, iterations: float, whole: int | None = None) -> None:
@@ -55,11 +58,12 @@ class Streams:
         everything = [end for ends in self.ends for end in ends]
         self.writers = {b: [e for e in everything if e.buffer == b and e.writes] for b in view.buffers}
         self.readers = {b: [e for e in everything if e.buffer == b and not e.writes] for b in view.buffers}
+        self.contended = {end: self._contended(end) for end in everything if end.writes}
 
     def depth(self, buffer: str) -> int:
         return self.view.buffers[buffer].depth
 
-    def contended(self, end: End) -> float:
+    def _contended(self, end: End) -> float:
         """The slot from which on a writer's places are always free, because nothing before is read."""
         others = [other for other in (*self.writers[end.buffer], *self.readers[end.buffer]) if other != end]
         used = [other.slots(self.firings[other.stage]) for other in others]
@@ -92,8 +96,9 @@ class Streams:
         return ends
 
     def _lag(self, when: str, buffer: str, lag: int) -> float:
+        """What is read last and filled in iterations lies near their end: further back its place is filled again."""
         slots, period = self.rates.get(buffer, (0, 1))
-        if when != "last" or self.whole is None or lag * period < slots * (self.whole - period):
+        if when != "last" or self.whole is None:
             return lag
         return inf if self.left_out == -inf else lag - self.left_out * slots // period
 
@@ -150,7 +155,7 @@ class Simulation:
         fired = self.fired[end.stage]
         most = self.streams.firings[end.stage]
         count = fired
-        contended = self.streams.contended(end) if end.writes else inf
+        contended = self.streams.contended.get(end, inf)
         while count < most:
             slot = count // end.per + end.lag if end.per != inf else end.lag
             if slot >= contended:

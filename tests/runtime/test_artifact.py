@@ -475,6 +475,7 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
         (("batch",), 0, "expected integers of at least 1"),
         (("dtype",), "f8", "dtype is 'f8'"),
         (("geometry", "sink"), -1, "geometry: KV sink is -1"),
+        (("geometry", "pool"), (1 << 20) + 1, "geometry: KV pool is 1048577, it can be at most 1048575"),
         (("geometry", "extra"), 1, "geometry: .*unexpected keyword"),
         (("eos_token_ids",), ["x"], "eos_token_ids is"),
         (("weights", "mode"), "none", "weights.mode is 'none'"),

@@ -364,6 +364,32 @@ def test_attention_with_impossible_settings_is_refused(fields: dict[str, Any], s
         attend(dataclasses.replace(DECODE, **fields))
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"k_cache": "vc", "key": "vc"}, "its k_cache and its value share elements of 'vc'"),
+        ({"key": "vc", "value": "kc"}, "its k_cache and its value share elements of 'kc'"),
+        ({"v_cache": "kc", "value": "kc"}, "its k_cache and its value share elements of 'kc'"),
+        ({"out": "q"}, "its out and its query share elements of 'q'"),
+        ({"key": "other_heads"}, "its k_cache and its key share elements of 'kc'"),
+    ],
+)
+def test_a_written_operand_is_no_other_one(fields: dict[str, Any], says: str) -> None:
+    """But for the caches, which are read as they were written: the same heads in another order are others."""
+    new = (read("nk", 2, 2, 1, 8), read("nv", 2, 2, 1, 8))
+    caches = (update("kc", 2, 2, 6, 8), update("vc", 2, 2, 6, 8))
+    params = (update("q", 2, 4, 1, 8), *new, *caches, *SLOT, write("out", 2, 4, 1, 8))
+    swapped = Window("other_heads", View("kc", (2, 2, 6, 8), (48, 96, 8, 1)))
+    with pytest.raises(InputError, match=says):
+        facts(*params, steps=(dataclasses.replace(DECODE, **fields),), windows=(swapped,))
+    halves = (
+        Window("first", View("c", (2, 2, 6, 8), (192, 96, 8, 1))),
+        Window("second", View("c", (2, 2, 6, 8), (192, 96, 8, 1), 48)),
+    )
+    apart = dataclasses.replace(DECODE, key="first", k_cache="first", value="second", v_cache="second")
+    facts(params[0], *new, update("c", 384), *SLOT, params[-1], steps=(apart,), windows=halves)
+
+
 def test_heads_that_do_not_divide_are_refused() -> None:
     with pytest.raises(InputError, match="3 query heads do not divide into groups of 2 KV heads"):
         attend(DECODE, heads=3)
@@ -386,7 +412,7 @@ def test_gathered_rows_are_listed() -> None:
     assert line.endswith("rows of 'x'")
 
 
-@pytest.mark.parametrize(("width", "mode"), [(0, "avg"), (2, "avg"), (-1, "max"), (3, "sum")])
+@pytest.mark.parametrize(("width", "mode"), [(0, "avg"), (2, "avg"), (-1, "max"), (3, "sum"), ((1 << 20) + 1, "avg")])
 def test_pooling_that_does_not_exist_is_refused(width: int, mode: str) -> None:
     params = (read("s", 2, 9), write("p", 2, 9))
     with pytest.raises(InputError, match=f"it pools with mode '{mode}' and width {width}"):

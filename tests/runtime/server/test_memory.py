@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 
 import pytest
@@ -40,3 +42,31 @@ def test_the_calls_are_those_of_the_library() -> None:
     """Whatever the library is, glibc or not, nothing fails."""
     memory.keep_little()
     memory.give_back()
+
+
+_MADE_UP_WORDS = r"""
+import random, re, sys
+from tokenizers import Tokenizer, models, pre_tokenizers
+from sscc.runtime.server.memory import keep_few_words
+
+def used():
+    return int(re.search(r"VmRSS:\s+(\d+)", open("/proc/self/status").read())[1]) / 1024
+
+tokenizer = Tokenizer(models.BPE({chr(97 + n): n for n in range(26)}, []))
+tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+if sys.argv[1] == "True":
+    keep_few_words(tokenizer)
+words = random.Random(0)
+tokenizer.encode("some words to begin with")
+before = used()
+for _ in range(2000):
+    tokenizer.encode(" ".join("".join(words.choices("abcdefgh", k=150)) for _ in range(10)))
+print(used() - before)
+"""
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_words_that_clients_make_up_are_not_all_remembered(bounded: bool) -> None:
+    words = [sys.executable, "-c", _MADE_UP_WORDS, str(bounded)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert (float(done.stdout) < 15) == bounded  # MiB
