@@ -6,7 +6,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-PROCESSES ?= -n auto --maxprocesses 4
+PROCESSES ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python

@@ -85,6 +85,8 @@ def lower_body(module: Module, name: str, variant: Variant, features: Features) 
     """Generates the functions of a body. Raises NoNativeCodeError for a step that native code cannot do."""
     try:
         return _Lowering(module, name, variant, features).run()
+    except NoNativeCodeError:
+        raise
     except InputError as error:
         raise NoNativeCodeError(f"body {variant.body.name!r}", str(error)) from None
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InternalError
 from sscc.ir.sizes import dense_strides
+from sscc.runtime.codegen.refusal import NoNativeCodeError
 from sscc.runtime.schedule import Access, Body, Instr, Product, Reduction, Step, Vector
 
 Strides = tuple[int, ...]
@@ -73,6 +74,8 @@ class Nest:
 class Regions:
     """The memory of a body: strides of its parameters (as its stage passes them) and locals, with windows resolved.
 
+    A load that is left out leaves the body with what a launch shows, which windows need not fit: that is refused.
+
     Args:
         body: the body.
         strides: of each parameter, in elements, by name.
@@ -83,7 +86,7 @@ class Regions:
         self.dtypes: dict[str, str] = {p.name: p.dtype for p in body.params}
         self.dtypes.update({x.name: x.dtype for x in body.locals})
         self.strides = {**strides, **{x.name: dense_strides(x.shape) for x in body.locals}}
-        self._windows = {w.name: w.view for w in body.windows}
+        self._body, self._windows = body.name, {w.name: w.view for w in body.windows}
 
     def has(self, name: str) -> bool:
         """Whether a name is a parameter, a local or a window."""
@@ -106,7 +109,8 @@ class Regions:
         if view.terms:
             raise InternalError(f"window {name!r} has dynamic terms")
         if not is_dense(self.shapes[view.tensor], self.strides[view.tensor]):
-            raise InternalError(f"window {name!r} looks at {view.tensor!r}, which is not dense here")
+            why = f"its window {name!r} looks at {view.tensor!r}, which a launch shows other than dense and row-major"
+            raise NoNativeCodeError(f"body {self._body!r}", why)
         return Gathered(view.tensor, view.offset, view.shape, view.strides)
 
     def dtype(self, name: str) -> str:

@@ -50,7 +50,10 @@ def check_sizes(program: sch.Program) -> None:
     """
     kept = [b for kernel in program.kernels for p in sch.pipelines(kernel.body) for b in p.buffers]
     ends = [t.address + t.nbytes for t in program.tensors if t.role not in _STORED]
-    ends += [buffer.address + buffer.nbytes for buffer in kept if buffer.tier != "sram"]
+    spilled = [buffer for buffer in kept if buffer.tier != "sram"]
+    for buffer in spilled:  # of kernels that nothing launches too
+        _check_address(f"buffer {buffer.name!r}", buffer.address, buffer.nbytes, program.arena_bytes)
+    ends += [buffer.address + buffer.nbytes for buffer in spilled]
     if program.arena_bytes > -(-max(ends, default=0) // ALIGNMENT) * ALIGNMENT:
         refuse("memory", f"the arena has {program.arena_bytes} bytes, what lies in it ends at {max(ends, default=0)}")
     room = max(_ROOM, _TIMES * sum(tensor.nbytes for tensor in program.tensors))

@@ -171,6 +171,8 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         _check_rows(step, sizes, refuse)
     if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
         refuse(f"it selects with sink {step.sink} and recent {step.recent}")
+    if isinstance(step, sch.ObservationScores) and step.recent < 0:
+        refuse(f"it scores with recent {step.recent}")
     scale = getattr(step, "scale", 1.0)
     if not 0 < scale <= LARGEST_SCALE:
         refuse(f"its scale is {scale}, it must be above 0 and at most {LARGEST_SCALE:g}")

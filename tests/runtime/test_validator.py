@@ -592,3 +592,12 @@ def test_a_tile_that_is_read_before_the_stream_says_so_is_refused() -> None:
     ahead = change(_two_stage_memory(link=True), Stage, "use", port_setting(0, {"offset": 6, "terms": (("t0", -2),)}))
     with pytest.raises(InputError, match=r"firings \d and \d of the iterations\), and no stream orders"):
         check(ahead)
+
+
+def test_a_spilled_buffer_of_a_kernel_that_no_entry_launches_lies_in_the_arena() -> None:
+    program = bases.chained_launches()
+    (pipeline,) = program.kernels[0].body
+    far = tuple(dataclasses.replace(buffer, tier="hbm", address=1 << 20) for buffer in pipeline.buffers)
+    idle = dataclasses.replace(program.kernels[0], name="idle", body=(dataclasses.replace(pipeline, buffers=far),))
+    with pytest.raises(InputError, match="buffer 'through': it takes addresses 1048576"):
+        validate(dataclasses.replace(program, kernels=(*program.kernels, idle)))

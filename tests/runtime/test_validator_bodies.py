@@ -20,6 +20,7 @@ from sscc.runtime.schedule import (
     IndexedAttention,
     Instr,
     Local,
+    ObservationScores,
     Param,
     Pool,
     Product,
@@ -429,6 +430,14 @@ def test_a_selection_of_negative_counts_is_refused(sink: int, recent: int) -> No
     params = (read("s", 2, 9), write("p", 2, 3, dtype="i64"))
     with pytest.raises(InputError, match=f"it selects with sink {sink} and recent {recent}"):
         facts(*params, steps=(Select("s", "p", "n", sink, recent),), scalars=("n",))
+
+
+def test_scores_behind_a_ring_of_less_than_nothing_are_refused() -> None:
+    params = (read("o", 1, 4, 3, 8), read("k", 1, 2, 16, 8), write("s", 2, 16))
+    step = ObservationScores("o", "k", "s", "n", 0.5, 0)
+    facts(*params, steps=(step,), scalars=("n",))
+    with pytest.raises(InputError, match="it scores with recent -1"):
+        facts(*params, steps=(dataclasses.replace(step, recent=-1),), scalars=("n",))
 
 
 def test_the_scalars_that_decide_rows_are_needed_in_range() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sscc.runtime.schedule import Access, Instr, Vector, View, Window
+from sscc.runtime.codegen.nests import Regions
+from sscc.runtime.codegen.refusal import NoNativeCodeError
+from sscc.runtime.schedule import Access, Body, Instr, Param, Vector, View, Window
 from tests.runtime.programs import identity, run_steps
 
 ROWS = 3
@@ -58,3 +60,11 @@ def test_a_part_of_a_row_is_written_and_the_rest_stays(offset: int, step: int) -
     wanted = before.clone()
     wanted[:, offset::step] = x
     assert torch.equal(run_steps((put,), {"x": x}, {"y": before})["y"], wanted)
+
+
+def test_a_window_of_what_a_launch_shows_otherwise_is_refused_by_name() -> None:
+    window = Window("w", View("x", (6,), (1,)))
+    body = Body("b", (Param("x", (3, 2), "f32", "read"),), (), (), (window,), ())
+    assert Regions(body, {"x": (2, 1)}).resolve("w").strides == (1,)
+    with pytest.raises(NoNativeCodeError, match=r"body 'b': its window 'w' looks at 'x'.*: run with --interpreter ref"):
+        Regions(body, {"x": (0, 1)}).resolve("w")
