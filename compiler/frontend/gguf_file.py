@@ -157,7 +157,11 @@ class GgufSource(TensorSource):
         return tuple(int(dim) for dim in self._converted(np.broadcast_to(np.float32(-1), shape), gguf_name).shape)
 
     def _converted(self, values: np.ndarray, gguf_name: str) -> np.ndarray:
-        result = self._processor.process(values, name=gguf_name)
+        try:
+            result = self._processor.process(values, name=gguf_name)
+        except ValueError as error:  # rows that do not divide into the heads that the metadata say
+            shape = list(values.shape)
+            raise InputError(f"{self._path}: tensor {gguf_name!r} of shape {shape}: {_short(error)}") from error
         if result.name is None:
             raise UnsupportedError(f"{self._path}: tensor {gguf_name!r} holds stacked experts (mixture of experts)")
         converted: np.ndarray = result.weights

@@ -91,6 +91,13 @@ def test_a_tensor_without_a_place(model: transformers.LlamaForCausalLM, tmp_path
     assert not open_checkpoint(tmp_path / "m.gguf", weights=False).has_weights
 
 
+def test_rows_that_do_not_divide_into_heads(model: transformers.LlamaForCausalLM, tmp_path: Path) -> None:
+    keys = gguf_tensors(model)["blk.0.attn_k.weight"]
+    write_gguf(tmp_path / "m.gguf", model, {"blk.0.attn_k.weight": np.concatenate([keys, keys[:1]])})
+    with pytest.raises(InputError, match=r"tensor 'blk.0.attn_k.weight' of shape \[\d+, \d+\]: cannot reshape"):
+        open_checkpoint(tmp_path / "m.gguf").names()
+
+
 def test_metadata_that_changes_nothing(model: transformers.LlamaForCausalLM, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     write_gguf(
