@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import json
 import multiprocessing
 import os
 import sys
+from pathlib import Path
 
 HEAVY = ("torch", "numpy", "ml_dtypes", "transformers", "safetensors", "hypothesis", "pytest", "torch_mlir.ir", "gguf")
 """Packages that the tests import, where they are installed. None of them imports sscc."""
@@ -23,6 +24,9 @@ def main() -> None:
             importlib.import_module(name)
     if any(name.split(".")[0] == "sscc" for name in sys.modules):
         raise RuntimeError("sscc is imported before it is mutated: every test would run the same modules")
+    spec = importlib.util.find_spec("sscc")
+    if spec is None or not Path(spec.origin or "").resolve().is_relative_to(Path.cwd().resolve()):
+        raise RuntimeError(f"sscc would be imported from {spec and spec.origin}, and not from the copy that is mutated")
     context = multiprocessing.get_context("fork")
     for line in sys.stdin:
         words, limit = json.loads(line)
