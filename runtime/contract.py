@@ -47,7 +47,7 @@ def prove(program: sch.Program, signature: Signature, machine: Machine | None = 
         machine,
         ranges=protocol.ranges(),
         samples={"prefill": list(protocol.samples())},
-        longest=max(signature.layers, protocol.chunks(signature.geometry.max_context)),
+        longest=max(signature.layers, signature.chunks(signature.geometry.max_context)),
     )
     protocol.check(report.entry("prefill"))
     _check_written(report.entry("decode"), 0)
@@ -73,8 +73,8 @@ class Protocol:
             "length": (1, longest),
             "slot": (0, s.batch - 1),
             "phase": (0, s.layers + 1),
-            "chunk": (0, self.chunks(longest) - 1),
-            "steps": (1, self.steps(longest)),
+            "chunk": (0, s.chunks(longest) - 1),
+            "steps": (1, s.prefill_steps(longest)),
         }
 
     def samples(self) -> Iterator[dict[str, int]]:
@@ -84,27 +84,19 @@ class Protocol:
         longest, chunk = s.geometry.max_context, s.prefill_chunk
         lengths = sorted({min(n, longest) for n in (1, chunk, chunk + 1)} | {longest})
         for length in lengths:
-            last = self.chunks(length) - 1
+            last = s.chunks(length) - 1
             slot = s.batch - 1
             places = {(0, 0), (0, last), (1, 0), (s.layers, last), (s.layers + 1, 0)}
             for phase, at in sorted(places):
                 yield {"length": length, "slot": slot, "phase": phase, "chunk": at, "steps": 1}
             if length <= chunk + 1:
-                yield {"length": length, "slot": slot, "phase": 0, "chunk": 0, "steps": self.steps(length)}
-
-    def chunks(self, length: int) -> int:
-        """Chunks of a prompt."""
-        return -(-length // self._signature.prefill_chunk)
-
-    def steps(self, length: int) -> int:
-        """Steps of a prompt."""
-        return (self._signature.layers + 1) * self.chunks(length) + 1
+                yield {"length": length, "slot": slot, "phase": 0, "chunk": 0, "steps": s.prefill_steps(length)}
 
     def after(self, scalars: Mapping[str, int]) -> tuple[int, int]:
         """The cursor after a call."""
-        chunks = self.chunks(scalars["length"])
+        chunks = self._signature.chunks(scalars["length"])
         done = scalars["phase"] * chunks + scalars["chunk"] + scalars["steps"]
-        if done >= self.steps(scalars["length"]):
+        if done >= self._signature.prefill_steps(scalars["length"]):
             return self._signature.layers + 2, 0
         return divmod(done, chunks)
 
@@ -117,7 +109,7 @@ class Protocol:
                 refuse(f"entry 'prefill' with {dict(run.scalars)} returns {run.results}, its cursor is then {after}")
             if after[0] == self._signature.layers + 2:
                 _check_written(report, number)
-            if run.scalars["steps"] == self.steps(run.scalars["length"]):
+            if run.scalars["steps"] == self._signature.prefill_steps(run.scalars["length"]):
                 _check_kept(report, number, _kept(self._signature))
 
 

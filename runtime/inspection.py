@@ -217,8 +217,7 @@ def time_prefill(artifact: Artifact, machine: Machine, prompt: int, *, record: b
     """The prefill of one prompt of `prompt` tokens, in one call."""
     signature = artifact.signature
     _check_tokens("prompt", prompt, signature.geometry.max_context)
-    steps = (signature.layers + 1) * -(-prompt // signature.prefill_chunk) + 1
-    scalars = {"length": prompt, "slot": 0, "phase": 0, "chunk": 0, "steps": steps}
+    scalars = {"length": prompt, "slot": 0, "phase": 0, "chunk": 0, "steps": signature.prefill_steps(prompt)}
     return time_entry(artifact.program, PREFILL, machine, scalars, record=record)
 
 

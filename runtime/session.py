@@ -175,7 +175,7 @@ class Session:
             "slot": pending.slot,
             "phase": pending.phase,
             "chunk": pending.chunk,
-            "steps": min(steps, self.prefill_steps(pending.length)),
+            "steps": min(steps, self.signature.prefill_steps(pending.length)),
         }
         before = (pending.phase, pending.chunk)
         outputs, (pending.phase, pending.chunk) = self._run("prefill", {"tokens": pending.tokens}, scalars)
@@ -187,11 +187,6 @@ class Session:
         self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]))
         self._pending = None
         return True
-
-    def prefill_steps(self, length: int) -> int:
-        """Chunk steps that a prompt of `length` tokens takes: every phase over its chunks, and the head."""
-        chunks = -(-length // self.signature.prefill_chunk)
-        return (self.signature.layers + 1) * chunks + 1
 
     @property
     def prefill_logits(self) -> Array:
@@ -208,7 +203,7 @@ class Session:
         """Writes a whole prompt into a slot. Returns the logits [V] of its last token."""
         self.start_prefill(slot, tokens)
         try:
-            while not self.step_prefill(self.prefill_steps(len(tokens))):
+            while not self.step_prefill(self.signature.prefill_steps(len(tokens))):
                 pass
         except BaseException:
             self.abandon_prefill()

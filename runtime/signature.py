@@ -40,7 +40,15 @@ class Signature:
     @property
     def scratch_tokens(self) -> int:
         """T: max_context rounded up to whole chunks; prompts are zero-padded to it."""
-        return -(-self.geometry.max_context // self.prefill_chunk) * self.prefill_chunk
+        return self.chunks(self.geometry.max_context) * self.prefill_chunk
+
+    def chunks(self, length: int) -> int:
+        """Chunks of a prompt of `length` tokens."""
+        return -(-length // self.prefill_chunk)
+
+    def prefill_steps(self, length: int) -> int:
+        """Chunk steps that a prompt of `length` tokens takes: every phase over its chunks, and the head."""
+        return (self.layers + 1) * self.chunks(length) + 1
 
     @property
     def held_rows(self) -> int:

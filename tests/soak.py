@@ -38,8 +38,8 @@ import httpx2
 
 from sscc.compiler import cli
 from sscc.runtime.server.memory import IDLE_SECONDS
-from tests.compiler.commands.conftest import END, byte_tokenizer
 from tests.fuzz.http_bodies import PATHS, hostile_body
+from tests.models.tiny_llama import END, byte_tokenizer, save_tiny_llama
 from tests.runtime.server.fake import NAME, TEMPLATE
 
 CONTEXT = 1024
@@ -89,26 +89,10 @@ class Report:
 
 def tiny_artifact(folder: Path) -> Path:
     """A random Llama with a token per byte, compiled."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     checkpoint, output = folder / "checkpoint", folder / "soak.rdu"
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=END + 2,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=None,
-        eos_token_id=END,
-    )
-    LlamaForCausalLM(config).save_pretrained(checkpoint)
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["=" * 200])  # so that texts may be long before they are refused by their bytes
-    tokenizer.save(str(checkpoint / "tokenizer.json"))
+    save_tiny_llama(checkpoint, tokenizer=tokenizer, vocab_size=END + 2, max_position_embeddings=CONTEXT)
     (checkpoint / "chat_template.jinja").write_text(TEMPLATE)
     cache = ["--kv-sink", "4", "--kv-recent", "32", "--kv-topk", "28", "--kv-obs", "8", "--kv-pool", "3"]
     words = [

@@ -204,7 +204,7 @@ def test_prefill_in_pieces_with_decode_steps_in_between(steps: int, compiled: Co
     while not pieces.step_prefill(steps):
         fed.append(pieces.decode({0: calls % 7})[0].clone())
         calls += 1
-    assert calls == -(-whole.prefill_steps(len(prompt)) // steps)
+    assert calls == -(-whole.signature.prefill_steps(len(prompt)) // steps)
     assert torch.equal(pieces.prefill_logits, logits)
     assert torch.equal(caches(pieces, 1), caches(whole, 1))
     undisturbed = [whole.decode({0: call % 7})[0].clone() for call in range(1, calls)]

@@ -103,7 +103,7 @@ def steps_of(session: TorchSession) -> Iterator[tuple[str, Tensor]]:
         if step % 3 == 0:
             yield f"slot 0 during prefill, step {step}", session.decode({0: token})[0]
     else:
-        session.step_prefill(session.prefill_steps(23))
+        session.step_prefill(session.signature.prefill_steps(23))
         yield "prefill of slot 1", session.prefill_logits
     for step, token in enumerate(random_tokens(6, seed=3)):
         slots = {0: token, 1: token + 1} if step % 2 else {1: token}

@@ -67,7 +67,7 @@ class Trial:
         """
         slot = session.signature.batch - 1
         session.start_prefill(slot, self.prompt)
-        half = -(-session.prefill_steps(len(self.prompt)) // 2)
+        half = -(-session.signature.prefill_steps(len(self.prompt)) // 2)
         while not session.step_prefill(half):
             pass
         rows = [session.prefill_logits]

@@ -86,7 +86,8 @@ class Regions:
         self.dtypes: dict[str, str] = {p.name: p.dtype for p in body.params}
         self.dtypes.update({x.name: x.dtype for x in body.locals})
         self.strides = {**strides, **{x.name: dense_strides(x.shape) for x in body.locals}}
-        self._body, self._windows = body.name, {w.name: w.view for w in body.windows}
+        self._body = body.name
+        self._windows = {w.name: w.view for w in body.windows}
 
     def has(self, name: str) -> bool:
         """Whether a name is a parameter, a local or a window."""

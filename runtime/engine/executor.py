@@ -70,7 +70,7 @@ class Executor:
         self.failure: BaseException | None = None
         self._options = options
         self._geometry = signature.geometry
-        self._one_chunk = session.prefill_steps(1)
+        self._one_chunk = session.signature.prefill_steps(1)
         self._prefill_budget = options.prefill_steps or self._one_chunk
         self._lock = threading.Lock()
         self._wakeups = Wakeups(self._lock)
@@ -301,7 +301,7 @@ class Executor:
                 self._first_token(job, slot, kept.logits)
                 return _Prefill(job, slot, 0)
             self.session.start_prefill(slot, job.prompt)
-            prefill = _Prefill(job, slot, self.session.prefill_steps(len(job.prompt)))
+            prefill = _Prefill(job, slot, self.session.signature.prefill_steps(len(job.prompt)))
             with self._lock:
                 self._prefilling = prefill
             return prefill

@@ -51,8 +51,6 @@ def check_sizes(program: sch.Program) -> None:
     kept = [b for kernel in program.kernels for p in sch.pipelines(kernel.body) for b in p.buffers]
     ends = [t.address + t.nbytes for t in program.tensors if t.role not in _STORED]
     spilled = [buffer for buffer in kept if buffer.tier != "sram"]
-    for buffer in spilled:  # of kernels that nothing launches too
-        _check_address(f"buffer {buffer.name!r}", buffer.address, buffer.nbytes, program.arena_bytes)
     ends += [buffer.address + buffer.nbytes for buffer in spilled]
     if program.arena_bytes > -(-max(ends, default=0) // ALIGNMENT) * ALIGNMENT:
         refuse("memory", f"the arena has {program.arena_bytes} bytes, what lies in it ends at {max(ends, default=0)}")
@@ -101,7 +99,10 @@ def check_overlaps(
 ) -> None:
     """Refuses addresses that are shared at one time. `lives` is entry -> temporary -> first and last launch."""
     blocks = [_tensor_block(tensor, program.arena_bytes, lives) for tensor in program.tensors if tensor.nbytes]
-    blocks += _spilled_blocks(entries, kernels, program.arena_bytes)
+    for facts in kernels.values():  # of kernels that nothing launches too
+        for where, buffer in facts.spilled:
+            _check_address(f"{where}, buffer {buffer.name!r}", buffer.address, buffer.nbytes, program.arena_bytes)
+    blocks += _spilled_blocks(entries, kernels)
     active: list[_Block] = []
     for block in sorted(blocks, key=lambda b: (b.begin, b.end)):
         active = [other for other in active if other.end > block.begin]
@@ -120,14 +121,13 @@ def _tensor_block(tensor: sch.Tensor, arena: int, lives: Mapping[str, Mapping[st
     return _Block(f"temporary {tensor.name!r}", tensor.address, end, ranges)
 
 
-def _spilled_blocks(entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts], arena: int) -> list[_Block]:
+def _spilled_blocks(entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts]) -> list[_Block]:
     """Spilled buffers: each holds something while its kernel runs. Pipelines of a kernel may share addresses."""
     blocks = []
     for entry in entries:
         for launch in entry.launches:
             pipelines: dict[str, list[sch.Buffer]] = {}
             for where, buffer in kernels[launch.kernel.name].spilled:
-                _check_address(f"{where}, buffer {buffer.name!r}", buffer.address, buffer.nbytes, arena)
                 pipelines.setdefault(where, []).append(buffer)
             for where, buffers in pipelines.items():
                 _check_apart(where, buffers)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sscc.ir.geometry import LARGEST_POOL
 from sscc.runtime import schedule as sch
 
 Sizes = Mapping[str, int]
@@ -18,9 +19,6 @@ Refuse = Callable[[str], None]
 
 LARGEST_SCALE = 1024.0
 """Of attention. Models scale by 1 at most; scores that are too large round by more than the exponent can stand."""
-
-LARGEST_POOL = 1 << 20
-"""Width of pooling, the most that a cache's geometry may have: half of it is padding on either side."""
 
 SCALE_BYTES = 4
 """Elements of i8 by which an encoded row is wider than its numbers: an f32."""

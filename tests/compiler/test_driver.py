@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from sscc.compiler import cli
 from sscc.compiler.driver import compile_model
@@ -23,6 +21,7 @@ from sscc.runtime.codegen import library
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.user_cache import UnsafeCacheError, cache_folder
 from tests.limits import largest_file
+from tests.models.tiny_llama import save_tiny_llama
 
 Capture = pytest.CaptureFixture[str]
 SHAPE: dict[str, Any] = {
@@ -38,20 +37,9 @@ SHAPE: dict[str, Any] = {
 
 
 def write_model(folder: Path, seed: int) -> Path:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=19,
-        hidden_size=8,
-        intermediate_size=12,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=32,
-        bos_token_id=None,
-        eos_token_id=18,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    shape = {"hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "num_key_value_heads": 1}
+    vocabulary = {"vocab_size": 19, "eos_token_id": 18}
+    return save_tiny_llama(folder, seed, num_hidden_layers=3, max_position_embeddings=32, **shape, **vocabulary)
 
 
 def compiled(model: Path, output: Path, **options: Any) -> Path:

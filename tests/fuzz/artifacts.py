@@ -343,19 +343,12 @@ def refusal(error: SsccError) -> str:
 
 def compiled(folder: Path) -> Path:
     """The artifact of a tiny model with all that an artifact can hold."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     from sscc.compiler.driver import compile_model
     from sscc.compiler.options import CompileOptions
-    from tests.compiler.commands.conftest import END, byte_tokenizer
+    from tests.models.tiny_llama import byte_tokenizer, save_tiny_llama
 
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"vocab_size": END + 1, "num_key_value_heads": 1, "max_position_embeddings": 64}
-    config = LlamaConfig(eos_token_id=END, **sizes)
-    LlamaForCausalLM(config).save_pretrained(folder / "model")
-    byte_tokenizer().save(str(folder / "model" / "tokenizer.json"))
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+    save_tiny_llama(folder / "model", tokenizer=byte_tokenizer(), max_position_embeddings=64, bos_token_id=1, **sizes)
     template = "{% for message in messages %}{{ bos_token }}{{ message['content'] }}{% endfor %}"
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|end|>", "chat_template": template}
     (folder / "model" / "tokenizer_config.json").write_text(json.dumps(about))

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from sscc.ir.geometry import Geometry
-from sscc.runtime.contract import Protocol
 from sscc.runtime.schedule import Program
 from sscc.runtime.signature import Signature
 
@@ -29,7 +28,7 @@ SIGNATURE = Signature(
 )
 """Of the whole programs."""
 
-PREFILL = {"length": LENGTH, "slot": 1, "phase": 0, "chunk": 0, "steps": Protocol(SIGNATURE).steps(LENGTH)}
+PREFILL = {"length": LENGTH, "slot": 1, "phase": 0, "chunk": 0, "steps": SIGNATURE.prefill_steps(LENGTH)}
 """One call that takes a prompt through all phases."""
 
 

@@ -58,6 +58,7 @@ GROUPS: dict[str, Group] = {
             ("tests/runtime/test_validator_bodies.py", "tests/runtime/test_validator_indexed.py",
              "tests/runtime/test_validator_memory.py", "tests/runtime/test_contract.py"),
             ("tests/runtime/test_validator.py",),
+            ("tests/fuzz/test_verdicts.py",),
         ),
     ),
     "admission": Group(

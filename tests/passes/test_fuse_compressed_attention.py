@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.filecheck_items import run_ir
+from tests.fuzz import near_misses
 
 MODULE = """module attributes {{
   kv.geometry = {{sink = {sink} : i64, recent = 2 : i64, topk = 2 : i64, obs = 1 : i64, pool = 1 : i64,
@@ -20,53 +21,7 @@ MODULE = """module attributes {{
 }}
 """
 
-DECODE = """
-    %row = "kv.row"(%p) : (!i) -> !i
-    %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
-    %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
-    %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> !m
-    %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64} : (!q, !c, !c, !m) -> !q
-    return %o, %k1, %v1 : !q, !c, !c"""
-
-CHUNK = """
-    %k1 = tensor.insert_slice %kn into %k[0, 0, %s, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !n into !c
-    %v1 = tensor.insert_slice %vn into %v[0, 0, %s, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !n into !c
-    %o:2 = "kv.causal_attention"(%q, %k1, %v1, %s) {scale = 0.5 : f64} : (!q, !c, !c, index) -> (!q, !g)
-    %seen1 = "kv.observe"(%seen, %q, %s, %n) : (!o, !q, index, index) -> !o
-    %l1 = "kv.observe"(%l, %o#1, %s, %n) : (!l, !g, index, index) -> !l
-    return %o#0, %k1, %v1, %seen1, %l1 : !q, !c, !c, !o, !l"""
-
-COMPRESS = """
-    %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64} : (!o, !l, !c, index) -> !s
-    %pooled = "kv.pool"(%scores, %n) : (!s, index) -> !s
-    %picked = "kv.select"(%pooled, %n) : (!s, index) -> !p
-    %ring = "kv.ring_positions"(%n) : (index) -> !r
-    %kb = "kv.gather"(%k, %ring) : (!c, !r) -> !h
-    %kd = "kv.gather"(%k, %picked) : (!c, !p) -> !h
-    %kr = tensor.concat dim(2) %kb, %kd : (!h, !h) -> !a
-    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !a into !b
-    %vb = "kv.gather"(%v, %ring) : (!c, !r) -> !h
-    %vd = "kv.gather"(%v, %picked) : (!c, !p) -> !h
-    %vr = tensor.concat dim(2) %vb, %vd : (!h, !h) -> !a
-    %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !a into !b
-    return %k1, %v1, %picked : !b, !b, !p"""
-
-SINKS = """
-    %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64} : (!o, !l, !c, index) -> !s
-    %pooled = "kv.pool"(%scores, %n) : (!s, index) -> !s
-    %picked = "kv.select"(%pooled, %n) : (!s, index) -> !p
-    %ring = "kv.ring_positions"(%n) : (index) -> !r
-    %ka = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : !c to !z
-    %kb = "kv.gather"(%k, %ring) : (!c, !r) -> !h
-    %kd = "kv.gather"(%k, %picked) : (!c, !p) -> !h
-    %kr = tensor.concat dim(2) %ka, %kb, %kd : (!z, !h, !h) -> !a
-    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 5, 8] [1, 1, 1, 1] : !a into !b
-    %va = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : !c to !z
-    %vb = "kv.gather"(%v, %ring) : (!c, !r) -> !h
-    %vd = "kv.gather"(%v, %picked) : (!c, !p) -> !h
-    %vr = tensor.concat dim(2) %va, %vb, %vd : (!z, !h, !h) -> !a
-    %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 5, 8] [1, 1, 1, 1] : !a into !b
-    return %k1, %v1, %picked : !b, !b, !p"""
+DECODE, CHUNK, COMPRESS, SINKS = (pattern.body for pattern in near_misses.PATTERNS.values())
 
 
 def pairs(text: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from sscc.ir.errors import InputError, UsageError
 from sscc.runtime import chat_template
 from sscc.runtime.chat_template import ChatTemplate, special_token_texts
 from sscc.runtime.text import load_tokenizer
-from tests.compiler.commands.conftest import byte_tokenizer
+from tests.models.tiny_llama import byte_tokenizer
 
 ROOT = Path(__file__).parents[2]
 

@@ -224,14 +224,14 @@ def test_the_protocol_ends_after_its_steps_whatever_a_call_does(signature: Signa
     protocol = Protocol(signature)
     ranges = protocol.ranges()
     for length in range(1, signature.geometry.max_context + 1):
-        for steps in {min(n, protocol.steps(length)) for n in (1, 2, 5, 1 << 20)}:
+        for steps in {min(n, signature.prefill_steps(length)) for n in (1, 2, 5, 1 << 20)}:
             cursor, calls = (0, 0), 0
             while cursor[0] < signature.layers + 2:
                 call = {"length": length, "slot": 0, "phase": cursor[0], "chunk": cursor[1], "steps": steps}
                 assert all(ranges[name][0] <= value <= ranges[name][1] for name, value in call.items())
                 cursor, calls = protocol.after(call), calls + 1
             assert cursor == (signature.layers + 2, 0)
-            assert calls == -(-protocol.steps(length) // steps)
+            assert calls == -(-signature.prefill_steps(length) // steps)
 
 
 def test_the_calls_that_are_played_are_calls_that_are_made() -> None:

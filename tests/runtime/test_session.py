@@ -18,7 +18,7 @@ def test_prefill_passes_the_cursor_on() -> None:
     session.start_prefill(1, [3] * 9)  # two chunks of 8, two layers: (embed + 2 layers) * 2 + head = 7 steps
     done = [session.step_prefill(2) for _ in range(4)]
     assert done == [False, False, False, True]
-    assert session.prefill_steps(9) == 7
+    assert session.signature.prefill_steps(9) == 7
     cursors = [(scalars["phase"], scalars["chunk"]) for _, _, scalars in interpreter.calls]
     assert cursors == [(0, 0), (1, 0), (2, 0), (3, 0)]
     _, inputs, scalars = interpreter.calls[0]

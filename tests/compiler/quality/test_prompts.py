@@ -15,8 +15,8 @@ from sscc.compiler.quality.prompts import PromptFormat
 from sscc.compiler.quality.tasks import TASKS, make_example
 from sscc.ir.errors import UsageError
 from sscc.runtime.chat_template import ChatTemplate
-from tests.compiler.commands.conftest import END, byte_tokenizer
 from tests.compiler.quality.test_tasks import LENGTH, SLACK
+from tests.models.tiny_llama import END, byte_tokenizer
 from tests.runtime.test_chat_template import CHATML, LLAMA2, LLAMA3
 
 PLAIN_SHA256 = {

@@ -22,7 +22,7 @@ from sscc.runtime.server.service import bind, config_of, url_of
 from sscc.runtime.session import Session
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import Array
-from tests.compiler.commands.conftest import END, byte_tokenizer
+from tests.models.tiny_llama import END, byte_tokenizer
 from tests.runtime.fake import moved_cursor
 
 NAME = "alphabet"

@@ -232,7 +232,7 @@ class TestTemplates:
     def test_special_tokens_are_not_added_again(self) -> None:
         from tokenizers.processors import TemplateProcessing
 
-        from tests.compiler.commands.conftest import END, byte_tokenizer
+        from tests.models.tiny_llama import END, byte_tokenizer
 
         tokenizer = byte_tokenizer()
         tokenizer.post_processor = TemplateProcessing("<|end|> $A", special_tokens=[("<|end|>", END)])

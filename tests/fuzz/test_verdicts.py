@@ -1,0 +1,23 @@
+"""The validator's verdicts on mutated schedules are those on record."""
+
+from __future__ import annotations
+
+from tests.fuzz.verdicts import recorded, verdicts
+
+
+def test_no_verdict_changes() -> None:
+    known = recorded()
+    found = verdicts(range(len(known)))
+    changed = [
+        f"seed {seed}: it was {then!r}, it is {now!r}"
+        for seed, (then, now) in enumerate(zip(known, found, strict=True))
+        if then != now
+    ]
+    assert not changed, "\n".join(changed)
+
+
+def test_what_is_on_record_is_worth_comparing() -> None:
+    known = recorded()
+    accepted = known.count("accepted")
+    assert len(known) / 20 < accepted < len(known) / 3
+    assert len(set(known)) > len(known) / 3
