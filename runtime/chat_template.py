@@ -21,14 +21,18 @@ from jinja2.nodes import (
     CallBlock,
     Concat,
     Const,
+    Dict,
     EnvironmentAttribute,
+    Expr,
     ExprStmt,
     For,
+    List,
     Macro,
     Node,
     Scope,
     Template,
     TemplateData,
+    Tuple,
 )
 from jinja2.parser import Parser
 from jinja2.runtime import Context, markup_join
@@ -45,6 +49,7 @@ from sscc.runtime.template_bounds import (
     check_call,
     check_operator,
     check_size,
+    weigh,
 )
 from sscc.runtime.text import encode, read_text
 
@@ -54,6 +59,7 @@ SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 DEFAULT_NAME = "default"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _MOST_STEPS = 1 << 18  # rounds of loops and calls of macros in one rendering, which take about a second
+_MOST_WEIGHED = 1 << 23  # items of the lists that one rendering makes, which take a few seconds
 _SHOWN = 300  # characters of a template's message that an error repeats
 
 Messages = Sequence[Mapping[str, Any]]
@@ -181,6 +187,10 @@ class _Namespace(Namespace):
         _refuse_private(name)
         super().__setitem__(name, value)
 
+    def __repr__(self) -> str:
+        """Without what it holds, which may be much, or the namespace itself."""
+        return "<namespace>"
+
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """Jinja's sandbox, in which loops end and texts stay small: templates come with models, and a server renders
@@ -193,12 +203,13 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self._left = threading.local()  # several threads may render at the same time
         self.begin()
         self.globals.pop("lipsum")  # a text of any length
-        self.filters = {name: bounded_filter(name, function) for name, function in self.filters.items()}
+        self.filters = {name: bounded_filter(name, function, self.made) for name, function in self.filters.items()}
 
     def begin(self) -> None:
         """To be called by a thread before it renders."""
         self._left.steps = _MOST_STEPS
         self._left.letters = MOST_LETTERS
+        self._left.weighed = _MOST_WEIGHED
 
     def step(self, letters: int) -> None:
         """Called with every round of a loop and every call of a macro, whose own text has so many letters."""
@@ -219,15 +230,24 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         check_size(sum(map(len, texts)), "a sum")
         return markup_join(texts)
 
+    def made(self, value: Any) -> Any:
+        """Called with every list and dictionary that the template makes, which is returned."""
+        if isinstance(value, list | tuple | dict) and hasattr(self._left, "weighed"):
+            self._left.weighed -= weigh(value)
+            if self._left.weighed < 0:
+                raise TooLarge(f"it makes lists of more than {_MOST_WEIGHED} items")
+        return value
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         check_operator(operator, left, right)
-        return super().call_binop(context, operator, left, right)
+        return self.made(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, function: Any, *args: Any, **kwargs: Any) -> Any:
         text = getattr(function, "__self__", None)
         if isinstance(text, str) and function.__name__ != "format":
             check_call(function.__name__, text, args, kwargs)
-        return super().call(context, function, *args, **kwargs)
+        self.made((args, kwargs))
+        return self.made(super().call(context, function, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """As the sandbox has it, with bounded widths. Texts are never marked as HTML here."""
@@ -249,7 +269,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             raise TooLarge(f"it writes more than {MOST_LETTERS} letters")
 
     def _generate(self, source: Template, *args: Any, **kwargs: Any) -> str:
-        source = _Joins().visit(source)
+        source = _Bounds().visit(source)
         blocks: list[Any] = list(source.find_all((For, Macro, CallBlock)))
         for block in blocks:
             letters = sum(len(data.data) for data in block.find_all(TemplateData))
@@ -258,12 +278,28 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super()._generate(source, *args, **kwargs)
 
 
-class _Joins(NodeTransformer):
-    """`a ~ b` becomes a call of the environment, which knows how long a text may be."""
+class _Bounds(NodeTransformer):
+    """`a ~ b`, and lists and dictionaries of what is not constant, become calls of the environment, which knows how
+    much they may hold."""
 
     def visit_Concat(self, node: Concat) -> Node:
         self.generic_visit(node)
-        return Call(EnvironmentAttribute("join"), node.nodes, [], None, None).set_lineno(node.lineno)
+        return _call("join", node.nodes, node)
+
+    def visit_List(self, node: List | Dict | Tuple) -> Node:
+        self.generic_visit(node)
+        constant = all(isinstance(item, Const) for item in node.items)
+        return node if constant else _call("made", [node], node)
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: Tuple) -> Node:
+        """One that is stored to is no value: the names of a loop or of a `set`."""
+        return self.visit_List(node) if node.ctx == "load" else node
+
+
+def _call(name: str, arguments: list[Expr], node: Node) -> Node:
+    return Call(EnvironmentAttribute(name), arguments, [], None, None).set_lineno(node.lineno)
 
 
 class _Dict:

@@ -89,15 +89,43 @@ def check_call(name: str, text: Any, args: tuple[Any, ...], kwargs: Mapping[str,
         check_join(str(separator), items)
 
 
-def bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter with its check before it. Jinja may give it a context or an environment first."""
+def weigh(value: Any) -> int:
+    """Checks what a value would be if it were written: a list that holds another one twice writes it twice, and so do
+    forty such lists, one in the other, with 2^40 copies. Returns how many items it went through, each list once.
+
+    Raises:
+        TooLarge: letters and items together are more than MOST_LETTERS.
+    """
+    known: dict[int, int] = {}
+    seen = 0
+
+    def size(item: Any) -> int:
+        nonlocal seen
+        seen += 1
+        if isinstance(item, str):
+            return 1 + len(item)
+        if not isinstance(item, list | tuple | dict):
+            return 1
+        if id(item) not in known:
+            parts = (*item.keys(), *item.values()) if isinstance(item, dict) else item
+            known[id(item)] = 1 + sum(map(size, parts))
+            check_size(known[id(item)], "a list")
+        return known[id(item)]
+
+    size(value)
+    return seen
+
+
+def bounded_filter(name: str, function: Callable[..., Any], made: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The filter with its check before it, and `made` called with its result. Jinja may give it a context or an
+    environment first."""
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)  # with the marks by which Jinja knows what it wants
     def bounded(*args: Any, **kwargs: Any) -> Any:
         if len(args) > skipped:
             check_call(name, args[skipped], args[skipped + 1 :], kwargs)
-        return function(*args, **kwargs)
+        return made(function(*args, **kwargs))
 
     return bounded
 

@@ -396,6 +396,53 @@ class TestBounds:
         with pytest.raises(UsageError, match="more than 16777216 letters"):
             ChatTemplate(source + "{{ ns.x }}").render([])
 
+    @pytest.mark.parametrize(
+        "step",
+        [
+            "[ns.x, ns.x]",
+            "(ns.x, ns.x)",
+            "{'a': ns.x, 'b': [ns.x]}",
+            "dict(a=ns.x, b=ns.x)",
+            "[ns.x] * 2",
+            "[ns.x] + [ns.x]",
+            "[[ns.x], [ns.x]] | sum(start=[])",
+        ],
+    )
+    @pytest.mark.parametrize("end", ["{{ ns.x }}", "{{ ns.x | tojson }}", "{{ ns.x == [ns.x] }}", "{{ ns.x ~ 1 }}"])
+    def test_nesting_ends(self, step: str, end: str) -> None:
+        source = "{% set ns = namespace(x=['ab']) %}{% for i in range(60) %}{% set ns.x = " + step + " %}{% endfor %}"
+        with pytest.raises(UsageError, match="a list in it has more than 16777216 letters"):
+            ChatTemplate(source + end).render([])
+
+    @pytest.mark.parametrize(
+        ("source", "says"),
+        [
+            (
+                "{% macro f(n) %}{% if n %}{{ f(n - 1, varargs, varargs) }}{% else %}{{ varargs }}{% endif %}"
+                "{% endmacro %}{{ f(60, 1) }}",
+                "a list in it has more than 16777216 letters",
+            ),
+            (
+                "{% set ns = namespace(x=[]) %}{% for i in range(900) %}{% set ns.x = ns.x + range(900) | list %}"
+                "{% endfor %}",
+                "it makes lists of more than 8388608 items",
+            ),
+            ("{% set ns = namespace(x=[]) %}{% for i in range(950) %}{% set ns.x = [[ns.x]] %}{% endfor %}", "Recursion"),
+        ],
+        ids=["arguments", "sums", "depth"],
+    )
+    def test_what_lists_hold_is_bounded(self, source: str, says: str) -> None:
+        with pytest.raises(UsageError, match=says):
+            ChatTemplate(source).render([])
+
+    def test_lists_that_fit(self) -> None:
+        source = (
+            "{% set ns = namespace(all=[]) %}{% for m in messages %}{% set ns.all = ns.all + [m] %}{% endfor %}"
+            "{% set a, b = (1, [m0.role]) %}{{ ns.all | length }}{{ a }}{{ b }}{{ [ns] }}{{ {'k': b, 'l': ()} }}"
+        ).replace("m0", "messages[0]")
+        text = ChatTemplate(source).render([{"role": "user", "content": "x" * 5000}] * 900)
+        assert text == "9001['user'][<namespace>]{'k': ['user'], 'l': ()}"
+
     @pytest.mark.parametrize("inside", ["{{ x }}", "y" * 100_000])
     @pytest.mark.parametrize("form", ["@", "{% set z %}@{% endset %}", "{% macro m() %}@{% endmacro %}{{ m() }}"])
     def test_what_is_written_is_bounded(self, inside: str, form: str) -> None:
