@@ -21,11 +21,24 @@ if TYPE_CHECKING:
 os.environ["SSCC_NATIVE_CODE"] = "0"
 os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
 
-SAME_MODELS = {
+SAME_MODELS = (
     *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
     "tests/runtime/codegen/test_positions.py",
-}
+)
 """Files whose tests compile the same models (fixture `compiled`)."""
+
+LONGEST = (
+    "tests/compiler/frontend/test_capture.py",
+    "tests/fuzz/test_fuzz.py",
+    "tests/compiler/test_quantized_weights.py",
+    "tests/compiler/test_driver.py",
+    "tests/models/tiny/test_compiled.py",
+    "tests/test_smollm2.py",
+    "tests/runtime/test_artifact_faults.py",
+    "tests/runtime/engine/test_company.py",
+    "tests/test_soak.py",
+)
+"""Files that take long. Of several processes none is to begin one when the others are about to finish."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +55,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
             file = nodeid.partition("::")[0]
             return "compiled" if file in SAME_MODELS else file
 
+    config.option.loadscopereorder = False  # it would put the files with the most tests first
     return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In one of several processes, files that take long come first."""
+    if hasattr(config, "workerinput"):
+        order = {file: number for number, file in enumerate([*SAME_MODELS, *LONGEST])}
+        items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
 
 
 def pytest_collection_finish() -> None:

@@ -30,9 +30,12 @@ from transformers import (
 )
 
 from sscc.compiler.driver import compile_model
+from sscc.compiler.dumps import read_dump
 from sscc.compiler.options import CompileOptions, cache_options
+from sscc.ir.context import mlir, print_module
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import decode
+from sscc.ir.levels import get_facts, set_facts, set_machine
 from sscc.ir.machine import load_machine
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.session import Session
@@ -176,7 +179,10 @@ Compile = Callable[..., Compiled]
 
 
 class Compiler:
-    """Compiles families, each with each set of options once, and onward from one graph for all `-O` levels.
+    """Compiles families, each with each set of options once.
+
+    Captures take most of the time, so one serves all geometries and machines that share a context; and all `-O` levels
+    begin with the same graph.
 
     Args:
         folder: where checkpoints and artifacts go.
@@ -185,6 +191,7 @@ class Compiler:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._done: dict[tuple[object, ...], Compiled] = {}
+        self._imports: dict[tuple[object, ...], Path] = {}
         self._graphs: dict[tuple[object, ...], Path] = {}
 
     def __call__(
@@ -224,21 +231,34 @@ class Compiler:
         self, family: str, g: Geometry, batch: int, chunk: int, dtype: str, opt_level: int, target: str
     ) -> Compiled:
         checkpoint, output = self.checkpoint(family, dtype), self._folder / f"{len(self._done)}.rdu"
-        graph = self._graph(
-            checkpoint, cache_options(g) | {"batch": batch, "prefill_chunk": chunk, "dtype": dtype, "target": target}
-        )
+        graph = self._graph(checkpoint, g, batch, chunk, dtype, target)
         compile_model(
             CompileOptions(model=graph, compile_from="graph", checkpoint=checkpoint, output=output, opt_level=opt_level)
         )
         return Compiled(random_model(family, _dtype(dtype)), Artifact.load(output))
 
-    def _graph(self, checkpoint: Path, shape: dict[str, Any]) -> Path:
-        """The dump that a capture gives, whatever the `-O` level: made once."""
-        key = (checkpoint, *shape.values())
+    def _graph(self, checkpoint: Path, g: Geometry, batch: int, chunk: int, dtype: str, target: str) -> Path:
+        """The dump of level graph, whatever the `-O` level: made once."""
+        key = (checkpoint, g, batch, chunk, dtype, target)
         if key not in self._graphs:
-            file = self._graphs[key] = self._folder / f"{len(self._graphs)}.graph.mlir"
-            compile_model(CompileOptions(model=checkpoint, output=file, compile_to="graph", **shape))
+            start = self._folder / f"{len(self._graphs)}.import.mlir"
+            with mlir():
+                module = read_dump(self._import(checkpoint, g, batch, chunk, dtype))
+                set_facts(module, get_facts(module)[0], g)
+                set_machine(module, load_machine(target))
+                start.write_text(print_module(module))
+            file = self._graphs[key] = start.with_suffix("").with_suffix(".graph.mlir")
+            compile_model(CompileOptions(start, file, compile_from="import", compile_to="graph"))
         return self._graphs[key]
+
+    def _import(self, checkpoint: Path, g: Geometry, batch: int, chunk: int, dtype: str) -> Path:
+        """The dump that a capture gives: made once for all geometries of one context."""
+        key = (checkpoint, g.max_context, batch, chunk, dtype)
+        if key not in self._imports:
+            file = self._imports[key] = self._folder / f"{len(self._imports)}.captured.mlir"
+            shape = cache_options(g) | {"batch": batch, "prefill_chunk": chunk, "dtype": dtype}
+            compile_model(CompileOptions(checkpoint, file, compile_to="import", **shape))
+        return self._imports[key]
 
 
 def _dtype(name: str) -> torch.dtype:

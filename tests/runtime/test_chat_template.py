@@ -427,7 +427,7 @@ class TestBounds:
                 "{% endfor %}",
                 "it makes lists of more than 8388608 items",
             ),
-            ("{% set ns = namespace(x=[]) %}{% for i in range(950) %}{% set ns.x = [[ns.x]] %}{% endfor %}", "Recursion"),
+            ("{% set ns = namespace(x=[]) %}{% for i in range(950) %}{% set ns.x = [[ns.x]] %}{% endfor %}", "Recurs"),
         ],
         ids=["arguments", "sums", "depth"],
     )
