@@ -105,8 +105,8 @@ FAMILIES: dict[str, PreTrainedConfig] = {
 # Layers of two kinds, with and without rotary embedding, or with two of them: what kernel looping meets besides one run
 # of equal layers.
 TWO_KINDS: dict[str, PreTrainedConfig] = {
-    "three-then-twenty": SmolLM3Config(
-        **(SHAPE | {"num_hidden_layers": 23}), num_key_value_heads=2, no_rope_layers=[1] * 3 + [0] * 20
+    "three-then-eight": SmolLM3Config(
+        **(SHAPE | {"num_hidden_layers": 11}), num_key_value_heads=2, no_rope_layers=[1] * 3 + [0] * 8
     ),
     "taking-turns": SmolLM3Config(
         **(SHAPE | {"num_hidden_layers": 6}), num_key_value_heads=2, no_rope_layers=[1, 0] * 3
@@ -242,12 +242,8 @@ class Compiler:
         key = (checkpoint, g, batch, chunk, dtype, target)
         if key not in self._graphs:
             start = self._folder / f"{len(self._graphs)}.import.mlir"
-            with mlir():
-                module = read_dump(self._import(checkpoint, g, batch, chunk, dtype))
-                set_facts(module, get_facts(module)[0], g)
-                set_machine(module, load_machine(target))
-                start.write_text(print_module(module))
-            file = self._graphs[key] = start.with_suffix("").with_suffix(".graph.mlir")
+            adapted(self._import(checkpoint, g, batch, chunk, dtype), start, g, target)
+            file = self._graphs[key] = self._folder / f"{len(self._graphs)}.graph.mlir"
             compile_model(CompileOptions(start, file, compile_from="import", compile_to="graph"))
         return self._graphs[key]
 
@@ -259,6 +255,16 @@ class Compiler:
             shape = cache_options(g) | {"batch": batch, "prefill_chunk": chunk, "dtype": dtype}
             compile_model(CompileOptions(checkpoint, file, compile_to="import", **shape))
         return self._imports[key]
+
+
+def adapted(captured: Path, file: Path, geometry: Geometry, target: str = "rdu") -> None:
+    """Writes a dump of level import anew for another geometry of the same context, and another machine: what was
+    captured knows neither."""
+    with mlir():
+        module = read_dump(captured)
+        set_facts(module, get_facts(module)[0], geometry)
+        set_machine(module, load_machine(target))
+        file.write_text(print_module(module))
 
 
 def _dtype(name: str) -> torch.dtype:

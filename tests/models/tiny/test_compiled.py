@@ -14,6 +14,7 @@ import torch
 
 import sscc
 from sscc.ir.geometry import Geometry
+from tests.families import adapted
 from tests.models.tiny.task import LENGTH, fixed_queries
 from tests.models.tiny.test_tiny import FOLDER, ROWS_32, ROWS_64, STREAMING
 from tests.torch_session import TorchSession
@@ -21,20 +22,19 @@ from tests.torch_session import TorchSession
 FULL = Geometry(sink=4, recent=LENGTH - 4, topk=0, obs=8, pool=7, pool_mode="avg", max_context=LENGTH)
 
 
-def accuracy(geometry: Geometry, folder: Path, interpreter: str) -> float:
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The captured model, for any geometry."""
+    file = tmp_path_factory.mktemp("captured") / "import.mlir"
+    sscc.compile(FOLDER, output=file, compile_to="import", max_context=LENGTH, prefill_chunk=256)
+    return file
+
+
+def accuracy(captured: Path, geometry: Geometry, folder: Path, interpreter: str) -> float:
     """The share of the fixed queries that the program compiled for `geometry` answers."""
-    result = sscc.compile(
-        FOLDER,
-        output=folder / f"{geometry.budget}-{geometry.topk}.rdu",
-        kv_sink=geometry.sink,
-        kv_recent=geometry.recent,
-        kv_topk=geometry.topk,
-        kv_obs=geometry.obs,
-        kv_pool=geometry.pool,
-        kv_pool_mode=geometry.pool_mode,
-        max_context=LENGTH,
-        prefill_chunk=256,
-    )
+    start = folder / "import.mlir"
+    adapted(captured, start, geometry)
+    result = sscc.compile(start, output=folder / "out.rdu", compile_from="import", checkpoint=FOLDER)
     session = TorchSession(sscc.load(result.path, interpreter=interpreter))
     queries = fixed_queries()
     assert len(queries) >= 100
@@ -70,7 +70,13 @@ def _replayed(session: TorchSession, last: int) -> int:
     ids=["full", "64 rows", "32 rows", "32 rows on the reference", "32 rows without top-K"],
 )
 def test_accuracy_of_the_compiled_program(
-    geometry: Geometry, interpreter: str, low: float, high: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captured: Path,
+    geometry: Geometry,
+    interpreter: str,
+    low: float,
+    high: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SSCC_NATIVE_OPTIMISE", "2")
-    assert low <= accuracy(geometry, tmp_path, interpreter) <= high
+    assert low <= accuracy(captured, geometry, tmp_path, interpreter) <= high
