@@ -29,6 +29,12 @@ def dense(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def well_formed(view: sch.View) -> bool:
+    """One stride per dimension, none negative, no dimension empty."""
+    strides, shape = view.strides, view.shape
+    return len(strides) == len(shape) and all(stride >= 0 for stride in strides) and all(size > 0 for size in shape)
+
+
 @dataclass
 class Use:
     """How a body uses one of its parameters in one firing.
@@ -143,8 +149,7 @@ class _BodyProof:
         base = self._places.get(view.tensor)
         if base is None or view.tensor not in self._state:
             self._refuse(f"window {window.name!r} is of {view.tensor!r}, which is no parameter and no local")
-        flat = len(view.strides) != len(view.shape) or min((*view.shape, 1)) < 1 or min((*view.strides, 0)) < 0
-        if view.terms or flat:
+        if view.terms or not well_formed(view):
             self._refuse(f"window {window.name!r} has shape {list(view.shape)}, strides {list(view.strides)} and terms")
         check_numbers(self._where, f"window {window.name!r}", (view.offset, *view.shape, *view.strides))
         place = _Place(view.tensor, view.shape, view.strides, view.offset, base.dtype)
@@ -246,7 +251,7 @@ class _BodyProof:
         dtype, *dims = pattern.split()
         takes = {"float": _FLOATS, "encoded": ("i8",), "rows": (*_FLOATS, "i8")}.get(dtype, (dtype,))
         fits, shape = place.dtype in takes and len(dims) == len(place.shape), place.shape
-        if fits and dtype in ("encoded", "rows") and place.dtype == "i8":
+        if fits and place.dtype == "i8":
             shape = (*shape[:-1], shape[-1] - SCALE_BYTES)
             fits = shape[-1] >= 1
         for letter, size in zip(dims, shape, strict=False):
@@ -306,8 +311,8 @@ class _BodyProof:
         for axis, (row, size) in enumerate(zip(rows, place.shape, strict=True)):
             check_numbers(self._where, f"an access map of {access.param!r}", row)
             steps = [factor * (count - 1) for factor, count in zip(row, dims, strict=False)]
-            low = row[-1] + sum(step for step in steps if step < 0)
-            high = row[-1] + sum(step for step in steps if step > 0)
+            low = row[-1] + sum(min(step, 0) for step in steps)
+            high = row[-1] + sum(max(step, 0) for step in steps)
             if low < 0 or high >= size:
                 self._refuse(
                     f"an access map reaches {low} .. {high} of axis {axis} of {access.param!r}, whose size is {size}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from sscc.runtime import schedule as sch
-from sscc.runtime.validator.bodies import BodyFacts, Use, dense
+from sscc.runtime.validator.bodies import BodyFacts, Use, dense, well_formed
 from sscc.runtime.validator.failure import check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Linear, Scope
 from sscc.runtime.validator.regions import Region, overlap
@@ -46,7 +46,7 @@ def view_span(view: sch.View) -> int:
 
 def check_view(view: sch.View, where: str) -> None:
     """The form of a view: one stride per dimension, none negative, no dimension empty."""
-    if len(view.strides) != len(view.shape) or min((*view.strides, 0)) < 0 or min((*view.shape, 1)) < 1:
+    if not well_formed(view):
         refuse(where, f"view of {view.tensor!r} has shape {list(view.shape)} and strides {list(view.strides)}")
     factors = (factor for _, factor in view.terms)
     check_numbers(where, f"view of {view.tensor!r}", (view.offset, *view.shape, *view.strides, *factors))
@@ -75,15 +75,15 @@ def may_meet(one: Region, other: Region, shift: Linear, scope: Scope) -> bool:
 
     What is not known of `shift` counts as any value of its range.
     """
-    dims = []
+    place, dims = other.offset + shift.const, list(other.dims)
     for name, factor in shift.terms:
         low, high = scope.bounds.get(name, ANY)
         if abs(low) == inf or abs(high) == inf:
             return True
+        place += factor * int(low)
         dims.append((factor, max(int(high - low), 0) + 1))
-        shift = shift.plus(Linear(0, ((name, factor),)), -1).plus(Linear(factor * int(low)))
-    moved = Region.of(other.offset, [*other.dims, *dims])
-    return overlap(one.dims, moved.dims, shift.const + moved.offset - one.offset) is not False
+    moved = Region.of(place, dims)
+    return overlap(one.dims, moved.dims, moved.offset - one.offset) is not False
 
 
 @dataclass(frozen=True)

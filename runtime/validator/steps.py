@@ -161,7 +161,7 @@ ALIKE: dict[type, tuple[str, ...]] = {
 
 def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
     """The sizes of a cache and of the groups of heads: what patterns cannot say."""
-    if "H" in sizes and "V" in sizes and (sizes["V"] < 1 or sizes["H"] % sizes["V"]):
+    if "H" in sizes and "V" in sizes and sizes["H"] % sizes["V"]:
         refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['V']} KV heads")
     if isinstance(step, sch.DecodeAttention | sch.IndexedAttention | sch.Compress):
         if step.sink < 0 or step.recent < 1:
@@ -171,11 +171,15 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it selects with sink {step.sink} and recent {step.recent}")
     if isinstance(step, sch.ObservationScores) and step.recent < 0:
         refuse(f"it scores with recent {step.recent}")
-    scale = getattr(step, "scale", 1.0)
-    if not 0 < scale <= LARGEST_SCALE:
-        refuse(f"its scale is {scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
-    width, mode = getattr(step, "pool", getattr(step, "width", 1)), getattr(step, "pool_mode", "avg")
-    mode = getattr(step, "mode", mode)
+    if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
+        refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
+    if isinstance(step, sch.Pool):
+        _check_pooling(step.width, step.mode, refuse)
+    if isinstance(step, sch.Compress):
+        _check_pooling(step.pool, step.pool_mode, refuse)
+
+
+def _check_pooling(width: int, mode: str, refuse: Refuse) -> None:
     if not 1 <= width <= LARGEST_POOL or width % 2 == 0 or mode not in ("avg", "max"):
         refuse(f"it pools with mode {mode!r} and width {width}")
 

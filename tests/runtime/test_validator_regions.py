@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import product
+from math import prod
 
 import pytest
 
@@ -73,6 +75,24 @@ def test_as_many_elements_as_may_be_listed_are(monkeypatch: pytest.MonkeyPatch) 
     assert injective([(3, 2), (2, 2)]) is True
     assert injective([(2, 2), (2, 2), (5, 2)]) is False
     assert injective([(4, 2), (2, 2), (5, 2)]) is False  # eight elements, apart, are too many
+    monkeypatch.setattr(regions, "_POINTS", 6)
+    assert injective([(2, 3), (3, 2)]) is True  # 0 2 4 3 5 7
+    assert overlap(two, Region.of(0, [(2, 3), (3, 2)]).dims, 1) is True
+    monkeypatch.setattr(regions, "_POINTS", 5)
+    assert injective([(2, 3), (3, 2)]) is False
+
+
+def test_two_parts_of_which_one_is_undecided_are_apart_where_the_other_one_is() -> None:
+    """Multiples of 2**60, and below them what no formula tells."""
+    far = 1 << 60
+    tangled, knotted = ((3, HUGE), (7, HUGE)), ((5, HUGE), (11, HUGE))
+    assert overlap(tangled, knotted, 1) is None
+    assert overlap((*tangled, (far, 2)), knotted, 1) is None
+    assert overlap((*tangled, (4 * far, 2)), (*knotted, (4 * far, 2)), 2 * far + 1) is False
+    assert overlap((*tangled, (far, 2)), (*knotted, (far, 2)), 3 * far + 1) is False
+    a, b = ((1, 2), (far, 2), (3 * far, HUGE), (7 * far, HUGE)), ((1, 2), (5 * far, HUGE), (11 * far, HUGE))
+    assert overlap(a, b, far) is None
+    assert overlap(a, b, far + 5) is False
 
 
 @pytest.mark.parametrize(
@@ -104,6 +124,8 @@ def test_a_broken_region_covers_itself_only() -> None:
     assert covered([broken], Region.of(2, []), 16) is None
     assert covered([], Region.of(0, [(1, 3)]), 16) is False
     assert covered([Region.of(0, []), Region.of(4, [])], Region.of(4, []), 16) is True
+    assert covered([], Region.of(0, [(1, HUGE), (2 * HUGE, 3)]), 0) is False
+    assert covered([Region.of(-1, [(1, HUGE)])], Region.of(0, [(1, HUGE - 1)]), 0) is False
 
 
 def test_a_cover_is_painted_in_blocks_as_large_as_all_have_in_common() -> None:
@@ -134,3 +156,40 @@ def test_regions_are_kept_in_one_form() -> None:
     assert Region(0, ()).fills(1)
     assert not Region(0, ()).fills(2)
     assert not Region(1, ()).fills(1)
+
+
+def test_covers_of_aligned_blocks_agree_with_listing_them() -> None:
+    """Offsets, runs and strides have a common factor more often than not, and some runs are shorter than it."""
+    choose = random.Random(11)
+    for _ in range(3000):
+        unit = choose.choice((1, 2, 3, 4))
+
+        def block(unit: int = unit) -> Region:
+            run = unit * choose.randint(1, 4)
+            rest = [(unit * choose.randint(1, 8), choose.randint(1, 3)) for _ in range(choose.randint(0, 2))]
+            offset = unit * choose.randint(0, 6) + choose.choice((0, 0, 0, 1))
+            return Region.of(offset, [(choose.choice((1, 1, 1, unit)), run), *rest])
+
+        written, target = [block() for _ in range(choose.randint(1, 6))], block()
+        held: set[int] = set().union(*map(listed, written))
+        assert covered(written, target, 1 << 10) is (listed(target) <= held), (written, target)
+
+
+def test_a_cover_is_given_up_where_it_takes_too_many_strokes() -> None:
+    """A stroke paints the longest dimension of a region, at one place of the others."""
+    rows, target = Region.of(0, [(1, 2), (4, 6)]), Region.of(0, [(4, 6)])  # two strokes, and one
+    assert covered([rows, rows], target, 22) is True
+    assert covered([rows, rows], target, 21) is None  # 22 elements are painted on
+    assert covered([rows] * 11, target, 22) is None
+    assert covered([rows] * 11, target, 23) is True
+    single = Region.of(1, [])
+    assert covered([single] * 4, Region.of(0, []), 5) is False
+    assert covered([single] * 4, Region.of(0, []), 4) is None
+
+
+def test_points_that_are_apart_are_told_by_their_number() -> None:
+    for strides in product(range(4), repeat=3):
+        for sizes in product((1, 2, 3), repeat=3):
+            pairs = list(zip(strides, sizes, strict=True))
+            reached = {sum(s * k for s, k in zip(strides, ks, strict=True)) for ks in product(*map(range, sizes))}
+            assert injective(pairs) is (len(reached) == prod(sizes)), pairs
