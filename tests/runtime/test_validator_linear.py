@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import random
 from collections.abc import Callable
 from itertools import product
 from math import inf
@@ -123,6 +124,37 @@ def test_a_linear_form_says_what_it_is() -> None:
 def test_the_range_of_an_operation(op: str, args: tuple[Any, ...], bounds: tuple[float, float]) -> None:
     where = scope()
     assert where.range_of(form(where, op, *args)) == bounds
+
+
+def test_ranges_of_scalars_hold_every_value() -> None:
+    """Random straight-line scalar programs: the concrete value is always within the range of the linear form."""
+    choose = random.Random(3)
+    operations = "add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select".split()
+    for _ in range(400):
+        bounds = {name: sorted((choose.randint(-6, 9), choose.randint(-6, 9))) for name in "ab"}
+        scope = Scope("test")
+        for name, (low, high) in bounds.items():
+            scope.variable(name, (low, high))
+        names: list[str] = ["a", "b"]
+        program = []
+        for number in range(6):
+            op = choose.choice(operations)
+            args: list[Any] = [
+                choose.choice((*names, choose.randint(-3, 5))) for _ in range(3 if op == "select" else 2)
+            ]
+            if op in ("floordiv", "ceildiv", "mod"):
+                args[1] = choose.randint(1, 4)
+            scalar = Scalar(f"s{number}", op, tuple(args))
+            scope.define(scalar)
+            program.append(scalar)
+            names.append(scalar.name)
+        for a in range(bounds["a"][0], bounds["a"][1] + 1):
+            for b in range(bounds["b"][0], bounds["b"][1] + 1):
+                known = {"a": a, "b": b}
+                for scalar in program:
+                    known[scalar.name] = evaluate(scalar, known, "test")
+                    low, high = scope.range_of(scope.values[scalar.name])
+                    assert low <= known[scalar.name] <= high, (program, known)
 
 
 @pytest.mark.parametrize(

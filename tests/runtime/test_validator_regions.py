@@ -42,6 +42,35 @@ UNDECIDED = 729
 """What the formulas leave open of these 3,000; fewer is better."""
 
 
+def _random_pairs(choose: random.Random) -> list[tuple[int, int]]:
+    return [
+        (choose.choice((-4, 0, 1, 1, 2, 3, 4, 6, 8, 12)), choose.randint(1, 4)) for _ in range(choose.randint(0, 3))
+    ]
+
+
+def test_overlap_of_regions_agrees_with_listing_their_elements() -> None:
+    choose = random.Random(1)
+    for _ in range(4000):
+        a, b = (Region.of(choose.randint(0, 20), _random_pairs(choose)) for _ in range(2))
+        assert overlap(a.dims, b.dims, b.offset - a.offset) == bool(listed(a) & listed(b)), (a, b)
+
+
+def test_covers_and_injectivity_agree_with_listing_the_elements() -> None:
+    choose = random.Random(2)
+    for _ in range(2000):
+        pairs = [(abs(stride), size) for stride, size in _random_pairs(choose)]
+        region, others = Region.of(4, pairs), [Region.of(choose.randint(0, 6), _random_pairs(choose)) for _ in range(3)]
+        others = [other for other in others if min(listed(other)) >= 0]
+        held = set().union(*map(_listed, others)) if others else set()
+        assert covered(others, region, 1 << 16) == (listed(region) <= held)
+        count = prod(size for _, size in pairs)
+        assert injective(pairs) == (len(listed(region)) == count)
+        if injective(pairs):
+            total = choose.choice((region.span + 1, region.span + 2))
+            tiles = Region.of(0, pairs)
+            assert tiles.fills(total) == (listed(tiles) == set(range(total)))
+
+
 @pytest.mark.parametrize(
     ("shift", "meets"),
     [
@@ -90,6 +119,9 @@ def test_two_parts_of_which_one_is_undecided_are_apart_where_the_other_one_is() 
     assert overlap((*tangled, (far, 2)), knotted, 1) is None
     assert overlap((*tangled, (4 * far, 2)), (*knotted, (4 * far, 2)), 2 * far + 1) is False
     assert overlap((*tangled, (far, 2)), (*knotted, (far, 2)), 3 * far + 1) is False
+    a, b = (*tangled, (far, 2)), (*knotted, (5 * far, 3), (7 * far, 3))
+    assert overlap(a, b, -3 * far + 1) is False
+    assert overlap(a, b, -4 * far + 1) is None
     a, b = ((1, 2), (far, 2), (3 * far, HUGE), (7 * far, HUGE)), ((1, 2), (5 * far, HUGE), (11 * far, HUGE))
     assert overlap(a, b, far) is None
     assert overlap(a, b, far + 5) is False
