@@ -47,6 +47,9 @@ def op(name: str, *args: Any, type: str = "i64", result: str = "r") -> Instr:
     return Instr(result, name, args, type)
 
 
+FIRST, SECOND = op("index", 0, result="i"), op("index", 1, result="j")
+
+
 def prove(*program: Instr, **scalars: Range) -> Listener:
     """Proves a program and a load by its last result, where that is i64."""
     owner = Listener(**scalars)
@@ -79,28 +82,28 @@ def _kinds(takes: set[str], gives: set[str]) -> set[tuple[str, str]]:
     return set(product(takes, gives))
 
 
-_FORMS: list[tuple[str, str, str, set[tuple[str, str]]]] = [
-    ("sqrt tanh erf floor round negf", "x", "", {pair for pair in _SAME if pair[0] in _FLOATS}),
-    ("addf divf maximumf powf", "xx", "", {pair for pair in _SAME if pair[0] in _FLOATS}),
-    ("fma", "xxx", "", {pair for pair in _SAME if pair[0] in _FLOATS}),
-    ("fpowi", "xn", "", {pair for pair in _SAME if pair[0] in _FLOATS}),
-    ("absi", "x", "", {pair for pair in _SAME if pair[0] in _INTEGERS}),
-    ("addi muli minsi", "xx", "", {pair for pair in _SAME if pair[0] in _INTEGERS}),
-    ("andi ori xori", "xx", "", {pair for pair in _SAME if pair[0] not in _FLOATS}),
-    ("cmpf_olt cmpf_une cmpf_true", "xx", "", _kinds(_FLOATS, {"i1"})),
-    ("cmpi_eq cmpi_slt cmpi_ult", "xx", "", _kinds({*_INTEGERS, "i1"}, {"i1"})),
-    ("select", "cxx", "", _SAME),
-    ("truncf extf", "x", "", _kinds(_FLOATS, _FLOATS)),
-    ("sitofp uitofp", "x", "", _kinds({*_INTEGERS, "i1"}, _FLOATS)),
-    ("fptosi fptoui", "x", "", _kinds(_FLOATS, _INTEGERS)),
-    ("extsi extui trunci index_cast", "x", "", _kinds({*_INTEGERS, "i1"}, {*_INTEGERS, "i1"})),
+_FORMS: list[tuple[str, str, set[tuple[str, str]]]] = [
+    ("sqrt tanh erf floor round negf", "x", {pair for pair in _SAME if pair[0] in _FLOATS}),
+    ("addf divf maximumf powf", "xx", {pair for pair in _SAME if pair[0] in _FLOATS}),
+    ("fma", "xxx", {pair for pair in _SAME if pair[0] in _FLOATS}),
+    ("fpowi", "xn", {pair for pair in _SAME if pair[0] in _FLOATS}),
+    ("absi", "x", {pair for pair in _SAME if pair[0] in _INTEGERS}),
+    ("addi muli minsi", "xx", {pair for pair in _SAME if pair[0] in _INTEGERS}),
+    ("andi ori xori", "xx", {pair for pair in _SAME if pair[0] not in _FLOATS}),
+    ("cmpf_olt cmpf_une cmpf_true", "xx", _kinds(_FLOATS, {"i1"})),
+    ("cmpi_eq cmpi_slt cmpi_ult", "xx", _kinds({*_INTEGERS, "i1"}, {"i1"})),
+    ("select", "cxx", _SAME),
+    ("truncf extf", "x", _kinds(_FLOATS, _FLOATS)),
+    ("sitofp uitofp", "x", _kinds({*_INTEGERS, "i1"}, _FLOATS)),
+    ("fptosi fptoui", "x", _kinds(_FLOATS, _INTEGERS)),
+    ("extsi extui trunci index_cast", "x", _kinds({*_INTEGERS, "i1"}, {*_INTEGERS, "i1"})),
 ]
-"""Operations, their arguments (x: of one dtype, n: i64, c: i1), and which pairs of that dtype and the result's are right."""
+"""Operations, their arguments (x: of one dtype, n: i64, c: i1), and the right pairs of that dtype and the result's."""
 
 
-@pytest.mark.parametrize(("names", "form", "_", "right"), _FORMS, ids=[form[0] for form in _FORMS])
+@pytest.mark.parametrize(("names", "form", "right"), _FORMS, ids=[form[0] for form in _FORMS])
 def test_an_operation_takes_and_gives_these_dtypes_and_no_others(
-    names: str, form: str, _: str, right: set[tuple[str, str]]
+    names: str, form: str, right: set[tuple[str, str]]
 ) -> None:
     for name, (dtype, result) in product(names.split(), product(DTYPES, repeat=2)):
         args = [{"x": NAMES[dtype], "n": NAMES["i64"], "c": NAMES["i1"]}[letter] for letter in form]
@@ -208,7 +211,7 @@ def test_ranges_hold_every_value_and_exact_ones_end_at_values() -> None:
     for _ in range(250):
         low = choose.randint(-3, 3)
         scalar = (low, low + choose.randint(0, 2))
-        names, flags, program = ["i", "j", "s", "in2"], [], [op("index", 0, result="i"), op("index", 1, result="j")]
+        names, flags, program = ["i", "j", "s", "in2"], [], [FIRST, SECOND]
         for number in range(6):
             name = choose.choice([name for name in _PYTHON if name != "select" or flags])
             arity = {"select": 3, "index_cast": 1, "absi": 1}.get(name, 2)
@@ -244,38 +247,36 @@ def _run(program: Sequence[Instr], known: dict[str, int]) -> dict[str, int]:
     return known
 
 
-I, J = op("index", 0, result="i"), op("index", 1, result="j")
-
 
 @pytest.mark.parametrize(
     ("program", "found"),
     [
-        ((I,), Integer(0, 3, True)),
-        ((J,), Integer(0, 2, True)),
+        ((FIRST,), Integer(0, 3, True)),
+        ((SECOND,), Integer(0, 2, True)),
         ((op("const", 7),), Integer(7, 7, True)),
         ((op("index_cast", "s"),), Integer(3, 5)),
         ((op("index_cast", "one"),), Integer(6, 6)),
-        ((I, op("addi", "i", 2)), Integer(2, 5, True)),
-        ((I, op("addi", 2, "i")), Integer(2, 5, True)),
-        ((I, op("subi", 2, "i")), Integer(-1, 2, True)),
-        ((I, op("muli", "i", -2)), Integer(-6, 0, True)),
-        ((I, op("muli", 0, "i")), Integer(0, 0, True)),
-        ((I, op("minsi", "i", 2)), Integer(0, 2, True)),
-        ((I, op("maxsi", 1, "i")), Integer(1, 3, True)),
+        ((FIRST, op("addi", "i", 2)), Integer(2, 5, True)),
+        ((FIRST, op("addi", 2, "i")), Integer(2, 5, True)),
+        ((FIRST, op("subi", 2, "i")), Integer(-1, 2, True)),
+        ((FIRST, op("muli", "i", -2)), Integer(-6, 0, True)),
+        ((FIRST, op("muli", 0, "i")), Integer(0, 0, True)),
+        ((FIRST, op("minsi", "i", 2)), Integer(0, 2, True)),
+        ((FIRST, op("maxsi", 1, "i")), Integer(1, 3, True)),
         # Two that vary need not take their ends together; what is not exact makes nothing exact.
-        ((I, J, op("addi", "i", "j")), Integer(0, 5)),
-        ((I, J, op("muli", "i", "j")), Integer(0, 6)),
-        ((I, op("addi", "i", "s")), Integer(3, 8)),
-        ((I, op("addi", "i", "one")), Integer(6, 9)),
-        ((I, op("addi", "one", "i")), Integer(6, 9)),
+        ((FIRST, SECOND, op("addi", "i", "j")), Integer(0, 5)),
+        ((FIRST, SECOND, op("muli", "i", "j")), Integer(0, 6)),
+        ((FIRST, op("addi", "i", "s")), Integer(3, 8)),
+        ((FIRST, op("addi", "i", "one")), Integer(6, 9)),
+        ((FIRST, op("addi", "one", "i")), Integer(6, 9)),
         ((op("addi", "s", 1),), Integer(4, 6)),
         ((op("subi", 1, "s"),), Integer(-4, -2)),
         # A choice that is decided is what it chooses, another one is not exact.
-        ((I, op("cmpi_slt", "i", 4, type="i1", result="c"), op("select", "c", "i", 9)), Integer(0, 3, True)),
-        ((I, op("cmpi_sge", "i", 4, type="i1", result="c"), op("select", "c", 9, "i")), Integer(0, 3, True)),
-        ((I, op("cmpi_slt", "i", 3, type="i1", result="c"), op("select", "c", "i", 9)), Integer(0, 9)),
-        ((I, op("cmpi_slt", "i", 3, type="i1", result="c"), op("select", "c", -1, "i")), Integer(-1, 3)),
-        ((I, op("select", "in5", "i", "s")), Integer(0, 5)),
+        ((FIRST, op("cmpi_slt", "i", 4, type="i1", result="c"), op("select", "c", "i", 9)), Integer(0, 3, True)),
+        ((FIRST, op("cmpi_sge", "i", 4, type="i1", result="c"), op("select", "c", 9, "i")), Integer(0, 3, True)),
+        ((FIRST, op("cmpi_slt", "i", 3, type="i1", result="c"), op("select", "c", "i", 9)), Integer(0, 9)),
+        ((FIRST, op("cmpi_slt", "i", 3, type="i1", result="c"), op("select", "c", -1, "i")), Integer(-1, 3)),
+        ((FIRST, op("select", "in5", "i", "s")), Integer(0, 5)),
         ((op("const", 1, type="i1", result="c"), op("select", "c", 5, 6)), Integer(5, 5, True)),
         ((op("const", 0, type="i1", result="c"), op("select", "c", 5, 6)), Integer(6, 6, True)),
         # As a signed number a truth value is 0 or -1: nothing that it is compared with or cast to is known.

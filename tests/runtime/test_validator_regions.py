@@ -61,7 +61,7 @@ def test_covers_and_injectivity_agree_with_listing_the_elements() -> None:
         pairs = [(abs(stride), size) for stride, size in _random_pairs(choose)]
         region, others = Region.of(4, pairs), [Region.of(choose.randint(0, 6), _random_pairs(choose)) for _ in range(3)]
         others = [other for other in others if min(listed(other)) >= 0]
-        held = set().union(*map(_listed, others)) if others else set()
+        held = set().union(*map(listed, others)) if others else set()
         assert covered(others, region, 1 << 16) == (listed(region) <= held)
         count = prod(size for _, size in pairs)
         assert injective(pairs) == (len(listed(region)) == count)
