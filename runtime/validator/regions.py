@@ -141,7 +141,7 @@ def covered(written: Sequence[Region], target: Region, limit: int) -> bool | Non
         return True
     unit = _unit([*written, target])
     end = max(region.offset + region.span for region in (*written, target)) // unit + 1
-    if not written or end > limit or sum(_strokes(region, unit) for region in (*written, target)) > limit:
+    if end > limit or sum(_strokes(region, unit) for region in (*written, target)) > limit:
         return None if written else False
     canvas, wanted = bytearray(end), bytearray(end)
     for region in written:
@@ -151,8 +151,8 @@ def covered(written: Sequence[Region], target: Region, limit: int) -> bool | Non
 
 
 def _holds(region: Region, low: int, high: int) -> bool:
-    """Whether an unbroken region holds ``low .. high``."""
-    unbroken = not region.dims or (len(region.dims) == 1 and region.dims[0][0] == 1)
+    """Whether an unbroken region of several elements holds ``low .. high``."""
+    unbroken = len(region.dims) == 1 and region.dims[0][0] == 1
     return unbroken and region.offset <= low and high <= region.offset + region.span
 
 

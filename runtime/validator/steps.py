@@ -180,7 +180,7 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
 
 
 def _check_pooling(width: int, mode: str, refuse: Refuse) -> None:
-    if not 1 <= width <= LARGEST_POOL or width % 2 == 0 or mode not in ("avg", "max"):
+    if width not in range(1, LARGEST_POOL, 2) or mode not in ("avg", "max"):
         refuse(f"it pools with mode {mode!r} and width {width}")
 
 

@@ -247,7 +247,6 @@ def _run(program: Sequence[Instr], known: dict[str, int]) -> dict[str, int]:
     return known
 
 
-
 @pytest.mark.parametrize(
     ("program", "found"),
     [

@@ -140,7 +140,7 @@ def test_different_indices_reach_different_elements(pairs: list[tuple[int, int]]
 
 @pytest.mark.parametrize(
     ("offset", "size", "holds"),
-    [(0, HUGE, True), (5, HUGE - 5, True), (5, HUGE - 4, None), (HUGE - 1, 1, True), (HUGE, 1, None), (-1, 2, False)],
+    [(0, HUGE, True), (0, 5, True), (5, HUGE - 5, True), (5, HUGE - 4, None), (HUGE - 1, 1, True), (HUGE, 1, None), (-1, 2, False)],
 )
 def test_an_unbroken_region_covers_what_lies_in_it(offset: int, size: int, holds: bool | None) -> None:
     assert covered([Region.of(0, [(1, HUGE)])], Region.of(offset, [(1, size)]), 16) is holds
@@ -205,6 +205,15 @@ def test_covers_of_aligned_blocks_agree_with_listing_them() -> None:
         written, target = [block() for _ in range(choose.randint(1, 6))], block()
         held: set[int] = set().union(*map(listed, written))
         assert covered(written, target, 1 << 10) is (listed(target) <= held), (written, target)
+
+
+def test_runs_that_overlap_are_painted_at_their_strides() -> None:
+    """Four elements at 0, 2 and 4: the stride is finer than all runs and offsets."""
+    sliding, blocks = Region.of(0, [(1, 4), (2, 3)]), [Region.of(begin, [(1, 4)]) for begin in (0, 4, 8)]
+    assert covered(blocks[:2], sliding, 16) is True
+    assert covered([blocks[0], blocks[2]], sliding, 16) is False
+    assert covered([sliding], Region.of(4, [(1, 4)]), 16) is True
+    assert covered([sliding], blocks[2], 16) is False
 
 
 def test_a_cover_is_given_up_where_it_takes_too_many_strokes() -> None:
