@@ -169,7 +169,7 @@ def _unit(regions: Sequence[Region]) -> int:
 def _blocks(region: Region, unit: int) -> tuple[int, list[tuple[int, int]]]:
     """The region in blocks of `unit` elements: its first block, and one dimension or more, the longest one last."""
     dims = [(1, size // unit) if stride == 1 else (stride // unit, size) for stride, size in region.dims]
-    return region.offset // unit, sorted(dims or [(1, 1)], key=lambda d: d[1])
+    return region.offset // unit, sorted(dims or [(unit, 1)], key=lambda d: d[1])
 
 
 def _strokes(region: Region, unit: int) -> int:

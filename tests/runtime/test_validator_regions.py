@@ -140,8 +140,11 @@ def test_different_indices_reach_different_elements(pairs: list[tuple[int, int]]
 
 @pytest.mark.parametrize(
     ("offset", "size", "holds"),
-    [(0, HUGE, True), (0, 5, True), (5, HUGE - 5, True), (5, HUGE - 4, None), (HUGE - 1, 1, True), (HUGE, 1, None), (-1, 2, False)],
-)
+    [
+        (0, HUGE, True), (0, 5, True), (5, HUGE - 5, True), (5, HUGE - 4, None), (HUGE - 1, 1, True), (HUGE, 1, None),
+        (-1, 2, False),
+    ],
+)  # fmt: skip
 def test_an_unbroken_region_covers_what_lies_in_it(offset: int, size: int, holds: bool | None) -> None:
     assert covered([Region.of(0, [(1, HUGE)])], Region.of(offset, [(1, size)]), 16) is holds
     if offset >= 0:
