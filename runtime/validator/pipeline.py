@@ -17,7 +17,7 @@ from sscc.runtime.validator.regions import Region, overlap
 class Bound:
     """``low <= const + sum(factor * scalar) <= high`` for every value of the scalars.
 
-    For a view: the offset, which with `span` must stay inside `total` elements.
+    For a view: the offset, which with the elements that it spans must stay inside `total` elements.
     """
 
     where: str
@@ -27,17 +27,16 @@ class Bound:
     low: int
     high: int
     total: int | None = None
-    span: int = 0
 
     @classmethod
     def of_view(cls, where: str, view: sch.View, total: int) -> Bound:
-        span = view_span(view)
-        return cls(where, f"view of {view.tensor!r}", view.offset, view.terms, 0, total - 1 - span, total, span)
+        what = f"view of {view.tensor!r}"
+        return cls(where, what, view.offset, view.terms, 0, total - 1 - view_span(view), total)
 
     def says(self, low: float, high: float) -> str:
         if self.total is None:
             return f"{self.what} is {low} .. {high}, it must be within {self.low} .. {self.high}"
-        return f"{self.what} reaches elements {low} .. {high + self.span} of {self.total}"
+        return f"{self.what} reaches elements {low} .. {high + self.total - 1 - self.high} of {self.total}"
 
 
 def view_span(view: sch.View) -> int:

@@ -118,9 +118,9 @@ def test_a_bound_holds_or_is_left_open_or_surely_does_not_hold() -> None:
         scope.certain, scope.exact = certain, {"n"} if exact else set()
         bound = Bound("here", "the number", 1, (("n", 2),), 1, 19)
         if low >= 0 and high <= 9:
-            assert proved(bound, scope)
+            assert proved(bound, scope) is True
         elif not exact or not certain:
-            assert not proved(bound, scope)
+            assert proved(bound, scope) is False
         else:
             says = rf"here: the number is {1 + 2 * low} \.\. {1 + 2 * high}, it must be within 1 \.\. 19"
             with pytest.raises(InputError, match=says):

@@ -159,6 +159,8 @@ def test_what_a_step_moves_and_needs(name: str) -> None:
     found = facts(step, params)
     assert {param: (use.reads, use.writes) for param, use in found.uses.items()} == moved
     assert {scalar: (low, high) for scalar, low, high, _ in found.needs} == needs
+    rows = {"UpdateRows": ["kc"], "GatherRows": ["x"], "IndexedAttention": ["kp", "vp"]}.get(type(step).__name__, [])
+    assert found.data == tuple(f"body 'b', step 0 ({step.kind}): rows of {param!r}" for param in rows)
     partly = {operand.field for operand in OPERANDS[type(step)] if operand.mode == "part"}
     for param in params:
         use = found.uses[param.name]
