@@ -35,6 +35,11 @@ def well_formed(view: sch.View) -> bool:
     return len(strides) == len(shape) and all(stride >= 0 for stride in strides) and all(size > 0 for size in shape)
 
 
+def view_pairs(view: sch.View | _Place) -> list[tuple[int, int]]:
+    """(stride, size) per dimension."""
+    return list(zip(view.strides, view.shape, strict=True))
+
+
 @dataclass
 class Use:
     """How a body uses one of its parameters in one firing.
@@ -80,7 +85,7 @@ class _Place:
     dtype: str
 
     def region(self) -> Region:
-        return Region.of(self.offset, list(zip(self.strides, self.shape, strict=True)))
+        return Region.of(self.offset, view_pairs(self))
 
 
 @dataclass
@@ -229,7 +234,7 @@ class _BodyProof:
         if reading and reads:
             self._read(place, place.region(), reads, capped=operand.moved is None)
         if not reading and operand.mode != "read":
-            if not injective(list(zip(place.strides, place.shape, strict=True))):
+            if not injective(view_pairs(place)):
                 self._refuse(f"it writes elements of {place.base!r} more than once")
             self._write(place, place.region(), writes, operand.mode)
 

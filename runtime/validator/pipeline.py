@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from sscc.runtime import schedule as sch
-from sscc.runtime.validator.bodies import BodyFacts, Use, dense, well_formed
+from sscc.runtime.validator.bodies import BodyFacts, Use, dense, view_pairs, well_formed
 from sscc.runtime.validator.failure import check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Linear, Scope
 from sscc.runtime.validator.regions import Region, overlap
@@ -40,7 +40,7 @@ class Bound:
 
 
 def view_span(view: sch.View) -> int:
-    return sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
+    return sum(stride * (size - 1) for stride, size in view_pairs(view))
 
 
 def check_view(view: sch.View, where: str) -> None:
@@ -114,7 +114,7 @@ class PortFacts:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        return list(zip(self.port.view.strides, self.port.view.shape, strict=True))
+        return view_pairs(self.port.view)
 
     @property
     def bytes(self) -> tuple[int, int]:

@@ -211,7 +211,8 @@ def test_ranges_hold_every_value_and_exact_ones_end_at_values() -> None:
     for _ in range(250):
         low = choose.randint(-3, 3)
         scalar = (low, low + choose.randint(0, 2))
-        names, flags, program = ["i", "j", "s", "in2"], [], [FIRST, SECOND]
+        names, program = ["i", "j", "s", "in2"], [FIRST, SECOND]
+        flags: list[str] = []
         for number in range(6):
             name = choose.choice([name for name in _PYTHON if name != "select" or flags])
             arity = {"select": 3, "index_cast": 1, "absi": 1}.get(name, 2)

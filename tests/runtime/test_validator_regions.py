@@ -122,9 +122,10 @@ def test_two_parts_of_which_one_is_undecided_are_apart_where_the_other_one_is() 
     a, b = (*tangled, (far, 2)), (*knotted, (5 * far, 3), (7 * far, 3))
     assert overlap(a, b, -3 * far + 1) is False
     assert overlap(a, b, -4 * far + 1) is None
-    a, b = ((1, 2), (far, 2), (3 * far, HUGE), (7 * far, HUGE)), ((1, 2), (5 * far, HUGE), (11 * far, HUGE))
-    assert overlap(a, b, far) is None
-    assert overlap(a, b, far + 5) is False
+    wide = ((1, 2), *((stride * far, size) for stride, size in ((1, 2), *tangled)))
+    other = ((1, 2), *((stride * far, size) for stride, size in knotted))
+    assert overlap(wide, other, far) is None
+    assert overlap(wide, other, far + 5) is False
 
 
 @pytest.mark.parametrize(
