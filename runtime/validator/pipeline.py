@@ -30,17 +30,13 @@ class Bound:
 
     @classmethod
     def of_view(cls, where: str, view: sch.View, total: int) -> Bound:
-        what = f"view of {view.tensor!r}"
-        return cls(where, what, view.offset, view.terms, 0, total - 1 - view_span(view), total)
+        last = total - 1 - Region.of(0, view_pairs(view)).span
+        return cls(where, f"view of {view.tensor!r}", view.offset, view.terms, 0, last, total)
 
     def says(self, low: float, high: float) -> str:
         if self.total is None:
             return f"{self.what} is {low} .. {high}, it must be within {self.low} .. {self.high}"
         return f"{self.what} reaches elements {low} .. {high + self.total - 1 - self.high} of {self.total}"
-
-
-def view_span(view: sch.View) -> int:
-    return sum(stride * (size - 1) for stride, size in view_pairs(view))
 
 
 def check_view(view: sch.View, where: str) -> None:

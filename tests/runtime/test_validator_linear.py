@@ -126,6 +126,22 @@ def test_the_range_of_an_operation(op: str, args: tuple[Any, ...], bounds: tuple
     assert where.range_of(form(where, op, *args)) == bounds
 
 
+@pytest.mark.parametrize("op", ["floordiv", "ceildiv", "mod", "mul", "and", "or", "min", "max"])
+def test_ranges_of_two_that_vary_hold_every_value(op: str) -> None:
+    """Of divisions by a range without 0; the others are as narrow as can be, but for bits."""
+    intervals = [(low, low + more) for low in range(-4, 5) for more in (0, 1, 3)]
+    for x, y in product(intervals, repeat=2):
+        if op in ("floordiv", "ceildiv", "mod") and y[0] <= 0 <= y[1]:
+            continue
+        where = scope(x=x, y=y)
+        low, high = where.range_of(form(where, op, "x", "y"))
+        known = [{"x": a, "y": b} for a, b in product(*(range(end[0], end[1] + 1) for end in (x, y)))]
+        values = [evaluate(Scalar("r", op, ("x", "y")), values, "test") for values in known]
+        assert low <= min(values) <= max(values) <= high, (x, y)
+        if op in ("mul", "min", "max"):
+            assert (low, high) == (min(values), max(values)), (x, y)
+
+
 def test_ranges_of_scalars_hold_every_value() -> None:
     """Random straight-line scalar programs: the concrete value is always within the range of the linear form."""
     choose = random.Random(3)
