@@ -151,13 +151,12 @@ class _BodyProof:
 
     def _window(self, window: sch.Window) -> None:
         view = window.view
-        base = self._places.get(view.tensor)
-        if base is None or view.tensor not in self._state:
+        if view.tensor not in self._state:
             self._refuse(f"window {window.name!r} is of {view.tensor!r}, which is no parameter and no local")
         if view.terms or not well_formed(view):
             self._refuse(f"window {window.name!r} has shape {list(view.shape)}, strides {list(view.strides)} and terms")
         check_numbers(self._where, f"window {window.name!r}", (view.offset, *view.shape, *view.strides))
-        place = _Place(view.tensor, view.shape, view.strides, view.offset, base.dtype)
+        place = _Place(view.tensor, view.shape, view.strides, view.offset, self._places[view.tensor].dtype)
         region, elements = place.region(), self._state[view.tensor].elements
         if region.offset < 0 or region.offset + region.span >= elements:
             self._refuse(

@@ -101,7 +101,7 @@ class VectorProgram:
             indices = [self._argument(instr, arg, "i64") for arg in instr.args[1:]]
             self._owner.load(instr, indices, prod(self._step.dims))
             return None
-        arity, rule = RULES.get(instr.op, (-1, ""))
+        arity, rule = RULES.get(instr.op, (None, ""))
         if arity != len(instr.args):
             self._owner.fail(f"{instr.name!r} is {instr.op!r} of {len(instr.args)} arguments")
         takes = self._takes(instr, rule)

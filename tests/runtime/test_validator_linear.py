@@ -267,6 +267,8 @@ def test_a_scalar_is_defined_once_and_before_it_is_used() -> None:
     for args in ((1,), (1, 2, 3)):
         with pytest.raises(InputError, match=f"scalar 'r' is 'add' of {len(args)} arguments"):
             form(where, "add", *args)
+    with pytest.raises(InputError, match="scalar 'r' is 'frob' of 2 arguments"):
+        form(where, "frob", 1, 2)
 
 
 def test_a_child_knows_what_is_around_it_and_tells_nothing_back() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Body, Buffer, Kernel, Pipeline, Port, Scalar, Stage, View
+from sscc.runtime.schedule import Body, Buffer, Kernel, Pipeline, Port, Scalar, Stage, View, Window
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.failure import Limits
 from sscc.runtime.validator.linear import Linear, Range, Scope
@@ -236,12 +236,31 @@ def test_names_are_given_once() -> None:
         view(STAGE, replace(OTHER, name="s"))
 
 
-def test_a_buffer_is_not_updated_in_place() -> None:
-    body = replace(BODIES[0], params=(read("x", 2), update("y", 2)))
-    pipeline = Pipeline("p", "i", 0, 1, (), sram(("b", (2,), 2)), (STAGE,))
-    kernel = Kernel("k", (read("x", 8),), (), (pipeline,))
+def _single(body: Body, *ports: Port) -> PipelineView:
+    """A stage of this body, with ports on x, on y and on a buffer b."""
+    stage = Stage("s", "body", (), ports, (), ())
+    pipeline = Pipeline("p", "i", 0, 1, (), sram(("b", (2,), 2)), (stage,))
+    kernel = Kernel("k", (read("x", 8), update("y", 8)), (), (pipeline,))
+    return PipelineView(kernel, pipeline, {"body": prove_body(body, Limits())}, Scope("kernel"))
+
+
+def test_memory_is_updated_in_place_and_a_buffer_is_not() -> None:
+    body = Body("body", (update("y", 2),), (), (), (), ())
+    _single(body, port("y", (2,)))
     with pytest.raises(InputError, match="port 'y': it updates buffer 'b' in place"):
-        PipelineView(kernel, pipeline, {"copy": prove_body(body, Limits())}, Scope("kernel"))
+        _single(body, port("b", (2,), 1))
+    with pytest.raises(InputError, match="port 'y': it writes parameter 'x' of the kernel, which is declared read"):
+        _single(body, port("x", (2,)))
+
+
+def test_a_window_needs_the_elements_side_by_side() -> None:
+    plain = Body("body", (read("x", 2), read("z", 2)), (), (), (), ())
+    windowed = replace(plain, windows=(Window("w", View("x", (1,), (1,))),))
+    side_by_side, apart = port("x", (2,)), Port(View("x", (2,), (3,)))
+    for body, first, second in ((plain, apart, apart), (windowed, side_by_side, apart)):
+        _single(body, first, second)
+    with pytest.raises(InputError, match=r"port 'x': a window needs 'x' dense, its strides are \[3\]"):
+        _single(windowed, apart, side_by_side)
 
 
 # -------------------------------------------------------------------------------------------------------- iterations
