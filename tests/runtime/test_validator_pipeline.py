@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Body, Buffer, Kernel, Pipeline, Port, Scalar, Stage, View, Window
+from sscc.runtime.schedule import Body, Buffer, CausalAttention, Kernel, Pipeline, Port, Scalar, Stage, View, Window
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.failure import Limits
 from sscc.runtime.validator.linear import Linear, Range, Scope
@@ -204,6 +204,7 @@ STILL = port("x", (2,))
         (_ports(TILE, port("y", (2,)), grid=(4, 2)), "it fires 2 times for t1"),
         (Stage("s", "number", (4,), (port("y", (2,)),), ("t0",), ()), ""),
         (Stage("s", "number", (4,), (port("y", (2,)),), ("next",), ()), "it fires 4 times for t0"),
+        (Stage("s", "number", (), (port("y", (2,)),), ("lost",), ()), "'s' uses scalar 'lost' before it is defined"),
         # Ports.
         (_ports(port("lost", (2,)), SLOT), "it names 'lost', which is no parameter of the kernel and no buffer"),
         (_ports(port("x", (1,)), SLOT), r"the body takes f32 \[2\], the view of 'x' is f32 \[1\]"),
@@ -349,3 +350,28 @@ def test_what_is_open_are_bounds_that_depend_on_what_is_not_known() -> None:
     beyond = _ports(TILE, Port(View("b", (2,), (1,), 1), 1))
     with pytest.raises(InputError, match=r"port 'y': view of 'b' reaches elements 1 \.\. 2 of 2"):
         open_bounds(view(beyond, OTHER))
+
+
+def test_a_scalar_that_decides_rows_is_within_its_range() -> None:
+    """The first of two rows of eight, given as a number or by a scalar."""
+    step = CausalAttention("q", "k", "v", "o", "start", 0.5)
+    params = (read("q", 1, 1, 2, 1), read("k", 1, 1, 8, 1), read("v", 1, 1, 8, 1), write("o", 1, 1, 2, 1))
+    attend = Body("attend", params, ("start",), (), (), (step,))
+
+    def bounds(start: Any, high: int = 6) -> list[Bound]:
+        scope = Scope("kernel")
+        scope.variable("n", (0, high))
+        stage = Stage("s", "attend", (), tuple(port(param.name, param.shape) for param in params), (start,), ())
+        pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))
+        kernel = Kernel("k", params, (), (pipeline,))
+        view = PipelineView(kernel, pipeline, {"attend": prove_body(attend, Limits())}, scope)
+        return [bound for _, bound in open_bounds(view)]
+
+    assert [bounds(start) for start in (0, 6, "n")] == [[], [], []]
+    what = "causal_attention start"
+    assert bounds("n", 7) == [Bound("kernel 'k', pipeline 'p', stage 's'", what, 0, (("n", 1),), 0, 6)]
+    for start in (-1, 7):
+        with pytest.raises(InputError, match=rf"{what} is {start} \.\. {start}, it must be within 0 \.\. 6"):
+            bounds(start)
+    with pytest.raises(InputError, match="stage 's' uses scalar 'lost' before it is defined"):
+        bounds("lost")
