@@ -226,16 +226,15 @@ class _BodyProof:
 
     def _move(self, step: Any, operand: Any, sizes: dict[str, int], reading: bool) -> None:
         place = self._place(getattr(step, operand.field))
-        elements = prod(place.shape)
-        default = (elements, 0) if operand.mode == "read" else (0, elements)
         stored = {**sizes, operand.pattern.split()[-1]: place.shape[-1]}
-        reads, writes = operand.moved(stored) if operand.moved else default
-        if reading and reads:
-            self._read(place, place.region(), reads, capped=operand.moved is None)
+        if reading and (operand.reads or operand.mode == "read"):
+            count = operand.reads(stored) if operand.reads else prod(place.shape)
+            self._read(place, place.region(), count, capped=operand.reads is None)
         if not reading and operand.mode != "read":
             if not injective(view_pairs(place)):
                 self._refuse(f"it writes elements of {place.base!r} more than once")
-            self._write(place, place.region(), writes, operand.mode)
+            count = operand.writes(stored) if operand.writes else prod(place.shape)
+            self._write(place, place.region(), count, operand.mode)
 
     def _absent(self, step: Any, field_name: str) -> bool:
         """`Compress` selects nothing where there is no top-K; a log-sum-exp is there where one is named."""
