@@ -29,6 +29,17 @@ def dense(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def well_formed(view: sch.View) -> bool:
+    """One stride per dimension, none negative, no dimension empty."""
+    strides, shape = view.strides, view.shape
+    return len(strides) == len(shape) and all(stride >= 0 for stride in strides) and all(size > 0 for size in shape)
+
+
+def view_pairs(view: sch.View | _Place) -> list[tuple[int, int]]:
+    """(stride, size) per dimension."""
+    return list(zip(view.strides, view.shape, strict=True))
+
+
 @dataclass
 class Use:
     """How a body uses one of its parameters in one firing.
@@ -74,7 +85,7 @@ class _Place:
     dtype: str
 
     def region(self) -> Region:
-        return Region.of(self.offset, list(zip(self.strides, self.shape, strict=True)))
+        return Region.of(self.offset, view_pairs(self))
 
 
 @dataclass
@@ -140,14 +151,12 @@ class _BodyProof:
 
     def _window(self, window: sch.Window) -> None:
         view = window.view
-        base = self._places.get(view.tensor)
-        if base is None or view.tensor not in self._state:
+        if view.tensor not in self._state:
             self._refuse(f"window {window.name!r} is of {view.tensor!r}, which is no parameter and no local")
-        flat = len(view.strides) != len(view.shape) or min((*view.shape, 1)) < 1 or min((*view.strides, 0)) < 0
-        if view.terms or flat:
+        if view.terms or not well_formed(view):
             self._refuse(f"window {window.name!r} has shape {list(view.shape)}, strides {list(view.strides)} and terms")
         check_numbers(self._where, f"window {window.name!r}", (view.offset, *view.shape, *view.strides))
-        place = _Place(view.tensor, view.shape, view.strides, view.offset, base.dtype)
+        place = _Place(view.tensor, view.shape, view.strides, view.offset, self._places[view.tensor].dtype)
         region, elements = place.region(), self._state[view.tensor].elements
         if region.offset < 0 or region.offset + region.span >= elements:
             self._refuse(
@@ -217,16 +226,15 @@ class _BodyProof:
 
     def _move(self, step: Any, operand: Any, sizes: dict[str, int], reading: bool) -> None:
         place = self._place(getattr(step, operand.field))
-        elements = prod(place.shape)
-        default = (elements, 0) if operand.mode == "read" else (0, elements)
         stored = {**sizes, operand.pattern.split()[-1]: place.shape[-1]}
-        reads, writes = operand.moved(stored) if operand.moved else default
-        if reading and reads:
-            self._read(place, place.region(), reads, capped=operand.moved is None)
+        if reading and (operand.reads or operand.mode == "read"):
+            count = operand.reads(stored) if operand.reads else prod(place.shape)
+            self._read(place, place.region(), count, capped=operand.reads is None)
         if not reading and operand.mode != "read":
-            if not injective(list(zip(place.strides, place.shape, strict=True))):
+            if not injective(view_pairs(place)):
                 self._refuse(f"it writes elements of {place.base!r} more than once")
-            self._write(place, place.region(), writes, operand.mode)
+            count = operand.writes(stored) if operand.writes else prod(place.shape)
+            self._write(place, place.region(), count, operand.mode)
 
     def _absent(self, step: Any, field_name: str) -> bool:
         """`Compress` selects nothing where there is no top-K; a log-sum-exp is there where one is named."""
@@ -246,7 +254,7 @@ class _BodyProof:
         dtype, *dims = pattern.split()
         takes = {"float": _FLOATS, "encoded": ("i8",), "rows": (*_FLOATS, "i8")}.get(dtype, (dtype,))
         fits, shape = place.dtype in takes and len(dims) == len(place.shape), place.shape
-        if fits and dtype in ("encoded", "rows") and place.dtype == "i8":
+        if fits and place.dtype == "i8":
             shape = (*shape[:-1], shape[-1] - SCALE_BYTES)
             fits = shape[-1] >= 1
         for letter, size in zip(dims, shape, strict=False):
@@ -306,8 +314,8 @@ class _BodyProof:
         for axis, (row, size) in enumerate(zip(rows, place.shape, strict=True)):
             check_numbers(self._where, f"an access map of {access.param!r}", row)
             steps = [factor * (count - 1) for factor, count in zip(row, dims, strict=False)]
-            low = row[-1] + sum(step for step in steps if step < 0)
-            high = row[-1] + sum(step for step in steps if step > 0)
+            low = row[-1] + sum(min(step, 0) for step in steps)
+            high = row[-1] + sum(max(step, 0) for step in steps)
             if low < 0 or high >= size:
                 self._refuse(
                     f"an access map reaches {low} .. {high} of axis {axis} of {access.param!r}, whose size is {size}"

@@ -133,8 +133,7 @@ class Scope:
         self.values[name] = value
 
     def define(self, scalar: Scalar) -> None:
-        arity = _CONCRETE.get(scalar.op, (-1, int))[0]
-        if arity != len(scalar.args):
+        if scalar.op not in _CONCRETE or _CONCRETE[scalar.op][0] != len(scalar.args):
             refuse(self.where, f"scalar {scalar.name!r} is {scalar.op!r} of {len(scalar.args)} arguments")
         args = tuple(self.get(arg, f"scalar {scalar.name!r}") for arg in scalar.args)
         if scalar.op in _DIVISIONS:

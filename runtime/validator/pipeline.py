@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from sscc.runtime import schedule as sch
-from sscc.runtime.validator.bodies import BodyFacts, Use, dense
+from sscc.runtime.validator.bodies import BodyFacts, Use, dense, view_pairs, well_formed
 from sscc.runtime.validator.failure import check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Linear, Scope
 from sscc.runtime.validator.regions import Region, overlap
@@ -17,7 +17,7 @@ from sscc.runtime.validator.regions import Region, overlap
 class Bound:
     """``low <= const + sum(factor * scalar) <= high`` for every value of the scalars.
 
-    For a view: the offset, which with `span` must stay inside `total` elements.
+    For a view: the offset, which with the elements that it spans must stay inside `total` elements.
     """
 
     where: str
@@ -27,26 +27,21 @@ class Bound:
     low: int
     high: int
     total: int | None = None
-    span: int = 0
 
     @classmethod
     def of_view(cls, where: str, view: sch.View, total: int) -> Bound:
-        span = view_span(view)
-        return cls(where, f"view of {view.tensor!r}", view.offset, view.terms, 0, total - 1 - span, total, span)
+        last = total - 1 - Region.of(0, view_pairs(view)).span
+        return cls(where, f"view of {view.tensor!r}", view.offset, view.terms, 0, last, total)
 
     def says(self, low: float, high: float) -> str:
         if self.total is None:
             return f"{self.what} is {low} .. {high}, it must be within {self.low} .. {self.high}"
-        return f"{self.what} reaches elements {low} .. {high + self.span} of {self.total}"
-
-
-def view_span(view: sch.View) -> int:
-    return sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
+        return f"{self.what} reaches elements {low} .. {high + self.total - 1 - self.high} of {self.total}"
 
 
 def check_view(view: sch.View, where: str) -> None:
     """The form of a view: one stride per dimension, none negative, no dimension empty."""
-    if len(view.strides) != len(view.shape) or min((*view.strides, 0)) < 0 or min((*view.shape, 1)) < 1:
+    if not well_formed(view):
         refuse(where, f"view of {view.tensor!r} has shape {list(view.shape)} and strides {list(view.strides)}")
     factors = (factor for _, factor in view.terms)
     check_numbers(where, f"view of {view.tensor!r}", (view.offset, *view.shape, *view.strides, *factors))
@@ -75,15 +70,15 @@ def may_meet(one: Region, other: Region, shift: Linear, scope: Scope) -> bool:
 
     What is not known of `shift` counts as any value of its range.
     """
-    dims = []
+    place, dims = other.offset + shift.const, list(other.dims)
     for name, factor in shift.terms:
         low, high = scope.bounds.get(name, ANY)
         if abs(low) == inf or abs(high) == inf:
             return True
+        place += factor * int(low)
         dims.append((factor, max(int(high - low), 0) + 1))
-        shift = shift.plus(Linear(0, ((name, factor),)), -1).plus(Linear(factor * int(low)))
-    moved = Region.of(other.offset, [*other.dims, *dims])
-    return overlap(one.dims, moved.dims, shift.const + moved.offset - one.offset) is not False
+    moved = Region.of(place, dims)
+    return overlap(one.dims, moved.dims, moved.offset - one.offset) is not False
 
 
 @dataclass(frozen=True)
@@ -115,7 +110,7 @@ class PortFacts:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        return list(zip(self.port.view.strides, self.port.view.shape, strict=True))
+        return view_pairs(self.port.view)
 
     @property
     def bytes(self) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from sscc.runtime.schedule import Instr, Reduction, Vector
 from sscc.runtime.validator.linear import Range
 
 _FLOATS = ("f32", "bf16")
-_BITS = {"i64": 64, "i32": 32, "i8": 8, "i1": 1}
+_BITS = {"i64": 64, "i32": 32, "i8": 8}
 _UNARY = "negf absf exp exp2 expm1 log log2 log10 log1p sqrt rsqrt tanh sin cos tan atan sinh cosh erf erfc"
 _BINARY = "addf subf mulf divf remf maximumf minimumf maxnumf minnumf atan2 powf copysign"
 _INTEGERS = "addi subi muli divsi floordivsi ceildivsi remsi maxsi minsi shli shrsi"
@@ -78,7 +78,7 @@ class VectorProgram:
         for instr in self._step.body:
             if instr.name in self._types:
                 self._owner.fail(f"the vector program defines {instr.name!r} twice")
-            if instr.type not in (*_FLOATS, *_BITS, "index"):
+            if instr.type not in (*_FLOATS, *_BITS, "i1", "index"):
                 self._owner.fail(f"{instr.name!r} is of type {instr.type!r}, which no value has")
             value = self._value(instr)
             self._types[instr.name] = _dtype(instr)
@@ -101,7 +101,7 @@ class VectorProgram:
             indices = [self._argument(instr, arg, "i64") for arg in instr.args[1:]]
             self._owner.load(instr, indices, prod(self._step.dims))
             return None
-        arity, rule = RULES.get(instr.op, (-1, ""))
+        arity, rule = RULES.get(instr.op, (None, ""))
         if arity != len(instr.args):
             self._owner.fail(f"{instr.name!r} is {instr.op!r} of {len(instr.args)} arguments")
         takes = self._takes(instr, rule)

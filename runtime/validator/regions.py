@@ -14,7 +14,7 @@ from math import gcd, prod
 Dims = tuple[tuple[int, int], ...]
 FAR = 1 << 40
 """Iterations where no range bounds them."""
-_POINTS = 1 << 16  # elements that may be listed where no formula holds
+_POINTS = 65_536  # elements that may be listed where no formula holds
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Region:
     @classmethod
     def of(cls, offset: int, pairs: Sequence[tuple[int, int]]) -> Region:
         """From (stride, size) pairs of any sign and order; a stride of 0 or a size of 1 adds nothing."""
-        offset += sum(stride * (size - 1) for stride, size in pairs if stride < 0)
+        offset += sum(min(stride, 0) * (size - 1) for stride, size in pairs)
         ordered = sorted((abs(stride), size) for stride, size in pairs if size > 1 and stride)
         merged: list[tuple[int, int]] = []
         for stride, size in ordered:
@@ -85,11 +85,10 @@ def overlap(a: Dims, b: Dims, shift: int) -> bool | None:
         return shift == 0
     if shift % common:
         return False
-    if common > 1:
-        a, b, shift = _divided(a, common), _divided(b, common), shift // common
+    a, b, shift = _divided(a, common), _divided(b, common), shift // common
     if all(stride == 1 for stride, _ in (*a, *b)):
         return True
-    for cut in sorted({stride for stride, _ in (*a, *b)} - {1}, reverse=True):
+    for cut in {stride for stride, _ in (*a, *b)} - {1}:
         found = _cut(a, b, shift, cut)
         if found is not None:
             return found
@@ -115,10 +114,10 @@ def _cut(a: Dims, b: Dims, shift: int, cut: int) -> bool | None:
     else:
         return None
     lower = overlap(low_a, low_b, low)
-    upper = lower is not False and overlap(_divided(high_a, cut), _divided(high_b, cut), (shift - low) // cut)
-    if lower is False or upper is False:
+    if lower is False:
         return False
-    return True if lower and upper else None
+    upper = overlap(_divided(high_a, cut), _divided(high_b, cut), (shift - low) // cut)
+    return upper if lower or not upper else None
 
 
 def _split(dims: Dims, cut: int) -> tuple[Dims, Dims]:
@@ -142,7 +141,7 @@ def covered(written: Sequence[Region], target: Region, limit: int) -> bool | Non
         return True
     unit = _unit([*written, target])
     end = max(region.offset + region.span for region in (*written, target)) // unit + 1
-    if not written or end > limit or sum(_strokes(region, unit) for region in (*written, target)) > limit:
+    if end > limit or sum(_strokes(region, unit) for region in (*written, target)) > limit:
         return None if written else False
     canvas, wanted = bytearray(end), bytearray(end)
     for region in written:
@@ -152,8 +151,8 @@ def covered(written: Sequence[Region], target: Region, limit: int) -> bool | Non
 
 
 def _holds(region: Region, low: int, high: int) -> bool:
-    """Whether an unbroken region holds ``low .. high``."""
-    unbroken = not region.dims or (len(region.dims) == 1 and region.dims[0][0] == 1)
+    """Whether an unbroken region of several elements holds ``low .. high``."""
+    unbroken = len(region.dims) == 1 and region.dims[0][0] == 1
     return unbroken and region.offset <= low and high <= region.offset + region.span
 
 
@@ -164,13 +163,13 @@ def _unit(regions: Sequence[Region]) -> int:
         run = region.dims[0][1] if region.dims and region.dims[0][0] == 1 else 1
         strides = (stride for stride, _ in region.dims if stride > 1)
         unit = gcd(unit, region.offset, run, *strides)
-    return max(unit, 1)
+    return unit
 
 
 def _blocks(region: Region, unit: int) -> tuple[int, list[tuple[int, int]]]:
-    """The region in blocks of `unit` elements: its first block, and its dimensions, the longest one last."""
+    """The region in blocks of `unit` elements: its first block, and one dimension or more, the longest one last."""
     dims = [(1, size // unit) if stride == 1 else (stride // unit, size) for stride, size in region.dims]
-    return region.offset // unit, sorted((d for d in dims if d[1] > 1), key=lambda d: d[1])
+    return region.offset // unit, sorted(dims or [(unit, 1)], key=lambda d: d[1])
 
 
 def _strokes(region: Region, unit: int) -> int:
@@ -178,11 +177,7 @@ def _strokes(region: Region, unit: int) -> int:
 
 
 def _paint(canvas: bytearray, region: Region, unit: int) -> None:
-    first, dims = _blocks(region, unit)
-    if not dims:
-        canvas[first] = 1
-        return
-    stride, size = dims[-1]
+    first, (*dims, (stride, size)) = _blocks(region, unit)
     stroke = b"\x01" * size
-    for begin in _elements(tuple(dims[:-1])):
+    for begin in _elements(tuple(dims)):
         canvas[first + begin : first + begin + stride * (size - 1) + 1 : stride] = stroke

@@ -33,30 +33,35 @@ class Operand:
         mode: "read"; "write": every element; "update": some, the others keep their bytes; "part": some, the
             others are left undefined.
         pattern: dtype and shape.
-        moved: elements read and elements written in one firing, if not all of them; from the sizes of the letters, the
-            last one of the pattern as the operand stores it.
+        writes, reads: elements that one firing moves, from the sizes of the letters, the last one of the pattern as
+            the operand stores it; None: all of them, but that what is written is not read.
     """
 
     field: str
     mode: str
     pattern: str
-    moved: Callable[[Sizes], tuple[int, int]] | None = None
+    writes: Callable[[Sizes], int] | None = None
+    reads: Callable[[Sizes], int] | None = None
 
 
-def _row(width: str) -> Callable[[Sizes], tuple[int, int]]:
-    return lambda n: (0, n["B"] * n["V"] * n[width])
+def _row(width: str) -> Callable[[Sizes], int]:
+    return lambda n: n["B"] * n["V"] * n[width]
 
 
-def _chosen(width: str) -> Callable[[Sizes], tuple[int, int]]:
-    return lambda n: (n["B"] * n["V"] * n["K"] * n[width], 0)
+def _chosen(width: str) -> Callable[[Sizes], int]:
+    return lambda n: n["B"] * n["V"] * n["K"] * n[width]
 
 
-def _window(width: str) -> Callable[[Sizes], tuple[int, int]]:
-    return lambda n: (0, n["H"] * min(n["N"], n["C"]) * (n["D"] if width else 1))
+def _window(width: str) -> Callable[[Sizes], int]:
+    return lambda n: n["H"] * min(n["N"], n["C"]) * (n["D"] if width else 1)
 
 
-def _appended(width: str) -> Callable[[Sizes], tuple[int, int]]:
-    return lambda n: (n["V"] * n["T"] * n[width], n["V"] * n["C"] * n[width])
+def _chunk(width: str) -> Callable[[Sizes], int]:
+    return lambda n: n["V"] * n["C"] * n[width]
+
+
+def _prompt(width: str) -> Callable[[Sizes], int]:
+    return lambda n: n["V"] * n["T"] * n[width]
 
 
 OPERANDS: dict[type, tuple[Operand, ...]] = {
@@ -94,7 +99,7 @@ OPERANDS: dict[type, tuple[Operand, ...]] = {
     sch.Pool: (Operand("scores", "read", "f32 V T"), Operand("pooled", "part", "f32 V T")),
     sch.Select: (Operand("scores", "read", "f32 V T"), Operand("selected", "write", "i64 V K")),
     sch.GatherRows: (
-        Operand("source", "read", "float B V T D", lambda n: (n.get("B", 1) * n["V"] * n["J"] * n["D"], 0)),
+        Operand("source", "read", "float B V T D", reads=lambda n: n.get("B", 1) * n["V"] * n["J"] * n["D"]),
         Operand("index", "read", "i64 B V J"),
         Operand("out", "write", "float B V J D"),
     ),
@@ -119,8 +124,8 @@ OPERANDS: dict[type, tuple[Operand, ...]] = {
         Operand("value", "read", "float B V R W"),
         Operand("k_cache", "update", "float B V R D", _row("D")),
         Operand("v_cache", "update", "float B V R W", _row("W")),
-        Operand("k_prompt", "read", "float B V T D", _chosen("D")),
-        Operand("v_prompt", "read", "float B V T W", _chosen("W")),
+        Operand("k_prompt", "read", "float B V T D", reads=_chosen("D")),
+        Operand("v_prompt", "read", "float B V T W", reads=_chosen("W")),
         Operand("selected", "read", "i64 B V K"),
         Operand("position", "read", "i64 B"),
         Operand("valid_topk", "read", "i64 B"),
@@ -131,8 +136,8 @@ OPERANDS: dict[type, tuple[Operand, ...]] = {
         Operand("query", "read", "float 1 H C D"),
         Operand("new_key", "read", "float 1 V C D"),
         Operand("new_value", "read", "float 1 V C W"),
-        Operand("k_scratch", "update", "float 1 V T D", _appended("D")),
-        Operand("v_scratch", "update", "float 1 V T W", _appended("W")),
+        Operand("k_scratch", "update", "float 1 V T D", _chunk("D"), _prompt("D")),
+        Operand("v_scratch", "update", "float 1 V T W", _chunk("W"), _prompt("W")),
         Operand("observed", "update", "float 1 H N D", _window("D")),
         Operand("log_sum_exp", "update", "f32 1 H N", _window("")),
         Operand("out", "write", "float 1 H C W"),
@@ -140,8 +145,8 @@ OPERANDS: dict[type, tuple[Operand, ...]] = {
     sch.Compress: (
         Operand("observed", "read", "float 1 H N D"),
         Operand("log_sum_exp", "read", "f32 1 H N"),
-        Operand("key", "read", "float 1 V T D", lambda n: (n["V"] * (n["T"] + n["R"]) * n["D"], 0)),
-        Operand("value", "read", "float 1 V T W", lambda n: (n["V"] * n["R"] * n["W"], 0)),
+        Operand("key", "read", "float 1 V T D", reads=lambda n: n["V"] * (n["T"] + n["R"]) * n["D"]),
+        Operand("value", "read", "float 1 V T W", reads=lambda n: n["V"] * n["R"] * n["W"]),
         Operand("k_cache", "write", "rows 1 V R D"),
         Operand("v_cache", "write", "rows 1 V R W"),
         Operand("selected", "write", "i64 V K"),
@@ -161,7 +166,7 @@ ALIKE: dict[type, tuple[str, ...]] = {
 
 def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
     """The sizes of a cache and of the groups of heads: what patterns cannot say."""
-    if "H" in sizes and "V" in sizes and (sizes["V"] < 1 or sizes["H"] % sizes["V"]):
+    if "H" in sizes and "V" in sizes and sizes["H"] % sizes["V"]:
         refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['V']} KV heads")
     if isinstance(step, sch.DecodeAttention | sch.IndexedAttention | sch.Compress):
         if step.sink < 0 or step.recent < 1:
@@ -171,12 +176,16 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it selects with sink {step.sink} and recent {step.recent}")
     if isinstance(step, sch.ObservationScores) and step.recent < 0:
         refuse(f"it scores with recent {step.recent}")
-    scale = getattr(step, "scale", 1.0)
-    if not 0 < scale <= LARGEST_SCALE:
-        refuse(f"its scale is {scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
-    width, mode = getattr(step, "pool", getattr(step, "width", 1)), getattr(step, "pool_mode", "avg")
-    mode = getattr(step, "mode", mode)
-    if not 1 <= width <= LARGEST_POOL or width % 2 == 0 or mode not in ("avg", "max"):
+    if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
+        refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
+    if isinstance(step, sch.Pool):
+        _check_pooling(step.width, step.mode, refuse)
+    if isinstance(step, sch.Compress):
+        _check_pooling(step.pool, step.pool_mode, refuse)
+
+
+def _check_pooling(width: int, mode: str, refuse: Refuse) -> None:
+    if width not in range(1, LARGEST_POOL, 2) or mode not in ("avg", "max"):
         refuse(f"it pools with mode {mode!r} and width {width}")
 
 

@@ -41,8 +41,6 @@ from sscc.runtime.schedule import (
 )
 from sscc.runtime.validator import Limits, Report, validate
 from sscc.runtime.validator.bodies import prove_body
-from sscc.runtime.validator.linear import Scope, evaluate
-from sscc.runtime.validator.regions import Region, covered, injective, overlap
 from tests.runtime.broken import bases
 from tests.runtime.broken.build import (
     arg_setting,
@@ -471,76 +469,6 @@ def _verdict(program: Program, limits: Limits) -> str:
     except InputError as refusal:
         return next(reason for reason in ("deadlock", "fills a place again") if reason in str(refusal))
     return "valid"
-
-
-# --------------------------------------------------------------------------------------- arithmetic, against listing
-
-
-def _listed(region: Region) -> set[int]:
-    points = {region.offset}
-    for stride, size in region.dims:
-        points = {point + k * stride for point in points for k in range(size)}
-    return points
-
-
-def _random_pairs(choose: random.Random) -> list[tuple[int, int]]:
-    return [
-        (choose.choice((-4, 0, 1, 1, 2, 3, 4, 6, 8, 12)), choose.randint(1, 4)) for _ in range(choose.randint(0, 3))
-    ]
-
-
-def test_overlap_of_regions_agrees_with_listing_their_elements() -> None:
-    choose = random.Random(1)
-    for _ in range(4000):
-        a, b = (Region.of(choose.randint(0, 20), _random_pairs(choose)) for _ in range(2))
-        assert overlap(a.dims, b.dims, b.offset - a.offset) == bool(_listed(a) & _listed(b)), (a, b)
-
-
-def test_covers_and_injectivity_agree_with_listing_the_elements() -> None:
-    choose = random.Random(2)
-    for _ in range(2000):
-        pairs = [(abs(stride), size) for stride, size in _random_pairs(choose)]
-        region, others = Region.of(4, pairs), [Region.of(choose.randint(0, 6), _random_pairs(choose)) for _ in range(3)]
-        others = [other for other in others if min(_listed(other)) >= 0]
-        held = set().union(*map(_listed, others)) if others else set()
-        assert covered(others, region, 1 << 16) == (_listed(region) <= held)
-        count = prod(size for _, size in pairs)
-        assert injective(pairs) == (len(_listed(region)) == count)
-        if injective(pairs):
-            total = choose.choice((region.span + 1, region.span + 2))
-            tiles = Region.of(0, pairs)
-            assert tiles.fills(total) == (_listed(tiles) == set(range(total)))
-
-
-def test_ranges_of_scalars_hold_every_value() -> None:
-    """Random straight-line scalar programs: the concrete value is always within the range of the linear form."""
-    choose = random.Random(3)
-    operations = "add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select".split()
-    for _ in range(400):
-        bounds = {name: sorted((choose.randint(-6, 9), choose.randint(-6, 9))) for name in "ab"}
-        scope = Scope("test")
-        for name, (low, high) in bounds.items():
-            scope.variable(name, (low, high))
-        names: list[str] = ["a", "b"]
-        program = []
-        for number in range(6):
-            op = choose.choice(operations)
-            args: list[Any] = [
-                choose.choice((*names, choose.randint(-3, 5))) for _ in range(3 if op == "select" else 2)
-            ]
-            if op in ("floordiv", "ceildiv", "mod"):
-                args[1] = choose.randint(1, 4)
-            scalar = Scalar(f"s{number}", op, tuple(args))
-            scope.define(scalar)
-            program.append(scalar)
-            names.append(scalar.name)
-        for a in range(bounds["a"][0], bounds["a"][1] + 1):
-            for b in range(bounds["b"][0], bounds["b"][1] + 1):
-                known = {"a": a, "b": b}
-                for scalar in program:
-                    known[scalar.name] = evaluate(scalar, known, "test")
-                    low, high = scope.range_of(scope.values[scalar.name])
-                    assert low <= known[scalar.name] <= high, (program, known)
 
 
 # ------------------------------------------------------------------------------------------------ hazards in detail

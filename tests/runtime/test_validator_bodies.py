@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections import Counter
+from itertools import product
+from math import prod
 from typing import Any
 
 import pytest
@@ -26,6 +29,7 @@ from sscc.runtime.schedule import (
     Product,
     Reduction,
     Select,
+    UpdateRows,
     Vector,
     View,
     Window,
@@ -468,3 +472,320 @@ def test_the_log_sum_exp_is_one_per_query(shape: tuple[int, ...], says: str) -> 
                 facts(*params, *more, steps=(step,), scalars=("start",))
         else:
             facts(*params, *more, steps=(step,), scalars=("start",))
+
+
+# ------------------------------------------------------------------------------------- what is read, written and left
+
+
+@pytest.mark.parametrize(("low", "high"), [(low, high) for low in range(-3, 9) for high in range(low, 9)])
+def test_a_load_by_a_scalar_is_refused_where_no_value_is_inside(low: int, high: int) -> None:
+    """Where some are, data decide, and where all are, nothing does."""
+    program = (op("load", "x", "s"),)
+    if high < 0 or low > 5:
+        with pytest.raises(InputError, match=rf"load 'r' reaches {low} \.\. {high} of axis 0 of 'x', whose size is 6"):
+            vector(*program, scalars=("s",), ranges={"s": (low, high)})
+        return
+    data = vector(*program, scalars=("s",), ranges={"s": (low, high)}).data
+    assert data == (() if low >= 0 and high < 6 else ("body 'body', step 0 (vector): load 'r', axis 0 of 'x'",))
+
+
+@pytest.mark.parametrize("move", range(-7, 8))
+def test_a_load_by_an_index_is_inside_or_refused(move: int) -> None:
+    program = (op("index", 0, type="i64", result="i"), op("addi", "i", move, type="i64", result="j"),
+               op("load", "x", "j"))  # fmt: skip
+    if move:
+        with pytest.raises(InputError, match=rf"load 'r' reaches {move} \.\. {move + 5} of axis 0"):
+            vector(*program)
+        return
+    assert vector(*program).data == ()
+
+
+def test_each_axis_of_a_load_is_checked() -> None:
+    params = (read("x", 2, 3), write("y", 2, 3))
+
+    def load(first: str, second: str, **rest: Any) -> BodyFacts:
+        program = (op("index", 0, type="i64", result="i"), op("index", 1, type="i64", result="j"),
+                   op("load", "x", first, second))  # fmt: skip
+        step = Vector((2, 3), (), identity("y", 2), program, "r")
+        return facts(*params, steps=(step,), scalars=("s",), **rest)
+
+    assert load("i", "j").data == ()
+    assert load("i", "i").data == ()
+    with pytest.raises(InputError, match=r"reaches 0 \.\. 2 of axis 0 of 'x', whose size is 2"):
+        load("j", "j")
+    assert [line.rpartition(", ")[2] for line in load("s", "s").data] == ["axis 0 of 'x'", "axis 1 of 'x'"]
+    assert load("i", "s").data == ("body 'body', step 0 (vector): load 'r', axis 1 of 'x'",)
+
+
+def _reached(access: Access, dims: tuple[int, ...], shape: tuple[int, ...]) -> list[tuple[int, ...] | None]:
+    """The element at every point, None where it is outside."""
+    found: list[tuple[int, ...] | None] = []
+    for at in product(*map(range, dims)):
+        element = tuple(sum(f * k for f, k in zip(row, (*at, 1), strict=True)) for row in access.map)
+        found.append(element if all(0 <= k < size for k, size in zip(element, shape, strict=True)) else None)
+    return found
+
+
+def _random_access(choose: random.Random, name: str, rank: int, shape: tuple[int, ...]) -> Access:
+    """Inside more often than not."""
+    factors = [[choose.choice((-1, 0, 0, 1, 1, 2)) for _ in range(rank)] for _ in shape]
+    return Access(name, tuple((*row, choose.choice((-1, 0, 0, 0, 1, 2, 3))) for row in factors))
+
+
+def _verdict(*params: Param, step: Any, **rest: Any) -> BodyFacts | str:
+    try:
+        return facts(*params, steps=(step,), **rest)
+    except InputError as refusal:
+        return str(refusal)
+
+
+def test_outputs_are_inside_and_written_once_or_refused() -> None:
+    """Random maps, some of which do not reduce what the step reduces; against every point."""
+    choose, found = random.Random(17), Counter[str]()
+    for _ in range(1500):
+        dims = tuple(choose.randint(1, 3) for _ in range(choose.randint(1, 2)))
+        shape = tuple(choose.randint(1, 5) for _ in range(choose.randint(1, 2)))
+        reduce = tuple(dim for dim in range(len(dims)) if choose.random() < 0.3)
+        output, given = _random_access(choose, "y", len(dims), shape), identity("x", len(dims))
+        step: Any = Vector(dims, (given,), output, (), "in0")
+        if reduce:
+            step = Reduction(dims, reduce, (given,), output, (), "in0", "addf", 0.0)
+        points = _reached(output, dims, shape)
+        kept = prod(size for dim, size in enumerate(dims) if dim not in reduce)
+        verdict = _verdict(read("x", *dims), write("y", *shape), step=step)
+        if None in points:
+            expected = "an access map reaches"
+        elif any(row[dim] for dim in reduce for row in output.map):
+            expected = "depends on a dimension that it reduces"
+        elif len(set(points)) < kept:
+            expected = "it writes elements of 'y' more than once"
+        else:
+            expected = "accepted"
+            assert isinstance(verdict, BodyFacts), verdict
+            use = verdict.uses["y"]
+            assert (use.writes, use.complete, use.bounded) == (kept, len(set(points)) == prod(shape), False), step
+            assert verdict.uses["x"].reads == prod(dims)
+        assert expected == "accepted" or expected in str(verdict), (step, verdict)
+        found[expected] += 1
+    assert len(found) == 4
+    assert min(found.values()) > 50
+
+
+def test_inputs_are_inside_or_refused_and_counted() -> None:
+    choose, found = random.Random(18), Counter[bool]()
+    for _ in range(600):
+        dims = tuple(choose.randint(2, 3) for _ in range(choose.randint(1, 2)))
+        shape = tuple(choose.randint(1, 5) for _ in range(choose.randint(1, 2)))
+        access = _random_access(choose, "x", len(dims), shape)
+        step = Vector(dims, (access,), identity("y", len(dims)), (), "in0")
+        verdict, points = _verdict(read("x", *shape), write("y", *dims), step=step), _reached(access, dims, shape)
+        inside = None not in points
+        if not inside:
+            assert "an access map reaches" in str(verdict), (step, verdict)
+        else:
+            assert isinstance(verdict, BodyFacts), verdict
+            # Elements that several points share are counted for each, as far as there are elements.
+            assert len(set(points)) <= verdict.uses["x"].reads <= prod(shape), step
+            assert len(set(points)) < len(points) or verdict.uses["x"].reads == len(points)
+        found[inside] += 1
+    assert min(found.values()) > 100
+
+
+@pytest.mark.parametrize("reducing", [False, True])
+def test_what_is_written_is_read_at_the_same_points_only(reducing: bool) -> None:
+    """The same elements in another order, or some of them, are others; what a reduction writes it does not read."""
+    choose, found, shape = random.Random(19), Counter[bool](), (5, 6)
+    for _ in range(600):
+        dims = (choose.randint(2, 3), choose.randint(2, 3))
+
+        def access(turned: bool, dims: tuple[int, ...] = dims) -> Access:
+            """A box of the dimensions, perhaps turned over, some of them backwards or by steps of two."""
+            rows = []
+            for axis, dim in enumerate((1, 0) if turned else (0, 1)):
+                reach = dims[dim] - 1
+                factor = choose.choice((1, 1, -1, 2)) if not reducing or dim == 0 else 0
+                low, high = min(factor * reach, 0), max(factor * reach, 0)
+                at = choose.randint(0, shape[axis] - 1 - high + low) - low
+                rows.append((*(factor if d == dim else 0 for d in range(2)), at))
+            return Access("y", tuple(rows))
+
+        source, output = access(choose.random() < 0.3), access(turned=False)
+        step: Any = Vector(dims, (source,), output, (), "in0")
+        if reducing:
+            step = Reduction(dims, (1,), (source, identity("x", 2)), output, (), "in0", "addf", 0.0)
+        there, here = _reached(source, dims, shape), _reached(output, dims, shape)
+        verdict = _verdict(update("y", *shape), read("x", *dims), step=step)
+        meets = bool(set(there) & set(here)) and (reducing or there != here)
+        assert ("reads elements of 'y' that it writes at other points" in str(verdict)) is meets, (step, verdict)
+        assert isinstance(verdict, BodyFacts) is not meets, verdict
+        found[meets] += 1
+    assert min(found.values()) > 50
+
+
+def _copies(*halves: tuple[str, int, str, int], size: int = 3) -> tuple[Vector, ...]:
+    """Steps that copy `size` elements: (from, its first, to, its first)."""
+    return tuple(
+        Vector((size,), (Access(a, ((1, i),)),), Access(b, ((1, j),)), (), "in0") for a, i, b, j in halves
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        ((("x", 0, "t", 0), ("x", 3, "t", 3), ("t", 1, "y", 0)), ""),
+        ((("x", 0, "t", 0), ("t", 0, "y", 0)), ""),
+        ((("x", 0, "t", 0), ("t", 1, "y", 0)), "reads elements of 't' that no step before it has written"),
+        ((("x", 0, "t", 1), ("t", 0, "y", 0)), "reads elements of 't' that no step before it has written"),
+        ((("t", 0, "y", 0), ("x", 0, "t", 0)), "reads elements of 't'"),
+        ((("x", 0, "y", 0), ("y", 0, "t", 0)), ""),
+        ((("x", 0, "y", 0), ("y", 1, "t", 0)), "reads elements of 'y'"),
+        ((("x", 0, "x", 3),), "it writes parameter 'x', which is declared read"),
+    ],
+)
+def test_what_is_read_has_been_written_by_the_steps_before(steps: Any, says: str) -> None:
+    def proved() -> BodyFacts:
+        return facts(*PAIR, locals=(Local("t", (6,), "f32"),), steps=_copies(*steps))
+
+    if says:
+        with pytest.raises(InputError, match=f"body 'body', step [0-9] \\(vector\\): it {says.removeprefix('it ')}"):
+            proved()
+        return
+    assert not proved().uses["y"].complete
+
+
+def test_several_steps_read_a_parameter_once_and_write_it_as_often_as_they_do() -> None:
+    once, twice, all_of_it = (("x", 0, "y", 0),), (("x", 0, "y", 0), ("x", 1, "y", 1)), (
+        ("x", 0, "y", 0), ("x", 1, "y", 1), ("x", 2, "y", 2))  # fmt: skip
+    counted = [facts(*PAIR, steps=_copies(*steps)).uses for steps in (once, twice, all_of_it)]
+    assert [(uses["x"].reads, uses["y"].writes) for uses in counted] == [(3, 3), (6, 6), (6, 9)]
+    wide = (read("x", 1, 1, 2, 3), read("i", 5, dtype="i64"), write("y", 1, 1, 5, 3), write("z", 1, 1, 2, 3))
+    gather, plain = GatherRows("x", "i", "y"), Vector((1, 1, 2, 3), (identity("x", 4),), identity("z", 4), (), "in0")
+    # A gather reads every row that its index says, also one row several times.
+    for steps, reads in (((gather,), 15), ((gather, gather), 30), ((plain,), 6), ((gather, plain), 15),
+                         ((plain, gather), 21)):  # fmt: skip
+        assert facts(*wide, steps=steps).uses["x"].reads == reads
+    step = Vector((9,), (), identity("y", 1), (op("load", "x", 0),), "r")
+    assert facts(read("x", 6), write("y", 9), steps=(step,)).uses["x"].reads == 6
+    assert facts(read("x", 12), write("y", 9), steps=(step,)).uses["x"].reads == 9
+
+
+def test_rows_are_updated_where_all_are_there_before() -> None:
+    slots = (read("row", 2, dtype="i64"), read("active", 2, dtype="i1"), read("new", 2, 1, 1, 4))
+    step, shape = UpdateRows("rows", "new", "row", "active"), (2, 1, 3, 4)
+    fill = Vector(shape, (identity("given", 4),), identity("rows", 4), (), "in0")
+    given = read("given", *shape)
+    found = facts(update("rows", *shape), *slots, steps=(step,))
+    assert (found.uses["rows"].writes, found.uses["rows"].complete) == (8, False)
+    with pytest.raises(InputError, match="it updates some elements of 'rows', which is declared write"):
+        facts(write("rows", *shape), *slots, steps=(step,))
+    assert facts(write("rows", *shape), given, *slots, steps=(fill, step)).uses["rows"].complete
+    local = Local("rows", shape, "f32")
+    with pytest.raises(InputError, match="it updates some elements of 'rows', which is a local that is not written"):
+        facts(*slots, locals=(local,), steps=(step,))
+    facts(given, *slots, locals=(local,), steps=(fill, step))
+    with pytest.raises(InputError, match="it writes parameter 'rows', which is declared read"):
+        facts(read("rows", *shape), *slots, steps=(step,))
+
+
+def test_what_is_written_in_part_may_be_read_as_far_as_it_goes() -> None:
+    """The pooled scores beyond the length are left undefined, and the selection does not look at them."""
+    pool, select = Pool("s", "p", "n", 3, "avg"), Select("p", "i", "n", 1, 1)
+    params, local = (read("s", 2, 9), write("i", 2, 3, dtype="i64")), Local("p", (2, 9), "f32")
+    facts(*params, locals=(local,), steps=(pool, select), scalars=("n",))
+    for steps in ((select,), (select, pool)):
+        with pytest.raises(InputError, match="reads elements of 'p' that no step before it has written"):
+            facts(*params, locals=(local,), steps=steps, scalars=("n",))
+
+
+# ------------------------------------------------------------------------------------------------- names and windows
+
+
+def test_names_stand_for_one_thing() -> None:
+    local, window = Local("t", (6,), "f32"), Window("w", View("x", (6,), (1,)))
+    facts(*PAIR, steps=(COPY,), scalars=("s",), locals=(local,), windows=(window,))
+    for name in ("x", "s"):
+        with pytest.raises(InputError, match=f"invalid: body 'body': the name '{name}' is given twice"):
+            facts(*PAIR, steps=(COPY,), scalars=("s",), locals=(dataclasses.replace(local, name=name),))
+        with pytest.raises(InputError, match=f"the name '{name}' is given twice"):
+            facts(*PAIR, steps=(COPY,), scalars=("s",), windows=(dataclasses.replace(window, name=name),))
+        with pytest.raises(InputError, match=f"the name '{name}' is given twice"):
+            facts(*PAIR, read(name, 1), steps=(COPY,), scalars=("s",))
+    with pytest.raises(InputError, match=r"body 'body' \(model.py:3\), step 0 \(vector\): it names 'w'"):
+        prove_body(Body("body", PAIR, (), (), (), (dataclasses.replace(COPY, output=identity("w", 1)),), "model.py:3"),
+                   Limits())  # fmt: skip
+
+
+def test_a_window_is_of_a_parameter_or_a_local_and_asks_for_a_dense_parameter() -> None:
+    part, whole = Window("p", View("x", (3,), (1,), 3)), Window("w", View("t", (2, 3), (3, 1)))
+    local, still = Local("t", (6,), "f32"), Window("z", View("x", (2, 4), (0, 1), 2))
+    found = facts(*PAIR, steps=(COPY,), locals=(local,), windows=(part, whole, still))
+    assert found.dense == {"x"}
+    assert facts(*PAIR, steps=(COPY,), locals=(local,), windows=(whole,)).dense == frozenset()
+    with pytest.raises(InputError, match="window 'of' is of 'p', which is no parameter and no local"):
+        facts(*PAIR, steps=(COPY,), windows=(part, Window("of", View("p", (1,), (1,)))))
+    for view, says in (
+        (View("x", (2, 3), (1, 2)), ""), (View("x", (2, 3), (2, 2)), "reaches elements 0 .. 6 of 'x', which has 6"),
+        (View("x", (1,), (9,), 5), ""), (View("x", (1,), (9,), 6), "reaches elements 6 .. 6 of 'x', which has 6"),
+        (View("x", (1,), (1,), 1 << 48), "window 'p' has the number"),
+    ):  # fmt: skip
+        if says:
+            with pytest.raises(InputError, match=says):
+                facts(*PAIR, steps=(COPY,), windows=(Window("p", view),))
+        else:
+            facts(*PAIR, steps=(COPY,), windows=(Window("p", view),))
+
+
+def test_a_window_shows_its_elements_of_the_parameter() -> None:
+    """Columns of a matrix, written one after the other through windows."""
+    columns = tuple(Window(f"c{n}", View("y", (2,), (3,), n)) for n in range(3))
+    steps = tuple(
+        Vector((2,), (identity("x", 1),), identity(column.name, 1), (), "in0") for column in columns
+    )  # fmt: skip
+    params = (read("x", 2), write("y", 6))
+    assert facts(*params, windows=columns, steps=steps).uses["y"].complete
+    assert not facts(*params, windows=columns, steps=steps[:2]).uses["y"].complete
+    moved = Access("c1", ((-1, 1),))
+    turned = (steps[0], dataclasses.replace(steps[1], output=moved), steps[2])
+    assert facts(*params, windows=columns, steps=turned).uses["y"].complete
+    swapped = Vector((2,), (identity("c0", 1),), moved, (), "in0")
+    facts(params[0], update("y", 6), windows=columns, steps=(swapped,))
+    with pytest.raises(InputError, match="reads elements of 'y' that it writes at other points"):
+        facts(params[0], update("y", 6), windows=columns,
+              steps=(dataclasses.replace(swapped, inputs=(identity("c1", 1),)),))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        (Vector((1,), (Access("x", ((0, 5),)),), Access("y", ((0, 0),)), (), "in0"), ""),
+        (Vector((6, 1), (Access("x", ((1, 0, 0),)),), Access("y", ((1, 0, 0),)), (), "in0"), ""),
+        (Vector((), (Access("x", ((0,),)),), Access("y", ((0,),)), (), "in0"), ""),
+        (Vector((6, 2), (Access("x", ((1, 0, 0),)),), Access("y", ((1, 0, 0),)), (), "in0"), "it goes 2 times"),
+        (Reduction((6,), (-1,), (identity("x", 1),), Access("y", ((0, 0),)), (), "in0", "addf", 0.0),
+         r"it reduces dimensions \[-1\] of \[6\]"),
+        (Reduction((6,), (0,), (identity("x", 1),), Access("y", ((0, 0),)), (), "in0", "mulf", 0.0), ""),
+        (Reduction((6,), (), (identity("x", 1),), identity("y", 1), (), "in0", "maximumf", 0.0), ""),
+        (Reduction((6,), (0,), (identity("x", 1),), Access("z", ((0, 0),)), (), "in0", "addf", 0.0), ""),
+        (Reduction((6,), (0,), (identity("x", 1),), Access("i", ((0, 0),)), (), "in0", "addf", 0.0),
+         "it gives float, its output 'i' is i64"),
+        (Vector((6,), (identity("x", 1),), identity("z", 1), (), "in0"), "it gives f32, its output 'z' is bf16"),
+        (Vector((6,), (identity("x", 1),), identity("z", 1), (op("truncf", "in0", type="bf16"),), "r"), ""),
+    ],
+)  # fmt: skip
+def test_what_an_affine_step_may_be(step: Any, says: str) -> None:
+    params = (*PAIR, write("z", 6, dtype="bf16"), write("i", 6, dtype="i64"))
+    if not says:
+        facts(*params, steps=(step,))
+        return
+    with pytest.raises(InputError, match=says):
+        facts(*params, steps=(step,))
+
+
+def test_a_product_is_of_floats_into_floats() -> None:
+    step = product_step("a", "b", "y", 2, 4, 3)
+    found = facts(read("a", 2, 3, dtype="bf16"), read("b", 4, 3), write("y", 2, 4, dtype="bf16"), steps=(step,)).uses
+    assert (found["a"].reads, found["b"].reads, found["y"].writes, found["y"].complete) == (6, 12, 8, True)
+    with pytest.raises(InputError, match="it gives float, its output 'y' is i64"):
+        facts(read("a", 2, 3), read("b", 4, 3), write("y", 2, 4, dtype="i64"), steps=(step,))
+    with pytest.raises(InputError, match="a product takes floats, 'b' is not"):
+        facts(read("a", 2, 3), read("b", 4, 3, dtype="i8"), write("y", 2, 4), steps=(step,))

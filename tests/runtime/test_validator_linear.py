@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import random
 from collections.abc import Callable
 from itertools import product
 from math import inf
@@ -125,6 +126,53 @@ def test_the_range_of_an_operation(op: str, args: tuple[Any, ...], bounds: tuple
     assert where.range_of(form(where, op, *args)) == bounds
 
 
+@pytest.mark.parametrize("op", ["floordiv", "ceildiv", "mod", "mul", "and", "or", "min", "max"])
+def test_ranges_of_two_that_vary_hold_every_value(op: str) -> None:
+    """Of divisions by a range without 0; the others are as narrow as can be, but for bits."""
+    intervals = [(low, low + more) for low in range(-4, 5) for more in (0, 1, 3)]
+    for x, y in product(intervals, repeat=2):
+        if op in ("floordiv", "ceildiv", "mod") and y[0] <= 0 <= y[1]:
+            continue
+        where = scope(x=x, y=y)
+        low, high = where.range_of(form(where, op, "x", "y"))
+        known = [{"x": a, "y": b} for a, b in product(*(range(end[0], end[1] + 1) for end in (x, y)))]
+        values = [evaluate(Scalar("r", op, ("x", "y")), values, "test") for values in known]
+        assert low <= min(values) <= max(values) <= high, (x, y)
+        if op in ("mul", "min", "max"):
+            assert (low, high) == (min(values), max(values)), (x, y)
+
+
+def test_ranges_of_scalars_hold_every_value() -> None:
+    """Random straight-line scalar programs: the concrete value is always within the range of the linear form."""
+    choose = random.Random(3)
+    operations = "add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select".split()
+    for _ in range(400):
+        bounds = {name: sorted((choose.randint(-6, 9), choose.randint(-6, 9))) for name in "ab"}
+        scope = Scope("test")
+        for name, (low, high) in bounds.items():
+            scope.variable(name, (low, high))
+        names: list[str] = ["a", "b"]
+        program = []
+        for number in range(6):
+            op = choose.choice(operations)
+            args: list[Any] = [
+                choose.choice((*names, choose.randint(-3, 5))) for _ in range(3 if op == "select" else 2)
+            ]
+            if op in ("floordiv", "ceildiv", "mod"):
+                args[1] = choose.randint(1, 4)
+            scalar = Scalar(f"s{number}", op, tuple(args))
+            scope.define(scalar)
+            program.append(scalar)
+            names.append(scalar.name)
+        for a in range(bounds["a"][0], bounds["a"][1] + 1):
+            for b in range(bounds["b"][0], bounds["b"][1] + 1):
+                known = {"a": a, "b": b}
+                for scalar in program:
+                    known[scalar.name] = evaluate(scalar, known, "test")
+                    low, high = scope.range_of(scope.values[scalar.name])
+                    assert low <= known[scalar.name] <= high, (program, known)
+
+
 @pytest.mark.parametrize(
     ("op", "args", "kept"),
     [
@@ -219,6 +267,8 @@ def test_a_scalar_is_defined_once_and_before_it_is_used() -> None:
     for args in ((1,), (1, 2, 3)):
         with pytest.raises(InputError, match=f"scalar 'r' is 'add' of {len(args)} arguments"):
             form(where, "add", *args)
+    with pytest.raises(InputError, match="scalar 'r' is 'frob' of 2 arguments"):
+        form(where, "frob", 1, 2)
 
 
 def test_a_child_knows_what_is_around_it_and_tells_nothing_back() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import product
+from math import prod
 
 import pytest
 
@@ -40,6 +42,35 @@ UNDECIDED = 729
 """What the formulas leave open of these 3,000; fewer is better."""
 
 
+def _random_pairs(choose: random.Random) -> list[tuple[int, int]]:
+    return [
+        (choose.choice((-4, 0, 1, 1, 2, 3, 4, 6, 8, 12)), choose.randint(1, 4)) for _ in range(choose.randint(0, 3))
+    ]
+
+
+def test_overlap_of_regions_agrees_with_listing_their_elements() -> None:
+    choose = random.Random(1)
+    for _ in range(4000):
+        a, b = (Region.of(choose.randint(0, 20), _random_pairs(choose)) for _ in range(2))
+        assert overlap(a.dims, b.dims, b.offset - a.offset) == bool(listed(a) & listed(b)), (a, b)
+
+
+def test_covers_and_injectivity_agree_with_listing_the_elements() -> None:
+    choose = random.Random(2)
+    for _ in range(2000):
+        pairs = [(abs(stride), size) for stride, size in _random_pairs(choose)]
+        region, others = Region.of(4, pairs), [Region.of(choose.randint(0, 6), _random_pairs(choose)) for _ in range(3)]
+        others = [other for other in others if min(listed(other)) >= 0]
+        held = set().union(*map(listed, others)) if others else set()
+        assert covered(others, region, 1 << 16) == (listed(region) <= held)
+        count = prod(size for _, size in pairs)
+        assert injective(pairs) == (len(listed(region)) == count)
+        if injective(pairs):
+            total = choose.choice((region.span + 1, region.span + 2))
+            tiles = Region.of(0, pairs)
+            assert tiles.fills(total) == (listed(tiles) == set(range(total)))
+
+
 @pytest.mark.parametrize(
     ("shift", "meets"),
     [
@@ -73,6 +104,28 @@ def test_as_many_elements_as_may_be_listed_are(monkeypatch: pytest.MonkeyPatch) 
     assert injective([(3, 2), (2, 2)]) is True
     assert injective([(2, 2), (2, 2), (5, 2)]) is False
     assert injective([(4, 2), (2, 2), (5, 2)]) is False  # eight elements, apart, are too many
+    monkeypatch.setattr(regions, "_POINTS", 6)
+    assert injective([(2, 3), (3, 2)]) is True  # 0 2 4 3 5 7
+    assert overlap(two, Region.of(0, [(2, 3), (3, 2)]).dims, 1) is True
+    monkeypatch.setattr(regions, "_POINTS", 5)
+    assert injective([(2, 3), (3, 2)]) is False
+
+
+def test_two_parts_of_which_one_is_undecided_are_apart_where_the_other_one_is() -> None:
+    """Multiples of 2**60, and below them what no formula tells."""
+    far = 1 << 60
+    tangled, knotted = ((3, HUGE), (7, HUGE)), ((5, HUGE), (11, HUGE))
+    assert overlap(tangled, knotted, 1) is None
+    assert overlap((*tangled, (far, 2)), knotted, 1) is None
+    assert overlap((*tangled, (4 * far, 2)), (*knotted, (4 * far, 2)), 2 * far + 1) is False
+    assert overlap((*tangled, (far, 2)), (*knotted, (far, 2)), 3 * far + 1) is False
+    a, b = (*tangled, (far, 2)), (*knotted, (5 * far, 3), (7 * far, 3))
+    assert overlap(a, b, -3 * far + 1) is False
+    assert overlap(a, b, -4 * far + 1) is None
+    wide = ((1, 2), *((stride * far, size) for stride, size in ((1, 2), *tangled)))
+    other = ((1, 2), *((stride * far, size) for stride, size in knotted))
+    assert overlap(wide, other, far) is None
+    assert overlap(wide, other, far + 5) is False
 
 
 @pytest.mark.parametrize(
@@ -88,8 +141,11 @@ def test_different_indices_reach_different_elements(pairs: list[tuple[int, int]]
 
 @pytest.mark.parametrize(
     ("offset", "size", "holds"),
-    [(0, HUGE, True), (5, HUGE - 5, True), (5, HUGE - 4, None), (HUGE - 1, 1, True), (HUGE, 1, None), (-1, 2, False)],
-)
+    [
+        (0, HUGE, True), (0, 5, True), (5, HUGE - 5, True), (5, HUGE - 4, None), (HUGE - 1, 1, True), (HUGE, 1, None),
+        (-1, 2, False),
+    ],
+)  # fmt: skip
 def test_an_unbroken_region_covers_what_lies_in_it(offset: int, size: int, holds: bool | None) -> None:
     assert covered([Region.of(0, [(1, HUGE)])], Region.of(offset, [(1, size)]), 16) is holds
     if offset >= 0:
@@ -104,6 +160,8 @@ def test_a_broken_region_covers_itself_only() -> None:
     assert covered([broken], Region.of(2, []), 16) is None
     assert covered([], Region.of(0, [(1, 3)]), 16) is False
     assert covered([Region.of(0, []), Region.of(4, [])], Region.of(4, []), 16) is True
+    assert covered([], Region.of(0, [(1, HUGE), (2 * HUGE, 3)]), 0) is False
+    assert covered([Region.of(-1, [(1, HUGE)])], Region.of(0, [(1, HUGE - 1)]), 0) is False
 
 
 def test_a_cover_is_painted_in_blocks_as_large_as_all_have_in_common() -> None:
@@ -134,3 +192,49 @@ def test_regions_are_kept_in_one_form() -> None:
     assert Region(0, ()).fills(1)
     assert not Region(0, ()).fills(2)
     assert not Region(1, ()).fills(1)
+
+
+def test_covers_of_aligned_blocks_agree_with_listing_them() -> None:
+    """Offsets, runs and strides have a common factor more often than not, and some runs are shorter than it."""
+    choose = random.Random(11)
+    for _ in range(3000):
+        unit = choose.choice((1, 2, 3, 4))
+
+        def block(unit: int = unit) -> Region:
+            run = unit * choose.randint(1, 4)
+            rest = [(unit * choose.randint(1, 8), choose.randint(1, 3)) for _ in range(choose.randint(0, 2))]
+            offset = unit * choose.randint(0, 6) + choose.choice((0, 0, 0, 1))
+            return Region.of(offset, [(choose.choice((1, 1, 1, unit)), run), *rest])
+
+        written, target = [block() for _ in range(choose.randint(1, 6))], block()
+        held: set[int] = set().union(*map(listed, written))
+        assert covered(written, target, 1 << 10) is (listed(target) <= held), (written, target)
+
+
+def test_runs_that_overlap_are_painted_at_their_strides() -> None:
+    """Four elements at 0, 2 and 4: the stride is finer than all runs and offsets."""
+    sliding, blocks = Region.of(0, [(1, 4), (2, 3)]), [Region.of(begin, [(1, 4)]) for begin in (0, 4, 8)]
+    assert covered(blocks[:2], sliding, 16) is True
+    assert covered([blocks[0], blocks[2]], sliding, 16) is False
+    assert covered([sliding], Region.of(4, [(1, 4)]), 16) is True
+    assert covered([sliding], blocks[2], 16) is False
+
+
+def test_a_cover_is_given_up_where_it_takes_too_many_strokes() -> None:
+    """A stroke paints the longest dimension of a region, at one place of the others."""
+    rows, target = Region.of(0, [(1, 2), (4, 6)]), Region.of(0, [(4, 6)])  # two strokes, and one
+    assert covered([rows, rows], target, 22) is True
+    assert covered([rows, rows], target, 21) is None  # 22 elements are painted on
+    assert covered([rows] * 11, target, 22) is None
+    assert covered([rows] * 11, target, 23) is True
+    single = Region.of(1, [])
+    assert covered([single] * 4, Region.of(0, []), 5) is False
+    assert covered([single] * 4, Region.of(0, []), 4) is None
+
+
+def test_points_that_are_apart_are_told_by_their_number() -> None:
+    for strides in product(range(4), repeat=3):
+        for sizes in product((1, 2, 3), repeat=3):
+            pairs = list(zip(strides, sizes, strict=True))
+            reached = {sum(s * k for s, k in zip(strides, ks, strict=True)) for ks in product(*map(range, sizes))}
+            assert injective(pairs) is (len(reached) == prod(sizes)), pairs

@@ -1,0 +1,270 @@
+"""Steps of the algorithm by themselves: what each takes, needs and moves, and settings just inside and just outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import InputError
+from sscc.ir.geometry import LARGEST_POOL
+from sscc.runtime import schedule as sch
+from sscc.runtime.schedule import Body, Param
+from sscc.runtime.validator import Limits
+from sscc.runtime.validator.bodies import BodyFacts, prove_body
+from sscc.runtime.validator.steps import LARGEST_SCALE, OPERANDS
+from tests.runtime.broken.build import read, update, write
+
+B, V, H, D, W, R, T, C, N, K, J = 2, 3, 6, 4, 5, 7, 11, 8, 9, 2, 5
+ENCODED = 4
+"""More elements of i8 than numbers in a row."""
+
+QUERY = read("q", B, H, 1, D)
+NEW = (read("nk", B, V, 1, D), read("nv", B, V, 1, W))
+CACHES = (update("kc", B, V, R, D), update("vc", B, V, R, W))
+SLOTS = (read("p", B, dtype="i64"), read("t", B, dtype="i64"), read("a", B, dtype="i1"))
+CHUNK = (read("q", 1, H, C, D), read("nk", 1, V, C, D), read("nv", 1, V, C, W))
+SCRATCH = (update("ks", 1, V, T, D), update("vs", 1, V, T, W))
+PROMPT = (read("k", 1, V, T, D), read("v", 1, V, T, W))
+SLOT_READS = {"p": (B, 0), "t": (B, 0), "a": (B, 0)}
+NEW_READS = {"nk": (B * V * D, 0), "nv": (B * V * W, 0)}
+
+CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[str, tuple[int, int]]]] = {
+    "update": (
+        sch.UpdateRows("kc", "nk", "p", "a"),
+        (CACHES[0], NEW[0], SLOTS[0], SLOTS[2]),
+        {"kc": (0, B * V * D), "nk": (B * V * D, 0), "p": (B, 0), "a": (B, 0)},
+        {},
+    ),
+    "update of encoded rows": (
+        sch.UpdateRows("kc", "nk", "p", "a"),
+        (update("kc", B, V, R, D + ENCODED, dtype="i8"), read("nk", B, V, 1, D + ENCODED, dtype="i8"), *SLOTS),
+        {"kc": (0, B * V * (D + ENCODED)), "nk": (B * V * (D + ENCODED), 0), "p": (B, 0), "t": (0, 0), "a": (B, 0)},
+        {},
+    ),
+    "quantize": (
+        sch.QuantizeRows("x", "y"),
+        (read("x", B, V, J, D), write("y", B, V, J, D + ENCODED, dtype="i8")),
+        {"x": (B * V * J * D, 0), "y": (0, B * V * J * (D + ENCODED))},
+        {},
+    ),
+    "cached": (
+        sch.CachedAttention("q", "k", "v", "valid", "o", 0.5),
+        (QUERY, read("k", B, V, R, D), read("v", B, V, R, W), read("valid", B, R, dtype="i1"), write("o", B, H, 1, W)),
+        {"q": (B * H * D, 0), "k": (B * V * R * D, 0), "v": (B * V * R * W, 0), "valid": (B * R, 0),
+         "o": (0, B * H * W)},
+        {},
+    ),
+    "causal": (
+        sch.CausalAttention("q", "k", "v", "o", "start", 0.5, "l"),
+        (CHUNK[0], *PROMPT, write("o", 1, H, C, W), write("l", 1, H, C)),
+        {"q": (H * C * D, 0), "k": (V * T * D, 0), "v": (V * T * W, 0), "o": (0, H * C * W), "l": (0, H * C)},
+        {"start": (0, T - C)},
+    ),
+    "observe a chunk": (
+        sch.Observe("ob", "q", "start", "n"),
+        (update("ob", 1, H, N, D), CHUNK[0]),
+        {"ob": (0, H * C * D), "q": (H * C * D, 0)},  # as many queries as the chunk has
+        {},
+    ),
+    "observe a window": (
+        sch.Observe("ob", "q", "start", "n"),
+        (update("ob", 1, H, 3, D), CHUNK[0]),
+        {"ob": (0, H * 3 * D), "q": (H * C * D, 0)},
+        {},
+    ),
+    "scores": (
+        sch.ObservationScores("ob", "k", "s", "n", 0.5, 0, "l"),
+        (read("ob", 1, H, N, D), PROMPT[0], write("s", V, T), read("l", 1, H, N)),
+        {"ob": (H * N * D, 0), "k": (V * T * D, 0), "s": (0, V * T), "l": (H * N, 0)},
+        {"n": (1, T)},
+    ),
+    "pool": (
+        sch.Pool("s", "y", "n", 3, "avg"),
+        (read("s", V, T), write("y", V, T)),
+        {"s": (V * T, 0), "y": (0, V * T)},
+        {"n": (1, T)},
+    ),
+    "select": (
+        sch.Select("s", "i", "n", 0, 0),
+        (read("s", V, T), write("i", V, K, dtype="i64")),
+        {"s": (V * T, 0), "i": (0, V * K)},
+        {"n": (1, T)},
+    ),
+    "gather": (
+        sch.GatherRows("x", "i", "y"),
+        (read("x", B, V, T, D), read("i", B, V, J, dtype="i64"), write("y", B, V, J, D)),
+        {"x": (B * V * J * D, 0), "i": (B * V * J, 0), "y": (0, B * V * J * D)},
+        {},
+    ),
+    "gather by one index": (
+        sch.GatherRows("x", "i", "y"),
+        (read("x", 1, V, T, D), read("i", J, dtype="i64"), write("y", 1, V, J, D)),
+        {"x": (V * J * D, 0), "i": (J, 0), "y": (0, V * J * D)},
+        {},
+    ),
+    "decode": (
+        sch.DecodeAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.5, 0, 1),
+        (QUERY, *NEW, *CACHES, *SLOTS, write("o", B, H, 1, W)),
+        {"q": (B * H * D, 0), **NEW_READS, **SLOT_READS, "o": (0, B * H * W),
+         "kc": (B * V * R * D, B * V * D), "vc": (B * V * R * W, B * V * W)},
+        {},
+    ),
+    "indexed": (
+        sch.IndexedAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "kp", "vp", "i", "p", "t", "a", "o", 0.5, 0, R),
+        (QUERY, *NEW, *CACHES, read("kp", B, V, T, D), read("vp", B, V, T, W), read("i", B, V, K, dtype="i64"),
+         *SLOTS, write("o", B, H, 1, W)),
+        {"q": (B * H * D, 0), **NEW_READS, **SLOT_READS, "o": (0, B * H * W), "i": (B * V * K, 0),
+         "kc": (B * V * R * D, B * V * D), "vc": (B * V * R * W, B * V * W),
+         "kp": (B * V * K * D, 0), "vp": (B * V * K * W, 0)},
+        {},
+    ),
+    "chunk": (
+        sch.ChunkAttention("q", "nk", "nv", "ks", "vs", "ob", "l", "o", "start", "n", 0.5),
+        (*CHUNK, *SCRATCH, update("ob", 1, H, 3, D), update("l", 1, H, 3), write("o", 1, H, C, W)),
+        {"q": (H * C * D, 0), "nk": (V * C * D, 0), "nv": (V * C * W, 0), "o": (0, H * C * W),
+         "ks": (V * T * D, V * C * D), "vs": (V * T * W, V * C * W), "ob": (0, H * 3 * D), "l": (0, H * 3)},
+        {"start": (0, T - C), "n": (1, T)},
+    ),
+    "compress": (
+        sch.Compress("ob", "l", "k", "v", "kc", "vc", "i", "n", 0.5, 1, R - K - 1, 3, "max"),
+        (read("ob", 1, H, N, D), read("l", 1, H, N), *PROMPT, write("kc", 1, V, R, D), write("vc", 1, V, R, W),
+         write("i", V, K, dtype="i64")),
+        {"ob": (H * N * D, 0), "l": (H * N, 0), "k": (V * (T + R) * D, 0), "v": (V * R * W, 0),
+         "kc": (0, V * R * D), "vc": (0, V * R * W), "i": (0, V * K)},
+        {"n": (1, T)},
+    ),
+}  # fmt: skip
+"""A step, the parameters of its body, the elements of each that it reads and writes, the scalars that it needs."""
+
+
+def facts(step: Any, params: tuple[Param, ...], scalars: tuple[str, ...] = ("start", "n")) -> BodyFacts:
+    return prove_body(Body("b", params, scalars, (), (), (step,)), Limits())
+
+
+def changed(name: str, **fields: Any) -> BodyFacts:
+    """The facts of a case with other settings of its step."""
+    step, params, _, _ = CASES[name]
+    return facts(replace(step, **fields), params)
+
+
+def test_every_step_is_here() -> None:
+    assert {type(step) for step, *_ in CASES.values()} == set(OPERANDS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_step_moves_and_needs(name: str) -> None:
+    step, params, moved, needs = CASES[name]
+    found = facts(step, params)
+    assert {param: (use.reads, use.writes) for param, use in found.uses.items()} == moved
+    assert {scalar: (low, high) for scalar, low, high, _ in found.needs} == needs
+    rows = {"UpdateRows": ["kc"], "GatherRows": ["x"], "IndexedAttention": ["kp", "vp"]}.get(type(step).__name__, [])
+    assert found.data == tuple(f"body 'b', step 0 ({step.kind}): rows of {param!r}" for param in rows)
+    partly = {operand.field for operand in OPERANDS[type(step)] if operand.mode == "part"}
+    for param in params:
+        use = found.uses[param.name]
+        assert use.bounded is (param.name in {getattr(step, field) for field in partly})
+        assert use.complete is (param.access == "write" and not use.bounded)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operands_of_another_rank_or_dtype_are_refused(name: str) -> None:
+    step, params, _, _ = CASES[name]
+    used = {getattr(step, operand.field) for operand in OPERANDS[type(step)]}
+    for number, param in enumerate(params):
+        if param.name not in used:
+            continue
+        width = ENCODED if param.dtype == "i8" else 0
+        others = [
+            replace(param, shape=param.shape[:-1]),
+            replace(param, shape=(*param.shape, 1)),
+            replace(param, shape=(*param.shape[:-1], param.shape[-1] - width, ENCODED + 1)),
+            replace(param, dtype="f32" if param.dtype != "f32" else "i64"),
+        ]
+        for other in others:
+            with pytest.raises(InputError, match=r"must be|one index|its rows"):
+                facts(step, (*params[:number], other, *params[number + 1 :]))
+
+
+# ---------------------------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize("name", [name for name, (step, *_) in CASES.items() if hasattr(step, "scale")])
+def test_a_scale_is_above_nothing_and_not_large(name: str) -> None:
+    for scale in (1e-30, 0.5, 1.0, 1.5, LARGEST_SCALE):
+        changed(name, scale=scale)
+    for scale in (0.0, -0.5, 1024.5, float("nan")):
+        with pytest.raises(InputError, match=f"its scale is {scale}, it must be above 0 and at most 1024"):
+            changed(name, scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("name", "sink", "recent", "says"),
+    [
+        ("decode", 0, 1, ""), ("decode", 0, R, ""), ("decode", R - 1, 1, ""),
+        ("decode", -1, 1, "the ring has sink -1 and recent 1"), ("decode", 0, 0, "the ring has sink 0 and recent 0"),
+        ("decode", 1, R, f"rows 0 .. {R} of sink 1 and recent {R} are used, the cache has {R} rows"),
+        ("indexed", 0, R, ""), ("indexed", R - 1, 1, ""),
+        ("indexed", -1, R + 1, "the ring has sink -1"), ("indexed", R, 0, f"the ring has sink {R} and recent 0"),
+        ("indexed", 0, R - 1, f"sink 0 \\+ recent {R - 1} rows come before the prompt's, the cache has {R}"),
+        ("indexed", 1, R, f"rows 0 .. {R} of sink 1"),
+        ("compress", 0, R - K, ""), ("compress", R - K - 1, 1, ""), ("compress", 0, R, ""),
+        ("compress", -1, R - K + 1, "the ring has sink -1"), ("compress", R - K, 0, "and recent 0"),
+        ("compress", 1, R - K, f"sink 1 \\+ recent {R - K} \\+ topk {K} rows are written, the cache has {R}"),
+        ("compress", 1, R - K - 2, f"topk {K} rows are written"), ("compress", 1, R - 2, f"topk {K} rows are written"),
+        ("compress", 1, R, f"rows 0 .. {R} of sink 1"),
+        ("select", 0, 0, ""), ("select", 5, 0, ""), ("select", 0, 5, ""),
+        ("select", -1, 0, "it selects with sink -1 and recent 0"),
+        ("select", 0, -1, "it selects with sink 0 and recent -1"),
+    ],
+)  # fmt: skip
+def test_the_rows_that_are_kept(name: str, sink: int, recent: int, says: str) -> None:
+    if not says:
+        changed(name, sink=sink, recent=recent)
+        return
+    with pytest.raises(InputError, match=says):
+        changed(name, sink=sink, recent=recent)
+
+
+@pytest.mark.parametrize(("ring", "fits"), [(R - 1, False), (R, True), (R + 1, False)])
+def test_a_cache_without_selected_rows_is_the_ring(ring: int, fits: bool) -> None:
+    if fits:
+        changed("compress", sink=0, recent=ring, selected="")
+        return
+    with pytest.raises(InputError, match=r"\+ topk 0 rows are written|are used, the cache has"):
+        changed("compress", sink=0, recent=ring, selected="")
+
+
+def test_scores_of_the_recent_rows_may_be_of_none() -> None:
+    changed("scores", recent=0)
+    with pytest.raises(InputError, match="it scores with recent -1"):
+        changed("scores", recent=-1)
+
+
+@pytest.mark.parametrize(("name", "width", "mode"), [("pool", "width", "mode"), ("compress", "pool", "pool_mode")])
+def test_pooling_is_over_an_odd_number_of_rows(name: str, width: str, mode: str) -> None:
+    for size in (1, 3, LARGEST_POOL - 1):
+        changed(name, **{width: size, mode: "max"})
+    for size, kind in ((-1, "avg"), (0, "avg"), (2, "max"), (LARGEST_POOL, "max"), (LARGEST_POOL + 1, "max"), (3, "")):
+        with pytest.raises(InputError, match=f"it pools with mode '{kind}' and width {size}"):
+            changed(name, **{width: size, mode: kind})
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4, 5, 7])
+def test_query_heads_are_whole_groups(heads: int) -> None:
+    step, params, _, _ = CASES["cached"]
+    fewer = {"q": read("q", B, heads, 1, D), "o": write("o", B, heads, 1, W)}
+    with pytest.raises(InputError, match=f"{heads} query heads do not divide into groups of {V} KV heads"):
+        facts(step, tuple(fewer.get(param.name, param) for param in params))
+    once = {name: replace(param, shape=(B, V, *param.shape[2:])) for name, param in fewer.items()}
+    facts(step, tuple(once.get(param.name, param) for param in params))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scalars_that_a_step_names_exist(name: str) -> None:
+    step, params, _, _ = CASES[name]
+    for field in ("start", "length"):
+        if hasattr(step, field):
+            with pytest.raises(InputError, match=r"it names scalar '(start|n)', which does not exist"):
+                facts(step, params, ("start",) if field == "length" else ("n",))
