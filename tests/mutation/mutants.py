@@ -108,6 +108,11 @@ class _Finder(ast.NodeVisitor):
         self._negated(node.test)
         self.generic_visit(node)
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """`strict=True` asserts that lengths are equal."""
+        if node.arg != "strict":
+            self.generic_visit(node)
+
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Names and messages."""
 
