@@ -235,7 +235,7 @@ class _HazardProof:
             return int(min(window, self._view.most_iterations))
         if known <= window:
             return known
-        period = max(port_period(self._view, known))
+        period = port_period(self._view, known)
         return min(known, window + (known - window) % period)
 
     def _iterations(self, side: _Side, window: int) -> list[int]:
