@@ -56,8 +56,10 @@ class Part:
 
     def firings(self, iterations: int) -> list[tuple[int, int]]:
         """(iteration, firing of it) of each firing."""
-        turns = {"first": [0], "last": [iterations - 1], "each": list(range(iterations))}[self.when]
-        return list(product(turns, range(self.trips)))
+        return list(product(self.turns(iterations), range(self.trips)))
+
+    def turns(self, iterations: int) -> range:
+        return {"first": range(1), "last": range(iterations - 1, iterations), "each": range(iterations)}[self.when]
 
 
 def view_of(parts: list[Part], iterations: int, buffers: dict[str, int]) -> PipelineView:
@@ -97,21 +99,21 @@ def is_right(parts: list[Part], iterations: int) -> bool:
 
 def _right_alone(part: Part, iterations: int) -> bool:
     """Firings of an iteration write different elements, and touch nothing that another one writes."""
-    turn = iterations - 1 if part.when == "last" else 0
+    turns = part.turns(iterations)
     for one in part.places:
         if one.access == "read":
             continue
-        if len(part.all(one, turn)) != one.width * part.trips:
+        if len(part.all(one, turns[0])) != one.width * part.trips:
             return False
         for other in part.places:
             if other is one:
                 continue
             alike = part.shows(one, iterations) == part.shows(other, iterations)
-            for turns in part.firings(iterations):
-                common = set(one.elements(*turns)) & set(other.elements(*turns))
+            for firing in part.firings(iterations):
+                common = set(one.elements(*firing)) & set(other.elements(*firing))
                 if common and not (alike and other.access == "read"):
                     return False
-            if part.trips > 1 and not alike and part.all(one, turn) & part.all(other, turn):
+            if part.trips > 1 and not alike and any(part.all(one, turn) & part.all(other, turn) for turn in turns):
                 return False
     return True
 
@@ -321,3 +323,79 @@ def test_a_firing_reads_what_it_writes_only_by_the_same_view(width: int, right: 
     parts = [Part("each", 1, [Place("write", 2, 100, 0, 0), Place("read", width, 100, 0, 0)])]
     assert is_right(parts, 1) == right
     assert accepted(view_of(parts, 1, {})) == right
+
+
+def test_firings_of_one_iteration_are_compared_in_every_iteration() -> None:
+    """What moves by 30 and what moves by 31 elements per iteration meet in iteration 10 only, in other firings."""
+    for trips, behind, right in ((2, 1, False), (2, 2, True), (1, 1, True), (1, 0, False), (3, 2, False)):
+        places = [Place("write", 1, 1500, 30, 100_000), Place("read", 1, 1490 - behind * 100_000, 31, 100_000)]
+        parts = [Part("each", trips, places)]
+        assert is_right(parts, 40) == right
+        assert accepted(view_of(parts, 40, {})) == right, (trips, behind)
+        assert accepted(view_of(parts, 10, {}))
+
+
+def refusal(parts: list[Part], iterations: int, buffers: dict[str, int] | None = None) -> str:
+    with pytest.raises(InputError) as found:
+        check_hazards(view_of(parts, iterations, buffers or {}), {}, Limits())
+    return str(found.value).removeprefix("the schedule is invalid: kernel 'k', pipeline 'p': ")
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_as_many_iterations_are_compared_as_may_be(stages: int) -> None:
+    """Places that move by different steps and never meet, of one stage or of two."""
+    places = [Place("write", 1, 0, 2, 0), Place("read", 1, 1, 4, 0)]
+    parts = [Part("each", 1, places)] if stages == 1 else [Part("each", 1, [place]) for place in places]
+    assert accepted(view_of(parts, 64, {}))
+    says = (
+        "stages 's0' and 's0' move through 'm' by (2, 4) elements per iteration, which is not proved apart over 65 "
+        "iterations",
+        "stages 's0' and 's1' share elements of 'm', and no stream orders them over 64 iterations",
+    )
+    assert refusal(parts, 65) == says[stages - 1]
+
+
+@pytest.mark.parametrize("access", ["read", "write", "update"])
+def test_what_is_refused_says_what_it_does(access: Any) -> None:
+    """What updates is said to read where it reads too late, and to write where nothing orders it."""
+    does = "writes" if access == "write" else "reads"
+    beside = "reads" if access == "read" else "writes"
+
+    shows = "shows elsewhere" if access == "read" else "writes too"
+
+    def after(*other: int) -> list[Part]:
+        parts = [Part("each", 1, [Place("write", 2, 100, 2, 0)], [("b", "write", 1)])]
+        return [*parts, Part("each", 1, [Place(access, *other)], [("b", "read", 1)])]
+
+    def alone(trips: int, *other: int) -> list[Part]:
+        return [Part("each", trips, [Place("write", 2, 100, 2 * trips, 2), Place(access, *other)])]
+
+    assert refusal(after(2, 98, 2, 0), 3, {"b": 1}) == (
+        f"stage 's0' writes in iteration 0 elements of 'm' that stage 's1' {does} in iteration 1"
+    )
+    assert accepted(view_of(after(1, 100, 0, 0), 1, {"b": 1}))
+    assert refusal(after(1, 100, 0, 0), 2, {"b": 1}) == (
+        f"stage 's0' writes in each iteration another part of 'm', and stage 's1' {does} in every iteration the part "
+        "of one of them"
+    )
+    assert refusal(after(2, 102, 0, 0), 3, {"b": 1}) == (
+        f"stage 's0' writes in iteration 1 elements of 'm' that stage 's1' {beside} in iteration 0 (firings 0 and 0 of "
+        "the iterations), and no stream orders the two"
+    )
+    assert refusal(alone(1, 1, 103, 0, 0), 3).endswith(
+        f"stage 's0': port 'p0' writes elements of 'm' that port 'p1' {shows}"
+    )
+    assert refusal(alone(2, 2, 98, 4, 2), 1).endswith(
+        f"stage 's0': port 'p0' writes elements of 'm' in one firing of an iteration that port 'p1' {beside} in another"
+    )
+    assert refusal(alone(1, 2, 98, 2, 0), 3) == (
+        f"stage 's0' writes in iteration 0 elements of 'm' that stage 's0' {does} in iteration 1"
+    )
+
+
+@pytest.mark.parametrize(("step", "offset", "right"), [(30, 1490, True), (31, 1490, False), (31, 1480, False)])
+def test_what_moves_by_different_steps_may_meet_much_later(step: int, offset: int, right: bool) -> None:
+    """In iteration 10 or 20 of both, long after the first ones, and nowhere else."""
+    parts = [Part("each", 1, [Place("write", 1, 1500, 30, 0)]), Part("each", 1, [Place("read", 1, offset, step, 0)])]
+    assert is_right(parts, 40) == right
+    assert accepted(view_of(parts, 40, {})) == right
