@@ -16,7 +16,15 @@ from operator import mul
 from sscc.runtime.schedule import Stage
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.linear import Linear, Scope
-from sscc.runtime.validator.pipeline import PipelineView, PortFacts, StageFacts, grid_scope, grid_terms, linear_offset, may_meet
+from sscc.runtime.validator.pipeline import (
+    PipelineView,
+    PortFacts,
+    StageFacts,
+    grid_scope,
+    grid_terms,
+    linear_offset,
+    may_meet,
+)
 from sscc.runtime.validator.regions import FAR, Region, covered, injective
 from sscc.runtime.validator.tokens import End, Streams, port_period, simulate
 
