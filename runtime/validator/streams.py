@@ -182,10 +182,17 @@ def _check_cover(view: PipelineView, facts: StageFacts, ports: Sequence[PortFact
         _check_pieces(view, facts, ports[0], pieces, limits)
         return
     several, left = divmod(per, trips)
-    iterations = min(view.iterations or 2 * several, _ITERATIONS) if facts.stage.when == "each" else 1
     if left:
         refuse(facts.where, f"buffer {ports[0].name!r}: a slot takes {per} firings, an iteration has {trips}")
-    for begin in range(0, iterations - several + 1, several):
+    assert view.iterations is not None  # one iteration would leave the slot incomplete (check_rates)
+    followed = min(view.iterations, _ITERATIONS)
+    if followed < min(view.iterations, 2 * several):
+        refuse(
+            facts.where,
+            f"buffer {ports[0].name!r}: a slot takes {several} of {view.iterations} iterations, which are followed up "
+            f"to {_ITERATIONS}",
+        )
+    for begin in range(0, followed - several + 1, several):
         indices = [view.lower.plus(Linear(begin + n)) for n in range(several)]
         pieces = [_piece(view, facts, port, facts.stage.grid, index) for port in ports for index in indices]
         _check_pieces(view, facts, ports[0], pieces, limits)

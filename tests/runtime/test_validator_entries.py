@@ -111,7 +111,9 @@ def needed(uses: list[Use], loops: set[int]) -> set[int]:
             begin = stop
         return order
 
-    order, kept, written = played(0, len(uses), 0), set(range(0)), {}
+    order = played(0, len(uses), 0)
+    kept: set[int] = set()
+    written: dict[int, int] = {}
     for moment, position in enumerate(order):
         use = uses[position]
         kept.add(position)
@@ -181,7 +183,8 @@ def _elements(view: View) -> set[int]:
 def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
     """The same view under two names is one region; callers tell which, and what is not dense."""
     choose, seen = random.Random(3), Counter[bool]()
-    tensors: Any = {name: Tensor(name, (24,), "f32", "state", tier, 0) for name, tier in (("t", "hbm"), ("u", "ddr"))}
+    tiers: Any = {"t": "hbm", "u": "ddr"}
+    tensors = {name: Tensor(name, (24,), "f32", "state", tier, 0) for name, tier in tiers.items()}
     for _ in range(2000):
         given = random_views(choose)
         params = tuple(PARAMS[access](f"p{n}", *view.shape) for n, (access, view) in enumerate(given))
@@ -199,7 +202,7 @@ def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
         aliases = {f"p{n}": f"p{[other for _, other in given].index(view)}" for n, (_, view) in enumerate(given)}
         caller = callers([facts], kernels, tensors)["k"]
         assert caller.aliases == [aliases]
-        assert caller.tiers == {f"p{n}": {"t": "hbm", "u": "ddr"}[view.tensor] for n, (_, view) in enumerate(given)}
+        assert caller.tiers == {f"p{n}": tiers[view.tensor] for n, (_, view) in enumerate(given)}
         dense = {n for n, (_, view) in enumerate(given) if _elements(view) == _row(view)}
         assert caller.strided == {f"p{n}" for n in range(3) if n not in dense}
         idle = callers([facts], kernels, tensors)["idle"]
@@ -213,7 +216,8 @@ def _row(view: View) -> set[int]:
 
 
 def test_a_kernel_is_proved_for_the_values_and_tiers_of_all_its_launches() -> None:
-    tensors: Any = {name: Tensor(name, (8,), "f32", "state", tier, 0) for name, tier in (("t", "hbm"), ("u", "ddr"))}
+    tiers: Any = {"t": "hbm", "u": "ddr"}
+    tensors = {name: Tensor(name, (8,), "f32", "state", tier, 0) for name, tier in tiers.items()}
     kernels = {"k": Kernel("k", (read("p", 4), read("q", 4)), ("a", "b"), ())}
 
     def launch(one: str, other: str, *scalars: Any, offset: int = 0) -> Launch:

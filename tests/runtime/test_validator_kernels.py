@@ -156,7 +156,7 @@ def test_a_branch_is_taken_for_some_value() -> None:
 def test_a_loop_tells_the_range_of_its_index() -> None:
     """What is proved inside for all values is not left to samples: the index ends before its upper bound."""
 
-    def left(*body: Any, **scalars: tuple[float, float]) -> int:
+    def left(*body: Any, **scalars: Any) -> int:
         return sum(len(pipeline.open) for pipeline in facts(*body, **scalars).pipelines.values())
 
     def at(lower: Any, upper: Any, offset: int, factor: int) -> For:

@@ -60,8 +60,9 @@ def test_bytes_of_a_tier_are_counted_once() -> None:
             Buffer(f"b{n}", (choose.randint(1, 30),), "i8", "hbm", choose.randint(0, 99), choose.randint(1, 2))
             for n in range(choose.randint(0, 2))
         ]
-        listed: dict[str, set[int]] = {item.tier: set() for item in (*tensors, *buffers)}
-        for item in (*tensors, *buffers):
+        items: list[Any] = [*tensors, *buffers]
+        listed: dict[str, set[int]] = {item.tier: set() for item in items}
+        for item in items:
             listed[item.tier] |= set(range(item.address, item.address + item.nbytes))
         found = tier_bytes(Program(tensors, (), (), (), 0), kernels_of({"k": [("p", b) for b in buffers]}))
         assert found == {tier: len(held) for tier, held in listed.items()}
@@ -146,8 +147,8 @@ def test_what_shares_addresses_is_named_with_its_place_and_time() -> None:
     three.append(("r", Buffer("w", (32,), "i8", "hbm", 0, 1)))
     lives["main"]["b"] = lives["main"]["c"] = (5, 5)
     lives["main"]["a"] = (1, 1)
-    tensors = (tensor("d", 64, 128, "state"), tensor("e", 64, 192, "input"))
-    check = (check_overlaps, Program(tensors, (), (), (), 256), [entry_of("main", "k")], lives)
+    kept = (tensor("d", 64, 128, "state"), tensor("e", 64, 192, "input"))
+    check = (check_overlaps, Program(kept, (), (), (), 256), [entry_of("main", "k")], lives)
     assert refusal(*check, kernels_of({"k": three})) == (
         "buffers 'u', 'v' of kernel 'k' at 64 .. 159 and state 'd' at 128 .. 191: they share addresses, and not both "
         "are temporary"

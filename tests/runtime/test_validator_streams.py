@@ -13,7 +13,7 @@ import pytest
 
 from sscc.ir.errors import InputError
 from sscc.runtime.schedule import Access, Body, Buffer, Instr, Kernel, Pipeline, Port, Scalar, Stage, Vector, View
-from sscc.runtime.validator import Limits
+from sscc.runtime.validator import Limits, streams
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.linear import Scope
 from sscc.runtime.validator.pipeline import PipelineView
@@ -126,13 +126,30 @@ def test_firings_of_a_slot_that_are_no_block_of_the_grid_are_refused(
 
 
 def test_slots_of_any_number_of_iterations() -> None:
-    """Where their number is not constant, two slots stand for all; a stage that fires once fills its slots at once."""
-    assert accepts([(0, 2, 1, 0, 0)], 1, 4, (2,), 4, "n")
-    assert not accepts([(0, 0, 1, 0, 0)], 1, 4, (2,), 4, "n")
-    assert not accepts([(0, 0, 1, 0, 2)], 1, 4, (2,), 4, "n")
+    """Where their number is not constant, a slot takes one; a stage that fires once fills its slots at once."""
+    assert accepts([(0, 0, 1, 0, 0)], 1, 2, (2,), 2, "n")
+    assert not accepts([(0, 0, 1, 0, 2)], 1, 2, (2,), 2, "n")
     assert accepts([(0, 0, 1, 0, 2)], 1, 2, (2,), 2, 5, "first")
     assert not accepts([(0, 0, 1, 0, 2)], 1, 2, (2,), 2, 5, "last")
     assert accepts([(-8, 0, 1, 0, 2)], 1, 2, (2,), 2, 5, "last")
+
+
+def test_as_many_iterations_of_a_slot_are_followed_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two slots, or the only one that there is: the second one may be filled otherwise."""
+    monkeypatch.setattr(streams, "_ITERATIONS", 6)
+
+    def refusal(several: int, iterations: int, of_i: int = 0) -> str:
+        try:
+            check_covers(filling([(0, 1 - of_i, 0, 0, of_i)], 1, several, (1,), several, iterations), Limits())
+        except InputError as error:
+            return str(error)
+        return ""
+
+    assert refusal(6, 6) == refusal(3, 6) == refusal(3, 300) == refusal(6, 6, of_i=1) == ""
+    assert "elements of" in refusal(3, 300, of_i=1)
+    says = "stage 's': buffer 'b': a slot takes {} of {} iterations, which are followed up to 6"
+    assert refusal(7, 7).endswith(says.format(7, 7))
+    assert refusal(4, 8).endswith(says.format(4, 8))
 
 
 # ----------------------------------------------------------------------------------------------------------- rates
