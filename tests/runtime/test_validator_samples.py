@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Entry, For, If, Kernel, Pipeline, Program, Scalar, Stage, Tensor
+from sscc.runtime.schedule import Entry, For, If, Kernel, Launch, Pipeline, Program, Scalar, Stage, Tensor
 from sscc.runtime.validator import Limits, validate
 from sscc.runtime.validator.report import Run
-from tests.runtime.broken.build import copy_body, port, read, update, whole, write
+from tests.runtime.broken.build import copy_body, port, read, update, whole, window, write
 from tests.runtime.test_validator_memory import LINE, SIZE, loop, program
 
 BYTES = 4 * SIZE
@@ -199,3 +199,63 @@ def test_scalar_outputs_are_those_of_the_run() -> None:
     run = outcome(dataclasses.replace(given, entries=(entry,)), {"some": 4})
     assert isinstance(run, Run)
     assert run.results == (9, 4, 7)
+
+
+def test_iterations_of_a_pipeline_take_steps_where_an_output_is_written() -> None:
+    """What is written of states is nobody's question."""
+    for role, steps in (("output", 2 + 8), ("state", 2)):
+        given = streamed([(0, 8, 1, "each", 0, (0, TILE))], role)
+        given = dataclasses.replace(given, entries=(_kernel_scalars(given, 1, 0),))
+        assert isinstance(outcome(given, {}, Limits(steps=steps)), Run)
+        assert isinstance(outcome(given, {}, Limits(steps=steps - 1)), str)
+
+
+def _kernel_scalars(given: Program, *scalars: int) -> Entry:
+    (entry,) = given.entries
+    (launch,) = entry.body
+    return dataclasses.replace(entry, scalar_inputs=(), body=(dataclasses.replace(launch, scalars=scalars),))
+
+
+def test_arguments_that_move_are_apart_in_the_samples() -> None:
+    """Two halves of a state, one copied to the other: which is which, a scalar tells."""
+    half = SIZE // 2
+    tensors = (Tensor("s", (SIZE,), "f32", "state", "hbm", 0),)
+    stage = Stage("s", "half", (), (port("x", (half,)), port("y", (half,))), (), ())
+    kernel = Kernel("k", (read("x", half), update("y", half)), (), (Pipeline("p", "i", 0, 1, (), (), (stage,)),))
+    views = (window("s", (half,), 0, (("n", half),)), window("s", (half,), half, (("m", -half),)))
+    entry = Entry("main", (), (), ("n", "m"), (), (Launch("k", views),))
+    given = Program(tensors, (copy_body("half", half),), (kernel,), (entry,), LINE)
+    ranges = {"n": (0, 1), "m": (0, 1)}
+    for n in (0, 1):
+        report = validate(given, ranges=ranges, samples={"main": [{"n": n, "m": n}]})
+        pair = "entry 'main', launch 0 of kernel 'k': the pair of parameters 'x' and 'y'"
+        assert report.sampled == (pair,)
+        says = rf"shares elements of 's', one of them written, in .* {{'n': {n}, 'm': {1 - n}}}"
+        with pytest.raises(InputError, match=says):
+            validate(given, ranges=ranges, samples={"main": [{"n": n, "m": n}, {"n": n, "m": 1 - n}]})
+    with pytest.raises(InputError, match=r"the pair of parameters 'x' and 'y' is not proved .* no sample run reaches"):
+        validate(given, ranges=ranges)
+    fixed = {"n": (0, 0), "m": (0, 0)}
+    assert validate(given, ranges=fixed, samples={"main": [{"n": 0, "m": 0}]}).sampled == ()
+
+
+@pytest.mark.parametrize(("when", "reaches"), [("each", {0, 1, 2, 3}), ("first", {0}), ("last", {3})])
+def test_open_bounds_are_looked_at_in_the_iterations_in_which_a_stage_fires(when: Any, reaches: set[int]) -> None:
+    """The window moves by what an iteration's scalar says, which a range does not tell."""
+    for beyond in range(4):
+        given = streamed([(0, 4, 2, when, 0, (TILE, 0))], "state")
+        (kernel,) = given.kernels
+        (pipeline,) = kernel.body
+        (stage,) = pipeline.stages
+        far = Scalar("far", "eq", ("i", beyond)), Scalar("there", "mul", ("far", "some"))
+        out = stage.ports[1]
+        view = dataclasses.replace(out.view, terms=(("there", TILE), ("t0", TILE)))
+        stage = dataclasses.replace(stage, ports=(stage.ports[0], dataclasses.replace(out, view=view)))
+        pipeline = dataclasses.replace(pipeline, scalars=far, stages=(stage,))
+        given = dataclasses.replace(given, kernels=(dataclasses.replace(kernel, body=(pipeline,)),))
+        tiles = SIZE // TILE
+        assert isinstance(outcome(given, {"some": tiles - 2, "less": 0}), Run), (when, beyond)
+        found = outcome(given, {"some": tiles - 1, "less": 0})
+        assert isinstance(found, str) == (beyond in reaches), (when, beyond)
+        if beyond in reaches:
+            assert f"view of 'y' reaches elements {SIZE - TILE} .. {SIZE + TILE - 1} of {SIZE}, in entry" in str(found)
