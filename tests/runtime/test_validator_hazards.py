@@ -38,12 +38,16 @@ class Place:
 
 @dataclass
 class Part:
-    """A stage: its firings per iteration, its ports on the memory, and its ends of links, (buffer, kind, per)."""
+    """A stage: its firings per iteration, its ports on the memory, and its ends of links, (buffer, kind, per).
+
+    `lag`: of its ends that write.
+    """
 
     when: Any
     trips: int
     places: list[Place]
     ends: list[tuple[str, str, int]] = field(default_factory=list)
+    lag: int = 0
 
     def all(self, place: Place, iteration: int) -> set[int]:
         return {element for t in range(self.trips) for element in place.elements(iteration, t)}
@@ -72,7 +76,7 @@ def view_of(parts: list[Part], iterations: int, buffers: dict[str, int]) -> Pipe
             ports.append(Port(View("m", (place.width,), (1,), place.offset, moves)))
         for buffer, kind, per in part.ends:
             params.append((read if kind == "read" else write)(f"p{len(params)}", 1))
-            ports.append(port(buffer, (1,), per, 0, (("t0", 1),)))
+            ports.append(port(buffer, (1,), per, part.lag if kind == "write" else 0, (("t0", 1),)))
         steps = tuple(_fill(param) for param in params if param.access != "read")
         name = f"s{number}"
         facts[name] = prove_body(Body(name, tuple(params), (), (), (), steps), Limits())
@@ -158,7 +162,8 @@ def _order(parts: list[Part], iterations: int) -> set[Any]:
         for (buffer, kind, per), (read_from, reads, per_read) in product(one.ends, other.ends):
             if buffer == read_from and (kind, reads) == ("write", "read"):
                 for n in range(total[b]):
-                    after[a, (n // per_read + 1) * per - 1].add((b, n))
+                    if 0 <= (last := (n // per_read - one.lag + 1) * per - 1) < total[a]:
+                        after[a, last].add((b, n))
     found = set()
     for begin in after:
         reached, waiting = set(), [begin]
@@ -307,6 +312,21 @@ def test_what_meets_long_after_the_beginning_is_seen(
     parts = parts[::-1] if turned else parts
     assert is_right(parts, FAR) == right
     assert accepted(view_of(parts, FAR, buffers)) == right
+
+
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("iterations", [2, 5, FAR])
+def test_a_carry_orders_what_comes_again(carried: bool, iterations: int) -> None:
+    """A stage writes what another one reads, which tells it when to go on: only so is no iteration too early."""
+    parts = [Part("each", 1, [_writing(FIXED)], [("b", "write", 1), ("c", "read", 1)])]
+    parts.append(Part("each", 1, [Place(*FIXED)], [("b", "read", 1)]))
+    parts.append(Part("each", 1, [], [("d", "read", 1), ("c", "write", 1)], lag=1))
+    source = parts[1] if carried else Part("each", 1, [])
+    source.ends.append(("d", "write", 1))
+    parts += [Part("first", 1, [], [("c", "write", 1)])] + [source] * (not carried)
+    right = is_right(parts, iterations)
+    assert right == carried
+    assert accepted(view_of(parts, iterations, {"b": 2, "c": 2, "d": 2})) == right
 
 
 def test_as_many_pairs_of_firings_are_compared_as_may_be() -> None:
