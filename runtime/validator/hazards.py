@@ -185,7 +185,7 @@ class _HazardProof:
     def _fixed(self, one: _Side, other: _Side, step: int) -> None:
         """A part that does not move holds all that the iterations write, as a prompt's K and V do, or nothing of it."""
         further = int(min(self._view.most_iterations, FAR))
-        a, b = self._tile(one, self._index(one, 0)), self._tile(other, self._index(other, 0))
+        a, b = self._tile(one, self._view.lower), self._tile(other, self._view.lower)
         shift = b.offset.plus(a.offset, -1)
         written = Region.of(0, [*a.pairs, *a.grid, (step, further)])
         if not self._meet(written, b.all(), shift):
@@ -211,7 +211,7 @@ class _HazardProof:
     def _apart(self, one: _Side, other: _Side, step: int) -> bool:
         """Whether parts that move by the same step are apart in every two different iterations."""
         further = int(min(self._view.most_iterations, FAR)) - 1
-        a, b = self._tile(one, self._index(one, 0)), self._tile(other, self._index(other, 0))
+        a, b = self._tile(one, self._view.lower), self._tile(other, self._view.lower)
         shift = b.offset.plus(a.offset, -1)
         return not any(
             self._meet(a.all(), Region.of(0, [*b.pairs, *b.grid, (move, further)]), shift.plus(Linear(move)))
