@@ -291,6 +291,8 @@ def _pair(
 @pytest.mark.parametrize(
     ("turns", "writes", "reads", "link", "right"),
     [
+        (("first", "last"), FIXED, FIXED, (1, 1), True),
+        (("first", "last"), FIXED, FIXED, None, False),
         (("first", "each"), FIXED, MOVING, (1, FAR), True),
         (("first", "each"), FIXED, MOVING, None, False),
         (("first", "each"), MOVING, FIXED, (1, FAR), True),
@@ -312,6 +314,19 @@ def test_what_meets_long_after_the_beginning_is_seen(
     parts = parts[::-1] if turned else parts
     assert is_right(parts, FAR) == right
     assert accepted(view_of(parts, FAR, buffers)) == right
+
+
+@pytest.mark.parametrize(("one", "other"), [("write", "read"), ("read", "write"), ("write", "write")])
+@pytest.mark.parametrize(
+    ("places", "right"), [((FIXED, MOVING), False), ((MOVING, FIXED), False), ((MOVING, MOVING), True)]
+)
+def test_order_in_one_direction_is_not_enough(one: str, other: str, places: Any, right: bool) -> None:
+    """Each iteration of the first stage precedes that of the second one, which meets it a hundred iterations later."""
+    parts = [Part("each", 1, [Place(access, *place[1:])]) for access, place in zip((one, other), places, strict=True)]
+    parts[0].ends.append(("b", "write", 1))
+    parts[1].ends.append(("b", "read", 1))
+    assert is_right(parts, FAR) == right
+    assert accepted(view_of(parts, FAR, {"b": 1})) == right
 
 
 @pytest.mark.parametrize("carried", [False, True])
