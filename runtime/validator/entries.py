@@ -298,8 +298,9 @@ def _check_defined(
         if not before:
             refuse(touch.where, f"it reads {tensor.role} {name!r}, which no launch of the entry has written before")
         regions = [other.region for other in before if other.region is not None]
-        known = len(regions) == len(before) and touch.region is not None
-        if known and touch.region is not None and covered(regions, touch.region, limits.painted) is False:
+        if len(regions) < len(before) or touch.region is None:
+            continue
+        if covered(regions, touch.region, limits.painted) is False:
             refuse(touch.where, f"it reads elements of {tensor.role} {name!r} that no launch has written before")
 
 
@@ -314,7 +315,7 @@ def _lifetime(
     tensor: sch.Tensor, touches: Sequence[Touch], loops: Mapping[int, tuple[int, int]], limits: Limits
 ) -> tuple[int, int]:
     first, last = touches[0].position, touches[-1].position
-    for number, (begin, end) in sorted(loops.items(), key=lambda loop: loop[1][1] - loop[1][0]):
+    for number, (begin, end) in loops.items():
         inside = [touch for touch in touches if number in touch.path]
         if not inside:
             continue

@@ -15,8 +15,16 @@ from operator import mul
 
 from sscc.runtime.schedule import Stage
 from sscc.runtime.validator.failure import Limits, refuse
-from sscc.runtime.validator.linear import Linear
-from sscc.runtime.validator.pipeline import PipelineView, PortFacts, StageFacts, grid_terms, linear_offset, may_meet
+from sscc.runtime.validator.linear import Linear, Scope
+from sscc.runtime.validator.pipeline import (
+    PipelineView,
+    PortFacts,
+    StageFacts,
+    grid_scope,
+    grid_terms,
+    linear_offset,
+    may_meet,
+)
 from sscc.runtime.validator.regions import FAR, Region, covered, injective
 from sscc.runtime.validator.tokens import End, Streams, port_period, simulate
 
@@ -85,9 +93,9 @@ class _HazardProof:
     # -- places
 
     def _tile(self, side: _Side, index: Linear) -> _Tile:
-        scope = self._view.at(index).child()
-        for axis, size in enumerate(side.stage.grid):
-            scope.variable(f"t{axis}", (0, size - 1))
+        return self._placed(side, grid_scope(self._view.at(index), side.stage))
+
+    def _placed(self, side: _Side, scope: Scope) -> _Tile:
         view = side.port.port.view
         value = linear_offset(view.offset, view.terms, scope, side.port.where)
         rest, factors = grid_terms(value, side.stage)
@@ -106,7 +114,7 @@ class _HazardProof:
 
     def written_once(self, side: _Side) -> None:
         """The firings of one iteration write different elements."""
-        tile = self._tile(side, self._index(side, 0))
+        tile = self._placed(side, self._view.everywhere(side.stage))
         if not injective([*tile.pairs, *tile.grid]):
             refuse(
                 side.port.where,
@@ -117,11 +125,11 @@ class _HazardProof:
         """Within an iteration, what one firing of a stage writes is not touched by another one."""
         if one.facts.trips == 1:
             return
-        index = self._index(one, 0)
-        mine, theirs = self._tile(one, index), self._tile(other, index)
+        scope = self._view.everywhere(one.stage)
+        mine, theirs = self._placed(one, scope), self._placed(other, scope)
         if mine == theirs:  # firings write different elements, so that each reads what it writes
             return
-        if self._meet(mine.all(), theirs.all(), theirs.offset.plus(mine.offset, -1)):
+        if may_meet(mine.all(), theirs.all(), theirs.offset.plus(mine.offset, -1), scope):
             refuse(
                 one.facts.where,
                 f"port {one.port.param.name!r} writes elements of {one.port.name!r} in one firing of an iteration that "
@@ -131,10 +139,8 @@ class _HazardProof:
     def one_firing(self, one: _Side, other: _Side) -> None:
         """Within a firing, a written port shares elements only with a port that reads, by the same view."""
         scope = self._view.everywhere(one.stage)
-        offsets = [
-            linear_offset(side.port.port.view.offset, side.port.port.view.terms, scope, side.port.where)
-            for side in (one, other)
-        ]
+        views = [side.port.port.view for side in (one, other)]
+        offsets = [linear_offset(view.offset, view.terms, scope, one.facts.where) for view in views]
         shift = offsets[1].plus(offsets[0], -1)
         same = shift == Linear(0) and one.port.pairs == other.port.pairs
         both = other.port.writes
@@ -179,7 +185,7 @@ class _HazardProof:
     def _fixed(self, one: _Side, other: _Side, step: int) -> None:
         """A part that does not move holds all that the iterations write, as a prompt's K and V do, or nothing of it."""
         further = int(min(self._view.most_iterations, FAR))
-        a, b = self._tile(one, self._index(one, 0)), self._tile(other, self._index(other, 0))
+        a, b = self._tile(one, self._view.lower), self._tile(other, self._view.lower)
         shift = b.offset.plus(a.offset, -1)
         written = Region.of(0, [*a.pairs, *a.grid, (step, further)])
         if not self._meet(written, b.all(), shift):
@@ -205,7 +211,7 @@ class _HazardProof:
     def _apart(self, one: _Side, other: _Side, step: int) -> bool:
         """Whether parts that move by the same step are apart in every two different iterations."""
         further = int(min(self._view.most_iterations, FAR)) - 1
-        a, b = self._tile(one, self._index(one, 0)), self._tile(other, self._index(other, 0))
+        a, b = self._tile(one, self._view.lower), self._tile(other, self._view.lower)
         shift = b.offset.plus(a.offset, -1)
         return not any(
             self._meet(a.all(), Region.of(0, [*b.pairs, *b.grid, (move, further)]), shift.plus(Linear(move)))
@@ -235,7 +241,7 @@ class _HazardProof:
             return int(min(window, self._view.most_iterations))
         if known <= window:
             return known
-        period = max(port_period(self._view, known))
+        period = port_period(self._view, known)
         return min(known, window + (known - window) % period)
 
     def _iterations(self, side: _Side, window: int) -> list[int]:
@@ -301,18 +307,16 @@ class _HazardProof:
         """Whether iterations further apart than a window are ordered as a whole, or touch nothing in common."""
         if "each" not in (one.stage.when, other.stage.when):
             return True
-        last = window - 1
         if one.stage.when == other.stage.when:
-            far = self._follows(one, 0, other, last, window) and self._follows(other, 0, one, last, window)
+            far = self._follows(one, other, window) and self._follows(other, one, window)
             return far or self._far_apart(one, other)
         once, each = (one, other) if one.stage.when != "each" else (other, one)
-        if once.stage.when == "first":
-            return self._follows(once, 0, each, last, window)
-        return self._follows(each, 0, once, last, window)
+        return self._follows(once, each, window) if once.stage.when == "first" else self._follows(each, once, window)
 
-    def _follows(self, before: _Side, a: int, after: _Side, b: int, window: int) -> bool:
+    def _follows(self, before: _Side, after: _Side, window: int) -> bool:
+        """Whether what a stage does first precedes what another one does after all iterations of a window."""
         clocks = self._clock(before.number, after.number, window)
-        return clocks.before(after.number, self._firings(after, b)[0], before.number) > self._firings(before, a)[1]
+        return clocks.before(after.number, self._firings(after, window)[0], before.number) > before.facts.trips - 1
 
     def _far_apart(self, one: _Side, other: _Side) -> bool:
         step = self._step(one)
@@ -378,7 +382,7 @@ class _Clocks:
         for other in () if end.writes else streams.writers[end.buffer]:
             low, high = other.slots(streams.firings[other.stage])
             if low <= slot < high:
-                found.append((other.stage, int(min(other.done(slot), streams.firings[other.stage])) - 1))
+                found.append((other.stage, int(other.done(slot)) - 1))
         return found
 
     def _join(self, value: list[int], other: int, last: int) -> None:

@@ -331,7 +331,7 @@ def check_loops(where: str, view: sch.View, scope: Scope) -> None:
         apart = [(factor, int(min(high - low, FAR)))]
         for name, other in moves.items():
             low, high = scope.bounds[name]
-            if name != loop and name not in scope.shared and high > low:
+            if name != loop and name not in scope.shared:
                 reach = int(min(high - low, FAR))
                 shift = shift.plus(Linear(-other * reach))
                 apart.append((other, 2 * reach + 1))

@@ -206,7 +206,7 @@ class Sampler:
             (stage.stage, port)
             for stage in facts.view.stages
             for port in stage.ports
-            if port.memory and port.writes and port.use.complete and port.name in written
+            if port.writes and port.use.complete and port.name in written
         ]
         if not ports:
             return

@@ -71,6 +71,7 @@ def _check_slots(view: PipelineView, streams: Streams, buffer: str, iterations: 
         if missing is not None:
             reader = f"stage {_name(streams, end)!r} reads slot {missing:.0f}"
             refuse(where, f"{reader} ({iterations} iterations), no stage fills it")
+        _check_kept(streams, end, where)
 
 
 _TURN = {"first": 0, "each": 1, "last": 2}
@@ -86,7 +87,8 @@ def _check_order(streams: Streams, buffer: str, where: str) -> None:
             later, begin, stop = _span(streams, other)
             after = _TURN[later.when] > _TURN[stage.when]
             if not end.writes and other.writes and low < stop and begin < high:
-                ahead = stage.when == later.when == "each" and _moves(streams, end) and end.lag > other.lag
+                moves = stage.when == later.when == "each" and streams.iterations > 1 and high - low > 1
+                ahead = moves and end.lag > other.lag
                 if after or ahead:
                     what = "in a later iteration" if ahead else f"which fires {_SPOKEN[later.when]}"
                     refuse(where, f"stage {stage.name!r} reads a slot that stage {later.name!r} fills {what}")
@@ -105,9 +107,16 @@ def _span(streams: Streams, end: End) -> tuple[Stage, float, float]:
     return streams.stages[end.stage], *end.slots(streams.firings[end.stage])
 
 
-def _moves(streams: Streams, end: End) -> bool:
-    """Whether it goes on to other slots, iteration by iteration."""
-    return end.per < streams.firings[end.stage]
+def _check_kept(streams: Streams, reader: End, where: str) -> None:
+    """What one stage fills or reads through iterations is complete in the iteration in which it is read first."""
+    stage, low, high = _span(streams, reader)
+    for writer in streams.writers[reader.buffer]:
+        other, begin, stop = _span(streams, writer)
+        slot = max(low, begin)
+        kept = min(high - low, stop - begin) == 1 and slot < min(high, stop)
+        ahead = (writer.done(slot) - 1) // other.trips > (slot - low) * reader.per // stage.trips
+        if kept and ahead and stage.when == "each":
+            refuse(where, f"stage {stage.name!r} reads a slot that stage {other.name!r} fills in a later iteration")
 
 
 def _shares_place(low: float, high: float, begin: float, stop: float, depth: int) -> bool:
@@ -173,10 +182,17 @@ def _check_cover(view: PipelineView, facts: StageFacts, ports: Sequence[PortFact
         _check_pieces(view, facts, ports[0], pieces, limits)
         return
     several, left = divmod(per, trips)
-    iterations = min(view.iterations or 2 * several, _ITERATIONS) if facts.stage.when == "each" else 1
     if left:
         refuse(facts.where, f"buffer {ports[0].name!r}: a slot takes {per} firings, an iteration has {trips}")
-    for begin in range(0, iterations - several + 1, several):
+    assert view.iterations is not None  # one iteration would leave the slot incomplete (check_rates)
+    followed = min(view.iterations, _ITERATIONS)
+    if followed < min(view.iterations, 2 * several):
+        refuse(
+            facts.where,
+            f"buffer {ports[0].name!r}: a slot takes {several} of {view.iterations} iterations, which are followed up "
+            f"to {_ITERATIONS}",
+        )
+    for begin in range(0, followed - several + 1, several):
         indices = [view.lower.plus(Linear(begin + n)) for n in range(several)]
         pieces = [_piece(view, facts, port, facts.stage.grid, index) for port in ports for index in indices]
         _check_pieces(view, facts, ports[0], pieces, limits)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, inf, lcm
+from operator import itemgetter
 
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.pipeline import PipelineView
@@ -49,7 +50,7 @@ class Streams:
     def __init__(self, view: PipelineView, iterations: float, whole: int | None = None) -> None:
         self.view, self.iterations = view, iterations
         self.left_out = 0 if whole is None else whole - iterations
-        self.whole = whole
+        self.whole = whole or 0
         self.stages = [facts.stage for facts in view.stages]
         self.firings = [s.trips * (iterations if s.when == "each" else 1) for s in self.stages]
         self.trips = [s.trips for s in self.stages]
@@ -65,18 +66,17 @@ class Streams:
 
     def _contended(self, end: End) -> float:
         """The slot from which on a writer's places are always free, because nothing before is read."""
-        others = [other for other in (*self.writers[end.buffer], *self.readers[end.buffer]) if other != end]
-        used = [other.slots(self.firings[other.stage]) for other in others]
+        used = [reader.slots(self.firings[reader.stage]) for reader in self.readers[end.buffer]]
         return max((high for low, high in used if low != inf), default=0) + self.depth(end.buffer)
 
     def _rates(self) -> dict[str, tuple[int, int]]:
-        """Slots per iterations of every buffer that is filled in each iteration, as a reduced fraction."""
+        """Slots per iterations of every buffer that is filled in iterations, again and again, as a reduced fraction."""
         rates = {}
         for facts in self.view.stages:
             for port in facts.ports:
-                if not port.memory and port.writes and facts.stage.when == "each":
-                    common = gcd(facts.trips, port.port.per)
-                    rates[port.name] = (facts.trips // common, port.port.per // common)
+                trips, per = facts.trips, port.port.per
+                if not port.memory and port.writes and facts.stage.when == "each" and per != trips * self.whole:
+                    rates[port.name] = (trips // gcd(trips, per), per // gcd(trips, per))
         return rates
 
     def _ends(self, number: int) -> list[End]:
@@ -86,7 +86,7 @@ class Streams:
             if port.memory:
                 continue
             per: float = port.port.per
-            if facts.stage.when == "each" and self.left_out and per == facts.trips * (self.whole or 0):
+            if per == facts.trips * self.whole:
                 per = facts.trips * self.iterations
             waited = port.name in facts.stage.waits
             lag = self._lag(facts.stage.when, port.name, port.port.lag)
@@ -97,9 +97,9 @@ class Streams:
 
     def _lag(self, when: str, buffer: str, lag: int) -> float:
         """What is read last and filled in iterations lies near their end: further back its place is filled again."""
-        slots, period = self.rates.get(buffer, (0, 1))
-        if when != "last" or self.whole is None:
+        if when != "last" or buffer not in self.rates:
             return lag
+        slots, period = self.rates[buffer]
         return inf if self.left_out == -inf else lag - self.left_out * slots // period
 
 
@@ -136,18 +136,14 @@ class Simulation:
                     break
 
     def _turn(self, stage: int) -> float:
-        left = self.streams.firings[stage] - self.fired[stage] if self.fired[stage] != inf else 0
-        allowed, safe = left, left
-        culprit: tuple[End, _Block] | None = None
-        for end in self.streams.ends[stage]:
-            if left <= 0:
-                break
-            may, block = self._limit(end)
-            allowed = min(allowed, may) if end.waited else allowed
-            if block is not None and may < safe:
-                safe, culprit = may, (end, block)
-        if allowed > safe and culprit is not None:
-            self._violation(stage, safe, *culprit)
+        total, fired = self.streams.firings[stage], self.fired[stage]
+        if fired == total:
+            return 0
+        limits = [(end, *self._limit(end)) for end in self.streams.ends[stage]]
+        allowed = min([total - fired, *(may for end, may, _ in limits if end.waited)])
+        unsafe = [limit for limit in limits if limit[1] < allowed]
+        if unsafe:
+            self._violation(stage, *min(unsafe, key=itemgetter(1)))
         return allowed
 
     def _limit(self, end: End) -> tuple[float, _Block | None]:
@@ -191,7 +187,8 @@ class Simulation:
                 return _Block(end.buffer, slot, f"to be free of slot {before:.0f}: {left}")
         return None
 
-    def _violation(self, stage: int, safe: float, end: End, block: _Block) -> None:
+    def _violation(self, stage: int, end: End, safe: float, block: _Block | None) -> None:
+        assert block is not None  # what is not stopped may fire as often as is left
         firing = self.fired[stage] + safe
         does = "overwrites" if end.writes else "reads"
         refuse(
@@ -239,10 +236,8 @@ def check_tokens(view: PipelineView, limits: Limits) -> None:
     most = view.most_iterations
     if view.iterations is not None:
         known = view.iterations
-        if known and known * trips <= limits.firings:
-            simulate(Streams(view, known), limits)
-        elif known:
-            simulate(_shortened(view, known, limits), limits)
+        whole = known == 1 or known * trips <= limits.firings
+        simulate(Streams(view, known) if whole else _shortened(view, known, limits), limits)
         return
     start, period = _repetition(view, limits, None)
     for iterations in range(1, int(min(most, start + 2 * period)) + 1):
@@ -252,19 +247,21 @@ def check_tokens(view: PipelineView, limits: Limits) -> None:
 def _shortened(view: PipelineView, iterations: int, limits: Limits) -> Streams:
     """As many iterations as it takes to go through every state of the whole run."""
     start, period = _repetition(view, limits, iterations)
-    period = lcm(period, *(port_period(view, iterations)))
+    period = lcm(period, port_period(view, iterations))
     count = start + period + (iterations - start) % period
     return Streams(view, min(count, iterations), iterations)
 
 
-def port_period(view: PipelineView, iterations: int) -> list[int]:
-    """Iterations after which each port stands at the begin of a slot again; those that never move left out."""
-    return [
-        port.port.per // gcd(port.port.per, facts.trips)
-        for facts in view.stages
-        for port in facts.ports
-        if not port.memory and facts.stage.when == "each" and port.port.per != facts.trips * iterations
-    ] or [1]
+def port_period(view: PipelineView, iterations: int) -> int:
+    """Iterations after which every port stands at the begin of a slot again; those that never move left out."""
+    return lcm(
+        *(
+            port.port.per // gcd(port.port.per, facts.trips)
+            for facts in view.stages
+            for port in facts.ports
+            if not port.memory and port.port.per != facts.trips * iterations
+        )
+    )
 
 
 def _repetition(view: PipelineView, limits: Limits, whole: int | None) -> tuple[int, int]:
@@ -327,16 +324,10 @@ class _Group:
 
 
 def _warm_up(streams: Streams) -> int:
-    """Iterations after which no place is used for the first time, and no prologue's slot is left."""
-    warm = 1
-    for buffer, (slots, period) in streams.rates.items():
-        ends = [*streams.writers[buffer], *streams.readers[buffer]]
-        lags = [end.lag for end in ends if abs(end.lag) != inf and streams.stages[end.stage].when != "last"]
-        first = [
-            streams.firings[end.stage] // end.per + 1
-            for end in streams.writers[buffer]
-            if streams.stages[end.stage].when == "first"
-        ]
-        needed = streams.depth(buffer) + max(lags, default=0) + sum(first)
-        warm = max(warm, int(-(-needed * period // slots)) + 1)
-    return warm
+    """Iterations that the slowest stage has to be through.
+
+    What stops a stage for ever stops one before every port has come to the begin of a slot again: whatever waits in a
+    circle would so many iterations earlier as well. And what reads last lies in one of the places, back from the end.
+    """
+    slots = [-(-streams.depth(name) * period // slots) for name, (slots, period) in streams.rates.items()]
+    return max([port_period(streams.view, streams.whole), *slots])

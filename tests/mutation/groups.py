@@ -56,7 +56,8 @@ GROUPS: dict[str, Group] = {
         ("tests/runtime/test_validator_NAME.py", "tests/runtime/test_NAME.py"),
         (
             ("tests/runtime/test_validator_bodies.py", "tests/runtime/test_validator_indexed.py",
-             "tests/runtime/test_validator_memory.py", "tests/runtime/test_contract.py"),
+             "tests/runtime/test_validator_memory.py", "tests/runtime/test_validator_samples.py",
+             "tests/runtime/test_validator_kernels.py", "tests/runtime/test_contract.py"),
             ("tests/runtime/test_validator.py",),
             ("tests/fuzz/test_verdicts.py",),
         ),

@@ -38,12 +38,16 @@ class Place:
 
 @dataclass
 class Part:
-    """A stage: its firings per iteration, its ports on the memory, and its ends of links, (buffer, kind, per)."""
+    """A stage: its firings per iteration, its ports on the memory, and its ends of links, (buffer, kind, per).
+
+    `lag`: of its ends that write.
+    """
 
     when: Any
     trips: int
     places: list[Place]
     ends: list[tuple[str, str, int]] = field(default_factory=list)
+    lag: int = 0
 
     def all(self, place: Place, iteration: int) -> set[int]:
         return {element for t in range(self.trips) for element in place.elements(iteration, t)}
@@ -56,8 +60,10 @@ class Part:
 
     def firings(self, iterations: int) -> list[tuple[int, int]]:
         """(iteration, firing of it) of each firing."""
-        turns = {"first": [0], "last": [iterations - 1], "each": list(range(iterations))}[self.when]
-        return list(product(turns, range(self.trips)))
+        return list(product(self.turns(iterations), range(self.trips)))
+
+    def turns(self, iterations: int) -> range:
+        return {"first": range(1), "last": range(iterations - 1, iterations), "each": range(iterations)}[self.when]
 
 
 def view_of(parts: list[Part], iterations: int, buffers: dict[str, int]) -> PipelineView:
@@ -70,7 +76,7 @@ def view_of(parts: list[Part], iterations: int, buffers: dict[str, int]) -> Pipe
             ports.append(Port(View("m", (place.width,), (1,), place.offset, moves)))
         for buffer, kind, per in part.ends:
             params.append((read if kind == "read" else write)(f"p{len(params)}", 1))
-            ports.append(port(buffer, (1,), per, 0, (("t0", 1),)))
+            ports.append(port(buffer, (1,), per, part.lag if kind == "write" else 0, (("t0", 1),)))
         steps = tuple(_fill(param) for param in params if param.access != "read")
         name = f"s{number}"
         facts[name] = prove_body(Body(name, tuple(params), (), (), (), steps), Limits())
@@ -97,21 +103,21 @@ def is_right(parts: list[Part], iterations: int) -> bool:
 
 def _right_alone(part: Part, iterations: int) -> bool:
     """Firings of an iteration write different elements, and touch nothing that another one writes."""
-    turn = iterations - 1 if part.when == "last" else 0
+    turns = part.turns(iterations)
     for one in part.places:
         if one.access == "read":
             continue
-        if len(part.all(one, turn)) != one.width * part.trips:
+        if len(part.all(one, turns[0])) != one.width * part.trips:
             return False
         for other in part.places:
             if other is one:
                 continue
             alike = part.shows(one, iterations) == part.shows(other, iterations)
-            for turns in part.firings(iterations):
-                common = set(one.elements(*turns)) & set(other.elements(*turns))
+            for firing in part.firings(iterations):
+                common = set(one.elements(*firing)) & set(other.elements(*firing))
                 if common and not (alike and other.access == "read"):
                     return False
-            if part.trips > 1 and not alike and part.all(one, turn) & part.all(other, turn):
+            if part.trips > 1 and not alike and any(part.all(one, turn) & part.all(other, turn) for turn in turns):
                 return False
     return True
 
@@ -156,7 +162,8 @@ def _order(parts: list[Part], iterations: int) -> set[Any]:
         for (buffer, kind, per), (read_from, reads, per_read) in product(one.ends, other.ends):
             if buffer == read_from and (kind, reads) == ("write", "read"):
                 for n in range(total[b]):
-                    after[a, (n // per_read + 1) * per - 1].add((b, n))
+                    if 0 <= (last := (n // per_read - one.lag + 1) * per - 1) < total[a]:
+                        after[a, last].add((b, n))
     found = set()
     for begin in after:
         reached, waiting = set(), [begin]
@@ -284,6 +291,8 @@ def _pair(
 @pytest.mark.parametrize(
     ("turns", "writes", "reads", "link", "right"),
     [
+        (("first", "last"), FIXED, FIXED, (1, 1), True),
+        (("first", "last"), FIXED, FIXED, None, False),
         (("first", "each"), FIXED, MOVING, (1, FAR), True),
         (("first", "each"), FIXED, MOVING, None, False),
         (("first", "each"), MOVING, FIXED, (1, FAR), True),
@@ -307,6 +316,34 @@ def test_what_meets_long_after_the_beginning_is_seen(
     assert accepted(view_of(parts, FAR, buffers)) == right
 
 
+@pytest.mark.parametrize(("one", "other"), [("write", "read"), ("read", "write"), ("write", "write")])
+@pytest.mark.parametrize(
+    ("places", "right"), [((FIXED, MOVING), False), ((MOVING, FIXED), False), ((MOVING, MOVING), True)]
+)
+def test_order_in_one_direction_is_not_enough(one: str, other: str, places: Any, right: bool) -> None:
+    """Each iteration of the first stage precedes that of the second one, which meets it a hundred iterations later."""
+    parts = [Part("each", 1, [Place(access, *place[1:])]) for access, place in zip((one, other), places, strict=True)]
+    parts[0].ends.append(("b", "write", 1))
+    parts[1].ends.append(("b", "read", 1))
+    assert is_right(parts, FAR) == right
+    assert accepted(view_of(parts, FAR, {"b": 1})) == right
+
+
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("iterations", [2, 5, FAR])
+def test_a_carry_orders_what_comes_again(carried: bool, iterations: int) -> None:
+    """A stage writes what another one reads, which tells it when to go on: only so is no iteration too early."""
+    parts = [Part("each", 1, [_writing(FIXED)], [("b", "write", 1), ("c", "read", 1)])]
+    parts.append(Part("each", 1, [Place(*FIXED)], [("b", "read", 1)]))
+    parts.append(Part("each", 1, [], [("d", "read", 1), ("c", "write", 1)], lag=1))
+    source = parts[1] if carried else Part("each", 1, [])
+    source.ends.append(("d", "write", 1))
+    parts += [Part("first", 1, [], [("c", "write", 1)])] + [source] * (not carried)
+    right = is_right(parts, iterations)
+    assert right == carried
+    assert accepted(view_of(parts, iterations, {"b": 2, "c": 2, "d": 2})) == right
+
+
 def test_as_many_pairs_of_firings_are_compared_as_may_be() -> None:
     """Four firings that write tiles, and as many that read them, each after its own."""
     parts = [Part("each", 4, [Place("write", 2, 0, 0, 2)], [("b", "write", 1)])]
@@ -321,3 +358,79 @@ def test_a_firing_reads_what_it_writes_only_by_the_same_view(width: int, right: 
     parts = [Part("each", 1, [Place("write", 2, 100, 0, 0), Place("read", width, 100, 0, 0)])]
     assert is_right(parts, 1) == right
     assert accepted(view_of(parts, 1, {})) == right
+
+
+def test_firings_of_one_iteration_are_compared_in_every_iteration() -> None:
+    """What moves by 30 and what moves by 31 elements per iteration meet in iteration 10 only, in other firings."""
+    for trips, behind, right in ((2, 1, False), (2, 2, True), (1, 1, True), (1, 0, False), (3, 2, False)):
+        places = [Place("write", 1, 1500, 30, 100_000), Place("read", 1, 1490 - behind * 100_000, 31, 100_000)]
+        parts = [Part("each", trips, places)]
+        assert is_right(parts, 40) == right
+        assert accepted(view_of(parts, 40, {})) == right, (trips, behind)
+        assert accepted(view_of(parts, 10, {}))
+
+
+def refusal(parts: list[Part], iterations: int, buffers: dict[str, int] | None = None) -> str:
+    with pytest.raises(InputError) as found:
+        check_hazards(view_of(parts, iterations, buffers or {}), {}, Limits())
+    return str(found.value).removeprefix("the schedule is invalid: kernel 'k', pipeline 'p': ")
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_as_many_iterations_are_compared_as_may_be(stages: int) -> None:
+    """Places that move by different steps and never meet, of one stage or of two."""
+    places = [Place("write", 1, 0, 2, 0), Place("read", 1, 1, 4, 0)]
+    parts = [Part("each", 1, places)] if stages == 1 else [Part("each", 1, [place]) for place in places]
+    assert accepted(view_of(parts, 64, {}))
+    says = (
+        "stages 's0' and 's0' move through 'm' by (2, 4) elements per iteration, which is not proved apart over 65 "
+        "iterations",
+        "stages 's0' and 's1' share elements of 'm', and no stream orders them over 64 iterations",
+    )
+    assert refusal(parts, 65) == says[stages - 1]
+
+
+@pytest.mark.parametrize("access", ["read", "write", "update"])
+def test_what_is_refused_says_what_it_does(access: Any) -> None:
+    """What updates is said to read where it reads too late, and to write where nothing orders it."""
+    does = "writes" if access == "write" else "reads"
+    beside = "reads" if access == "read" else "writes"
+
+    shows = "shows elsewhere" if access == "read" else "writes too"
+
+    def after(*other: int) -> list[Part]:
+        parts = [Part("each", 1, [Place("write", 2, 100, 2, 0)], [("b", "write", 1)])]
+        return [*parts, Part("each", 1, [Place(access, *other)], [("b", "read", 1)])]
+
+    def alone(trips: int, *other: int) -> list[Part]:
+        return [Part("each", trips, [Place("write", 2, 100, 2 * trips, 2), Place(access, *other)])]
+
+    assert refusal(after(2, 98, 2, 0), 3, {"b": 1}) == (
+        f"stage 's0' writes in iteration 0 elements of 'm' that stage 's1' {does} in iteration 1"
+    )
+    assert accepted(view_of(after(1, 100, 0, 0), 1, {"b": 1}))
+    assert refusal(after(1, 100, 0, 0), 2, {"b": 1}) == (
+        f"stage 's0' writes in each iteration another part of 'm', and stage 's1' {does} in every iteration the part "
+        "of one of them"
+    )
+    assert refusal(after(2, 102, 0, 0), 3, {"b": 1}) == (
+        f"stage 's0' writes in iteration 1 elements of 'm' that stage 's1' {beside} in iteration 0 (firings 0 and 0 of "
+        "the iterations), and no stream orders the two"
+    )
+    assert refusal(alone(1, 1, 103, 0, 0), 3).endswith(
+        f"stage 's0': port 'p0' writes elements of 'm' that port 'p1' {shows}"
+    )
+    assert refusal(alone(2, 2, 98, 4, 2), 1).endswith(
+        f"stage 's0': port 'p0' writes elements of 'm' in one firing of an iteration that port 'p1' {beside} in another"
+    )
+    assert refusal(alone(1, 2, 98, 2, 0), 3) == (
+        f"stage 's0' writes in iteration 0 elements of 'm' that stage 's0' {does} in iteration 1"
+    )
+
+
+@pytest.mark.parametrize(("step", "offset", "right"), [(30, 1490, True), (31, 1490, False), (31, 1480, False)])
+def test_what_moves_by_different_steps_may_meet_much_later(step: int, offset: int, right: bool) -> None:
+    """In iteration 10 or 20 of both, long after the first ones, and nowhere else."""
+    parts = [Part("each", 1, [Place("write", 1, 1500, 30, 0)]), Part("each", 1, [Place("read", 1, offset, step, 0)])]
+    assert is_right(parts, 40) == right
+    assert accepted(view_of(parts, 40, {})) == right

@@ -73,6 +73,7 @@ def check(given: Program, **ranges: tuple[int, int]) -> None:
         ((If("less", ("x>a",)), "a>y"), True),
         ((If("some", ("x>a",)), "a>y"), False),
         ((If("both", ("x>a",)), "a>y"), False),
+        ((If("under", ("x>a",)), "a>y"), False),
         ((If("some", ("x>a", "a>y")),), True),
         ((If("some", (loop("x>a"),)), If("some", ("a>y",))), False),
         ((If("few", (If("some", ("x>a",)),)), "a>y"), False),
@@ -81,8 +82,8 @@ def check(given: Program, **ranges: tuple[int, int]) -> None:
     ],
 )
 def test_what_is_read_has_surely_been_written(body: tuple[Any, ...], sure: bool) -> None:
-    """`few` is 1 or 2, `less` -2 or -1, `some` 0 to 2, `both` -1 to 1."""
-    ranges = {"few": (1, 2), "less": (-2, -1), "some": (0, 2), "both": (-1, 1)}
+    """`few` is 1 or 2, `less` -2 or -1, `some` 0 to 2, `both` -1 to 1, `under` -2 to 0."""
+    ranges = {"few": (1, 2), "less": (-2, -1), "some": (0, 2), "both": (-1, 1), "under": (-2, 0)}
     given = program(*body, scalars=tuple(ranges))
     if sure:
         check(given, **ranges)
@@ -294,3 +295,8 @@ def test_a_branch_that_may_not_be_entered_proves_and_refutes_nothing() -> None:
             ranges={"some": (0, 2)},
             samples={"main": [{"some": 1}]},
         )
+
+
+def test_views_that_are_proved_are_counted() -> None:
+    """Two of each launch, and two of the kernel's stage."""
+    assert validate(program("x>a", "a>y")).proved == 2 * 2 + 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 from collections import Counter
@@ -12,7 +13,7 @@ import pytest
 
 from sscc.ir.errors import InputError
 from sscc.runtime.schedule import Access, Body, Buffer, Instr, Kernel, Pipeline, Port, Scalar, Stage, Vector, View
-from sscc.runtime.validator import Limits
+from sscc.runtime.validator import Limits, streams
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.linear import Scope
 from sscc.runtime.validator.pipeline import PipelineView
@@ -125,13 +126,30 @@ def test_firings_of_a_slot_that_are_no_block_of_the_grid_are_refused(
 
 
 def test_slots_of_any_number_of_iterations() -> None:
-    """Where their number is not constant, two slots stand for all; a stage that fires once fills its slots at once."""
-    assert accepts([(0, 2, 1, 0, 0)], 1, 4, (2,), 4, "n")
-    assert not accepts([(0, 0, 1, 0, 0)], 1, 4, (2,), 4, "n")
-    assert not accepts([(0, 0, 1, 0, 2)], 1, 4, (2,), 4, "n")
+    """Where their number is not constant, a slot takes one; a stage that fires once fills its slots at once."""
+    assert accepts([(0, 0, 1, 0, 0)], 1, 2, (2,), 2, "n")
+    assert not accepts([(0, 0, 1, 0, 2)], 1, 2, (2,), 2, "n")
     assert accepts([(0, 0, 1, 0, 2)], 1, 2, (2,), 2, 5, "first")
     assert not accepts([(0, 0, 1, 0, 2)], 1, 2, (2,), 2, 5, "last")
     assert accepts([(-8, 0, 1, 0, 2)], 1, 2, (2,), 2, 5, "last")
+
+
+def test_as_many_iterations_of_a_slot_are_followed_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two slots, or the only one that there is: the second one may be filled otherwise."""
+    monkeypatch.setattr(streams, "_ITERATIONS", 6)
+
+    def refusal(several: int, iterations: int, of_i: int = 0) -> str:
+        try:
+            check_covers(filling([(0, 1 - of_i, 0, 0, of_i)], 1, several, (1,), several, iterations), Limits())
+        except InputError as error:
+            return str(error)
+        return ""
+
+    assert refusal(6, 6) == refusal(3, 6) == refusal(3, 300) == refusal(6, 6, of_i=1) == ""
+    assert "elements of" in refusal(3, 300, of_i=1)
+    says = "stage 's': buffer 'b': a slot takes {} of {} iterations, which are followed up to 6"
+    assert refusal(7, 7).endswith(says.format(7, 7))
+    assert refusal(4, 8).endswith(says.format(4, 8))
 
 
 # ----------------------------------------------------------------------------------------------------------- rates
@@ -182,16 +200,124 @@ def refusal_of(view: PipelineView) -> str:
         return str(refusal)
     return ""
 
+def random_spans(choose: random.Random, iterations: int) -> Net:
+    """A buffer whose slots are shared out among those that fill it, and among those that read it, in any order."""
+    net = Net()
+    net.depths = {"x": choose.choice((1, 2, 3, 4, 8))}
+    every, total = choose.choice((1, 1, 2)), 0
+    parts = [*choose.choices(("first", "last", "kept"), k=choose.choice((0, 0, 1, 1, 2))), "each"]
+    for kind in ("write", "read"):
+        slot = 0
+        for when in choose.sample(parts, len(parts)):
+            count = {"each": every * iterations, "kept": 1}.get(when, choose.choice((1, 2)))
+            if kind == "read" and slot + count > total:
+                count = total - slot
+            if not count or (when == "each" and count != every * iterations):
+                continue
+            name, per = f"{kind}_{len(net.stages)}", choose.choice((1, 2))
+            trips = {"each": every * per, "kept": per}.get(when, count * per)
+            net.stage(name, trips, "each" if when == "kept" else when)
+            net.ends[name].append(("x", kind, per * iterations if when == "kept" else per, slot))
+            slot += count
+        total = slot
+    for name in ("read_again", "read_kept"):
+        if choose.random() < 0.3:
+            net.stage(name, 1, choose.choice(("first", "last", "each")))
+            per = iterations if net.stages[name][1] == "each" else 1
+            net.ends[name].append(("x", "read", per, choose.randrange(total)))
+    return net
 
-def test_slots_have_one_producer_and_a_reader_or_are_refused() -> None:
-    """What agrees is refused only because of the order in which stages take turns."""
+
+def runs_in_turn(net: Net, iterations: int) -> bool:
+    """Whether what fires first, then iteration after iteration, then what fires last, is an order that streams allow:
+    nothing is read before it is filled, and what fires before another stage does not wait for a place of it."""
+    for buffer, depth in net.depths.items():
+        uses = []
+        for name, (trips, when) in net.stages.items():
+            order = ("first", "each", "last").index(when)
+            firings = trips * (iterations if when == "each" else 1)
+            for _, kind, per, lag in (end for end in net.ends[name] if end[0] == buffer):
+                uses += [(kind, lag + firing // per, order, firing // trips) for firing in range(firings)]
+        for (one, slot, *turn), (other, there, *later) in product(uses, repeat=2):
+            if (one, other, slot) == ("read", "write", there) and later > turn:
+                return False
+            if one == "write" and there < slot and (slot - there) % depth == 0 and later[0] > turn[0]:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("nets", [random_ends, random_spans])
+def test_slots_have_one_producer_and_a_reader_and_are_filled_in_turn_or_are_refused(nets: Any) -> None:
     choose, seen = random.Random(4), Counter[str]()
     for _ in range(2000):
         iterations = choose.choice((1, 2, 3, 4))
-        net = random_ends(choose, iterations)
+        net = nets(choose, iterations)
         found = refusal_of(net.view(iterations))
         order = re.search("fills a place again|reads a slot that stage .* fills", found)
-        agree = slots_agree(net, iterations)
-        assert (not found or order is not None) if agree else found, (found, net.ends)
+        if slots_agree(net, iterations):
+            assert (order is None) == (not found) == runs_in_turn(net, iterations), (found, net.ends)
+        else:
+            assert found, net.ends
         seen[order[0][:7] if order else found and "wrong"] += 1
-    assert set(seen) == {"", "wrong", "fills a", "reads a"}
+    assert set(seen) == {"", "wrong", "fills a", "reads a"}, seen
+
+
+def test_what_is_wrong_with_slots_is_said_with_its_number() -> None:
+    def refusal(iterations: int, depth: int, **stages: tuple[int, str, str, int, int]) -> str:
+        net = Net()
+        for name, (trips, when, kind, per, lag) in stages.items():
+            net.stage(name, trips, when)
+            net.ends[name].append(("x", kind, per, lag))
+        net.depths["x"] = depth
+        return refusal_of(net.view(iterations)).partition("pipeline 'p'")[2].removeprefix(", ")
+
+    fills, reads = (2, "each", "write", 2, 0), (3, "each", "read", 3, 0)
+    assert refusal(4, 2, a=fills, b=reads) == ""
+    assert refusal(4, 2, a=fills) == "buffer 'x': no stage reads it"
+    assert refusal(4, 2, b=reads) == "buffer 'x': no stage fills it"
+    assert refusal(4, 0, a=fills, b=reads) == ": buffer 'x' has depth 0 and shape [64]"
+    assert refusal(3, 2, a=(2, "each", "write", 4, 0), b=(2, "each", "read", 4, 0)) == (
+        "buffer 'x': stage 'a' fires 6 times in 3 iterations and fills a slot in 4: the last one stays incomplete"
+    )
+    assert refusal(3, 2, a=fills, b=(2, "each", "read", 4, 0)) == (
+        "buffer 'x': stage 'b' fires 6 times in 3 iterations and reads a slot in 4: the last one stays incomplete"
+    )
+    assert refusal(4, 2, a=fills, b=reads, c=(2, "last", "write", 1, 3)) == (
+        "buffer 'x': slot 3 is filled by stage 'a' and by stage 'c'"
+    )
+    assert refusal(4, 2, a=fills, b=(3, "each", "read", 3, 1), c=(1, "last", "read", 1, 4)) == (
+        "buffer 'x': slot 0, which stage 'a' fills, is never read"
+    )
+    assert refusal(4, 2, a=fills, b=reads, c=(1, "last", "read", 1, 4)) == (
+        "buffer 'x': stage 'c' reads slot 4 (4 iterations), no stage fills it"
+    )
+    assert refusal(4, 9, a=(2, "each", "write", 1, 0), b=reads) == (
+        "buffer 'x': slots per iteration differ: stage 'a' fills 2 / 1, stage 'b' reads 3 / 3"
+    )
+    assert refusal(4, 2, a=fills, b=reads, c=(1, "first", "read", 1, 0)) == (
+        "buffer 'x': stage 'c' reads a slot that stage 'a' fills which fires in each iteration"
+    )
+    assert refusal(4, 4, a=fills, b=(3, "each", "read", 12, 1), c=reads) == (
+        "buffer 'x': stage 'b' reads a slot that stage 'a' fills in a later iteration"
+    )
+    assert refusal(4, 2, a=fills, b=reads, c=(1, "last", "read", 1, 1)) == (
+        "buffer 'x': stage 'a' fills a place again that stage 'c', which fires last, still has to use"
+    )
+
+
+def test_buffers_lie_on_chip_or_in_hbm_at_a_multiple_of_their_elements() -> None:
+    def refusal(**fields: Any) -> str:
+        net = Net()
+        net.stage("a", 1)
+        net.ends["a"], net.depths["x"] = [("x", "write", 1, 0)], 1
+        net.stage("b", 1)
+        net.ends["b"] = [("x", "read", 1, 0)]
+        view = net.view(2)
+        (buffer,) = view.pipeline.buffers
+        object.__setattr__(view.pipeline, "buffers", (dataclasses.replace(buffer, **fields),))
+        return refusal_of(view)
+
+    assert refusal() == refusal(tier="hbm") == refusal(address=4) == ""
+    assert "of f32 is in DDR at 0; it must be on chip or in HBM, at a multiple of" in refusal(tier="ddr")
+    assert "is in SRAM at 6; it must" in refusal(address=6)
+    assert "has depth 1 and shape [0]" in refusal(shape=(0,))

@@ -1,0 +1,242 @@
+"""Entries: when a temporary holds something, and what launches may share, against playing and listing."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from itertools import combinations
+from math import inf
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import InputError
+from sscc.runtime.schedule import Entry, Kernel, Launch, Tensor, View
+from sscc.runtime.validator import Limits
+from sscc.runtime.validator.entries import EntryFacts, LaunchFacts, callers, lifetimes, prove_entry
+from sscc.runtime.validator.linear import Linear
+from tests.runtime.broken.build import read, update, window, write
+
+SIZE = 4
+TENSOR = Tensor("t", (SIZE,), "f32", "temporary", "hbm", 0)
+TENSORS = {"t": TENSOR, "u": Tensor("u", (SIZE,), "f32", "state", "hbm", 64)}
+PARAMS = {"read": read, "write": write, "update": update}
+
+
+@dataclass(frozen=True)
+class Use:
+    """A launch that touches elements `begin` .. ``end - 1``, or other ones each time; or another tensor only.
+
+    `path`: the blocks around it.
+    """
+
+    access: str
+    begin: int
+    end: int
+    path: tuple[int, ...]
+    moves: bool = False
+
+    def elements(self) -> set[int]:
+        return set(range(self.begin, self.end))
+
+
+def random_uses(choose: random.Random) -> tuple[list[Use], set[int], set[int]]:
+    """Uses in order, the blocks that are loops, and those that are surely entered."""
+    uses: list[Use] = []
+    loops: set[int] = set()
+    sure: set[int] = set()
+    count = [0]
+
+    def block(path: tuple[int, ...]) -> None:
+        for _ in range(choose.randint(1, 3)):
+            if choose.random() < 0.3 and len(path) < 2:
+                number = count[0]
+                count[0] += 1
+                loops.update({number} if choose.random() < 0.7 else ())
+                sure.update({number} if choose.random() < 0.6 else ())
+                block((*path, number))
+                continue
+            begin, end = choose.choice(((0, SIZE), (0, SIZE), (0, 2), (2, SIZE), (1, SIZE)))
+            access = choose.choice(("write", "write", "read", "update", "other", "other"))
+            uses.append(Use(access, begin, end, path, choose.random() < 0.1))
+
+    block(())
+    return uses, loops, sure
+
+
+def facts_of(uses: list[Use], loops: set[int], sure: set[int]) -> EntryFacts:
+    facts = EntryFacts(Entry("main", (), (), (), (), ()), sure=sure)
+    for position, use in enumerate(uses):
+        size = use.end - use.begin
+        kernel = Kernel("k", (PARAMS.get(use.access, update)("p", size),), (), ())
+        launch = Launch("k", (window("u" if use.access == "other" else "t", (size,), use.begin),))
+        offset = Linear(use.begin, (("n", 1),) if use.moves else ())
+        facts.launches.append(LaunchFacts(launch, kernel, f"launch {position}", position, use.path, (offset,), {}, {}))
+    for loop in loops:
+        held = [position for position, use in enumerate(uses) if loop in use.path]
+        facts.loops[loop] = (held[0], held[-1] + 1)
+    return facts
+
+
+def undefined(uses: list[Use], sure: set[int]) -> tuple[str, int] | None:
+    """What is wrong with the first read of what may not have been written, control entering nothing but it must."""
+    for position, use in enumerate(uses):
+        if use.access in ("write", "other"):
+            continue
+        before = [
+            other
+            for other in uses[:position]
+            if other.access in ("write", "update") and all(block in sure or block in use.path for block in other.path)
+        ]
+        if not before:
+            return "which no launch of the entry has written before", position
+        if use.moves or any(other.moves for other in before):
+            continue
+        if not use.elements() <= {element for other in before for element in other.elements()}:
+            return "that no launch has written before", position
+    return None
+
+
+def needed(uses: list[Use], loops: set[int]) -> set[int]:
+    """The positions between which something is kept, when every loop runs three times and every branch is taken."""
+
+    def played(begin: int, end: int, depth: int) -> list[int]:
+        order: list[int] = []
+        while begin < end:
+            path = uses[begin].path
+            if len(path) <= depth:
+                order, begin = [*order, begin], begin + 1
+                continue
+            stop = begin
+            while stop < end and len(uses[stop].path) > depth and uses[stop].path[depth] == path[depth]:
+                stop += 1
+            order += played(begin, stop, depth + 1) * (3 if path[depth] in loops else 1)
+            begin = stop
+        return order
+
+    order = played(0, len(uses), 0)
+    kept: set[int] = set()
+    written: dict[int, int] = {}
+    for moment, position in enumerate(order):
+        use = uses[position]
+        if use.access == "other":
+            continue
+        kept.add(position)
+        for element in range(SIZE) if use.moves else use.elements():
+            if use.access != "write" and element in written:
+                kept |= set(order[written[element] : moment + 1])
+            if use.access != "read":  # what moves may leave an element as it was
+                written[element] = written.get(element, moment) if use.moves else moment
+    return kept
+
+
+def test_a_temporary_lives_as_long_as_it_is_needed() -> None:
+    """No shorter; and no longer where each loop that touches it writes all of it before anything else."""
+    choose, seen = random.Random(1), Counter[str]()
+    for _ in range(6000):
+        uses, loops, sure = random_uses(choose)
+        wrong = undefined(uses, sure)
+        if all(use.access == "other" for use in uses):
+            continue
+        try:
+            first, last = lifetimes(facts_of(uses, loops, sure), TENSORS, Limits())["t"]
+        except InputError as refusal:
+            found = str(refusal)
+        else:
+            found = ""
+        if wrong is not None:
+            assert wrong[0] in found, (uses, sure)
+            assert f"launch {wrong[1]}: " in found
+            seen[wrong[0]] += 1
+            continue
+        assert not found, (uses, sure, found)
+        kept = needed(uses, loops)
+        assert first <= min(kept), (uses, loops)
+        assert max(kept) <= last, (uses, loops)
+        if all(_is_fresh(uses, loop) for loop in loops):
+            assert (first, last) == (min(kept), max(kept)), (uses, loops)
+            seen["exact"] += 1
+        seen["longer" if (first, last) != (min(kept), max(kept)) else "as long"] += 1
+    assert min(seen.values()) > 100, seen
+
+
+def _is_fresh(uses: list[Use], loop: int) -> bool:
+    """Whether its first use is to write all, and nothing was used before; or whether it does not use it."""
+    touching = [use for use in uses if use.access != "other"]
+    held = [use for use in touching if loop in use.path]
+    whole = held and held[0].access == "write" and held[0].elements() == set(range(SIZE)) and not held[0].moves
+    return not held or (bool(whole) and held[0] is touching[0] and held[0].path[-1] == loop)
+
+
+# ----------------------------------------------------------------------------------------------- launches and kernels
+
+
+def random_views(choose: random.Random) -> list[tuple[str, View]]:
+    """Arguments with how they are used: parts of one of two tensors, dense or not."""
+    found = []
+    for _ in range(3):
+        strides, shape = choose.choice((((1,), (4,)), ((2,), (3,)), ((6, 1), (2, 2)), ((1,), (1,)), ((4, 2), (2, 2))))
+        view = View(choose.choice("tu"), shape, strides, choose.choice((0, 0, 1, 4, 8)), ())
+        found.append((choose.choice(("read", "read", "write", "update")), view))
+    return found
+
+
+def _elements(view: View) -> set[int]:
+    points = {view.offset}
+    for stride, size in zip(view.strides, view.shape, strict=True):
+        points = {point + stride * k for point in points for k in range(size)}
+    return points
+
+
+def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
+    """The same view under two names is one region; callers tell which, and what is not dense."""
+    choose, seen = random.Random(3), Counter[bool]()
+    tiers: Any = {"t": "hbm", "u": "ddr"}
+    tensors = {name: Tensor(name, (24,), "f32", "state", tier, 0) for name, tier in tiers.items()}
+    for _ in range(2000):
+        given = random_views(choose)
+        params = tuple(PARAMS[access](f"p{n}", *view.shape) for n, (access, view) in enumerate(given))
+        kernels = {"k": Kernel("k", params, (), ()), "idle": Kernel("idle", params, ("n",), ())}
+        launch = Launch("k", tuple(view for _, view in given))
+        pairs = [(one, other) for one, other in combinations(given, 2) if {one[0], other[0]} != {"read"}]
+        views = [(one, other) for (_, one), (_, other) in pairs if one.tensor == other.tensor and one != other]
+        entry = Entry("main", (), (), (), (), (launch,))
+        if any(_elements(one) & _elements(other) for one, other in views):
+            with pytest.raises(InputError, match="shares elements of tensor"):
+                prove_entry(entry, tensors, kernels, {}, inf)
+            seen[False] += 1
+            continue
+        facts = prove_entry(entry, tensors, kernels, {}, inf)
+        aliases = {f"p{n}": f"p{[other for _, other in given].index(view)}" for n, (_, view) in enumerate(given)}
+        caller = callers([facts], kernels, tensors)["k"]
+        assert caller.aliases == [aliases]
+        assert caller.tiers == {f"p{n}": tiers[view.tensor] for n, (_, view) in enumerate(given)}
+        dense = {n for n, (_, view) in enumerate(given) if _elements(view) == _row(view)}
+        assert caller.strided == {f"p{n}" for n in range(3) if n not in dense}
+        idle = callers([facts], kernels, tensors)["idle"]
+        assert (dict(idle.scalars), set(idle.tiers.values()), idle.aliases) == ({"n": (-inf, inf)}, {"none"}, [])
+        seen[True] += 1
+    assert min(seen[True], seen[False]) > 200, seen
+
+
+def _row(view: View) -> set[int]:
+    return set(range(view.offset, view.offset + len(_elements(view))))
+
+
+def test_a_kernel_is_proved_for_the_values_and_tiers_of_all_its_launches() -> None:
+    tiers: Any = {"t": "hbm", "u": "ddr"}
+    tensors = {name: Tensor(name, (8,), "f32", "state", tier, 0) for name, tier in tiers.items()}
+    kernels = {"k": Kernel("k", (read("p", 4), read("q", 4)), ("a", "b"), ())}
+
+    def launch(one: str, other: str, *scalars: Any, offset: int = 0) -> Launch:
+        return Launch("k", (window(one, (4,)), window(other, (4,), offset)), scalars)
+
+    apart = launch("u", "u", 2, -5, offset=4)
+    body = (launch("t", "u", "n", 3), launch("u", "u", 7, "n"), apart, launch("t", "t", 0, 0))
+    entry = prove_entry(Entry("main", (), (), ("n",), (), body), tensors, kernels, {"n": (1, 4)}, inf)
+    caller = callers([entry], kernels, tensors)["k"]
+    assert caller.scalars == {"a": (0, 7), "b": (-5, 4)}
+    assert caller.aliases == [{"p": "p", "q": "q"}, {"p": "p", "q": "p"}]
+    assert caller.tiers == {"p": "ddr/hbm", "q": "ddr/hbm"}
+    assert caller.strided == set()

@@ -1,0 +1,261 @@
+"""What sample runs count, against walking through the same control by a few lines, firing by firing."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import InputError
+from sscc.runtime.schedule import Entry, For, If, Kernel, Launch, Pipeline, Program, Scalar, Stage, Tensor
+from sscc.runtime.validator import Limits, validate
+from sscc.runtime.validator.report import Run
+from tests.runtime.broken.build import copy_body, port, read, update, whole, window, write
+from tests.runtime.test_validator_memory import LINE, SIZE, loop, program
+
+BYTES = 4 * SIZE
+TILE = 4
+
+
+def outcome(given: Program, scalars: dict[str, int], limits: Limits | None = None) -> Run | str:
+    """The run of a sample, or why it is refused; no range is declared."""
+    try:
+        (entry,) = validate(given, samples={"main": [scalars]}, limits=limits).entries
+    except InputError as refusal:
+        return str(refusal)
+    return entry.runs[0]
+
+
+def is_static(refusal: str) -> bool:
+    """Whether it is refused whatever the sample is, or because the sample does not come to a view."""
+    known = ("no iteration", "never taken", "again when", "no sample run reaches it", "in iteration", "reaches")
+    return any(words in refusal for words in known)
+
+
+def executed(items: Any, known: dict[str, int]) -> Any:
+    """What control enters: (launch or pipeline, scalars), in order."""
+
+    def value(operand: Any) -> int:
+        return operand if isinstance(operand, int) else known[operand]
+
+    for item in items:
+        if isinstance(item, Scalar):
+            known[item.name] = value(item.args[0]) + value(item.args[1])
+        elif isinstance(item, If):
+            if value(item.condition):
+                yield from executed(item.body, dict(known))
+        elif isinstance(item, For):
+            for index in range(value(item.lower), value(item.upper)):
+                yield from executed(item.body, {**known, item.index: index})
+        else:
+            yield item, dict(known)
+
+
+def _random_control(choose: random.Random, leaf: Any, depth: int = 0) -> list[Any]:
+    """Launches or pipelines between loops and branches on `some` and `less`, and sums of them."""
+    items: list[Any] = []
+    for _ in range(choose.randint(1, 2)):
+        kind = choose.choice(("leaf", "leaf", "for", "if", "sum")) if depth < 2 else "leaf"
+        name = f"v{choose.randrange(1 << 30)}"
+        if kind == "leaf":
+            items.append(leaf(choose))
+        elif kind == "sum":
+            items += [Scalar(name, "add", ("some", choose.choice((-1, 0, 1)))), If(name, (leaf(choose),))]
+        elif kind == "if":
+            items.append(If(choose.choice(("some", "less")), tuple(_random_control(choose, leaf, depth + 1))))
+        else:
+            upper = choose.choice((1, 2, 3, "some"))
+            lower, body = choose.choice((0, 0, 1, "less")), _random_control(choose, leaf, depth + 1)
+            items.append(For(name, lower, upper, tuple(body)))
+    return items
+
+
+def test_launches_are_counted_as_often_as_control_comes_to_them() -> None:
+    choose, seen = random.Random(1), Counter[Any]()
+    for _ in range(400):
+        body = _random_control(choose, lambda c: c.choice(("x>a", "x>b", "x>y")))
+        given = program(*body, scalars=("some", "less"))
+        scalars = {"some": choose.randint(0, 3), "less": choose.choice((-1, 0, 1))}
+        targets = [launch.args[1].tensor for launch, _ in executed(given.entries[0].body, dict(scalars))]
+        run = outcome(given, scalars)
+        if isinstance(run, str):
+            assert is_static(run), run
+            continue
+        moved = {"hbm": BYTES * len(targets)} if targets else {}
+        assert (run.launches, run.firings, run.loads, run.stores) == (len(targets), len(targets), moved, moved)
+        assert (set(run.touched), set(run.written)) == (set(targets), {"y"} & set(targets))
+        seen[min(len(targets), 3), "y" in targets] += 1
+    assert min(seen.values()) > 5, seen
+    assert len(seen) == 7, seen
+
+
+def streamed(items: Any, role: Any, tiers: tuple[Any, Any] = ("hbm", "hbm")) -> Program:
+    """A kernel of pipelines that copy tiles of x to tiles of y: words (lower, upper, grid, when, offset, factors)."""
+    tensors = (
+        Tensor("x", (SIZE,), "f32", "input", tiers[0], 0),
+        Tensor("y", (SIZE,), "f32", role, tiers[1], LINE),
+    )
+    count = [0]
+
+    def pipeline(item: Any) -> Any:
+        if isinstance(item, For | If):
+            return dataclasses.replace(item, body=tuple(map(pipeline, item.body)))
+        if isinstance(item, Scalar):
+            return item
+        lower, upper, grid, when, offset, factors = item
+        count[0] += 1
+        out = port("y", (TILE,), terms=tuple(zip(("t0", "i"), factors, strict=True)))
+        out = dataclasses.replace(out, view=dataclasses.replace(out.view, offset=offset))
+        stage = Stage("s", "tile", (grid,), (port("x", (TILE,)), out), (), (), when)
+        return Pipeline(f"p{count[0]}", "i", lower, upper, (), (), (stage,))
+
+    params = (read("x", SIZE), (write if role == "output" else update)("y", SIZE))
+    kernel = Kernel("k", params, ("some", "less"), tuple(map(pipeline, items)))
+    outputs = ("y",) if role == "output" else ()
+    launch = whole(tensors, "k", "x", "y", scalars=("some", "less"))
+    entry = Entry("main", ("x",), outputs, ("some", "less"), (), (launch,))
+    return Program(tensors, (copy_body("tile", TILE),), (kernel,), (entry,), 2 * LINE)
+
+
+def _words(choose: random.Random) -> Any:
+    grid = choose.choice((1, 2, 4, 8))
+    upper = choose.choice((1, 2, 2, "some"))
+    factors = (TILE, choose.choice((0, 0, TILE * grid, -TILE * grid)))
+    offset = choose.choice((0, 0, TILE, SIZE // 2, SIZE - TILE, SIZE // 2 - TILE))
+    return choose.choice((0, 0, 0, 1, "less")), upper, grid, choose.choice(("each", "first", "last")), offset, factors
+
+
+def test_firings_bytes_and_what_is_written_are_those_of_listed_firings() -> None:
+    """Of pipelines in loops and branches, whose stages fire in each iteration, first or last."""
+    choose, seen = random.Random(2), Counter[Any]()
+    for _ in range(500):
+        role = choose.choice(("output", "output", "state"))
+        given = streamed([If("some", tuple(_random_control(choose, _words)))], role, ("hbm", "ddr"))
+        scalars = {"some": choose.randint(0, 3), "less": choose.choice((-1, 0, 1))}
+        begins, fired = [], 0
+        for item, known in executed(given.kernels[0].body, dict(scalars)):
+            (stage,) = item.stages
+            lower, upper = (v if isinstance(v, int) else known[v] for v in (item.lower, item.upper))
+            turns = list(range(lower, upper))
+            for i in {"first": turns[:1], "last": turns[-1:], "each": turns}[stage.when]:
+                view, fired = stage.ports[1].view, fired + stage.grid[0]
+                begins += [view.offset + view.terms[0][1] * t + view.terms[1][1] * i for t in range(stage.grid[0])]
+        held = {begin + n for begin in begins for n in range(TILE)}
+        run = outcome(given, scalars)
+        if isinstance(run, str):
+            assert is_static(run), run
+            seen["refused"] += 1
+            continue
+        assert held <= set(range(SIZE))
+        assert run.firings == fired == len(begins)
+        assert (run.loads, run.stores) == (({"hbm": 16 * fired}, {"ddr": 16 * fired}) if fired else ({}, {}))
+        assert run.touched == ({"y"} if fired else set())
+        whole_ = given.tensors[1].role == "output" and held == set(range(SIZE))
+        assert run.written == ({"y"} if whole_ else set()), (held, run)
+        seen[bool(fired), whole_] += 1
+    assert min(seen.values()) > 15, seen
+    assert len(seen) == 4, seen
+
+
+def test_a_sample_takes_as_many_steps_as_it_may() -> None:
+    """A step for each item, launch or pipeline, and for each iteration of a loop."""
+    body: Any = ("x>b", "x>b")
+    given = program(loop("x>a", If("some", body)), "x>y", scalars=("some",))
+    for some, needed in ((0, 1 + 3 * 3 + 1 + 2), (1, 1 + 3 * 5 + 1 + 2)):  # the kernel holds a pipeline, seen once
+        assert isinstance(outcome(given, {"some": some}, Limits(steps=needed)), Run)
+        found = str(outcome(given, {"some": some}, Limits(steps=needed - 1)))
+        assert f"entry 'main' with {{'some': {some}}}" in found
+        assert found.endswith(f": the sample takes more than {needed - 1} steps")
+
+
+@pytest.mark.parametrize(
+    ("scalars", "says"),
+    [
+        ({}, r"with {}: a sample must give \['less', 'some'\]"),
+        ({"some": 1}, r"a sample must give \['less', 'some'\]"),
+        ({"some": 1, "less": 1, "more": 1}, r"a sample must give \['less', 'some'\]"),
+        ({"some": 3, "less": 1}, "the sample's 'some' is not within its range 0 .. 2"),
+        ({"some": -1, "less": 1}, "the sample's 'some' is not within its range 0 .. 2"),
+        ({"some": 0, "less": 99}, ""),
+        ({"some": 2, "less": -99}, ""),
+    ],
+)
+def test_a_sample_gives_every_scalar_within_its_range(scalars: dict[str, int], says: str) -> None:
+    given = program("x>y", scalars=("some", "less"))
+    if not says:
+        validate(given, ranges={"some": (0, 2)}, samples={"main": [scalars]})
+        return
+    with pytest.raises(InputError, match=says):
+        validate(given, ranges={"some": (0, 2)}, samples={"main": [scalars]})
+
+
+def test_scalar_outputs_are_those_of_the_run() -> None:
+    given = program("x>y", Scalar("sum", "add", ("some", 5)), scalars=("some",))
+    (entry,) = given.entries
+    entry = dataclasses.replace(entry, scalar_outputs=("sum", "some", 7))
+    run = outcome(dataclasses.replace(given, entries=(entry,)), {"some": 4})
+    assert isinstance(run, Run)
+    assert run.results == (9, 4, 7)
+
+
+def test_iterations_of_a_pipeline_take_steps_where_an_output_is_written() -> None:
+    """What is written of states is nobody's question."""
+    for role, steps in (("output", 2 + 8), ("state", 2)):
+        given = streamed([(0, 8, 1, "each", 0, (0, TILE))], role)
+        given = dataclasses.replace(given, entries=(_kernel_scalars(given, 1, 0),))
+        assert isinstance(outcome(given, {}, Limits(steps=steps)), Run)
+        assert isinstance(outcome(given, {}, Limits(steps=steps - 1)), str)
+
+
+def _kernel_scalars(given: Program, *scalars: int) -> Entry:
+    (entry,) = given.entries
+    (launch,) = entry.body
+    return dataclasses.replace(entry, scalar_inputs=(), body=(dataclasses.replace(launch, scalars=scalars),))
+
+
+def test_arguments_that_move_are_apart_in_the_samples() -> None:
+    """Two halves of a state, one copied to the other: which is which, a scalar tells."""
+    half = SIZE // 2
+    tensors = (Tensor("s", (SIZE,), "f32", "state", "hbm", 0),)
+    stage = Stage("s", "half", (), (port("x", (half,)), port("y", (half,))), (), ())
+    kernel = Kernel("k", (read("x", half), update("y", half)), (), (Pipeline("p", "i", 0, 1, (), (), (stage,)),))
+    views = (window("s", (half,), 0, (("n", half),)), window("s", (half,), half, (("m", -half),)))
+    entry = Entry("main", (), (), ("n", "m"), (), (Launch("k", views),))
+    given = Program(tensors, (copy_body("half", half),), (kernel,), (entry,), LINE)
+    ranges = {"n": (0, 1), "m": (0, 1)}
+    for n in (0, 1):
+        report = validate(given, ranges=ranges, samples={"main": [{"n": n, "m": n}]})
+        pair = "entry 'main', launch 0 of kernel 'k': the pair of parameters 'x' and 'y'"
+        assert report.sampled == (pair,)
+        says = rf"shares elements of 's', one of them written, in .* {{'n': {n}, 'm': {1 - n}}}"
+        with pytest.raises(InputError, match=says):
+            validate(given, ranges=ranges, samples={"main": [{"n": n, "m": n}, {"n": n, "m": 1 - n}]})
+    with pytest.raises(InputError, match=r"the pair of parameters 'x' and 'y' is not proved .* no sample run reaches"):
+        validate(given, ranges=ranges)
+    fixed = {"n": (0, 0), "m": (0, 0)}
+    assert validate(given, ranges=fixed, samples={"main": [{"n": 0, "m": 0}]}).sampled == ()
+
+
+@pytest.mark.parametrize(("when", "reaches"), [("each", {0, 1, 2, 3}), ("first", {0}), ("last", {3})])
+def test_open_bounds_are_looked_at_in_the_iterations_in_which_a_stage_fires(when: Any, reaches: set[int]) -> None:
+    """The window moves by what an iteration's scalar says, which a range does not tell."""
+    for beyond in range(4):
+        given = streamed([(0, 4, 2, when, 0, (TILE, 0))], "state")
+        (kernel,) = given.kernels
+        (pipeline,) = kernel.body
+        (stage,) = pipeline.stages
+        far = Scalar("far", "eq", ("i", beyond)), Scalar("there", "mul", ("far", "some"))
+        out = stage.ports[1]
+        view = dataclasses.replace(out.view, terms=(("there", TILE), ("t0", TILE)))
+        stage = dataclasses.replace(stage, ports=(stage.ports[0], dataclasses.replace(out, view=view)))
+        pipeline = dataclasses.replace(pipeline, scalars=far, stages=(stage,))
+        given = dataclasses.replace(given, kernels=(dataclasses.replace(kernel, body=(pipeline,)),))
+        tiles = SIZE // TILE
+        assert isinstance(outcome(given, {"some": tiles - 2, "less": 0}), Run), (when, beyond)
+        found = outcome(given, {"some": tiles - 1, "less": 0})
+        assert isinstance(found, str) == (beyond in reaches), (when, beyond)
+        if beyond in reaches:
+            assert f"view of 'y' reaches elements {SIZE - TILE} .. {SIZE + TILE - 1} of {SIZE}, in entry" in str(found)
