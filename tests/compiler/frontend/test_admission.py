@@ -368,9 +368,9 @@ def test_a_field_is_refused_in_these_words_alone(fields: dict[str, Any], reasons
 def test_where_longrope_says_its_original_length(place: str) -> None:
     fields = {"original_max_position_embeddings": 64}
     rope: dict[str, Any] = {"rope_type": "longrope"}
-    config = with_fields(rope_parameters=rope | fields) if place != "config" else with_fields(
-        rope_parameters=rope, **fields
-    )  # fmt: skip
+    config = with_fields(rope_parameters=rope, **fields)
+    if place == "rope_parameters":
+        config = with_fields(rope_parameters=rope | fields)
     check_config(config, 64)
     with pytest.raises(UnsupportedError, match="from 65 to at most 64"):
         check_config(config, 65)
@@ -381,8 +381,8 @@ def test_where_longrope_says_its_original_length(place: str) -> None:
 def test_what_cannot_be_judged_without_a_context_waits_for_one() -> None:
     with pytest.raises(UsageError, match="does not say how long a context it takes"):
         check_config(with_fields(sliding_window=16, local_window=16, layer_types=["sliding_attention"]), None)
+    config = untouched("falcon", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
     with pytest.raises(UnsupportedError, match=r"cannot be compiled: dynamic rope[^;]*$"):  # and suspicions add nothing
-        config = untouched("falcon", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
         check_config(config, None)
 
 

@@ -353,12 +353,12 @@ def test_waiting_has_a_timeout_of_its_own() -> None:
         assert ends(ticket).finish == "length"
 
 
-@pytest.mark.parametrize("drain", [True, False])
-def test_close_finishes_or_cancels(drain: bool) -> None:
+@pytest.mark.parametrize(("words", "drain"), [({"drain": True}, True), ({"drain": False}, False), ({}, True)])
+def test_close_finishes_or_cancels(words: dict[str, bool], drain: bool) -> None:
     with gated(signature=LONG) as (engine, interpreter):
         tickets = [engine.submit(request(i, new=30)) for i in range(5)]
         interpreter.wait()
-        closing = threading.Thread(target=engine.close, kwargs={"drain": drain})
+        closing = threading.Thread(target=engine.close, kwargs=words)
         closing.start()
         until(lambda: refuses(engine))
         interpreter.open()
