@@ -165,7 +165,7 @@ def test_names_that_only_fit_without_a_prefix(
         descended.clear()
         assert set(open_checkpoint(tmp_path / "m.gguf").names()) == set(model.state_dict())
         assert descended[: len(calls)] == calls
-        assert len(descended) >= len(calls)
+        assert names or len(descended) == 1
 
 
 def test_metadata_that_transformers_cannot_read(
