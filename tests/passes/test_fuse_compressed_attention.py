@@ -82,7 +82,7 @@ def test_the_pattern_itself_fuses(pattern: str) -> None:
         pytest.param(DECODE, "%kn, %row, %a)", "%kn, %x, %a)", id="keys at another row"),
         pytest.param(DECODE, "%kn, %row, %a)", "%kn, %row, %a2)", id="keys of other slots"),
         pytest.param(
-            DECODE, "    %o =", "    %early = math.tanh %v1 : !c\n    %o =", id="the values are read before the attention"
+            DECODE, "    %o =", "    %early = math.tanh %v1 : !c\n    %o =", id="the values are read before"
         ),
         pytest.param(
             DECODE, "    %o =", "    %early = math.tanh %k1 : !c\n    %o =", id="the cache is read before the attention"
@@ -107,7 +107,7 @@ def test_the_pattern_itself_fuses(pattern: str) -> None:
         pytest.param(COMPRESS, '"kv.select"(%pooled, %n)', '"kv.select"(%pooled, %n2)', id="of selection"),
         pytest.param(COMPRESS, '"kv.ring_positions"(%n)', '"kv.ring_positions"(%n2)', id="of the ring"),
         pytest.param(COMPRESS, "%l, %k, %n)", "%l, %k, %n2)", id="of the scores"),
-        pytest.param(COMPRESS, '"kv.gather"(%k, %picked)', '"kv.gather"(%k, %picked2)', id="keys of the caller's choice"),
+        pytest.param(COMPRESS, '"kv.gather"(%k, %picked)', '"kv.gather"(%k, %picked2)', id="keys selected otherwise"),
         pytest.param(COMPRESS, '"kv.gather"(%k, %ring)', '"kv.gather"(%k, %ring2)', id="a ring of the caller's"),
         pytest.param(COMPRESS, "%kc[%slot,", "%kc[%slot2,", id="another slot of the keys"),
         pytest.param(COMPRESS, "dim(2) %kb, %kd", "dim(2) %kd, %kb", id="selected rows first"),

@@ -292,6 +292,8 @@ def with_fields(**fields: Any) -> PreTrainedConfig:
         {"local_window": 0},
         {"local_window": -1},
         {"local_window": 128},
+        {"local_window": None},
+        {"local_window": "wide", "attn_soft_cap": "tanh"},
         {"use_window": True},
         {"window_layers": 16},
         {"sliding_window": 16, "layer_types": ["full_attention", "attention"]},
