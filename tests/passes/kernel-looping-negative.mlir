@@ -355,3 +355,23 @@ module {
     return %1#0, %cache1 : !h, !c
   }
 }
+
+// -----
+
+// CASE: parameters that are computed between the calls
+// PASSES: kernel-looping
+module {
+  // What is made of a state, or of a part of one, is no slice of it.
+  // CHECK: reason = "parameter 'x' of layer differs from call to call, and is no slice of one state"
+  func.func private @layer(%h: !h {sscc.input = "hidden"}, %x: !h {sscc.input = "x"}) -> (!h {sscc.output = "hidden"}) attributes {sscc.kernel} {
+    %y = arith.addf %h, %x : !h
+    return %y : !h
+  }
+  func.func public @decode(%h: !h {sscc.input = "h"}, %x: !h {sscc.input = "x"}) -> (!h {sscc.output = "logits"}) {
+    %x0 = math.exp %x : !h
+    %x1 = math.tanh %x : !h
+    %0 = func.call @layer(%h, %x0) : (!h, !h) -> !h
+    %1 = func.call @layer(%0, %x1) : (!h, !h) -> !h
+    return %1 : !h
+  }
+}

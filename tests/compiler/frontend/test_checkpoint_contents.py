@@ -135,6 +135,7 @@ HELD = {f"model.a{n}": torch.ones(n, 2) for n in range(8)}
     [
         ({"b": (1,)}, r"model does not fit its config: 1 of 9 parameters are missing: b \(the checkpoint holds .*\)$"),
         ({f"b{n}": (1,) for n in range(5)}, r"5 of 13 parameters are missing: b0, b1, b2, b3, b4 \("),
+        ({f"b{n}": (1,) for n in range(6)}, r"6 of 14 parameters are missing: b0, b1, b2, b3, b4 and 1 more \("),
         ({f"b{n}": (1,) for n in range(7)}, r"7 of 15 parameters are missing: b0, b1, b2, b3, b4 and 2 more \("),
         ({"model.a1": (2, 1)}, r"1 of 8 .* another shape: model.a1 is \[1, 2\], the config asks for \[2, 1\]$"),
         ({"model.a1": (1,)}, r"model.a1 is \[1, 2\], the config asks for \[1\]$"),
