@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from transformers.integrations.gguf.utils import GGUF_ARCHS
+from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map, load_gguf_checkpoint
 
 from sscc.compiler.frontend import gguf_file
 from sscc.compiler.frontend.checkpoint import open_checkpoint
@@ -89,11 +90,10 @@ def test_a_file_is_opened_by_its_header_alone(
 ) -> None:
     """No tensor is read for the config, and nothing in it says where the file lay."""
     asked: list[dict[str, Any]] = []
-    load = gguf_file.load_gguf_checkpoint
 
     def noting(path: str, **options: Any) -> Any:
         asked.append(options)
-        return load(path, **options)
+        return load_gguf_checkpoint(path, **options)
 
     monkeypatch.setattr(gguf_file, "load_gguf_checkpoint", noting)
     write_gguf(tmp_path / "m.gguf", model)
@@ -151,11 +151,10 @@ def test_names_that_only_fit_without_a_prefix(
     """Transformers finds them in the submodules, which is slow: only where the flat names lack some."""
     descended: list[bool] = []
     lacking: set[str] = set()
-    find = gguf_file.get_gguf_hf_weights_map
 
     def noting(module: Any, processor: Any) -> dict[str, str]:
         descended.append(isinstance(module, torch.nn.Module))
-        found = find(module, processor)
+        found: dict[str, str] = get_gguf_hf_weights_map(module, processor)
         return {name: found[name] for name in found if descended[-1] or name not in lacking}
 
     monkeypatch.setattr(gguf_file, "get_gguf_hf_weights_map", noting)

@@ -121,14 +121,16 @@ def test_cancelling_what_decodes_leaves_what_prefills() -> None:
         assert ends(prefilling).tokens == (3, 4)
 
 
+class Damaged(GatedInterpreter):
+    """What follows token 9 is no number."""
+
+    def _logits(self, token: int) -> Any:
+        logits = super()._logits(token)
+        return np.full_like(logits, float("nan")) if token == 9 else logits
+
+
 def test_damage_found_while_others_decode_costs_them_no_step() -> None:
     """Neither at a first token nor at a later one: every token of theirs is fed once."""
-
-    class Damaged(GatedInterpreter):
-        def _logits(self, token: int) -> Any:
-            logits = super()._logits(token)
-            return np.full_like(logits, float("nan")) if token == 9 else logits
-
     interpreter = Damaged(SIGNATURE)
     with Engine(Session(SIGNATURE, interpreter)) as engine:
         good = engine.submit(request(10, new=9))
@@ -217,6 +219,19 @@ def test_every_end_wakes_who_waits_for_it(
         told.join(LIMIT)
         assert not told.is_alive()
         assert ends(waiting).finish == finish
+
+
+@pytest.mark.parametrize("token", [9, 6])
+def test_damage_wakes_who_waits(token: int) -> None:
+    interpreter = Damaged(SIGNATURE)
+    with Engine(Session(SIGNATURE, interpreter)) as engine:
+        bad = engine.submit(request(token, new=8))
+        told = reader(bad)
+        interpreter.open()
+        told.join(LIMIT)
+        assert not told.is_alive()
+        with pytest.raises(InputError, match="the largest logit of slot 0 is nan"):
+            ends(bad)
 
 
 def test_a_close_wakes_who_waits() -> None:

@@ -61,9 +61,9 @@ def test_every_counter_arrives_under_its_name() -> None:
     seconds = [name.replace("_ns", "_seconds") for name in counted]
     assert asdict(counters.read(**gauges)) == asdict(Counters().read(**gauges))
     start = counters.read(**gauges)
-    for name in fields(start):
-        expected = gauges | dict.fromkeys(seconds, 0) | histograms | {"finished": finished}
-        assert getattr(start, name.name) == expected[name.name]
+    expected: dict[str, object] = {**gauges, **dict.fromkeys(seconds, 0), **histograms, "finished": finished}
+    for each in fields(start):
+        assert getattr(start, each.name) == expected[each.name]
     for number, name in enumerate(counted):
         setattr(counters, name, 10 + number)
     read = counters.read(**gauges)

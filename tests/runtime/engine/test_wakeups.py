@@ -60,12 +60,19 @@ def test_progress_wakes_those_who_wait_for_it_in_every_loop(loops: list[asyncio.
     assert not wakeups._tasks  # nothing of a loop is kept that nobody waits in
 
 
-def test_a_change_wakes_both_kinds_at_once(loops: list[asyncio.AbstractEventLoop]) -> None:
+def test_a_change_wakes_both_kinds_at_once(
+    loops: list[asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
     wakeups = Wakeups(LOCK)
     waiting = [future(wakeups, loops[0], change=change) for change in (True, False)]
     called: list[Any] = []
     plain = loops[0].call_soon_threadsafe
-    loops[0].call_soon_threadsafe = lambda *args: called.append(args) or plain(*args)  # type: ignore[method-assign,func-returns-value,assignment]
+
+    def calling(*args: Any) -> None:
+        called.append(args)
+        plain(*args)
+
+    monkeypatch.setattr(loops[0], "call_soon_threadsafe", calling)
     wake(wakeups, change=True)
     turn(loops[0])
     assert [each.done() for each in waiting] == [True, True]
