@@ -71,6 +71,6 @@ def _numbers(column: Sequence[str]) -> str:
         return ",".join(column)
     numbers = [int(part) for part in column]
     step = numbers[1] - numbers[0]
-    if numbers != list(range(numbers[0], numbers[-1] + 1, step or 1)):
+    if step < 1 or numbers != list(range(numbers[0], numbers[-1] + 1, step)):
         return ",".join(column)
     return f"{numbers[0]}-{numbers[-1]}" + (f":{step}" if step > 1 else "")

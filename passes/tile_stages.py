@@ -430,8 +430,9 @@ def _initial(source: ir.Operation, type_: Any) -> ir.Value:
 def _clone_scalar(op: ir.Operation, values: ValueMap) -> None:
     clone = op.clone().operation
     for index, operand in enumerate(op.operands):
-        source = producer(operand)
-        if operand not in values and source is not None and is_rematerialised(source):
+        if operand not in values:
+            source = producer(operand)
+            assert source is not None  # a constant of the block around
             with ir.InsertionPoint(clone):
                 clone_with(source, values)
         clone.operands[index] = values[operand]

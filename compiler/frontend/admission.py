@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
@@ -86,9 +86,9 @@ def suspicions(config: PreTrainedConfig) -> Iterator[str]:
         yield "ALiBi position biases"
     if _has_sinks(cls):
         yield "learned attention sinks"
-    if getattr(cls, "_is_stateful", False):
+    if cls._is_stateful:
         yield "state-space or recurrent layers"
-    if not getattr(cls, "_supports_attention_backend", False):
+    if not cls._supports_attention_backend:
         yield "its attention does not go through transformers' attention interface"
 
 
@@ -119,12 +119,12 @@ def _different_attributes(config: PreTrainedConfig) -> set[str]:
     """The fields in which the layers of a config differ; one config for each may still say the same for all."""
     if not config.is_heterogeneous:
         return set()
-    layers = list(config.per_layer_config)
-    names = set(config.per_layer_attributes or ())
-    return {name for name in names if any(getattr(x, name, None) != getattr(layers[0], name, None) for x in layers)}
+    first, *others = config.per_layer_config
+    names = config.per_layer_attributes
+    return {name for name in names if any(getattr(x, name, None) != getattr(first, name, None) for x in others)}
 
 
-def _structure(config: PreTrainedConfig, cls: type) -> Iterator[str]:
+def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator[str]:
     """Models that are more than one causal stack of equal decoder layers."""
     for name in ("use_bidirectional_attention", "prefix_lm"):
         if getattr(config, name, None):
@@ -141,14 +141,14 @@ def _structure(config: PreTrainedConfig, cls: type) -> Iterator[str]:
     if shared:
         layers = getattr(config, "num_hidden_layers", shared)
         yield f"layer {layers - shared} and later ones share the K and V of earlier layers (num_kv_shared_layers)"
-    if getattr(cls, "_is_stateful", False) and not set(_listed_types(config)) & FULL_LAYERS:
+    if cls._is_stateful and not set(_listed_types(config)) & FULL_LAYERS:
         yield "state-space or recurrent layers"
 
 
-def _model_class(config: PreTrainedConfig) -> type | None:
+def _model_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     """transformers' own class for the config."""
     found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    cls: type | None = found[0] if isinstance(found, tuple) else found
+    cls: type[PreTrainedModel] | None = found[0] if isinstance(found, tuple) else found
     return cls
 
 

@@ -152,8 +152,10 @@ class GgufSource(TensorSource):
     def _shape(self, name: str) -> tuple[int, ...]:
         """Shape after transformers' conversion, found on an array that takes no memory."""
         gguf_name, tensor = self._stored[name]
-        block, size = _block(self._types[gguf_name])
-        shape = tensor.shape if size is None else (*tensor.shape[:-1], tensor.shape[-1] // size * block)
+        shape = tuple(tensor.shape)
+        if self._types[gguf_name] in GGML_BLOCK:  # quantized: rows are of so many bytes
+            elements, size = GGML_BLOCK[self._types[gguf_name]]
+            shape = (*shape[:-1], shape[-1] // size * elements)
         return tuple(int(dim) for dim in self._converted(np.broadcast_to(np.float32(-1), shape), gguf_name).shape)
 
     def _converted(self, values: np.ndarray, gguf_name: str) -> np.ndarray:
@@ -192,12 +194,6 @@ def _rows(tensor: LazyGgufTensor) -> np.ndarray:
     """The mapped bytes as [..., bytes per row]."""
     rows: np.ndarray = np.asarray(tensor.data).reshape(*tensor.shape[:-1], -1)
     return rows
-
-
-def _block(ggml_type: int) -> tuple[int, int | None]:
-    """(elements, bytes) of one block, bytes None for a plain float type."""
-    block: tuple[int, int | None] = GGML_BLOCK.get(ggml_type, (1, None))
-    return block
 
 
 def _short(error: BaseException) -> str:

@@ -43,7 +43,7 @@ class Engine:
         thread = threading.Thread(target=self._executor.run, name="sscc-engine", daemon=True)
         # The thread knows the executor and not this object, so that an engine that is dropped ends its thread; and at
         # the end of the process no daemon thread may be in native code.
-        self._finalizer = weakref.finalize(self, _abort, self._executor, thread)
+        weakref.finalize(self, _abort, self._executor, thread)
         self._thread = thread
         thread.start()
 
@@ -71,9 +71,9 @@ class Engine:
         if request.stop and self.tokenizer is None:
             raise UsageError("stop strings need a tokenizer, and the engine has none")
         for token, _ in request.sampling.logit_bias:
-            if not 0 <= token < vocabulary:
+            if token >= vocabulary:
                 raise UsageError(f"logit bias of token {token}, which is out of range 0 .. {vocabulary - 1}")
-        if (request.logprobs or 0) > vocabulary:
+        if request.logprobs is not None and request.logprobs > vocabulary:
             raise UsageError(f"logprobs is {request.logprobs}, and the vocabulary has {vocabulary} tokens")
         ends = self.signature.eos_token_ids if request.eos is None else sorted(request.eos)
         return Ticket(self, self._executor, self._executor.submit(request, prompt, np.array(ends, np.int64)))
@@ -120,9 +120,7 @@ class Engine:
             self._executor.done.wait(timeout)
         finally:
             self._executor.abort()
-            self._executor.done.wait()
             self._thread.join()
-            self._finalizer.detach()
 
     def __enter__(self) -> Engine:
         return self

@@ -355,8 +355,6 @@ class Executor:
             tokens = self._sampler.pick(logits, active)
         except InputError as error:
             good = active & np.isfinite(logits.astype(np.float32).max(axis=1))
-            if np.array_equal(good, active):
-                raise
             self._end_slots(active & ~good, error)
             if not good.any():
                 return
@@ -372,34 +370,28 @@ class Executor:
                 for slot in table.telling:
                     self._tell(slot)
             for slot, finish in over:
-                self._end_slot(slot, finish)
+                self._end(table.job(slot), finish)
             self._wakeups.wake(change=first or bool(over))
 
     def _note_first_token(self, slot: int, now: float) -> None:
-        job = self._table.jobs[slot]
-        if job is not None:
-            job.first_token = now
-            self._counters.first_token.add(np.array([now - job.submitted]))
-            self._tell(slot)
+        job = self._table.job(slot)
+        job.first_token = now
+        self._counters.first_token.add(np.array([now - job.submitted]))
+        self._tell(slot)
 
     def _tell(self, slot: int) -> None:
         """Keeps the logprobs of a slot's newest token, where they were asked for."""
-        job, told = self._table.jobs[slot], self._sampler.logprobs(slot)
-        if job is not None and told is not None:
-            job.logprobs.append(told)
+        told = self._sampler.logprobs(slot)
+        if told is not None:
+            self._table.job(slot).logprobs.append(told)
 
     # ---------------------------------------------------------------------------------------- the end of a request
 
     def _end_slots(self, which: Array, error: BaseException) -> None:
         with self._lock:
             for slot in np.flatnonzero(which).tolist():
-                self._end_slot(slot, "error", error)
+                self._end(self._table.job(slot), "error", error)
             self._wakeups.wake(change=True)
-
-    def _end_slot(self, slot: int, finish: Finish, error: BaseException | None = None) -> None:
-        job = self._table.jobs[slot]
-        if job is not None:
-            self._end(job, finish, error)
 
     def _end(self, job: Job, finish: Finish, error: BaseException | None = None) -> None:
         """Ends a request wherever it is and frees its slot; nothing happens if it has ended. Called with the lock."""

@@ -54,8 +54,13 @@ class SlotTable:
         """Gives a free slot to a request."""
         slot = self._free.pop()
         self.jobs[slot], job.slot = job, slot
-        self.counts[slot] = 0
         return slot
+
+    def job(self, slot: int) -> Job:
+        """The request that has the slot."""
+        job = self.jobs[slot]
+        assert job is not None
+        return job
 
     def activate(self, slot: int, job: Job) -> None:
         """The slot's prompt is there: from now on it makes tokens."""

@@ -35,7 +35,7 @@ class Ticket:
         self._engine = engine  # which stays open as long as somebody waits
         self._executor = executor
         self._job = job
-        weakref.finalize(self, executor.end, job, "cancelled").atexit = False
+        weakref.finalize(self, executor.end, job, "cancelled")
 
     def cancel(self) -> None:
         """Ends the request before the engine's next step; nothing happens if it has ended."""
@@ -82,7 +82,7 @@ class Ticket:
         transcript, read, whole = self._transcript(), _Read(), not self._job.request.stop
         while not read.add(self._read(transcript, self._news(transcript.read, until, whole=whole))):
             pass
-        self._news(0, until, whole=True)
+        self._news(transcript.read, until, whole=True)
         return self._completion(read.whole())
 
     async def aresult(self) -> Completion:
@@ -91,7 +91,7 @@ class Ticket:
         wait, ended = self._executor.wait_async, False
         while not ended:
             ended = read.add(await self._aread(transcript, await wait(self._job, transcript.read, whole=whole)))
-        await wait(self._job, 0, whole=True)
+        await wait(self._job, transcript.read, whole=True)
         return self._completion(read.whole())
 
     def _transcript(self) -> Transcript:
@@ -99,7 +99,7 @@ class Ticket:
 
     def _news(self, start: int, until: float | None, *, whole: bool) -> News:
         news = self._executor.wait(
-            self._job, start, whole=whole, timeout=None if until is None else max(until - perf_counter(), 0.0)
+            self._job, start, whole=whole, timeout=None if until is None else until - perf_counter()
         )
         if news is None:
             raise TimeoutError(f"request {self.id} has not ended in time")
@@ -122,8 +122,8 @@ class Ticket:
 
     def _completion(self, whole: Piece) -> Completion:
         job = self._job
-        if whole.finish is None or job.ended is None:
-            raise AssertionError("a completion is made of a request that has ended")
+        assert whole.finish is not None  # it is made of a request that has ended
+        assert job.ended is not None
         prompt, geometry = len(job.prompt), self._engine.signature.geometry
         length = prompt + max(len(whole.tokens) - 1, 0)  # the newest token is not in the cache
         kept = geometry.kept_rows(length, prompt) if job.prefilled else 0

@@ -34,9 +34,7 @@ class Transcript:
         """The piece that these tokens make, the next of the request. Its `finish` is "stop" where a stop string was
         found, and no token follows the one that completed it."""
         texts = []
-        for index, token in enumerate(tokens):
-            if finish == "eos" and index == len(tokens) - 1:
-                break  # an ending token is no text
+        for index, token in enumerate(tokens[:-1] if finish == "eos" else tokens):  # an ending token is no text
             text, found = self._search("" if self._stream is None else self._stream.push(token), last=False)
             texts.append(text)
             if found:

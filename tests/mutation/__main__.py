@@ -101,8 +101,11 @@ def _judge(items: list[tuple[str, Mutant]], jobs: int) -> Iterator[tuple[Mutant,
                 trees.put(tree)
 
         with ThreadPoolExecutor(max(1, jobs)) as pool:
-            for done in as_completed([pool.submit(judge, *item) for item in items]):
-                yield done.result()
+            try:
+                for done in as_completed([pool.submit(judge, *item) for item in items]):
+                    yield done.result()
+            finally:  # what failed is told before the rest is run
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _report(chosen: dict[str, list[Mutant]], known: dict[str, str], equivalent: dict[str, str]) -> int:

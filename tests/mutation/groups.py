@@ -37,7 +37,8 @@ GROUPS: dict[str, Group] = {
         ("passes/*.py",),
         ("tests/passes/DASHED*.mlir", "tests/passes/test_NAME.py"),
         (
-            ("tests/passes", "tests/compiler/backend"),
+            ("tests/passes",),
+            ("tests/compiler/backend",),
             ("tests/fuzz/test_graphs.py", "-k", "seeds"),
             ("tests/test_levels.py", "-k", "taking-turns or llama3-rope or gpt2"),
         ),
@@ -66,9 +67,23 @@ GROUPS: dict[str, Group] = {
         tuple(f"compiler/frontend/{name}.py" for name in ("admission", "checkpoint", "gguf_file", "naming", "sources",
                                                           "tokenizer_files")),
         ("tests/compiler/frontend/test_NAME*.py", "tests/compiler/test_NAME*.py"),
-        (("tests/compiler", "-k", "admission or checkpoint or config"),),
+        (
+            ("tests/compiler/frontend/test_admission.py", "tests/compiler/frontend/test_checkpoint.py",
+             "tests/compiler/frontend/test_checkpoint_contents.py", "tests/compiler/frontend/test_gguf_file.py",
+             "tests/compiler/frontend/test_sources.py", "tests/compiler/frontend/test_tokenizer_files.py",
+             "-k", "not full_disk"),
+            ("tests/compiler/frontend/test_naming.py", "tests/compiler/frontend/test_bad_configs.py",
+             "-k", "not endless"),
+        ),
     ),
     "engine": Group(
-        ("runtime/engine/*.py",), ("tests/runtime/engine/test_NAME.py",), (("tests/runtime/engine",),)
+        ("runtime/engine/*.py",),
+        ("tests/runtime/engine/test_NAME.py",),
+        (
+            ("tests/runtime/engine/test_engine.py", "tests/runtime/engine/test_executor.py",
+             "tests/runtime/engine/test_async.py", "tests/runtime/engine/test_prompt_cache.py",
+             "tests/runtime/engine/test_slots.py", "tests/runtime/engine/test_transcript.py"),
+            ("tests/runtime/engine/test_company.py", "tests/runtime/engine/test_example.py"),
+        ),
     ),
 }  # fmt: skip

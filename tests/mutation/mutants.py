@@ -142,7 +142,7 @@ class _Finder(ast.NodeVisitor):
             return
         if isinstance(node.value, ast.Compare | ast.BoolOp):
             self._negated(node.value)
-        elif not (isinstance(node.value, ast.Constant) and node.value.value is None):
+        elif not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, bool | None)):  # None is False
             self._add(node, "return None")
         self.generic_visit(node)
 

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def main() -> None:
 def _run(words: list[str]) -> None:
     """pytest in a process group of its own, silent."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore, and tests send
     import pytest
 
     silence = os.open(os.devnull, os.O_RDWR)

@@ -313,3 +313,65 @@ module {
     return %1#0, %cache1 : !h, !c
   }
 }
+
+// -----
+
+// CASE: a result that is stored at a layer of the caller's choice
+// PASSES: kernel-looping
+module {
+  // Which layer it is must be known.
+  // CHECK: reason = "result 1 of layer is not one layer of its state"
+  func.func private @layer(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"}, !h {sscc.state = "cache"}) attributes {sscc.kernel} {
+    %y = math.exp %h : !h
+    %k = math.tanh %h : !h
+    return %y, %k : !h, !h
+  }
+  func.func public @decode(%h: !h {sscc.input = "h"}, %n: index {sscc.input = "n"}, %cache: !c {sscc.state = "cache"}) -> (!h {sscc.output = "logits"}, !c {sscc.state = "cache"}) {
+    %0:2 = func.call @layer(%h) : (!h) -> (!h, !h)
+    %1:2 = func.call @layer(%0#0) : (!h) -> (!h, !h)
+    %cache0 = tensor.insert_slice %0#1 into %cache[%n, 0, 0] [1, 2, 8] [1, 1, 1] : !h into !c
+    %cache1 = tensor.insert_slice %1#1 into %cache0[%n, 0, 0] [1, 2, 8] [1, 1, 1] : !h into !c
+    return %1#0, %cache1 : !h, !c
+  }
+}
+
+// -----
+
+// CASE: a result that is stored at an offset that is not known
+// PASSES: kernel-looping
+module {
+  // Only the layer may vary.
+  // CHECK: reason = "result 1 of layer is not one layer of its state"
+  func.func private @layer(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"}, !h {sscc.state = "cache"}) attributes {sscc.kernel} {
+    %y = math.exp %h : !h
+    %k = math.tanh %h : !h
+    return %y, %k : !h, !h
+  }
+  func.func public @decode(%h: !h {sscc.input = "h"}, %n: index {sscc.input = "n"}, %cache: !c {sscc.state = "cache"}) -> (!h {sscc.output = "logits"}, !c {sscc.state = "cache"}) {
+    %0:2 = func.call @layer(%h) : (!h) -> (!h, !h)
+    %1:2 = func.call @layer(%0#0) : (!h) -> (!h, !h)
+    %cache0 = tensor.insert_slice %0#1 into %cache[0, %n, 0] [1, 2, 8] [1, 1, 1] : !h into !c
+    %cache1 = tensor.insert_slice %1#1 into %cache0[1, %n, 0] [1, 2, 8] [1, 1, 1] : !h into !c
+    return %1#0, %cache1 : !h, !c
+  }
+}
+
+// -----
+
+// CASE: parameters that are computed between the calls
+// PASSES: kernel-looping
+module {
+  // What is made of a state, or of a part of one, is no slice of it.
+  // CHECK: reason = "parameter 'x' of layer differs from call to call, and is no slice of one state"
+  func.func private @layer(%h: !h {sscc.input = "hidden"}, %x: !h {sscc.input = "x"}) -> (!h {sscc.output = "hidden"}) attributes {sscc.kernel} {
+    %y = arith.addf %h, %x : !h
+    return %y : !h
+  }
+  func.func public @decode(%h: !h {sscc.input = "h"}, %x: !h {sscc.input = "x"}) -> (!h {sscc.output = "logits"}) {
+    %x0 = math.exp %x : !h
+    %x1 = math.tanh %x : !h
+    %0 = func.call @layer(%h, %x0) : (!h, !h) -> !h
+    %1 = func.call @layer(%0, %x1) : (!h, !h) -> !h
+    return %1 : !h
+  }
+}

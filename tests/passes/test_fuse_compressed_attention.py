@@ -38,7 +38,7 @@ TYPES = {
 _COMPRESSED = "k=!c v=!c seen=!o l=!l kc=!b vc=!b slot=index n=index slot2=index n2=index ring2=!r picked2=!p"
 ARGUMENTS = {
     DECODE: pairs("q=!q k=!c v=!c kn=!n vn=!n p=!i t=!i a=!f p2=!i a2=!f m2=!m x=!i"),
-    CHUNK: pairs("q=!q k=!c v=!c kn=!n vn=!n seen=!o l=!l s=index n=index s2=index n2=index q2=!q"),
+    CHUNK: pairs("q=!q k=!c v=!c kn=!n vn=!n seen=!o l=!l s=index n=index s2=index n2=index q2=!q g2=!g"),
     COMPRESS: pairs(_COMPRESSED),
     SINKS: pairs(_COMPRESSED),
 }
@@ -78,6 +78,12 @@ def test_the_pattern_itself_fuses(pattern: str) -> None:
         pytest.param(DECODE, "%vn, %row, %a)", "%vn, %row, %a2)", id="one update of other slots"),
         pytest.param(DECODE, "%v1, %valid)", "%v1, %m2)", id="a mask of the caller"),
         pytest.param(DECODE, "(%q, %k1,", "(%q, %k,", id="keys as they were"),
+        pytest.param(DECODE, "%v1, %valid)", "%v, %valid)", id="values as they were"),
+        pytest.param(DECODE, "%kn, %row, %a)", "%kn, %x, %a)", id="keys at another row"),
+        pytest.param(DECODE, "%kn, %row, %a)", "%kn, %row, %a2)", id="keys of other slots"),
+        pytest.param(
+            DECODE, "    %o =", "    %early = math.tanh %v1 : !c\n    %o =", id="the values are read before"
+        ),
         pytest.param(
             DECODE, "    %o =", "    %early = math.tanh %k1 : !c\n    %o =", id="the cache is read before the attention"
         ),
@@ -89,6 +95,10 @@ def test_the_pattern_itself_fuses(pattern: str) -> None:
         pytest.param(CHUNK, "(%seen, %q, %s, %n)", "(%seen, %q, %s, %n2)", id="another length of the queries"),
         pytest.param(CHUNK, "(%l, %o#1, %s, %n)", "(%l, %o#1, %s, %n2)", id="another length of the sums"),
         pytest.param(CHUNK, "(%seen, %q, %s", "(%seen, %q2, %s", id="other queries observed"),
+        pytest.param(CHUNK, "(%l, %o#1, %s,", "(%l, %o#1, %s2,", id="sums observed elsewhere"),
+        pytest.param(CHUNK, "%o#1, %s, %n) :", "%g2, %s, %n) :", id="other sums observed"),
+        pytest.param(CHUNK, "(%q, %k1,", "(%q, %k,", id="keys as they were in the scratch"),
+        pytest.param(CHUNK, "%v1, %s)", "%v, %s)", id="values as they were in the scratch"),
         pytest.param(
             CHUNK, "    return", "    %extra = math.exp %o#1 : !g\n    return", id="the sums have another reader"
         ),
@@ -97,6 +107,9 @@ def test_the_pattern_itself_fuses(pattern: str) -> None:
         pytest.param(COMPRESS, '"kv.select"(%pooled, %n)', '"kv.select"(%pooled, %n2)', id="of selection"),
         pytest.param(COMPRESS, '"kv.ring_positions"(%n)', '"kv.ring_positions"(%n2)', id="of the ring"),
         pytest.param(COMPRESS, "%l, %k, %n)", "%l, %k, %n2)", id="of the scores"),
+        pytest.param(COMPRESS, '"kv.gather"(%k, %picked)', '"kv.gather"(%k, %picked2)', id="keys selected otherwise"),
+        pytest.param(COMPRESS, '"kv.gather"(%k, %ring)', '"kv.gather"(%k, %ring2)', id="a ring of the caller's"),
+        pytest.param(COMPRESS, "%kc[%slot,", "%kc[%slot2,", id="another slot of the keys"),
         pytest.param(COMPRESS, "dim(2) %kb, %kd", "dim(2) %kd, %kb", id="selected rows first"),
         pytest.param(COMPRESS, '"kv.gather"(%v, %picked)', '"kv.gather"(%v, %picked2)', id="values selected otherwise"),
         pytest.param(COMPRESS, '"kv.gather"(%v, %ring)', '"kv.gather"(%v, %ring2)', id="another ring of the values"),

@@ -151,7 +151,9 @@ def test_carried_values_that_do_not_fit_are_refused(nbytes: int, reason: str) ->
         (["m.layers.0.w", "m.layers.1.w", "m.layers.3.w"], "m.layers.0,1,3.w"),
         (["m.layers.1.w", "m.layers.0.w"], "m.layers.1,0.w"),
         (["m.layers.4.w", "m.layers.4.w"], "m.layers.4.w"),
+        (["m.layers.1.w", "m.layers.1.w", "m.layers.2.w"], "m.layers.1,1,2.w"),
         (["m.first.w", "m.last.w"], "m.first,last.w"),
+        (["m.0.first.w", "m.1.last.w"], "m.0-1.first,last.w"),
     ],
 )
 def test_names_of_stacks(names: list[str], wanted: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -276,6 +277,160 @@ def test_context_beyond_the_positions() -> None:
     check_config(tiny("llama"), 256)
     with pytest.raises(UsageError, match=r"max-context 257 exceeds the 256 positions"):
         check_config(tiny("llama"), 257)
+
+
+def with_fields(**fields: Any) -> PreTrainedConfig:
+    """A plain decoder whose config has fields more, as they were given."""
+    config = tiny("llama")
+    vars(config).update(fields)
+    return config
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"local_window": 0},
+        {"local_window": -1},
+        {"local_window": 128},
+        {"local_window": None},
+        {"local_window": "wide", "attn_soft_cap": "tanh"},
+        {"use_window": True},
+        {"window_layers": 16},
+        {"sliding_window": 16, "layer_types": ["full_attention", "attention"]},
+        {"sliding_window": 16, "use_sliding_window": False},
+        {"attn_logit_softcapping": 0.0},
+        {"final_logit_softcapping": 30.0},
+        {"attention_chunk_size": 0},
+        {"kv_lora_rank": 0},
+        {"rope_parameters": None},
+        {"rope_parameters": {"full_attention": {"rope_type": "linear"}, "sliding_attention": {}}},
+        {"layer_types": [], "block_types": ("full_attention", "attention")},
+        {"max_position_embeddings": None},
+        {"is_decoder": False, "num_kv_shared_layers": 0},
+    ],
+    ids=str,
+)
+def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
+    check_config(with_fields(**fields), 128)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reasons"),
+    [
+        ({"local_window": 1}, "attention within a window (local_window = 1, less than max-context 128)"),
+        (
+            {"attn_config": {"window_size": 127}},
+            "attention within a window (attn_config.window_size = 127, less than max-context 128)",
+        ),
+        (
+            {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "sliding_window": 9},
+            "layer 1 is sliding-window attention (sliding_window = 9, less than max-context 128; a window that covers "
+            "the context is accepted)",
+        ),
+        (
+            {"layer_types": ["sliding_attention"]},
+            "layer 0 is sliding-window attention (sliding_window = None, less than max-context 128; a window that "
+            "covers the context is accepted)",
+        ),
+        (
+            {"sliding_window": 127},
+            "every layer from layer 0 is sliding-window attention (sliding_window = 127, less than max-context 128; "
+            "a window that covers the context is accepted)",
+        ),
+        (
+            {"layer_types": None, "layers_block_type": ["attention", "mamba", "spiral"]},
+            "layer 1 is a state-space or hybrid layer (mamba); layer 2 is spiral, not full attention",
+        ),
+        (
+            {"layer_types": ["full_attention", "chunked_attention"], "attention_chunk_size": 64},
+            "layer 1 is chunked attention (attention_chunk_size = 64)",
+        ),
+        ({"attention_chunk_size": 64}, "chunked attention (attention_chunk_size = 64)"),
+        ({"decoder_attn_softcap": 0.5}, "soft-capped attention (decoder_attn_softcap = 0.5)"),
+        ({"kv_a_proj_rank": 8}, "multi-head latent attention (MLA) in layer 0 (kv_a_proj_rank = 8)"),
+        (
+            {"num_kv_shared_layers": 1},
+            "layer 1 and later ones share the K and V of earlier layers (num_kv_shared_layers)",
+        ),
+        ({"attn_config": PreTrainedConfig(alibi=True)}, "ALiBi position biases (alibi)"),
+        ({"prefix_lm": True}, "its attention is not causal (prefix_lm = True)"),
+        (
+            {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "dynamic"}}},
+            "dynamic rope, whose frequencies change with the text's length (rope_type = dynamic)",
+        ),
+    ],
+)
+def test_a_field_is_refused_in_these_words_alone(fields: dict[str, Any], reasons: str) -> None:
+    with pytest.raises(UnsupportedError) as refused:
+        check_config(with_fields(**fields), 128)
+    assert str(refused.value) == f"llama cannot be compiled: {reasons}"
+
+
+@pytest.mark.parametrize("place", ["rope_parameters", "config"])
+def test_where_longrope_says_its_original_length(place: str) -> None:
+    fields = {"original_max_position_embeddings": 64}
+    rope: dict[str, Any] = {"rope_type": "longrope"}
+    config = with_fields(rope_parameters=rope, **fields)
+    if place == "rope_parameters":
+        config = with_fields(rope_parameters=rope | fields)
+    check_config(config, 64)
+    with pytest.raises(UnsupportedError, match="from 65 to at most 64"):
+        check_config(config, 65)
+    with pytest.raises(UsageError, match="does not say how long a context it takes"):
+        check_config(config, None)
+
+
+def test_what_cannot_be_judged_without_a_context_waits_for_one() -> None:
+    with pytest.raises(UsageError, match="does not say how long a context it takes"):
+        check_config(with_fields(sliding_window=16, local_window=16, layer_types=["sliding_attention"]), None)
+    config = untouched("falcon", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+    with pytest.raises(UnsupportedError, match=r"cannot be compiled: dynamic rope[^;]*$"):  # and suspicions add nothing
+        check_config(config, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "context"),
+    [
+        ({}, None),
+        ({"max_position_embeddings": 1}, 1),
+        ({"max_position_embeddings": 0}, None),
+        ({"max_position_embeddings": "64"}, None),
+        ({"max_position_embeddings": True, "max_seq_len": 32}, 32),
+        ({"max_target_positions": 16, "model_max_length": 8}, 16),
+        ({"max_position_embeddings": 64.0, "model_max_length": 8}, 8),
+    ],
+)
+def test_the_context_that_a_config_says(fields: dict[str, Any], context: int | None) -> None:
+    assert model_context(PreTrainedConfig(**fields)) == context
+
+
+def test_layers_with_configs_of_their_own_that_say_the_same() -> None:
+    check_config(tiny("llama", per_layer_config={1: {"intermediate_size": TINY["intermediate_size"]}}), 128)
+
+
+def test_modules_that_mix_tokens_or_choose_among_experts() -> None:
+    """Of a model of any class: only what it is built of counts."""
+
+    def built(**modules: torch.nn.Module) -> torch.nn.Module:
+        return torch.nn.ModuleDict(modules)
+
+    config = with_fields(num_experts=2, n_shared_experts=1, moe={"experts": 4}, experts_width=9)
+    check_modules(config, built(linear=torch.nn.Linear(2, 2), pointwise=torch.nn.Conv1d(2, 2, 1)))
+    for size in (2, 3):
+        with pytest.raises(UnsupportedError, match=r"llama cannot be compiled: mix.0 is a convolution over tokens$"):
+            check_modules(config, built(mix=torch.nn.Sequential(torch.nn.Conv1d(2, 2, size))))
+    sparse = built(mlp=torch.nn.ModuleDict({"router": torch.nn.Linear(2, 2)}))
+    with pytest.raises(UnsupportedError) as refused:
+        check_modules(config, sparse)
+    assert str(refused.value) == (
+        "llama cannot be compiled: mixture of experts (num_experts = 2, moe.experts = 4): mlp.router.weight is one's"
+    )
+    with pytest.raises(UnsupportedError, match=r"mixture of experts: mlp.router.weight is one's$"):
+        check_modules(tiny("llama"), sparse)
+
+
+def test_nothing_is_suspected_of_what_transformers_does_not_have() -> None:
+    assert list(suspicions(untouched("t5"))) == []
 
 
 def test_every_default_config_is_accepted_or_refused_without_a_traceback() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig
 
+from sscc.compiler.frontend import checkpoint as checkpoint_module
+from sscc.compiler.frontend import exported
 from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_checkpoint, pack
 from sscc.compiler.frontend.sources import DictSource
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
@@ -131,6 +135,7 @@ HELD = {f"model.a{n}": torch.ones(n, 2) for n in range(8)}
     [
         ({"b": (1,)}, r"model does not fit its config: 1 of 9 parameters are missing: b \(the checkpoint holds .*\)$"),
         ({f"b{n}": (1,) for n in range(5)}, r"5 of 13 parameters are missing: b0, b1, b2, b3, b4 \("),
+        ({f"b{n}": (1,) for n in range(6)}, r"6 of 14 parameters are missing: b0, b1, b2, b3, b4 and 1 more \("),
         ({f"b{n}": (1,) for n in range(7)}, r"7 of 15 parameters are missing: b0, b1, b2, b3, b4 and 2 more \("),
         ({"model.a1": (2, 1)}, r"1 of 8 .* another shape: model.a1 is \[1, 2\], the config asks for \[2, 1\]$"),
         ({"model.a1": (1,)}, r"model.a1 is \[1, 2\], the config asks for \[1\]$"),
@@ -245,3 +250,63 @@ def test_ends_of_a_gguf_are_the_config_s() -> None:
         9,
         7,
     )
+
+
+def test_a_packed_tokenizer_comes_before_the_one_beside_the_config(tmp_path: Path) -> None:
+    config = tmp_path / "given" / "config.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps(CONFIG.to_dict()))
+    (config.parent / "tokenizer.json").write_text("beside")
+    values = {"state_dict": dict(tiny_llama().state_dict())}
+    for held, expected in (({}, b"beside"), ({"tokenizer": {"tokenizer.json": b"packed"}}, b"packed")):
+        torch.save(values | held, tmp_path / "model.pt")
+        assert open_checkpoint(tmp_path / "model.pt", config=config).tokenizer == {"tokenizer.json": expected}
+    torch.save(values | {"config": CONFIG.to_dict()}, tmp_path / "model.pt")
+    assert open_checkpoint(tmp_path / "model.pt").tokenizer == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(OSError(5, "Input/output error"), "Input/output error"), (OSError("a word alone"), "a word alone")],
+)
+def test_files_that_fail_while_they_are_read(
+    error: OSError, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise error
+
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG.to_dict()))
+    monkeypatch.setattr(checkpoint_module, "load_weights_only", fail)
+    (tmp_path / "model.pt").write_bytes(b"")
+    with pytest.raises(InputError, match=rf"model.pt cannot be read: {words}$"):
+        open_checkpoint(tmp_path / "model.pt")
+    monkeypatch.setattr(checkpoint_module, "open_folder_weights", fail)
+    with pytest.raises(InputError, match=rf"^{tmp_path}: a file cannot be read: {error.strerror}$"):
+        open_checkpoint(tmp_path)
+
+
+def test_an_exported_program_s_weights_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = SimpleNamespace(state_dict={"a.weight": torch.ones(2, dtype=torch.int8)})
+    monkeypatch.setattr(exported, "load_program", lambda path: program)
+    (tmp_path / "model.pt2").write_bytes(b"the program")
+    with pytest.raises(UnsupportedError, match=r"model.pt2: tensor 'a.weight' is int8, weights must be"):
+        open_checkpoint(tmp_path / "model.pt2")
+    bare = open_checkpoint(tmp_path / "model.pt2", weights=False)
+    assert (bare.has_weights, bare.names(), bare.tokenizer, bare.eos_token_ids) == (False, {}, {}, ())
+    assert bare.digest == hashlib.sha256(b"the program").hexdigest()
+    with pytest.raises(UsageError, match=r"was opened without weights, tensor 'a' cannot be read$"):
+        bare.tensor("a")
+    with pytest.raises(UsageError, match=r"is an exported program, which is packed already: compile it as it is$"):
+        pack(bare, tmp_path / "out.pt")
+
+
+def test_what_can_be_packed_under_which_name(tmp_path: Path) -> None:
+    for name in ("out.bin", "out", "pt"):
+        with pytest.raises(UsageError, match=rf"{name}: the packed file must be named .pt or .pth$"):
+            pack(holding({"a": torch.ones(1)}), tmp_path / name)
+    with pytest.raises(UsageError, match=r"model has no weights to pack$"):
+        pack(Checkpoint(Path("model"), CONFIG, None, None, dict), tmp_path / "out.pt")
+    assert list(tmp_path.iterdir()) == []
+    for name in ("out.pt", "out.pth"):
+        pack(holding({"a": torch.ones(1)}), tmp_path / name)
+        assert open_checkpoint(tmp_path / name).tensor("a").equal(torch.ones(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 import torch
 import transformers
 from transformers.integrations.gguf.utils import GGUF_ARCHS
+from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map, load_gguf_checkpoint
 
+from sscc.compiler.frontend import gguf_file
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.gguf_file import GgufFile
 from sscc.ir.errors import InputError, UnsupportedError
@@ -80,6 +83,107 @@ def test_a_table_of_rope_factors(model: transformers.LlamaForCausalLM, tmp_path:
     write_gguf(path, model, {"rope_freqs.weight": factors})
     with pytest.raises(UnsupportedError, match=r"drops the rope scaling of a GGUF file \(rope_freqs.weight\)"):
         open_checkpoint(path)
+
+
+def test_a_file_is_opened_by_its_header_alone(
+    model: transformers.LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No tensor is read for the config, and nothing in it says where the file lay."""
+    asked: list[dict[str, Any]] = []
+
+    def noting(path: str, **options: Any) -> Any:
+        asked.append(options)
+        return load_gguf_checkpoint(path, **options)
+
+    monkeypatch.setattr(gguf_file, "load_gguf_checkpoint", noting)
+    write_gguf(tmp_path / "m.gguf", model)
+    config = open_checkpoint(tmp_path / "m.gguf").config
+    assert asked == [{"return_tensors": False}]
+    assert str(tmp_path) not in str(vars(config))
+
+
+def test_a_tokenizer_is_converted_without_asking_anybody(
+    model: transformers.LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder with nothing else in it, by no code that a hub or the file brings."""
+    write_gguf(tmp_path / "m.gguf", model)
+    (tmp_path / "tokenizer_config.json").write_text("a neighbour's")
+    asked: list[dict[str, Any]] = []
+
+    class Converted:
+        def save_pretrained(self, folder: Path) -> None:
+            folder.mkdir()
+            for name in ("b", "a"):
+                (folder / name).write_text(name)
+
+    def from_pretrained(folder: str, **options: Any) -> Converted:
+        (only,) = Path(folder).iterdir()
+        assert only.read_bytes() == (tmp_path / "m.gguf").read_bytes()
+        asked.append(options | {"only": only.name})
+        if len(asked) > 1:
+            raise KeyError
+        return Converted()
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
+    checkpoint = open_checkpoint(tmp_path / "m.gguf", weights=False)
+    assert checkpoint.tokenizer == {"a": b"a", "b": b"b"}
+    assert asked[0].pop("only") == asked[0]["gguf_file"]
+    assert asked == [{"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}]
+    with pytest.raises(InputError, match=r"m.gguf: its tokenizer cannot be converted: KeyError$"):
+        open_checkpoint(tmp_path / "m.gguf", weights=False).load_tokenizer()
+
+
+def test_names_that_transformers_has_no_table_for(
+    model: transformers.LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise NotImplementedError("Unknown gguf model_type")
+
+    monkeypatch.setattr(gguf_file, "get_gguf_hf_weights_map", refuse)
+    write_gguf(tmp_path / "m.gguf", model)
+    with pytest.raises(UnsupportedError, match=r"m.gguf: llama: Unknown gguf model_type$"):
+        open_checkpoint(tmp_path / "m.gguf")
+
+
+def test_names_that_only_fit_without_a_prefix(
+    model: transformers.LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers finds them in the submodules, which is slow: only where the flat names lack some."""
+    descended: list[bool] = []
+    lacking: set[str] = set()
+
+    def noting(module: Any, processor: Any) -> dict[str, str]:
+        descended.append(isinstance(module, torch.nn.Module))
+        found: dict[str, str] = get_gguf_hf_weights_map(module, processor)
+        return {name: found[name] for name in found if descended[-1] or name not in lacking}
+
+    monkeypatch.setattr(gguf_file, "get_gguf_hf_weights_map", noting)
+    write_gguf(tmp_path / "m.gguf", model, {"rope_freqs.weight": np.ones(4, np.float32)})
+    for names, calls in ((set(), [False]), ({NORM}, [False, True])):
+        lacking.update(names)
+        descended.clear()
+        assert set(open_checkpoint(tmp_path / "m.gguf").names()) == set(model.state_dict())
+        assert descended[: len(calls)] == calls
+        assert names or len(descended) == 1
+
+
+def test_metadata_that_transformers_cannot_read(
+    model: transformers.LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_gguf(tmp_path / "m.gguf", model)
+    for error, kind, words in (
+        (ValueError("GGUF model with architecture x is not supported yet."), UnsupportedError, "x is not supported"),
+        (ValueError("a  b"), InputError, "has metadata that transformers cannot read: a b$"),
+        (ValueError("x" * 200), InputError, "read: x{200}$"),
+        (ValueError("x" * 201), InputError, "read: x{200}$"),
+    ):
+
+        def fail(*args: object, error: Exception = error, **words: object) -> None:
+            raise error
+
+        monkeypatch.setattr(gguf_file, "load_gguf_checkpoint", fail)
+        with pytest.raises(kind, match=words):
+            open_checkpoint(tmp_path / "m.gguf")
 
 
 def test_a_tensor_without_a_place(model: transformers.LlamaForCausalLM, tmp_path: Path) -> None:

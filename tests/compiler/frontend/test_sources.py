@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -237,3 +239,73 @@ def test_an_archive_that_lost_its_end(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(InputError, match=r"model.pt is a truncated or damaged archive"):
         load_weights_only(path)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (pickle.UnpicklingError("WeightsUnpickler error: Unsupported global: GLOBAL a.b was not"), UnsupportedError,
+         "holds a pickled a.b, which needs its code to be run: sscc reads weights only"),
+        (pickle.UnpicklingError("Unsupported class c.D"), UnsupportedError, "holds a pickled c.D, which"),
+        (pickle.UnpicklingError("unsupported class c.D"), UnsupportedError, "holds a pickled c.D, which"),
+        (pickle.UnpicklingError("an instance of type <class 'e.F'>"), UnsupportedError, "holds a pickled e.F, which"),
+        (pickle.UnpicklingError("a Global of some kind"), UnsupportedError, "holds a pickled an object, which"),
+        (pickle.UnpicklingError("pickle  data was\ntruncated"), InputError,
+         "is not a PyTorch file, or damaged: pickle data was truncated$"),
+        (RuntimeError("TorchScript archive"), UnsupportedError, "is a TorchScript archive, which is code: sscc"),
+        (RuntimeError("x" * 200), InputError, "is not a PyTorch file, or truncated: x{200}$"),
+        (RuntimeError("x" * 201), InputError, "is not a PyTorch file, or truncated: x{200}$"),
+        (RuntimeError("no\n zip. This is an internal error. Sorry"), InputError,
+         "is not a PyTorch file, or truncated: no zip$"),
+        (EOFError(), InputError, "is not a PyTorch file, or truncated: EOFError$"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_torch_says_of_a_file(
+    error: Exception, kind: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise error
+
+    path = tmp_path / "model.pt"
+    torch.save({"a": A}, path)
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(kind, match=f"^{path} {words}"):
+        load_weights_only(path)
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_weights_are_mapped_and_nothing_is_run_or_warned_of(
+    archive: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def load(path: Path, **options: Any) -> dict[str, torch.Tensor]:
+        asked.append(options)
+        warnings.warn("a warning of torch's", stacklevel=1)
+        return {"a": A}
+
+    path = tmp_path / "model.pt"
+    torch.save({"a": A}, path, _use_new_zipfile_serialization=archive)
+    monkeypatch.setattr(torch, "load", load)
+    assert load_weights_only(path) == {"a": A}
+    assert asked == [{"map_location": "cpu", "weights_only": True, "mmap": archive}]
+    assert len(recwarn) == 0
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent.pt cannot be read: No such file or directory$"):
+        load_weights_only(tmp_path / "absent.pt")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match=r"model.safetensors is truncated or corrupted"):
+        opened(tmp_path)
+
+
+def test_a_tensor_that_is_lost_after_the_header_was_read(tmp_path: Path) -> None:
+    save_safetensors({"a": A}, tmp_path / "model.safetensors")
+    source = opened(tmp_path)
+    del source.names()["a"]
+    source.names()["b"] = ((2,), torch.float32)
+    source._files["b"] = source._files.pop("a")  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"tensor 'b' cannot be read: .*b"):
+        source.tensor("b")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from transformers import LlamaConfig
 
 from sscc.compiler import cli
@@ -42,6 +43,36 @@ def test_an_older_tokenizer_that_cannot_be_converted(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
     with pytest.raises(InputError, match=r"has no tokenizer.json and its older tokenizer cannot be converted"):
         folder_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("older", ["tokenizer.model", "vocab.json", "spiece.model"])
+def test_an_older_tokenizer_is_converted_without_asking_anybody(
+    older: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What transformers saves comes before what the folder holds; a tokenizer.json of its own before everything."""
+    asked: list[tuple[Path, dict[str, bool]]] = []
+
+    class Converted:
+        def save_pretrained(self, folder: str) -> None:
+            for name in ("tokenizer.json", "tokenizer_config.json", "notes.txt"):
+                (Path(folder) / name).write_text(f"converted {name}")
+
+    def from_pretrained(folder: Path, **options: bool) -> Converted:
+        asked.append((folder, options))
+        return Converted()
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
+    for name in (older, "tokenizer_config.json", "generation_config.json"):
+        (tmp_path / name).write_text("own")
+    assert folder_tokenizer(tmp_path) == {
+        "generation_config.json": b"own",
+        "tokenizer.json": b"converted tokenizer.json",
+        "tokenizer_config.json": b"converted tokenizer_config.json",
+    }
+    assert asked == [(tmp_path, {"local_files_only": True, "trust_remote_code": False})]
+    (tmp_path / "tokenizer.json").write_text("own")
+    assert set(folder_tokenizer(tmp_path).values()) == {b"own"}
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(

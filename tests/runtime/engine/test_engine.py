@@ -188,6 +188,15 @@ def test_requests_of_no_meaning_are_refused(values: dict[str, Any], message: str
         request(1, **values)
 
 
+def test_the_least_that_requests_and_options_may_say() -> None:
+    bias = Sampling(logit_bias=((0, 1.0), (10, 1.0)))
+    with serving(max_queue=0, prefill_steps=1, prompt_cache_bytes=0) as engine:
+        assert engine.generate(request(1, new=1, logprobs=0, sampling=bias)).finish == "length"
+        assert len(engine.generate(request(1, new=1, logprobs=11)).logprobs[0].top) == 11
+    assert request(1, timeout=0.001).timeout == 0.001
+    assert EngineOptions().prompt_cache_bytes == 0
+
+
 @pytest.mark.parametrize("values", [{"max_queue": -1}, {"prefill_steps": 0}, {"prompt_cache_bytes": -1}])
 def test_options_of_no_meaning_are_refused(values: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=next(iter(values))):
@@ -344,12 +353,12 @@ def test_waiting_has_a_timeout_of_its_own() -> None:
         assert ends(ticket).finish == "length"
 
 
-@pytest.mark.parametrize("drain", [True, False])
-def test_close_finishes_or_cancels(drain: bool) -> None:
+@pytest.mark.parametrize(("words", "drain"), [({"drain": True}, True), ({"drain": False}, False), ({}, True)])
+def test_close_finishes_or_cancels(words: dict[str, bool], drain: bool) -> None:
     with gated(signature=LONG) as (engine, interpreter):
         tickets = [engine.submit(request(i, new=30)) for i in range(5)]
         interpreter.wait()
-        closing = threading.Thread(target=engine.close, kwargs={"drain": drain})
+        closing = threading.Thread(target=engine.close, kwargs=words)
         closing.start()
         until(lambda: refuses(engine))
         interpreter.open()

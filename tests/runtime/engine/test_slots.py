@@ -57,6 +57,19 @@ def test_a_table_of_random_sequences(seed: int) -> None:
             del jobs[slot], made[slot]
 
 
+def test_the_newest_token_is_not_in_the_cache() -> None:
+    """Nor is a first one that was not picked yet."""
+    table = SlotTable(2, CAPACITY)
+    slot = table.take(job(0, 5, []))
+    assert (table.lengths().tolist(), table.running, table.free) == ([], 0, 1)
+    table.activate(slot, job(0, 5, []))
+    for length in (3, 3, 4, 5):
+        assert (table.lengths().tolist(), table.running) == ([length], 1)
+        table.append(np.array([7, 7]), np.arange(2) == slot, 0.0)
+    table.clear(slot)
+    assert (table.lengths().tolist(), table.running, table.free) == ([], 0, 2)
+
+
 def native(slots: int = 2, capacity: int = 3) -> _native.TokenTable:
     return _native.TokenTable(
         np.zeros((slots, capacity), np.int32), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
