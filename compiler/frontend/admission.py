@@ -119,9 +119,9 @@ def _different_attributes(config: PreTrainedConfig) -> set[str]:
     """The fields in which the layers of a config differ; one config for each may still say the same for all."""
     if not config.is_heterogeneous:
         return set()
-    first, *others = config.per_layer_config
+    layers = list(config.per_layer_config)
     names = config.per_layer_attributes
-    return {name for name in names if any(getattr(x, name, None) != getattr(first, name, None) for x in others)}
+    return {n for n in names if any(getattr(x, n, None) != getattr(layers[0], n, None) for x in layers[1:])}
 
 
 def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator[str]:
