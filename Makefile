@@ -6,7 +6,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-PROCESSES ?=
+PROCESSES ?= -n 2 --max-worker-restart 0
 
 VENV := .venv
 PY := $(VENV)/bin/python

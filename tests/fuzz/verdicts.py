@@ -17,7 +17,7 @@ from tests.fuzz.execution import admit
 from tests.fuzz.schedules import Schedules
 
 FILE = Path(__file__).with_name("verdicts.json.gz")
-SEEDS = 4000
+SEEDS = 2500
 
 
 def verdicts(seeds: range) -> Iterator[str]:

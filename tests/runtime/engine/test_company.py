@@ -149,7 +149,7 @@ def program(request: pytest.FixtureRequest, compiled: Compiler) -> Program:
 
 
 @seed(1)
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=plans(), steps=st.sampled_from([None, 1, 3, 50]), kept=st.sampled_from([0, 10**7]))
 def test_no_schedule_changes_a_token(program: Program, plan: list[Planned], steps: int | None, kept: int) -> None:
     director = Director(program.ours, plan)
