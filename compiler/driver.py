@@ -49,6 +49,7 @@ from sscc.ir.errors import InputError, InternalError, OutputError, SsccError, Un
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts, get_facts, get_level, get_looping, get_machine, passes_done, set_machine
 from sscc.ir.machine import Machine, load_machine
+from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_bytes
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
@@ -57,7 +58,6 @@ from sscc.runtime.contract import prove
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import LoopingRecord
 from sscc.runtime.reference.arrays import TORCH_DTYPES
-from sscc.runtime.schedule import Program
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import layout_of
 from sscc.runtime.user_cache import NATIVE, check_cache_folder

@@ -16,6 +16,7 @@ from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import InputError, InternalError, OutputError
 from sscc.ir.levels import ProgramFacts
 from sscc.ir.machine import FAMILY, load_machine
+from sscc.ir.schedule import Program, launches
 from sscc.ir.sizes import format_bytes
 from sscc.runtime import _native
 from sscc.runtime.artifact_files import MACHINE
@@ -24,7 +25,6 @@ from sscc.runtime.codegen.library import keep_code
 from sscc.runtime.codegen.weights import packed_weights
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
-from sscc.runtime.schedule import Program, launches
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import Reader, digest_of, layout_of, reading
 from sscc.runtime.user_cache import UnsafeCacheError

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import DTYPE_BYTES
 from sscc.ir.sizes import format_bytes
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import Error, measure_error
-from sscc.runtime.schedule import DTYPE_BYTES
 from sscc.runtime.tensor_files import Layout, Reader, Stack
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")

@@ -17,14 +17,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sscc.ir import operations, schedule
 from sscc.ir.dialects import df, kv
+from sscc.ir.operations import OPERATIONS
+from sscc.ir.opspec import Op, OpSpec, spec_of
+from sscc.ir.schedule import program
 from sscc.passes.base import Pass, options_of
 from sscc.passes.pipeline import PIPELINES, REGISTRY, pipeline_text
-from sscc.runtime import schedule
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTICE = "<!-- Written by docs/generate.py from {source}: change that, then run it again. -->"
-LETTERS = "R budget rows, K top-K rows, W observed queries, N ring rows, SR sinks and ring (all of the geometry)"
+ELEMENTS = {"f": "a float type", "row": "rows", "encoded": "encoded rows"}
+MODES = {"read": "read", "write": "written", "part": "written in part", "update": "updated"}
 
 
 def main() -> int:
@@ -117,11 +121,11 @@ def _pass(kind: type[Pass]) -> Iterator[str]:
 
 def _dialect() -> Iterator[str]:
     yield "# The `kv` dialect"
-    yield NOTICE.format(source="ir/dialects/kv.py")
+    yield NOTICE.format(source="ir/dialects/kv.py and ir/operations.py")
     yield markdown((kv.__doc__ or "").partition("\n")[2])
-    yield f"In the tables, a letter is a size, the same one throughout an operation: {LETTERS}; the others as above."
-    for operation in _operations():
-        yield from _operation(operation)
+    yield f"In the tables, a letter is a size, the same one throughout an operation: {_letters()}"
+    for spec in kv.SPECS.values():
+        yield from _operation(spec)
 
 
 def _dataflow() -> Iterator[str]:
@@ -136,27 +140,16 @@ def _dataflow() -> Iterator[str]:
     yield from _record(df.BufferPlace)
 
 
-def _operations() -> list[type[Any]]:
-    return [
-        value
-        for value in vars(kv).values()
-        if isinstance(value, type) and issubclass(value, kv.Checked) and value is not kv.Checked
-    ]
-
-
-def _operation(operation: Any) -> Iterator[str]:
-    yield f"## {operation.OPERATION_NAME}"
-    yield markdown(operation.__doc__ or "")
-    fields = operation.__annotations__
+def _operation(spec: OpSpec) -> Iterator[str]:
+    yield f"## {spec.name}"
+    yield markdown(inspect.getdoc(spec.record) or "")
     rows = ["| | name | type |", "|---|---|---|"]
-    others = [getattr(operation, name) for name in ("shared", "slots") if hasattr(operation, name)]
-    for name, pattern in operation.signature.items():
-        kind = "result" if "Result" in str(fields[name]) else "operand"
-        either = "".join(f" or {_tensor(other[name])}" for other in others if other[name] != pattern)
-        rows.append(f"| {kind} | `{name}` | {_tensor(pattern)}{either} |")
-    for name, type_ in fields.items():
-        if name not in operation.signature:
-            rows.append(f"| attribute | `{name}` | {'float' if 'Float' in str(type_) else 'integer'} |")
+    for name, pattern in spec.patterns().items():
+        forms = spec.operands[name].forms if name in spec.operands else ()
+        either = "".join(f" or {_tensor(form)}" for form in forms)
+        rows.append(f"| {'operand' if name in spec.inputs else 'result'} | `{name}` | {_tensor(pattern)}{either} |")
+    for name in spec.own_attributes:
+        rows.append(f"| attribute | `{name}` | {'float' if spec.kind(name) is float else 'integer'} |")
     yield "\n".join(rows)
 
 
@@ -164,7 +157,7 @@ def _tensor(pattern: str) -> str:
     dims, _, element = pattern.partition(":")
     if not dims:
         return element
-    return f"tensor [{', '.join(dims.split())}] of {'a float type' if element == 'f' else element}"
+    return f"tensor [{', '.join(dims.split())}] of {ELEMENTS.get(element, element)}"
 
 
 # -------------------------------------------------------------------------------------------------------- schedule
@@ -172,14 +165,41 @@ def _tensor(pattern: str) -> str:
 
 def _schedule() -> Iterator[str]:
     yield "# The schedule"
-    yield NOTICE.format(source="runtime/schedule.py")
+    yield NOTICE.format(source="ir/schedule/ and ir/operations.py")
     yield markdown((schedule.__doc__ or "").partition("\n")[2])
     yield (
         "In the tables, an `Operand` is an integer or the name of a scalar; "
-        f"an `Item` is a {_choices(schedule.Item)}; a `Step` is a {_choices(schedule.Step)}."
+        f"an `Item` is a {_choices(schedule.Item)}; a `Step` is a {_choices(schedule.Step)}. Steps of the algorithm "
+        "name parameters, locals or windows of their body as operands; "
+        f"in shapes, a letter is a size, the same one throughout a step: {_letters()}"
     )
     for record in _records():
         yield from _record(record)
+        if record is schedule.Product:
+            for operation in OPERATIONS:
+                yield from _step(spec_of(operation)) if operation.kind else ()
+
+
+def _letters() -> str:
+    """What the letters of shapes stand for."""
+    text = (operations.__doc__ or "").partition("Letters: ")[2]
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def _step(spec: OpSpec) -> Iterator[str]:
+    yield f"## {spec.record.__name__} (`{spec.record.kind}`)"
+    yield markdown(inspect.getdoc(spec.record) or "")
+    rows = ["| field | what | |", "|---|---|---|"]
+    for name in spec.fields:
+        if name in spec.operands:
+            operand = spec.operands[name]
+            shapes = [_tensor(f"{' '.join(operand.step_dims)}:{operand.element}"), *map(_tensor, operand.forms)]
+            optional = ', or ""' if operand.optional else ""
+            rows.append(f"| `{name}` | {' or '.join(shapes)}{optional} | {MODES[operand.mode]} |")
+        else:
+            kind = "scalar" if name in spec.numbers else f"`{spec.kind(name).__name__}`"
+            rows.append(f"| `{name}` | {kind} | |")
+    yield "\n".join(rows)
 
 
 def _choices(union: Any) -> str:
@@ -201,12 +221,12 @@ def _record(record: Any) -> Iterator[str]:
 
 
 def _records() -> list[Any]:
-    found = [
-        value
-        for value in vars(schedule).values()
-        if dataclasses.is_dataclass(value) and getattr(value, "__module__", "") == schedule.__name__
-    ]
+    found = [value for value in vars(program).values() if dataclasses.is_dataclass(value) and not _is_operation(value)]
     return sorted(found, key=lambda record: inspect.getsourcelines(record)[1])
+
+
+def _is_operation(record: Any) -> bool:
+    return issubclass(record, Op)
 
 
 def _type(text: str) -> str:

@@ -207,7 +207,7 @@ class Body:
         found = {}
         arguments = list(self.function.arguments)
         for op in self.all_ops:
-            for result, operand in kv.UPDATES.get(op.name, {}).items():
+            for result, operand in kv.ties_of(op).items():
                 if op.results[result] in self.returned and op.operands[operand] in arguments:
                     found[self.returned.index(op.results[result])] = arguments.index(op.operands[operand])
         return found
@@ -217,7 +217,7 @@ class Body:
         """Operands that are reached in memory, without a stream: updated in place, or fetched row by row."""
         arguments = list(self.function.arguments)
         inside = [value for op in self.all_ops for index, value in enumerate(op.operands)
-                  if index in kv.FETCHED.get(op.name, ())]  # fmt: skip
+                  if index in kv.fetched_by(op)]  # fmt: skip
         inside += [op.operands[0] for op in walk(self.function) if op.name == "tensor.extract"]
         return {arguments.index(value) for value in inside if value in arguments} | set(self.tied.values())
 

@@ -194,12 +194,15 @@ def _fuse_decode(attention: ir.Operation) -> None:
     updates = [_made_by(key, "kv.update"), _made_by(value, "kv.update")]
     if updates[0] is None or updates[1] is None:
         return
-    (k_cache, k_new, k_row, k_active), (v_cache, v_new, v_row, v_active) = (list(u.operands) for u in updates if u)
+    k_update, v_update = (kv.operands_of(update) for update in updates if update)
     position, valid_topk, active = validity.operands
-    row = _made_by(k_row, "kv.row")
-    (k_new, v_new), encoders = _decoded([k_new, v_new])
-    if row is None or k_row != v_row or {k_active, v_active} != {active} or row.operands[0] != position:
+    row = _made_by(k_update["row"], "kv.row")
+    (k_new, v_new), encoders = _decoded([k_update["new"], v_update["new"]])
+    if row is None or k_update["row"] != v_update["row"] or kv.operand_of(row, "position") != position:
         return
+    if {k_update["active"], v_update["active"]} != {active}:
+        return
+    k_cache, v_cache = k_update["cache"], v_update["cache"]
     joining = [*k.ops, *v.ops]
     readers = [reader for update in (key, value) for reader in _readers(update) if reader not in joining]
     if any(not _follows(reader, attention) for reader in readers):
@@ -263,14 +266,16 @@ def _fuse_chunk(attention: ir.Operation) -> None:
     query, key, value, start = attention.operands
     out, sums = attention.results
     appends = [_appended(key, start), _appended(value, start)]
-    seen = next((op for op in _readers(query) if op.name == "kv.observe" and op.operands[1] == query), None)
+    observing = (op for op in _readers(query) if op.name == "kv.observe")
+    seen = next((op for op in observing if kv.operand_of(op, "query") == query), None)
     kept = next((op for op in _readers(sums) if op.name == "kv.observe"), None)
     if appends[0] is None or appends[1] is None or seen is None or kept is None or len(_readers(sums)) != 1:
         return
-    if {seen.operands[2], kept.operands[2]} != {start} or seen.operands[3] != kept.operands[3]:
+    queries, numbers = kv.operands_of(seen), kv.operands_of(kept)
+    if {queries["start"], numbers["start"]} != {start} or queries["length"] != numbers["length"]:
         return
     (k_new, k_scratch), (v_new, v_scratch) = (list(op.operands)[:2] for op in appends if op)
-    observed, log_sum_exp, length = seen.operands[0], kept.operands[0], seen.operands[3]
+    observed, log_sum_exp, length = queries["observed"], numbers["observed"], queries["length"]
     before = [reader for append in (key, value) for reader in _readers(append) if not _follows(reader, attention)]
     if before or not all(_follows(op, attention) for op in (seen, kept)):
         return
@@ -368,15 +373,18 @@ def _assembly(insert: ir.Operation, geometry: Geometry) -> _Assembly | None:
     if len(parts) != sinks + 1 + picks or len(ops) != len(parts):
         return None
     recents, *chosen = ops[sinks:]
-    if any(op.name != "kv.gather" or op.operands[0] != recents.operands[0] for op in (recents, *chosen)):
+    if any(op.name != "kv.gather" for op in (recents, *chosen)):
         return None
-    scratch = recents.operands[0]
+    gathers = [kv.operands_of(op) for op in (recents, *chosen)]
+    scratch = gathers[0]["source"]
+    if any(gather["source"] != scratch for gather in gathers):
+        return None
     if sinks and not _is_sinks(ops[0], scratch, geometry.sink):
         return None
-    ring = _made_by(recents.operands[1], "kv.ring_positions")
+    ring = _made_by(gathers[0]["index"], "kv.ring_positions")
     if ring is None or ring.results[0].type.shape[0] != geometry.recent:
         return None
-    selected = chosen[0].operands[1] if chosen else None
+    selected = gathers[1]["index"] if chosen else None
     return _Assembly(scratch, ring, selected, (*encoders, *([] if concat is None else [concat]), *ops))
 
 
@@ -398,11 +406,11 @@ def _scores(k: _Assembly, block: ir.Block) -> tuple[ir.Operation, ir.Operation, 
 
 
 def _scores_of(select: ir.Operation, k: _Assembly) -> tuple[ir.Operation, ir.Operation, ir.Operation] | None:
-    pool = _made_by(select.operands[0], "kv.pool")
-    scores = None if pool is None else _made_by(pool.operands[0], "kv.observation_scores")
-    if pool is None or scores is None or scores.operands[2] != k.scratch:
+    pool = _made_by(kv.operand_of(select, "scores"), "kv.pool")
+    scores = None if pool is None else _made_by(kv.operand_of(pool, "scores"), "kv.observation_scores")
+    if pool is None or scores is None or kv.operand_of(scores, "key") != k.scratch:
         return None
-    lengths = {select.operands[1], pool.operands[1], scores.operands[3], k.ring.operands[0]}
+    lengths = {kv.operand_of(op, "length") for op in (select, pool, scores, k.ring)}
     alone = all(len(_readers(op.results[0])) == 1 for op in (pool, scores))
     return (select, pool, scores) if len(lengths) == 1 and alone else None
 

@@ -56,7 +56,7 @@ def _needs_order(op: ir.Operation) -> bool:
         return True
     if op.name == "tensor.insert_slice":
         return _is_read(op.results[0], op)
-    tied = kv.UPDATES.get(op.name, {})
+    tied = kv.ties_of(op)
     touched = [op.results[index] for index in tied] + [_root(op.operands[index]) for index in tied.values()]
     return any(_is_read(value, op) for value in touched)
 

@@ -287,8 +287,8 @@ def _in_place(value: ir.Value) -> bool:
         elif source.name == "scf.if":
             last = list(source.regions[1].blocks[0].operations)[-1].operation
             value = last.operands[list(source.results).index(value)]
-        elif source.name in kv.UPDATES:
-            value = source.operands[kv.UPDATES[source.name][list(source.results).index(value)]]
+        elif list(source.results).index(value) in kv.ties_of(source):
+            value = source.operands[kv.ties_of(source)[list(source.results).index(value)]]
         else:
             return False
 

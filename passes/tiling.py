@@ -153,20 +153,15 @@ def _sliced_axis(op: ir.Operation, axis: int) -> int:
     return kept[axis]
 
 
-PER_SLOT = 3
-"""The last operands of attention in decode, one number per slot: position, valid_topk, active."""
-
-
 def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
     """Slots (axis 0) and KV heads (axis 1) are independent of each other."""
     axes = {tiling.axes.get(result, WHOLE) for result in op.results}
     if axes not in ({0}, {1}):
         raise NotTileable("attention has tiles of slots or of KV heads")
-    axis, operands = axes.pop(), list(op.operands)
-    for operand in operands[:-PER_SLOT]:
-        tiling.require(operand, axis)
-    for operand in operands[-PER_SLOT:]:
-        tiling.require(operand, 0 if axis == 0 else WHOLE)
+    axis = axes.pop()
+    for name, value in kv.operands_of(op).items():
+        whole = kv.SPECS[op.name].operands[name].dims[axis : axis + 1] not in (("B",), ("H",), ("Hkv",))
+        tiling.require(value, WHOLE if whole else axis)
 
 
 def is_contraction(op: ir.Operation) -> bool:

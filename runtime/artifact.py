@@ -27,6 +27,7 @@ from pathlib import Path
 
 from sscc.ir.errors import InputError
 from sscc.ir.machine import Machine, parse_machine
+from sscc.ir.schedule import Program
 from sscc.runtime.artifact_files import (
     CONSTANTS,
     FOREIGN_CODE,
@@ -47,7 +48,6 @@ from sscc.runtime.codegen.weights import packed_weights
 from sscc.runtime.contract import prove
 from sscc.runtime.golden import Golden
 from sscc.runtime.manifest import Manifest
-from sscc.runtime.schedule import Program
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import (
     Array,

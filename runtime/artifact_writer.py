@@ -14,9 +14,9 @@ from types import TracebackType
 
 from sscc.ir.errors import InputError, InternalError, OutputError, UnsupportedError
 from sscc.ir.files import HashingFile, clear_leftovers, creating, exchange, output_errors, reserve, sync, sync_tree
+from sscc.ir.schedule import Program
 from sscc.runtime.artifact_files import CONSTANTS, LISTING, MANIFEST, SCHEDULE, SCHEDULE_BYTES, read_manifest
 from sscc.runtime.manifest import FileRecord, Manifest
-from sscc.runtime.schedule import Program
 from sscc.runtime.tensor_files import (
     SHARD_BYTES,
     Array,

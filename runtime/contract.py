@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from sscc.ir import schedule as sch
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
 from sscc.ir.machine import Machine
-from sscc.runtime import schedule as sch
 from sscc.runtime.signature import Signature
 from sscc.runtime.validator import EntryReport, Report, validate
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sscc.ir.errors import InputError, UsageError, quoted
 from sscc.ir.geometry import Geometry
-from sscc.runtime.schedule import DTYPE_BYTES
+from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.signature import Signature
 
 FORMAT_VERSION = 3

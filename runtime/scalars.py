@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Operand, Scalar
+from sscc.ir.schedule import Operand, Scalar
 
 
 def _floor_divide(a: int, b: int) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
+from sscc.ir.schedule import DTYPE_BYTES
 from sscc.ir.sizes import format_bytes
-from sscc.runtime.schedule import DTYPE_BYTES
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from sscc.ir.errors import InputError, quoted
+from sscc.ir.schedule import DTYPE_BYTES, Program, Role
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import encode
-from sscc.runtime.schedule import DTYPE_BYTES, Program, Role
 
 if TYPE_CHECKING:
     from sscc.runtime.codegen.storage import Packing
@@ -79,7 +79,7 @@ class Stack:
     """A stored tensor and what it is made of: one source, or N that are stacked to [N, ..].
 
     Attributes:
-        encoding: how each source becomes its part of the tensor, as in sscc.runtime.schedule.Tensor.
+        encoding: how each source becomes its part of the tensor, as in sscc.ir.schedule.Tensor.
     """
 
     spec: TensorSpec

@@ -22,10 +22,10 @@ from sscc.compiler import cli
 from sscc.compiler.driver import compile_model
 from sscc.compiler.options import CompileOptions
 from sscc.ir.geometry import Geometry
+from sscc.ir.schedule import launches, pipelines
 from sscc.passes.build_entries import BuildEntries
 from sscc.passes.pipeline import PIPELINES
 from sscc.runtime.artifact import Artifact
-from sscc.runtime.schedule import launches, pipelines
 from tests.families import FAMILIES, TWO_KINDS, Compiled, Compiler, numbers, random_tokens
 from tests.torch_session import TorchSession
 

@@ -11,13 +11,14 @@ from torch_mlir import ir
 from sscc.compiler.backend.access import access_map, identity_map, loop_sizes
 from sscc.compiler.backend.body import Body, Literal, literal
 from sscc.compiler.backend.windows import dropped, is_whole, reshaped, sliced, transposed, whole
+from sscc.ir import schedule as sch
 from sscc.ir.dialects import kv
-from sscc.ir.dialects.kv import UPDATES, geometry_of
+from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.geometry import Geometry
+from sscc.ir.opspec import Operand
 from sscc.ir.rewriting import fill_value, module_path, outer_values
 from sscc.ir.views import RESHAPES, is_view, permutation_of
-from sscc.runtime import schedule as sch
 
 COMBINERS = {
     "arith.addf": "addf",
@@ -293,18 +294,9 @@ class _BodyEmitter:
     def operand(self, op: ir.Operation, index: int) -> str:
         return self.name(op.operands[index])
 
-    def operands(self, op: ir.Operation, kind: type[kv.Checked]) -> dict[str, Any]:
-        """The names for all operands, by the names that the operation and its step give them; updates are noted."""
-        self.updates(op)
-        names = list(kind.signature)[: len(op.operands)]
-        found = {name: self.name(value) for name, value in zip(names, op.operands, strict=True)}
-        if "log_sum_exp" in found:
-            found["log_sum_exp"] = self.flat(op.operands[names.index("log_sum_exp")])
-        return found
-
     def updates(self, op: ir.Operation) -> None:
         """Notes which results are operands that the operation updates in place."""
-        for result, operand in UPDATES[op.name].items():
+        for result, operand in kv.ties_of(op).items():
             view = self.views[op.results[result]] = self.views[op.operands[operand]]
             self.updated.add(view.tensor)
 
@@ -395,31 +387,6 @@ def _concat(e: _BodyEmitter, op: ir.Operation) -> None:
         offset += dims[axis]
 
 
-def _update(e: _BodyEmitter, op: ir.Operation) -> None:
-    e.updates(op)
-    cache = e.operand(op, 0)
-    e.steps.append(sch.UpdateRows(cache, e.operand(op, 1), e.operand(op, 2), e.operand(op, 3)))
-
-
-def _cached_attention(e: _BodyEmitter, op: ir.Operation) -> None:
-    query, key, value, valid = (e.operand(op, index) for index in range(4))
-    out = e.written(op.results[0])
-    e.steps.append(sch.CachedAttention(query, key, value, valid, out, op.attributes["scale"].value))
-
-
-def _causal_attention(e: _BodyEmitter, op: ir.Operation) -> None:
-    query, key, value, start = (e.operand(op, index) for index in range(4))
-    out, scale = e.written(op.results[0]), op.attributes["scale"].value
-    e.written(op.results[1])
-    e.steps.append(sch.CausalAttention(query, key, value, out, start, scale, e.flat(op.results[1])))
-
-
-def _observe(e: _BodyEmitter, op: ir.Operation) -> None:
-    e.updates(op)
-    observed = e.operand(op, 0)
-    e.steps.append(sch.Observe(observed, e.operand(op, 1), e.operand(op, 2), e.operand(op, 3)))
-
-
 def _cleared(e: _BodyEmitter, value: ir.Value) -> str:
     """The place for a result of which only the first `length` columns are computed: zeros first."""
     name, shape = e.written(value), tuple(value.type.shape)
@@ -427,67 +394,29 @@ def _cleared(e: _BodyEmitter, value: ir.Value) -> str:
     return name
 
 
-def _observation_scores(e: _BodyEmitter, op: ir.Operation) -> None:
-    observed, key, length = (e.operand(op, index) for index in (0, 2, 3))
-    scale, recent, scores = op.attributes["scale"].value, e.geometry(op).recent, _cleared(e, op.results[0])
-    e.steps.append(sch.ObservationScores(observed, key, scores, length, scale, recent, e.flat(op.operands[1])))
+def _step(e: _BodyEmitter, op: ir.Operation) -> None:
+    """The step that an operation of the algorithm is, as its specification says."""
+    spec = kv.SPECS[op.name]
+    e.updates(op)
+    values = dict(zip((*spec.inputs, *spec.results), (*op.operands, *op.results), strict=True))
+    fields: dict[str, Any] = {
+        name: e.flat(values[name]) if name in spec.operands and spec.operands[name].flat else e.name(values[name])
+        for name in spec.inputs
+    }
+    for name in spec.made:
+        fields[name] = _made(e, values[name], spec.operands[name])
+    for name, attribute in spec.attributes.items():
+        whose = attribute.geometry
+        fields[name] = getattr(e.geometry(op), whose) if whose else op.attributes[name].value
+    e.steps.append(spec.record(**fields))
 
 
-def _pool(e: _BodyEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
-    scores, length = e.operand(op, 0), e.operand(op, 1)
-    e.steps.append(sch.Pool(scores, _cleared(e, op.results[0]), length, g.pool, g.pool_mode))
-
-
-def _select(e: _BodyEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
-    scores, length = e.operand(op, 0), e.operand(op, 1)
-    e.steps.append(sch.Select(scores, e.written(op.results[0]), length, g.sink, g.recent))
-
-
-def _quantize_rows(e: _BodyEmitter, op: ir.Operation) -> None:
-    e.steps.append(sch.QuantizeRows(e.operand(op, 0), e.written(op.results[0])))
-
-
-def _gather(e: _BodyEmitter, op: ir.Operation) -> None:
-    e.steps.append(sch.GatherRows(e.operand(op, 0), e.operand(op, 1), e.written(op.results[0])))
-
-
-def _decode_attention(e: _BodyEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
-    operands = e.operands(op, kv.DecodeAttention)
-    out, scale = e.written(op.results[0]), op.attributes["scale"].value
-    e.steps.append(sch.DecodeAttention(**operands, out=out, scale=scale, sink=g.sink, recent=g.recent))
-
-
-def _indexed_attention(e: _BodyEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
-    operands = e.operands(op, kv.IndexedAttention)
-    out, scale = e.written(op.results[0]), op.attributes["scale"].value
-    e.steps.append(sch.IndexedAttention(**operands, out=out, scale=scale, sink=g.sink, recent=g.recent))
-
-
-def _chunk_attention(e: _BodyEmitter, op: ir.Operation) -> None:
-    operands = e.operands(op, kv.ChunkAttention)
-    out, scale = e.written(op.results[0]), op.attributes["scale"].value
-    e.steps.append(sch.ChunkAttention(**operands, out=out, scale=scale))
-
-
-def _compress(e: _BodyEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
-    operands = e.operands(op, kv.Compress)
-    selected, scale = e.written(op.results[2]) if g.topk else "", op.attributes["scale"].value
-    e.steps.append(
-        sch.Compress(
-            **operands,
-            selected=selected,
-            scale=scale,
-            sink=g.sink,
-            recent=g.recent,
-            pool=g.pool,
-            pool_mode=g.pool_mode,
-        )
-    )
+def _made(e: _BodyEmitter, value: ir.Value, operand: Operand) -> str:
+    """The place for a result; "" for an empty one that nobody needs."""
+    if operand.optional and 0 in value.type.shape:
+        return ""
+    name = _cleared(e, value) if operand.mode == "part" else e.written(value)
+    return e.flat(value) if operand.flat else name
 
 
 _STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {
@@ -495,17 +424,5 @@ _STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {
     "kv.row": _row,
     "kv.validity": _validity,
     "kv.ring_positions": _ring_positions,
-    "kv.update": _update,
-    "kv.quantize_rows": _quantize_rows,
-    "kv.cached_attention": _cached_attention,
-    "kv.causal_attention": _causal_attention,
-    "kv.observe": _observe,
-    "kv.observation_scores": _observation_scores,
-    "kv.pool": _pool,
-    "kv.select": _select,
-    "kv.gather": _gather,
-    "kv.decode_attention": _decode_attention,
-    "kv.indexed_attention": _indexed_attention,
-    "kv.chunk_attention": _chunk_attention,
-    "kv.compress": _compress,
+    **{name: _step for name, spec in kv.SPECS.items() if spec.record.kind},
 }

@@ -7,7 +7,7 @@ from typing import Union
 from torch_mlir import ir
 
 from sscc.ir.errors import UnsupportedError
-from sscc.runtime.schedule import Instr
+from sscc.ir.schedule import Instr
 
 Literal = Union[int, float]
 Arg = Union[int, float, str]

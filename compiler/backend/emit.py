@@ -16,10 +16,7 @@ from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.levels import get_machine
 from sscc.ir.machine import Machine
 from sscc.ir.rewriting import functions
-from sscc.ir.sizes import format_bytes
-from sscc.passes.build_entries import entries
-from sscc.passes.outline_kernels import KERNEL
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Body,
     GatherRows,
     IndexedAttention,
@@ -30,6 +27,9 @@ from sscc.runtime.schedule import (
     launches,
     pipelines,
 )
+from sscc.ir.sizes import format_bytes
+from sscc.passes.build_entries import entries
+from sscc.passes.outline_kernels import KERNEL
 
 
 def emit_program(module: ir.Module) -> Program:

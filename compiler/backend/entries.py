@@ -12,8 +12,8 @@ from sscc.compiler.backend.flow import Flow
 from sscc.compiler.backend.kernels import Copies, EmittedKernel
 from sscc.compiler.backend.memory import Lifetime
 from sscc.compiler.backend.windows import whole
+from sscc.ir import schedule as sch
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
-from sscc.runtime import schedule as sch
 
 
 @dataclass

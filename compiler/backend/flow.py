@@ -10,10 +10,10 @@ from typing import Any
 from torch_mlir import ir
 
 from sscc.compiler.backend.windows import dropped, reshaped, sliced, transposed
+from sscc.ir import schedule as sch
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.rewriting import is_rematerialised, producer
 from sscc.ir.views import RESHAPES, SLICES, is_view, permutation_of
-from sscc.runtime import schedule as sch
 
 SCALAR_OPS = {
     "arith.addi": "add",

@@ -17,9 +17,9 @@ from sscc.compiler.backend.access import identity_map
 from sscc.compiler.backend.bodies import EmittedBody, describe_location, dtype_of
 from sscc.compiler.backend.flow import Flow
 from sscc.compiler.backend.windows import dropped, is_whole, whole
+from sscc.ir import schedule as sch
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError
-from sscc.runtime import schedule as sch
 
 
 @dataclass(frozen=True)

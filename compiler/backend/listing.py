@@ -8,8 +8,7 @@ from typing import Any
 
 import jinja2
 
-from sscc.ir.sizes import dense_strides, format_bytes
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
@@ -31,6 +30,7 @@ from sscc.runtime.schedule import (
     Tensor,
     View,
 )
+from sscc.ir.sizes import dense_strides, format_bytes
 
 SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "eq": "==", "ne": "!=", "lt": "<",
            "le": "<=", "gt": ">", "ge": ">=", "and": "and", "or": "or"}  # fmt: skip

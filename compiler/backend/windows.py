@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sscc.ir.schedule import Operand, View
 from sscc.ir.sizes import dense_strides
 from sscc.ir.views import reshaped_strides
-from sscc.runtime.schedule import Operand, View
 
 
 def whole(tensor: str, shape: Sequence[int]) -> View:

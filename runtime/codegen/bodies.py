@@ -14,6 +14,7 @@ from functools import partial
 from math import prod
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import DTYPE_BYTES, Body, Product, Reduction, Step, Vector
 from sscc.ir.sizes import align
 from sscc.runtime.codegen.dequantisation import dequantised_locals
 from sscc.runtime.codegen.elementwise import Elementwise, Place, Range
@@ -28,7 +29,6 @@ from sscc.runtime.codegen.positions import Positions
 from sscc.runtime.codegen.quantised_packing import QuantisedPanels
 from sscc.runtime.codegen.refusal import NoNativeCodeError
 from sscc.runtime.codegen.steps import lower_step
-from sscc.runtime.schedule import DTYPE_BYTES, Body, Product, Reduction, Step, Vector
 
 BLOCK_BYTES = 1 << 20
 """Locals of a block of units: what fits a core's second-level cache beside the operands."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Compress, GatherRows
 from sscc.runtime.codegen.encoded_rows import check_encoded, encode_row
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.indices import report_index
@@ -17,7 +18,6 @@ from sscc.runtime.codegen.observation_scores import Scorer, holds
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.codegen.row_copies import ROW_BLOCK, Meta, address, check_operands, copy_row, zero_row
 from sscc.runtime.codegen.selection import check_pool, choose, key_bytes, pooled_scores, store_keys
-from sscc.runtime.schedule import Compress, GatherRows
 
 
 def lower_compress(step: Compress, operands: dict[str, Meta], features: Features) -> Lowered:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, IndexedAttention
 from sscc.runtime.codegen import decode_attention_block as block_kernels
 from sscc.runtime.codegen.approximations import decay
 from sscc.runtime.codegen.decode_attention_block import NEGATIVE_INFINITY, Block, Result, Scratch
@@ -22,7 +23,6 @@ from sscc.runtime.codegen.indices import report_index
 from sscc.runtime.codegen.mlir import F32, I8, I64, Function, Value, vector
 from sscc.runtime.codegen.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.codegen.row_copies import copy_row
-from sscc.runtime.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, IndexedAttention
 
 Meta = tuple[tuple[int, ...], tuple[int, ...], str]
 """Shape, strides in elements, dtype."""

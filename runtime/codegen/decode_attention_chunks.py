@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sscc.ir.kv_rows import SCALE_BYTES, encoded_width
+from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.codegen.features import LANES
 from sscc.runtime.codegen.mlir import BF16, F32, I8, I16, I32, Function, Value, vector
-from sscc.runtime.schedule import DTYPE_BYTES
 
 LINE = 64
 """Bytes of a cache line, and of a vector of f32."""

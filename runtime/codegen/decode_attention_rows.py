@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import decoded_width
+from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, UpdateRows
 from sscc.runtime.codegen.decode_attention import (
     Attention,
     Meta,
@@ -23,7 +24,6 @@ from sscc.runtime.codegen.indices import report_index
 from sscc.runtime.codegen.mlir import I8, I64, PTR, Value
 from sscc.runtime.codegen.phases import Context, Lowered, Phase
 from sscc.runtime.codegen.row_copies import copy_row
-from sscc.runtime.schedule import DTYPE_BYTES, CachedAttention, UpdateRows
 
 
 def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Features) -> Lowered:

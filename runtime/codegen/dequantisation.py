@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sscc.ir.schedule import Body, Product, Reduction, Vector
 from sscc.runtime.codegen.nests import Nest, Regions, nest_of
-from sscc.runtime.schedule import Body, Product, Reduction, Vector
 
 
 @dataclass(frozen=True)

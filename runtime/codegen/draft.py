@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Operand, Program, Scalar, Tensor
 from sscc.ir.sizes import ALIGNMENT, align
 from sscc.runtime.codegen import plan as plans
 from sscc.runtime.codegen.bodies import BodyCode, Variant, lower_body
@@ -12,7 +13,6 @@ from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.hazards import Pending, Span
 from sscc.runtime.codegen.mlir import Module
 from sscc.runtime.codegen.weights import aliased_params, packed_weights
-from sscc.runtime.schedule import Operand, Program, Scalar, Tensor
 
 WORKSPACE, PRIVATE = "workspace", "private"
 """Regions besides `plan.MEMORY`: buffers and scratch of stages; what each thread has alone."""

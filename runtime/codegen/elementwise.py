@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import DTYPE_BYTES, Instr
 from sscc.runtime.codegen.features import LANES
 from sscc.runtime.codegen.indices import report_index
 from sscc.runtime.codegen.mlir import BF16, F32, I8, I16, I64, Function, Value, lanes_of, vector, with_element
 from sscc.runtime.codegen.nests import Gathered, Linear, Nest
 from sscc.runtime.codegen.programs import Operand, Ramp, apply, expand, is_floating, register_type, rounded, spread
-from sscc.runtime.schedule import DTYPE_BYTES, Instr
 from sscc.runtime.tensor_files import BFLOAT16
 
 _STORED = {"f32": F32, "bf16": I16, "i64": I64, "i1": I8, "i8": I8}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import LARGEST_CODE, SCALE_BYTES, SMALLEST_SCALE, STEP, encoded_width
+from sscc.ir.schedule import QuantizeRows
 from sscc.runtime.codegen.decode_attention_chunks import load_f32
 from sscc.runtime.codegen.features import LANES, Features
 from sscc.runtime.codegen.mlir import F32, I8, I32, PTR, Function, Module, Value, vector
 from sscc.runtime.codegen.phases import Context, Lowered, Phase
 from sscc.runtime.codegen.row_copies import ROW_BLOCK, SIZES, Meta, address, check_operands
-from sscc.runtime.schedule import QuantizeRows
 
 
 def check_encoded(kind: str, name: str, meta: Meta, size: int) -> None:

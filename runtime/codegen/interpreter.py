@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sscc.ir.errors import InputError, UsageError
+from sscc.ir.schedule import Entry, Program, Tensor
 from sscc.runtime import _native
 from sscc.runtime.codegen.library import NativeCode, cached_code, make_code
 from sscc.runtime.codegen.plan import MEMORY
 from sscc.runtime.codegen.storage import Packing
 from sscc.runtime.codegen.weights import packed_weights
 from sscc.runtime.interpreter import MemoryUse
-from sscc.runtime.schedule import Entry, Program, Tensor
 from sscc.runtime.tensor_files import NUMPY_DTYPES, Array
 
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from typing import IO, Any
 import sscc.ir
 import sscc.runtime
 from sscc.ir.errors import InputError, OutputError
+from sscc.ir.schedule import Program
 from sscc.runtime import _native
 from sscc.runtime.codegen.checks import CheckedModule, Violations
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.mlir import Module
-from sscc.runtime.schedule import Program
 from sscc.runtime.user_cache import NATIVE, UnsafeCacheError, make_cache_folder, open_cached, replacing_cached
 
 LINKER = "cc"
@@ -110,7 +110,8 @@ def generator_digest() -> str:
 def generator_files() -> list[Path]:
     """The sources that generating code can reach, and the native module, whose core reads the plans."""
     runtime, ir = Path(sscc.runtime.__path__[0]), Path(sscc.ir.__path__[0])
-    sources = [*runtime.glob("*.py"), *(runtime / "codegen").glob("*.py"), *ir.glob("*.py")]
+    folders = (runtime, runtime / "codegen", ir, ir / "schedule")
+    sources = [path for folder in folders for path in folder.glob("*.py")]
     return [*sorted(sources), Path(str(_native.__file__))]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sized
 from typing import NoReturn
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     DTYPE_BYTES,
     Access,
     Body,

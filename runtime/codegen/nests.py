@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InternalError
+from sscc.ir.schedule import Access, Body, Instr, Product, Reduction, Step, Vector
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.codegen.refusal import NoNativeCodeError
-from sscc.runtime.schedule import Access, Body, Instr, Product, Reduction, Step, Vector
 
 Strides = tuple[int, ...]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Compress, ObservationScores
 from sscc.runtime.codegen.approximations import LOG2E, exp2, log
 from sscc.runtime.codegen.attention_tiles import (
     LOWEST_PEAK,
@@ -24,7 +25,6 @@ from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.mlir import F32, I32, Function, Value, vector
 from sscc.runtime.codegen.phases import Context
 from sscc.runtime.codegen.row_copies import Meta, Scratch, address, pack_rows, row_stride
-from sscc.runtime.schedule import Compress, ObservationScores
 
 SLICES = 16
 GRAIN = 256

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from sscc.ir.schedule import DTYPE_BYTES, ChunkAttention, Kernel, Operand, Pipeline, Tensor, View
 from sscc.ir.sizes import align
 from sscc.runtime.codegen import plan as plans
 from sscc.runtime.codegen.bodies import Variant
@@ -16,7 +17,6 @@ from sscc.runtime.codegen.nests import Strides
 from sscc.runtime.codegen.refusal import NoNativeCodeError
 from sscc.runtime.codegen.stages import BufferPort, MemoryPort, ResolvedStage, compose, feeds, firings, resolve_stages
 from sscc.runtime.codegen.storage import Packing
-from sscc.runtime.schedule import DTYPE_BYTES, ChunkAttention, Kernel, Operand, Pipeline, Tensor, View
 
 REPLICATED_ELEMENTS = 1 << 14
 """A stage that writes no more than this is computed by every thread for itself: cheaper than to wait for another."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Entry, For, If, Item, Launch, Pipeline, Program, Scalar
 from sscc.runtime.codegen import plan as plans
 from sscc.runtime.codegen.draft import Draft, Track
 from sscc.runtime.codegen.features import Features
@@ -18,7 +19,6 @@ from sscc.runtime.codegen.hazards import Pending
 from sscc.runtime.codegen.mlir import Module
 from sscc.runtime.codegen.names import check_names
 from sscc.runtime.codegen.pipelines import KernelCall, plan_pipeline
-from sscc.runtime.schedule import Entry, For, If, Item, Launch, Pipeline, Program, Scalar
 
 
 @dataclass(frozen=True)

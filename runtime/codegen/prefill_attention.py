@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
 from sscc.runtime.codegen.approximations import log
 from sscc.runtime.codegen.attention_tiles import (
     LOWEST_PEAK,
@@ -40,7 +41,6 @@ from sscc.runtime.codegen.row_copies import (
     row_stride,
     transpose_kernel,
 )
-from sscc.runtime.schedule import CausalAttention, ChunkAttention, Observe
 
 ROW_BLOCK = 32
 """Rows that a unit of a copying phase moves."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Instr
 from sscc.runtime.codegen import approximations
 from sscc.runtime.codegen.features import LANES
 from sscc.runtime.codegen.mlir import (
@@ -26,7 +27,6 @@ from sscc.runtime.codegen.mlir import (
     vector,
     with_element,
 )
-from sscc.runtime.schedule import Instr
 
 FLOATS = ("f32", "bf16")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import ObservationScores, Pool, Select
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.mlir import F32, I16, I32, I64, Function, Value, vector
 from sscc.runtime.codegen.observation_scores import Scorer, holds, slice_range, slices_of
 from sscc.runtime.codegen.phases import Context, Lowered, Phase
 from sscc.runtime.codegen.row_copies import Meta, address, check_operands
-from sscc.runtime.schedule import ObservationScores, Pool, Select
 
 SCORES = vector(F32, 16)
 KEYS = vector(I32, 16)

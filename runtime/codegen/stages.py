@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sscc.ir.schedule import Body, Buffer, Kernel, Pipeline, Port, Stage, Vector, View
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.codegen.nests import Strides, is_dense
-from sscc.runtime.schedule import Body, Buffer, Kernel, Pipeline, Port, Stage, Vector, View
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Step
 from sscc.runtime.codegen import (
     compress,
     decode_attention,
@@ -16,7 +17,6 @@ from sscc.runtime.codegen import (
 )
 from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.phases import Lowered
-from sscc.runtime.schedule import Step
 
 Meta = tuple[tuple[int, ...], tuple[int, ...], str]
 """Shape, strides in elements and dtype of an operand."""

@@ -7,15 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from sscc.ir.errors import InternalError
-from sscc.runtime.codegen.dequantisation import dequantised_locals
-from sscc.runtime.codegen.features import LANES
-from sscc.runtime.codegen.matmul import panels_for
-from sscc.runtime.codegen.nests import Regions, Strides, nest_of
-from sscc.runtime.codegen.packing import Panels
-from sscc.runtime.codegen.quantised_packing import QuantisedPanels
-from sscc.runtime.codegen.stages import MemoryPort, ResolvedStage, compose, firings, resolve_stages
-from sscc.runtime.codegen.storage import Packing
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Body,
     Kernel,
     Launch,
@@ -28,6 +20,14 @@ from sscc.runtime.schedule import (
     launches,
     pipelines,
 )
+from sscc.runtime.codegen.dequantisation import dequantised_locals
+from sscc.runtime.codegen.features import LANES
+from sscc.runtime.codegen.matmul import panels_for
+from sscc.runtime.codegen.nests import Regions, Strides, nest_of
+from sscc.runtime.codegen.packing import Panels
+from sscc.runtime.codegen.quantised_packing import QuantisedPanels
+from sscc.runtime.codegen.stages import MemoryPort, ResolvedStage, compose, firings, resolve_stages
+from sscc.runtime.codegen.storage import Packing
 
 
 def aliased_params(program: Program) -> dict[str, frozenset[str]]:

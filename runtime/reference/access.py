@@ -12,10 +12,10 @@ from operator import mul
 
 import torch
 
+from sscc.ir.schedule import Access
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.reference.interface import Interface
 from sscc.runtime.reference.views import injective
-from sscc.runtime.schedule import Access
 
 
 class AccessMap:

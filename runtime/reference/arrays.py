@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Program
 from sscc.runtime.interpreter import MemoryUse
 from sscc.runtime.reference.interpreter import ReferenceInterpreter
-from sscc.runtime.schedule import Program
 from sscc.runtime.tensor_files import BFLOAT16, Array
 
 TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i64": torch.int64, "i8": torch.int8, "i1": torch.bool}

@@ -14,26 +14,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from sscc.ir.schedule import CachedAttention, DecodeAttention, IndexedAttention
 from sscc.runtime.reference.cache import check_rows, gathered, update_rows
 from sscc.runtime.reference.encoded_rows import as_stored, check_alike, numbers
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Views
 from sscc.runtime.reference.softmax import KEY_TILE, RunningSoftmax, check_groups, tiles
-from sscc.runtime.schedule import CachedAttention, DecodeAttention, IndexedAttention
 
 Tile = Callable[[int, int], Tensor]
 """Rows begin .. end - 1 of all slots and KV heads, then zeros: [B, Hkv, KEY_TILE, D] in the accumulation dtype."""
 
 
 def compile_cached_attention(step: CachedAttention, interface: Interface) -> Bind:
-    sizes = interface.match(
-        step,
-        "out",
-        query="float B H 1 D",
-        key="rows B V R D",
-        value="rows B V R W",
-        valid="i1 B R",
-        out="float B H 1 W",
-    )
+    sizes = interface.match(step)
     check_groups(sizes, interface)
     wide = interface.numerics.accumulate
 
@@ -53,21 +45,7 @@ def cached_attention(
 
 
 def compile_decode_attention(step: DecodeAttention, interface: Interface) -> Bind:
-    sizes = interface.match(
-        step,
-        "k_cache v_cache out",
-        query="float B H 1 D",
-        new_key="float B V 1 D",
-        new_value="float B V 1 W",
-        key="rows B V R D",
-        value="rows B V R W",
-        k_cache="rows B V R D",
-        v_cache="rows B V R W",
-        position="i64 B",
-        valid_topk="i64 B",
-        active="i1 B",
-        out="float B H 1 W",
-    )
+    sizes = interface.match(step)
     check_groups(sizes, interface)
     if step.sink < 0 or step.recent < 1 or step.sink + step.recent > sizes["R"]:
         interface.refuse(f"it has sink {step.sink} and recent {step.recent} in a cache of {sizes['R']} rows")
@@ -115,27 +93,10 @@ def decode_attention(
 
 
 def compile_indexed_attention(step: IndexedAttention, interface: Interface) -> Bind:
-    sizes = interface.match(
-        step,
-        "k_cache v_cache out",
-        query="float B H 1 D",
-        new_key="float B V 1 D",
-        new_value="float B V 1 W",
-        key="float B V R D",
-        value="float B V R W",
-        k_cache="float B V R D",
-        v_cache="float B V R W",
-        k_prompt="float B V T D",
-        v_prompt="float B V T W",
-        selected="i64 B V K",
-        position="i64 B",
-        valid_topk="i64 B",
-        active="i1 B",
-        out="float B H 1 W",
-    )
+    sizes = interface.match(step)
     check_groups(sizes, interface)
-    if step.sink < 0 or step.recent < 1 or step.sink + step.recent != sizes["R"]:
-        interface.refuse(f"it has sink {step.sink} and recent {step.recent} for a cache of {sizes['R']} rows")
+    if step.sink < 0 or step.recent < 1 or step.sink + step.recent != sizes["SR"]:
+        interface.refuse(f"it has sink {step.sink} and recent {step.recent} for a cache of {sizes['SR']} rows")
     _check_copies(step, interface)
     for prompt, cache in ((step.k_prompt, step.k_cache), (step.v_prompt, step.v_cache)):
         if interface.param(prompt).dtype != interface.param(cache).dtype:

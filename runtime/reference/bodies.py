@@ -8,12 +8,12 @@ from typing import NoReturn
 
 import torch
 
+from sscc.ir.schedule import Body, Window
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Scalars
 from sscc.runtime.reference.memory import poison
 from sscc.runtime.reference.numerics import Numerics
 from sscc.runtime.reference.steps import STEPS
 from sscc.runtime.reference.views import StridedView
-from sscc.runtime.schedule import Body, Window
 
 
 class BodyCode:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import GatherRows, UpdateRows
 from sscc.runtime.reference.encoded_rows import check_alike
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Views
-from sscc.runtime.schedule import GatherRows, UpdateRows
 
 
 def compile_update_rows(step: UpdateRows, interface: Interface) -> Bind:
-    interface.match(step, "cache", cache="rows B V R D", new="rows B V 1 D", row="i64 B", active="i1 B")
+    interface.match(step)
     check_alike(step.kind, interface, step.cache, step.new)
 
     def bind(views: Views) -> Fire:
@@ -40,9 +40,7 @@ def check_rows(rows: Tensor, size: int) -> None:
 
 
 def compile_gather_rows(step: GatherRows, interface: Interface) -> Bind:
-    rank = len(interface.param(step.index).shape)
-    slots, index = ("B", "i64 B V J") if rank == 3 else ("1", "i64 J" if rank == 1 else "i64 V J")
-    interface.match(step, "out", source=f"float {slots} V T D", index=index, out=f"float {slots} V J D")
+    interface.match(step)
 
     def bind(views: Views) -> Fire:
         source, index, out = views[step.source], views[step.index], views[step.out]

@@ -12,27 +12,16 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from sscc.ir.schedule import Compress
 from sscc.runtime.reference.cache import gathered
 from sscc.runtime.reference.encoded_rows import as_stored
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Scalars, Views
 from sscc.runtime.reference.selection import POOLS, PromptScores, check_pool
 from sscc.runtime.reference.softmax import check_groups
-from sscc.runtime.schedule import Compress
 
 
 def compile_compress(step: Compress, interface: Interface) -> Bind:
-    patterns = {} if step.selected == "" else {"selected": "i64 V K"}
-    sizes = interface.match(
-        step,
-        " ".join(("k_cache", "v_cache", *patterns)),
-        observed="float 1 H N D",
-        log_sum_exp="f32 1 H N",
-        key="float 1 V T D",
-        value="float 1 V T W",
-        k_cache="rows 1 V R D",
-        v_cache="rows 1 V R W",
-        **patterns,
-    )
+    sizes = interface.match(step)
     check_groups(sizes, interface)
     check_pool(step.pool_mode, step.pool, interface)
     ring, chosen = step.sink + step.recent, sizes.get("K", 0)
@@ -47,13 +36,13 @@ def compile_compress(step: Compress, interface: Interface) -> Bind:
             views[name] for name in (step.observed, step.log_sum_exp, step.key, step.value)
         )
         k_cache, v_cache = views[step.k_cache], views[step.v_cache]
-        selected = views[step.selected] if step.selected else torch.empty(sizes["V"], 0, dtype=torch.int64)
+        selected = views[step.selected] if step.selected else torch.empty(sizes["Hkv"], 0, dtype=torch.int64)
 
         def fire(scalars: Scalars) -> None:
             n = scalars[length]
             prompt = PromptScores(observed, key, length=n, scale=step.scale, recent=step.recent, wide=wide)
             select_streaming(prompt, log_sum_exp, selected, step)
-            rows = kept_rows(n, step.sink, step.recent).expand(sizes["V"], -1)
+            rows = kept_rows(n, step.sink, step.recent).expand(sizes["Hkv"], -1)
             if sizes["R"] > ring:
                 rows = torch.cat([rows, selected], 1)
             for source, cache in ((key, k_cache), (value, v_cache)):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import For, If, Item, Launch, Operand, Pipeline, Scalar, View
 from sscc.runtime.scalars import SCALAR_OPS
-from sscc.runtime.schedule import For, If, Item, Launch, Operand, Pipeline, Scalar, View
 
 Environment = dict[str, int]
 Getter = Callable[[Environment], int]

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from sscc.ir.kv_rows import LARGEST_CODE, SMALLEST_SCALE, STEP, decoded_width
+from sscc.ir.schedule import QuantizeRows
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Views
 from sscc.runtime.reference.softmax import tiles
-from sscc.runtime.schedule import QuantizeRows
 
 
 def compile_quantize_rows(step: QuantizeRows, interface: Interface) -> Bind:
-    interface.match(step, "out", source="float B V J D", out="encoded B V J D")
+    interface.match(step)
 
     def bind(views: Views) -> Fire:
         source, out = views[step.source], views[step.out]

@@ -7,7 +7,7 @@ meets; ``fire(scalars)`` computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -15,8 +15,9 @@ import torch
 
 from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import SCALE_BYTES, decoded_width
+from sscc.ir.opspec import Op, Pattern, spec_of
+from sscc.ir.schedule import Body, Param
 from sscc.runtime.reference.numerics import FLOATS, Numerics
-from sscc.runtime.schedule import Body, Param, Step
 
 Views = Mapping[str, torch.Tensor]
 Scalars = Mapping[str, int]
@@ -73,30 +74,30 @@ class Interface:
             self.refuse(f"it has no scalar parameter {name!r}, it has {list(self.body.scalars)}")
         return name
 
-    def match(self, step: Step, writes: str, **patterns: str) -> dict[str, int]:
-        """Checks the shapes and dtypes of a step's parameters and gives the sizes of the pattern's letters.
-
-        A pattern is a dtype (or "float" for any floating one) and a size per dimension, each a number or a
-        letter that stands for the same size everywhere: ``match(step, "out", out="float B H 1 D", row="i64 B")``.
-        "encoded" stands for i8 rows of codes and a scale (sscc.ir.kv_rows), "rows" for those or for floats; the last
-        size is the width of the numbers, whichever it is. `writes` lists the fields that the step writes.
+    def match(self, step: Op) -> dict[str, int]:
+        """Checks a step's parameters against the patterns of its specification (`sscc.ir.opspec`) and gives the sizes
+        of the patterns' letters.
 
         Raises InputError naming the field and the parameter that does not fit.
         """
         sizes: dict[str, int] = {}
-        for field, pattern in patterns.items():
-            self._match_one(step.kind, field, self.param(getattr(step, field)), pattern, sizes)
-        for field in writes.split():
-            self.written(getattr(step, field))
+        operands = spec_of(type(step)).operands
+        names = {name: getattr(step, name) for name, operand in operands.items()}
+        params = {f: self.param(name) for f, name in names.items() if name or not operands[f].optional}
+        ranks = {field: len(param.shape) for field, param in params.items()}
+        for field, pattern in spec_of(type(step)).step_patterns(ranks).items():
+            self._match_one(step.kind, field, params[field], pattern, sizes)
+            if operands[field].mode != "read":
+                self.written(names[field])
         return sizes
 
-    def _match_one(self, kind: str, field: str, param: Param, pattern: str, sizes: dict[str, int]) -> None:
-        dtype, *dims = pattern.split()
+    def _match_one(self, kind: str, field: str, param: Param, pattern: Pattern, sizes: dict[str, int]) -> None:
+        dtype, dims = pattern
         fits, shape = len(dims) == len(param.shape), param.shape
-        if dtype in ("encoded", "rows") and param.dtype == "i8":
+        if dtype in ("encoded", "row") and param.dtype == "i8":
             shape = (*shape[:-1], decoded_width(shape[-1])) if shape else shape
             fits = fits and shape[-1] >= 1
-        elif dtype in ("float", "rows"):
+        elif dtype in ("f", "row"):
             fits = fits and param.dtype in FLOATS
         else:
             fits = fits and param.dtype == dtype
@@ -110,8 +111,8 @@ class Interface:
             )
 
 
-def _spelled(dtype: str, dims: list[str]) -> str:
+def _spelled(dtype: str, dims: Sequence[str]) -> str:
     """A pattern for a reader."""
     encoded = f"i8 [{', '.join(dims)} + {SCALE_BYTES}]"
-    plain = f"{'float' if dtype == 'rows' else dtype} [{', '.join(dims)}]"
-    return encoded if dtype == "encoded" else f"{plain} or {encoded}" if dtype == "rows" else plain
+    plain = f"{'float' if dtype in ('f', 'row') else dtype} [{', '.join(dims)}]"
+    return encoded if dtype == "encoded" else f"{plain} or {encoded}" if dtype == "row" else plain

@@ -12,13 +12,13 @@ from typing import NoReturn
 import torch
 
 from sscc.ir.errors import InputError, UsageError
+from sscc.ir.schedule import Body, Entry, Kernel, Launch, Param, Pipeline, Program, View
 from sscc.runtime.reference.bodies import BodyCode
 from sscc.runtime.reference.control import Action, Environment, Memo, Offset, compile_block, getter
 from sscc.runtime.reference.kernels import KernelCode
 from sscc.runtime.reference.memory import Memory, Written, buffers_of
 from sscc.runtime.reference.numerics import Numerics
 from sscc.runtime.reference.views import StridedView
-from sscc.runtime.schedule import Body, Entry, Kernel, Launch, Param, Pipeline, Program, View
 
 LAUNCHES = 16
 """How many bound kernels a launch whose views depend on scalars keeps."""

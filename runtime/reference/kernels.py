@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Kernel, Launch, Pipeline
 from sscc.runtime.reference.bodies import BodyCode
 from sscc.runtime.reference.control import Action, Environment, compile_block
 from sscc.runtime.reference.interface import Views
 from sscc.runtime.reference.memory import Memory
 from sscc.runtime.reference.pipelines import PipelineCode
-from sscc.runtime.schedule import Kernel, Launch, Pipeline
 
 
 class KernelCode:

@@ -13,8 +13,8 @@ from math import prod
 import torch
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import DTYPE_BYTES, Buffer, For, If, Item, Pipeline, Program, Tensor
 from sscc.runtime.reference.numerics import FLOATS, Numerics
-from sscc.runtime.schedule import DTYPE_BYTES, Buffer, For, If, Item, Pipeline, Program, Tensor
 
 ALIGNMENT = 64
 _POISON = 0xFF

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Kernel, Pipeline
 from sscc.runtime.reference.bodies import BodyCode
 from sscc.runtime.reference.control import Action, Environment, Memo, compile_scalar, getter
 from sscc.runtime.reference.interface import Views
 from sscc.runtime.reference.memory import Memory
 from sscc.runtime.reference.stages import BoundStage, Place, StageCode
 from sscc.runtime.reference.streams import Condition, FilledTwice, conditions
-from sscc.runtime.schedule import Kernel, Pipeline
 
 _PLANS = 64
 """How many iteration counts a pipeline keeps its conditions for."""

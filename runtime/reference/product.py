@@ -12,12 +12,12 @@ from math import prod
 import torch
 from torch import Tensor
 
+from sscc.ir.schedule import Product
 from sscc.runtime.reference.access import AccessMap
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Scalars, Views
 from sscc.runtime.reference.numerics import FLOATS
 from sscc.runtime.reference.vector import check_output, check_reduced
 from sscc.runtime.reference.views import overlap
-from sscc.runtime.schedule import Product
 
 
 def compile_product(step: Product, interface: Interface) -> Bind:

@@ -10,22 +10,13 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Views
 from sscc.runtime.reference.softmax import RunningSoftmax, check_groups, tiles
-from sscc.runtime.schedule import CausalAttention, ChunkAttention, Observe
 
 
 def compile_causal_attention(step: CausalAttention, interface: Interface) -> Bind:
-    patterns = {"log_sum_exp": "f32 1 H C"} if step.log_sum_exp else {}
-    sizes = interface.match(
-        step,
-        " ".join(("out", *patterns)),
-        query="float 1 H C D",
-        key="float 1 V T D",
-        value="float 1 V T W",
-        out="float 1 H C W",
-        **patterns,
-    )
+    sizes = interface.match(step)
     check_groups(sizes, interface)
     start, wide = interface.scalar(step.start), interface.numerics.accumulate
 
@@ -62,7 +53,7 @@ def causal_attention(
 
 
 def compile_observe(step: Observe, interface: Interface) -> Bind:
-    interface.match(step, "observed", observed="float 1 H N D", query="float 1 H C D")
+    interface.match(step)
     start, length = interface.scalar(step.start), interface.scalar(step.length)
 
     def bind(views: Views) -> Fire:
@@ -83,18 +74,7 @@ def observe(observed: Tensor, rows: Tensor, *, start: int, length: int) -> None:
 
 
 def compile_chunk_attention(step: ChunkAttention, interface: Interface) -> Bind:
-    sizes = interface.match(
-        step,
-        "k_scratch v_scratch observed log_sum_exp out",
-        query="float 1 H C D",
-        new_key="float 1 V C D",
-        new_value="float 1 V C W",
-        k_scratch="float 1 V T D",
-        v_scratch="float 1 V T W",
-        observed="float 1 H N D",
-        log_sum_exp="f32 1 H N",
-        out="float 1 H C W",
-    )
+    sizes = interface.match(step)
     check_groups(sizes, interface)
     start, length, wide = interface.scalar(step.start), interface.scalar(step.length), interface.numerics.accumulate
     names = (step.query, step.new_key, step.new_value, step.k_scratch, step.v_scratch, step.observed)

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import ObservationScores, Pool, Select
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Scalars, Views
 from sscc.runtime.reference.softmax import RunningSoftmax, check_groups, tiles
-from sscc.runtime.schedule import ObservationScores, Pool, Select
 
 # ------------------------------------------------------------------------------------------------------ scores
 
@@ -66,8 +66,7 @@ class PromptScores:
 
 
 def compile_observation_scores(step: ObservationScores, interface: Interface) -> Bind:
-    patterns = {"log_sum_exp": "f32 1 H N"} if step.log_sum_exp else {}
-    sizes = interface.match(step, "scores", observed="float 1 H N D", key="float 1 V T D", scores="f32 V T", **patterns)
+    sizes = interface.match(step)
     check_groups(sizes, interface)
     length, wide = interface.scalar(step.length), interface.numerics.accumulate
 
@@ -100,7 +99,7 @@ POOLS: dict[str, Callable[..., Tensor]] = {"avg": avg_pool1d, "max": max_pool1d}
 
 
 def compile_pool(step: Pool, interface: Interface) -> Bind:
-    interface.match(step, "pooled", scores="f32 V T", pooled="f32 V T")
+    interface.match(step)
     length = interface.scalar(step.length)
     check_pool(step.mode, step.width, interface)
 
@@ -127,7 +126,7 @@ def check_pool(mode: str, width: int, interface: Interface) -> None:
 
 
 def compile_select(step: Select, interface: Interface) -> Bind:
-    interface.match(step, "selected", scores="f32 V T", selected="i64 V K")
+    interface.match(step)
     length = interface.scalar(step.length)
     if step.sink < 0 or step.recent < 0:
         interface.refuse(f"it selects with sink {step.sink} and recent {step.recent}")

@@ -53,5 +53,5 @@ def tiles(rows: int) -> Iterator[tuple[int, int]]:
 
 def check_groups(sizes: dict[str, int], interface: Interface) -> None:
     """Raises InputError unless H query heads divide into groups of V KV heads."""
-    if sizes["H"] % sizes["V"]:
+    if sizes["H"] % sizes["Hkv"]:
         interface.refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['V']} KV heads")

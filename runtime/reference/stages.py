@@ -15,6 +15,7 @@ from typing import NoReturn
 import torch
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Buffer, Operand, Param, Port, Stage, View
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.reference.bodies import BodyCode
 from sscc.runtime.reference.control import Environment, Memo, Offset, getter
@@ -22,7 +23,6 @@ from sscc.runtime.reference.interface import Fire, Scalars, Views
 from sscc.runtime.reference.memory import poison
 from sscc.runtime.reference.streams import Use
 from sscc.runtime.reference.views import StridedView
-from sscc.runtime.schedule import Buffer, Operand, Param, Port, Stage, View
 
 BINDINGS = 4096
 """How many bound bodies a stage of a launch keeps."""

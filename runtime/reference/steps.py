@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sscc.runtime import schedule
+from sscc.ir import schedule
 from sscc.runtime.reference import attention, cache, compress, encoded_rows, product, prompt, selection, vector
 from sscc.runtime.reference.interface import Bind, Interface
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Instr, Reduction, Vector
 from sscc.runtime.reference import scalar_ops
 from sscc.runtime.reference.access import AccessMap
 from sscc.runtime.reference.interface import Bind, Fire, Interface, Scalars, Views
 from sscc.runtime.reference.numerics import BOOLEAN, FLOATS, INTEGERS
 from sscc.runtime.reference.views import overlap
-from sscc.runtime.schedule import Instr, Reduction, Vector
 
 Operation = tuple[int, Callable[..., Tensor], tuple[int, ...]]
 

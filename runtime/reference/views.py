@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import torch
 
-from sscc.runtime.schedule import ParamAccess, View
+from sscc.ir.schedule import ParamAccess, View
 
 Refuse = Callable[[str], NoReturn]
 

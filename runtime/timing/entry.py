@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.machine import Machine
+from sscc.ir.schedule import For, If, Item, Launch, Program, Scalar, Tensor
 from sscc.runtime.scalars import evaluate, value_of
-from sscc.runtime.schedule import For, If, Item, Launch, Program, Scalar, Tensor
 from sscc.runtime.timing.cost import TIERS
 from sscc.runtime.timing.kernel import Binding, KernelTimer, Settings, repeat_limit
 from sscc.runtime.timing.result import LaunchTiming, Timing

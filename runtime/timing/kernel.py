@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from sscc.ir.errors import InputError
 from sscc.ir.machine import Machine
-from sscc.runtime.scalars import evaluate, value_of
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     DTYPE_BYTES,
     Body,
     Dtype,
@@ -26,6 +25,7 @@ from sscc.runtime.schedule import (
     Stage,
     View,
 )
+from sscc.runtime.scalars import evaluate, value_of
 from sscc.runtime.timing.cost import SECOND, Cost, CostModel
 from sscc.runtime.timing.replay import BUSY, WAIT_INPUT, WAIT_MEMORY, WAIT_ORDER, WAIT_ROOM, Link, StagePlan, replay
 from sscc.runtime.timing.result import KernelTiming, PipelineTiming, StageTiming

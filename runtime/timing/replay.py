@@ -1,7 +1,7 @@
 """Event-driven replay of one pipeline.
 
 Every stage is a server: its firings follow one another, each begins as soon as the stage is free and its waits are
-met (`sscc.runtime.schedule.Stage.waits`). The transfers that are under way in a tier share its bandwidth equally. A
+met (`sscc.ir.schedule.Stage.waits`). The transfers that are under way in a tier share its bandwidth equally. A
 firing lasts until its arithmetic, which comes after the fixed cost of a firing, and its transfers are done; they go on
 side by side. In a pipeline without buffers nothing can overlap: a firing reads, computes and writes in turn.
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Buffer, When
+from sscc.ir.schedule import Buffer, When
 from sscc.runtime.timing.cost import Cost, Phase
 
 WAIT_INPUT, WAIT_ROOM, WAIT_ORDER, WAIT_MEMORY, BUSY = range(5)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sscc.ir.machine import Machine
-from sscc.runtime.schedule import Launch
+from sscc.ir.schedule import Launch
 from sscc.runtime.timing.replay import Recording
 
 

@@ -20,9 +20,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil, log2, prod
+from typing import Any
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import (
+from sscc.ir.opspec import Op, spec_of
+from sscc.ir.schedule import (
     DTYPE_BYTES,
     Access,
     Body,
@@ -72,8 +74,8 @@ class Work:
 
 def dynamic_scalars(body: Body) -> frozenset[str]:
     """The body's scalars on which the amount of work depends."""
-    names = (getattr(step, field, None) for step in body.steps for field in ("start", "length"))
-    return frozenset(name for name in names if name is not None)
+    steps = (step for step in body.steps if isinstance(step, Op))
+    return frozenset(getattr(step, name) for step in steps for name in spec_of(type(step)).numbers)
 
 
 def measure(body: Body, scalars: Mapping[str, int], valid_rows: int | None = None) -> Work:
@@ -118,7 +120,9 @@ class _Meter:
 
     def measure(self) -> Work:
         for step in self._body.steps:
-            _COUNTERS[type(step)](self, step)
+            if isinstance(step, Op):
+                _move(self, step)
+            ARITHMETIC[type(step)](self, step)
         params = [param.name for param in self._body.params]
         moved = {write: {name: self._total(name, write) for name in self._roots} for write in (False, True)}
         return Work(
@@ -153,15 +157,13 @@ class _Meter:
         region = self._region(name)
         self._capped[write][region.root] += min(count * DTYPE_BYTES[region.dtype], region.nbytes)
 
-    def whole(self, *names: str, write: bool = False) -> None:
-        for name in names:
-            self.elements(name, prod(self.shape(name)), write=write)
-
-    def rows(self, name: str, count: int, *, write: bool = False) -> None:
-        """`count` rows (of the next to last dimension) of a region, as often as they are asked for."""
-        region = self._region(name)
-        *outer, _, width = region.shape
-        self._extra[write][region.root] += prod(outer) * count * width * DTYPE_BYTES[region.dtype]
+    def move(self, name: str, count: int, *, write: bool, capped: bool) -> None:
+        """`count` elements of a region; those that are not capped as often as they are asked for."""
+        if capped:
+            self.elements(name, count, write=write)
+        else:
+            region = self._region(name)
+            self._extra[write][region.root] += count * DTYPE_BYTES[region.dtype]
 
     def access(self, access: Access, dims: tuple[int, ...], *, write: bool = False) -> None:
         """The elements that an affine map reaches: per dimension of the region no more than its span."""
@@ -215,14 +217,22 @@ def _product(meter: _Meter, step: Product) -> None:
     meter.flops("bf16" if dtypes == {"bf16"} else "f32", 2 * prod(step.dims))
 
 
-def _update_rows(meter: _Meter, step: UpdateRows) -> None:
-    meter.whole(step.new, step.row, step.active)
-    meter.rows(step.cache, 1, write=True)
+def _move(meter: _Meter, step: Any) -> None:
+    """The elements that an operation of the algorithm moves, as its specification says."""
+    spec = spec_of(type(step))
+    present = {name: getattr(step, name) for name in spec.operands if getattr(step, name)}
+    sizes: dict[str, int] = {name: meter.scalar(getattr(step, name)) for name in spec.numbers}
+    patterns = spec.step_patterns({name: len(meter.shape(region)) for name, region in present.items()})
+    for name, region in present.items():
+        sizes |= dict(zip(patterns[name][1], meter.shape(region), strict=True))
+    sizes["valid"] = meter.valid_rows(sizes.get("SR", 0) + sizes.get("K", 0))
+    for name, region in present.items():
+        operand, shape = spec.operands[name], meter.shape(region)
+        for count, write in zip(operand.moved(sizes, shape), (False, True), strict=True):
+            meter.move(region, count, write=write, capped=not operand.along or bool(operand.by))
 
 
 def _quantize_rows(meter: _Meter, step: QuantizeRows) -> None:
-    meter.whole(step.source)
-    meter.whole(step.out, write=True)
     meter.vector(prod(meter.shape(step.source)), ENCODE_OPS)
 
 
@@ -239,12 +249,6 @@ def _convert(meter: _Meter, cache: str, like: str, rows: int, operations: int) -
         meter.vector(slots * heads * rows * meter.shape(like)[-1], operations)
 
 
-def _cached_attention(meter: _Meter, step: CachedAttention) -> None:
-    meter.whole(step.query, step.key, step.value, step.valid)
-    meter.whole(step.out, write=True)
-    _attend_cached(meter, step)
-
-
 def _attend_cached(meter: _Meter, step: CachedAttention | DecodeAttention) -> None:
     """The arithmetic of attention over the valid rows of a cache."""
     batch, heads = meter.shape(step.query)[:2]
@@ -255,138 +259,73 @@ def _attend_cached(meter: _Meter, step: CachedAttention | DecodeAttention) -> No
 
 
 def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
-    meter.whole(step.query, step.new_key, step.new_value, step.position, step.valid_topk, step.active)
-    meter.whole(step.key, step.value)
-    meter.whole(step.out, write=True)
-    meter.rows(step.k_cache, 1, write=True)
-    meter.rows(step.v_cache, 1, write=True)
     for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
         _convert(meter, cache, new, 1, ENCODE_OPS)
     _attend_cached(meter, step)
 
 
 def _indexed_attention(meter: _Meter, step: IndexedAttention) -> None:
-    meter.whole(step.query, step.new_key, step.new_value, step.position, step.valid_topk, step.active)
-    meter.whole(step.key, step.value, step.selected)
-    meter.whole(step.out, write=True)
-    meter.rows(step.k_cache, 1, write=True)
-    meter.rows(step.v_cache, 1, write=True)
     batch, heads = meter.shape(step.query)[:2]
-    cached = meter.shape(step.key)[2]
-    valid = meter.valid_rows(cached + meter.shape(step.selected)[2])
-    for prompt in (step.k_prompt, step.v_prompt):
-        meter.rows(prompt, max(valid - cached, 0))
+    valid = meter.valid_rows(meter.shape(step.key)[2] + meter.shape(step.selected)[2])
     _attend(meter, step.query, step.out, batch * heads * valid)
 
 
-def _causal_scores(meter: _Meter, query: str, start: int) -> int:
-    _, heads, chunk, _ = meter.shape(query)
-    return heads * (chunk * start + chunk * (chunk + 1) // 2)
+def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
+    start, (_, heads, chunk, _) = meter.scalar(step.start), meter.shape(step.query)
+    _attend(meter, step.query, step.out, heads * (chunk * start + chunk * (chunk + 1) // 2))
 
 
-def _causal_attention(meter: _Meter, step: CausalAttention) -> None:
-    start, chunk = meter.scalar(step.start), meter.shape(step.query)[2]
-    meter.whole(step.query)
-    meter.rows(step.key, start + chunk)
-    meter.rows(step.value, start + chunk)
-    meter.whole(step.out, write=True)
-    _attend(meter, step.query, step.out, _causal_scores(meter, step.query, start))
-
-
-def _observed_rows(meter: _Meter, observed: str, query: str, start: int, length: int) -> int:
-    """How many of a chunk's queries are among the last of the prompt."""
-    window, chunk = meter.shape(observed)[2], meter.shape(query)[2]
-    return max(0, min(start + chunk, length) - max(start, length - window))
-
-
-def _observe(meter: _Meter, step: Observe) -> None:
-    kept = _observed_rows(meter, step.observed, step.query, meter.scalar(step.start), meter.scalar(step.length))
-    meter.rows(step.query, kept)
-    meter.rows(step.observed, kept, write=True)
-
-
-def _chunk_attention(meter: _Meter, step: ChunkAttention) -> None:
-    start, chunk = meter.scalar(step.start), meter.shape(step.query)[2]
-    meter.whole(step.query, step.new_key, step.new_value)
-    for scratch in (step.k_scratch, step.v_scratch):
-        meter.rows(scratch, start + chunk)
-        meter.rows(scratch, chunk, write=True)
-    kept = _observed_rows(meter, step.observed, step.query, start, meter.scalar(step.length))
-    meter.rows(step.observed, kept, write=True)
-    meter.elements(step.log_sum_exp, meter.shape(step.log_sum_exp)[1] * kept, write=True)
-    meter.whole(step.out, write=True)
-    _attend(meter, step.query, step.out, _causal_scores(meter, step.query, start))
-
-
-def _score(meter: _Meter, observed: str, key: str, length: int) -> None:
+def _score(meter: _Meter, step: ObservationScores | Compress) -> None:
     """Q K^T of the observation queries over the prompt, and its softmax."""
-    _, heads, window, width = meter.shape(observed)
-    meter.whole(observed)
-    meter.rows(key, length)
-    meter.flops(meter.dtype(observed), 2 * heads * window * length * width)
+    length, (_, heads, window, width) = meter.scalar(step.length), meter.shape(step.observed)
+    meter.flops(meter.dtype(step.observed), 2 * heads * window * length * width)
     meter.vector(heads * window * length, SOFTMAX_OPS)
 
 
-def _observation_scores(meter: _Meter, step: ObservationScores) -> None:
-    _score(meter, step.observed, step.key, meter.scalar(step.length))
-    meter.whole(step.scores, write=True)
-
-
 def _pool(meter: _Meter, step: Pool) -> None:
-    length, heads = meter.scalar(step.length), meter.shape(step.scores)[0]
-    meter.elements(step.scores, heads * length)
-    meter.elements(step.pooled, heads * length, write=True)
-    meter.vector(heads * length, step.width)
+    meter.vector(meter.shape(step.scores)[0] * meter.scalar(step.length), step.width)
 
 
-def _topk_ops(topk: int) -> int:
-    return ceil(log2(topk)) + 1
+def _top_k(meter: _Meter, selected: str, length: int) -> None:
+    heads, topk = meter.shape(selected)
+    meter.vector(heads * length, ceil(log2(topk)) + 1 if topk else 0)
 
 
 def _select(meter: _Meter, step: Select) -> None:
-    length, (heads, topk) = meter.scalar(step.length), meter.shape(step.selected)
-    meter.elements(step.scores, heads * length)
-    meter.whole(step.selected, write=True)
-    meter.vector(heads * length, _topk_ops(topk) if topk else 0)
-
-
-def _gather_rows(meter: _Meter, step: GatherRows) -> None:
-    out = meter.shape(step.out)
-    meter.elements(step.source, prod(out))
-    meter.whole(step.index)
-    meter.whole(step.out, write=True)
+    _top_k(meter, step.selected, meter.scalar(step.length))
 
 
 def _compress(meter: _Meter, step: Compress) -> None:
     length = meter.scalar(step.length)
     rows, heads = meter.shape(step.k_cache)[2], meter.shape(step.key)[1]
-    _score(meter, step.observed, step.key, length)
-    meter.whole(step.log_sum_exp)
+    _score(meter, step)
     for source, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
-        meter.rows(source, min(rows, length))
         _convert(meter, cache, source, min(rows, length), ENCODE_OPS)
-    meter.whole(step.k_cache, step.v_cache, write=True)
     meter.vector(heads * length, step.pool)
     if step.selected:
-        meter.whole(step.selected, write=True)
-        meter.vector(heads * length, _topk_ops(meter.shape(step.selected)[1]))
+        _top_k(meter, step.selected, length)
 
 
-_COUNTERS: dict[type[Step], Callable[..., None]] = {
+def _nothing(meter: _Meter, step: Any) -> None:
+    """It only moves."""
+
+
+ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     Vector: _vector,
     Reduction: _reduction,
     Product: _product,
-    UpdateRows: _update_rows,
+    UpdateRows: _nothing,
     QuantizeRows: _quantize_rows,
-    CachedAttention: _cached_attention,
-    CausalAttention: _causal_attention,
-    Observe: _observe,
-    ObservationScores: _observation_scores,
+    CachedAttention: _attend_cached,
+    CausalAttention: _causal,
+    Observe: _nothing,
+    ObservationScores: _score,
     Pool: _pool,
     Select: _select,
-    GatherRows: _gather_rows,
+    GatherRows: _nothing,
     DecodeAttention: _decode_attention,
     IndexedAttention: _indexed_attention,
-    ChunkAttention: _chunk_attention,
+    ChunkAttention: _causal,
     Compress: _compress,
 }
+"""What each kind of step computes, besides what it moves."""

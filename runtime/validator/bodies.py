@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NoReturn
 
-from sscc.runtime import schedule as sch
+from sscc.ir import schedule as sch
+from sscc.ir.kv_rows import SCALE_BYTES
+from sscc.ir.opspec import Op, Operand, Pattern, Sizes, spec_of
 from sscc.runtime.validator.failure import Limits, check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Range
 from sscc.runtime.validator.programs import Integer, VectorProgram
 from sscc.runtime.validator.regions import Region, covered, injective, overlap
-from sscc.runtime.validator.steps import ALIKE, CACHES, OPERANDS, SCALAR_FIELDS, SCALE_BYTES, check_sizes, scalar_needs
+from sscc.runtime.validator.steps import check_sizes
 
 _FLOATS = ("f32", "bf16")
 _COMBINE = ("addf", "mulf", "maximumf", "minimumf")
@@ -206,53 +208,41 @@ class _BodyProof:
 
     # -- steps of the algorithm
 
-    def _operands(self, step: Any) -> None:
+    def _operands(self, step: Op) -> None:
+        spec = spec_of(type(step))
+        used = {f: operand for f, operand in spec.operands.items() if getattr(step, f) or not operand.optional}
+        ranks = {field_name: len(self._place(getattr(step, field_name)).shape) for field_name in used}
         sizes: dict[str, int] = {}
-        used = [operand for operand in OPERANDS[type(step)] if not self._absent(step, operand.field)]
-        for operand in used:
-            self._match(getattr(step, operand.field), operand.field, self._pattern(step, operand.pattern), sizes)
-        self._alike(step)
-        self._apart(step, [operand.field for operand in used if operand.mode != "read"], [one.field for one in used])
+        for field_name, pattern in spec.step_patterns(ranks).items():
+            self._match(getattr(step, field_name), field_name, pattern, sizes)
+        self._alike(step, [field_name for field_name, operand in used.items() if operand.element == "row"])
+        self._apart(step, used)
         check_sizes(step, sizes, self._refuse)
-        for name in SCALAR_FIELDS:
-            if hasattr(step, name):
-                self._scalar(getattr(step, name))
-        for name, low, high in scalar_needs(step, sizes):
-            self._needs.append((getattr(step, name), low, high, f"{step.kind} {name}"))
+        amounts = {**sizes, "valid": sizes.get("SR", 0) + sizes.get("K", 0)}
+        for field_name, number in spec.numbers.items():
+            self._scalar(getattr(step, field_name))
+            amounts[field_name] = number.most(sizes)
+            if number.low is not None and number.high is not None:
+                low, high = number.low(sizes), number.high(sizes)
+                self._needs.append((getattr(step, field_name), low, high, f"{step.kind} {field_name}"))
         for reading in (True, False):
-            for operand in used:
-                self._move(step, operand, sizes, reading)
-        self._data += [f"{self._where}: rows of {name!r}" for name in _fetched(step)]
+            for field_name, operand in used.items():
+                self._move(self._place(getattr(step, field_name)), operand, amounts, reading)
+        self._data += [f"{self._where}: rows of {getattr(step, f)!r}" for f, operand in used.items() if operand.by]
 
-    def _move(self, step: Any, operand: Any, sizes: dict[str, int], reading: bool) -> None:
-        place = self._place(getattr(step, operand.field))
-        stored = {**sizes, operand.pattern.split()[-1]: place.shape[-1]}
-        if reading and (operand.reads or operand.mode == "read"):
-            count = operand.reads(stored) if operand.reads else prod(place.shape)
-            self._read(place, place.region(), count, capped=operand.reads is None)
+    def _move(self, place: _Place, operand: Operand, amounts: Sizes, reading: bool) -> None:
+        reads, writes = operand.moved(amounts, place.shape)
+        if reading and reads:
+            self._read(place, place.region(), reads, capped=not operand.along)
         if not reading and operand.mode != "read":
             if not injective(view_pairs(place)):
                 self._refuse(f"it writes elements of {place.base!r} more than once")
-            count = operand.writes(stored) if operand.writes else prod(place.shape)
-            self._write(place, place.region(), count, operand.mode)
+            self._write(place, place.region(), writes, operand.mode)
 
-    def _absent(self, step: Any, field_name: str) -> bool:
-        """`Compress` selects nothing where there is no top-K; a log-sum-exp is there where one is named."""
-        optional = {sch.Compress: "selected", sch.CausalAttention: "log_sum_exp", sch.ObservationScores: "log_sum_exp"}
-        return optional.get(type(step)) == field_name and getattr(step, field_name) == ""
-
-    def _pattern(self, step: Any, pattern: str) -> str:
-        """`GatherRows` may have an index for all slots, or for all heads too, of which there is one."""
-        rank = len(self._place(step.index).shape) if isinstance(step, sch.GatherRows) else 3
-        if rank == 3:
-            return pattern
-        index = "i64 J" if rank == 1 else "i64 V J"
-        return index if pattern == "i64 B V J" else pattern.replace("B", "1")
-
-    def _match(self, name: str, field_name: str, pattern: str, sizes: dict[str, int]) -> None:
+    def _match(self, name: str, field_name: str, pattern: Pattern, sizes: dict[str, int]) -> None:
         place = self._place(name)
-        dtype, *dims = pattern.split()
-        takes = {"float": _FLOATS, "encoded": ("i8",), "rows": (*_FLOATS, "i8")}.get(dtype, (dtype,))
+        dtype, dims = pattern
+        takes = {"f": _FLOATS, "encoded": ("i8",), "row": (*_FLOATS, "i8")}.get(dtype, (dtype,))
         fits, shape = place.dtype in takes and len(dims) == len(place.shape), place.shape
         if fits and place.dtype == "i8":
             shape = (*shape[:-1], shape[-1] - SCALE_BYTES)
@@ -266,18 +256,18 @@ class _BodyProof:
                 f"{name!r} is {place.dtype} {list(place.shape)}"
             )
 
-    def _alike(self, step: Any) -> None:
-        names = [getattr(step, field_name) for field_name in ALIKE.get(type(step), ())]
-        dtypes = {name: self._place(name).dtype for name in names}
+    def _alike(self, step: Any, fields: Sequence[str]) -> None:
+        dtypes = {getattr(step, field_name): self._place(getattr(step, field_name)).dtype for field_name in fields}
         if len({dtype == "i8" for dtype in dtypes.values()}) > 1:
             found = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
             self._refuse(f"its rows must be all encoded, or all floats: {found}")
 
-    def _apart(self, step: Any, written: Sequence[str], fields: Sequence[str]) -> None:
+    def _apart(self, step: Any, used: Mapping[str, Operand]) -> None:
         """What is written is no other operand too, but for a cache that is read as it was written."""
-        for field_name, other_name in ((a, b) for a in written for b in fields if a != b):
+        written = [field_name for field_name, operand in used.items() if operand.mode != "read"]
+        for field_name, other_name in ((a, b) for a in written for b in used if a != b):
             place, other = self._place(getattr(step, field_name)), self._place(getattr(step, other_name))
-            if place.base != other.base or (place == other and (field_name, other_name) in CACHES):
+            if place.base != other.base or (place == other and used[other_name].copy_of == field_name):
                 continue
             if self._meet(place.region(), other.region()):
                 self._refuse(f"its {field_name} and its {other_name} share elements of {place.base!r}")
@@ -392,17 +382,8 @@ class _BodyProof:
 def _spelled(dtype: str, dims: Sequence[str]) -> str:
     """A pattern for a reader."""
     encoded = f"i8 [{', '.join(dims)} + {SCALE_BYTES}]"
-    plain = f"{'float' if dtype == 'rows' else dtype} [{', '.join(dims)}]"
-    return {"encoded": encoded, "rows": f"{plain} or {encoded}"}.get(dtype, plain)
-
-
-def _fetched(step: Any) -> list[str]:
-    """The operands of which the contents of others decide what rows are touched."""
-    if isinstance(step, sch.UpdateRows):
-        return [step.cache]
-    if isinstance(step, sch.GatherRows):
-        return [step.source]
-    return [step.k_prompt, step.v_prompt] if isinstance(step, sch.IndexedAttention) else []
+    plain = f"{'float' if dtype in ('f', 'row') else dtype} [{', '.join(dims)}]"
+    return {"encoded": encoded, "row": f"{plain} or {encoded}"}.get(dtype, plain)
 
 
 def prove_body(body: sch.Body, limits: Limits, scalars: Mapping[str, Range] | None = None) -> BodyFacts:

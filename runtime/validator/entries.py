@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from math import inf
 
-from sscc.runtime import schedule as sch
+from sscc.ir import schedule as sch
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.kernels import Caller, check_loops, enter
 from sscc.runtime.validator.linear import ANY, Linear, Range, Scope

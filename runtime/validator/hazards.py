@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from operator import mul
 
-from sscc.runtime.schedule import Stage
+from sscc.ir.schedule import Stage
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.linear import Linear, Scope
 from sscc.runtime.validator.pipeline import (

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
+from sscc.ir import schedule as sch
 from sscc.ir.machine import Machine
 from sscc.ir.sizes import dense_strides
-from sscc.runtime import schedule as sch
 from sscc.runtime.validator.bodies import BodyFacts, prove_body
 from sscc.runtime.validator.failure import Limits, check_numbers, megabytes, refuse
 from sscc.runtime.validator.hazards import check_hazards

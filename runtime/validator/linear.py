@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Operand, Scalar
+from sscc.ir.schedule import Operand, Scalar
 from sscc.runtime.validator.failure import refuse
 
 Range = tuple[float, float]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
-from sscc.runtime import schedule as sch
+from sscc.ir import schedule as sch
 from sscc.runtime.validator.bodies import BodyFacts, Use, dense, view_pairs, well_formed
 from sscc.runtime.validator.failure import check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Linear, Scope

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
+from sscc.ir import schedule as sch
 from sscc.ir.machine import Machine
 from sscc.ir.weight_format import Encoding
-from sscc.runtime import schedule as sch
 from sscc.runtime.validator.entries import EntryFacts
 from sscc.runtime.validator.failure import check_numbers, megabytes, refuse
 from sscc.runtime.validator.kernels import KernelFacts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NoReturn, Protocol
 
-from sscc.runtime.schedule import Instr, Reduction, Vector
+from sscc.ir.schedule import Instr, Reduction, Vector
 from sscc.runtime.validator.linear import Range
 
 _FLOATS = ("f32", "bf16")

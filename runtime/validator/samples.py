@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from sscc.runtime import schedule as sch
+from sscc.ir import schedule as sch
 from sscc.runtime.validator.entries import EntryFacts, LaunchFacts, Pair
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.kernels import KernelFacts, PipelineFacts, traffic

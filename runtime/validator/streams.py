@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
-from sscc.runtime.schedule import DTYPE_BYTES, Stage
+from sscc.ir.schedule import DTYPE_BYTES, Stage
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.linear import Linear
 from sscc.runtime.validator.pipeline import PipelineView, PortFacts, StageFacts, grid_terms, linear_offset

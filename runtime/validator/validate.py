@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NoReturn
 
+from sscc.ir import schedule as sch
 from sscc.ir.machine import Machine
-from sscc.runtime import schedule as sch
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.entries import EntryFacts, Pair, callers, lifetimes, prove_entry
 from sscc.runtime.validator.failure import Limits, refuse
@@ -29,7 +29,7 @@ def validate(
     longest: int | None = None,
     limits: Limits | None = None,
 ) -> Report:
-    """Proves that a schedule can be executed as it is documented in `sscc.runtime.schedule`.
+    """Proves that a schedule can be executed as it is documented in `sscc.ir.schedule`.
 
     It checks names, shapes, dtypes and access kinds; that views stay inside their tensors; that addresses are shared
     only by what never lives at the same time; capacities; that every slot of a stream is filled once before it is

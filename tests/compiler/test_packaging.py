@@ -20,9 +20,9 @@ from sscc.compiler.signatures import program_signature
 from sscc.ir.errors import InputError, InternalError, OutputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
+from sscc.ir.schedule import Program, Tensor
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.manifest import LoopingRecord
-from sscc.runtime.schedule import Program, Tensor
 from sscc.runtime.session import Session
 from sscc.runtime.tensor_files import Array
 from tests.limits import largest_file

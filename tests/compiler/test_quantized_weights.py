@@ -19,10 +19,10 @@ import sscc
 from sscc.compiler import cli
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
+from sscc.ir.schedule import Body, Product, Program, Vector, pipelines
 from sscc.ir.weight_format import Encoding, WeightFormat
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.quantization import round_trip
-from sscc.runtime.schedule import Body, Product, Program, Vector, pipelines
 from sscc.runtime.session import Session
 from tests.families import Compiler, random_model, random_tokens
 from tests.oracles.independent import IndependentSnapStream

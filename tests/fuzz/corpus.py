@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sscc.ir.geometry import Geometry
-from sscc.runtime.schedule import Program
+from sscc.ir.schedule import Program
 from sscc.runtime.signature import Signature
 
 FILE = Path(__file__).with_name("corpus.json.gz")

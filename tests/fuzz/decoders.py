@@ -18,12 +18,12 @@ from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.errors import InputError, InternalError, SsccError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts, set_machine
+from sscc.ir.schedule import Program
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import PIPELINES
 from sscc.runtime.codegen.interpreter import NativeInterpreter
 from sscc.runtime.codegen.library import make_code
 from sscc.runtime.reference.arrays import open_reference
-from sscc.runtime.schedule import Program
 from sscc.runtime.session import Session
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import layout_of, reading, stack_tensors

@@ -15,6 +15,7 @@ from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import CheckError, InputError, InternalError, SsccError, UnsupportedError
 from sscc.ir.levels import set_machine
 from sscc.ir.machine import Machine, load_machine
+from sscc.ir.schedule import Program
 from sscc.passes.base import run_passes
 from sscc.passes.outline_kernels import OutlineKernels
 from sscc.passes.pipeline import PIPELINES
@@ -22,7 +23,6 @@ from sscc.runtime.codegen.interpreter import NativeInterpreter
 from sscc.runtime.codegen.library import make_code
 from sscc.runtime.reference import ReferenceInterpreter
 from sscc.runtime.reference.arrays import to_array, to_tensors
-from sscc.runtime.schedule import Program
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding
 

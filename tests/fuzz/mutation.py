@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, get_args
 
-from sscc.runtime import schedule as sch
+from sscc.ir import schedule as sch
 from sscc.runtime.codegen.plan import OPS
 
 Json = Any
@@ -188,5 +188,5 @@ _RECORDS = {
     f"{c.__name__}.{f.name}": record
     for c in _CLASSES
     for f in fields(c)
-    if (record := _record_of(typing.get_type_hints(c, vars(sch))[f.name])) is not None
+    if (record := _record_of(typing.get_type_hints(c)[f.name])) is not None
 }

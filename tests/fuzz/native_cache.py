@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from unittest import mock
 
+from sscc.ir.schedule import Program
 from sscc.runtime.codegen import bodies, draft
 from sscc.runtime.codegen.checks import CheckedModule, Violations
 from sscc.runtime.codegen.compile import Jit
@@ -14,7 +15,6 @@ from sscc.runtime.codegen.features import Features
 from sscc.runtime.codegen.library import NativeCode
 from sscc.runtime.codegen.mlir import Module
 from sscc.runtime.codegen.planner import plan_program
-from sscc.runtime.schedule import Program
 
 
 class NativeCache:

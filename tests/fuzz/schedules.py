@@ -13,9 +13,10 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 
+from sscc.ir import schedule as sch
 from sscc.ir.errors import InputError
-from sscc.runtime import schedule as sch
-from sscc.runtime.schedule import Program
+from sscc.ir.schedule import Program
+from sscc.ir.schedule.file_form import decode
 from tests.fuzz.corpus import SIGNATURE, Compiled, load_corpus
 from tests.fuzz.execution import Call, Outcome, Situation, admit, judge, run_native, run_reference
 from tests.fuzz.harness import Finding, Target, outcome_apart
@@ -191,7 +192,7 @@ class _Prepared:
     def __init__(self, program: Program) -> None:
         self._data: dict[str, Json] = json.loads(program.to_json())
         self.mutator = Mutator(self._data)
-        self._hints = get_type_hints(Program, vars(sch))
+        self._hints = get_type_hints(Program)
         self._decoded = {
             id(item): record
             for field in fields(Program)
@@ -206,13 +207,13 @@ class _Prepared:
         values: dict[str, Any] = {}
         for name, value in data.items():
             hint = self._hints[name]
-            values[name] = self._list(value, name, get_args(hint)) if get_args(hint) else sch._decode(value, hint, name)
+            values[name] = self._list(value, name, get_args(hint)) if get_args(hint) else decode(value, hint, name)
         return Program(**values)
 
     def _list(self, items: Json, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         if not isinstance(items, list):
             raise InputError(f"{name} is no list")
-        return tuple(self._decoded.get(id(item)) or sch._decode(item, args[0], name) for item in items)
+        return tuple(self._decoded.get(id(item)) or decode(item, args[0], name) for item in items)
 
 
 __all__ = ["Base", "Schedules"]

@@ -6,8 +6,8 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
+from sscc.ir import schedule as sch
 from sscc.ir.sizes import align
-from sscc.runtime import schedule as sch
 from sscc.runtime.validator.linear import evaluate, value_of
 
 ENTRY = "main"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sscc.runtime.schedule import Program
+from sscc.ir.schedule import Program
 from tests.fuzz import schedules
 from tests.fuzz.harness import Finding, outcome_apart
 from tests.fuzz.reduce import reduce, reduce_tree

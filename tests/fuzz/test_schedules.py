@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Program
+from sscc.ir.schedule import Program
 from tests.fuzz import schedules
 from tests.fuzz.execution import ROUNDING, OtherOrder, Outcome, run_native
 from tests.fuzz.harness import Finding

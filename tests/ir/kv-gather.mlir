@@ -54,7 +54,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: rank
 // An index is per KV head, for all of them, or for every slot.
-// ERROR: InputError: 'kv.gather' index is tensor<1x1x2x3xi64>, expected a tensor of rank 2 [Hkv J]
+// ERROR: InputError: 'kv.gather' index is tensor<1x1x2x3xi64>, expected a tensor of rank 3 [B Hkv J]
 module attributes {kv.geometry = #geometry} {
   func.func @f(%source: tensor<1x2x20x8xf32>, %index: tensor<1x1x2x3xi64>) -> tensor<1x2x3x8xf32> {
     %0 = "kv.gather"(%source, %index) : (tensor<1x2x20x8xf32>, tensor<1x1x2x3xi64>) -> tensor<1x2x3x8xf32>

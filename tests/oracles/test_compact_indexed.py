@@ -24,10 +24,10 @@ from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts, get_looping, set_facts
+from sscc.ir.schedule import DecodeAttention, GatherRows, IndexedAttention, Program
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.runtime.reference.arrays import open_reference, to_tensors
-from sscc.runtime.schedule import DecodeAttention, GatherRows, IndexedAttention, Program
 from sscc.runtime.session import Session
 from sscc.runtime.tensor_files import layout_of, reading, stack_tensors
 from sscc.runtime.validator import validate

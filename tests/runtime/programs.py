@@ -11,12 +11,7 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.ir.sizes import dense_strides
-from sscc.runtime.codegen.interpreter import NativeInterpreter
-from sscc.runtime.codegen.library import NativeCode, make_code
-from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.reference.arrays import to_array, to_tensors
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Entry,
@@ -34,6 +29,11 @@ from sscc.runtime.schedule import (
     View,
     Window,
 )
+from sscc.ir.sizes import dense_strides
+from sscc.runtime.codegen.interpreter import NativeInterpreter
+from sscc.runtime.codegen.library import NativeCode, make_code
+from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.reference.arrays import to_array, to_tensors
 
 DTYPES: dict[torch.dtype, Any] = {
     torch.float32: "f32",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sscc.ir.sizes import align
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Body,
     Entry,
     Instr,
@@ -20,6 +19,7 @@ from sscc.runtime.schedule import (
     Tensor,
     Vector,
 )
+from sscc.ir.sizes import align
 from sscc.runtime.signature import Signature
 from tests.runtime.broken.build import identity, port, window, write
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError, UsageError
+from sscc.ir.schedule import DTYPE_BYTES, Entry, Program, Tensor
 from sscc.runtime.artifact import Artifact
 from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS, open_interpreter
 from sscc.runtime.reference.arrays import TORCH_DTYPES, ArrayInterpreter, open_reference, to_array, to_tensors
-from sscc.runtime.schedule import DTYPE_BYTES, Entry, Program, Tensor
 from sscc.runtime.tensor_files import NUMPY_DTYPES, Array
 from tests.runtime.test_artifact import WEIGHTS, write
 

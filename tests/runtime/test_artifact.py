@@ -17,14 +17,7 @@ import pytest
 from safetensors.torch import load_file
 
 from sscc.ir.errors import InputError, InternalError, OutputError
-from sscc.runtime import artifact as artifact_module
-from sscc.runtime import artifact_files
-from sscc.runtime.artifact import Artifact, ArtifactWriter, is_artifact
-from sscc.runtime.chat_template import ChatTemplate
-from sscc.runtime.golden import Golden
-from sscc.runtime.manifest import FORMAT_VERSION, FileRecord, LoopingRecord, Manifest, WeightsRecord
-from sscc.runtime.reference.arrays import open_reference, to_array
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Kernel,
@@ -38,6 +31,13 @@ from sscc.runtime.schedule import (
     Vector,
     View,
 )
+from sscc.runtime import artifact as artifact_module
+from sscc.runtime import artifact_files
+from sscc.runtime.artifact import Artifact, ArtifactWriter, is_artifact
+from sscc.runtime.chat_template import ChatTemplate
+from sscc.runtime.golden import Golden
+from sscc.runtime.manifest import FORMAT_VERSION, FileRecord, LoopingRecord, Manifest, WeightsRecord
+from sscc.runtime.reference.arrays import open_reference, to_array
 from sscc.runtime.tensor_files import (
     SHARD_BYTES,
     Array,

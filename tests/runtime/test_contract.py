@@ -10,8 +10,7 @@ import pytest
 
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
-from sscc.runtime.contract import Protocol, prove
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Body,
     Compress,
     Entry,
@@ -26,6 +25,7 @@ from sscc.runtime.schedule import (
     Stage,
     Tensor,
 )
+from sscc.runtime.contract import Protocol, prove
 from sscc.runtime.signature import Signature
 from tests.runtime.broken.build import change, read, setting, write
 from tests.runtime.fake import SIGNATURE

@@ -14,11 +14,7 @@ from sscc.compiler.cli import main
 from sscc.compiler.commands.inspect import described
 from sscc.ir.errors import UsageError
 from sscc.ir.machine import Machine
-from sscc.runtime.artifact import Artifact, ArtifactWriter
-from sscc.runtime.artifact_files import MACHINE as MACHINE_FILE
-from sscc.runtime.inspection import decode_floor, inspect_artifact, sram_bytes, time_decode, time_prefill
-from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Body,
     DecodeAttention,
     Entry,
@@ -36,6 +32,10 @@ from sscc.runtime.schedule import (
     View,
     launches,
 )
+from sscc.runtime.artifact import Artifact, ArtifactWriter
+from sscc.runtime.artifact_files import MACHINE as MACHINE_FILE
+from sscc.runtime.inspection import decode_floor, inspect_artifact, sram_bytes, time_decode, time_prefill
+from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
 from tests.runtime.fake import GEOMETRY, SIGNATURE
 from tests.runtime.timing.programs import MACHINE, TILE, streamed, view
 

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.reference.softmax import KEY_TILE
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     CachedAttention,
     CausalAttention,
@@ -34,6 +32,8 @@ from sscc.runtime.schedule import (
     Vector,
     View,
 )
+from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.reference.softmax import KEY_TILE
 from tests.runtime.programs import add_body, copy_body, identity, lay_out, one_stage, run_steps, whole
 
 
@@ -538,7 +538,7 @@ def test_gather_beyond_the_source_is_refused() -> None:
 
 
 def test_a_stage_whose_shapes_do_not_fit_is_refused() -> None:
-    with pytest.raises(InputError, match=r"gather_rows takes out as float \[1, V, J, D\]"):
+    with pytest.raises(InputError, match=r"gather_rows takes out as float \[1, Hkv, J, D\]"):
         run_steps(
             (GatherRows("source", "index", "out"),),
             {"source": torch.zeros(1, 1, 6, 2), "index": torch.tensor([0])},

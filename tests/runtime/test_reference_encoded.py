@@ -12,11 +12,7 @@ from torch import Tensor
 
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
-from sscc.runtime.reference import attention
-from sscc.runtime.reference.compress import kept_rows
-from sscc.runtime.reference.encoded_rows import decode, encode
-from sscc.runtime.reference.softmax import KEY_TILE
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     CachedAttention,
     Compress,
     DecodeAttention,
@@ -26,6 +22,10 @@ from sscc.runtime.schedule import (
     QuantizeRows,
     UpdateRows,
 )
+from sscc.runtime.reference import attention
+from sscc.runtime.reference.compress import kept_rows
+from sscc.runtime.reference.encoded_rows import decode, encode
+from sscc.runtime.reference.softmax import KEY_TILE
 from tests.runtime.programs import DTYPES, run_steps
 
 Tensors = dict[str, Tensor]
@@ -275,7 +275,7 @@ def refused(step: Any, message: str, **shapes: tuple[str, tuple[int, ...]]) -> N
 
 @pytest.mark.parametrize("out", [("i8", (2, 3, 5, 8)), ("f32", (2, 3, 5, 12)), ("i8", (2, 3, 4, 12)), ("i8", (2, 12))])
 def test_an_output_that_does_not_hold_encoded_rows_is_refused(out: Any) -> None:
-    message = r"quantize_rows takes out as i8 \[B, V, J, D \+ 4\] with .*'D': 8.* but parameter 'y' is "
+    message = r"quantize_rows takes out as i8 \[B, Hkv, J, D \+ 4\] with .*'D': 8.* but parameter 'y' is "
     refused(QuantizeRows("x", "y"), message, x=("f32", (2, 3, 5, 8)), y=out)
 
 
@@ -289,7 +289,7 @@ def test_encoding_what_is_encoded_is_refused() -> None:
     [
         (("i8", 12), ("f32", 8), "all encoded, or all floats, but 'cache' is i8, 'new' is f32"),
         (("bf16", 8), ("i8", 12), "all encoded, or all floats, but 'cache' is bf16, 'new' is i8"),
-        (("i8", 12), ("i8", 11), r"takes new as float \[B, V, 1, D\] or i8 \[B, V, 1, D \+ 4\] with .*'D': 8"),
+        (("i8", 12), ("i8", 11), r"takes new as float \[B, Hkv, 1, D\] or i8 \[B, Hkv, 1, D \+ 4\] with .*'D': 8"),
         (("i8", 4), ("i8", 4), r"takes cache as float .* or i8 .* 'cache' is i8 \[2, 3, 5, 4\]"),
         (("i64", 8), ("i64", 8), "takes cache as float .* or i8 .* 'cache' is i64"),
     ],
@@ -322,11 +322,11 @@ SLOTS: dict[str, tuple[str, tuple[int, ...]]] = {
         ({"v_cache": ("f32", (2, 2, 9, 6))}, "all encoded, or all floats, but 'k_cache' is i8, 'v_cache' is f32"),
         (
             {"k_cache": ("i8", (2, 2, 9, 8))},
-            r"takes key as float .* or i8 \[B, V, R, D \+ 4\] with .*'D': 8.* 'k_cache'",
+            r"takes key as float .* or i8 \[B, Hkv, R, D \+ 4\] with .*'D': 8.* 'k_cache'",
         ),
         (
             {"v_cache": ("i8", (2, 2, 9, 6))},
-            r"takes value as float .* or i8 \[B, V, R, W \+ 4\] with .*'W': 6.* 'v_cache'",
+            r"takes value as float .* or i8 \[B, Hkv, R, Dv \+ 4\] with .*'Dv': 6.* 'v_cache'",
         ),
         ({"new_key": ("i8", (2, 2, 1, 12))}, "takes new_key as float .* but parameter 'new_key' is i8"),
         ({"query": ("i8", (2, 4, 1, 12))}, "takes query as float .* but parameter 'query' is i8"),

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.runtime.reference.softmax import KEY_TILE
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     CachedAttention,
     CausalAttention,
     ChunkAttention,
@@ -23,6 +22,7 @@ from sscc.runtime.schedule import (
     UpdateRows,
     Window,
 )
+from sscc.runtime.reference.softmax import KEY_TILE
 from tests.runtime.programs import run_steps, view_of
 
 Tensors = dict[str, torch.Tensor]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Compress, DecodeAttention, GatherRows, IndexedAttention
 from sscc.runtime.reference import attention
 from sscc.runtime.reference.softmax import KEY_TILE
-from sscc.runtime.schedule import Compress, DecodeAttention, GatherRows, IndexedAttention
 from tests.runtime.programs import run_steps
 
 Tensors = dict[str, Tensor]
@@ -181,9 +181,9 @@ def test_a_position_that_has_no_row_is_refused() -> None:
         ({"recent": 4}, "sink 2 and recent 4 for a cache of 7 rows"),
         ({"sink": 3}, "sink 3 and recent 5 for a cache of 7 rows"),
         ({"sink": 7, "recent": 0}, "sink 7 and recent 0 for a cache of 7 rows"),
-        ({"k_prompt": "v_prompt"}, r"takes k_prompt as float \[B, V, T, D\]"),
-        ({"selected": "position"}, r"takes selected as i64 \[B, V, K\]"),
-        ({"k_cache": "query"}, r"takes k_cache as float \[B, V, R, D\]"),
+        ({"k_prompt": "v_prompt"}, r"takes k_prompt as float \[B, Hkv, T, D\]"),
+        ({"selected": "position"}, r"takes selected as i64 \[B, Hkv, K\]"),
+        ({"k_cache": "query"}, r"takes k_cache as float \[B, Hkv, SR, D\]"),
     ],
 )
 def test_a_step_that_does_not_fit_is_refused(change: Any, message: str) -> None:
@@ -215,10 +215,10 @@ def test_rows_of_every_slot_are_gathered() -> None:
 
 def test_an_index_set_for_other_slots_is_refused() -> None:
     given = {"source": torch.zeros(3, 2, 9, 4), "index": torch.zeros(2, 2, 5, dtype=torch.int64)}
-    with pytest.raises(InputError, match=r"gather_rows takes index as i64 \[B, V, J\] with {'B': 3"):
+    with pytest.raises(InputError, match=r"gather_rows takes index as i64 \[B, Hkv, J\] with {'B': 3"):
         run_steps((GatherRows("source", "index", "out"),), given, {"out": torch.zeros(3, 2, 5, 4)})
     given["index"] = torch.zeros(2, 5, dtype=torch.int64)
-    with pytest.raises(InputError, match=r"gather_rows takes source as float \[1, V, T, D\]"):
+    with pytest.raises(InputError, match=r"gather_rows takes source as float \[1, Hkv, T, D\]"):
         run_steps((GatherRows("source", "index", "out"),), given, {"out": torch.zeros(3, 2, 5, 4)})
 
 

@@ -9,10 +9,7 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.reference.bodies import BodyCode
-from sscc.runtime.reference.stages import BoundStage
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
@@ -34,6 +31,9 @@ from sscc.runtime.schedule import (
     View,
     Window,
 )
+from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.reference.bodies import BodyCode
+from sscc.runtime.reference.stages import BoundStage
 from tests.runtime.programs import (
     add_body,
     copy_body,

@@ -15,8 +15,7 @@ import torch
 
 from sscc.ir.errors import InputError
 from sscc.ir.machine import load_machine
-from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
@@ -39,6 +38,7 @@ from sscc.runtime.schedule import (
     UpdateRows,
     Vector,
 )
+from sscc.runtime.reference import ReferenceInterpreter
 from sscc.runtime.validator import Limits, Report, validate
 from sscc.runtime.validator.bodies import prove_body
 from tests.runtime.broken import bases
@@ -244,7 +244,7 @@ def test_rows_are_encoded_into_four_more_bytes() -> None:
         "y": (0, 2 * 3 * 5 * 12),
     }
     for out in (write("y", 2, 3, 5, 8, dtype="i8"), write("y", 2, 3, 5, 12), write("y", 2, 3, 5, 8)):
-        with pytest.raises(InputError, match=r"\(quantize_rows\): out must be i8 \[B, V, J, D \+ 4\] with .*'D': 8"):
+        with pytest.raises(InputError, match=r"\(quantize_rows\): out must be i8 \[B, Hkv, J, D \+ 4\] with .*'D': 8"):
             _moved(step, read("x", 2, 3, 5, 8), out)
     with pytest.raises(InputError, match="source must be float"):
         _moved(step, read("x", 2, 3, 5, 8, dtype="i8"), write("y", 2, 3, 5, 12, dtype="i8"))
@@ -255,7 +255,7 @@ def test_attention_over_encoded_rows_reads_their_bytes() -> None:
     small = (read("q", 2, 4, 1, 8), read("valid", 2, 6, dtype="i1"), write("out", 2, 4, 1, 5))
     moved = _moved(step, *small, read("k", 2, 2, 6, 12, dtype="i8"), read("v", 2, 2, 6, 9, dtype="i8"))
     assert (moved["k"], moved["v"]) == ((2 * 2 * 6 * 12, 0), (2 * 2 * 6 * 9, 0))
-    with pytest.raises(InputError, match=r"out must be float \[B, H, 1, W\] with .*'W': 1"):
+    with pytest.raises(InputError, match=r"out must be float \[B, H, 1, Dv\] with .*'Dv': 1"):
         _moved(step, *small, read("k", 2, 2, 6, 12, dtype="i8"), read("v", 2, 2, 6, 5, dtype="i8"))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     CausalAttention,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Entry, Kernel, Launch, Tensor, View
+from sscc.ir.schedule import Entry, Kernel, Launch, Tensor, View
 from sscc.runtime.validator import Limits
 from sscc.runtime.validator.entries import EntryFacts, LaunchFacts, callers, lifetimes, prove_entry
 from sscc.runtime.validator.linear import Linear

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Access, Body, Instr, Kernel, Param, Pipeline, Port, Stage, Vector, View
+from sscc.ir.schedule import Access, Body, Instr, Kernel, Param, Pipeline, Port, Stage, Vector, View
 from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.hazards import check_hazards

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Body, Compress, Entry, GatherRows, IndexedAttention, Kernel, Pipeline, Program, Stage
+from sscc.ir.schedule import Body, Compress, Entry, GatherRows, IndexedAttention, Kernel, Pipeline, Program, Stage
 from sscc.runtime.validator import Report, validate
 from tests.runtime.broken.build import place, port, read, update, whole, write
 
@@ -66,10 +66,10 @@ def test_rows_that_the_index_decides_are_listed_and_counted() -> None:
         ({"sink": 3}, {}, r"rows 0 .. 6 of sink 3 and recent 4 are used, the cache has 6 rows"),
         ({"recent": 0}, {}, "the ring has sink 2 and recent 0"),
         ({"k_prompt": "missing"}, {}, "it names 'missing', which does not exist"),
-        ({}, {"vp": read("vp", B, V, T - 1, D)}, r"v_prompt must be float \[B, V, T, W\]"),
-        ({}, {"kp": read("kp", B + 1, V, T, D)}, r"k_prompt must be float \[B, V, T, D\]"),
-        ({}, {"i": read("i", V, K, dtype="i64")}, r"selected must be i64 \[B, V, K\]"),
-        ({}, {"i": read("i", B, V, K)}, r"selected must be i64 \[B, V, K\]"),
+        ({}, {"vp": read("vp", B, V, T - 1, D)}, r"v_prompt must be float \[B, Hkv, T, Dv\]"),
+        ({}, {"kp": read("kp", B + 1, V, T, D)}, r"k_prompt must be float \[B, Hkv, T, D\]"),
+        ({}, {"i": read("i", V, K, dtype="i64")}, r"selected must be i64 \[B, Hkv, K\]"),
+        ({}, {"i": read("i", B, V, K)}, r"selected must be i64 \[B, Hkv, K\]"),
         ({}, {"kc": read("kc", *CACHE)}, "it writes parameter 'kc', which is declared read"),
         ({}, {"q": read("q", B, 3, 1, D), "o": write("o", B, 3, 1, D)}, "3 query heads do not divide into groups of 2"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Body, Buffer, For, If, Kernel, Pipeline, Scalar, Stage
+from sscc.ir.schedule import Body, Buffer, For, If, Kernel, Pipeline, Scalar, Stage
 from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.kernels import Caller, KernelFacts, prove_kernel

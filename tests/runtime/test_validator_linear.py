@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Scalar
+from sscc.ir.schedule import Scalar
 from sscc.runtime.validator.linear import ANY, Linear, Scope, evaluate, value_of
 
 COMPARE: dict[str, Callable[[int, int], bool]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Entry, For, If, Kernel, Launch, Pipeline, Program, Scalar, Stage, Tensor
+from sscc.ir.schedule import Entry, For, If, Kernel, Launch, Pipeline, Program, Scalar, Stage, Tensor
 from sscc.runtime.validator import validate
 from tests.runtime.broken.build import copy_body, port, read, update, whole, write
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Body, Buffer, CausalAttention, Kernel, Pipeline, Port, Scalar, Stage, View, Window
+from sscc.ir.schedule import Body, Buffer, CausalAttention, Kernel, Pipeline, Port, Scalar, Stage, View, Window
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.failure import Limits
 from sscc.runtime.validator.linear import Linear, Range, Scope

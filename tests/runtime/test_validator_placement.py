@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Body, Buffer, Kernel, Local, Pipeline, Program, Tensor
+from sscc.ir.schedule import Body, Buffer, Kernel, Local, Pipeline, Program, Tensor
 from sscc.runtime.validator.placement import (
     check_capacity,
     check_overlaps,

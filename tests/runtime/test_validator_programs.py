@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Instr, Vector
+from sscc.ir.schedule import Instr, Vector
 from sscc.runtime.validator.linear import Range
 from sscc.runtime.validator.programs import Integer, VectorProgram, _compare
 from tests.runtime.broken.build import identity

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Entry, For, If, Kernel, Launch, Pipeline, Program, Scalar, Stage, Tensor
+from sscc.ir.schedule import Entry, For, If, Kernel, Launch, Pipeline, Program, Scalar, Stage, Tensor
 from sscc.runtime.validator import Limits, validate
 from sscc.runtime.validator.report import Run
 from tests.runtime.broken.build import copy_body, port, read, update, whole, window, write

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from sscc.ir import schedule as sch
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import LARGEST_POOL
-from sscc.runtime import schedule as sch
-from sscc.runtime.schedule import Body, Param
+from sscc.ir.opspec import Op, spec_of
+from sscc.ir.schedule import Body, Param
 from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import BodyFacts, prove_body
-from sscc.runtime.validator.steps import LARGEST_SCALE, OPERANDS
+from sscc.runtime.validator.steps import LARGEST_SCALE
 from tests.runtime.broken.build import read, update, write
 
 B, V, H, D, W, R, T, C, N, K, J = 2, 3, 6, 4, 5, 7, 11, 8, 9, 2, 5
@@ -71,7 +72,7 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
     "observe a window": (
         sch.Observe("ob", "q", "start", "n"),
         (update("ob", 1, H, 3, D), CHUNK[0]),
-        {"ob": (0, H * 3 * D), "q": (H * C * D, 0)},
+        {"ob": (0, H * 3 * D), "q": (H * 3 * D, 0)},
         {},
     ),
     "scores": (
@@ -150,7 +151,7 @@ def changed(name: str, **fields: Any) -> BodyFacts:
 
 
 def test_every_step_is_here() -> None:
-    assert {type(step) for step, *_ in CASES.values()} == set(OPERANDS)
+    assert {type(step) for step, *_ in CASES.values()} == {kind for kind in get_args(sch.Step) if issubclass(kind, Op)}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -161,7 +162,7 @@ def test_what_a_step_moves_and_needs(name: str) -> None:
     assert {scalar: (low, high) for scalar, low, high, _ in found.needs} == needs
     rows = {"UpdateRows": ["kc"], "GatherRows": ["x"], "IndexedAttention": ["kp", "vp"]}.get(type(step).__name__, [])
     assert found.data == tuple(f"body 'b', step 0 ({step.kind}): rows of {param!r}" for param in rows)
-    partly = {operand.field for operand in OPERANDS[type(step)] if operand.mode == "part"}
+    partly = {field for field, operand in spec_of(type(step)).operands.items() if operand.mode == "part"}
     for param in params:
         use = found.uses[param.name]
         assert use.bounded is (param.name in {getattr(step, field) for field in partly})
@@ -171,7 +172,7 @@ def test_what_a_step_moves_and_needs(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_operands_of_another_rank_or_dtype_are_refused(name: str) -> None:
     step, params, _, _ = CASES[name]
-    used = {getattr(step, operand.field) for operand in OPERANDS[type(step)]}
+    used = {getattr(step, field) for field in spec_of(type(step)).operands}
     for number, param in enumerate(params):
         if param.name not in used:
             continue

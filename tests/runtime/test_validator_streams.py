@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import Access, Body, Buffer, Instr, Kernel, Pipeline, Port, Scalar, Stage, Vector, View
+from sscc.ir.schedule import Access, Body, Buffer, Instr, Kernel, Pipeline, Port, Scalar, Stage, Vector, View
 from sscc.runtime.validator import Limits, streams
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.linear import Scope

@@ -10,7 +10,7 @@ import pytest
 from sscc.compiler.backend.body import Body
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import UnsupportedError
-from sscc.runtime.schedule import Instr
+from sscc.ir.schedule import Instr
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sscc.ir.errors import InternalError
+from sscc.ir.schedule import Body, Buffer, For, If, Kernel, Pipeline, Port, Program, Stage, View
 from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.schedule import Body, Buffer, For, If, Kernel, Pipeline, Port, Program, Stage, View
 from tests.compiler.backend.programs import emit_placed, entry, launched, run
 
 BODIES = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sscc.compiler.backend.listing import list_program
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sscc.compiler.backend.windows import dropped, is_whole, reshaped, sliced, transposed, whole
+from sscc.ir.schedule import View
 from sscc.ir.sizes import dense_strides
-from sscc.runtime.schedule import View
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
 

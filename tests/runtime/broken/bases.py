@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Body,
     Buffer,
     ChunkAttention,

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sscc.ir.sizes import dense_strides
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
@@ -21,6 +20,7 @@ from sscc.runtime.schedule import (
     Vector,
     View,
 )
+from sscc.ir.sizes import dense_strides
 
 Record = TypeVar("Record")
 Terms = tuple[tuple[str, int], ...]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
@@ -992,7 +992,7 @@ ROWS = (
         _edit(Body, "attend", _param(3, shape=_FLOAT_ROWS)),
         (
             r"body 'attend', step 0 \(decode_attention\)",
-            r"key must be float \[B, V, R, D\] or i8 \[B, V, R, D \+ 4\] with .*'D': 4.*'keys' is i8 \[2, 1, 6, 4\]",
+            r"key must be float \[B, Hkv, R, D\] or i8 \[B, Hkv, R, D \+ 4\] with .*'keys' is i8 \[2, 1, 6, 4\]",
         ),
     ),
     Broken(
@@ -1014,7 +1014,7 @@ ROWS = (
         "new row encoded before it is attended to",
         _ENCODED,
         _edit(Body, "attend", _param(1, shape=(bases.BATCH, KV, 1, bases.ENCODED), dtype="i8")),
-        ("body 'attend', step 0", r"new_key must be float \[B, V, 1, D\] with .*'new_key' is i8 \[2, 1, 1, 8\]"),
+        ("body 'attend', step 0", r"new_key must be float \[B, Hkv, 1, D\] with .*'new_key' is i8 \[2, 1, 1, 8\]"),
     ),
     Broken(
         "rows of another integer dtype",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
+from sscc.ir.schedule import Access, Body, Local, Param, Window
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.codegen.bodies import Variant, lower_body
 from sscc.runtime.codegen.compile import Jit
@@ -17,7 +18,6 @@ from sscc.runtime.codegen.nests import Strides
 from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.quantised_packing import QuantisedPanels
 from sscc.runtime.reference.arrays import to_array
-from sscc.runtime.schedule import Access, Body, Local, Param, Window
 from tests.runtime.codegen.product_data import Buffer
 from tests.runtime.codegen.scalar_words import ScalarWords
 from tests.runtime.programs import DTYPES, one_stage, run_kernel

@@ -7,8 +7,8 @@ from math import prod
 
 import torch
 
+from sscc.ir.schedule import Access, Body, Instr, Local, Param, Product, Reduction, Vector, View, Window
 from sscc.ir.sizes import dense_strides
-from sscc.runtime.schedule import Access, Body, Instr, Local, Param, Product, Reduction, Vector, View, Window
 from tests.runtime.programs import identity, view_of
 
 Shape = tuple[int, ...]

@@ -7,11 +7,11 @@ import torch
 
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Compress, GatherRows
 from sscc.runtime.codegen.compress import lower_compress, lower_gather_rows
 from sscc.runtime.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.codegen.observation_scores import GRAIN
 from sscc.runtime.reference import cache, compress, selection
-from sscc.runtime.schedule import Compress, GatherRows
 from tests.runtime.codegen.harness_prefill import Compiled, check_pieces, like, meta_of, run_step, strided
 
 Tensors = dict[str, torch.Tensor]

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import CachedAttention, DecodeAttention, IndexedAttention, UpdateRows
 from sscc.runtime.codegen.decode_attention import Meta, lower_decode_attention, lower_indexed_attention
 from sscc.runtime.codegen.decode_attention_rows import lower_cached_attention, lower_update_rows
 from sscc.runtime.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.reference import attention, cache
-from sscc.runtime.schedule import CachedAttention, DecodeAttention, IndexedAttention, UpdateRows
 from tests.runtime.codegen.harness_decode import CompiledStep, meta_of
 
 Tensors = dict[str, Tensor]

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import Access, Instr, Reduction, Vector
 from sscc.runtime.reference import scalar_ops
-from sscc.runtime.schedule import Access, Instr, Reduction, Vector
 from tests.runtime.codegen.harness_bodies import NativeBody, access, body_of, check, reference
 from tests.runtime.programs import identity
 

@@ -8,10 +8,10 @@ import torch
 
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import CachedAttention, GatherRows, Local, QuantizeRows, UpdateRows
 from sscc.runtime.codegen.encoded_rows import lower_quantize_rows
 from sscc.runtime.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.codegen.steps import lower_step
-from sscc.runtime.schedule import CachedAttention, GatherRows, Local, QuantizeRows, UpdateRows
 from tests.runtime.codegen.harness_bodies import body_of
 from tests.runtime.codegen.harness_decode import CompiledStep
 from tests.runtime.codegen.harness_prefill import meta_of, run_step, strided

@@ -8,11 +8,7 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.runtime.codegen.interpreter import NativeInterpreter
-from sscc.runtime.codegen.library import make_code
-from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.reference.arrays import to_array
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     DecodeAttention,
@@ -25,6 +21,10 @@ from sscc.runtime.schedule import (
     UpdateRows,
     Vector,
 )
+from sscc.runtime.codegen.interpreter import NativeInterpreter
+from sscc.runtime.codegen.library import make_code
+from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.reference.arrays import to_array
 from tests.runtime.programs import DTYPES, identity, lay_out, one_stage, whole
 
 FAR = 1 << 40

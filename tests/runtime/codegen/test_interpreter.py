@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import InputError, UsageError
+from sscc.ir.schedule import Entry, Launch, Program
 from sscc.runtime.codegen.interpreter import NativeInterpreter
 from sscc.runtime.codegen.library import NativeCode, make_code
-from sscc.runtime.schedule import Entry, Launch, Program
 from tests.runtime.codegen.test_weights import linear, program_of
 from tests.runtime.programs import lay_out, one_stage, sum_body, whole
 

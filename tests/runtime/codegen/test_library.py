@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import InputError, OutputError
+from sscc.ir.schedule import Entry, Launch, Program
 from sscc.runtime.codegen import library
 from sscc.runtime.codegen.interpreter import NativeInterpreter
 from sscc.runtime.codegen.library import NativeCode, cached_code, can_link, code_key, keep_code, make_code
-from sscc.runtime.schedule import Entry, Launch, Program
 from sscc.runtime.user_cache import UnsafeCacheError
 from tests.runtime.programs import add_body, lay_out, one_stage, whole
 
@@ -163,7 +163,7 @@ def test_the_key_names_everything_that_code_depends_on(monkeypatch: pytest.Monke
 
 def test_a_changed_source_or_native_module_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     files = library.generator_files()
-    assert {"planner.py", "schedule.py", "weight_format.py"} <= {path.name for path in files}
+    assert {"planner.py", "program.py", "operations.py", "weight_format.py"} <= {path.name for path in files}
     assert files[-1].suffix == ".so"
     copies = [Path(shutil.copy(path, tmp_path / str(number))) for number, path in enumerate(files)]
     monkeypatch.setattr(library, "generator_files", lambda: copies)
@@ -197,7 +197,7 @@ def test_finding_code_needs_neither_torch_nor_llvm(tmp_path: Path) -> None:
     keep_code(add_program())
     script = (
         "import sys; from sscc.runtime.codegen.library import cached_code\n"
-        "from sscc.runtime.schedule import Program\n"
+        "from sscc.ir.schedule import Program\n"
         "cached_code(Program.from_json(sys.stdin.read()))\n"
         "print([name for name in ('torch', 'torch_mlir') if name in sys.modules])\n"
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sscc.ir.errors import InternalError
+from sscc.ir.schedule import Access, Body, Instr, Local, Param, Product, Reduction, Select, Vector, View, Window
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.codegen.nests import (
     Gathered,
@@ -23,7 +24,6 @@ from sscc.runtime.codegen.nests import (
     untangle,
 )
 from sscc.runtime.codegen.refusal import NoNativeCodeError
-from sscc.runtime.schedule import Access, Body, Instr, Local, Param, Product, Reduction, Select, Vector, View, Window
 from tests.runtime.codegen.harness_bodies import access
 from tests.runtime.codegen.random_bodies import RandomBody
 from tests.runtime.programs import identity

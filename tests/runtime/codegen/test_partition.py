@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from sscc.ir.schedule import Access, Body, Instr, Local, Product, Reduction, Vector, View, Window
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.codegen import bodies
 from sscc.runtime.codegen.matmul import panels_for
 from sscc.runtime.codegen.nests import Linear, Nest, Regions, is_tangled, nest_of, untangle
 from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.partition import Group, Member, Split, group_steps
-from sscc.runtime.schedule import Access, Body, Instr, Local, Product, Reduction, Vector, View, Window
 from tests.runtime.codegen.harness_bodies import access, body_of, check
 from tests.runtime.codegen.random_bodies import RandomBody
 from tests.runtime.programs import identity

@@ -11,15 +11,7 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.runtime.codegen.features import GENERIC
-from sscc.runtime.codegen.hazards import Pending
-from sscc.runtime.codegen.interpreter import NativeInterpreter
-from sscc.runtime.codegen.library import make_code
-from sscc.runtime.codegen.plan import Barrier, Branch, Execute, Item, Loop, NativePlan
-from sscc.runtime.codegen.planner import plan_program
-from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.reference.arrays import to_array, to_tensors
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
@@ -38,6 +30,14 @@ from sscc.runtime.schedule import (
     Vector,
     View,
 )
+from sscc.runtime.codegen.features import GENERIC
+from sscc.runtime.codegen.hazards import Pending
+from sscc.runtime.codegen.interpreter import NativeInterpreter
+from sscc.runtime.codegen.library import make_code
+from sscc.runtime.codegen.plan import Barrier, Branch, Execute, Item, Loop, NativePlan
+from sscc.runtime.codegen.planner import plan_program
+from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.reference.arrays import to_array, to_tensors
 from tests.runtime.broken import bases
 from tests.runtime.broken.build import change, setting
 from tests.runtime.programs import (

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from sscc.ir.schedule import Body, Instr, Local, Param, Product, Vector
 from sscc.runtime.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.codegen.nests import Linear, Nest
 from sscc.runtime.codegen.packing import Panels
 from sscc.runtime.codegen.plan import MEMORY
 from sscc.runtime.codegen.positions import Positions
-from sscc.runtime.schedule import Body, Instr, Local, Param, Product, Vector
 from tests.families import Compiler, random_tokens
 from tests.native import native_session
 from tests.runtime.codegen.harness_bodies import NativeBody, access

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
 from sscc.runtime.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.codegen.prefill_attention import (
     block_of_queries,
@@ -17,7 +18,6 @@ from sscc.runtime.codegen.prefill_attention import (
     lower_observe,
 )
 from sscc.runtime.reference import prompt
-from sscc.runtime.schedule import CausalAttention, ChunkAttention, Observe
 from tests.runtime.codegen.harness_prefill import (
     Compiled,
     bits,

@@ -16,6 +16,7 @@ import torch
 
 from sscc.ir.errors import InputError, InternalError
 from sscc.ir.machine import load_machine
+from sscc.ir.schedule import Program
 from sscc.runtime.codegen.features import GENERIC
 from sscc.runtime.codegen.interpreter import NativeInterpreter
 from sscc.runtime.codegen.library import make_code
@@ -23,7 +24,6 @@ from sscc.runtime.codegen.plan import NativePlan
 from sscc.runtime.codegen.planner import plan_program
 from sscc.runtime.reference import ReferenceInterpreter
 from sscc.runtime.reference.arrays import TORCH_DTYPES, to_array
-from sscc.runtime.schedule import Program
 from sscc.runtime.validator import validate
 from tests.runtime.broken import bases
 from tests.runtime.broken.mutations import BROKEN, Broken

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
+from sscc.ir.schedule import ObservationScores, Pool, Select
 from sscc.runtime.codegen.features import AVX2, GENERIC, Features
 from sscc.runtime.codegen.observation_scores import GRAIN
 from sscc.runtime.codegen.selection import lower_observation_scores, lower_pool, lower_select
 from sscc.runtime.reference import selection
-from sscc.runtime.schedule import ObservationScores, Pool, Select
 from tests.runtime.codegen.harness_prefill import Compiled, check_pieces, meta_of, run_step
 
 Tensors = dict[str, torch.Tensor]

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sscc.ir.sizes import dense_strides
-from sscc.runtime.codegen.stages import BufferPort, MemoryPort, ResolvedStage, compose, resolve_stages
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
@@ -28,6 +26,8 @@ from sscc.runtime.schedule import (
     View,
     Window,
 )
+from sscc.ir.sizes import dense_strides
+from sscc.runtime.codegen.stages import BufferPort, MemoryPort, ResolvedStage, compose, resolve_stages
 from tests.runtime.programs import copy_body, identity, read, view_of, write
 
 ROWS, WIDTH, TILES = 8, 4, 4

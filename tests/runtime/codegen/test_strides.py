@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sscc.ir.schedule import Access, Body, Instr, Param, Vector, View, Window
 from sscc.runtime.codegen.nests import Regions
 from sscc.runtime.codegen.refusal import NoNativeCodeError
-from sscc.runtime.schedule import Access, Body, Instr, Param, Vector, View, Window
 from tests.runtime.programs import identity, run_steps
 
 ROWS = 3

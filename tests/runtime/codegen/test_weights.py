@@ -11,15 +11,7 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.runtime.codegen.interpreter import NativeInterpreter, store_weights
-from sscc.runtime.codegen.library import make_code
-from sscc.runtime.codegen.packing import Panels
-from sscc.runtime.codegen.quantised_packing import QuantisedPanels
-from sscc.runtime.codegen.storage import Packing
-from sscc.runtime.codegen.weights import aliased_params, overlap, packed_weights
-from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.reference.arrays import to_array, to_tensors
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Entry,
@@ -37,6 +29,14 @@ from sscc.runtime.schedule import (
     View,
     Window,
 )
+from sscc.runtime.codegen.interpreter import NativeInterpreter, store_weights
+from sscc.runtime.codegen.library import make_code
+from sscc.runtime.codegen.packing import Panels
+from sscc.runtime.codegen.quantised_packing import QuantisedPanels
+from sscc.runtime.codegen.storage import Packing
+from sscc.runtime.codegen.weights import aliased_params, overlap, packed_weights
+from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.reference.arrays import to_array, to_tensors
 from tests.runtime.codegen.harness_bodies import access
 from tests.runtime.programs import DTYPES, identity, lay_out, one_stage, read, view_of, whole, write
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import InputError, UsageError
+from sscc.ir.schedule import Scalar
 from sscc.runtime import scalars
 from sscc.runtime._native import Core
 from sscc.runtime.codegen.compile import Jit
 from sscc.runtime.codegen.mlir import F32, I64, PTR, Module, vector
 from sscc.runtime.codegen.plan import OPS, Argument, Barrier, Branch, Compute, Execute, Item, Loop, Mode, Region
-from sscc.runtime.schedule import Scalar
 from tests.runtime.native.plans import Call, Recorder, core, plan, run, words
 
 LEAST, MOST = -(2**63), 2**63 - 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from sscc.ir.sizes import dense_strides
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
@@ -21,6 +20,7 @@ from sscc.runtime.schedule import (
     Vector,
     View,
 )
+from sscc.ir.sizes import dense_strides
 from tests.runtime.timing.programs import program, view
 
 LAYERS, HIDDEN, VOCABULARY = 32, 4096, 128256

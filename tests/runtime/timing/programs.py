@@ -10,8 +10,7 @@ import dataclasses
 from typing import Any
 
 from sscc.ir.machine import Machine, load_machine
-from sscc.ir.sizes import dense_strides
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
@@ -31,6 +30,7 @@ from sscc.runtime.schedule import (
     Vector,
     View,
 )
+from sscc.ir.sizes import dense_strides
 
 NS = 1e-9
 TILE = 100  # elements of a tile, all of them bf16

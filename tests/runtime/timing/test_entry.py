@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Body,
     Buffer,
     ChunkAttention,

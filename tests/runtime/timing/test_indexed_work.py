@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sscc.runtime.schedule import Body, DecodeAttention, GatherRows, IndexedAttention, Param
+from sscc.ir.schedule import Body, DecodeAttention, GatherRows, IndexedAttention, Param
 from sscc.runtime.timing.work import SOFTMAX_OPS, Work, measure
 
 B, H, G, SR, D, T, K = 2, 8, 4, 10, 8, 64, 6

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sscc.runtime.schedule import Buffer
+from sscc.ir.schedule import Buffer
 from sscc.runtime.timing.cost import Cost, Transfer
 from sscc.runtime.timing.replay import Link, Outcome, StagePlan, replay
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import OutputError, UsageError
-from sscc.runtime.schedule import Launch
+from sscc.ir.schedule import Launch
 from sscc.runtime.timing import Timing, time_entry, write_trace
 from tests.runtime.timing.programs import MACHINE, TILE, program, streamed, view
 

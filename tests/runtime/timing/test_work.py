@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.schedule import (
+from sscc.ir.schedule import (
     Access,
     Body,
     CachedAttention,
@@ -33,7 +33,7 @@ from sscc.runtime.schedule import (
     Window,
 )
 from sscc.runtime.timing.cost import SECOND, CostModel
-from sscc.runtime.timing.work import _COUNTERS, DECODE_OPS, ENCODE_OPS, SOFTMAX_OPS, Work, dynamic_scalars, measure
+from sscc.runtime.timing.work import ARITHMETIC, DECODE_OPS, ENCODE_OPS, SOFTMAX_OPS, Work, dynamic_scalars, measure
 from tests.runtime.timing.programs import machine
 
 B, H, G, R, D, T, C, OBS, K = 2, 8, 4, 16, 8, 64, 4, 3, 5
@@ -197,7 +197,7 @@ def test_compressing_is_one_pass_over_the_keys_and_one_over_the_rows_that_stay(t
 
 
 def test_every_step_is_counted() -> None:
-    assert set(_COUNTERS) == set(get_args(Step))
+    assert set(ARITHMETIC) == set(get_args(Step))
 
 
 def test_an_unknown_name() -> None:

@@ -1,0 +1,396 @@
+"""The operations of the algorithm, each declared once: shapes, what is read and written, and what it means.
+
+Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R rows of a cache (sinks, ring, and the
+selected ones unless they are indexed), SR those of sinks and ring, N of the ring, K selected ones, T rows of the prompt
+scratch, C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call.
+
+The cache of a layer and a slot has `budget = sink + recent + topk` rows: attention sinks, a ring of recent positions,
+and the prompt positions that the observation window voted for. Where rows are encoded (`sscc.ir.kv_rows`), attention is
+over the numbers that they stand for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from sscc.ir.opspec import Attribute, Number, Op, Operand, Sizes
+
+
+def _one(n: Sizes) -> int:
+    return 1
+
+
+def _chunk(n: Sizes) -> int:
+    return n["C"]
+
+
+def _seen(n: Sizes) -> int:
+    """Rows of a prompt that a chunk attends to."""
+    return n["start"] + n["C"]
+
+
+def _length(n: Sizes) -> int:
+    return n["length"]
+
+
+def _observed(n: Sizes) -> int:
+    """How many of a chunk's queries are among the last W of the prompt."""
+    return max(0, min(n["start"] + n["C"], n["length"]) - max(n["start"], n["length"] - n["W"]))
+
+
+def _kept(n: Sizes) -> int:
+    """Rows of a prompt that its compressed cache holds."""
+    return min(n["R"], n["length"])
+
+
+def _gathered(n: Sizes) -> int:
+    return n["J"]
+
+
+def _scored(n: Sizes) -> int:
+    return n["length"] + _kept(n)
+
+
+def _none(n: Sizes) -> int:
+    return 0
+
+
+def _last_start(n: Sizes) -> int:
+    return n["T"] - n["C"]
+
+
+def _prompt(n: Sizes) -> int:
+    return n["T"]
+
+Query = Annotated[str, Operand("B H 1 D:f", "read")]
+NewKey = Annotated[str, Operand("B Hkv 1 D:f", "read")]
+NewValue = Annotated[str, Operand("B Hkv 1 Dv:f", "read")]
+PerSlot = Annotated[str, Operand("B:i64", "read")]
+Active = Annotated[str, Operand("B:i1", "read")]
+Attended = Annotated[str, Operand("B H 1 Dv:f", "write")]
+ChunkQuery = Annotated[str, Operand("1 H C D:f", "read")]
+ChunkOut = Annotated[str, Operand("1 H C Dv:f", "write")]
+Start = Annotated[str, Number(_none, _last_start, _last_start)]
+Length = Annotated[str, Number(_one, _prompt, _prompt)]
+Scale = Annotated[float, Attribute()]
+Sink = Annotated[int, Attribute("sink")]
+Recent = Annotated[int, Attribute("recent")]
+
+
+class SelfAttention(Op):
+    """Causal attention of a model over exactly the tokens it is given, as captured; the compiler threads the
+    cache through it. `layer` counts attention operators from 0."""
+
+    op = "self_attention"
+    query: Annotated[str, Operand("B H S D:f", "read")]
+    key: Annotated[str, Operand("B Hkv S D:f", "read")]
+    value: Annotated[str, Operand("B Hkv S Dv:f", "read")]
+    layer: Annotated[int, Attribute()]
+    scale: Scale
+    out: Annotated[str, Operand("B H S Dv:f", "write")]
+
+
+class Row(Op):
+    """The cache row of each absolute position: p where p < sink, else sink + (p - sink) mod recent."""
+
+    op = "row"
+    position: PerSlot
+    row: Annotated[str, Operand("B:i64", "write")]
+
+
+class Validity(Op):
+    """Rows a query at `position` may see: row < min(position + 1, SR), or SR <= row < SR + valid_topk; none
+    for a slot that is not active."""
+
+    op = "validity"
+    position: PerSlot
+    valid_topk: PerSlot
+    active: Active
+    valid: Annotated[str, Operand("B R:i1", "write")]
+
+
+class RingPositions(Op):
+    """Which position each ring row holds after a prompt: p_i = last - floormod(last - sink - i, recent) with
+    last = length - 1; -1 where p_i < sink (a short prompt)."""
+
+    op = "ring_positions"
+    length: Length
+    positions: Annotated[str, Operand("N:i64", "write")]
+
+
+# ----------------------------------------------------------------------------------- operations that are steps too
+
+
+@dataclass(frozen=True)
+class UpdateRows(Op):
+    """The cache with `new` in row `row` of every active slot: cache[b, h, row[b], :] = new[b, h, 0, :]; all other rows
+    keep their bytes. Rows of both are floats, or both are encoded."""
+
+    op, kind, stored = "update", "update_rows", True
+    cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="updated", along="R", writes=_one, by="row")]
+    new: Annotated[str, Operand("B Hkv 1 D:row", "read")]
+    row: PerSlot
+    active: Active
+
+
+@dataclass(frozen=True)
+class QuantizeRows(Op):
+    """Encodes rows: `out` holds D signed codes, then the 4 bytes of an f32 scale, little endian; a number is
+    code * scale.
+
+    All in f32: scale = max |x| * f32(1 / 127), 0 below 2^-126; code = x * (1 / scale), rounded half to even, within
+    -127 .. 127. A row whose scale is 0 is zero bytes. `sscc.ir.kv_rows` has it in numpy.
+    """
+
+    op, kind = "quantize_rows", "quantize_rows"
+    source: Annotated[str, Operand("B Hkv J D:f", "read")]
+    out: Annotated[str, Operand("B Hkv J D:encoded", "write")]
+
+
+@dataclass(frozen=True)
+class CachedAttention(Op):
+    """Attention of one query per slot over the valid rows of its cache; softmax and sums in f32.
+
+    Query head h reads KV head h // (H // Hkv). A slot without a valid row gives zeros. Rows of key and value may be
+    encoded.
+    """
+
+    op, kind = "cached_attention", "cached_attention"
+    query: Query
+    key: Annotated[str, Operand("B Hkv R D:row", "read", fetched=True)]
+    value: Annotated[str, Operand("B Hkv R Dv:row", "read", fetched=True)]
+    valid: Annotated[str, Operand("B R:i1", "read")]
+    out: Attended
+    scale: Scale
+
+
+@dataclass(frozen=True)
+class CausalAttention(Op):
+    """Full causal attention of one prefill chunk: the query at position start + i sees rows 0 .. start + i of the
+    prompt scratch. Rows from start + C on are not read. Softmax and sums in f32. `log_sum_exp` (of a step "" where
+    nobody wants it) is that of each query's scaled scores over what it sees.
+    """
+
+    op, kind = "causal_attention", "causal_attention"
+    query: ChunkQuery
+    key: Annotated[str, Operand("1 Hkv T D:f", "read", along="T", reads=_seen, fetched=True)]
+    value: Annotated[str, Operand("1 Hkv T Dv:f", "read", along="T", reads=_seen, fetched=True)]
+    out: ChunkOut
+    start: Start
+    scale: Scale
+    log_sum_exp: Annotated[str, Operand("1 H C 1:f32", "write", flat=True, optional=True)] = ""
+
+
+@dataclass(frozen=True)
+class Observe(Op):
+    """Keeps the last queries of a prompt (or a number for each of them, D = 1): that of position p = start + i goes to
+    row p - max(length - W, 0); rows outside 0 .. min(W, length) - 1 are dropped (the padded tail of the last chunk
+    among them)."""
+
+    op, kind = "observe", "observe"
+    observed: Annotated[str, Operand("1 H W D:f", "update", updated="updated", along="W", writes=_observed)]
+    query: Annotated[str, Operand("1 H C D:f", "read", along="C", reads=_observed)]
+    start: Annotated[str, Number(None, None, _none)]
+    length: Annotated[str, Number(None, None, _chunk)]
+
+
+@dataclass(frozen=True)
+class ObservationScores(Op):
+    """SnapKV scores of every prompt position, per KV head (docs/algorithm.md): causal softmax of the observation
+    queries over all earlier keys, summed over queries, averaged over the query heads of a group; zero for
+    t >= length - min(W, recent). `log_sum_exp` is what attention found for these queries (of a step "": it is computed,
+    in one more pass over the keys)."""
+
+    op, kind = "observation_scores", "observation_scores"
+    order = ("observed", "log_sum_exp", "key", "length", "scores")
+    observed: Annotated[str, Operand("1 H W D:f", "read")]
+    key: Annotated[str, Operand("1 Hkv T D:f", "read", along="T", reads=_length, fetched=True)]
+    scores: Annotated[str, Operand("Hkv T:f32", "part", along="T", writes=_length)]
+    length: Length
+    scale: Scale
+    recent: Recent
+    log_sum_exp: Annotated[str, Operand("1 H W 1:f32", "read", flat=True, optional=True)] = ""
+
+
+@dataclass(frozen=True)
+class Pool(Op):
+    """Pooling of scores along positions with a kernel of `width`, stride 1, padding width // 2; "avg" always divides
+    by `width`. Only t < length need be written."""
+
+    op, kind = "pool", "pool"
+    scores: Annotated[str, Operand("Hkv T:f32", "read", along="T", reads=_length)]
+    pooled: Annotated[str, Operand("Hkv T:f32", "part", along="T", writes=_length)]
+    length: Length
+    width: Annotated[int, Attribute("pool")]
+    mode: Annotated[str, Attribute("pool_mode")]
+
+
+@dataclass(frozen=True)
+class Select(Op):
+    """Top-K positions per KV head: candidates [sink, length - recent) by (score descending, position ascending), the
+    first valid_topk = min(max(length - sink - recent, 0), K) of them, in ascending order of position, then -1 for rows
+    that stay empty."""
+
+    op, kind = "select", "select"
+    scores: Annotated[str, Operand("Hkv T:f32", "read", along="T", reads=_length)]
+    selected: Annotated[str, Operand("Hkv K:i64", "write")]
+    length: Length
+    sink: Sink
+    recent: Recent
+
+
+@dataclass(frozen=True)
+class GatherRows(Op):
+    """Rows of a prompt's K or V by position, per KV head or the same for all, or those of every slot's prompt, by slot
+    and KV head: out[b, h, j, :] = source[b, h, index[b, h, j], :]; zeros where the index is negative."""
+
+    op, kind = "gather", "gather_rows"
+    source: Annotated[str, Operand("B Hkv T D:f", "read", along="T", reads=_gathered, by="index", fetched=True)]
+    index: Annotated[str, Operand("B Hkv J:i64", "read", forms=("Hkv J:i64", "J:i64"))]
+    out: Annotated[str, Operand("B Hkv J D:f", "write")]
+
+
+# --------------------------------------------------------------------------------------------------- fused operations
+
+
+@dataclass(frozen=True)
+class DecodeAttention(Op):
+    """`row`, two `update`s, `validity` and `cached_attention` of one decode step in one, which reads each cached row
+    once.
+
+    For every active slot b: row = sink + (p - sink) mod recent for p = position[b] >= sink, else p; new_key and
+    new_value stand in that row of `key` and `value` for the attention, and are written to that row of `k_cache`
+    and `v_cache`, whose other rows keep their bytes. Valid rows are row < min(p + 1, SR), and SR <= row <
+    SR + valid_topk[b], SR = sink + recent. A slot that is not active writes nothing and returns zeros.
+
+    `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. The rows of all
+    four may be encoded; the new row is encoded before it is attended to.
+    """
+
+    op, kind = "decode_attention", "decode_attention"
+    query: Query
+    new_key: NewKey
+    new_value: NewValue
+    key: Annotated[str, Operand("B Hkv R D:row", "read", copy_of="k_cache")]
+    value: Annotated[str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache")]
+    k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
+    v_cache: Annotated[str, Operand("B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one)]
+    position: PerSlot
+    valid_topk: PerSlot
+    active: Active
+    out: Attended
+    scale: Scale
+    sink: Sink
+    recent: Recent
+
+
+def _fetched(n: Sizes) -> int:
+    """Rows that are fetched from the prompt: the valid ones beyond those of the cache."""
+    return max(n["valid"] - n["SR"], 0)
+
+
+@dataclass(frozen=True)
+class IndexedAttention(Op):
+    """`decode_attention` where the selected rows are indexed: over caches of SR rows, followed by rows of the prompt
+    that an index stream names, without a gathered tensor.
+
+    Row SR + j of slot b and KV head h is selected[b, h, j] of `k_prompt` and `v_prompt`, zeros where that is negative.
+    Which rows are valid, the new row and the order of rows are those of `DecodeAttention` with R = SR + topk. Rows of
+    the prompt are fetched one by one as they are needed. `key` is either `k_cache` itself or a copy (a stream) of it
+    that was made before; `value` likewise.
+    """
+
+    op, kind = "indexed_attention", "indexed_attention"
+    query: Query
+    new_key: NewKey
+    new_value: NewValue
+    key: Annotated[str, Operand("B Hkv SR D:f", "read", copy_of="k_cache")]
+    value: Annotated[str, Operand("B Hkv SR Dv:f", "read", copy_of="v_cache")]
+    k_cache: Annotated[str, Operand("B Hkv SR D:f", "update", updated="k_updated", along="SR", writes=_one)]
+    v_cache: Annotated[str, Operand("B Hkv SR Dv:f", "update", updated="v_updated", along="SR", writes=_one)]
+    k_prompt: Annotated[str, Operand("B Hkv T D:f", "read", along="T", reads=_fetched, by="selected", fetched=True)]
+    v_prompt: Annotated[str, Operand("B Hkv T Dv:f", "read", along="T", reads=_fetched, by="selected", fetched=True)]
+    selected: Annotated[str, Operand("B Hkv K:i64", "read")]
+    position: PerSlot
+    valid_topk: PerSlot
+    active: Active
+    out: Attended
+    scale: Scale
+    sink: Sink
+    recent: Recent
+
+
+@dataclass(frozen=True)
+class ChunkAttention(Op):
+    """Append, causal attention and observation of one prefill chunk.
+
+    Rows start .. start + C - 1 of `k_scratch` and `v_scratch` become `new_key` and `new_value`; then as
+    `CausalAttention`; the queries of the prompt's last positions are kept as in `Observe`, and the log-sum-exp of
+    their scaled scores in the same rows of `log_sum_exp`, so that selection needs one more pass over K only.
+
+    Positions from `length` on are padding: their rows of the scratches keep their bytes, those of `out` are undefined.
+    So is whatever else the step's pipeline computes for them; it computes each position from the same one alone, but
+    in this step, and nothing that a prompt leaves behind depends on its padding.
+    """
+
+    op, kind = "chunk_attention", "chunk_attention"
+    query: ChunkQuery
+    new_key: Annotated[str, Operand("1 Hkv C D:f", "read")]
+    new_value: Annotated[str, Operand("1 Hkv C Dv:f", "read")]
+    k_scratch: Annotated[
+        str, Operand("1 Hkv T D:f", "update", updated="k_appended", along="T", reads=_seen, writes=_chunk)
+    ]
+    v_scratch: Annotated[
+        str, Operand("1 Hkv T Dv:f", "update", updated="v_appended", along="T", reads=_seen, writes=_chunk)
+    ]
+    observed: Annotated[str, Operand("1 H W D:f", "update", updated="observed_now", along="W", writes=_observed)]
+    log_sum_exp: Annotated[
+        str, Operand("1 H W 1:f32", "update", updated="log_sum_exp_now", along="W", writes=_observed, flat=True)
+    ]
+    out: Annotated[str, Operand("1 H C Dv:f", "write", padded=True)]
+    start: Start
+    length: Length
+    scale: Scale
+
+
+@dataclass(frozen=True)
+class Compress(Op):
+    """Scores, pooling, top-K, both gathers, ring build and the assembly of one slot's cache rows in one streaming pass
+    over K and one over the rows that are kept; no buffer holds a score per prompt position.
+
+    As `ObservationScores` (with the log-sum-exp that `ChunkAttention` kept), `Pool` and `Select`; then row j of
+    `k_cache` is K[j] for j < sink; K[p_i] for j = sink + i < SR with p_i = last - floormod(last - sink - i,
+    recent), last = length - 1, zeros where p_i < sink; K[selected[h, i]] for j = SR + i, zeros for -1, where the
+    cache has more than SR rows. `v_cache` likewise.
+
+    R = SR + K, or SR where the selected rows stay in the prompt; a step's `selected` is "" where K is 0. The rows of
+    both caches may be encoded.
+    """
+
+    op, kind, stored = "compress", "compress", True
+    order = (
+        *("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "length"),
+        *("k_compressed", "v_compressed", "selected"),
+    )
+    observed: Annotated[str, Operand("1 H W D:f", "read")]
+    log_sum_exp: Annotated[str, Operand("1 H W 1:f32", "read", flat=True)]
+    key: Annotated[str, Operand("1 Hkv T D:f", "read", along="T", reads=_scored, fetched=True)]
+    value: Annotated[str, Operand("1 Hkv T Dv:f", "read", along="T", reads=_kept, fetched=True)]
+    k_cache: Annotated[str, Operand("1 Hkv R D:row", "write", updated="k_compressed")]
+    v_cache: Annotated[str, Operand("1 Hkv R Dv:row", "write", updated="v_compressed")]
+    selected: Annotated[str, Operand("Hkv K:i64", "write", optional=True)]
+    length: Length
+    scale: Scale
+    sink: Sink
+    recent: Recent
+    pool: Annotated[int, Attribute("pool")]
+    pool_mode: Annotated[str, Attribute("pool_mode")]
+
+
+OPERATIONS: tuple[type[Op], ...] = (
+    *(SelfAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention, Observe),
+    *(ObservationScores, Pool, Select, RingPositions, GatherRows),
+    *(DecodeAttention, IndexedAttention, ChunkAttention, Compress),
+)
+"""In the order in which the documentation has them."""

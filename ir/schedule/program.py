@@ -1,0 +1,465 @@
+"""The records of a schedule, see `sscc.ir.schedule`."""
+
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import ClassVar, Literal, Union
+
+from sscc.ir.errors import InputError
+from sscc.ir.operations import (
+    CachedAttention,
+    CausalAttention,
+    ChunkAttention,
+    Compress,
+    DecodeAttention,
+    GatherRows,
+    IndexedAttention,
+    ObservationScores,
+    Observe,
+    Pool,
+    QuantizeRows,
+    Select,
+    UpdateRows,
+)
+from sscc.ir.schedule.file_form import decode, encode
+
+FORMAT_VERSION = 4
+DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
+
+Dtype = Literal["f32", "bf16", "i64", "i8", "i1"]
+Role = Literal["weight", "constant", "input", "output", "state", "temporary"]
+Tier = Literal["sram", "hbm", "ddr"]
+ParamAccess = Literal["read", "write", "update"]
+When = Literal["each", "first", "last"]
+
+
+# ---------------------------------------------------------------------------------------------- tensors
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named region. Roles: `weight` (bytes from a checkpoint), `constant` (bytes computed from the model's
+    config), `input`/`output` (the caller's, per call), `state` (zero at the start, kept between calls),
+    `temporary` (undefined at the start of a call; addresses may be shared).
+
+    `sources` names the checkpoint's tensors (or constants) that make up a weight: one of this shape, or, for the
+    layers of a looped kernel, N that are stacked to shape [N, ..]. Interpreters are given weights by `name`.
+
+    `encoding` says how each source becomes what is stored: "" as it is (floating dtypes are converted), or a part of a
+    weight of 8 or 4 bits: "int8:32/values", "int4:32/scales", "int4:32:zero-point/zeros", each with "/transposed" where
+    the source is [K, N]. sscc.runtime.quantization has the formula, the shapes and the dtypes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+    role: Role
+    tier: Tier
+    address: int
+    sources: tuple[str, ...] = ()
+    encoding: str = ""
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+# ---------------------------------------------------------------------------------------- control and views
+
+Operand = Union[int, str]  # an integer literal, or the name of a scalar
+
+
+@dataclass(frozen=True)
+class View:
+    """A strided window of a region: element (i0, i1, ..) sits at ``offset + sum(terms) + sum(i * stride)``.
+
+    The region is a tensor (in a launch), a kernel's parameter or one slot of a buffer (in a stage's port), or a
+    local (in a body). Offsets and strides count elements of the region, which is dense and row-major: of a parameter
+    that a launch shows with other strides, ports take the whole. `terms` are (scalar name, coefficient) pairs, the
+    only dynamic part.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    terms: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """``name = op(args)`` on 64-bit integers; comparisons give 0 or 1.
+
+    Operations: add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select.
+    """
+
+    kind: ClassVar[str] = "scalar"
+    name: str
+    op: str
+    args: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of a kernel: a view per tensor parameter, an operand per scalar parameter, both in order."""
+
+    kind: ClassVar[str] = "launch"
+    kernel: str
+    args: tuple[View, ...]
+    scalars: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True)
+class For:
+    """``for index in range(lower, upper): body``."""
+
+    kind: ClassVar[str] = "for"
+    index: str
+    lower: Operand
+    upper: Operand
+    body: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class If:
+    """``if condition != 0: body``."""
+
+    kind: ClassVar[str] = "if"
+    condition: Operand
+    body: tuple[Item, ...]
+
+
+Item = Union["Scalar", "Launch", "Pipeline", "For", "If"]
+"""Launches stand in entries only, pipelines in kernels only."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a caller can run. Inputs and outputs are tensor names; scalars are 64-bit integers."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scalar_inputs: tuple[str, ...]
+    scalar_outputs: tuple[Operand, ...]
+    body: tuple[Item, ...]
+
+
+# --------------------------------------------------------------------------------------- bodies and their steps
+
+
+@dataclass(frozen=True)
+class Param:
+    """A tensor parameter of a kernel or of a body, always seen as a strided view of this shape."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+    access: ParamAccess
+
+
+@dataclass(frozen=True)
+class Local:
+    """A value that lives inside one firing of a body, between two of its steps: dense, undefined at the start."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+
+
+@dataclass(frozen=True)
+class Window:
+    """Another name for a strided view of a local or of a dense parameter of a body; without dynamic terms."""
+
+    name: str
+    view: View
+
+
+@dataclass(frozen=True)
+class Access:
+    """An affine access map: which element of `param` a point of the iteration space touches.
+
+    `param` names a parameter, a local or a window of the body. `map` has one row per dimension of it: a
+    coefficient per iteration dimension, then a constant.
+    """
+
+    param: str
+    map: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Instr:
+    """One scalar operation of a vector program, named as in MLIR's arith and math dialects.
+
+    `args` name inputs (``in0``..), earlier results, scalar parameters of the body, or are literals.
+    Special operations: ``index`` (args: an iteration dimension; gives i64), ``load`` (args: a parameter's
+    name, then one i64 index per dimension), ``const`` (args: a literal). `type` is the result's dtype.
+    Integer division by 0 is division by 1. `fptosi` and `fptoui` round towards zero; beyond the integers of the type
+    they give the nearest one, and 0 for NaN.
+    """
+
+    name: str
+    op: str
+    args: tuple[Union[int, float, str], ...]
+    type: str
+
+
+@dataclass(frozen=True)
+class Vector:
+    """An element-wise program over `dims`: out = result(body(inputs)) at every point.
+
+    Written once per point; with loads in the body it is a gather.
+    """
+
+    kind: ClassVar[str] = "vector"
+    dims: tuple[int, ...]
+    inputs: tuple[Access, ...]
+    output: Access
+    body: tuple[Instr, ...]
+    result: str
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A vector program whose results are combined over the dimensions in `reduce`, starting from `init`.
+
+    `combine` is addf, mulf, maximumf or minimumf; accumulation is in f32 (or wider).
+    """
+
+    kind: ClassVar[str] = "reduction"
+    dims: tuple[int, ...]
+    reduce: tuple[int, ...]
+    inputs: tuple[Access, ...]
+    output: Access
+    body: tuple[Instr, ...]
+    result: str
+    combine: str
+    init: float
+
+
+@dataclass(frozen=True)
+class Product:
+    """out[..] = sum over `reduce` of a[..] * b[..], accumulated in f32 (or wider), rounded once on writing."""
+
+    kind: ClassVar[str] = "product"
+    dims: tuple[int, ...]
+    reduce: tuple[int, ...]
+    a: Access
+    b: Access
+    output: Access
+
+
+Step = Union[
+    Vector,
+    Reduction,
+    Product,
+    UpdateRows,
+    QuantizeRows,
+    CachedAttention,
+    CausalAttention,
+    Observe,
+    ObservationScores,
+    Pool,
+    Select,
+    GatherRows,
+    DecodeAttention,
+    IndexedAttention,
+    ChunkAttention,
+    Compress,
+]
+
+
+@dataclass(frozen=True)
+class Body:
+    """What one firing computes: tensor parameters (tiles), scalar parameters (names), locals, windows, and steps
+    in order. Parameters, locals, windows and scalars share one space of names."""
+
+    name: str
+    params: tuple[Param, ...]
+    scalars: tuple[str, ...]
+    locals: tuple[Local, ...]
+    windows: tuple[Window, ...]
+    steps: tuple[Step, ...]
+    location: str = ""
+
+
+# --------------------------------------------------------------------------- kernels: pipelines, stages, buffers
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A stream between stages: `depth` slots, each a dense region of `shape`, one after another at `address`.
+
+    A slot is filled by its producer, complete when that has fired `per` times on it (`Port.per`), and free again
+    when every stage that will read it has. Slots are numbered from 0 through all iterations; number s lies in
+    place s mod depth. Tier "sram": an address in the kernel's on-chip memory; "hbm": a spilled buffer, at an
+    address of the arena.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+    tier: Tier
+    address: int
+    depth: int
+
+    @property
+    def slot_bytes(self) -> int:
+        return prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        return self.depth * self.slot_bytes
+
+
+@dataclass(frozen=True)
+class Port:
+    """What a stage's body sees as one of its parameters.
+
+    `view` is a window of a kernel's parameter (`per` = 0: memory, not synchronised) or of a slot of a buffer.
+    Firing number f of the stage, counted from 0 through all iterations, uses slot f // per + lag. A producer in
+    iteration i with lag 1 makes what consumers read in iteration i + 1: a value carried on chip.
+    """
+
+    view: View
+    per: int = 0
+    lag: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the machine that fires a body again and again.
+
+    Attributes:
+        body: name of the body.
+        grid: firings per iteration, row-major over the indices ``t0``, ``t1``, ..; () is one firing.
+        ports: one per parameter of the body, in order; terms of their views may name the scalars of the kernel and
+            of the pipeline, its index, and the stage's ``t0``, ``t1``, ..
+        scalars: one operand per scalar of the body, in order.
+        waits: buffers it waits for before each firing: for the slot to be complete where it reads, for the place to
+            be free where it writes. A schedule is valid only if it waits for every buffer that it touches.
+        when: "each" iteration; once, for the "first" (a prologue) or the "last" (an epilogue).
+        pcus: compute units that the stage occupies.
+    """
+
+    name: str
+    body: str
+    grid: tuple[int, ...]
+    ports: tuple[Port, ...]
+    scalars: tuple[Operand, ...]
+    waits: tuple[str, ...]
+    when: When = "each"
+    pcus: int = 0
+
+    @property
+    def trips(self) -> int:
+        """Firings per iteration."""
+        return prod(self.grid)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A loop whose iterations overlap: ``for index in range(lower, upper)``, nothing where that is empty.
+
+    Per iteration, `scalars` are computed from the index and the scalars around, and every stage with when="each"
+    fires its grid. The order of firing: round after round over `stages` in order; in its turn a stage fires as
+    often as its waits (and its firings: prod(grid) per iteration) allow. A round in which no stage fires before
+    all are done is a deadlock.
+
+    A valid pipeline gives the same in another order too: what fires first, then iteration after iteration, in each of
+    them stage after stage, a stage's firings side by side, then what fires last. So nothing reads a slot that is
+    filled later in that order, and memory that stages share is ordered by the slots that are filled and read, not by
+    the depths of buffers.
+    """
+
+    kind: ClassVar[str] = "pipeline"
+    name: str
+    index: str
+    lower: Operand
+    upper: Operand
+    scalars: tuple[Scalar, ...]
+    buffers: tuple[Buffer, ...]
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the machine loads and launches: tensor parameters, scalar parameters (names), and control around
+    pipelines, which run one after another, so that their buffers may share addresses."""
+
+    name: str
+    params: tuple[Param, ...]
+    scalars: tuple[str, ...]
+    body: tuple[Item, ...]
+    location: str = ""
+
+
+# -------------------------------------------------------------------------------------------------- program
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything an interpreter needs besides the bytes of weights and constants.
+
+    Attributes:
+        arena_bytes: bytes of the region that holds inputs, outputs, states and temporaries (addresses below
+            it); weights and constants follow.
+    """
+
+    tensors: tuple[Tensor, ...]
+    bodies: tuple[Body, ...]
+    kernels: tuple[Kernel, ...]
+    entries: tuple[Entry, ...]
+    arena_bytes: int
+    version: int = field(default=FORMAT_VERSION)
+
+    def entry(self, name: str) -> Entry:
+        for entry in self.entries:
+            if entry.name == name:
+                return entry
+        raise InputError(f"the schedule has no entry {name!r}, it has {[entry.name for entry in self.entries]}")
+
+    def to_json(self) -> str:
+        return json.dumps(encode(self), sort_keys=True, separators=(",", ":")) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Program:
+        """Parses and type-checks the file form. Raises InputError naming the first thing that does not fit."""
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"the schedule is not JSON: {error}") from None
+        if not isinstance(data, dict) or data.get("version") != FORMAT_VERSION:
+            found = data.get("version") if isinstance(data, dict) else None
+            raise InputError(f"the schedule has format version {found}, this sscc reads {FORMAT_VERSION}")
+        try:
+            program: Program = decode(data, cls, "program")
+        except RecursionError:
+            raise InputError("the schedule is malformed: its loops and branches are nested too deeply") from None
+        return program
+
+
+def launches(items: Sequence[Item]) -> Iterator[Launch]:
+    """Every launch among `items` once, loops and branches entered."""
+    for item in items:
+        if isinstance(item, Launch):
+            yield item
+        elif isinstance(item, For | If):
+            yield from launches(item.body)
+
+
+def pipelines(items: Sequence[Item]) -> Iterator[Pipeline]:
+    """Every pipeline among `items` once, loops and branches entered."""
+    for item in items:
+        if isinstance(item, Pipeline):
+            yield item
+        elif isinstance(item, For | If):
+            yield from pipelines(item.body)

@@ -1,0 +1,150 @@
+"""Each specification is proven by running its operation on both interpreters: what it says is not read may be poison,
+what it says is not written stays as it was, and no more of an operand counts than it says is read."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from sscc.ir.kv_rows import SCALE_BYTES
+from sscc.ir.opspec import Op, spec_of
+from sscc.ir.schedule import Body, Param, Step
+from tests.runtime.programs import DTYPES, one_stage, run_kernel
+
+STEPS = tuple(kind for kind in get_args(Step) if issubclass(kind, Op))
+SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3, "J": 5}
+SCALARS = ({"start": 4, "length": 7}, {"start": 8, "length": 12}, {"start": 0, "length": 3})
+"""A chunk that is partly padding, the last one of the longest prompt, and a prompt shorter than a chunk."""
+SETTINGS: dict[str, Any] = {
+    "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max"
+}  # fmt: skip
+INTEGERS = {"row": 7, "position": 6, "valid_topk": 2}
+DTYPE = {"f": torch.float32, "f32": torch.float32, "row": torch.float32, "encoded": torch.int8, "i64": torch.int64,
+         "i1": torch.bool}  # fmt: skip
+
+
+def has_rows(kind: type[Op]) -> bool:
+    return any(operand.element == "row" for operand in spec_of(kind).operands.values())
+
+
+CASES = [
+    pytest.param(kind, scalars, encoded, id=f"{kind.kind}-{number}{'-encoded' if encoded else ''}")
+    for kind in STEPS
+    for number, scalars in enumerate(SCALARS if spec_of(kind).numbers else SCALARS[:1])
+    for encoded in ((False, True) if has_rows(kind) else (False,))
+]
+
+
+class Trial:
+    """One operation with random contents; rows that are encoded are those of zeros, so that any bytes are numbers."""
+
+    def __init__(self, kind: type[Op], scalars: dict[str, int], encoded: bool) -> None:
+        self.spec = spec_of(kind)
+        self.scalars = {name: scalars[name] for name in self.spec.numbers}
+        self.sizes = {**SIZES, **self.scalars, "valid": SIZES["SR"] + INTEGERS["valid_topk"]}
+        generator = torch.Generator().manual_seed(0)
+        self.contents: dict[str, torch.Tensor] = {}
+        for name, operand in self.spec.operands.items():
+            shape = [int(dim) if dim.isdigit() else SIZES[dim] for dim in operand.step_dims]
+            kept = encoded and operand.element == "row"
+            dtype = torch.int8 if kept else DTYPE[operand.element]
+            if dtype is torch.int8:
+                shape[-1] += SCALE_BYTES
+            self.contents[name] = self._random(name, shape, dtype, generator)
+        fields = {name: name for name in (*self.spec.operands, *self.spec.numbers)}
+        self.step = kind(**fields, **{name: SETTINGS[name] for name in self.spec.attributes})
+
+    def _random(self, name: str, shape: list[int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+        if dtype is torch.int64:
+            if name in INTEGERS:
+                return torch.full(shape, INTEGERS[name])
+            return torch.randint(0, SIZES["T"], shape, generator=generator).sort().values
+        if dtype is torch.bool:
+            return torch.ones(shape, dtype=torch.bool)
+        numbers = torch.randn([*shape[:-1], shape[-1] - SCALE_BYTES * (dtype is torch.int8)], generator=generator)
+        if dtype is torch.float32:
+            return numbers
+        scales = torch.full((*shape[:-1], 1), 0.01).view(torch.int8)
+        return torch.cat([(numbers * 40).round().clamp(-127, 127).to(torch.int8), scales], -1)
+
+    def run(self, native: bool = False, **changed: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Every operand after the operation."""
+        given = {name: value.clone() for name, value in {**self.contents, **changed}.items()}
+        params = tuple(
+            Param(name, tuple(value.shape), DTYPES[value.dtype], "read" if self.reads(name) else "update")  # type: ignore[arg-type]
+            for name, value in given.items()
+        )
+        body = Body("k", params, tuple(self.scalars), (), (), (self.step,))  # type: ignore[arg-type]
+        inputs = {name: value for name, value in given.items() if self.reads(name)}
+        writes = {name: value for name, value in given.items() if not self.reads(name)}
+        return run_kernel(one_stage(body), (body,), inputs, writes, self.scalars, native=native)
+
+    def reads(self, name: str) -> bool:
+        return self.spec.operands[name].mode == "read"
+
+    def moved(self, name: str) -> tuple[int, int]:
+        return self.spec.operands[name].moved(self.sizes, tuple(self.contents[name].shape))
+
+
+def poisoned(value: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(value, torch.nan if value.is_floating_point() else 113)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Where two tensors have the same bytes, NaN like any other."""
+    return (one == other) | ((one != one) & (other != other))
+
+
+@pytest.mark.parametrize(("kind", "scalars", "encoded"), CASES)
+def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
+    kind: type[Op], scalars: dict[str, int], encoded: bool
+) -> None:
+    trial = Trial(kind, scalars, encoded)
+    after = trial.run(native=True)
+    for name, value in after.items():
+        operand, (_, written) = trial.spec.operands[name], trial.moved(name)
+        changed = ~same(value, trial.contents[name])
+        assert int(changed.sum()) <= written
+        again = trial.run(**{name: poisoned(trial.contents[name])})
+        if operand.mode == "write":  # every element is written, whatever was there
+            equal = {other: same(again[other], after[other]) for other in after}
+            if operand.padded:
+                equal[name] = equal[name][:, :, : trial.sizes["length"] - trial.sizes["start"]]
+            assert all(bool(found.all()) for found in equal.values())
+        elif operand.mode == "part":
+            assert int((~same(again[name], poisoned(value))).sum()) >= written
+
+
+@pytest.mark.parametrize(("kind", "scalars", "encoded"), CASES)
+def test_no_more_counts_than_is_read(kind: type[Op], scalars: dict[str, int], encoded: bool) -> None:
+    """Index by index of the dimension of which only a part moves."""
+    trial = Trial(kind, scalars, encoded)
+    before = trial.run()
+    for name, operand in trial.spec.operands.items():
+        if not operand.along:
+            continue
+        axis, (read, _) = operand.step_dims.index(operand.along), trial.moved(name)
+        size, value = trial.contents[name].shape[axis], trial.contents[name]
+        counts = 0
+        for index in range(size):
+            other = value.clone()
+            other.select(axis, index).copy_(poisoned(value).select(axis, index))
+            after = trial.run(**{name: other})
+            counts += any(not _agrees(before[key], after[key], key == name, axis, index) for key in before)
+        assert counts * prod(value.shape) // size <= read
+
+
+def _agrees(before: torch.Tensor, after: torch.Tensor, poisoned_itself: bool, axis: int, index: int) -> bool:
+    """Whether nothing has changed but the poison itself."""
+    found = same(before, after)
+    if poisoned_itself:
+        found = found.clone()
+        found.select(axis, index).fill_(True)
+    return bool(found.all())
+
+
+def test_every_step_is_tried() -> None:
+    assert {kind for kind, *_ in (case.values for case in CASES)} == set(STEPS)
