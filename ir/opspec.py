@@ -223,12 +223,16 @@ def _annotations(record: type[Op]) -> dict[str, Any]:
     return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is typing.Annotated}
 
 
-@functools.cache
+_KNOWN: dict[type[Op], OpSpec] = {}
+
+
 def spec_of(record: type[Op]) -> OpSpec:
-    """The specification of an operation."""
-    found = _annotations(record)
+    """The specification of an operation, read once."""
+    if record not in _KNOWN:
+        found = _annotations(record)
 
-    def of(kind: type) -> dict[str, Any]:
-        return {name: item for name, item in found.items() if isinstance(item, kind)}
+        def of(kind: type) -> dict[str, Any]:
+            return {name: item for name, item in found.items() if isinstance(item, kind)}
 
-    return OpSpec(record, of(Operand), of(Number), of(Attribute))
+        _KNOWN[record] = OpSpec(record, of(Operand), of(Number), of(Attribute))
+    return _KNOWN[record]

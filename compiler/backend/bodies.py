@@ -408,7 +408,8 @@ def _step(e: _BodyEmitter, op: ir.Operation) -> None:
     for name, attribute in spec.attributes.items():
         whose = attribute.geometry
         fields[name] = getattr(e.geometry(op), whose) if whose else op.attributes[name].value
-    e.steps.append(spec.record(**fields))
+    step: Any = spec.record(**fields)
+    e.steps.append(step)
 
 
 def _made(e: _BodyEmitter, value: ir.Value, operand: Operand) -> str:
