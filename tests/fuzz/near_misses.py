@@ -201,7 +201,8 @@ def contents(text: str, seed: int) -> dict[str, torch.Tensor]:
     """Random contents for every tensor that the entry takes."""
     generator = torch.Generator().manual_seed(seed)
     with mlir():
-        function = next(f for f in functions(parse_module(text, "case")) if f.name.value == ENTRY)
+        module = parse_module(text, "case")  # its operations live as long as it does
+        function = next(f for f in functions(module) if f.name.value == ENTRY)
         types = {a.name: a.type for a in arguments_of(function) if isinstance(a.type, ir.RankedTensorType)}
         return {name: _numbers(name, type_, generator) for name, type_ in types.items()}
 

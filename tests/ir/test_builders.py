@@ -111,13 +111,15 @@ def test_arguments_and_results_keep_their_names() -> None:
     ],
 )
 def test_arguments_without_a_role_are_refused(text: str, message: str) -> None:
+    module = parse_module(text, "x")
     with pytest.raises(InputError, match=message):
-        arguments_of(parse_module(text, "x").body.operations[0])
+        arguments_of(module.body.operations[0])
 
 
 def test_results_without_a_role_are_refused() -> None:
+    module = parse_module("func.func private @f() -> f32", "x")
     with pytest.raises(InputError, match="result 0 of @f has no attribute"):
-        results_of(parse_module("func.func private @f() -> f32", "x").body.operations[0])
+        results_of(module.body.operations[0])
 
 
 def test_slices() -> None:

@@ -267,7 +267,8 @@ def test_no_weight_is_in_the_ir(dumps: dict[str, str]) -> None:
     with mlir():
         for name, text in dumps.items():
             assert "dense_resource" not in text, name
-            for op in walk(parse_module(text, name)):
+            module = parse_module(text, name)
+            for op in walk(module):
                 literals = [op.attributes[key] for key in op.attributes]
                 sizes = [len(str(value)) for value in literals if isinstance(value, ir.DenseElementsAttr)]
                 assert max(sizes, default=0) <= MAX_LITERAL_BYTES, f"{name}: {op.name}"
@@ -296,7 +297,8 @@ def test_every_operation_of_the_graph_keeps_its_line_in_the_model(dumps: dict[st
 def test_every_body_of_a_placed_program_names_its_line_in_the_model(dumps: dict[str, str]) -> None:
     placed = next(text for name, text in dumps.items() if "place-stages" in name)
     with mlir():
-        bodies = [f for f in functions(parse_module(placed, "placed")) if df.BODY in f.attributes]
+        module = parse_module(placed, "placed")  # its operations live as long as it does
+        bodies = [f for f in functions(module) if df.BODY in f.attributes]
         assert len(bodies) > 20
         for body in bodies:
             assert SOURCE_LINE.search(str(body.location)), f"{body.name.value} {body.location}"
