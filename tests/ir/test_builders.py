@@ -94,8 +94,8 @@ def test_arguments_and_results_keep_their_names() -> None:
     function = make_function(module, "f", arguments, results, ir.Location.name("layers.0"), attributes)
     with ir.InsertionPoint(function.entry_block):
         func.ReturnOp([function.arguments[0]])
-    again = parse_module(str(module), "printed").body.operations[0]
-    for found in (function, again):
+    again = parse_module(str(module), "printed")
+    for found in (function, again.body.operations[0]):
         assert arguments_of(found) == arguments
         assert results_of(found) == results
         assert "sscc.kernel" in found.attributes
