@@ -221,12 +221,9 @@ def _record(record: Any) -> Iterator[str]:
 
 
 def _records() -> list[Any]:
-    found = [value for value in vars(program).values() if dataclasses.is_dataclass(value) and not _is_operation(value)]
-    return sorted(found, key=lambda record: inspect.getsourcelines(record)[1])
-
-
-def _is_operation(record: Any) -> bool:
-    return issubclass(record, Op)
+    found: list[Any] = [value for value in vars(program).values() if dataclasses.is_dataclass(value)]
+    own = (record for record in found if not issubclass(record, Op))
+    return sorted(own, key=lambda record: inspect.getsourcelines(record)[1])
 
 
 def _type(text: str) -> str:

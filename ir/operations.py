@@ -52,7 +52,7 @@ def _scored(n: Sizes) -> int:
     return n["length"] + _kept(n)
 
 
-def _none(n: Sizes) -> int:
+def _zero(n: Sizes) -> int:
     return 0
 
 
@@ -63,6 +63,7 @@ def _last_start(n: Sizes) -> int:
 def _prompt(n: Sizes) -> int:
     return n["T"]
 
+
 Query = Annotated[str, Operand("B H 1 D:f", "read")]
 NewKey = Annotated[str, Operand("B Hkv 1 D:f", "read")]
 NewValue = Annotated[str, Operand("B Hkv 1 Dv:f", "read")]
@@ -71,7 +72,7 @@ Active = Annotated[str, Operand("B:i1", "read")]
 Attended = Annotated[str, Operand("B H 1 Dv:f", "write")]
 ChunkQuery = Annotated[str, Operand("1 H C D:f", "read")]
 ChunkOut = Annotated[str, Operand("1 H C Dv:f", "write")]
-Start = Annotated[str, Number(_none, _last_start, _last_start)]
+Start = Annotated[str, Number(_zero, _last_start, _last_start)]
 Length = Annotated[str, Number(_one, _prompt, _prompt)]
 Scale = Annotated[float, Attribute()]
 Sink = Annotated[int, Attribute("sink")]
@@ -191,7 +192,7 @@ class Observe(Op):
     op, kind = "observe", "observe"
     observed: Annotated[str, Operand("1 H W D:f", "update", updated="updated", along="W", writes=_observed)]
     query: Annotated[str, Operand("1 H C D:f", "read", along="C", reads=_observed)]
-    start: Annotated[str, Number(None, None, _none)]
+    start: Annotated[str, Number(None, None, _zero)]
     length: Annotated[str, Number(None, None, _chunk)]
 
 

@@ -43,7 +43,6 @@ class Functions:
     """
 
     def __init__(self, module: ir.Module, geometry: Geometry, types: Types) -> None:
-        self._module = module  # its operations live as long as it does
         self._sources = {function.name.value: function for function in functions(module)}
         self._built: dict[str, Function] = {}
         self._geometry, self._types = geometry, types
