@@ -101,12 +101,13 @@ class Row(Op):
 
 
 class Validity(Op):
-    """Rows a query at `position` may see: row < min(position + 1, SR), or SR <= row < SR + valid_topk; none
+    """Rows a query at `position` may see: row < min(position + 1, SR), or, of those that a prompt of `prompt_len`
+    tokens has filled, SR <= row < SR + valid_topk with valid_topk = min(max(prompt_len - SR, 0), R - SR); none
     for a slot that is not active."""
 
     op = "validity"
     position: PerSlot
-    valid_topk: PerSlot
+    prompt_len: PerSlot
     active: Active
     valid: Annotated[str, Operand("B R:i1", "write")]
 
@@ -263,7 +264,7 @@ class DecodeAttention(Op):
     For every active slot b: row = sink + (p - sink) mod recent for p = position[b] >= sink, else p; new_key and
     new_value stand in that row of `key` and `value` for the attention, and are written to that row of `k_cache`
     and `v_cache`, whose other rows keep their bytes. Valid rows are row < min(p + 1, SR), and SR <= row <
-    SR + valid_topk[b], SR = sink + recent. A slot that is not active writes nothing and returns zeros.
+    SR + min(max(prompt_len[b] - SR, 0), R - SR), SR = sink + recent. A slot that is not active writes nothing and returns zeros.
 
     `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. The rows of all
     four may be encoded; the new row is encoded before it is attended to.
@@ -278,7 +279,7 @@ class DecodeAttention(Op):
     k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
     v_cache: Annotated[str, Operand("B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one)]
     position: PerSlot
-    valid_topk: PerSlot
+    prompt_len: PerSlot
     active: Active
     out: Attended
     scale: Scale
@@ -314,7 +315,7 @@ class IndexedAttention(Op):
     v_prompt: Annotated[str, Operand("B Hkv T Dv:f", "read", along="T", reads=_fetched, by="selected", fetched=True)]
     selected: Annotated[str, Operand("B Hkv K:i64", "read")]
     position: PerSlot
-    valid_topk: PerSlot
+    prompt_len: PerSlot
     active: Active
     out: Attended
     scale: Scale

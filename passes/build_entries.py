@@ -17,7 +17,7 @@ Before::
       -> (tensor<2x1x8xf32> {sscc.output = "hidden"})
     func.func private @decode.layer.0(tensor<2x1x8xf32> {sscc.input = "hidden"}, tensor<8xf32> {sscc.weight = "w"},
       tensor<2x1x4x8xf32> {sscc.state = "k_cache"}, tensor<2x1x4x8xf32> {sscc.state = "v_cache"},
-      tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "valid_topk"},
+      tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "prompt_len"},
       tensor<2xi1> {sscc.input = "active"}) -> (tensor<2x1x8xf32> {sscc.output = "hidden"},
       tensor<2x1x4x8xf32> {sscc.state = "k_cache"}, tensor<2x1x4x8xf32> {sscc.state = "v_cache"})
     func.func private @decode.head(tensor<2x1x8xf32> {sscc.input = "hidden"})
@@ -71,12 +71,12 @@ After, of prefill the call of that phase::
 
 After, the whole of decode::
 
-    func.func public @decode(%token: .. "token"}, %position: .. "position"}, %valid_topk: .. "valid_topk"}, ..
+    func.func public @decode(%token: .. "token"}, %position: .. "position"}, %prompt_len: .. "prompt_len"}, ..
       %positions = tensor.expand_shape %position ..
       %h = call @decode.embed(%token, %positions) ..
       %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
-      %made:3 = call @decode.layer.0(%h, %w, %k, %v, %position, %valid_topk, %active) ..
+      %made:3 = call @decode.layer.0(%h, %w, %k, %v, %position, %prompt_len, %active) ..
       %k_cache1 = tensor.insert_slice %made#1 into %k_cache[0, 0, 0, 0, 0] ..
       %v_cache1 = tensor.insert_slice %made#2 into %v_cache[0, 0, 0, 0, 0] ..
       %logits = call @decode.head(%made#0) ..
@@ -237,7 +237,7 @@ class _Decode(_Entry):
         made = {result.name for result in results_of(self.part("layer.0"))}
         logits = results_of(self.part("head"))[0].type
         out = Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
-        slots = [layer[name] for name in ("position", "valid_topk", "active")]
+        slots = [layer[name] for name in ("position", "prompt_len", "active")]
         weights = _weights(self.part(name) for name in ("embed", *self.layer_names(), "head"))
         entry = self.start([token, *slots, *states, *weights], [out, *(s for s in states if s.name in made)])
         with ir.InsertionPoint(entry.function.entry_block), entry.location:

@@ -17,7 +17,7 @@ Before, a decode step, a chunk of prefill and the compression after the last chu
     func.func private @decode.layer.0(%q: tensor<2x4x1x8xf32> {sscc.input = "q"},
         %k: tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, %v: tensor<2x2x4x8xf32> {sscc.state = "v_cache"},
         %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x8xf32> {sscc.input = "vn"},
-        %p: tensor<2xi64> {sscc.input = "position"}, %t: tensor<2xi64> {sscc.input = "valid_topk"},
+        %p: tensor<2xi64> {sscc.input = "position"}, %t: tensor<2xi64> {sscc.input = "prompt_len"},
         %a: tensor<2xi1> {sscc.input = "active"}) -> (tensor<2x4x1x8xf32> {sscc.output = "o"},
         tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, tensor<2x2x4x8xf32> {sscc.state = "v_cache"})
         attributes {sscc.kernel} {
@@ -195,7 +195,7 @@ def _fuse_decode(attention: ir.Operation) -> None:
     if updates[0] is None or updates[1] is None:
         return
     k_update, v_update = (kv.operands_of(update) for update in updates if update)
-    position, valid_topk, active = validity.operands
+    position, prompt_len, active = validity.operands
     row = _made_by(k_update["row"], "kv.row")
     (k_new, v_new), encoders = _decoded([k_update["new"], v_update["new"]])
     if row is None or k_update["row"] != v_update["row"] or kv.operand_of(row, "position") != position:
@@ -211,7 +211,7 @@ def _fuse_decode(attention: ir.Operation) -> None:
     with ir.InsertionPoint(attention), attention.location:
         fused = form(
             query, k_new, v_new, k_cache, v_cache, k_cache, v_cache, *k.prompt, *v.prompt, *k.index, position,
-            valid_topk, active, attention.attributes["scale"], attention.results[0].type, k_cache.type, v_cache.type,
+            prompt_len, active, attention.attributes["scale"], attention.results[0].type, k_cache.type, v_cache.type,
         )  # fmt: skip
     _replace([(attention.results[0], fused.out), (key, fused.k_updated), (value, fused.v_updated)])
     _erase(attention, *joining, *updates, *encoders, validity, row)

@@ -35,7 +35,7 @@ After, in a decode layer::
       %row = "kv.row"(%position) ..
       %k_cache1 = "kv.update"(%k_cache, %h, %row, %active) ..
       %v_cache1 = "kv.update"(%v_cache, %h, %row, %active) ..
-      %valid = "kv.validity"(%position, %valid_topk, %active) ..
+      %valid = "kv.validity"(%position, %prompt_len, %active) ..
       %o = "kv.cached_attention"(%h, %k_cache1, %v_cache1, %valid) {scale = 2.500000e-01 : f64} ..
       return %o, %k_cache1, %v_cache1 : ..
 
@@ -212,7 +212,7 @@ class _Threader:
         flags = tensor_type([self.facts.batch], ir.IntegerType.get_signless(1))
         return [
             Argument("input", "position", slots),
-            Argument("input", "valid_topk", slots),
+            Argument("input", "prompt_len", slots),
             Argument("input", "active", flags),
         ]
 
@@ -260,12 +260,12 @@ class _Threader:
 
     def _decode_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
-        k_cache, v_cache, *indexed, position, valid_topk, active = added
+        k_cache, v_cache, *indexed, position, prompt_len, active = added
         row = kv.Row(position, position.type).row
         k_new = kv.Update(k_cache, self._encoded(key), row, active, k_cache.type).updated
         v_new = kv.Update(v_cache, self._encoded(value), row, active, v_cache.type).updated
         flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
-        valid = kv.Validity(position, valid_topk, active, flags).valid
+        valid = kv.Validity(position, prompt_len, active, flags).valid
         k_rows, v_rows = k_new, v_new
         if indexed:
             k_prompt, v_prompt, selected = indexed

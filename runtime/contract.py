@@ -152,7 +152,7 @@ def _inputs(s: Signature) -> dict[str, dict[str, _Kind]]:
         "decode": {
             "token": ("input", "i64", (s.batch, 1)),
             "position": ("input", "i64", (s.batch,)),
-            "valid_topk": ("input", "i64", (s.batch,)),
+            "prompt_len": ("input", "i64", (s.batch,)),
             "active": ("input", "i1", (s.batch,)),
         },
     }

@@ -103,13 +103,12 @@ class Session:
         self._prompt_len = np.zeros(batch, np.int64)  # 0: the slot holds no prompt
         self._position = np.zeros(batch, np.int64)
         self._room = np.zeros(batch, np.int64)  # positions that are left; 0 without a prompt
-        self._valid_topk = np.zeros(batch, np.int64)
         self._last_token = np.zeros(batch, np.int64)
         self._token_input = np.zeros(batch, np.int64)
         self._decode_inputs: dict[str, Array] = {
             "token": self._token_input[:, None],
             "position": np.zeros(batch, np.int64),
-            "valid_topk": np.zeros(batch, np.int64),
+            "prompt_len": np.zeros(batch, np.int64),
             "active": np.zeros(batch, np.bool_),
         }
         self._pending: _Prefill | None = None
@@ -265,7 +264,7 @@ class Session:
         inputs = self._decode_inputs
         np.multiply(tokens, active, out=self._token_input)
         np.multiply(position, active, out=inputs["position"])
-        np.multiply(self._valid_topk, active, out=inputs["valid_topk"])
+        np.multiply(self._prompt_len, active, out=inputs["prompt_len"])
         np.copyto(inputs["active"], active)
         outputs, _ = self._run("decode", inputs)
         return outputs["logits"]
@@ -371,7 +370,6 @@ class Session:
 
     def _fill(self, slot: int, length: int, last_token: int) -> None:
         self._prompt_len[slot] = self._position[slot] = length
-        self._valid_topk[slot] = self.signature.geometry.valid_topk(length)
         self._room[slot] = self.signature.geometry.max_context - length
         self._last_token[slot] = last_token
 

@@ -293,12 +293,12 @@ def greedy(session: TorchSession, prompt: Sequence[int], count: int, slot: int =
 
 def replay(session: TorchSession, prompt: Sequence[int], slot: int = 0) -> Tensor:
     """Logits [V] of the last prompt token fed once more, at its own position, over the cache that prefill left."""
-    batch, g = session.signature.batch, session.signature.geometry
+    batch = session.signature.batch
     only = torch.arange(batch) == slot
     inputs = {
         "token": torch.where(only, prompt[-1], 0)[:, None],
         "position": torch.where(only, len(prompt) - 1, 0),
-        "valid_topk": torch.where(only, g.valid_topk(len(prompt)), 0),
+        "prompt_len": torch.where(only, len(prompt), 0),
         "active": only,
     }
     outputs, _ = session.interpreter.run("decode", inputs)

@@ -35,11 +35,12 @@ def updated(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Tensor:
     return result
 
 
-def validity(position: Tensor, valid_topk: Tensor, active: Tensor, g: Geometry) -> Tensor:
+def validity(position: Tensor, prompt_len: Tensor, active: Tensor, g: Geometry) -> Tensor:
     """Which rows the query at `position` [B] may see: [B, R] i1."""
     row = torch.arange(g.budget)
     filled = torch.minimum(position + 1, torch.tensor(g.sink_recent))[:, None]
-    selected = (row >= g.sink_recent) & (row < g.sink_recent + valid_topk[:, None])
+    picked = torch.clamp(prompt_len - g.sink_recent, 0, g.topk)[:, None]
+    selected = (row >= g.sink_recent) & (row < g.sink_recent + picked)
     return ((row < filled) | selected) & active[:, None]
 
 
@@ -237,7 +238,7 @@ def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
 
 def _validity(op: ir.Operation, b: Builder) -> Compute:
     g = b.geometry
-    return lambda position, valid_topk, active: validity(position, valid_topk, active, g)
+    return lambda position, prompt_len, active: validity(position, prompt_len, active, g)
 
 
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
@@ -286,9 +287,9 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
 
     def decode(
         query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
-        v_cache: Tensor, position: Tensor, valid_topk: Tensor, active: Tensor,
+        v_cache: Tensor, position: Tensor, prompt_len: Tensor, active: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        row, valid = rows(position, g), validity(position, valid_topk, active, g)
+        row, valid = rows(position, g), validity(position, prompt_len, active, g)
         if g.encoded:
             new_key, new_value = encoded(new_key), encoded(new_value)
         k, v = updated(key, new_key, row, active), updated(value, new_value, row, active)
@@ -303,10 +304,10 @@ def _indexed_attention(op: ir.Operation, b: Builder) -> Several:
 
     def decode(
         query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
-        v_cache: Tensor, k_prompt: Tensor, v_prompt: Tensor, selected: Tensor, position: Tensor, valid_topk: Tensor,
+        v_cache: Tensor, k_prompt: Tensor, v_prompt: Tensor, selected: Tensor, position: Tensor, prompt_len: Tensor,
         active: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        row, valid = rows(position, g), validity(position, valid_topk, active, g)
+        row, valid = rows(position, g), validity(position, prompt_len, active, g)
         k = torch.cat([updated(key, new_key, row, active), gather(k_prompt, selected)], 2)
         v = torch.cat([updated(value, new_value, row, active), gather(v_prompt, selected)], 2)
         out = cached_attention(query, k, v, valid, scale, types)

@@ -236,7 +236,7 @@ def _visible(unit: Unit, step: DecodeAttention | IndexedAttention, topk: int) ->
     report_index(f, unit.of_slot(step.active).ne(0) & (position < 0))
     seen = f.select(unit.of_slot(step.active).ne(0), f.max(position + 1, 0), 0)
     written = f.min(seen, size)
-    chosen = f.min(f.max(unit.of_slot(step.valid_topk), 0), topk)
+    chosen = f.min(f.max(unit.of_slot(step.prompt_len) - size, 0), topk)
     total = written + f.select(seen.eq(0), 0, chosen)
     part = f.ceildiv(f.ceildiv(total, unit.attention.splits), LANES) * LANES
     first = f.min(unit.split * part, total)

@@ -53,7 +53,7 @@ def compile_decode_attention(step: DecodeAttention, interface: Interface) -> Bin
     check_alike(step.kind, interface, step.k_cache, step.v_cache)
     wide = interface.numerics.accumulate
     rows = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
-    names = (*rows, step.position, step.valid_topk, step.active, step.out)
+    names = (*rows, step.position, step.prompt_len, step.active, step.out)
 
     def bind(views: Views) -> Fire:
         operands = [views[name] for name in names]
@@ -71,7 +71,7 @@ def decode_attention(
     k_cache: Tensor,
     v_cache: Tensor,
     position: Tensor,
-    valid_topk: Tensor,
+    prompt_len: Tensor,
     active: Tensor,
     out: Tensor,
     *,
@@ -85,7 +85,7 @@ def decode_attention(
     check_rows(row[active], key.shape[2])
     new_key, new_value = as_stored(new_key, k_cache), as_stored(new_value, v_cache)
     keys, values = _rows_with(key, new_key, row, active, wide), _rows_with(value, new_value, row, active, wide)
-    valid = _valid(position, valid_topk, active, key.shape[2], sink + recent)
+    valid = _valid(position, prompt_len, active, key.shape[2], sink + recent)
     queries = _grouped(query, key.shape[1], wide)
     out.copy_(_attend(queries, keys, values, out.shape[-1], valid, scale).reshape(out.shape))
     update_rows(k_cache, new_key, row, active)
@@ -104,7 +104,7 @@ def compile_indexed_attention(step: IndexedAttention, interface: Interface) -> B
     wide = interface.numerics.accumulate
     rows = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
     prompts = (step.k_prompt, step.v_prompt, step.selected)
-    names = (*rows, *prompts, step.position, step.valid_topk, step.active, step.out)
+    names = (*rows, *prompts, step.position, step.prompt_len, step.active, step.out)
 
     def bind(views: Views) -> Fire:
         operands = [views[name] for name in names]
@@ -125,7 +125,7 @@ def indexed_attention(
     v_prompt: Tensor,
     selected: Tensor,
     position: Tensor,
-    valid_topk: Tensor,
+    prompt_len: Tensor,
     active: Tensor,
     out: Tensor,
     *,
@@ -141,11 +141,11 @@ def indexed_attention(
     row = torch.where(position < sink, position, sink + torch.remainder(position - sink, recent))
     check_rows(row[active], key.shape[2])
     new_key, new_value = as_stored(new_key, k_cache), as_stored(new_value, v_cache)
-    read = (torch.arange(selected.shape[2]) < valid_topk[:, None]) & active[:, None]
+    read = (torch.arange(selected.shape[2]) < (prompt_len - sink - recent)[:, None]) & active[:, None]
     selected = torch.where(read[:, None], selected, -1)  # what no query sees is not read
     keys = _rows_then(_rows_with(key, new_key, row, active, wide), key.shape[2], k_prompt, selected)
     values = _rows_then(_rows_with(value, new_value, row, active, wide), value.shape[2], v_prompt, selected)
-    valid = _valid(position, valid_topk, active, key.shape[2] + selected.shape[2], sink + recent)
+    valid = _valid(position, prompt_len, active, key.shape[2] + selected.shape[2], sink + recent)
     queries = _grouped(query, key.shape[1], wide)
     out.copy_(_attend(queries, keys, values, out.shape[-1], valid, scale).reshape(out.shape))
     update_rows(k_cache, new_key, row, active)
@@ -158,11 +158,12 @@ def _check_copies(step: DecodeAttention | IndexedAttention, interface: Interface
             interface.refuse(f"{step.kind} reads {copy!r} in place of {cache!r}, which has another dtype")
 
 
-def _valid(position: Tensor, valid_topk: Tensor, active: Tensor, rows: int, sink_recent: int) -> Tensor:
-    """Which rows each slot sees, [B, rows]: written sinks and ring rows, and the selected ones; none if not active."""
+def _valid(position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink_recent: int) -> Tensor:
+    """Which rows each slot sees, [B, rows]: written sinks and ring rows, and as many selected ones as its prompt has
+    tokens beyond them; none if not active."""
     row = torch.arange(rows)
     written = row < (position + 1).clamp(max=sink_recent)[:, None]
-    selected = (row >= sink_recent) & (row < sink_recent + valid_topk[:, None])
+    selected = (row >= sink_recent) & (row < prompt_len[:, None])
     return (written | selected) & active[:, None]
 
 

@@ -70,11 +70,11 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @decode.embed(tensor<2x1xi64> {sscc.input = "ids"}, tensor<2x1xi64> {sscc.input = "positions"}) -> (tensor<2x1x8xf32> {sscc.output = "hidden"})
   func.func private @decode.layer.0(tensor<2x1x8xf32> {sscc.input = "hidden"}, tensor<2x1x2x8xf32> {sscc.state = "k_cache"},
     tensor<2x1x2x8xf32> {sscc.state = "v_cache"}, tensor<2x1x8x8xf32> {sscc.state = "k_prompt"}, tensor<2x1x8x8xf32> {sscc.state = "v_prompt"},
-    tensor<2x1x1xi64> {sscc.state = "selected"}, tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "valid_topk"}, tensor<2xi1> {sscc.input = "active"})
+    tensor<2x1x1xi64> {sscc.state = "selected"}, tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "prompt_len"}, tensor<2xi1> {sscc.input = "active"})
     -> (tensor<2x1x8xf32> {sscc.output = "hidden"}, tensor<2x1x2x8xf32> {sscc.state = "k_cache"}, tensor<2x1x2x8xf32> {sscc.state = "v_cache"})
   func.func private @decode.layer.1(tensor<2x1x8xf32> {sscc.input = "hidden"}, tensor<2x1x2x8xf32> {sscc.state = "k_cache"},
     tensor<2x1x2x8xf32> {sscc.state = "v_cache"}, tensor<2x1x8x8xf32> {sscc.state = "k_prompt"}, tensor<2x1x8x8xf32> {sscc.state = "v_prompt"},
-    tensor<2x1x1xi64> {sscc.state = "selected"}, tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "valid_topk"}, tensor<2xi1> {sscc.input = "active"})
+    tensor<2x1x1xi64> {sscc.state = "selected"}, tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "prompt_len"}, tensor<2xi1> {sscc.input = "active"})
     -> (tensor<2x1x8xf32> {sscc.output = "hidden"}, tensor<2x1x2x8xf32> {sscc.state = "k_cache"}, tensor<2x1x2x8xf32> {sscc.state = "v_cache"})
   func.func private @decode.head(tensor<2x1x8xf32> {sscc.input = "hidden"}) -> (tensor<2x1x9xf32> {sscc.output = "logits"})
 }

@@ -13,7 +13,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x8xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x4x12xi8> {sscc.state = "k_cache"}, %vc: tensor<2x2x4x12xi8> {sscc.state = "v_cache"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x8xf32> {sscc.output = "o"}, tensor<2x2x4x12xi8> {sscc.state = "k_cache"}, tensor<2x2x4x12xi8> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %kq = "kv.quantize_rows"(%kn) : (tensor<2x2x1x8xf32>) -> tensor<2x2x1x12xi8>

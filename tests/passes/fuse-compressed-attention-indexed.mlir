@@ -18,7 +18,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
@@ -47,7 +47,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2x8xf32> {sscc.output = "kg"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
@@ -76,7 +76,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x5x6xf32> {sscc.output = "vr"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
@@ -105,7 +105,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
@@ -134,7 +134,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %j: tensor<2x2x2xi64> {sscc.input = "j"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %j: tensor<2x2x2xi64> {sscc.input = "j"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
@@ -163,7 +163,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %h: tensor<2x1x5x6xf32> {sscc.input = "h"}, %g: tensor<2x1x5x6xf32> {sscc.input = "g"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %h: tensor<2x1x5x6xf32> {sscc.input = "h"}, %g: tensor<2x1x5x6xf32> {sscc.input = "g"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
@@ -192,7 +192,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %h: tensor<2x2x1x8xf32> {sscc.input = "h"}, %j: tensor<2x2x1xi64> {sscc.input = "j"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %h: tensor<2x2x1x8xf32> {sscc.input = "h"}, %j: tensor<2x2x1xi64> {sscc.input = "j"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
@@ -221,7 +221,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %m: tensor<2x5xi1> {sscc.input = "m"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %m: tensor<2x5xi1> {sscc.input = "m"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
@@ -250,7 +250,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %b: tensor<2xi1> {sscc.input = "b"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %b: tensor<2xi1> {sscc.input = "b"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
@@ -279,7 +279,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"}, %r: tensor<2xi64> {sscc.input = "r"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %r: tensor<2xi64> {sscc.input = "r"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
@@ -308,7 +308,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "valid_topk"}, %a: tensor<2xi1> {sscc.input = "active"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>

@@ -36,7 +36,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.cached_attention
   func.func private @k(%q: !q {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<3x2x2x4x8xf32> {sscc.state = "k_cache"}, %vc: tensor<3x2x2x4x6xf32> {sscc.state = "v_cache"}, %p: !i {sscc.input = "position"},
-      %t: !i {sscc.input = "valid_topk"}, %a: !f {sscc.input = "active"}, %m: tensor<2x4xi1> {sscc.input = "mask"})
+      %t: !i {sscc.input = "prompt_len"}, %a: !f {sscc.input = "active"}, %m: tensor<2x4xi1> {sscc.input = "mask"})
       -> (tensor<3x2x2x4x8xf32> {sscc.state = "k_cache"}, tensor<3x2x2x4x6xf32> {sscc.state = "v_cache"}, tensor<2x4xi1> {sscc.output = "mask"})
       attributes {sscc.kernel} {
     %c0 = arith.constant 0 : index

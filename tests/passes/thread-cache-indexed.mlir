@@ -19,7 +19,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[VP:arg6]]: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"}
   // CHECK-SAME: %[[I:arg7]]: tensor<2x2x1xi64> {sscc.state = "selected"}
   // CHECK-SAME: %[[POSITION:arg8]]: tensor<2xi64> {sscc.input = "position"}
-  // CHECK-SAME: %[[TOPK:arg9]]: tensor<2xi64> {sscc.input = "valid_topk"}
+  // CHECK-SAME: %[[TOPK:arg9]]: tensor<2xi64> {sscc.input = "prompt_len"}
   // CHECK-SAME: %[[ACTIVE:arg10]]: tensor<2xi1> {sscc.input = "active"}
   // CHECK-SAME: {sscc.output = "hidden"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"})
   //

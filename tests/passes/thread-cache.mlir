@@ -19,7 +19,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[KC:arg3]]: tensor<2x2x4x8xf32> {sscc.state = "k_cache"}
   // CHECK-SAME: %[[VC:arg4]]: tensor<2x2x4x6xf32> {sscc.state = "v_cache"}
   // CHECK-SAME: %[[POSITION:arg5]]: tensor<2xi64> {sscc.input = "position"}
-  // CHECK-SAME: %[[TOPK:arg6]]: tensor<2xi64> {sscc.input = "valid_topk"}
+  // CHECK-SAME: %[[TOPK:arg6]]: tensor<2xi64> {sscc.input = "prompt_len"}
   // CHECK-SAME: %[[ACTIVE:arg7]]: tensor<2xi1> {sscc.input = "active"}
   // CHECK-SAME: {sscc.output = "hidden"}, tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, tensor<2x2x4x6xf32> {sscc.state = "v_cache"})
   // CHECK-SAME: attributes {sscc.entry = "decode", sscc.layer = 3 : i64}

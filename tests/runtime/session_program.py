@@ -24,7 +24,7 @@ from sscc.runtime.signature import Signature
 from tests.runtime.broken.build import identity, port, window, write
 
 ROLES = {"prefill_logits": "output", "logits": "output"}
-INPUTS = {"prefill": ("tokens",), "decode": ("token", "position", "valid_topk", "active")}
+INPUTS = {"prefill": ("tokens",), "decode": ("token", "position", "prompt_len", "active")}
 SCALARS = ("length", "slot", "phase", "chunk", "steps")
 
 
@@ -75,7 +75,7 @@ def _tensors(s: Signature) -> tuple[Tensor, ...]:
         "tokens": ("i64", (1, s.scratch_tokens)),
         "token": ("i64", (s.batch, 1)),
         "position": ("i64", (s.batch,)),
-        "valid_topk": ("i64", (s.batch,)),
+        "prompt_len": ("i64", (s.batch,)),
         "active": ("i1", (s.batch,)),
         "prefill_logits": (s.dtype, (1, s.vocab_size)),
         "logits": (s.dtype, (s.batch, s.vocab_size)),

@@ -143,8 +143,8 @@ BROKEN: dict[str, tuple[Callable[[Program], Program], str]] = {
         r"its entries are \['prefill'\], they must be \['prefill', 'decode'\]",
     ),
     "entry of another name": (_entry("decode", name="generate"), "its entries are"),
-    "input missing": (_entry("decode", inputs=("token", "position", "valid_topk")), "'decode': its inputs are"),
-    "inputs swapped": (_entry("decode", inputs=("position", "token", "valid_topk", "active")), "its inputs are"),
+    "input missing": (_entry("decode", inputs=("token", "position", "prompt_len")), "'decode': its inputs are"),
+    "inputs swapped": (_entry("decode", inputs=("position", "token", "prompt_len", "active")), "its inputs are"),
     "output missing": (_entry("decode", outputs=()), "'decode': its outputs are"),
     "another output": (_entry("prefill", outputs=("logits",)), "'prefill': its outputs are"),
     "scalar inputs swapped": (

@@ -54,12 +54,12 @@ def attend() -> tuple[Body, Kernel]:
         "k_cache": (CACHE, "f32", "update"),
         "v_cache": (CACHE, "f32", "update"),
         "position": ((B,), "i64", "read"),
-        "valid_topk": ((B,), "i64", "read"),
+        "prompt_len": ((B,), "i64", "read"),
         "active": ((B,), "i1", "read"),
         "out": ((B, H, 1, D), "f32", "write"),
     }
     params = tuple(Param(name, *rest) for name, rest in shapes.items())
-    names = ("q", "nk", "nv", "k_cache", "v_cache", "k_cache", "v_cache", "position", "valid_topk", "active", "out")
+    names = ("q", "nk", "nv", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active", "out")
     step = DecodeAttention(*names, 0.5, GEOMETRY.sink, GEOMETRY.recent)
     stage = Stage("attend", "attend", (), tuple(Port(view(p.name, *p.shape)) for p in params), (), ())
     pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))

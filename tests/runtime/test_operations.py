@@ -21,7 +21,7 @@ SCALARS = ({"start": 4, "length": 7}, {"start": 8, "length": 12}, {"start": 0, "
 SETTINGS: dict[str, Any] = {
     "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max"
 }  # fmt: skip
-INTEGERS = {"row": 7, "position": 6, "valid_topk": 2}
+INTEGERS = {"row": 7, "position": 6, "prompt_len": SETTINGS["sink"] + SETTINGS["recent"] + 2}
 DTYPE = {"f": torch.float32, "f32": torch.float32, "row": torch.float32, "encoded": torch.int8, "i64": torch.int64,
          "i1": torch.bool}  # fmt: skip
 
@@ -44,7 +44,7 @@ class Trial:
     def __init__(self, kind: type[Op], scalars: dict[str, int], encoded: bool) -> None:
         self.spec = spec_of(kind)
         self.scalars = {name: scalars[name] for name in self.spec.numbers}
-        self.sizes = {**SIZES, **self.scalars, "valid": SIZES["SR"] + INTEGERS["valid_topk"]}
+        self.sizes = {**SIZES, **self.scalars, "valid": INTEGERS["prompt_len"]}
         generator = torch.Generator().manual_seed(0)
         self.contents: dict[str, torch.Tensor] = {}
         for name, operand in self.spec.operands.items():

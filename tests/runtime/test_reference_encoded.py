@@ -105,7 +105,7 @@ def test_encoding_is_in_f32_where_all_else_is_in_f64() -> None:
 
 SINK, RECENT = 2, 5
 DECODE = DecodeAttention(
-    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "valid_topk", "active",
+    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active",
     "out", 0.3, SINK, RECENT,
 )  # fmt: skip
 
@@ -118,7 +118,7 @@ def decode_inputs(rows: int, positions: list[int], dtype: torch.dtype) -> tuple[
         "new_key": torch.randn(slots, 2, 1, 8).to(dtype),
         "new_value": torch.randn(slots, 2, 1, 6).to(dtype),
         "position": torch.tensor(positions),
-        "valid_topk": torch.tensor([min(slot, rows - SINK - RECENT) for slot in range(slots)]),
+        "prompt_len": torch.tensor([SINK + RECENT + slot if slot else 3 for slot in range(slots)]),
         "active": torch.tensor([slot != 1 for slot in range(slots)]),
     }
     inputs["new_key"][0] = 0  # a row of zero bytes
@@ -136,7 +136,7 @@ def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
     position = inputs["position"][:, None]
     index = torch.arange(rows)
     valid = index < (position + 1).clamp(max=SINK + RECENT)
-    valid |= (index >= SINK + RECENT) & (index < SINK + RECENT + inputs["valid_topk"][:, None])
+    valid |= (index >= SINK + RECENT) & (index < inputs["prompt_len"][:, None])
     valid &= inputs["active"][:, None]
     row = torch.where(inputs["position"] < SINK, inputs["position"], SINK + (inputs["position"] - SINK) % RECENT)
     steps = (
@@ -207,7 +207,7 @@ def test_no_more_than_a_tile_of_rows_is_decoded_at_a_time(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(attention, "numbers", watched)
     inputs, caches = decode_inputs(3 * KEY_TILE + 1, [900, 900, 900], torch.float32)
-    inputs["valid_topk"] = torch.full((3,), 3 * KEY_TILE + 1 - SINK - RECENT)
+    inputs["prompt_len"] = torch.full((3,), 3 * KEY_TILE + 1)
     run_steps((DECODE,), inputs, caches)
     assert (max(seen), seen.count(KEY_TILE)) == (KEY_TILE, 2 * 3)
 
@@ -310,7 +310,7 @@ SLOTS: dict[str, tuple[str, tuple[int, ...]]] = {
     "new_key": ("f32", (2, 2, 1, 8)),
     "new_value": ("f32", (2, 2, 1, 6)),
     "position": ("i64", (2,)),
-    "valid_topk": ("i64", (2,)),
+    "prompt_len": ("i64", (2,)),
     "active": ("i1", (2,)),
     "out": ("f32", (2, 4, 1, 6)),
 }
@@ -353,7 +353,7 @@ def test_rows_that_an_index_names_are_floats() -> None:
         y=("i8", (1, 2, 3, 12)),
     )
     names = ("query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "k_prompt", "v_prompt")
-    step = IndexedAttention(*names, "selected", "position", "valid_topk", "active", "out", 0.3, SINK, RECENT)
+    step = IndexedAttention(*names, "selected", "position", "prompt_len", "active", "out", 0.3, SINK, RECENT)
     refused(
         step,
         "indexed_attention takes key as float .* but parameter 'k_cache' is i8",

@@ -37,7 +37,7 @@ def _seed() -> None:
 
 SINK, RECENT = 2, 5
 DECODE = DecodeAttention(
-    "query", "new_key", "new_value", "key", "value", "k_cache", "v_cache", "position", "valid_topk", "active", "out",
+    "query", "new_key", "new_value", "key", "value", "k_cache", "v_cache", "position", "prompt_len", "active", "out",
     0.3, SINK, RECENT,
 )  # fmt: skip
 
@@ -50,7 +50,7 @@ def decode_inputs(rows: int, positions: list[int], dtype: torch.dtype = torch.fl
         "new_key": torch.randn(slots, 2, 1, 8).to(dtype),
         "new_value": torch.randn(slots, 2, 1, 6).to(dtype),
         "position": torch.tensor(positions),
-        "valid_topk": torch.tensor([min(slot, rows - SINK - RECENT) for slot in range(slots)]),
+        "prompt_len": torch.tensor([SINK + RECENT + slot if slot else 3 for slot in range(slots)]),
         "active": torch.tensor([slot != 1 for slot in range(slots)]),
     }
     caches = {"k_cache": torch.randn(slots, 2, rows, 8).to(dtype), "v_cache": torch.randn(slots, 2, rows, 6).to(dtype)}
@@ -63,7 +63,7 @@ def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
     row = torch.zeros(slots, dtype=torch.int64)
     valid = torch.zeros(slots, rows, dtype=torch.bool)
     for b in range(slots):
-        p, k = int(inputs["position"][b]), int(inputs["valid_topk"][b])
+        p, k = int(inputs["position"][b]), int(inputs["prompt_len"][b]) - SINK - RECENT
         row[b] = p if p < SINK else SINK + (p - SINK) % RECENT
         if inputs["active"][b]:
             valid[b] = torch.tensor([r < min(p + 1, SINK + RECENT) or 0 <= r - SINK - RECENT < k for r in range(rows)])
@@ -129,7 +129,7 @@ def test_decode_attention_writes_only_the_new_row_of_its_cache() -> None:
 
 def test_decode_attention_does_not_depend_on_how_many_invalid_rows_follow() -> None:
     inputs, caches = decode_inputs(3 * KEY_TILE, [2, 9, 30])
-    inputs["valid_topk"] = torch.tensor([0, 3, 5])
+    inputs["prompt_len"] = torch.tensor([4, SINK + RECENT + 3, SINK + RECENT + 5])
     results = []
     for rows in (12, 100, KEY_TILE, 3 * KEY_TILE):
         cut = {name: cache[:, :, :rows].clone() for name, cache in caches.items()}

@@ -18,13 +18,13 @@ from tests.runtime.programs import run_steps
 Tensors = dict[str, Tensor]
 SINK, RECENT = 2, 5
 SR = SINK + RECENT
-SMALL = "query new_key new_value position valid_topk active".split()
+SMALL = "query new_key new_value position prompt_len active".split()
 INDEXED = IndexedAttention(
     "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "k_prompt", "v_prompt", "selected",
-    "position", "valid_topk", "active", "out", 0.3, SINK, RECENT,
+    "position", "prompt_len", "active", "out", 0.3, SINK, RECENT,
 )  # fmt: skip
 COMPACT = DecodeAttention(
-    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "valid_topk", "active",
+    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active",
     "out", 0.3, SINK, RECENT,
 )  # fmt: skip
 
@@ -50,7 +50,7 @@ def step_inputs(topk: int, positions: list[int], dtype: torch.dtype, sink_recent
         "new_key": torch.randn(slots, 2, 1, 8).to(dtype),
         "new_value": torch.randn(slots, 2, 1, 6).to(dtype),
         "position": torch.tensor(positions),
-        "valid_topk": torch.tensor(counts),
+        "prompt_len": torch.tensor(counts) + sink_recent,
         "active": torch.tensor([slot != 1 for slot in range(slots)]),
         "k_prompt": torch.randn(slots, 2, rows, 8).to(dtype),
         "v_prompt": torch.randn(slots, 2, rows, 6).to(dtype),

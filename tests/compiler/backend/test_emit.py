@@ -239,16 +239,16 @@ def test_rows(geometry: Geometry) -> None:
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_validity(geometry: Geometry) -> None:
-    cases = [(p, k, a) for p in range(geometry.max_context) for k in range(geometry.topk + 1) for a in (True, False)]
+    cases = [(p, n, a) for p in range(geometry.max_context) for n in range(geometry.budget + 2) for a in (True, False)]
     b, r, sr = len(cases), geometry.budget, geometry.sink_recent
     work = (
-        f'%out = "kv.validity"(%position, %valid_topk, %active) : (tensor<{b}xi64>, tensor<{b}xi64>, tensor<{b}xi1>) '
+        f'%out = "kv.validity"(%position, %prompt_len, %active) : (tensor<{b}xi64>, tensor<{b}xi64>, tensor<{b}xi1>) '
         f"-> tensor<{b}x{r}xi1>"
     )
-    program = emit(entry(f"position: {b}xi64, valid_topk: {b}xi64, active: {b}xi1", f"{b}x{r}xi1", work), geometry)
-    position, valid_topk, active = (torch.tensor(column) for column in zip(*cases, strict=True))
-    found = run(program, position=position, valid_topk=valid_topk, active=active)
-    expected = [[a and (row < min(p + 1, sr) or sr <= row < sr + k) for row in range(r)] for p, k, a in cases]
+    program = emit(entry(f"position: {b}xi64, prompt_len: {b}xi64, active: {b}xi1", f"{b}x{r}xi1", work), geometry)
+    position, prompt_len, active = (torch.tensor(column) for column in zip(*cases, strict=True))
+    found = run(program, position=position, prompt_len=prompt_len, active=active)
+    expected = [[a and (row < min(p + 1, sr) or sr <= row < sr + geometry.valid_topk(n)) for row in range(r)] for p, n, a in cases]
     assert found.tolist() == expected
 
 

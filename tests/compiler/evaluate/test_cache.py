@@ -75,11 +75,11 @@ def test_rows_validity_and_ring(g: Geometry) -> None:
     positions = torch.arange(24)
     (rows,) = kv("row", [positions], ["tensor<24xi64>"], g)
     assert rows.tolist() == [algorithm.row(p, g) for p in range(24)]
-    valid_topk = positions % (g.topk + 1)
+    prompt_len = g.sink_recent + positions % (g.topk + 2) - 1
     active = positions % 5 != 0
-    (valid,) = kv("validity", [positions, valid_topk, active], [f"tensor<24x{g.budget}xi1>"], g)
+    (valid,) = kv("validity", [positions, prompt_len, active], [f"tensor<24x{g.budget}xi1>"], g)
     for p in range(24):
-        expected = algorithm.valid_rows(p, p % (g.topk + 1), g) & bool(active[p])
+        expected = algorithm.valid_rows(p, g.valid_topk(int(prompt_len[p])), g) & bool(active[p])
         assert torch.equal(valid[p], expected)
     for length in LENGTHS:
         (ring,) = kv("ring_positions", [length], [f"tensor<{g.recent}xi64>"], g)
@@ -95,7 +95,7 @@ def decode_inputs(g: Geometry) -> dict[str, Tensor]:
         "key": randn(3, HKV, g.budget, D, seed=3),
         "value": randn(3, HKV, g.budget, DV, seed=4),
         "position": torch.tensor([1, 17, 6]),
-        "valid_topk": torch.tensor([0, 2, 1]),
+        "prompt_len": torch.tensor([2, g.sink_recent + 2, g.sink_recent + 1]),
         "active": torch.tensor([True, True, False]),
     }
 
@@ -108,7 +108,7 @@ def decoded(g: Geometry) -> tuple[Tensor, Tensor, Tensor]:
         position = int(x["position"][slot])
         row = algorithm.row(position, g)
         k[slot, :, row], v[slot, :, row] = x["new_key"][slot, :, 0], x["new_value"][slot, :, 0]
-        valid = algorithm.valid_rows(position, int(x["valid_topk"][slot]), g)
+        valid = algorithm.valid_rows(position, g.valid_topk(int(x["prompt_len"][slot])), g)
         out[slot, :, 0] = algorithm.cached_attention(x["query"][slot, :, 0], k[slot], v[slot], valid, SCALE)
     return out, k, v
 
@@ -119,7 +119,7 @@ def test_update_and_cached_attention() -> None:
     (k_new,) = kv("update", [x["key"], x["new_key"], row, x["active"]], [_type(k)], G)
     (v_new,) = kv("update", [x["value"], x["new_value"], row, x["active"]], [_type(v)], G)
     flags = f"tensor<3x{G.budget}xi1>"
-    (valid,) = kv("validity", [x["position"], x["valid_topk"], x["active"]], [flags], G)
+    (valid,) = kv("validity", [x["position"], x["prompt_len"], x["active"]], [flags], G)
     (found,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, scale=True)
     assert torch.equal(k_new, k)
     assert torch.equal(v_new, v)
@@ -131,7 +131,7 @@ def test_update_and_cached_attention() -> None:
 def test_decode_attention_is_all_of_it_in_one(*, streamed: bool) -> None:
     """`key` and `value` give the rows that are attended; the caches that are updated may be others."""
     x, (out, k, v) = decode_inputs(G), decoded(G)
-    names = "query new_key new_value key value key value position valid_topk active".split()
+    names = "query new_key new_value key value key value position prompt_len active".split()
     operands = [x[name] for name in names]
     if streamed:
         operands[5], operands[6] = x["key"] + 1, x["value"] + 1

@@ -46,7 +46,7 @@ def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
                 for j, p in enumerate(selected[b, h].tolist()):
                     x[name][b, h, sr + j] = source[b, h, p] if p >= 0 else 0.0
     operands = [x[name] for name in ("query", "new_key", "new_value", "key", "value", "key", "value")]
-    last = [x[name] for name in ("position", "valid_topk", "active")]
+    last = [x[name] for name in ("position", "prompt_len", "active")]
     out = _type(torch.zeros(3, 4, 1, 4))
     types = [out, *(_type(x[name]) for name in ("key", "value"))]
     want, k, v = kv("decode_attention", [*operands, *last], types, G, scale=True)

@@ -50,7 +50,7 @@ def _replayed(session: TorchSession, last: int) -> int:
     inputs = {
         "token": torch.tensor([[last]]),
         "position": torch.tensor([LENGTH - 1]),
-        "valid_topk": torch.tensor([session.signature.geometry.valid_topk(LENGTH)]),
+        "prompt_len": torch.tensor([LENGTH]),
         "active": torch.tensor([True]),
     }
     outputs, _ = session.interpreter.run("decode", inputs)

@@ -118,7 +118,7 @@ def looped_layers(layers: int = 2, stored: Dtype = "f32", width: int = DEPTH) ->
     tensors, arena = place(
         ("h_in", hidden, "f32", "input"),
         ("position", (BATCH,), "i64", "input"),
-        ("valid_topk", (BATCH,), "i64", "input"),
+        ("prompt_len", (BATCH,), "i64", "input"),
         ("active", (BATCH,), "i1", "input"),
         ("h_out", hidden, "f32", "output"),
         ("k_cache", caches, stored, "state"),
@@ -131,7 +131,7 @@ def looped_layers(layers: int = 2, stored: Dtype = "f32", width: int = DEPTH) ->
         update("k_cache", *caches, dtype=stored),
         update("v_cache", *caches, dtype=stored),
         read("position", BATCH, dtype="i64"),
-        read("valid_topk", BATCH, dtype="i64"),
+        read("prompt_len", BATCH, dtype="i64"),
         read("active", BATCH, dtype="i1"),
         write("h_out", *hidden),
     )
@@ -143,8 +143,8 @@ def looped_layers(layers: int = 2, stored: Dtype = "f32", width: int = DEPTH) ->
         _attend_body(cache, stored),
         add_body("add", hidden, hidden),
     )
-    names = ("h_in", "w", "k_cache", "v_cache", "position", "valid_topk", "active", "h_out")
-    inputs = ("h_in", "position", "valid_topk", "active")
+    names = ("h_in", "w", "k_cache", "v_cache", "position", "prompt_len", "active", "h_out")
+    inputs = ("h_in", "position", "prompt_len", "active")
     entry = Entry("decode", inputs, ("h_out",), (), (), (whole(tensors, "layers", *names),))
     return Program(tensors, bodies, (kernel,), (entry,), arena)
 
@@ -179,11 +179,11 @@ def _attend_body(cache: tuple[int, ...], stored: Dtype) -> Body:
         update("k_rows", *cache, dtype=stored),
         update("v_rows", *cache, dtype=stored),
         read("position", BATCH, dtype="i64"),
-        read("valid_topk", BATCH, dtype="i64"),
+        read("prompt_len", BATCH, dtype="i64"),
         read("active", BATCH, dtype="i1"),
         write("out", BATCH, HEADS, 1, DEPTH),
     )
-    names = ("query", "new_key", "new_value", "keys", "values", "k_rows", "v_rows", "position", "valid_topk", "active")
+    names = ("query", "new_key", "new_value", "keys", "values", "k_rows", "v_rows", "position", "prompt_len", "active")
     step = DecodeAttention(*names, "out", DEPTH**-0.5, SINK, RECENT)
     return Body("attend", params, (), (), (), (step,))
 
@@ -235,7 +235,7 @@ def _layer_pipeline(layers: int, cache: tuple[int, ...]) -> Pipeline:
                 port("k_cache", cache, terms=layer),
                 port("v_cache", cache, terms=layer),
                 port("position", (BATCH,)),
-                port("valid_topk", (BATCH,)),
+                port("prompt_len", (BATCH,)),
                 port("active", (BATCH,)),
                 port("attended", q, 1),
             ),

@@ -824,7 +824,7 @@ CONTROL = (
     Broken(
         "input that is a state",
         _LAYERS,
-        _edit(Entry, "decode", setting(inputs=("h_in", "position", "valid_topk", "active", "k_cache"))),
+        _edit(Entry, "decode", setting(inputs=("h_in", "position", "prompt_len", "active", "k_cache"))),
         ("entry 'decode'", "input 'k_cache' is a tensor of role state"),
     ),
     Broken("input given twice", _CHAIN, _edit(Entry, "main", setting(inputs=("x", "x"))), ("an input is named twice",)),

@@ -28,12 +28,12 @@ FEATURES = [pytest.param(HOST, id="host"), pytest.param(GENERIC, id="generic"), 
 SINK, RECENT = 3, 150
 SR = SINK + RECENT
 DECODE = DecodeAttention(
-    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "valid_topk", "active",
+    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active",
     "out", 0.2, SINK, RECENT,
 )  # fmt: skip
 INDEXED = IndexedAttention(
     "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "k_prompt", "v_prompt", "selected",
-    "position", "valid_topk", "active", "out", 0.2, SINK, RECENT,
+    "position", "prompt_len", "active", "out", 0.2, SINK, RECENT,
 )  # fmt: skip
 CACHED = CachedAttention("query", "k_cache", "v_cache", "valid", "out", 0.2)
 # Relative error, of the whole output: the order of sums, and rounding the output to bf16.
@@ -42,7 +42,7 @@ TOLERANCE = {F32: 1e-6, BF16: 4e-3}
 SIZES = [(2, 2, 64, 64), (4, 2, 20, 33), (3, 1, 16, 128), (8, 2, 80, 96), (7, 1, 96, 7), (8, 1, 128, 32), (5, 5, 3, 1)]
 DTYPES = [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)]
 """Of caches, and of everything else."""
-SLOTS = {"position": [700, 0, 60, 152, 2], "valid_topk": [130, 5, 0, 1, 40], "active": [1, 0, 1, 1, 1]}
+SLOTS = {"position": [700, 0, 60, 152, 2], "prompt_len": [SR + 130, SR + 5, 9, SR + 1, SR + 40], "active": [1, 0, 1, 1, 1]}
 
 
 def strided(tensor: Tensor, padding: int) -> Tensor:
@@ -76,7 +76,7 @@ def decode_inputs(
         "k_cache": normal(slots, kv_heads, rows, depth).to(dtype),
         "v_cache": normal(slots, kv_heads, rows, width).to(dtype),
         "position": torch.tensor(SLOTS["position"]),
-        "valid_topk": torch.tensor(SLOTS["valid_topk"]),
+        "prompt_len": torch.tensor(SLOTS["prompt_len"]),
         "active": torch.tensor(SLOTS["active"], dtype=torch.bool),
         "out": torch.full((slots, heads, 1, width), 9.0).to(query),
     }
@@ -96,7 +96,7 @@ def decode_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensor
     t = copied(tensors)
     names = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
     attention.decode_attention(
-        *(t[name] for name in (*names, step.position, step.valid_topk, step.active, step.out)),
+        *(t[name] for name in (*names, step.position, step.prompt_len, step.active, step.out)),
         sink=step.sink, recent=step.recent, scale=step.scale, wide=torch.float64,
     )  # fmt: skip
     return t
@@ -176,7 +176,7 @@ def test_bits_of_a_slot_do_not_depend_on_other_slots_or_on_rows_that_it_does_not
     compiled = decode(tensors)
     others["position"][[0, 1, 3]] = torch.tensor([9, 1000, 4])
     others["active"][[0, 1]] = torch.tensor([False, True])
-    others["valid_topk"][3] = 99
+    others["prompt_len"][3] = SR + 99
     others["k_cache"][2, :, 61:] = torch.nan
     others["v_cache"][2, :, 61:] = torch.nan
     compiled(tensors)
@@ -385,7 +385,6 @@ def test_encoded_rows_that_do_not_fit_are_refused() -> None:
 def indexed_inputs(topk: int, dtype: torch.dtype, width: int = 33) -> tuple[Tensors, Tensors]:
     """Operands of `INDEXED` over prompts of 500 rows, and of `DECODE` over the same rows in one cache."""
     compact = decode_inputs(6, 2, 20, width, dtype, dtype, SR + topk)
-    compact["valid_topk"].clamp_(max=topk)
     generator = torch.Generator().manual_seed(topk)
     tensors = {name: compact[name].clone() for name in compact}
     selected = torch.full((5, 2, topk), -1)
@@ -425,7 +424,7 @@ def test_an_index_beyond_the_prompt_is_reported_where_it_is_read(index: int) -> 
     tensors, _ = indexed_inputs(140, F32)
     meta = meta_of(tensors)
     compiled = CompiledStep(lower_indexed_attention(INDEXED, meta, HOST), meta, HOST)
-    read = int(tensors["valid_topk"][0])
+    read = min(int(tensors["prompt_len"][0]) - SR, 140)
     tensors["selected"][0, :, read:] = index  # rows that no query sees
     compiled(tensors)
     assert not compiled.reported
