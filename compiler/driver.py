@@ -47,7 +47,16 @@ from sscc.compiler.signatures import program_signature
 from sscc.ir.context import mlir, print_module
 from sscc.ir.errors import InputError, InternalError, OutputError, SsccError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import ProgramFacts, get_facts, get_level, get_looping, get_machine, passes_done, set_machine
+from sscc.ir.levels import (
+    ProgramFacts,
+    get_facts,
+    get_groups,
+    get_level,
+    get_looping,
+    get_machine,
+    passes_done,
+    set_machine,
+)
 from sscc.ir.machine import Machine, load_machine
 from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_bytes
@@ -129,11 +138,12 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         if options.compile_to != "schedule":
             write_text(options.output_path, print_module(source.module))
             return CompileResult(options.output_path, options.compile_to)
+        groups = get_groups(source.module)
         looping = [LoopingRecord(**asdict(item)) for item in get_looping(source.module)]
         program = emit_program(source.module)
         machine = get_machine(source.module)
     shapes = {tensor.name: tensor.shape for tensor in program.tensors}
-    signature = program_signature(source.facts, source.geometry, shapes)
+    signature = program_signature(source.facts, source.geometry, groups, shapes)
     _prove(program, signature, machine, options)
     dumps.write_schedule(program)
     golden = _golden(options, source, program)

@@ -12,7 +12,7 @@ runtime and the command line all ask it.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sscc.ir.errors import UsageError
@@ -44,6 +44,8 @@ class Geometry:
             which are kept, and read through their positions in every step.
         dtype: what a cache row is stored as: "model", numbers of the model's dtype; "int8", codes of 8 bits and a scale
             (`sscc.ir.kv_rows`).
+        window: of a layer with sliding-window attention: a query sees its own position and the `window` - 1 before it,
+            which are the ring; 0 where it sees every position.
     """
 
     sink: int
@@ -55,6 +57,7 @@ class Geometry:
     max_context: int
     rows: str = COMPACT
     dtype: str = PLAIN
+    window: int = 0
 
     def __post_init__(self) -> None:
         for name, low in (("sink", 0), ("recent", 1), ("topk", 0), ("obs", 1), ("pool", 1), ("max_context", 1)):
@@ -84,6 +87,11 @@ class Geometry:
             raise UsageError(
                 f"topk = {self.topk} exceeds max-context - sink - recent = {self.max_context} - {self.sink} - "
                 f"{self.recent} = {self.max_context - self.sink_recent}: lower --kv-topk or raise --max-context"
+            )
+        if self.window and (self.sink, self.recent, self.topk) != (0, self.window, 0):
+            raise UsageError(
+                f"a layer that attends within a window of {self.window} positions keeps a ring of as many rows, not "
+                f"sink {self.sink}, recent {self.recent} and topk {self.topk}"
             )
         if self.indexed and not self.topk:
             raise UsageError(
@@ -116,6 +124,10 @@ class Geometry:
                 f"raise --kv-budget or give --kv-sink and --kv-recent"
             )
         return cls(sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype)
+
+    def windowed(self, window: int) -> Geometry:
+        """The geometry of a layer that attends within a window of so many positions, fewer than max_context."""
+        return replace(self, sink=0, recent=window, topk=0, rows=COMPACT, window=window)
 
     @property
     def sink_recent(self) -> int:
@@ -157,7 +169,8 @@ class Geometry:
         return min(length, self.sink_recent) + self.valid_topk(prompt_len)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """The fields by name, `window` only where there is one."""
+        return {name: value for name, value in asdict(self).items() if name != "window" or value}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Geometry:

@@ -6,14 +6,15 @@ Every module carries its level, its cache geometry and the facts of its program,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch_mlir import ir
 
 from sscc.ir.attributes import MalformedRecord, read_record, write_record
-from sscc.ir.dialects.kv import GEOMETRY, geometry_attribute, read_geometry
+from sscc.ir.cache_plan import check_layers
+from sscc.ir.dialects.kv import GEOMETRY, GROUPS, geometries_of, geometry_attribute, groups_attribute, read_geometry
 from sscc.ir.dialects.shapes import SignatureMismatch
 from sscc.ir.errors import InputError, InternalError
 from sscc.ir.geometry import Geometry
@@ -27,6 +28,7 @@ PASSES = "sscc.passes"
 KINDS = "sscc.kinds"
 MACHINE = "sscc.machine"
 LOOPING = "sscc.looping"
+LAYERS = "sscc.layers"
 MAX_LITERAL_BYTES = 1024
 
 _GRAPH = frozenset({"builtin", "func", "linalg", "tensor", "arith", "math", "scf", "kv"})
@@ -124,6 +126,48 @@ def _check_facts(values: dict[str, Any], eos: object, config: object) -> None:
         raise InputError(f"the module's {PROGRAM} is damaged: eos is {eos!r}, expected a list of tokens")
     if not isinstance(config, dict):
         raise InputError(f"the module's {PROGRAM} is damaged: config is not a JSON object")
+
+
+@dataclass(frozen=True)
+class GroupFacts:
+    """What a module says of a group of layers that keep alike: its name ("" for those under the module's geometry),
+    its layers, and the geometry of each of them."""
+
+    name: str
+    layers: tuple[int, ...]
+    geometry: Geometry
+
+
+def set_groups(module: ir.Module, groups: Sequence[GroupFacts]) -> None:
+    """Notes the groups of layers; nothing where all layers are under the module's geometry."""
+    named = {group.name: group for group in groups if group.name}
+    if not named:
+        return
+    attributes = module.operation.attributes
+    attributes[GROUPS] = groups_attribute({name: group.geometry for name, group in named.items()})
+    attributes[LAYERS] = ir.DictAttr.get(
+        {name: ir.DenseI64ArrayAttr.get(list(group.layers)) for name, group in named.items()}
+    )
+
+
+def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:
+    """What `set_groups` noted, in the order of their first layers. Raises InputError where it is damaged."""
+    facts, geometry = get_facts(module)
+    attributes = module.operation.attributes
+    layers: dict[str, tuple[int, ...]] = {}
+    try:
+        geometries = geometries_of(module)
+        if LAYERS in attributes:
+            named = ir.DictAttr(attributes[LAYERS])
+            layers = {entry.name: tuple(ir.DenseI64ArrayAttr(entry.attr)) for entry in named}
+        groups = [GroupFacts(name, where, geometries[name]) for name, where in layers.items()]
+        others = set(range(facts.layers)) - {layer for group in groups for layer in group.layers}
+        if others:
+            groups.append(GroupFacts("", tuple(sorted(others)), geometry))
+        check_layers([group.layers for group in groups], facts.layers)
+    except (SignatureMismatch, ValueError) as error:
+        raise InputError(f"the module's {GROUPS} or {LAYERS} is damaged: {error}") from None
+    return tuple(sorted(groups, key=lambda group: group.layers))
 
 
 def set_level(module: ir.Module, level: str) -> None:

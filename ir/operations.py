@@ -27,7 +27,8 @@ def _chunk(n: Sizes) -> int:
 
 def _seen(n: Sizes) -> int:
     """Rows of a prompt that a chunk attends to."""
-    return n["start"] + n["C"]
+    before = min(n["start"], n["window"] - 1) if n["window"] else n["start"]
+    return before + n["C"]
 
 
 def _length(n: Sizes) -> int:
@@ -77,11 +78,13 @@ Length = Annotated[str, Number(_one, _prompt, _prompt)]
 Scale = Annotated[float, Attribute()]
 Sink = Annotated[int, Attribute("sink")]
 Recent = Annotated[int, Attribute("recent")]
+Window = Annotated[int, Attribute("window")]
 
 
 class SelfAttention(Op):
     """Causal attention of a model over exactly the tokens it is given, as captured; the compiler threads the
-    cache through it. `layer` counts attention operators from 0."""
+    cache through it. `layer` counts attention operators from 0. With a `window` above 0 a token sees itself and the
+    window - 1 tokens before it."""
 
     op = "self_attention"
     query: Annotated[str, Operand("B H S D:f", "read")]
@@ -89,6 +92,7 @@ class SelfAttention(Op):
     value: Annotated[str, Operand("B Hkv S Dv:f", "read")]
     layer: Annotated[int, Attribute()]
     scale: Scale
+    window: Annotated[int, Attribute(default=0)]
     out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 
@@ -169,8 +173,9 @@ class CachedAttention(Op):
 
 @dataclass(frozen=True)
 class CausalAttention(Op):
-    """Full causal attention of one prefill chunk: the query at position start + i sees rows 0 .. start + i of the
-    prompt scratch. Rows from start + C on are not read. Softmax and sums in f32. `log_sum_exp` (of a step "" where
+    """Causal attention of one prefill chunk: the query at position p = start + i sees rows 0 .. p of the prompt
+    scratch, or where the geometry has a window rows max(p - window + 1, 0) .. p. Rows from start + C on are not read.
+    Softmax and sums in f32. `log_sum_exp` (of a step "" where
     nobody wants it) is that of each query's scaled scores over what it sees.
     """
 
@@ -182,6 +187,7 @@ class CausalAttention(Op):
     start: Start
     scale: Scale
     log_sum_exp: Annotated[str, Operand("1 H C 1:f32", "write", flat=True, optional=True)] = ""
+    window: Window = 0
 
 
 @dataclass(frozen=True)
@@ -264,7 +270,8 @@ class DecodeAttention(Op):
     For every active slot b: row = sink + (p - sink) mod recent for p = position[b] >= sink, else p; new_key and
     new_value stand in that row of `key` and `value` for the attention, and are written to that row of `k_cache`
     and `v_cache`, whose other rows keep their bytes. Valid rows are row < min(p + 1, SR), and SR <= row <
-    SR + min(max(prompt_len[b] - SR, 0), R - SR), SR = sink + recent. A slot that is not active writes nothing and returns zeros.
+    SR + min(max(prompt_len[b] - SR, 0), R - SR), SR = sink + recent. A slot that is not active writes nothing and
+    returns zeros.
 
     `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. The rows of all
     four may be encoded; the new row is encoded before it is attended to.
@@ -354,6 +361,7 @@ class ChunkAttention(Op):
     start: Start
     length: Length
     scale: Scale
+    window: Window = 0
 
 
 @dataclass(frozen=True)

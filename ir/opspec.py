@@ -22,7 +22,8 @@ from math import prod
 from typing import Any, ClassVar, Literal
 
 Sizes = Mapping[str, int]
-"""Sizes by letter, and the values of the operation's scalars by name; `valid`: rows of a cache that hold a token."""
+"""Sizes by letter, and the values of the operation's scalars and whole-numbered attributes by name; `valid`: rows of a
+cache that hold a token."""
 
 Pattern = tuple[str, tuple[str, ...]]
 """Element type, and a size per dimension."""
@@ -107,9 +108,15 @@ class Number:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A number or word that the operation itself has; of the cache's geometry where `geometry` names its field."""
+    """A number or word that the operation itself has.
+
+    Attributes:
+        geometry: the field of the cache's geometry that it is; "" where it is the operation's own.
+        default: its value where an operation of the dialect does not say; None where each must.
+    """
 
     geometry: str = ""
+    default: int | None = None
 
 
 class Op:
@@ -190,8 +197,13 @@ class OpSpec:
 
     @property
     def own_attributes(self) -> tuple[str, ...]:
-        """Attributes that the dialect's operation has by itself, because the geometry does not."""
-        return tuple(name for name, attribute in self.attributes.items() if not attribute.geometry)
+        """Attributes that the dialect's operation must have by itself, because the geometry does not."""
+        own = {name: attribute for name, attribute in self.attributes.items() if not attribute.geometry}
+        return tuple(name for name, attribute in own.items() if attribute.default is None)
+
+    def settings(self, step: Op) -> dict[str, int]:
+        """The values of a step's whole-numbered attributes."""
+        return {name: getattr(step, name) for name in self.attributes if self.kind(name) is int}
 
     def kind(self, name: str) -> Any:
         """The Python type of a field."""

@@ -112,8 +112,7 @@ from sscc.ir.builders import (
     tensor_type,
 )
 from sscc.ir.errors import UnsupportedError
-from sscc.ir.geometry import Geometry
-from sscc.ir.levels import ProgramFacts, get_facts
+from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
 
@@ -131,9 +130,10 @@ class BuildEntries(Pass):
     def run(self, module: ir.Module) -> None:
         facts, geometry = get_facts(module)
         parts = {function.name.value: function for function in functions(module)}
+        layers = _layers(parts, get_groups(module), facts.layers)
         _build_progress(module)
-        _Prefill(module, parts, facts, geometry).build()
-        _Decode(module, parts, facts, geometry).build()
+        _Prefill(module, parts, facts, facts.scratch_rows(geometry), layers).build()
+        _Decode(module, parts, facts, layers).build()
 
 
 def _build_progress(module: ir.Module) -> None:
@@ -194,28 +194,85 @@ def _weights(parts: Iterable[Any]) -> list[Argument]:
     return list(found.values())
 
 
+@dataclass(frozen=True)
+class _Layer:
+    """A decoder layer, and where its states are in those of the entries.
+
+    Attributes:
+        index: which of its group's layers it is.
+        scratch: the name of the group whose prompt scratch it uses: the first one with scratches of the same types, for
+            there is one prompt and one layer of it at a time.
+    """
+
+    number: int
+    group: GroupFacts
+    index: int
+    scratch: str
+
+    @property
+    def part(self) -> str:
+        return f"layer.{self.number}"
+
+    @property
+    def indexed(self) -> bool:
+        return self.group.geometry.indexed
+
+    def stacked(self, name: str) -> str:
+        """What the state of all layers of the group is called, of which `name` is this layer's."""
+        return _of_group(name, self.group.name)
+
+    def scratched(self, name: str) -> str:
+        """What the scratch `name` is called in the entry."""
+        return _of_group(name, self.scratch)
+
+    def is_kept(self, scratch: Argument) -> bool:
+        """Whether a scratch is a part of a state that outlives the prefill."""
+        return self.indexed and scratch.name in PROMPTS
+
+
+def _of_group(name: str, group: str) -> str:
+    return f"{name}.{group}" if group else name
+
+
+def _layers(parts: dict[str, Any], groups: Sequence[GroupFacts], count: int) -> list[_Layer]:
+    """All layers in order."""
+    layers: list[_Layer] = []
+    owners: dict[tuple[str, ...], str] = {}
+    for group in groups:
+        types = tuple(str(a.type) for a in _states(parts[f"prefill.layer.{group.layers[0]}"]))
+        owner = group.name if group.geometry.indexed else owners.setdefault(types, group.name)
+        layers += [_Layer(number, group, index, owner) for index, number in enumerate(group.layers)]
+    return sorted(layers, key=lambda layer: layer.number)
+
+
+def _states(function: Any) -> list[Argument]:
+    return [argument for argument in arguments_of(function) if argument.role == "state"]
+
+
 class _Entry:
-    """What both entries share: parts by name, and the stacked states of all layers."""
+    """What both entries share: parts by name, and the states of all layers, stacked by group."""
 
     name: str
 
-    def __init__(self, module: ir.Module, parts: dict[str, Any], facts: ProgramFacts, geometry: Geometry) -> None:
-        self.module, self.parts, self.facts, self.geometry = module, parts, facts, geometry
+    def __init__(self, module: ir.Module, parts: dict[str, Any], facts: ProgramFacts, layers: list[_Layer]) -> None:
+        self.module, self.parts, self.facts, self.layers = module, parts, facts, layers
 
     def part(self, suffix: str) -> Any:
         return self.parts[f"{self.name}.{suffix}"]
 
-    def layer_names(self) -> list[str]:
-        return [f"layer.{layer}" for layer in range(self.facts.layers)]
+    def firsts(self) -> list[_Layer]:
+        """The first layer of each group."""
+        return [layer for layer in self.layers if not layer.index]
 
     def start(self, arguments: Sequence[Argument], results: Sequence[Argument]) -> _Function:
         entry = _Function(self.module, self.name, arguments, results)
         entry.function.attributes["sym_visibility"] = ir.StringAttr.get("public")
         return entry
 
-    def stacked(self, argument: Argument) -> Argument:
-        shape = [self.facts.layers, *argument.type.shape]
-        return Argument("state", argument.name, tensor_type(shape, argument.type.element_type))
+    def stacked(self, argument: Argument, first: _Layer) -> Argument:
+        """The state of all layers of a group, of which `argument` is the first one's."""
+        shape = [len(first.group.layers), *argument.type.shape]
+        return Argument("state", first.stacked(argument.name), tensor_type(shape, argument.type.element_type))
 
     def layer_slice(self, stacked: ir.Value, layer: int) -> ir.Value:
         shape = list(stacked.type.shape)
@@ -232,30 +289,47 @@ class _Decode(_Entry):
 
     def build(self) -> None:
         layer = {argument.name: argument for argument in arguments_of(self.part("layer.0"))}
+        firsts = self.firsts()
         token = Argument("input", "token", tensor_type([self.facts.batch, 1], ir.IntegerType.get_signless(64)))
-        states = [self.stacked(argument) for argument in layer.values() if argument.role == "state"]
-        made = {result.name for result in results_of(self.part("layer.0"))}
+        states = [self.stacked(argument, first) for first in firsts for argument in _states(self.part(first.part))]
+        made = {first.stacked(result.name) for first in firsts for result in results_of(self.part(first.part))}
         logits = results_of(self.part("head"))[0].type
         out = Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
         slots = [layer[name] for name in ("position", "prompt_len", "active")]
-        weights = _weights(self.part(name) for name in ("embed", *self.layer_names(), "head"))
+        weights = _weights(self.part(name) for name in ("embed", *(layer.part for layer in self.layers), "head"))
         entry = self.start([token, *slots, *states, *weights], [out, *(s for s in states if s.name in made)])
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
-            func.ReturnOp(self._body(entry))
+            func.ReturnOp(self._body(entry, [state.name for state in states if state.name in made]))
 
-    def _body(self, entry: _Function) -> list[ir.Value]:
+    def _body(self, entry: _Function, made: Sequence[str]) -> list[ir.Value]:
         inputs, states = entry.values_of("input"), entry.values_of("state")
-        caches: dict[str, ir.Value] = {}
         positions = reshape(inputs["position"], [self.facts.batch, 1])
         given = entry.call(self.part("embed"), {"ids": inputs.pop("token"), "positions": positions})
-        for layer, name in enumerate(self.layer_names()):
-            slices = {name: self.layer_slice(state, layer) for name, state in states.items()}
-            done = entry.call(self.part(name), {**given, **inputs, **slices})
+        for layer in self.layers:
+            part = self.part(layer.part)
+            slices = {a.name: self.layer_slice(states[layer.stacked(a.name)], layer.index) for a in _states(part)}
+            done = entry.call(part, {**given, **inputs, **slices})
             given["hidden"] = done.pop("hidden")
-            caches = {name: self.put_layer(value, states[name], layer) for name, value in done.items()}
-            states |= caches
+            for name, value in done.items():
+                whole = layer.stacked(name)
+                states[whole] = self.put_layer(value, states[whole], layer.index)
         logits = entry.call(self.part("head"), given)["logits"]
-        return [reshape(logits, [logits.type.shape[0], logits.type.shape[2]]), *caches.values()]
+        return [reshape(logits, [logits.type.shape[0], logits.type.shape[2]]), *(states[name] for name in made)]
+
+
+@dataclass(frozen=True)
+class _PrefillStates:
+    """The states of a layer in prefill, as its phase takes them.
+
+    Attributes:
+        scratch: what one layer at a time uses.
+        caches: what the end of a prompt writes.
+        prompts: scratches that are kept, by their names in the layer's function: the states of all slots.
+    """
+
+    scratch: list[Argument]
+    caches: list[Argument]
+    prompts: dict[str, Argument]
 
 
 class _Prefill(_Entry):
@@ -263,29 +337,39 @@ class _Prefill(_Entry):
 
     name = "prefill"
 
+    def __init__(
+        self, module: ir.Module, parts: dict[str, Any], facts: ProgramFacts, rows: int, layers: list[_Layer]
+    ) -> None:
+        super().__init__(module, parts, facts, layers)
+        self.rows = rows
+
     def build(self) -> None:
-        self.rows = self.facts.scratch_rows(self.geometry)
         self.axes = self._token_axes()
         index = ir.IndexType.get()
         embedded = [self._full_length(result) for result in results_of(self.part("embed"))]
-        scratch = [a for a in arguments_of(self.part("layer.0")) if a.role == "state"]
-        kept = [self._of_all_slots(a) for a in scratch if self._is_kept(a)]
-        caches = [self.stacked(result) for result in [*results_of(self.part("compress.0")), *kept]]
+        scratch, caches = dict[str, Argument](), list[Argument]()
+        for first in self.firsts():
+            states = self._states(first)
+            for argument in states.scratch:
+                name = first.scratched(argument.name)
+                scratch.setdefault(name, replace(argument, name=name))
+            caches += [self.stacked(argument, first) for argument in (*states.caches, *states.prompts.values())]
         phases = [self._embed(embedded)]
-        phases += [self._layer(layer, embedded, scratch) for layer in range(self.facts.layers)]
+        phases += [self._layer(layer, embedded) for layer in self.layers]
         phases.append(self._head(embedded[0]))
         tokens = Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
         scalars = [Argument("input", name, index) for name in ("length", "slot", *CURSOR, "steps")]
-        states = [*embedded, *(a for a in scratch if not self._is_kept(a)), *caches]
-        logits = self._logits()
+        logits, states = self._logits(), [*embedded, *scratch.values(), *caches]
         results = [logits, *(Argument("output", name, index) for name in CURSOR), *states]
         entry = self.start([tokens, *scalars, logits, *states, *_weights(phases)], results)
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
-            func.ReturnOp(self._body(entry, phases, [cache.name for cache in caches]))
+            func.ReturnOp(self._body(entry, phases))
 
-    def _is_kept(self, scratch: Argument) -> bool:
-        """Whether a scratch is a part of a state that outlives the prefill."""
-        return self.geometry.indexed and scratch.name in PROMPTS
+    def _states(self, layer: _Layer) -> _PrefillStates:
+        scratch = _states(self.part(layer.part))
+        prompts = {a.name: self._of_all_slots(a) for a in scratch if layer.is_kept(a)}
+        caches = [replace(result, role="state") for result in results_of(self.part(f"compress.{layer.number}"))]
+        return _PrefillStates([a for a in scratch if a.name not in prompts], caches, prompts)
 
     def _of_all_slots(self, scratch: Argument) -> Argument:
         shape = [self.facts.batch, *list(scratch.type.shape)[1:]]
@@ -318,7 +402,7 @@ class _Prefill(_Entry):
 
     # ------------------------------------------------------------------------------------------------ the entry
 
-    def _body(self, entry: _Function, phases: list[Any], caches: list[str]) -> list[ir.Value]:
+    def _body(self, entry: _Function, phases: list[Any]) -> list[ir.Value]:
         inputs, state = entry.values_of("input"), entry.values_of("state")
         size, count = index_constant(self.facts.chunk), self.facts.layers + 2
         chunks = arith.CeilDivSIOp(inputs["length"], size).result
@@ -327,15 +411,19 @@ class _Prefill(_Entry):
         total = arith.AddIOp(before_head, index_constant(1)).result
         end = arith.MinSIOp(arith.AddIOp(begin, inputs["steps"]).result, total).result
         given = {**inputs, **entry.values_of("output"), "chunks": chunks, "begin": begin, "end": end}
-        for number, phase in enumerate(phases):
-            layer = number - 1
-            slices = {}
-            if 0 <= layer < self.facts.layers:
-                slices = {name: self.layer_slice(state[name], layer) for name in caches}
-            made = entry.call(phase, {**given, **state, **slices, "number": index_constant(number)})
-            logits = made.pop("prefill_logits", None)
-            made |= {name: self.put_layer(made[name], state[name], layer) for name in slices}
-            state |= made
+        first, *layered, last = phases
+        state |= entry.call(first, {**given, **state, "number": index_constant(0)})
+        for layer, phase in zip(self.layers, layered, strict=True):
+            states = self._states(layer)
+            whole = {a.name: layer.scratched(a.name) for a in states.scratch}
+            stacks = {a.name: layer.stacked(a.name) for a in (*states.caches, *states.prompts.values())}
+            own = {name: state[at] for name, at in whole.items()}
+            own |= {name: self.layer_slice(state[at], layer.index) for name, at in stacks.items()}
+            made = entry.call(phase, {**given, **state, **own, "number": index_constant(layer.number + 1)})
+            for name, value in made.items():
+                at = stacks.get(name)
+                state[at or whole.get(name, name)] = self.put_layer(value, state[at], layer.index) if at else value
+        logits = entry.call(last, {**given, **state, "number": index_constant(len(phases) - 1)})["prefill_logits"]
         finished = arith.CmpIOp(arith.CmpIPredicate.eq, end, total).result
         reached = arith.FloorDivSIOp(end, chunks).result
         inside = arith.SubIOp(end, arith.MulIOp(reached, chunks).result).result
@@ -385,13 +473,13 @@ class _Prefill(_Entry):
             func.ReturnOp([states[result.name] for result in embedded])
         return phase.function
 
-    def _layer(self, layer: int, embedded: Sequence[Argument], scratch: Sequence[Argument]) -> Any:
-        part, compress = self.part(f"layer.{layer}"), self.part(f"compress.{layer}")
-        caches = [replace(result, role="state") for result in results_of(compress)]
-        prompts = {a.name: self._of_all_slots(a) for a in scratch if self._is_kept(a)}
-        lasting = [*(a for a in scratch if a.name not in prompts), *caches, *prompts.values()]
+    def _layer(self, layer: _Layer, embedded: Sequence[Argument]) -> Any:
+        part, compress = self.part(layer.part), self.part(f"compress.{layer.number}")
+        own, scratch = self._states(layer), _states(part)
+        caches, prompts = own.caches, own.prompts
+        lasting = [*own.scratch, *caches, *prompts.values()]
         results = [embedded[0], *lasting]
-        phase = self._phase(f"layer.{layer}", ["length", "slot"], [*embedded, *lasting], results, [part])
+        phase = self._phase(layer.part, ["length", "slot"], [*embedded, *lasting], results, [part])
         inputs, given = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 

@@ -129,8 +129,8 @@ from torch_mlir import ir
 
 from sscc.ir.builders import extract_slice, insert_slice
 from sscc.ir.dialects import kv
-from sscc.ir.geometry import Geometry
-from sscc.ir.levels import get_facts, walk
+from sscc.ir.dialects.kv import geometry_of
+from sscc.ir.levels import walk
 from sscc.ir.rewriting import functions, producer
 from sscc.passes.base import Pass, count
 from sscc.passes.outline_kernels import KERNEL
@@ -143,14 +143,13 @@ class FuseCompressedAttention(Pass):
     level: ClassVar[str] = "fused"
 
     def run(self, module: ir.Module) -> None:
-        _, geometry = get_facts(module)
         for function in functions(module):
             if KERNEL in function.attributes:
                 for op in _named(function, "kv.cached_attention"):
                     _fuse_decode(op)
                 for op in _named(function, "kv.causal_attention"):
                     _fuse_chunk(op)
-                while any(_fuse_compress(op, geometry) for op in _named(function, "tensor.insert_slice")):
+                while any(_fuse_compress(op) for op in _named(function, "tensor.insert_slice")):
                     pass  # each takes two insertions away, so the list is made anew
         make_plain(module)
 
@@ -207,12 +206,15 @@ def _fuse_decode(attention: ir.Operation) -> None:
     readers = [reader for update in (key, value) for reader in _readers(update) if reader not in joining]
     if any(not _follows(reader, attention) for reader in readers):
         return
+    if not _one_group(attention, row, validity, *updates):
+        return
     form = kv.IndexedAttention if joining else kv.DecodeAttention
     with ir.InsertionPoint(attention), attention.location:
         fused = form(
             query, k_new, v_new, k_cache, v_cache, k_cache, v_cache, *k.prompt, *v.prompt, *k.index, position,
             prompt_len, active, attention.attributes["scale"], attention.results[0].type, k_cache.type, v_cache.type,
         )  # fmt: skip
+        kv.in_group(fused, kv.group_of(attention))
     _replace([(attention.results[0], fused.out), (key, fused.k_updated), (value, fused.v_updated)])
     _erase(attention, *joining, *updates, *encoders, validity, row)
     count("decode attentions fused")
@@ -254,6 +256,11 @@ def _rows(value: ir.Value) -> _Rows | None:
     return _Rows(concat.operands[0], (prompt,), (index,), (concat, gather)) if known else None
 
 
+def _one_group(*ops: ir.Operation | None) -> bool:
+    """Whether operations are of one group of layers: of one geometry."""
+    return len({kv.group_of(op) for op in ops if op is not None}) == 1
+
+
 def _follows(op: ir.Operation, other: ir.Operation) -> bool:
     """Whether `op` is `other` or stands behind it in its block."""
     return bool(op == other or (op.block == other.block and other.is_before_in_block(op)))
@@ -277,13 +284,14 @@ def _fuse_chunk(attention: ir.Operation) -> None:
     (k_new, k_scratch), (v_new, v_scratch) = (list(op.operands)[:2] for op in appends if op)
     observed, log_sum_exp, length = queries["observed"], numbers["observed"], queries["length"]
     before = [reader for append in (key, value) for reader in _readers(append) if not _follows(reader, attention)]
-    if before or not all(_follows(op, attention) for op in (seen, kept)):
+    if before or not all(_follows(op, attention) for op in (seen, kept)) or not _one_group(attention, seen, kept):
         return
     with ir.InsertionPoint(attention), attention.location:
         fused = kv.ChunkAttention(
             query, k_new, v_new, k_scratch, v_scratch, observed, log_sum_exp, start, length,
             attention.attributes["scale"], out.type, key.type, value.type, observed.type, log_sum_exp.type,
         )  # fmt: skip
+        kv.in_group(fused, kv.group_of(attention))
     made = [fused.k_appended, fused.v_appended, fused.observed_now, fused.log_sum_exp_now]
     _replace([(out, fused.out), *zip([key, value, seen.results[0], kept.results[0]], made, strict=True)])
     _erase(kept, seen, attention, *appends)
@@ -318,17 +326,17 @@ class _Assembly:
     ops: tuple[ir.Operation, ...]
 
 
-def _fuse_compress(insert: ir.Operation, geometry: Geometry) -> bool:
+def _fuse_compress(insert: ir.Operation) -> bool:
     """`insert` puts the rows of K; its partner, those of V from the same indices, is found from there."""
-    k = _assembly(insert, geometry)
+    k = _assembly(insert)
     scores = None if k is None else _scores(k, insert.block)
     if k is None or scores is None:
         return False
     others = (op.operation for op in insert.block.operations if op.operation != insert)
-    other = next((op for op in others if _is_partner(op, insert, k, geometry)), None)
+    other = next((op for op in others if _is_partner(op, insert, k)), None)
     if other is None:
         return False
-    v = _assembly(other, geometry)
+    v = _assembly(other)
     assert v is not None
     last = other if insert.is_before_in_block(other) else insert
     select, pool, found = scores
@@ -343,6 +351,7 @@ def _fuse_compress(insert: ir.Operation, geometry: Geometry) -> bool:
             observed, log_sum_exp, k.scratch, v.scratch, *boxes, length, found.attributes["scale"],
             *[box.type for box in boxes], select.results[0].type,
         )  # fmt: skip
+        kv.in_group(fused, kv.group_of(select))
         made = [_put(rows, op) for rows, op in ((fused.k_compressed, insert), (fused.v_compressed, other))]
     _replace([(insert.results[0], made[0]), (other.results[0], made[1]), (select.results[0], fused.selected)])
     _erase(insert, other, *k.ops, *v.ops, select, pool, found, k.ring)
@@ -350,14 +359,14 @@ def _fuse_compress(insert: ir.Operation, geometry: Geometry) -> bool:
     return True
 
 
-def _is_partner(op: ir.Operation, insert: ir.Operation, k: _Assembly, geometry: Geometry) -> bool:
+def _is_partner(op: ir.Operation, insert: ir.Operation, k: _Assembly) -> bool:
     if op.name != "tensor.insert_slice" or list(op.operands)[2:] != list(insert.operands)[2:]:
         return False
-    v = _assembly(op, geometry)
+    v = _assembly(op)
     return v is not None and v.ring == k.ring and v.selected == k.selected and v.scratch != k.scratch
 
 
-def _assembly(insert: ir.Operation, geometry: Geometry) -> _Assembly | None:
+def _assembly(insert: ir.Operation) -> _Assembly | None:
     """[sinks,] ring rows and (unless they are indexed) selected rows of one scratch, put side by side into one slot of
     a cache."""
     dynamic = ir.ShapedType.get_dynamic_size()
@@ -369,6 +378,10 @@ def _assembly(insert: ir.Operation, geometry: Geometry) -> _Assembly | None:
         return None
     parts = [producer(value) for value in ([rows] if concat is None else concat.operands)]
     ops = [part for part in parts if part is not None and len(_readers(part.results[0])) == 1]
+    gathering = [op for op in ops if op.name == "kv.gather"]
+    if not gathering:
+        return None
+    geometry = geometry_of(gathering[0])
     sinks, picks = int(geometry.sink > 0), int(not geometry.indexed)
     if len(parts) != sinks + 1 + picks or len(ops) != len(parts):
         return None
@@ -382,7 +395,7 @@ def _assembly(insert: ir.Operation, geometry: Geometry) -> _Assembly | None:
     if sinks and not _is_sinks(ops[0], scratch, geometry.sink):
         return None
     ring = _made_by(gathers[0]["index"], "kv.ring_positions")
-    if ring is None or ring.results[0].type.shape[0] != geometry.recent:
+    if ring is None or not _one_group(ring, *gathering, *encoders):
         return None
     selected = gathers[1]["index"] if chosen else None
     return _Assembly(scratch, ring, selected, (*encoders, *([] if concat is None else [concat]), *ops))
@@ -412,7 +425,7 @@ def _scores_of(select: ir.Operation, k: _Assembly) -> tuple[ir.Operation, ir.Ope
         return None
     lengths = {kv.operand_of(op, "length") for op in (select, pool, scores, k.ring)}
     alone = all(len(_readers(op.results[0])) == 1 for op in (pool, scores))
-    return (select, pool, scores) if len(lengths) == 1 and alone else None
+    return (select, pool, scores) if len(lengths) == 1 and alone and _one_group(select, pool, scores, k.ring) else None
 
 
 def _slot(insert: ir.Operation) -> ir.Value:

@@ -64,15 +64,20 @@ After, once per layer::
       ..
       return %k_cache1, %v_cache1, %selected : ..
 
-When it does not apply: a layer with other than one attention operator, and layers whose Q, K or V differ
-in heads or head dim (caches and observation window are one tensor each for all layers), are refused.
+Layers that keep alike are a group (`kv.groups`, `sscc.layers`): those that attend within one window, and those with the
+same heads and widths. A layer that attends within a window of fewer positions than the longest sequence keeps exactly
+these, in a ring; the geometry that was asked for governs the others. An operation's `kv.group` says whose it is.
+
+When it does not apply: a layer with other than one attention operator, and layers with equal K and V but other queries,
+are refused.
 
 Preserves: every other operation, locations, the order of arguments (new ones are appended).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -92,7 +97,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
-from sscc.ir.levels import ProgramFacts, get_facts
+from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
 from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
 from sscc.passes.base import Pass
 
@@ -107,9 +112,11 @@ class ThreadCache(Pass):
     def run(self, module: ir.Module) -> None:
         facts, geometry = get_facts(module)
         layers = [function for function in functions(module) if LAYER in function.attributes]
-        _check_uniform([_attention_of(function) for function in layers])
+        groups = _groups(layers, geometry)
+        set_groups(module, groups)
+        group_of = {layer: group for group in groups for layer in group.layers}
         for function in layers:
-            threader = _Threader(module, function, facts, geometry)
+            threader = _Threader(module, function, facts, group_of[function.attributes[LAYER].value])
             threader.rewrite()
         for function in layers:
             function.operation.erase()
@@ -122,23 +129,39 @@ def _attention_of(function: Any) -> ir.Operation:
     return found[0]
 
 
-def _check_uniform(attentions: list[ir.Operation]) -> None:
-    """Caches and the observation window are one tensor each for all layers: heads and dims must agree."""
-    if not attentions:
-        return
-    wanted_query, *wanted = _heads_and_dims(attentions[0])
-    for op in attentions:
-        query, *shape = _heads_and_dims(op)
-        if shape != wanted:
+def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
+    """The groups of layers, from the functions of both entries."""
+    kinds: dict[int, tuple[Any, ...]] = {}
+    queries: dict[tuple[Any, ...], tuple[int, int]] = {}
+    for function in layers:
+        attention = _attention_of(function)
+        window = kv.window_of(attention)
+        window = window if window < geometry.max_context else 0
+        query, *rows = _heads_and_dims(attention)
+        if queries.setdefault(tuple(rows), query) != query:
             raise UnsupportedError(
-                f"{op.location}: K and V have (heads, head dim) {tuple(shape)}, another layer has {tuple(wanted)}; one "
-                "stacked cache needs the same in every layer"
+                f"{attention.location}: the queries have {query[0]} heads of dim {query[1]}, those of another layer "
+                f"whose K and V are alike {queries[tuple(rows)][0]} of dim {queries[tuple(rows)][1]}: it could not be "
+                "told which observation window is whose"
             )
-        if query != wanted_query:
-            raise UnsupportedError(
-                f"{op.location}: the queries have {query[0]} heads of dim {query[1]}, another layer has "
-                f"{wanted_query[0]} of dim {wanted_query[1]}; one observation window needs the same in every layer"
-            )
+        kind = (window, query, *rows)
+        layer = function.attributes[LAYER].value
+        if kinds.setdefault(layer, kind) != kind:
+            raise UnsupportedError(f"{attention.location}: layer {layer} attends in another way in prefill and decode")
+    members: dict[tuple[Any, ...], list[int]] = {}
+    for layer in sorted(kinds):
+        members.setdefault(kinds[layer], []).append(layer)
+    groups: list[GroupFacts] = []
+    for kind, where in members.items():
+        window = kind[0]
+        name = _unlike(f"window{window}" if window else "", {group.name for group in groups})
+        groups.append(GroupFacts(name, tuple(where), geometry.windowed(window) if window else geometry))
+    return groups
+
+
+def _unlike(name: str, taken: Container[str]) -> str:
+    """`name`, with a number behind it where it is taken: layers of other heads or widths are another group."""
+    return next(n for n in (name, *(f"{name or 'group'}_{i}" for i in itertools.count(2))) if n not in taken)
 
 
 def _heads_and_dims(attention: ir.Operation) -> list[tuple[int, int]]:
@@ -149,8 +172,9 @@ def _heads_and_dims(attention: ir.Operation) -> list[tuple[int, int]]:
 class _Threader:
     """Rewrites one layer function and, for prefill, adds its `compress` function."""
 
-    def __init__(self, module: ir.Module, function: Any, facts: ProgramFacts, geometry: Geometry) -> None:
-        self.module, self.function, self.facts, self.geometry = module, function, facts, geometry
+    def __init__(self, module: ir.Module, function: Any, facts: ProgramFacts, group: GroupFacts) -> None:
+        self.module, self.function, self.facts, self.group = module, function, facts, group
+        self.geometry = group.geometry
         self.attention = _attention_of(function)
         self.layer = function.attributes[LAYER].value
         self.entry = function.attributes["sscc.entry"].value
@@ -167,6 +191,12 @@ class _Threader:
         else:
             self._rebuild(self._scratch(), self._chunk_inputs(), self._prefill_attention)
             self._compress()
+
+    def _note_group(self, function: Any) -> None:
+        """Operations of a group that the module's geometry does not govern say its name."""
+        for op in walk(function):
+            if op.name.startswith("kv."):
+                kv.in_group(op, self.group.name)
 
     # ------------------------------------------------------------------------------------------ arguments
 
@@ -257,6 +287,7 @@ class _Threader:
                     clone_with(op, values)
             with terminator.location:
                 func.ReturnOp([*(values[v] for v in terminator.operands), *outputs])
+        self._note_group(new)
 
     def _decode_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
@@ -318,6 +349,7 @@ class _Threader:
             if selected is not None and picks:
                 selected = insert_slice(selected, picks[0], [slot, 0, 0])
             func.ReturnOp([*caches, *([] if selected is None else [selected])])
+        self._note_group(function)
 
     def _select(
         self, observed: ir.Value, log_sum_exp: ir.Value, keys: ir.Value, length: ir.Value, type_: ir.Type

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from sscc.ir import schedule as sch
+from sscc.ir.cache_plan import LayerGroup
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
@@ -21,7 +22,6 @@ from sscc.runtime.validator import EntryReport, Report, validate
 CURSOR = ("phase", "chunk")
 """What `prefill` takes and gives back: where the next call goes on."""
 _PREFILL = ("length", "slot", *CURSOR, "steps")
-_CACHES = ("k_cache", "v_cache")
 _OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",)}
 
 
@@ -51,7 +51,7 @@ def prove(program: sch.Program, signature: Signature, machine: Machine | None = 
     )
     protocol.check(report.entry("prefill"))
     _check_written(report.entry("decode"), 0)
-    _check_kept(report.entry("decode"), 0, _CACHES)
+    _check_kept(report.entry("decode"), 0, [name for group in signature.plan for name in _caches(group)])
     return report
 
 
@@ -125,16 +125,13 @@ def _check_kept(report: EntryReport, number: int, states: Sequence[str]) -> None
         refuse(f"entry {report.name!r} writes nothing into state {missing[0]!r}")
 
 
-def _kept(s: Signature) -> tuple[str, ...]:
+def _caches(group: LayerGroup) -> list[str]:
+    return [group.state(stream.cache) for stream in group.streams]
+
+
+def _kept(s: Signature) -> list[str]:
     """The states that a prompt is read and kept in."""
-    place = _place(s)
-    selected = ("selected",) if s.geometry.topk else ()
-    return (*_CACHES, f"k_{place}", f"v_{place}", "observed", *selected)
-
-
-def _place(s: Signature) -> str:
-    """Where K and V of a prompt are: kept for as long as its slot is, or until the next prompt."""
-    return "prompt" if s.geometry.indexed else "scratch"
+    return [name for group in s.plan for name in _states(s, group)]
 
 
 def _check_written(report: EntryReport, number: int) -> None:
@@ -160,25 +157,33 @@ def _inputs(s: Signature) -> dict[str, dict[str, _Kind]]:
 
 def _tensors(s: Signature) -> dict[str, _Kind]:
     """Every tensor that the signature knows: inputs, outputs, caches, and what a prompt in progress is kept in."""
-    g = s.geometry
-    key, value = (encoded_width(d) if g.encoded else d for d in (s.head_dim, s.value_dim))
-    rows = (s.layers, s.batch, s.kv_heads, g.cache_rows)
-    stored = "i8" if g.encoded else s.dtype
-    place = _place(s)
-    prompt = (*((s.layers, s.batch) if g.indexed else (1,)), s.kv_heads, s.scratch_tokens)
-    picked = (s.layers, s.batch, s.kv_heads, g.topk) if g.indexed else (s.layers, s.kv_heads, g.topk)
     known: dict[str, _Kind] = {
         "prefill_logits": ("output", s.dtype, (1, s.vocab_size)),
         "logits": ("output", s.dtype, (s.batch, s.vocab_size)),
-        "k_cache": ("state", stored, (*rows, key)),
-        "v_cache": ("state", stored, (*rows, value)),
-        f"k_{place}": ("state", s.dtype, (*prompt, s.head_dim)),
-        f"v_{place}": ("state", s.dtype, (*prompt, s.value_dim)),
-        "observed": ("state", s.dtype, (1, s.heads, g.obs, s.head_dim)),
     }
-    if g.topk:
-        known["selected"] = ("state", "i64", picked)
+    for group in s.plan:
+        known |= _states(s, group)
     return known | {name: kind for entry in _inputs(s).values() for name, kind in entry.items()}
+
+
+def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
+    """The states of a group: its caches, and where K and V of a prompt are: kept for as long as its slot is, or until
+    the next layer of a prompt."""
+    g, layers, scratch = group.geometry, len(group.layers), s.plan.scratch(group)
+    known: dict[str, _Kind] = {}
+    for stream in group.streams:
+        stored, width = ("i8", encoded_width(stream.width)) if g.encoded else (s.dtype, stream.width)
+        known[group.state(stream.cache)] = ("state", stored, (layers, s.batch, group.kv_heads, g.cache_rows, width))
+        prompt = (group.kv_heads, s.scratch_tokens, stream.width)
+        if g.indexed:
+            known[group.state(stream.prompt)] = ("state", s.dtype, (layers, s.batch, *prompt))
+        else:
+            known[scratch.state(stream.scratch)] = ("state", s.dtype, (1, *prompt))
+    known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, group.key.width))
+    if g.topk:
+        slots = (s.batch,) if g.indexed else ()
+        known[group.state("selected")] = ("state", "i64", (layers, *slots, group.kv_heads, g.topk))
+    return known
 
 
 def _check_tensors(program: sch.Program, signature: Signature) -> None:
@@ -216,14 +221,15 @@ def _check_entries(program: sch.Program, signature: Signature) -> None:
 
 
 def _check_geometry(program: sch.Program, signature: Signature) -> None:
-    """Steps of the algorithm keep and select what the geometry says."""
-    g = signature.geometry
+    """Steps of the algorithm keep and select what a geometry says: each step all of it that one of the groups says."""
+    geometries = list(dict.fromkeys(group.geometry for group in signature.plan))
     for body in program.bodies:
         for step in body.steps:
-            for name, wanted in _settings(step, g):
-                if getattr(step, name) != wanted:
-                    where = f"body {body.name!r}, {step.kind}"
-                    refuse(f"{where}: its {name} is {getattr(step, name)!r}, the geometry's is {wanted!r}")
+            wrong = [[item for item in _settings(step, g) if getattr(step, item[0]) != item[1]] for g in geometries]
+            if all(wrong):
+                name, wanted = min(wrong, key=len)[0]
+                where = f"body {body.name!r}, {step.kind}"
+                refuse(f"{where}: its {name} is {getattr(step, name)!r}, the geometry's is {wanted!r}")
 
 
 def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
@@ -231,6 +237,8 @@ def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
         return [("width", g.pool), ("mode", g.pool_mode)]
     if isinstance(step, sch.ObservationScores):
         return [("recent", g.recent)]
+    if isinstance(step, sch.CausalAttention | sch.ChunkAttention):
+        return [("window", g.window)]
     ring = [("sink", g.sink), ("recent", g.recent)]
     if isinstance(step, sch.Compress):
         return [*ring, ("pool", g.pool), ("pool_mode", g.pool_mode)]

@@ -243,10 +243,10 @@ def _check(name: str, found: Array, golden: Golden, dtype: str, rows: Array | No
 
 def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> Iterator[Check]:
     """The checks of one layer's caches and picks; equips the slot with the golden's picks where some differ."""
-    signature = session.signature
-    geometry, length = signature.geometry, len(golden.prompt)
+    group, index = session.signature.plan.of(layer)
+    geometry, length = group.geometry, len(golden.prompt)
     ring = min(length, geometry.sink_recent)
-    valid = np.zeros((signature.kv_heads, geometry.budget), np.bool_)
+    valid = np.zeros((group.kv_heads, geometry.budget), np.bool_)
     valid[:, :ring] = True
     picks = geometry.valid_topk(length)
     block = slice(geometry.sink_recent, geometry.sink_recent + picks)
@@ -261,7 +261,8 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
         rows = _by_pick(session, golden, layer, cache, picks) if selected is not None else cache
         yield _check(cache_name, rows, golden, dtype, valid)
         if selected is not None and selected.excused and not geometry.indexed:
-            live, wanted = session.interpreter.tensor(f"{kind}_cache")[layer, 0], golden.tensors[cache_name]
+            live = session.interpreter.tensor(group.state(f"{kind}_cache"))[index, 0]
+            wanted = golden.tensors[cache_name]
             live[:, block] = kv_rows.encode(wanted[:, block]) if geometry.encoded else wanted[:, block]
     if selected is not None:
         if selected.passed and selected.excused and geometry.indexed:
@@ -271,18 +272,20 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
 
 def _selected(session: Session, layer: int) -> Array:
     """The picks [Hkv, topk] of slot 0 in a layer, a live view."""
-    picks: Array = session.interpreter.tensor("selected")[layer]
-    return picks[0] if session.signature.geometry.indexed else picks
+    group, index = session.signature.plan.of(layer)
+    picks: Array = session.interpreter.tensor(group.state("selected"))[index]
+    return picks[0] if group.geometry.indexed else picks
 
 
 def _cache(session: Session, kind: str, layer: int) -> Array:
     """The rows [Hkv, R, D] of slot 0 in a layer, selected ones included, as the numbers that they stand for."""
-    cache: Array = session.interpreter.tensor(f"{kind}_cache")[layer, 0]
-    if session.signature.geometry.encoded:
+    group, index = session.signature.plan.of(layer)
+    cache: Array = session.interpreter.tensor(group.state(f"{kind}_cache"))[index, 0]
+    if group.geometry.encoded:
         return kv_rows.decode(cache)
-    if not session.signature.geometry.indexed:
+    if not group.geometry.indexed:
         return cache
-    prompt, picks = session.interpreter.tensor(f"{kind}_prompt")[layer, 0], _selected(session, layer)
+    prompt, picks = session.interpreter.tensor(group.state(f"{kind}_prompt"))[index, 0], _selected(session, layer)
     rows = np.take_along_axis(prompt, picks.clip(min=0)[..., None], axis=1)
     rows[picks < 0] = 0
     return np.concatenate([cache, rows], axis=1)
@@ -315,7 +318,7 @@ def _find(found: Array, wanted: Array) -> tuple[Array, Array]:
 
 def _by_pick(session: Session, golden: Golden, layer: int, cache: Array, picks: int) -> Array:
     """A copy of a cache [Hkv, R, D] whose top-K rows stand in the order of the golden's picks."""
-    first = session.signature.geometry.sink_recent
+    first = session.signature.plan.of(layer)[0].geometry.sink_recent
     found = _selected(session, layer)[:, :picks]
     at, _ = _find(found, golden.tensors[f"selected.{layer}"][:, :picks])
     rows = cache.copy()

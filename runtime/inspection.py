@@ -175,8 +175,8 @@ def inspect_artifact(
         state_bytes=state,
         temporary_bytes=max(0, program.arena_bytes - state),
         weight_bytes=sum(tensor.nbytes for tensor in weights),
-        kv_bytes=signature.kv_bytes(geometry.budget),
-        held_kv_bytes=signature.kv_bytes(signature.held_rows),
+        kv_bytes=signature.read_bytes,
+        held_kv_bytes=signature.held_bytes,
         full_kv_bytes=signature.full_kv_bytes(geometry.max_context),
         decode_traffic_bytes=sum(timing.nbytes.get(tier, 0) for tier in ("hbm", "ddr")),
         decode_floor_bytes=sum(floor.values()),
@@ -209,8 +209,7 @@ def time_decode(
     geometry = artifact.signature.geometry
     tokens = geometry.max_context if context is None else context
     _check_tokens("context", tokens, geometry.max_context)
-    valid = geometry.kept_rows(tokens, tokens)
-    return time_entry(artifact.program, DECODE, machine, valid_rows=valid, prefetch=prefetch, record=record)
+    return time_entry(artifact.program, DECODE, machine, valid_rows=tokens, prefetch=prefetch, record=record)
 
 
 def time_prefill(artifact: Artifact, machine: Machine, prompt: int, *, record: bool = False) -> Timing:
@@ -291,7 +290,7 @@ def _is_stored(tensor: Tensor) -> bool:
 
 
 def _holds_rows(tensor: Tensor) -> bool:
-    return tensor.role == "state" and tensor.name in ROWS
+    return tensor.role == "state" and tensor.name.partition(".")[0] in ROWS
 
 
 def _least_seconds(machine: Machine, nbytes: Mapping[str, int]) -> float:

@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream, check_layers
 from sscc.ir.errors import InputError, UsageError, quoted
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.signature import Signature
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 WEIGHT_MODES = ("embedded", "reference")
-_SIZES = ("batch", "prefill_chunk", "layers", "heads", "kv_heads", "head_dim", "value_dim", "vocab_size")
+_SIZES = ("batch", "prefill_chunk", "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Manifest:
             "dtype": signature.dtype,
             "eos_token_ids": list(signature.eos_token_ids),
             **{name: getattr(signature, name) for name in _SIZES},
+            "groups": [_group_data(group) for group in signature.plan],
             "weights": {
                 "mode": self.weights.mode,
                 "digest": self.weights.digest,
@@ -174,16 +176,66 @@ def _dtype(data: dict[str, Any]) -> str:
 def _signature(data: dict[str, Any]) -> Signature:
     sizes = {name: _take(data, name, int) for name in _SIZES}
     _integers(list(sizes.values()), ", ".join(sizes), 1)
-    try:
-        geometry = Geometry.from_dict(_take(data, "geometry", dict))
-    except (TypeError, UsageError) as error:
-        raise InputError(f"the manifest is malformed: geometry: {quoted(error)}") from None
+    geometry = _geometry(data, "")
     return Signature(
         geometry=geometry,
         dtype=_dtype(data),
+        plan=_plan(_take(data, "groups", list), geometry),
         eos_token_ids=_integers(_take(data, "eos_token_ids", list), "eos_token_ids", 0),
         **sizes,
     )
+
+
+def _geometry(data: dict[str, Any], where: str) -> Geometry:
+    values = _take(data, "geometry", dict, where)
+    try:
+        return Geometry.from_dict(values)
+    except (TypeError, UsageError) as error:
+        raise InputError(f"the manifest is malformed: {where}geometry: {quoted(error)}") from None
+
+
+def _group_data(group: LayerGroup) -> dict[str, Any]:
+    return {**asdict(group), "geometry": group.geometry.to_dict(), "layers": list(group.layers)}
+
+
+def _plan(entries: list[Any], geometry: Geometry) -> CachePlan:
+    groups = tuple(_group(entry, f"groups[{index}].") for index, entry in enumerate(entries))
+    layers = sum(len(group.layers) for group in groups)
+    if not layers or any(group.geometry.max_context != geometry.max_context for group in groups):
+        raise InputError("the manifest is malformed: groups has no layers, or their max_context is not the geometry's")
+    if len({group.name for group in groups}) < len(groups):
+        raise InputError("the manifest is malformed: two groups have one name")
+    try:
+        check_layers([group.layers for group in groups], layers)
+    except ValueError as error:
+        raise InputError(f"the manifest is malformed: {quoted(error)}") from None
+    return CachePlan(groups)
+
+
+def _group(data: Any, where: str) -> LayerGroup:
+    if not isinstance(data, dict):
+        raise InputError(f"the manifest is malformed: {where[:-1]} is {str(data)[:60]!r}, expected dict")
+    heads, kv_heads = _integers([_take(data, name, int, where) for name in ("heads", "kv_heads")], f"{where}heads", 1)
+    if heads % kv_heads:
+        raise InputError(f"the manifest is malformed: {where}heads is {heads}, no multiple of its {kv_heads} KV heads")
+    streams = [_stream(stream, f"{where}streams.") for stream in _take(data, "streams", list, where)]
+    if [stream.name for stream in streams] != ["k", "v"]:
+        raise InputError(f"the manifest is malformed: {where}streams must be k and v")
+    return LayerGroup(
+        name=_take(data, "name", str, where),
+        layers=_integers(_take(data, "layers", list, where), f"{where}layers", 0),
+        geometry=_geometry(data, where),
+        heads=heads,
+        kv_heads=kv_heads,
+        streams=tuple(streams),
+    )
+
+
+def _stream(data: Any, where: str) -> Stream:
+    if not isinstance(data, dict):
+        raise InputError(f"the manifest is malformed: {where[:-1]} has {str(data)[:60]!r}, expected dict")
+    (width,) = _integers([_take(data, "width", int, where)], f"{where}width", 1)
+    return Stream(_take(data, "name", str, where), width)
 
 
 def _weights(data: dict[str, Any]) -> WeightsRecord:

@@ -360,12 +360,15 @@ class Session:
 
     def _parts(self, slot: int, length: int) -> dict[str, Array]:
         """Live views of all that decoding reads of a slot after a prompt of so many tokens: [L, Hkv, rows, ..]."""
-        g = self.signature.geometry
-        # A prompt that fills less than sinks and ring selects no rows, so that the valid ones are always the first.
-        rows = min(g.kept_rows(length, length), g.cache_rows)
-        counts = {"k_cache": rows, "v_cache": rows}
-        if g.indexed:
-            counts |= {"k_prompt": length, "v_prompt": length, "selected": g.topk}
+        counts: dict[str, int] = {}
+        for group in self.signature.plan:
+            g = group.geometry
+            # A prompt that fills less than sinks and ring selects no rows, so that the valid ones are always the first.
+            rows = min(g.kept_rows(length, length), g.cache_rows)
+            counts |= {group.state(stream.cache): rows for stream in group.streams}
+            if g.indexed:
+                counts |= {group.state(stream.prompt): length for stream in group.streams}
+                counts[group.state("selected")] = g.topk
         return {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}
 
     def _fill(self, slot: int, length: int, last_token: int) -> None:
@@ -388,7 +391,7 @@ class Session:
         """What the slot's cache holds now."""
         self._check_filled(slot)
         prompt_len, length = int(self._prompt_len[slot]), int(self._position[slot])
-        geometry = self.signature.geometry
+        geometry = self.signature.plan.main.geometry
         kept = geometry.kept_rows(length, prompt_len)
         return Kept(
             prompt_len=prompt_len,
@@ -396,7 +399,7 @@ class Session:
             kept=kept,
             evicted=length - kept,
             budget=geometry.budget,
-            kv_bytes=self.signature.kv_bytes(self.signature.held_rows),
+            kv_bytes=self.signature.held_bytes,
             full_bytes=self.signature.full_kv_bytes(geometry.max_context),
             full_bytes_now=self.signature.full_kv_bytes(length),
         )

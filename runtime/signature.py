@@ -1,9 +1,10 @@
-"""What a caller must know about a compiled program: sizes, cache geometry, tokens that end a text."""
+"""What a caller must know about a compiled program: sizes, what its layers keep, tokens that end a text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sscc.ir.cache_plan import CachePlan, LayerGroup
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
 from sscc.ir.schedule import DTYPE_BYTES
@@ -15,13 +16,12 @@ class Signature:
     """The model signature of an artifact.
 
     Attributes:
-        geometry: rows of the compressed cache and the longest sequence.
+        geometry: the rows that were asked for, which govern the layers without a window, and the longest sequence.
         batch: slots that decode together (B).
         prefill_chunk: prompt tokens per prefill step (C).
         dtype: of activations and caches, "f32" or "bf16".
-        layers, heads, kv_heads, head_dim: of the model (L, H, Hkv, D).
-        value_dim: width of a value (Dv), where head_dim is that of a key.
         vocab_size: tokens are 0 .. vocab_size - 1.
+        plan: which layers keep which rows, of how many heads and numbers.
         eos_token_ids: tokens that end a text; may be empty.
     """
 
@@ -29,13 +29,14 @@ class Signature:
     batch: int
     prefill_chunk: int
     dtype: str
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_dim: int
     vocab_size: int
+    plan: CachePlan
     eos_token_ids: tuple[int, ...] = ()
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers (L)."""
+        return self.plan.layers
 
     @property
     def scratch_tokens(self) -> int:
@@ -51,36 +52,63 @@ class Signature:
         return (self.layers + 1) * self.chunks(length) + 1
 
     @property
-    def held_rows(self) -> int:
-        """Rows of K and V that a sequence owns, per layer and KV head: those of the cache, and where the selected ones
-        are indexed those of its whole prompt."""
-        return self.geometry.cache_rows + (self.scratch_tokens if self.geometry.indexed else 0)
-
-    def kv_bytes(self, rows: int) -> int:
-        """Bytes of `rows` cache rows of one sequence, as they are stored: K and V, every layer and KV head."""
-        widths = encoded_width(self.head_dim) + encoded_width(self.value_dim)
-        return self._rows(rows) * (widths if self.geometry.encoded else self._plain_row)
-
-    def full_kv_bytes(self, tokens: int) -> int:
-        """Bytes of K and V of `tokens` tokens in a cache that is neither compressed nor encoded."""
-        return self._rows(tokens) * self._plain_row
-
-    def _rows(self, tokens: int) -> int:
-        return self.layers * self.kv_heads * tokens
+    def read_bytes(self) -> int:
+        """Bytes of K and V that a decode step reads of one sequence whose rows are all in use."""
+        return sum(self.row_bytes(group) * group.geometry.budget for group in self.plan)
 
     @property
-    def _plain_row(self) -> int:
-        return (self.head_dim + self.value_dim) * DTYPE_BYTES[self.dtype]
+    def held_bytes(self) -> int:
+        """Bytes of K and V that one sequence owns: its cache, and where the selected rows are indexed its prompt."""
+        return sum(self.row_bytes(group) * self.held_rows(group) for group in self.plan)
+
+    def held_rows(self, group: LayerGroup) -> int:
+        """Rows of K and V that a sequence owns in each layer of a group, per KV head."""
+        g = group.geometry
+        return g.cache_rows + (self.scratch_tokens if g.indexed else 0)
+
+    def row_bytes(self, group: LayerGroup) -> int:
+        """Bytes of a row as it is stored, in all layers, KV heads and streams of a group."""
+        if not group.geometry.encoded:
+            return self._plain_row(group)
+        return len(group.layers) * group.kv_heads * sum(encoded_width(stream.width) for stream in group.streams)
+
+    def full_kv_bytes(self, tokens: int) -> int:
+        """Bytes of K and V of `tokens` tokens in caches that are neither compressed nor encoded; layers that attend
+        within a window hold no more than that."""
+        windows = ((group, group.geometry.window or tokens) for group in self.plan)
+        return sum(self._plain_row(group) * min(tokens, window) for group, window in windows)
+
+    def _plain_row(self, group: LayerGroup) -> int:
+        return len(group.layers) * group.kv_heads * group.width * DTYPE_BYTES[self.dtype]
 
     def kv_in_words(self) -> str:
         """What one sequence holds, what a decode step reads of it, and what an uncompressed cache would be."""
-        g = self.geometry
-        read, full = self.kv_bytes(g.budget), self.full_kv_bytes(g.max_context)
+        read, full = self.read_bytes, self.full_kv_bytes(self.geometry.max_context)
         plain = f"{format_bytes(full)} uncompressed ({full / read:.1f}x)"
-        if not g.indexed:
+        if self.held_bytes == read:
             return f"{format_bytes(read)} a sequence, {plain}"
-        ring, prompt = self.kv_bytes(g.cache_rows), self.kv_bytes(self.scratch_tokens)
+        prompt = sum(self.row_bytes(group) * self.scratch_tokens for group in self.plan if group.geometry.indexed)
         return (
-            f"{format_bytes(ring + prompt)} a sequence ({format_bytes(ring)} of sinks and ring, {format_bytes(prompt)} "
-            f"of prompt), of which a step reads the {format_bytes(read)} that compact rows would take; {plain}"
+            f"{format_bytes(self.held_bytes)} a sequence ({format_bytes(self.held_bytes - prompt)} of sinks and ring, "
+            f"{format_bytes(prompt)} of prompt), of which a step reads the {format_bytes(read)} that compact rows "
+            f"would take; {plain}"
         )
+
+    def groups_in_words(self) -> list[str]:
+        """What each group of layers keeps, a line each."""
+        return [_in_words(group, self.layers) for group in self.plan]
+
+
+def _in_words(group: LayerGroup, layers: int) -> str:
+    g = group.geometry
+    which = "all layers" if len(group.layers) == layers else f"{len(group.layers)} of {layers} layers"
+    heads = f"{group.heads}/{group.kv_heads} heads of {'/'.join(str(w) for w in _widths(group))}"
+    if g.window:
+        return f"{which}: {heads}, the last {g.window} rows (sliding window)"
+    return f"{which}: {heads}, {g.budget} rows: sink {g.sink}, recent {g.recent}, top-K {g.topk}"
+
+
+def _widths(group: LayerGroup) -> tuple[int, ...]:
+    """The width of all streams, where they have one."""
+    widths = tuple(stream.width for stream in group.streams)
+    return widths[:1] if len(set(widths)) == 1 else widths

@@ -55,7 +55,9 @@ def described(i: Inspection) -> Iterator[str]:
 
 def _program(i: Inspection) -> Iterator[str]:
     s, g = i.signature, i.signature.geometry
-    heads = f"{s.heads}/{s.kv_heads} heads of {s.head_dim}"
+    main = s.plan.main
+    widths = " and values of ".join(dict.fromkeys(str(stream.width) for stream in main.streams))
+    heads = f"{main.heads}/{main.kv_heads} heads of {widths}"
     yield f"model      {i.model}: {s.layers} layers, {heads}, {s.vocab_size} tokens"
     yield f"program    {i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
     parts = f"sink {g.sink} + recent {g.recent} + topk {g.topk}"
@@ -63,6 +65,8 @@ def _program(i: Inspection) -> Iterator[str]:
     where += "; rows of int8 codes and a scale" if g.encoded else ""
     yield f"cache      {g.budget} rows = {parts}, for {g.max_context} tokens{where}"
     yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
+    for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name else ():
+        yield f"layers     {line}"
     yield f"KV         {s.kv_in_words()}"
     steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())
     yield f"kernels    {i.kernels} of {i.stages} stages: {steps}"

@@ -16,7 +16,6 @@ from torch_mlir import ir
 
 from sscc.compiler.evaluate.types import Types
 from sscc.ir.errors import CheckError, UnsupportedError
-from sscc.ir.geometry import Geometry
 from sscc.ir.rewriting import outer_values
 
 Frame = list[Any]  # slot -> Tensor, None where it holds nothing
@@ -90,18 +89,16 @@ class Builder:
     """Turns the operations of one function into closures.
 
     Attributes:
-        geometry: of the module's cache.
         loops: slots that hold the indices of the linalg operation around, one per dimension; () outside of one.
     """
 
     def __init__(
         self,
         types: Types,
-        geometry: Geometry,
         operations: Mapping[str, Handler],
         functions: Callable[[str], Function],
     ) -> None:
-        self.types, self.geometry = types, geometry
+        self.types = types
         self.loops: tuple[int, ...] = ()
         self.function = functions
         self._operations = operations

@@ -13,6 +13,7 @@ from torch_mlir import ir
 from sscc.compiler.evaluate.build import Builder, Compute, Handler, Several, several, single, undefined
 from sscc.compiler.evaluate.types import Types
 from sscc.ir import kv_rows
+from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.geometry import Geometry
 
 # ------------------------------------------------------------------------------------------ rows of the cache
@@ -102,11 +103,15 @@ def cached_attention(query: Tensor, key: Tensor, value: Tensor, valid: Tensor, s
 
 
 def causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, types: Types
+    query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int, types: Types
 ) -> tuple[Tensor, Tensor]:
-    """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, and its log-sum-exp."""
+    """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees the last
+    `window` unless that is 0, and its log-sum-exp."""
     end = _check_chunk(start, query.shape[2], key.shape[2])
-    hidden = torch.arange(end)[None, :] > torch.arange(start, end)[:, None]
+    row, position = torch.arange(end)[None, :], torch.arange(start, end)[:, None]
+    hidden = row > position
+    if window:
+        hidden |= row <= position - window
     out, sums = attention(query[0], key[0, :, :end], value[0, :, :end], scale, hidden, types)
     return out[None], sums[None]
 
@@ -224,7 +229,7 @@ def _scale(op: ir.Operation) -> float:
 
 
 def _row(op: ir.Operation, b: Builder) -> Compute:
-    g = b.geometry
+    g = geometry_of(op)
     return lambda position: rows(position, g)
 
 
@@ -237,7 +242,7 @@ def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _validity(op: ir.Operation, b: Builder) -> Compute:
-    g = b.geometry
+    g = geometry_of(op)
     return lambda position, prompt_len, active: validity(position, prompt_len, active, g)
 
 
@@ -247,34 +252,34 @@ def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _causal_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, types = _scale(op), b.types
-    return lambda query, key, value, start: causal_attention(query, key, value, int(start), scale, types)
+    scale, window, types = _scale(op), geometry_of(op).window, b.types
+    return lambda query, key, value, start: causal_attention(query, key, value, int(start), scale, window, types)
 
 
 def _observe(op: ir.Operation, b: Builder) -> Compute:
-    g = b.geometry
+    g = geometry_of(op)
     return lambda observed, query, start, length: observe(observed, query, int(start), int(length), g)
 
 
 def _observation_scores(op: ir.Operation, b: Builder) -> Compute:
-    scale, g, types = _scale(op), b.geometry, b.types
+    scale, g, types = _scale(op), geometry_of(op), b.types
     return lambda observed, log_sum_exp, key, length: observation_scores(
         observed, log_sum_exp, key, int(length), scale, g, types
     )
 
 
 def _pool(op: ir.Operation, b: Builder) -> Compute:
-    g = b.geometry
+    g = geometry_of(op)
     return lambda scores, length: pooled(scores, int(length), g)
 
 
 def _select(op: ir.Operation, b: Builder) -> Compute:
-    g = b.geometry
+    g = geometry_of(op)
     return lambda scores, length: select(scores, int(length), g)
 
 
 def _ring_positions(op: ir.Operation, b: Builder) -> Compute:
-    g = b.geometry
+    g = geometry_of(op)
     return lambda length: ring_positions(int(length), g)
 
 
@@ -283,7 +288,7 @@ def _gather(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _decode_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), b.geometry, b.types
+    scale, g, types = _scale(op), geometry_of(op), b.types
 
     def decode(
         query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
@@ -300,7 +305,7 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
 
 
 def _indexed_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), b.geometry, b.types
+    scale, g, types = _scale(op), geometry_of(op), b.types
 
     def decode(
         query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
@@ -317,7 +322,7 @@ def _indexed_attention(op: ir.Operation, b: Builder) -> Several:
 
 
 def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), b.geometry, b.types
+    scale, g, types = _scale(op), geometry_of(op), b.types
 
     def chunk(
         query: Tensor, new_key: Tensor, new_value: Tensor, k_scratch: Tensor, v_scratch: Tensor, observed: Tensor,
@@ -325,14 +330,14 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
     ) -> tuple[Tensor, ...]:  # fmt: skip
         at, n = int(start), int(length)
         k, v = appended(k_scratch, new_key, at), appended(v_scratch, new_value, at)
-        out, sums = causal_attention(query, k, v, at, scale, types)
+        out, sums = causal_attention(query, k, v, at, scale, g.window, types)
         return out, k, v, observe(observed, query, at, n, g), observe(log_sum_exp, sums, at, n, g)
 
     return chunk
 
 
 def _compress(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), b.geometry, b.types
+    scale, g, types = _scale(op), geometry_of(op), b.types
 
     def compress(
         observed: Tensor, log_sum_exp: Tensor, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor,

@@ -15,8 +15,7 @@ from sscc.compiler.evaluate.types import Types, shape_of
 from sscc.compiler.signatures import program_signature
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
 from sscc.ir.errors import InputError, InternalError, UsageError
-from sscc.ir.geometry import Geometry
-from sscc.ir.levels import get_facts
+from sscc.ir.levels import get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.runtime.reference.arrays import ArrayInterpreter
 from sscc.runtime.session import Session
@@ -39,18 +38,17 @@ class Functions:
 
     Args:
         module: at a level from `graph` on; it may be changed or dropped once the functions are built.
-        geometry: of the module's cache.
     """
 
-    def __init__(self, module: ir.Module, geometry: Geometry, types: Types) -> None:
+    def __init__(self, module: ir.Module, types: Types) -> None:
         self._sources = {function.name.value: function for function in functions(module)}
         self._built: dict[str, Function] = {}
-        self._geometry, self._types = geometry, types
+        self._types = types
 
     def __call__(self, name: str) -> Function:
         """Raises UnsupportedError for an operation in it, or in what it calls, that cannot be evaluated."""
         if name not in self._built:
-            builder = Builder(self._types, self._geometry, OPERATIONS, self)
+            builder = Builder(self._types, OPERATIONS, self)
             self._built[name] = builder.build(self._sources[name])
         return self._built[name]
 
@@ -79,8 +77,8 @@ class ModuleInterpreter:
 
     def __init__(self, module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32") -> None:
         self.types = Types(precision)
-        _, geometry = get_facts(module)
-        build = Functions(module, geometry, self.types)
+        get_facts(module)  # refuses what is no dump
+        build = Functions(module, self.types)
         self._entries = {
             function.name.value: _Entry(
                 tuple(arguments_of(function)), tuple(results_of(function)), build(function.name.value)
@@ -190,6 +188,7 @@ def stored_layout(module: ir.Module, role: str) -> dict[str, Stack]:
 def signature_of(module: ir.Module) -> Signature:
     """The signature of a module with entries. Raises InputError where an entry lacks the states that tell it."""
     facts, geometry = get_facts(module)
+    groups = get_groups(module)
     states = {
         argument.name: shape_of(argument.type)
         for function in functions(module)
@@ -197,7 +196,7 @@ def signature_of(module: ir.Module) -> Signature:
         for argument in arguments_of(function)
         if argument.role == "state"
     }
-    return program_signature(facts, geometry, states)
+    return program_signature(facts, geometry, groups, states)
 
 
 def module_session(module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32") -> Session:

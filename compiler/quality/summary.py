@@ -104,7 +104,7 @@ def summarise(
     return CellSummary(
         cell,
         scores,
-        signature.kv_bytes(signature.held_rows),
+        signature.held_bytes,
         signature.full_kv_bytes(signature.geometry.max_context),
         {record.example: record for record in records},
     )

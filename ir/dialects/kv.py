@@ -1,7 +1,9 @@
 """The `kv` dialect: a compressed KV cache, stated the way a person would write the algorithm.
 
 Its operations are those of `sscc.ir.operations`, from whose specifications the classes here are made. The geometry
-stands once, as the attribute `kv.geometry` of the enclosing module; every operation has exact semantics under it.
+stands once, as the attribute `kv.geometry` of the enclosing module; every operation has exact semantics under it. Where
+layers differ in what they keep, operations of those that it does not govern name their group (`kv.group`), whose
+geometry stands in the module's `kv.groups`.
 
 Tensors are values: an "update" returns the new cache, as a result of its own. Where the geometry's `rows` are
 "indexed", the cache itself has SR rows. `[.. D]:row` are rows of D floats, or where the geometry's `dtype` is "int8"
@@ -24,6 +26,10 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.opspec import Op, OpSpec, spec_of
 
 GEOMETRY = "kv.geometry"
+GROUPS = "kv.groups"
+"""On a module: the geometries of groups of layers that the module's own does not govern, by name."""
+GROUP = "kv.group"
+"""On an operation: the name of its layers' group."""
 
 
 class Kv(ext.Dialect, name="kv"):
@@ -40,7 +46,7 @@ def geometry_attribute(geometry: Geometry) -> ir.DictAttr:
     return write_record(geometry.to_dict())
 
 
-def read_geometry(attribute: ir.Attribute) -> Geometry:
+def read_geometry(attribute: ir.Attribute, where: str = GEOMETRY) -> Geometry:
     """The geometry that `geometry_attribute` wrote.
 
     Raises:
@@ -49,22 +55,67 @@ def read_geometry(attribute: ir.Attribute) -> Geometry:
     try:
         return Geometry(**read_record(attribute, _FIELDS, _OPTIONAL))
     except (MalformedRecord, UsageError) as error:
-        raise SignatureMismatch(f"{GEOMETRY} is invalid: {error}") from None
+        raise SignatureMismatch(f"{where} is invalid: {error}") from None
 
 
 def geometry_of(op: ir.Operation) -> Geometry:
-    """The geometry of the module around `op`.
+    """The geometry that governs `op`: that of its group of layers, or where it names none of the module around it.
 
     Raises:
-        SignatureMismatch: when no enclosing module carries a valid ``kv.geometry``.
+        SignatureMismatch: when no enclosing module carries a valid ``kv.geometry``, or the group in ``kv.groups``.
     """
+    name = group_of(op)
     current: Any = op
     while current is not None:
         current = current.operation
         if GEOMETRY in current.attributes:
-            return read_geometry(current.attributes[GEOMETRY])
+            return geometries_of(current)[name] if name else read_geometry(current.attributes[GEOMETRY])
         current = current.parent
     raise SignatureMismatch(f"no enclosing module has the attribute {GEOMETRY}")
+
+
+def group_of(op: ir.Operation) -> str:
+    """The name of the group of layers that an operation belongs to; "" where the module's geometry governs it."""
+    attributes = op.operation.attributes
+    if GROUP not in attributes:
+        return ""
+    if not isinstance(attributes[GROUP], ir.StringAttr):
+        raise SignatureMismatch(f"{GROUP} is {attributes[GROUP]}, expected a name")
+    return str(attributes[GROUP].value)
+
+
+class _Geometries(dict[str, Geometry]):
+    def __missing__(self, name: str) -> Geometry:
+        raise SignatureMismatch(f"its {GROUP} {name!r} is not in the module's {GROUPS}")
+
+
+def geometries_of(module: ir.Operation) -> Mapping[str, Geometry]:
+    """The geometries by group that ``kv.groups`` of a module holds; none of that name is a SignatureMismatch."""
+    attributes = module.operation.attributes
+    if GROUPS not in attributes:
+        return _Geometries()
+    if not isinstance(attributes[GROUPS], ir.DictAttr):
+        raise SignatureMismatch(f"{GROUPS} is {attributes[GROUPS]}, expected a dictionary")
+    return _Geometries(
+        {entry.name: read_geometry(entry.attr, f"{GROUPS}.{entry.name}") for entry in ir.DictAttr(attributes[GROUPS])}
+    )
+
+
+def groups_attribute(geometries: Mapping[str, Geometry]) -> ir.DictAttr:
+    """Geometries by group as the dictionary attribute that modules carry under ``kv.groups``."""
+    return ir.DictAttr.get({name: geometry_attribute(geometry) for name, geometry in geometries.items()})
+
+
+def in_group(op: Any, name: str) -> None:
+    """Notes which group of layers an operation belongs to."""
+    if name:
+        op.operation.attributes[GROUP] = ir.StringAttr.get(name)
+
+
+def window_of(attention: ir.Operation) -> int:
+    """The window of a `kv.self_attention`; 0 where it sees every position."""
+    attributes = attention.operation.attributes
+    return int(attributes["window"].value) if "window" in attributes else 0
 
 
 class Checked(Kv.Operation):

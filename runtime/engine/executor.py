@@ -69,7 +69,7 @@ class Executor:
         self.done = threading.Event()
         self.failure: BaseException | None = None
         self._options = options
-        self._geometry = signature.geometry
+        self._geometry = signature.plan.main.geometry
         self._one_chunk = session.signature.prefill_steps(1)
         self._prefill_budget = options.prefill_steps or self._one_chunk
         self._lock = threading.Lock()

@@ -124,7 +124,7 @@ class Ticket:
         job = self._job
         assert whole.finish is not None  # it is made of a request that has ended
         assert job.ended is not None
-        prompt, geometry = len(job.prompt), self._engine.signature.geometry
+        prompt, geometry = len(job.prompt), self._engine.signature.plan.main.geometry
         length = prompt + max(len(whole.tokens) - 1, 0)  # the newest token is not in the cache
         kept = geometry.kept_rows(length, prompt) if job.prefilled else 0
         return Completion(

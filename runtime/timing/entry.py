@@ -41,7 +41,7 @@ def time_entry(
 
     Args:
         scalars: exactly the entry's scalar inputs.
-        valid_rows: rows of each slot's cache that hold a token; None for all rows. Every slot is taken as active.
+        valid_rows: how many rows of each slot's caches hold a token, at most all; None for all. Every slot is active.
         prefetch: False holds every load of iteration i + 1 of a pipeline back until iteration i has ended.
         record: keep every firing, for a trace; implies a full replay.
         extrapolate: skip the periods of a steady state; the result is the same.
@@ -118,7 +118,7 @@ def _assumptions(machine: Machine, valid_rows: int | None, prefetch: bool) -> It
     yield "every launch pays launch_seconds and boundary_seconds, then fills its pipelines in the replay"
     yield f"tiers ({', '.join(TIERS)}) move their full bandwidth; transfers under way at a time share it equally"
     yield "products run at the peak rate of their stage's compute units"
-    rows = "all rows" if valid_rows is None else f"{valid_rows} rows"
+    rows = "all rows" if valid_rows is None else f"those that {valid_rows} tokens fill"
     yield f"every slot is active; decode attention reads every row of a cache and computes on {rows} of each slot"
     if machine.sockets.value > 1:
         yield (

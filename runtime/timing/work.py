@@ -221,7 +221,7 @@ def _move(meter: _Meter, step: Any) -> None:
     """The elements that an operation of the algorithm moves, as its specification says."""
     spec = spec_of(type(step))
     present = {name: getattr(step, name) for name in spec.operands if getattr(step, name)}
-    sizes: dict[str, int] = {name: meter.scalar(getattr(step, name)) for name in spec.numbers}
+    sizes: dict[str, int] = {name: meter.scalar(getattr(step, name)) for name in spec.numbers} | spec.settings(step)
     patterns = spec.step_patterns({name: len(meter.shape(region)) for name, region in present.items()})
     for name, region in present.items():
         sizes |= dict(zip(patterns[name][1], meter.shape(region), strict=True))
@@ -272,7 +272,15 @@ def _indexed_attention(meter: _Meter, step: IndexedAttention) -> None:
 
 def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
     start, (_, heads, chunk, _) = meter.scalar(step.start), meter.shape(step.query)
-    _attend(meter, step.query, step.out, heads * (chunk * start + chunk * (chunk + 1) // 2))
+    pairs = _triangle(start + chunk) - _triangle(start)
+    if step.window:  # a query at p sees min(p + 1, window) positions
+        pairs -= _triangle(max(start + chunk - step.window, 0)) - _triangle(max(start - step.window, 0))
+    _attend(meter, step.query, step.out, heads * pairs)
+
+
+def _triangle(n: int) -> int:
+    """1 + 2 + .. + n."""
+    return n * (n + 1) // 2
 
 
 def _score(meter: _Meter, step: ObservationScores | Compress) -> None:

@@ -218,7 +218,7 @@ class _BodyProof:
         self._alike(step, [field_name for field_name, operand in used.items() if operand.element == "row"])
         self._apart(step, used)
         check_sizes(step, sizes, self._refuse)
-        amounts = {**sizes, "valid": sizes.get("SR", 0) + sizes.get("K", 0)}
+        amounts = {**sizes, **spec.settings(step), "valid": sizes.get("SR", 0) + sizes.get("K", 0)}
         for field_name, number in spec.numbers.items():
             self._scalar(getattr(step, field_name))
             amounts[field_name] = number.most(sizes)

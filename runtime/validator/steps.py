@@ -27,6 +27,8 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it selects with sink {step.sink} and recent {step.recent}")
     if isinstance(step, sch.ObservationScores) and step.recent < 0:
         refuse(f"it scores with recent {step.recent}")
+    if isinstance(step, sch.CausalAttention | sch.ChunkAttention) and step.window < 0:
+        refuse(f"it attends within a window of {step.window} positions")
     if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
         refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
     if isinstance(step, sch.Pool):

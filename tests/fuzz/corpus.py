@@ -17,13 +17,13 @@ from typing import Any
 
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Program
-from sscc.runtime.signature import Signature
+from tests.runtime.signatures import uniform
 
 FILE = Path(__file__).with_name("corpus.json.gz")
 
 BATCH, CONTEXT, CHUNK, VOCABULARY, LAYERS, LENGTH = 2, 16, 4, 11, 2, 9
 GEOMETRY = Geometry(sink=1, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=CONTEXT)
-SIGNATURE = Signature(
+SIGNATURE = uniform(
     GEOMETRY, BATCH, CHUNK, "f32", LAYERS, heads=2, kv_heads=1, head_dim=4, value_dim=4, vocab_size=VOCABULARY
 )
 """Of the whole programs."""

@@ -11,9 +11,10 @@ from sscc.ir.geometry import Geometry
 from sscc.runtime.session import Session
 from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import Array
+from tests.runtime.signatures import uniform
 
 GEOMETRY = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
-SIGNATURE = Signature(
+SIGNATURE = uniform(
     GEOMETRY,
     batch=2,
     prefill_chunk=8,
@@ -34,7 +35,8 @@ class FakeInterpreter:
     def __init__(self, signature: Signature = SIGNATURE) -> None:
         self.signature = signature
         s, g = signature, signature.geometry
-        shape = (s.layers, s.batch, s.kv_heads, g.budget, s.head_dim)
+        main = s.plan.main
+        shape = (s.layers, s.batch, main.kv_heads, g.budget, main.key.width)
         generator = np.random.default_rng(0)
         self.states: dict[str, Array] = {
             "k_cache": generator.standard_normal(shape, np.float32),

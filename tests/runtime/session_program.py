@@ -69,8 +69,10 @@ def _moved(tensor: Tensor, by: int) -> Tensor:
 
 def _tensors(s: Signature) -> tuple[Tensor, ...]:
     g = s.geometry
-    cache = (s.layers, s.batch, s.kv_heads, g.cache_rows)
-    scratch = (1, s.kv_heads, s.scratch_tokens)
+    main = s.plan.main
+    key, value = (stream.width for stream in main.streams)
+    cache = (s.layers, s.batch, main.kv_heads, g.cache_rows)
+    scratch = (1, main.kv_heads, s.scratch_tokens)
     shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
         "tokens": ("i64", (1, s.scratch_tokens)),
         "token": ("i64", (s.batch, 1)),
@@ -79,12 +81,12 @@ def _tensors(s: Signature) -> tuple[Tensor, ...]:
         "active": ("i1", (s.batch,)),
         "prefill_logits": (s.dtype, (1, s.vocab_size)),
         "logits": (s.dtype, (s.batch, s.vocab_size)),
-        "k_cache": (s.dtype, (*cache, s.head_dim)),
-        "v_cache": (s.dtype, (*cache, s.value_dim)),
-        "k_scratch": (s.dtype, (*scratch, s.head_dim)),
-        "v_scratch": (s.dtype, (*scratch, s.value_dim)),
-        "observed": (s.dtype, (1, s.heads, g.obs, s.head_dim)),
-        "selected": ("i64", (s.layers, s.kv_heads, g.topk)),
+        "k_cache": (s.dtype, (*cache, key)),
+        "v_cache": (s.dtype, (*cache, value)),
+        "k_scratch": (s.dtype, (*scratch, key)),
+        "v_scratch": (s.dtype, (*scratch, value)),
+        "observed": (s.dtype, (1, main.heads, g.obs, key)),
+        "selected": ("i64", (s.layers, main.kv_heads, g.topk)),
     }
     placed: list[Tensor] = []
     address = 0

@@ -30,14 +30,15 @@ from sscc.runtime.signature import Signature
 from tests.runtime.broken.build import change, read, setting, write
 from tests.runtime.fake import SIGNATURE
 from tests.runtime.session_program import session_program
+from tests.runtime.signatures import altered, row_bytes
 
-INDEXED = dataclasses.replace(SIGNATURE, geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, rows="indexed"))
-ENCODED = dataclasses.replace(SIGNATURE, geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, dtype="int8"))
-WIDE = dataclasses.replace(SIGNATURE, value_dim=6)
-SHORT = dataclasses.replace(SIGNATURE, geometry=Geometry(1, 2, 0, 1, 1, "max", 3))
+INDEXED = altered(SIGNATURE, geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, rows="indexed"))
+ENCODED = altered(SIGNATURE, geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, dtype="int8"))
+WIDE = altered(SIGNATURE, value_dim=6)
+SHORT = altered(SIGNATURE, geometry=Geometry(1, 2, 0, 1, 1, "max", 3))
 
 
-@pytest.mark.parametrize("signature", [SIGNATURE, WIDE, dataclasses.replace(SIGNATURE, layers=1, batch=1)])
+@pytest.mark.parametrize("signature", [SIGNATURE, WIDE, altered(SIGNATURE, layers=1, batch=1)])
 def test_a_program_that_fits_is_proved(signature: Signature) -> None:
     report = prove(session_program(signature), signature)
     assert report.entry("decode").runs[0].written == {"logits"}
@@ -219,7 +220,7 @@ def test_steps_of_another_geometry_are_refused(step: Any, says: str) -> None:
         prove(session_program(SIGNATURE, bodies=(body,)), SIGNATURE)
 
 
-@pytest.mark.parametrize("signature", [SIGNATURE, SHORT, dataclasses.replace(SIGNATURE, prefill_chunk=1)])
+@pytest.mark.parametrize("signature", [SIGNATURE, SHORT, altered(SIGNATURE, prefill_chunk=1)])
 def test_the_protocol_ends_after_its_steps_whatever_a_call_does(signature: Signature) -> None:
     protocol = Protocol(signature)
     ranges = protocol.ranges()
@@ -244,7 +245,7 @@ def test_the_calls_that_are_played_are_calls_that_are_made() -> None:
 
 
 def test_bytes_of_keys_and_values_of_different_widths() -> None:
-    assert WIDE.kv_bytes(1) == 2 * 2 * (4 + 6) * 4
-    assert WIDE.full_kv_bytes(5) == 5 * WIDE.kv_bytes(1)
-    encoded = dataclasses.replace(ENCODED, value_dim=6)
-    assert encoded.kv_bytes(1) == 2 * 2 * ((4 + 4) + (6 + 4))
+    assert row_bytes(WIDE) == 2 * 2 * (4 + 6) * 4
+    assert WIDE.full_kv_bytes(5) == 5 * row_bytes(WIDE)
+    encoded = altered(ENCODED, value_dim=6)
+    assert row_bytes(encoded) == 2 * 2 * ((4 + 4) + (6 + 4))

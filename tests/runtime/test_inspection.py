@@ -39,7 +39,8 @@ from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
 from tests.runtime.fake import GEOMETRY, SIGNATURE
 from tests.runtime.timing.programs import MACHINE, TILE, streamed, view
 
-B, L, H, G, D, R = SIGNATURE.batch, SIGNATURE.layers, SIGNATURE.heads, SIGNATURE.kv_heads, SIGNATURE.head_dim, 9
+MAIN = SIGNATURE.plan.main
+B, L, H, G, D, R = SIGNATURE.batch, SIGNATURE.layers, MAIN.heads, MAIN.kv_heads, MAIN.key.width, 9
 CACHE = (B, G, R, D)
 TILES = 3
 LOOPING = (LoopingRecord("decode", "k", L), LoopingRecord("prefill", "k", L, "the value of layer 0 is an output"))

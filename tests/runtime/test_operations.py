@@ -44,7 +44,7 @@ class Trial:
     def __init__(self, kind: type[Op], scalars: dict[str, int], encoded: bool) -> None:
         self.spec = spec_of(kind)
         self.scalars = {name: scalars[name] for name in self.spec.numbers}
-        self.sizes = {**SIZES, **self.scalars, "valid": INTEGERS["prompt_len"]}
+        self.sizes = {**SIZES, **self.scalars, **SETTINGS, "valid": INTEGERS["prompt_len"]}
         generator = torch.Generator().manual_seed(0)
         self.contents: dict[str, torch.Tensor] = {}
         for name, operand in self.spec.operands.items():

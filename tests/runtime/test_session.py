@@ -10,6 +10,7 @@ import pytest
 from sscc.ir.errors import UsageError
 from sscc.runtime.session import Session
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
+from tests.runtime.signatures import row_bytes
 
 
 def test_prefill_passes_the_cursor_on() -> None:
@@ -145,7 +146,7 @@ def test_a_snapshot_has_the_rows_that_are_valid(length: int, rows: int) -> None:
     session = fake_session(interpreter)
     session.prefill(0, [1] * length)
     snapshot = session.snapshot(0)
-    assert snapshot.nbytes == session.snapshot_bytes(0) == SIGNATURE.kv_bytes(rows)
+    assert snapshot.nbytes == session.snapshot_bytes(0) == rows * row_bytes(SIGNATURE)
     before = {name: interpreter.states[name].copy() for name in ("k_cache", "v_cache")}
     session.restore(1, snapshot)
     for name, state in before.items():
@@ -278,4 +279,4 @@ def test_reset_forgets_everything() -> None:
 
 def test_scratch_is_whole_chunks() -> None:
     assert SIGNATURE.scratch_tokens == 24
-    assert SIGNATURE.kv_bytes(1) == 128
+    assert row_bytes(SIGNATURE) == 128

@@ -248,7 +248,11 @@ def test_validity(geometry: Geometry) -> None:
     program = emit(entry(f"position: {b}xi64, prompt_len: {b}xi64, active: {b}xi1", f"{b}x{r}xi1", work), geometry)
     position, prompt_len, active = (torch.tensor(column) for column in zip(*cases, strict=True))
     found = run(program, position=position, prompt_len=prompt_len, active=active)
-    expected = [[a and (row < min(p + 1, sr) or sr <= row < sr + geometry.valid_topk(n)) for row in range(r)] for p, n, a in cases]
+    ends = [sr + geometry.valid_topk(n) for _, n, _ in cases]
+    expected = [
+        [a and (row < min(p + 1, sr) or sr <= row < end) for row in range(r)]
+        for (p, _, a), end in zip(cases, ends, strict=True)
+    ]
     assert found.tolist() == expected
 
 

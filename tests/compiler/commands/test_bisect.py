@@ -20,9 +20,9 @@ from sscc.ir.errors import UsageError
 from sscc.ir.levels import walk
 from sscc.passes import pipeline
 from sscc.passes.base import Pass
-from sscc.runtime.signature import Signature
 from tests.compiler.evaluate.models import BATCH, CHUNK, GEOMETRY, graph
 from tests.families import random_model
+from tests.runtime.signatures import uniform
 
 FAMILY = "llama"
 TRIAL = ["--prompt-tokens", "20", "--steps", "2"]
@@ -214,7 +214,7 @@ def test_precisions_are_those_of_the_interpreter() -> None:
 
 
 def test_the_default_prompt_overflows_the_cache_where_the_context_has_room() -> None:
-    signature = Signature(GEOMETRY, 2, 8, "f32", 2, 4, 1, 8, 8, 96)
+    signature = uniform(GEOMETRY, 2, 8, "f32", 2, 4, 1, 8, 8, 96)
     trial = Trial.random(signature, None, 4, 0)
     assert len(trial.prompt) == 21 > GEOMETRY.budget
     assert len(trial.tokens) == 4

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session
 from tests.compiler.commands.chatting import TEMPLATE, with_template
 from tests.runtime.server.fake import ALPHABET, CONTEXT, SIGNATURE, TOKENIZER, AlphabetInterpreter, reply
+from tests.runtime.signatures import altered
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -81,8 +81,8 @@ class Talk:
     """A conversation with an engine that answers with letters."""
 
     def __init__(self, **options: Any) -> None:
-        self.interpreter = AlphabetInterpreter(replace(SIGNATURE, batch=1))
-        self.engine = Engine(Session(replace(SIGNATURE, batch=1), self.interpreter), TOKENIZER)
+        self.interpreter = AlphabetInterpreter(altered(SIGNATURE, batch=1))
+        self.engine = Engine(Session(altered(SIGNATURE, batch=1), self.interpreter), TOKENIZER)
         template = ChatTemplate(TEMPLATE)
         self.chat = Chat(self.engine, TOKENIZER, template, Sampling(), CONTEXT, **options)
 

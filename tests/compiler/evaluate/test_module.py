@@ -129,7 +129,7 @@ def test_the_signature_is_read_off_the_entries(module: ir.Module) -> None:
     signature, (facts, geometry) = signature_of(module), get_facts(module)
     assert (signature.geometry, geometry) == (GEOMETRY, GEOMETRY)
     assert (signature.batch, signature.layers, signature.vocab_size) == (BATCH, facts.layers, facts.vocab_size)
-    assert (signature.heads, signature.kv_heads, signature.head_dim) == (4, 1, 8)
+    assert (signature.plan.main.heads, signature.plan.main.kv_heads, signature.plan.main.key.width) == (4, 1, 8)
 
 
 def test_what_a_program_stores_is_read_off_the_entries(module: ir.Module) -> None:

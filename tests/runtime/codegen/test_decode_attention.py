@@ -42,7 +42,11 @@ TOLERANCE = {F32: 1e-6, BF16: 4e-3}
 SIZES = [(2, 2, 64, 64), (4, 2, 20, 33), (3, 1, 16, 128), (8, 2, 80, 96), (7, 1, 96, 7), (8, 1, 128, 32), (5, 5, 3, 1)]
 DTYPES = [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)]
 """Of caches, and of everything else."""
-SLOTS = {"position": [700, 0, 60, 152, 2], "prompt_len": [SR + 130, SR + 5, 9, SR + 1, SR + 40], "active": [1, 0, 1, 1, 1]}
+SLOTS = {
+    "position": [700, 0, 60, 152, 2],
+    "prompt_len": [SR + 130, SR + 5, 9, SR + 1, SR + 40],
+    "active": [1, 0, 1, 1, 1],
+}
 
 
 def strided(tensor: Tensor, padding: int) -> Tensor:

@@ -13,11 +13,12 @@ from sscc.runtime.engine import Engine, EngineOptions, Request
 from sscc.runtime.session import Session
 from sscc.runtime.signature import Signature
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
+from tests.runtime.signatures import altered
 
 LIMIT = 30.0
 """Seconds after which a test that waits for another thread has failed."""
 
-LONG = replace(SIGNATURE, geometry=replace(SIGNATURE.geometry, max_context=4096))
+LONG = altered(SIGNATURE, geometry=replace(SIGNATURE.geometry, max_context=4096))
 """Room for requests that do not end by themselves while a test looks at them."""
 
 

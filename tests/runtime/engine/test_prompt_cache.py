@@ -11,8 +11,9 @@ from sscc.runtime.session import Session
 from sscc.runtime.tensor_files import Array
 from tests.runtime.engine.gated import gated, request
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
+from tests.runtime.signatures import row_bytes
 
-ROW = SIGNATURE.kv_bytes(1)
+ROW = row_bytes(SIGNATURE)
 
 
 def keep(cache: PromptCache, session: Session, *tokens: int) -> Array:

@@ -24,12 +24,13 @@ from sscc.runtime.signature import Signature
 from sscc.runtime.tensor_files import Array
 from tests.models.tiny_llama import END, byte_tokenizer
 from tests.runtime.fake import moved_cursor
+from tests.runtime.signatures import altered, uniform
 
 NAME = "alphabet"
 CONTEXT = 128
 CREATED = 1_700_000_000
 GEOMETRY = Geometry(sink=2, recent=8, topk=6, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
-SIGNATURE = Signature(
+SIGNATURE = uniform(
     GEOMETRY,
     batch=3,
     prefill_chunk=16,
@@ -79,7 +80,8 @@ class AlphabetInterpreter:
         self._signature = signature
         self._salts = np.zeros(signature.batch, np.int64)
         self._lengths = np.zeros(signature.batch, np.int64)
-        shape = (signature.layers, signature.batch, signature.kv_heads, GEOMETRY.budget, signature.head_dim)
+        main = signature.plan.main
+        shape = (signature.layers, signature.batch, main.kv_heads, GEOMETRY.budget, main.key.width)
         self._states = {"k_cache": np.zeros(shape, np.float32), "v_cache": np.zeros(shape, np.float32)}
 
     def run(
@@ -170,7 +172,7 @@ def running(
 ) -> Iterator[Running]:
     """A server on a free port, with what the arguments change; `model` are fields of `Model`."""
     geometry = replace(GEOMETRY, max_context=context)
-    signature = replace(SIGNATURE, batch=batch, geometry=geometry)
+    signature = altered(SIGNATURE, batch=batch, geometry=geometry)
     interpreter = AlphabetInterpreter(signature)
     model = {"max_context": context} | model
     with Engine(Session(signature, interpreter), TOKENIZER, EngineOptions(max_queue=max_queue)) as engine:

@@ -1,0 +1,121 @@
+"""The cache plan: which layers keep which rows. Layers that keep alike are a group, and their states are stacked.
+
+A model whose layers all attend to everything is one group, under the geometry that was asked for. Layers that attend
+within a sliding window are a group of their own, whose geometry the window decides: in decode such a layer is a ring of
+`window` rows and nothing else. Layers with other heads or widths are groups of their own too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sscc.ir.geometry import Geometry
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A sequence of rows, one per position and KV head, that every layer of a group keeps.
+
+    Attributes:
+        name: "k" or "v".
+        width: numbers of a row.
+    """
+
+    name: str
+    width: int
+
+    @property
+    def cache(self) -> str:
+        """The state that holds the rows that are kept."""
+        return f"{self.name}_cache"
+
+    @property
+    def scratch(self) -> str:
+        """The state that holds the rows of the prompt in progress."""
+        return f"{self.name}_scratch"
+
+    @property
+    def prompt(self) -> str:
+        """The state that holds the rows of every slot's prompt, where the selected ones stay there."""
+        return f"{self.name}_prompt"
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers whose caches are alike, and which therefore share their states.
+
+    Attributes:
+        name: "" for those that the asked-for geometry governs; else a word, the end of their states' names.
+        layers: which, ascending.
+        geometry: the rows that each of them keeps.
+        heads: query heads; kv_heads: those of K and V.
+        streams: K, then V.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    geometry: Geometry
+    heads: int
+    kv_heads: int
+    streams: tuple[Stream, ...]
+
+    def state(self, name: str) -> str:
+        """What a state of a layer is called in the entries."""
+        return f"{name}.{self.name}" if self.name else name
+
+    @property
+    def key(self) -> Stream:
+        return self.streams[0]
+
+    @property
+    def width(self) -> int:
+        """Numbers of a position's rows in all streams, per KV head."""
+        return sum(stream.width for stream in self.streams)
+
+    def shares_scratch_with(self, other: LayerGroup) -> bool:
+        """Whether both can use one prompt scratch, one after the other."""
+        mine, theirs = (
+            (group.heads, group.kv_heads, group.streams, group.geometry.obs, group.geometry.indexed)
+            for group in (self, other)
+        )
+        return mine == theirs and not self.geometry.indexed
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """The groups of a model, in the order of their first layers. Every layer is in exactly one."""
+
+    groups: tuple[LayerGroup, ...]
+
+    def __iter__(self) -> Iterator[LayerGroup]:
+        return iter(self.groups)
+
+    @property
+    def layers(self) -> int:
+        return sum(len(group.layers) for group in self.groups)
+
+    @property
+    def main(self) -> LayerGroup:
+        """The group that the asked-for geometry governs; the first one where windows govern them all."""
+        return next((group for group in self.groups if not group.name), self.groups[0])
+
+    def of(self, layer: int) -> tuple[LayerGroup, int]:
+        """The group of a layer, and which of its layers that one is."""
+        group = next(group for group in self.groups if layer in group.layers)
+        return group, group.layers.index(layer)
+
+    def scratch(self, group: LayerGroup) -> LayerGroup:
+        """The group after which the prompt scratch is named that `group` uses: the first one that it can share."""
+        return next(other for other in self.groups if other is group or other.shares_scratch_with(group))
+
+    def scratches(self) -> tuple[LayerGroup, ...]:
+        """The groups after which a prompt scratch is named."""
+        return tuple(group for group in self.groups if self.scratch(group) is group)
+
+
+def check_layers(groups: Sequence[Sequence[int]], layers: int) -> None:
+    """Raises ValueError where some of layers 0 .. `layers` - 1 are in no group or in two, or a group has none."""
+    listed = sorted(layer for group in groups for layer in group)
+    if listed != list(range(layers)) or not all(groups) or any(list(group) != sorted(group) for group in groups):
+        raise ValueError(f"the groups' layers are {[list(group) for group in groups]}, they must be {layers} in all")
