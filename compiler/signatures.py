@@ -8,7 +8,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import decoded_width
 from sscc.ir.levels import ProgramFacts
-from sscc.runtime.signature import Signature
+from sscc.runtime.artifact.signature import Signature
 
 
 def program_signature(facts: ProgramFacts, geometry: Geometry, states: Mapping[str, tuple[int, ...]]) -> Signature:

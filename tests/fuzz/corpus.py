@@ -17,7 +17,7 @@ from typing import Any
 
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Program
-from sscc.runtime.signature import Signature
+from sscc.runtime.artifact.signature import Signature
 
 FILE = Path(__file__).with_name("corpus.json.gz")
 
@@ -106,7 +106,7 @@ def _compile(recipe: _Recipe, folder: Path) -> Program:
 
     import sscc
     from sscc.ir.machine import load_machine
-    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.artifact.reading import Artifact
 
     shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 8, "num_hidden_layers": LAYERS}
     shape |= {"num_attention_heads": 2, "max_position_embeddings": 24, "bos_token_id": None, "eos_token_id": None}

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 WITHOUT_TORCH = """
 import sys
 from sscc.compiler import cli
-from sscc.runtime import interpreter
+from sscc.runtime.backends import interpreter
 from tests.runtime.fake import FakeInterpreter
 
 def open_fake(artifact, *options):

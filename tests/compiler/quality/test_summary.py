@@ -9,7 +9,7 @@ from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Record
 from sscc.compiler.quality.summary import CellSummary, interval, mean_and_error, summarise, wilson
 from sscc.ir.geometry import Geometry
-from sscc.runtime.signature import Signature
+from sscc.runtime.artifact.signature import Signature
 
 GEOMETRY = Geometry(sink=1, recent=3, topk=4, obs=2, pool=3, pool_mode="avg", max_context=64)
 SIGNATURE = Signature(GEOMETRY, 1, 16, "f32", layers=2, heads=4, kv_heads=2, head_dim=8, value_dim=8, vocab_size=9)
