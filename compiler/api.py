@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.options import CompileOptions, parse_weights
 from sscc.compiler.result import CompileResult
-from sscc.runtime.backends.interpreter import DEFAULT_INTERPRETER
+from sscc.runtime.backends.opening import DEFAULT_INTERPRETER
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -22,7 +22,8 @@ import numpy as np
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.backends.interpreter import DEFAULT_INTERPRETER, Interpreter, open_interpreter
+from sscc.runtime.backends.interpreter import Interpreter
+from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, open_interpreter
 from sscc.runtime.sampling import Sampler, Sampling
 
 if TYPE_CHECKING:

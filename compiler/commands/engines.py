@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.runtime.backends.interpreter import DEFAULT_INTERPRETER, INTERPRETERS
+from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, INTERPRETERS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

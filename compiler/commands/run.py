@@ -27,8 +27,8 @@ from sscc.runtime.backends.interpreter import MemoryUse
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from sscc.runtime.artifact.golden import Check
     from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.golden_replay import Check
     from sscc.runtime.sampling import Sampling
     from sscc.runtime.session import Kept, Session
 
@@ -265,7 +265,7 @@ def parse_token_ids(text: str) -> list[int]:
 
 
 def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> int:
-    from sscc.runtime.artifact.golden import replay
+    from sscc.runtime.golden_replay import replay
 
     golden = artifact.golden()
     if golden is None:

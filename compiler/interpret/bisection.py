@@ -16,10 +16,10 @@ from sscc.compiler.interpret.module import is_runnable, module_session, signatur
 from sscc.ir.errors import CheckError, InputError, UnsupportedError, UsageError
 from sscc.ir.levels import get_level
 from sscc.passes.base import Pass, run_passes, step_text
-from sscc.runtime.artifact.golden import Difference, compare
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array, Layout, layout_of, reading, stack_tensors
 from sscc.runtime.backends.reference.arrays import open_reference, to_tensors
+from sscc.runtime.golden_replay import Difference, compare
 from sscc.runtime.session import Session
 
 SCHEDULE = "schedule"

@@ -48,7 +48,6 @@ from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import (
     Array,
     Layout,
-    Packings,
     Specs,
     Stack,
     digest_of,
@@ -60,7 +59,7 @@ from sscc.runtime.artifact.tensor_files import (
     stack_tensors,
     stored_specs,
 )
-from sscc.runtime.backends.cpu.storage import Unpacked
+from sscc.runtime.backends.cpu.storage import Packing, Unpacked
 from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.contract import prove
 from sscc.runtime.verification import Claim, verify_files
@@ -170,7 +169,7 @@ class Artifact:
         return Golden.load(self.path / "golden") if held else None
 
     @cached_property
-    def packings(self) -> Packings:
+    def packings(self) -> Mapping[str, Packing]:
         """How the files hold weights that native code wants packed."""
         try:
             return packed_weights(self.program)

@@ -15,7 +15,7 @@ import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -25,9 +25,6 @@ from sscc.ir.errors import InputError, quoted
 from sscc.ir.schedule import DTYPE_BYTES, Program, Role
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import encode
-
-if TYPE_CHECKING:
-    from sscc.runtime.backends.cpu.storage import Packing
 
 ALIGNMENT = 64
 SHARD_BYTES = 4 * 2**30
@@ -114,7 +111,21 @@ class Stack:
 Layout = Mapping[str, Stack]
 """The tensors of a file, or of a set of files, by the name they are stored under."""
 
-Packings = Mapping[str, "Packing"]
+
+class Packing(Protocol):
+    """How a tensor is packed on its way into a file; what packs it is a backend's own."""
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in which a tensor of this shape is stored."""
+
+    def companions(self, name: str) -> tuple[str, ...]:
+        """The names of what is packed together with a tensor."""
+
+    def pack(self, array: Array, scales: Array | None = None, zeros: Array | None = None) -> Array:
+        """A tensor as it is stored, with its companions."""
+
+
+Packings = Mapping[str, Packing]
 """How tensors are packed, by the name they are stored under; those that it does not name are stored as they are."""
 
 Reader = Callable[[str, TensorSpec], Array]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,14 +11,11 @@ from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import Entry, Program, Tensor
 from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
-from sscc.runtime.backends.cpu.library import NativeCode, cached_code, make_code
+from sscc.runtime.backends.cpu.library import NativeCode, make_code
 from sscc.runtime.backends.cpu.plan import MEMORY
 from sscc.runtime.backends.cpu.storage import Packing
 from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.backends.interpreter import MemoryUse
-
-if TYPE_CHECKING:
-    from sscc.runtime.artifact.reading import Artifact, Resolver
 
 
 class NativeInterpreter:
@@ -127,16 +123,6 @@ class NativeInterpreter:
         target[...] = value
 
 
-def open_native(artifact: Artifact, resolver: Resolver | None, threads: int | None) -> NativeInterpreter:
-    """The native interpreter with an artifact's program and weights.
-
-    The code is the user's own: made from the schedule, once, and kept in the user's cache.
-    """
-    weights = artifact.weights(resolver, packed=True)
-    code = cached_code(artifact.program, artifact.schedule_digest)
-    return NativeInterpreter(artifact.program, weights, packed=artifact.packings, code=code, threads=threads)
-
-
 def store_weights(program: Program, packed: Mapping[str, Packing], weights: Mapping[str, Array]) -> dict[str, Array]:
     """Weights and constants as native code reads them: packed for products, dense and aligned.
 
@@ -179,4 +165,4 @@ def _check_names(what: str, given: Mapping[str, object], wanted: tuple[str, ...]
         raise UsageError(f"entry {entry.name!r} takes the {what} {list(wanted)}, not {list(given)}")
 
 
-__all__ = ["NativeInterpreter", "open_native", "store_weights"]
+__all__ = ["NativeInterpreter", "store_weights"]

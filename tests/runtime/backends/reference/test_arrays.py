@@ -14,7 +14,7 @@ from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import DTYPE_BYTES, Entry, Program, Tensor
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
-from sscc.runtime.backends.interpreter import DEFAULT_INTERPRETER, INTERPRETERS, open_interpreter
+from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, INTERPRETERS, open_interpreter
 from sscc.runtime.backends.reference.arrays import TORCH_DTYPES, ArrayInterpreter, open_reference, to_array, to_tensors
 from tests.runtime.test_artifact import WEIGHTS, write
 
