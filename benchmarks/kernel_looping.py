@@ -32,7 +32,7 @@ def measure(config: Path, level: int, context: int, batch: int) -> dict[str, Any
     from sscc.compiler import driver
     from sscc.compiler.options import CompileOptions
     from sscc.ir.machine import load_machine
-    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.inspection import time_decode
 
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ from pathlib import Path
 import sscc
 from benchmarks.peers.protocol import Setup, Stepper, serve, token_ids
 from benchmarks.peers.registry import ROOT
-from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS
+from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, INTERPRETERS
 from sscc.runtime.session import Session
 
 SOURCES = ("compiler", "ir", "passes", "runtime")

@@ -20,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sscc.runtime import _native
-from sscc.runtime.codegen.compile import Jit
-from sscc.runtime.codegen.features import Features
-from sscc.runtime.codegen.mlir import PTR, Module
-from sscc.runtime.codegen.packing import LINE, Panels
-from sscc.runtime.codegen.phases import Operand
-from sscc.runtime.codegen.products import emit_product, scratch_bytes
-from sscc.runtime.codegen.quantised_packing import QuantisedPanels
-from sscc.runtime.codegen.quantised_products import emit_quantised_product, quantised_scratch_bytes
+from sscc.runtime.backends.cpu.compile import Jit
+from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.mlir import PTR, Module
+from sscc.runtime.backends.cpu.packing import LINE, Panels
+from sscc.runtime.backends.cpu.phases import Operand
+from sscc.runtime.backends.cpu.products import emit_product, scratch_bytes
+from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.quantised_products import emit_quantised_product, quantised_scratch_bytes
 
 GEMV = [(768, 768), (2048, 768), (2048, 2048), (8192, 2048), (2048, 8192), (65536, 4096)]
 GEMM = [(32, 2048, 2048), (128, 2048, 2048), (512, 2048, 768), (512, 768, 2048), (2048, 32000, 768)]

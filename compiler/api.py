@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.options import CompileOptions, parse_weights
 from sscc.compiler.result import CompileResult
-from sscc.runtime.interpreter import DEFAULT_INTERPRETER
+from sscc.runtime.backends.opening import DEFAULT_INTERPRETER
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -57,7 +57,7 @@ def load(
         InputError: missing, truncated, damaged, or of a newer format.
     """
     from sscc.compiler.loading import open_session
-    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.artifact.reading import Artifact
 
     given = None if checkpoint is None else Path(checkpoint)
     return open_session(Artifact.load(path, verify=verify), given, interpreter=interpreter, threads=threads)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sscc.runtime.reference.arrays import to_array
-from sscc.runtime.tensor_files import Array
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.reference.arrays import to_array
 
 if TYPE_CHECKING:
     import torch

@@ -63,12 +63,12 @@ from sscc.ir.sizes import format_bytes
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.passes.repeat_layers import LayersDiffer
+from sscc.runtime.artifact.golden import Golden
+from sscc.runtime.artifact.manifest import LoopingRecord
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import layout_of
+from sscc.runtime.backends.reference.arrays import TORCH_DTYPES
 from sscc.runtime.contract import prove
-from sscc.runtime.golden import Golden
-from sscc.runtime.manifest import LoopingRecord
-from sscc.runtime.reference.arrays import TORCH_DTYPES
-from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import layout_of
 from sscc.runtime.user_cache import NATIVE, check_cache_folder
 
 logger = logging.getLogger("sscc")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from sscc.compiler.weight_cache import packed_weights
 from sscc.ir.errors import InputError
-from sscc.runtime.artifact import Artifact, Resolver
-from sscc.runtime.interpreter import DEFAULT_INTERPRETER
-from sscc.runtime.manifest import WeightsRecord
+from sscc.runtime.artifact.manifest import WeightsRecord
+from sscc.runtime.artifact.reading import Artifact, Resolver
+from sscc.runtime.artifact.tensor_files import Array, Layout, Packings, TensorSpec, reading, stack_tensors
+from sscc.runtime.backends.opening import DEFAULT_INTERPRETER
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import Array, Layout, Packings, TensorSpec, reading, stack_tensors
 
 if TYPE_CHECKING:
     from sscc.compiler.checkpoint_tensors import CheckpointTensors
@@ -31,7 +31,7 @@ def open_session(
     Args:
         checkpoint: run these weights, of the same names and shapes, instead of the artifact's. Where the artifact
             refers to a checkpoint, that one is opened and its digest compared.
-        interpreter: one of `sscc.runtime.interpreter.INTERPRETERS`.
+        interpreter: one of `sscc.runtime.backends.opening.INTERPRETERS`.
         threads: how many it may use; None leaves it to the interpreter.
 
     Raises:

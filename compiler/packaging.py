@@ -19,14 +19,14 @@ from sscc.ir.machine import FAMILY, load_machine
 from sscc.ir.schedule import Program, launches
 from sscc.ir.sizes import format_bytes
 from sscc.runtime import _native
-from sscc.runtime.artifact_files import MACHINE
-from sscc.runtime.artifact_writer import ArtifactWriter
-from sscc.runtime.codegen.library import keep_code
-from sscc.runtime.codegen.weights import packed_weights
-from sscc.runtime.golden import Golden
-from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
-from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import Reader, digest_of, layout_of, reading
+from sscc.runtime.artifact.files import MACHINE
+from sscc.runtime.artifact.golden import Golden
+from sscc.runtime.artifact.manifest import LoopingRecord, Manifest, WeightsRecord
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Reader, digest_of, layout_of, reading
+from sscc.runtime.artifact.writer import ArtifactWriter
+from sscc.runtime.backends.cpu.library import keep_code
+from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.user_cache import UnsafeCacheError
 
 

@@ -11,8 +11,8 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.ir.sizes import format_bytes
 from sscc.ir.weight_format import Encoding
+from sscc.runtime.artifact.tensor_files import Layout, Reader, Stack
 from sscc.runtime.quantization import Error, measure_error
-from sscc.runtime.tensor_files import Layout, Reader, Stack
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _MATRIX = 2

@@ -9,7 +9,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import decoded_width
 from sscc.ir.levels import GroupFacts, ProgramFacts
-from sscc.runtime.signature import Signature
+from sscc.runtime.artifact.signature import Signature
 
 States = Mapping[str, tuple[int, ...]]
 

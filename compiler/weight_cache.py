@@ -14,8 +14,8 @@ from pathlib import Path
 
 from sscc.ir.errors import InputError
 from sscc.ir.files import HashingFile
-from sscc.runtime.manifest import WeightsRecord
-from sscc.runtime.tensor_files import (
+from sscc.runtime.artifact.manifest import WeightsRecord
+from sscc.runtime.artifact.tensor_files import (
     Array,
     Layout,
     Packings,

@@ -1,5 +1,5 @@
-"""The compiled module (runtime/native/, built by CMakeLists.txt): what the machine offers; the native interpreter;
-the sampler."""
+"""The compiled module (runtime/backends/cpu/native/, built by CMakeLists.txt): what the machine offers; the native
+interpreter; the sampler."""
 
 from collections.abc import Callable, Sequence
 
@@ -56,7 +56,7 @@ class Team:
     def threads(self) -> int: ...
 
 class Core:
-    """The native interpreter: a plan (sscc.runtime.codegen.plan), the memory that it names, and a team of threads.
+    """The native interpreter: a plan (sscc.runtime.backends.cpu.plan), the memory that it names, and a team of threads.
 
     One call at a time: what comes while an entry runs, from another thread or a hook, raises UsageError, apart from
     `region` and `registers`. A core does not work in a child process made by fork().

@@ -16,7 +16,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
 from sscc.ir.machine import Machine
-from sscc.runtime.signature import Signature
+from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.validator import EntryReport, Report, validate
 
 CURSOR = ("phase", "chunk")

@@ -15,9 +15,9 @@ from math import ceil
 from sscc.ir.errors import UsageError
 from sscc.ir.machine import Machine
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
-from sscc.runtime.artifact import Artifact
-from sscc.runtime.manifest import LoopingRecord
-from sscc.runtime.signature import Signature
+from sscc.runtime.artifact.manifest import LoopingRecord
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.timing import KernelSummary, Timing, time_entry
 
 DECODE, PREFILL = "decode", "prefill"

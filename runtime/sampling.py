@@ -34,7 +34,7 @@ import numpy as np
 
 from sscc.ir.errors import InputError, UsageError
 from sscc.runtime import _native
-from sscc.runtime.tensor_files import Array
+from sscc.runtime.artifact.tensor_files import Array
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from sscc.ir.errors import InputError, InternalError, UsageError
-from sscc.runtime.interpreter import DEFAULT_INTERPRETER, Interpreter, open_interpreter
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.interpreter import Interpreter
+from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, open_interpreter
 from sscc.runtime.sampling import Sampler, Sampling
-from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import Array
 
 if TYPE_CHECKING:
     from sscc.runtime._native import Team
-    from sscc.runtime.artifact import Artifact, Resolver
+    from sscc.runtime.artifact.reading import Artifact, Resolver
 
 
 @dataclass(frozen=True)

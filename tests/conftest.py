@@ -23,7 +23,7 @@ os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
 
 SAME_MODELS = (
     *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
-    "tests/runtime/codegen/test_positions.py",
+    "tests/runtime/backends/cpu/test_positions.py",
 )
 """Files whose tests compile the same models (fixture `compiled`)."""
 

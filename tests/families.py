@@ -37,7 +37,7 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import decode
 from sscc.ir.levels import get_facts, set_facts, set_machine
 from sscc.ir.machine import load_machine
-from sscc.runtime.artifact import Artifact
+from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
 from tests.oracles.independent import IndependentSnapStream
 from tests.torch_session import TorchSession

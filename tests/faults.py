@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 from sscc.ir import files
-from sscc.runtime import artifact_writer
+from sscc.runtime.artifact import writer as artifact_writer
 
 STEPS = ("mkdir", "rename", "replace", "unlink", "rmdir", "fsync", "ftruncate")
 CODES = (errno.ENOSPC, errno.EIO)

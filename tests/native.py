@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sscc.runtime.artifact import Artifact
-from sscc.runtime.codegen.features import Features
-from sscc.runtime.codegen.interpreter import NativeInterpreter
-from sscc.runtime.codegen.library import NativeCode, make_code
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
+from sscc.runtime.backends.cpu.library import NativeCode, make_code
 from sscc.runtime.session import Session
 from tests.torch_session import TorchSession
 

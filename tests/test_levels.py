@@ -25,7 +25,7 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import launches, pipelines
 from sscc.passes.build_entries import BuildEntries
 from sscc.passes.pipeline import PIPELINES
-from sscc.runtime.artifact import Artifact
+from sscc.runtime.artifact.reading import Artifact
 from tests.families import FAMILIES, TWO_KINDS, Compiled, Compiler, numbers, random_tokens
 from tests.torch_session import TorchSession
 

@@ -19,7 +19,7 @@ import pytest
 
 import sscc
 from sscc.compiler import cli
-from sscc.runtime.artifact import Artifact
+from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.text import encode, load_tokenizer
 from tests.torch_session import TorchSession
 

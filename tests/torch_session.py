@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from sscc.runtime.interpreter import Interpreter
-from sscc.runtime.reference.arrays import to_array, to_tensors
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.interpreter import Interpreter
+from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import Array
 
 
 def to_tensor(array: Array) -> Tensor:

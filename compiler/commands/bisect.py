@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from sscc.compiler.driver import Source
-    from sscc.compiler.evaluate.bisection import Bisection, Outcome
-    from sscc.runtime.tensor_files import Layout
+    from sscc.compiler.interpret.bisection import Bisection, Outcome
+    from sscc.runtime.artifact.tensor_files import Layout
 
 DUMP = ".mlir"
 DEFAULT_STEPS = 4
-PRECISIONS = ("f32", "f64")  # as sscc.compiler.evaluate.types, without torch
+PRECISIONS = ("f32", "f64")  # as sscc.compiler.interpret.types, without torch
 TOLERANCE = {"f32": 1e-5, "bf16": 5e-2, "f64": 1e-9}
 """Largest ||a - b|| / ||b|| of a step's logits, by the dtype in which they are computed. A pass may change the order of
 sums and, in bf16, where intermediate values are rounded."""
@@ -120,7 +120,7 @@ def _open(options: CompileOptions, *, every_layer: bool = False) -> Source:
 
 
 def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -> int:
-    from sscc.compiler.evaluate.bisection import Bisection, Trial
+    from sscc.compiler.interpret.bisection import Bisection, Trial
 
     bisection = Bisection(
         lambda weights, constants: _tensors(args, source, weights, constants),
@@ -146,7 +146,7 @@ def _outcomes(
     args: argparse.Namespace, options: CompileOptions, module: ir.Module, bisection: Bisection
 ) -> Iterator[Outcome]:
     from sscc.compiler.dumps import read_dump
-    from sscc.compiler.evaluate.module import is_runnable
+    from sscc.compiler.interpret.module import is_runnable
     from sscc.ir.levels import passes_done
     from sscc.passes.pipeline import parse_pipeline, passes_between
 
@@ -167,7 +167,7 @@ def _outcomes(
 
 def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constants: Layout) -> dict[str, Tensor]:
     """The checkpoint's tensors, random ones where there is no checkpoint, and the constants, if there are any."""
-    from sscc.compiler.evaluate.weights import random_tensors
+    from sscc.compiler.interpret.weights import random_tensors
 
     checkpoint = source.checkpoint
     if checkpoint is None or not checkpoint.has_weights:

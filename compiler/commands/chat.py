@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     check_execution_arguments(args)
     check_at_least(1, "--max-new-tokens", args.max_new_tokens)
     log_to_stderr()
-    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.engine import Engine
 
     sampling = sampling_of(args)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS
+from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, INTERPRETERS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.chat_template import ChatTemplate
     from sscc.runtime.session import Session
 

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.inspection import inspect_artifact, time_decode
     from sscc.runtime.timing import write_trace
 

@@ -22,13 +22,13 @@ from sscc.compiler.commands.engines import (
 from sscc.compiler.commands.generation import add_sampling_arguments, sampling_of
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.ir.sizes import format_bytes
-from sscc.runtime.interpreter import MemoryUse
+from sscc.runtime.backends.interpreter import MemoryUse
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from sscc.runtime.artifact import Artifact
-    from sscc.runtime.golden import Check
+    from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.golden_replay import Check
     from sscc.runtime.sampling import Sampling
     from sscc.runtime.session import Kept, Session
 
@@ -89,7 +89,7 @@ def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
 def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
     log_to_stderr()
-    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.artifact.reading import Artifact
 
     sampling = sampling_of(args)
     artifact = Artifact.load(args.artifact, verify=args.verify)
@@ -265,7 +265,7 @@ def parse_token_ids(text: str) -> list[int]:
 
 
 def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> int:
-    from sscc.runtime.golden import replay
+    from sscc.runtime.golden_replay import replay
 
     golden = artifact.golden()
     if golden is None:

@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     key = _api_key(args)
     _check_packages()
     log_to_stderr()
-    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.engine import Engine, EngineOptions
     from sscc.runtime.server.app import create_app
     from sscc.runtime.server.jobs import Limits, Model

@@ -20,9 +20,9 @@ from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
 from sscc.ir.weight_format import Encoding
-from sscc.runtime.golden import Golden
+from sscc.runtime.artifact.golden import Golden
+from sscc.runtime.artifact.tensor_files import Layout
 from sscc.runtime.quantization import round_trip
-from sscc.runtime.tensor_files import Layout
 from sscc.runtime.text import encode, read_prompt
 
 PROBE_TOKENS = 24

@@ -23,7 +23,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.geometry import Geometry
 from sscc.ir.weight_format import WeightFormat
-from sscc.runtime.artifact import Artifact
+from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.text import load_tokenizer
 
 if TYPE_CHECKING:

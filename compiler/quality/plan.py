@@ -23,7 +23,7 @@ from sscc.compiler.versions import own_version
 from sscc.ir.errors import UsageError
 from sscc.ir.files import file_digest
 from sscc.ir.geometry import PLAIN
-from sscc.runtime.interpreter import DEFAULT_INTERPRETER, INTERPRETERS
+from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, INTERPRETERS
 
 if TYPE_CHECKING:
     from sscc.runtime.chat_template import ChatTemplate

@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.metrics import METRICS
 from sscc.ir.errors import InternalError
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import Array
 from sscc.runtime.text import decode
 
 NATS = "nats"

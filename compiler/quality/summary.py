@@ -11,7 +11,7 @@ from sscc.compiler.quality.cells import FULL, Cell
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Record
 from sscc.compiler.quality.scoring import NATS
-from sscc.runtime.signature import Signature
+from sscc.runtime.artifact.signature import Signature
 
 Z = 1.96  # 95 % of a normal distribution
 DEPTHS = 4

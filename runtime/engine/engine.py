@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sscc.ir.errors import UsageError
+from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.engine.executor import Close, Executor
 from sscc.runtime.engine.metrics import Metrics
 from sscc.runtime.engine.request import Completion, EngineOptions, Piece, Request
 from sscc.runtime.engine.ticket import Ticket
 from sscc.runtime.session import Session
-from sscc.runtime.signature import Signature
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

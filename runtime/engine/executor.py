@@ -17,6 +17,7 @@ from time import perf_counter, perf_counter_ns
 import numpy as np
 
 from sscc.ir.errors import InputError, SsccError
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.metrics import Counters, Metrics
 from sscc.runtime.engine.prompt_cache import PromptCache
@@ -25,7 +26,6 @@ from sscc.runtime.engine.slots import SlotTable
 from sscc.runtime.engine.wakeups import Wakeups
 from sscc.runtime.sampling import BatchSampler, TokenLogprobs
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import Array
 
 
 @dataclass(frozen=True)

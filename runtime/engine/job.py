@@ -7,9 +7,9 @@ from types import TracebackType
 
 import numpy as np
 
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.request import Finish, Request
 from sscc.runtime.sampling import TokenLogprobs
-from sscc.runtime.tensor_files import Array
 
 
 @dataclass(eq=False)

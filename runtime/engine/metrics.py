@@ -8,8 +8,8 @@ from typing import get_args
 
 import numpy as np
 
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.request import Finish
-from sscc.runtime.tensor_files import Array
 
 INTER_TOKEN_BOUNDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 WAITING_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session import Session, Snapshot
-from sscc.runtime.tensor_files import Array
 
 
 @dataclass(frozen=True)

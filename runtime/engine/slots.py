@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sscc.runtime import _native
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.request import Finish
-from sscc.runtime.tensor_files import Array
 
 _FINISH: dict[int, Finish] = {1: "eos", 2: "length"}  # as `_native.TokenTable` numbers them
 

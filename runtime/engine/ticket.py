@@ -6,18 +6,29 @@ import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.engine.executor import Executor, News
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.request import Completion, Piece
 from sscc.runtime.engine.transcript import Transcript
 
 if TYPE_CHECKING:
-    from sscc.runtime.engine.engine import Engine
+    from tokenizers import Tokenizer
 
 READ_AT_ONCE = 64
 """Tokens whose text is made within an event loop; that of more takes a thread."""
+
+
+class Opened(Protocol):
+    """What a ticket needs of its engine."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    @property
+    def signature(self) -> Signature: ...
 
 
 class Ticket:
@@ -30,7 +41,7 @@ class Ticket:
         id: counts the engine's requests.
     """
 
-    def __init__(self, engine: Engine, executor: Executor, job: Job) -> None:
+    def __init__(self, engine: Opened, executor: Executor, job: Job) -> None:
         self.id = job.id
         self._engine = engine  # which stays open as long as somebody waits
         self._executor = executor

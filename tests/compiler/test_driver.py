@@ -16,8 +16,8 @@ from sscc.compiler.loading import open_session
 from sscc.compiler.options import LEVELS, CompileOptions
 from sscc.ir.errors import InputError, OutputError, UsageError
 from sscc.passes.pipeline import PIPELINE
-from sscc.runtime.artifact import Artifact
-from sscc.runtime.codegen import library
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.backends.cpu import library
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.user_cache import UnsafeCacheError, cache_folder
 from tests.limits import largest_file

@@ -17,8 +17,8 @@ from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import decode, encode
 from sscc.ir.levels import get_facts
-from sscc.runtime.artifact import Artifact
-from sscc.runtime.golden import compare, replay
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.golden_replay import compare, replay
 from tests.compiler.kv_options import compile_each
 from tests.families import random_tokens
 

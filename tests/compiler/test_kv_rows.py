@@ -18,9 +18,10 @@ from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
 from sscc.ir.sizes import align
-from sscc.runtime.artifact import Artifact
-from sscc.runtime.golden import Golden, replay
-from sscc.runtime.manifest import Manifest
+from sscc.runtime.artifact.golden import Golden
+from sscc.runtime.artifact.manifest import Manifest
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.golden_replay import replay
 from tests.compiler.kv_options import CACHE, G, compile_each
 from tests.families import random_tokens
 

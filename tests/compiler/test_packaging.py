@@ -21,10 +21,10 @@ from sscc.ir.errors import InputError, InternalError, OutputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts
 from sscc.ir.schedule import Program, Tensor
-from sscc.runtime.artifact import Artifact
-from sscc.runtime.manifest import LoopingRecord
+from sscc.runtime.artifact.manifest import LoopingRecord
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import Array
 from tests.limits import largest_file
 from tests.runtime.session_program import session_program
 

@@ -21,7 +21,7 @@ from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Body, Product, Program, Vector, pipelines
 from sscc.ir.weight_format import Encoding, WeightFormat
-from sscc.runtime.artifact import Artifact
+from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.quantization import round_trip
 from sscc.runtime.session import Session
 from tests.families import Compiler, random_model, random_tokens

@@ -16,8 +16,8 @@ import pytest
 from sscc.compiler.weight_cache import packed_weights
 from sscc.ir.errors import InputError, OutputError
 from sscc.ir.files import file_digest
-from sscc.runtime.manifest import WeightsRecord
-from sscc.runtime.tensor_files import Array, Stack, TensorSpec, digest_of, read_specs, reading, specs_of
+from sscc.runtime.artifact.manifest import WeightsRecord
+from sscc.runtime.artifact.tensor_files import Array, Stack, TensorSpec, digest_of, read_specs, reading, specs_of
 from sscc.runtime.user_cache import UnsafeCacheError
 
 CHECKPOINT = {

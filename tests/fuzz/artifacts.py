@@ -13,7 +13,7 @@ from typing import Any
 
 from sscc.ir.errors import SsccError
 from sscc.ir.sizes import format_bytes
-from sscc.runtime.artifact import Artifact
+from sscc.runtime.artifact.reading import Artifact
 from tests.fuzz.harness import Finding, Target
 
 PROMPT = (5, 3, 250, 17, 44, 9, 9, 81, 200, 33, 7, 12, 60, 2, 31, 8, 77, 104, 1, 250)

@@ -106,7 +106,7 @@ def _compile(recipe: _Recipe, folder: Path) -> Program:
 
     import sscc
     from sscc.ir.machine import load_machine
-    from sscc.runtime.artifact import Artifact
+    from sscc.runtime.artifact.reading import Artifact
 
     shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 8, "num_hidden_layers": LAYERS}
     shape |= {"num_attention_heads": 2, "max_position_embeddings": 24, "bos_token_id": None, "eos_token_id": None}

@@ -10,10 +10,10 @@ import torch
 
 from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.checkpoint_tensors import to_arrays
-from sscc.compiler.evaluate.module import signature_of
 from sscc.compiler.frontend.capture import capture
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.frontend.importer import import_capture
+from sscc.compiler.interpret.module import signature_of
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.errors import InputError, InternalError, SsccError
 from sscc.ir.geometry import Geometry
@@ -21,12 +21,12 @@ from sscc.ir.levels import ProgramFacts, set_machine
 from sscc.ir.schedule import Program
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import PIPELINES
-from sscc.runtime.codegen.interpreter import NativeInterpreter
-from sscc.runtime.codegen.library import make_code
-from sscc.runtime.reference.arrays import open_reference
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import layout_of, reading, stack_tensors
+from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
+from sscc.runtime.backends.cpu.library import make_code
+from sscc.runtime.backends.reference.arrays import open_reference
 from sscc.runtime.session import Session
-from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import layout_of, reading, stack_tensors
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding, Target
 from tests.fuzz.lowering import slow_machine

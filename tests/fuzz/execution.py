@@ -16,13 +16,13 @@ from sscc.ir.errors import InputError, UsageError
 from sscc.ir.kv_rows import decode
 from sscc.ir.machine import load_machine
 from sscc.ir.schedule import Program, Tensor
-from sscc.runtime.codegen.interpreter import NativeInterpreter
-from sscc.runtime.codegen.library import NativeCode
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
+from sscc.runtime.backends.cpu.library import NativeCode
+from sscc.runtime.backends.reference import ReferenceInterpreter
+from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.contract import prove
-from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.reference.arrays import to_array, to_tensors
-from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import Array
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding
 

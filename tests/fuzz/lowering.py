@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from sscc.compiler.backend.emit import emit_program
-from sscc.compiler.evaluate.module import ModuleInterpreter
+from sscc.compiler.interpret.module import ModuleInterpreter
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import CheckError, InputError, InternalError, SsccError, UnsupportedError
 from sscc.ir.levels import set_machine
@@ -19,10 +19,10 @@ from sscc.ir.schedule import Program
 from sscc.passes.base import run_passes
 from sscc.passes.outline_kernels import OutlineKernels
 from sscc.passes.pipeline import PIPELINES
-from sscc.runtime.codegen.interpreter import NativeInterpreter
-from sscc.runtime.codegen.library import make_code
-from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.reference.arrays import to_array, to_tensors
+from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
+from sscc.runtime.backends.cpu.library import make_code
+from sscc.runtime.backends.reference import ReferenceInterpreter
+from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding
 

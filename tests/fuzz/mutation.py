@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, get_args
 
 from sscc.ir import schedule as sch
-from sscc.runtime.codegen.plan import OPS
+from sscc.runtime.backends.cpu.plan import OPS
 
 Json = Any
 Path = tuple[str | int, ...]

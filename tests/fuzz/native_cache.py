@@ -8,13 +8,13 @@ from __future__ import annotations
 from unittest import mock
 
 from sscc.ir.schedule import Program
-from sscc.runtime.codegen import bodies, draft
-from sscc.runtime.codegen.checks import CheckedModule, Violations
-from sscc.runtime.codegen.compile import Jit
-from sscc.runtime.codegen.features import Features
-from sscc.runtime.codegen.library import NativeCode
-from sscc.runtime.codegen.mlir import Module
-from sscc.runtime.codegen.planner import plan_program
+from sscc.runtime.backends.cpu import bodies, draft
+from sscc.runtime.backends.cpu.checks import CheckedModule, Violations
+from sscc.runtime.backends.cpu.compile import Jit
+from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.library import NativeCode
+from sscc.runtime.backends.cpu.mlir import Module
+from sscc.runtime.backends.cpu.planner import plan_program
 
 
 class NativeCache:

@@ -19,7 +19,7 @@ from torch_mlir import ir
 from sscc.compiler.backend.emit import _tables, emit_program
 from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.driver import compile_model
-from sscc.compiler.evaluate.module import module_session, signature_of, stored_layout
+from sscc.compiler.interpret.module import module_session, signature_of, stored_layout
 from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.geometry import Geometry
@@ -27,11 +27,11 @@ from sscc.ir.levels import get_facts, get_looping, set_facts
 from sscc.ir.schedule import DecodeAttention, GatherRows, IndexedAttention, Program
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import passes_between
-from sscc.runtime.reference.arrays import open_reference, to_tensors
+from sscc.runtime.artifact.tensor_files import layout_of, reading, stack_tensors
+from sscc.runtime.backends.reference.arrays import open_reference, to_tensors
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import layout_of, reading, stack_tensors
 from sscc.runtime.validator import validate
-from tests.compiler.evaluate.models import weights
+from tests.compiler.interpret.models import weights
 from tests.families import random_model, random_tokens
 from tests.torch_session import TorchSession
 

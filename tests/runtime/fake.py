@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session import Session
-from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import Array
 from tests.runtime.signatures import uniform
 
 GEOMETRY = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)

@@ -30,10 +30,10 @@ from sscc.ir.schedule import (
     Window,
 )
 from sscc.ir.sizes import dense_strides
-from sscc.runtime.codegen.interpreter import NativeInterpreter
-from sscc.runtime.codegen.library import NativeCode, make_code
-from sscc.runtime.reference import ReferenceInterpreter
-from sscc.runtime.reference.arrays import to_array, to_tensors
+from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
+from sscc.runtime.backends.cpu.library import NativeCode, make_code
+from sscc.runtime.backends.reference import ReferenceInterpreter
+from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 
 DTYPES: dict[torch.dtype, Any] = {
     torch.float32: "f32",

@@ -20,7 +20,7 @@ from sscc.ir.schedule import (
     Vector,
 )
 from sscc.ir.sizes import align
-from sscc.runtime.signature import Signature
+from sscc.runtime.artifact.signature import Signature
 from tests.runtime.broken.build import identity, port, window, write
 
 ROLES = {"prefill_logits": "output", "logits": "output"}

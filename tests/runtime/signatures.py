@@ -6,7 +6,7 @@ from typing import Any
 
 from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream
 from sscc.ir.geometry import Geometry
-from sscc.runtime.signature import Signature
+from sscc.runtime.artifact.signature import Signature
 
 
 def uniform(

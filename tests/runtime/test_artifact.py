@@ -31,14 +31,12 @@ from sscc.ir.schedule import (
     Vector,
     View,
 )
-from sscc.runtime import artifact as artifact_module
-from sscc.runtime import artifact_files
-from sscc.runtime.artifact import Artifact, ArtifactWriter, is_artifact
-from sscc.runtime.chat_template import ChatTemplate
-from sscc.runtime.golden import Golden
-from sscc.runtime.manifest import FORMAT_VERSION, FileRecord, LoopingRecord, Manifest, WeightsRecord
-from sscc.runtime.reference.arrays import open_reference, to_array
-from sscc.runtime.tensor_files import (
+from sscc.runtime.artifact import files as artifact_files
+from sscc.runtime.artifact import reading as artifact_module
+from sscc.runtime.artifact.golden import Golden
+from sscc.runtime.artifact.manifest import FORMAT_VERSION, FileRecord, LoopingRecord, Manifest, WeightsRecord
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.artifact.tensor_files import (
     SHARD_BYTES,
     Array,
     Layout,
@@ -54,6 +52,9 @@ from sscc.runtime.tensor_files import (
     stack_tensors,
     write_tensors,
 )
+from sscc.runtime.artifact.writer import ArtifactWriter, is_artifact
+from sscc.runtime.backends.reference.arrays import open_reference, to_array
+from sscc.runtime.chat_template import ChatTemplate
 from tests.limits import largest_memory
 from tests.runtime.fake import SIGNATURE
 from tests.runtime.session_program import session_program

@@ -17,12 +17,12 @@ from sscc.compiler.weight_cache import packed_weights
 from sscc.ir.errors import OutputError
 from sscc.ir.files import replacing
 from sscc.runtime import verification
-from sscc.runtime.codegen import library
-from sscc.runtime.codegen.library import NativeCode, cached_code, can_link
+from sscc.runtime.backends.cpu import library
+from sscc.runtime.backends.cpu.library import NativeCode, cached_code, can_link
 from sscc.runtime.verification import Claim, verify_files
 from tests.compiler import test_weight_cache as weights
 from tests.faults import CODES, fails, faults, killed_at
-from tests.runtime.codegen.test_library import add_program, works
+from tests.runtime.backends.cpu.test_library import add_program, works
 
 
 @pytest.fixture(autouse=True)

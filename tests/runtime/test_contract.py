@@ -25,8 +25,8 @@ from sscc.ir.schedule import (
     Stage,
     Tensor,
 )
+from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.contract import Protocol, prove
-from sscc.runtime.signature import Signature
 from tests.runtime.broken.build import change, read, setting, write
 from tests.runtime.fake import SIGNATURE
 from tests.runtime.session_program import session_program

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import CheckError, InputError
-from sscc.runtime.artifact_writer import ArtifactWriter
-from sscc.runtime.golden import Golden, compare, replay
-from sscc.runtime.manifest import Manifest, WeightsRecord
+from sscc.runtime.artifact.golden import Golden
+from sscc.runtime.artifact.manifest import Manifest, WeightsRecord
+from sscc.runtime.artifact.writer import ArtifactWriter
+from sscc.runtime.golden_replay import compare, replay
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 
 PROMPT, NEW = (1, 2, 3, 4, 5, 6, 7, 8, 9), (10, 0)

@@ -32,10 +32,11 @@ from sscc.ir.schedule import (
     View,
     launches,
 )
-from sscc.runtime.artifact import Artifact, ArtifactWriter
-from sscc.runtime.artifact_files import MACHINE as MACHINE_FILE
+from sscc.runtime.artifact.files import MACHINE as MACHINE_FILE
+from sscc.runtime.artifact.manifest import LoopingRecord, Manifest, WeightsRecord
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.artifact.writer import ArtifactWriter
 from sscc.runtime.inspection import decode_floor, inspect_artifact, sram_bytes, time_decode, time_prefill
-from sscc.runtime.manifest import LoopingRecord, Manifest, WeightsRecord
 from tests.runtime.fake import GEOMETRY, SIGNATURE
 from tests.runtime.timing.programs import MACHINE, TILE, streamed, view
 
@@ -228,7 +229,7 @@ def test_the_words_of_the_bound() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The program has round figures and could serve no session, so that what is asked of one is left out."""
-    monkeypatch.setattr("sscc.runtime.artifact.prove", lambda program, signature: None)
+    monkeypatch.setattr("sscc.runtime.artifact.reading.prove", lambda program, signature: None)
     out = tmp_path / "fake.rdu"
     with ArtifactWriter(out) as writer:
         program = artifact_program()

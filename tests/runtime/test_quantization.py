@@ -10,8 +10,8 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import Program, Tensor
 from sscc.ir.weight_format import Encoding, WeightFormat
 from sscc.runtime import quantization
+from sscc.runtime.artifact.tensor_files import TensorSpec, layout_of, reading, stack_tensors
 from sscc.runtime.quantization import Array, Error, dequantize, encode, measure_error, quantize, round_trip
-from sscc.runtime.tensor_files import TensorSpec, layout_of, reading, stack_tensors
 from sscc.runtime.validator.placement import check_tensors
 
 FORMATS = [

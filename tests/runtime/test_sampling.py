@@ -22,8 +22,8 @@ from transformers.generation.logits_process import (
 
 from sscc.ir.errors import InputError, UsageError
 from sscc.runtime import _native
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.sampling import BatchSampler, Sampler, Sampling
-from sscc.runtime.tensor_files import Array
 
 LOGITS = np.log([0.1, 0.4, 0.05, 0.25, 0.2])
 SLACK = 2e-5  # of a sum: what may fall to either side of a boundary

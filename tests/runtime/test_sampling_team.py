@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from sscc.runtime._native import Team
-from sscc.runtime.codegen.plan import Barrier, Execute, Loop
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.cpu.plan import Barrier, Execute, Loop
 from sscc.runtime.sampling import BatchSampler, Sampling
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import Array
+from tests.runtime.backends.cpu.native.plans import Recorder, core, plan, run
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
-from tests.runtime.native.plans import Recorder, core, plan, run
 
 ROOT = Path(__file__).parents[2]
 TASKS = Path("/proc/self/task")

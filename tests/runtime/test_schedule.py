@@ -31,7 +31,7 @@ from sscc.ir.schedule import (
     View,
     Window,
 )
-from sscc.runtime.reference import steps as interpreted
+from sscc.runtime.backends.reference import steps as interpreted
 from sscc.runtime.timing import work
 
 ONE = Access("x", ((1, 0),))

@@ -38,7 +38,7 @@ from sscc.ir.schedule import (
     UpdateRows,
     Vector,
 )
-from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.validator import Limits, Report, validate
 from sscc.runtime.validator.bodies import prove_body
 from tests.runtime.broken import bases

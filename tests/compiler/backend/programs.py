@@ -14,7 +14,7 @@ from sscc.passes.base import run_passes, run_upstream
 from sscc.passes.form_stages import GENERALISE, FormStages
 from sscc.passes.merge_equal_kernels import MergeEqualKernels
 from sscc.passes.outline_kernels import OutlineKernels
-from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.backends.reference import ReferenceInterpreter
 
 GEOMETRY = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
 

@@ -8,7 +8,7 @@ import torch
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Product, Reduction, UpdateRows
-from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.backends.reference import ReferenceInterpreter
 from tests.compiler.backend.programs import GEOMETRY, emit, entry, launched, run, steps
 
 FILLED = """

@@ -10,7 +10,7 @@ import torch
 
 from sscc.ir.errors import InternalError
 from sscc.ir.schedule import Body, Buffer, For, If, Kernel, Pipeline, Port, Program, Stage, View
-from sscc.runtime.reference import ReferenceInterpreter
+from sscc.runtime.backends.reference import ReferenceInterpreter
 from tests.compiler.backend.programs import emit_placed, entry, launched, run
 
 BODIES = """

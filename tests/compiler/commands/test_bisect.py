@@ -12,15 +12,15 @@ from torch_mlir import ir
 
 from sscc.compiler.cli import main
 from sscc.compiler.commands import bisect
-from sscc.compiler.evaluate import types
-from sscc.compiler.evaluate.bisection import Trial
+from sscc.compiler.interpret import types
+from sscc.compiler.interpret.bisection import Trial
 from sscc.ir.builders import index_constant
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import UsageError
 from sscc.ir.levels import walk
 from sscc.passes import pipeline
 from sscc.passes.base import Pass
-from tests.compiler.evaluate.models import BATCH, CHUNK, GEOMETRY, graph
+from tests.compiler.interpret.models import BATCH, CHUNK, GEOMETRY, graph
 from tests.families import random_model
 from tests.runtime.signatures import uniform
 

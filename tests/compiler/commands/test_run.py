@@ -25,14 +25,14 @@ ROOT = Path(__file__).parents[3]
 WITHOUT_TORCH = """
 import sys
 from sscc.compiler import cli
-from sscc.runtime import interpreter
+from sscc.runtime.backends import opening
 from tests.runtime.fake import FakeInterpreter
 
 def open_fake(artifact, *options):
     assert all(array.ndim for array in artifact.weights().values())
     return FakeInterpreter(artifact.signature)
 
-interpreter._OPENERS["reference"] = open_fake
+opening._OPENERS["reference"] = open_fake
 cli.main(sys.argv[1:])
 print()
 print([name for name in ("torch", "transformers", "torch_mlir", "gguf", "jinja2") if name in sys.modules])

@@ -28,7 +28,7 @@ from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import MAX_LITERAL_BYTES, walk
 from sscc.ir.rewriting import functions, module_path
-from sscc.runtime.artifact import Artifact
+from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
 from tests.compiler.frontend.strange import StrangeConfig
 from tests.families import FAMILIES, SHAPE, Compiler

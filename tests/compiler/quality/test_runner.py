@@ -27,7 +27,7 @@ from sscc.compiler.quality.runner import JOURNAL, WORK, Evaluation, evaluate
 from sscc.compiler.quality.scoring import Outcome, run_example
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
-from sscc.runtime.tensor_files import Array
+from sscc.runtime.artifact.tensor_files import Array
 
 SMALL = Selection(obs=4, pool=3, sink=2, recent=8)
 BUDGET = 32

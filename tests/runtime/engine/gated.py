@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.engine import Engine, EngineOptions, Request
 from sscc.runtime.session import Session
-from sscc.runtime.signature import Signature
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
 from tests.runtime.signatures import altered
 

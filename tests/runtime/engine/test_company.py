@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from sscc.ir.geometry import Geometry
-from sscc.runtime.codegen.interpreter import NativeInterpreter
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
+from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.engine import Engine, EngineOptions, Request, Ticket
-from sscc.runtime.interpreter import Interpreter
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import Array
 from tests.families import Compiled, Compiler, random_tokens
 from tests.native import native_code
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError, UsageError
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine import (
     Completion,
     Engine,
@@ -29,7 +30,6 @@ from sscc.runtime.engine import (
 )
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import Array
 from tests.runtime.engine.gated import LIMIT, LONG, gated, request, serving
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
 

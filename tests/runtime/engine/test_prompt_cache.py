@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine import Engine, EngineOptions
 from sscc.runtime.engine.prompt_cache import PromptCache
 from sscc.runtime.session import Session
-from sscc.runtime.tensor_files import Array
 from tests.runtime.engine.gated import gated, request
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 from tests.runtime.signatures import row_bytes

@@ -14,14 +14,14 @@ import numpy as np
 import uvicorn
 
 from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Engine, EngineOptions
 from sscc.runtime.server.app import create_app
 from sscc.runtime.server.jobs import Limits, Model
 from sscc.runtime.server.service import bind, config_of, url_of
 from sscc.runtime.session import Session
-from sscc.runtime.signature import Signature
-from sscc.runtime.tensor_files import Array
 from tests.models.tiny_llama import END, byte_tokenizer
 from tests.runtime.fake import moved_cursor
 from tests.runtime.signatures import altered, uniform

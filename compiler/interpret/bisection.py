@@ -1,0 +1,171 @@
+"""Which pass changes what a model computes: its outputs after every pass against those of the first runnable level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch_mlir import ir
+
+from sscc.compiler.backend.emit import emit_program
+from sscc.compiler.checkpoint_tensors import to_arrays
+from sscc.compiler.interpret.module import is_runnable, module_session, signature_of, stored_layout
+from sscc.ir.errors import CheckError, InputError, UnsupportedError, UsageError
+from sscc.ir.levels import get_level
+from sscc.passes.base import Pass, run_passes, step_text
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Array, Layout, layout_of, reading, stack_tensors
+from sscc.runtime.backends.reference.arrays import open_reference, to_tensors
+from sscc.runtime.golden_replay import Difference, compare
+from sscc.runtime.session import Session
+
+SCHEDULE = "schedule"
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is run after every pass: a prompt, then tokens that are given, not chosen, so that one token that comes out
+    otherwise does not hide what follows.
+
+    Attributes:
+        prompt: at least one token id.
+        tokens: fed one by one after the prompt.
+    """
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+    @classmethod
+    def random(cls, signature: Signature, prompt_tokens: int | None, steps: int, seed: int) -> Trial:
+        """Random tokens; by default a prompt a quarter longer than the cache, where the context has room.
+
+        Raises:
+            UsageError: prompt and steps exceed the context, or the prompt has no token.
+        """
+        g = signature.geometry
+        if steps < 0:
+            raise UsageError(f"--steps is {steps}, it must be at least 0")
+        room = g.max_context - steps
+        count = min(g.budget + g.budget // 4 + 1, room) if prompt_tokens is None else prompt_tokens
+        if not 1 <= count <= room:
+            raise UsageError(
+                f"{count} prompt tokens and {steps} steps do not fit: the prompt has at least 1 token, both together "
+                f"at most {g.max_context} (max-context)"
+            )
+        generator = torch.Generator().manual_seed(seed)
+        tokens = torch.randint(0, signature.vocab_size, (count + steps,), generator=generator).tolist()
+        return cls(tuple(tokens[:count]), tuple(tokens[count:]))
+
+    def logits(self, session: Session) -> Array:
+        """[1 + len(tokens), V]: after the prompt, which is prefilled in two calls, and after each token.
+
+        The last slot of the batch is used; the others stay empty.
+        """
+        slot = session.signature.batch - 1
+        session.start_prefill(slot, self.prompt)
+        half = -(-session.signature.prefill_steps(len(self.prompt)) // 2)
+        while not session.step_prefill(half):
+            pass
+        rows = [session.prefill_logits]
+        rows += [session.decode({slot: token})[slot] for token in self.tokens]
+        return np.stack(rows)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step of the compilation did to the outputs.
+
+    Attributes:
+        name: the pass, "schedule" for emission, or a file.
+        level: that the module has reached.
+        difference: against the first outputs; None for the first ones themselves.
+        problem: why there are no outputs any more, "" where there are: an operation does something undefined, a
+            weight is not one of the model's, or the schedule is malformed.
+    """
+
+    name: str
+    level: str
+    difference: Difference | None
+    problem: str = ""
+
+    @property
+    def error(self) -> float:
+        """Largest ||a - b|| / ||b|| of a step's logits; infinite where there are no outputs any more."""
+        if self.problem:
+            return math.inf
+        return 0.0 if self.difference is None else self.difference.rowwise
+
+
+class Bisection:
+    """Compares the outputs of modules and programs, all with the same weights and the same trial.
+
+    Args:
+        tensors: gives every source of the weights and of the constants of the first runnable module.
+        trial: gives the trial for the signature of the first runnable module.
+        precision: "f32" computes in the program's own dtypes, "f64" everything in float64.
+    """
+
+    def __init__(
+        self, tensors: Callable[[Layout, Layout], Tensors], trial: Callable[[Signature], Trial], precision: str = "f32"
+    ) -> None:
+        self._open, self._trial_of, self._precision = tensors, trial, precision
+        self._tensors: Tensors | None = None
+        self._trial: Trial | None = None
+        self._first: Array | None = None
+
+    def passes(self, module: ir.Module, passes: Sequence[Pass]) -> Iterator[Outcome]:
+        """Runs `passes` on `module` and yields an outcome for each after which it is runnable.
+
+        Raises:
+            UnsupportedError: an operation that cannot be evaluated, with its location and the pass before it.
+            CheckError: the first outputs are not finite, or making them does something undefined.
+        """
+        for item in passes:
+            run_passes(module, [item])
+            if is_runnable(module):
+                yield self.module(step_text(item), module)
+
+    def module(self, name: str, module: ir.Module) -> Outcome:
+        """The outcome of a module as it stands."""
+        return self._outcome(name, get_level(module), lambda: self._module_session(module), signature_of(module))
+
+    def schedule(self, module: ir.Module) -> Outcome:
+        """The outcome of the schedule that is emitted for `module`, on the reference interpreter."""
+        signature = signature_of(module)
+        return self._outcome(SCHEDULE, SCHEDULE, lambda: self._program_session(module, signature), signature)
+
+    def _module_session(self, module: ir.Module) -> Session:
+        weights = self._stored(stored_layout(module, "weight"), stored_layout(module, "constant"))
+        return module_session(module, to_tensors(weights), precision=self._precision)
+
+    def _program_session(self, module: ir.Module, signature: Signature) -> Session:
+        program = emit_program(module)
+        weights = self._stored(layout_of(program, "weight"), layout_of(program, "constant"))
+        return Session(signature, open_reference(program, weights, precision=self._precision))
+
+    def _stored(self, weights: Layout, constants: Layout) -> dict[str, Array]:
+        if self._tensors is None:
+            self._tensors = self._open(weights, constants)
+        return stack_tensors({**weights, **constants}, reading(to_arrays(self._tensors), "the model"))
+
+    def _outcome(self, name: str, level: str, session: Callable[[], Session], signature: Signature) -> Outcome:
+        if self._trial is None:
+            self._trial = self._trial_of(signature)
+        try:
+            logits = self._trial.logits(session())
+        except UnsupportedError as error:
+            raise UnsupportedError(f"after {name}: {error}") from None
+        except (CheckError, InputError) as error:
+            if self._first is None:
+                raise
+            return Outcome(name, level, None, problem=str(error))
+        if self._first is None:
+            if not np.isfinite(logits).all():
+                raise CheckError(f"the logits after {name}, which the others are compared with, are not finite")
+            self._first = logits
+            return Outcome(name, level, None)
+        return Outcome(name, level, compare(logits, self._first))

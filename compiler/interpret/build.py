@@ -1,0 +1,193 @@
+"""From operations to closures: each is read once, then fires on the values of a frame as often as it runs.
+
+A function's values live in the slots of a frame. A value is a tensor that nobody writes to: an operation that changes
+something makes a new one, so views are safe. A slot is emptied after the last operation that reads it, which keeps a
+long chain of cache updates from holding every version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch_mlir import ir
+
+from sscc.compiler.interpret.types import Types
+from sscc.ir.errors import CheckError, UnsupportedError
+from sscc.ir.rewriting import outer_values
+
+Frame = list[Any]  # slot -> Tensor, None where it holds nothing
+Fire = Callable[[Frame], None]
+Handler = Callable[[ir.Operation, "Builder"], Fire]
+Compute = Callable[..., torch.Tensor]  # operands -> the result
+Several = Callable[..., Sequence[torch.Tensor]]  # operands -> results
+
+
+class _Undefined(Exception):
+    """An operation was run on operands for which it has no result."""
+
+
+def undefined(reason: str) -> NoReturn:
+    """Ends the evaluation with a CheckError that names the operation which is running, its location and `reason`."""
+    raise _Undefined(reason)
+
+
+def refuse(op: ir.Operation, reason: str) -> NoReturn:
+    """Raises UnsupportedError that names `op` and its location."""
+    raise UnsupportedError(f"{op.location}: '{op.name}' {reason}")
+
+
+@dataclass(frozen=True)
+class _Step:
+    fire: Fire
+    released: tuple[int, ...]
+    name: str
+    location: ir.Location
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block's operations, ready to run on a frame that holds its arguments."""
+
+    steps: tuple[_Step, ...]
+    returned: tuple[int, ...]
+    cleared: tuple[int, ...]
+
+    def __call__(self, frame: Frame) -> list[torch.Tensor]:
+        """Runs it and gives what its terminator returns. Raises CheckError, see `undefined`."""
+        for step in self.steps:
+            try:
+                step.fire(frame)
+            except _Undefined as error:
+                raise CheckError(f"{step.location}: '{step.name}' {error}") from None
+            for slot in step.released:
+                frame[slot] = None
+        values = [frame[slot] for slot in self.returned]
+        for slot in self.cleared:
+            frame[slot] = None
+        return values
+
+
+@dataclass(frozen=True)
+class Function:
+    """A func.func, ready to be called."""
+
+    arguments: tuple[int, ...]
+    body: Block
+    slots: int
+
+    def __call__(self, *values: torch.Tensor) -> list[torch.Tensor]:
+        frame: Frame = [None] * self.slots
+        for slot, value in zip(self.arguments, values, strict=True):
+            frame[slot] = value
+        return self.body(frame)
+
+
+class Builder:
+    """Turns the operations of one function into closures.
+
+    Attributes:
+        loops: slots that hold the indices of the linalg operation around, one per dimension; () outside of one.
+    """
+
+    def __init__(
+        self,
+        types: Types,
+        operations: Mapping[str, Handler],
+        functions: Callable[[str], Function],
+    ) -> None:
+        self.types = types
+        self.loops: tuple[int, ...] = ()
+        self.function = functions
+        self._operations = operations
+        self._slots: dict[ir.Value, int] = {}
+        self._count = 0
+
+    def build(self, function: Any) -> Function:
+        """The function, ready to be called. Raises UnsupportedError for an operation that is not known."""
+        arguments = self.slots(function.arguments)
+        body = self.block(function.entry_block)
+        return Function(arguments, body, self._count)
+
+    def slot(self, value: ir.Value) -> int:
+        if value not in self._slots:
+            self._slots[value] = self.fresh()
+        return self._slots[value]
+
+    def slots(self, values: Iterable[ir.Value]) -> tuple[int, ...]:
+        return tuple(self.slot(value) for value in values)
+
+    def fresh(self) -> int:
+        """A slot that belongs to no value of the IR."""
+        self._count += 1
+        return self._count - 1
+
+    def block(
+        self, block: ir.Block, *, returned: Sequence[ir.Value] | None = None, without: Sequence[ir.Operation] = ()
+    ) -> Block:
+        """The operations of `block` but the terminator and those in `without`.
+
+        Args:
+            returned: what the block gives instead of its terminator's operands.
+        """
+        *body, terminator = [op.operation for op in block.operations]
+        body = [op for op in body if op not in without]
+        outputs = self.slots(terminator.operands if returned is None else returned)
+        own = set(self.slots([*block.arguments, *(result for op in body for result in op.results)]))
+        released = self._released(body, own - set(outputs))
+        steps = [
+            _Step(self._fire(op), tuple(slots), str(op.name), op.location)
+            for op, slots in zip(body, released, strict=True)
+        ]
+        return Block(tuple(steps), outputs, tuple(own & set(outputs)))
+
+    def _released(self, body: Sequence[ir.Operation], candidates: set[int]) -> list[list[int]]:
+        """Per operation the slots among `candidates` that nothing after it reads."""
+        last: dict[int, int] = {}
+        for index, op in enumerate(body):
+            for value in (*op.results, *outer_values(op)):
+                last[self.slot(value)] = index
+        released: list[list[int]] = [[] for _ in body]
+        for slot in candidates & last.keys():
+            released[last[slot]].append(slot)
+        return released
+
+    def _fire(self, op: ir.Operation) -> Fire:
+        handler = self._operations.get(op.name)
+        if handler is None:
+            refuse(op, "is an operation that cannot be evaluated")
+        return handler(op, self)
+
+
+def single(prepare: Callable[[ir.Operation, Builder], Compute]) -> Handler:
+    """The handler of an operation with one result; `prepare` gives the function of its operands' values."""
+
+    def handler(op: ir.Operation, builder: Builder) -> Fire:
+        compute = prepare(op, builder)
+        operands, result = builder.slots(op.operands), builder.slot(op.results[0])
+
+        def fire(frame: Frame) -> None:
+            frame[result] = compute(*[frame[slot] for slot in operands])
+
+        return fire
+
+    return handler
+
+
+def several(prepare: Callable[[ir.Operation, Builder], Several]) -> Handler:
+    """As `single`, of an operation with any number of results."""
+
+    def handler(op: ir.Operation, builder: Builder) -> Fire:
+        compute = prepare(op, builder)
+        operands, results = builder.slots(op.operands), builder.slots(op.results)
+
+        def fire(frame: Frame) -> None:
+            values = compute(*[frame[slot] for slot in operands])
+            for slot, value in zip(results, values, strict=True):
+                frame[slot] = value
+
+        return fire
+
+    return handler

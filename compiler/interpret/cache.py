@@ -1,0 +1,372 @@
+"""kv: each operation of the compressed cache from its definition in `sscc.ir.dialects.kv`, slot by slot.
+
+Letters as there: B slots, H query heads, Hkv KV heads, D head dim, R budget rows, T scratch rows, C chunk tokens. Query
+head h reads KV head h // (H // Hkv).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch_mlir import ir
+
+from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, several, single, undefined
+from sscc.compiler.interpret.types import Types
+from sscc.ir import kv_rows
+from sscc.ir.dialects.kv import geometry_of
+from sscc.ir.geometry import Geometry
+
+# ------------------------------------------------------------------------------------------ rows of the cache
+
+
+def rows(position: Tensor, g: Geometry) -> Tensor:
+    """The row of each absolute position [B]."""
+    return torch.where(position < g.sink, position, g.sink + (position - g.sink).remainder(g.recent))
+
+
+def updated(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Tensor:
+    """`cache` [B, Hkv, R, D] with `new` [B, Hkv, 1, D] in row[b] of every active slot."""
+    result = cache.clone()
+    for slot in range(cache.shape[0]):
+        if not active[slot]:
+            continue
+        if not 0 <= int(row[slot]) < cache.shape[2]:
+            undefined(f"writes row {int(row[slot])} of slot {slot}, a cache has {cache.shape[2]}")
+        result[slot, :, int(row[slot])] = new[slot, :, 0]
+    return result
+
+
+def validity(position: Tensor, prompt_len: Tensor, active: Tensor, g: Geometry) -> Tensor:
+    """Which rows the query at `position` [B] may see: [B, R] i1."""
+    row = torch.arange(g.budget)
+    filled = torch.minimum(position + 1, torch.tensor(g.sink_recent))[:, None]
+    picked = torch.clamp(prompt_len - g.sink_recent, 0, g.topk)[:, None]
+    selected = (row >= g.sink_recent) & (row < g.sink_recent + picked)
+    return ((row < filled) | selected) & active[:, None]
+
+
+def encoded(rows: Tensor) -> Tensor:
+    """Rows [.., D] of floats as codes and the bytes of a scale, [.., D + 4] i8."""
+    return torch.from_numpy(kv_rows.encode(rows.to(torch.float32).numpy()))
+
+
+def decoded(rows: Tensor) -> Tensor:
+    """The numbers of rows: themselves, or [.., D] f32 of encoded ones."""
+    return torch.from_numpy(kv_rows.decode(rows.numpy())) if rows.dtype == torch.int8 else rows
+
+
+# --------------------------------------------------------------------------------------------------- attention
+
+
+def grouped(query: Tensor, kv_heads: int) -> Tensor:
+    """Query heads by the KV head that they read: [H, S, D] to [Hkv, H / Hkv, S, D]."""
+    return query.reshape(kv_heads, query.shape[0] // kv_heads, *query.shape[1:])
+
+
+def scores_of(query: Tensor, key: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """Scaled dot products in `dtype`: query [H, S, D], key [Hkv, N, D] to [Hkv, H / Hkv, S, N]."""
+    return torch.einsum("hgsd,hnd->hgsn", grouped(query.to(dtype), key.shape[0]), key.to(dtype)) * scale
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, hidden: Tensor | None, types: Types
+) -> tuple[Tensor, Tensor]:
+    """softmax(query key^T scale) value, [H, S, Dv], and the log-sum-exp of the scaled scores, [H, S, 1].
+
+    Args:
+        query: [H, S, D].
+        key: [Hkv, N, D].
+        value: [Hkv, N, Dv].
+        hidden: [S, N] i1, keys that a query does not see; None where it sees all.
+
+    Computed in f32 or wider; the attention is rounded once to the dtype of `query`.
+    """
+    dtype = types.sums(query.dtype)
+    scores = scores_of(query, key, scale, dtype)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, float("-inf"))
+    out = torch.einsum("hgsn,hnd->hgsd", scores.softmax(-1), value.to(dtype))
+    heads, count = query.shape[:2]
+    sums = scores.logsumexp(-1).to(types.accumulate)
+    return out.reshape(heads, count, value.shape[2]).to(query.dtype), sums.reshape(heads, count, 1)
+
+
+def cached_attention(query: Tensor, key: Tensor, value: Tensor, valid: Tensor, scale: float, types: Types) -> Tensor:
+    """[B, H, 1, Dv]: each slot's query over the rows of its cache that are valid; zeros where none is."""
+    key, value = decoded(key), decoded(value)
+    out = query.new_zeros(*query.shape[:3], value.shape[3])
+    for slot in range(query.shape[0]):
+        if valid[slot].any():
+            k, v = (cache[slot][:, valid[slot]] for cache in (key, value))
+            out[slot], _ = attention(query[slot], k, v, scale, None, types)
+    return out
+
+
+def causal_attention(
+    query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int, types: Types
+) -> tuple[Tensor, Tensor]:
+    """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees the last
+    `window` unless that is 0, and its log-sum-exp."""
+    end = _check_chunk(start, query.shape[2], key.shape[2])
+    row, position = torch.arange(end)[None, :], torch.arange(start, end)[:, None]
+    hidden = row > position
+    if window:
+        hidden |= row <= position - window
+    out, sums = attention(query[0], key[0, :, :end], value[0, :, :end], scale, hidden, types)
+    return out[None], sums[None]
+
+
+def appended(scratch: Tensor, new: Tensor, start: int) -> Tensor:
+    """`scratch` [1, Hkv, T, D] with `new` [1, Hkv, C, D] in rows start .. start + C - 1."""
+    end = _check_chunk(start, new.shape[2], scratch.shape[2])
+    result = scratch.clone()
+    result[:, :, start:end] = new
+    return result
+
+
+def _check_chunk(start: int, chunk: int, scratch_rows: int) -> int:
+    if not 0 <= start <= scratch_rows - chunk:
+        undefined(f"takes rows {start} .. {start + chunk - 1} of a scratch of {scratch_rows}")
+    return start + chunk
+
+
+# ------------------------------------------------------------------------------------------------ observation
+
+
+def observe(observed: Tensor, query: Tensor, start: int, length: int, g: Geometry) -> Tensor:
+    """`observed` [1, H, obs, D] with those of the chunk's queries that are among the last of the prompt.
+
+    Or a number for each of them: [1, H, obs, 1] and [1, H, C, 1].
+    """
+    result = observed.clone()
+    for i in range(query.shape[2]):
+        row = start + i - max(length - g.obs, 0)
+        if 0 <= row < min(g.obs, length):
+            result[0, :, row] = query[0, :, i]
+    return result
+
+
+def observation_scores(
+    observed: Tensor, log_sum_exp: Tensor, key: Tensor, length: int, scale: float, g: Geometry, types: Types
+) -> Tensor:
+    """[Hkv, T]: how much the observed queries attend to each position; 0 from length - min(obs, recent) on.
+
+    Args:
+        observed: [1, H, obs, D], rows 0 .. min(obs, length) - 1 hold the last queries of the prompt.
+        log_sum_exp: [1, H, obs, 1], of the scaled scores of these queries over what they see.
+        key: [1, Hkv, T, D].
+    """
+    count = min(g.obs, length)
+    scores = scores_of(observed[0, :, :count], key[0, :, :length], scale, types.accumulate)
+    weights = (scores - grouped(log_sum_exp[0, :, :count], key.shape[1])).exp()
+    positions = torch.arange(length - count, length)
+    later = torch.arange(length)[None, :] > positions[:, None]
+    result = torch.zeros(key.shape[1], key.shape[2], dtype=types.accumulate)
+    candidates = max(length - min(g.obs, g.recent), 0)
+    result[:, :candidates] = weights.masked_fill(later, 0.0).sum(2).mean(1)[:, :candidates]
+    return result
+
+
+def pooled(scores: Tensor, length: int, g: Geometry) -> Tensor:
+    """Scores [Hkv, T] pooled along their first `length` positions, stride 1, padding pool // 2; 0 behind them.
+
+    The average divides by the kernel's width everywhere; the maximum is over positions of the prompt.
+    """
+    half = g.pool // 2
+    filler = 0.0 if g.pool_mode == "avg" else float("-inf")
+    padded = torch.nn.functional.pad(scores[:, :length], (half, half), value=filler)
+    windows = padded.unfold(1, g.pool, 1)
+    result = torch.zeros_like(scores)
+    result[:, :length] = windows.sum(2) / g.pool if g.pool_mode == "avg" else windows.amax(2)
+    return result
+
+
+def select(scores: Tensor, length: int, g: Geometry) -> Tensor:
+    """[Hkv, topk] i64: the best candidates in [sink, length - recent), ties to the earlier, ascending, then -1."""
+    selected = torch.full((scores.shape[0], g.topk), -1)
+    count = min(max(length - g.sink_recent, 0), g.topk)
+    if count:
+        candidates = scores[:, g.sink : length - g.recent]
+        best = torch.argsort(candidates, dim=1, descending=True, stable=True)[:, :count]
+        selected[:, :count] = best.sort(1).values + g.sink
+    return selected
+
+
+def ring_positions(length: int, g: Geometry) -> Tensor:
+    """[recent] i64: the position in each ring row after a prompt of `length` tokens, -1 where there is none."""
+    last = length - 1
+    position = last - (last - g.sink - torch.arange(g.recent)).remainder(g.recent)
+    return torch.where(position < g.sink, -1, position)
+
+
+def gather(source: Tensor, index: Tensor) -> Tensor:
+    """Rows of `source` [1, Hkv, T, D] at `index` [Hkv, J], or [J] for all heads; zeros where it is negative.
+
+    Or of every slot: `source` [B, Hkv, T, D] at `index` [B, Hkv, J].
+    """
+    if index.dim() == 3:
+        return torch.cat([gather(source[slot : slot + 1], index[slot]) for slot in range(source.shape[0])])
+    heads, count, width = source.shape[1], index.shape[-1], source.shape[3]
+    if index.numel() and int(index.max()) >= source.shape[2]:
+        undefined(f"reads row {int(index.max())} of a scratch of {source.shape[2]}")
+    wanted = index.expand(heads, count)
+    found = source[0].gather(1, wanted.clamp(min=0)[:, :, None].expand(heads, count, width))
+    return torch.where(wanted[:, :, None] < 0, torch.zeros((), dtype=source.dtype), found)[None]
+
+
+def assembled(scratch: Tensor, selected: Tensor, length: int, g: Geometry) -> Tensor:
+    """The cache rows [1, Hkv, R, D] of a prompt: the first rows of the scratch, the ring, the rows `selected`; without
+    these where they stay in the prompt."""
+    kept = [scratch[:, :, : g.sink], gather(scratch, ring_positions(length, g))]
+    return torch.cat(kept if g.indexed else [*kept, gather(scratch, selected)], 2)
+
+
+# ------------------------------------------------------------------------------------------------- the operations
+
+
+def _scale(op: ir.Operation) -> float:
+    return float(op.attributes["scale"].value)
+
+
+def _row(op: ir.Operation, b: Builder) -> Compute:
+    g = geometry_of(op)
+    return lambda position: rows(position, g)
+
+
+def _update(op: ir.Operation, b: Builder) -> Compute:
+    return updated
+
+
+def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
+    return encoded
+
+
+def _validity(op: ir.Operation, b: Builder) -> Compute:
+    g = geometry_of(op)
+    return lambda position, prompt_len, active: validity(position, prompt_len, active, g)
+
+
+def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
+    scale, types = _scale(op), b.types
+    return lambda query, key, value, valid: cached_attention(query, key, value, valid, scale, types)
+
+
+def _causal_attention(op: ir.Operation, b: Builder) -> Several:
+    scale, window, types = _scale(op), geometry_of(op).window, b.types
+    return lambda query, key, value, start: causal_attention(query, key, value, int(start), scale, window, types)
+
+
+def _observe(op: ir.Operation, b: Builder) -> Compute:
+    g = geometry_of(op)
+    return lambda observed, query, start, length: observe(observed, query, int(start), int(length), g)
+
+
+def _observation_scores(op: ir.Operation, b: Builder) -> Compute:
+    scale, g, types = _scale(op), geometry_of(op), b.types
+    return lambda observed, log_sum_exp, key, length: observation_scores(
+        observed, log_sum_exp, key, int(length), scale, g, types
+    )
+
+
+def _pool(op: ir.Operation, b: Builder) -> Compute:
+    g = geometry_of(op)
+    return lambda scores, length: pooled(scores, int(length), g)
+
+
+def _select(op: ir.Operation, b: Builder) -> Compute:
+    g = geometry_of(op)
+    return lambda scores, length: select(scores, int(length), g)
+
+
+def _ring_positions(op: ir.Operation, b: Builder) -> Compute:
+    g = geometry_of(op)
+    return lambda length: ring_positions(int(length), g)
+
+
+def _gather(op: ir.Operation, b: Builder) -> Compute:
+    return gather
+
+
+def _decode_attention(op: ir.Operation, b: Builder) -> Several:
+    scale, g, types = _scale(op), geometry_of(op), b.types
+
+    def decode(
+        query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
+        v_cache: Tensor, position: Tensor, prompt_len: Tensor, active: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        row, valid = rows(position, g), validity(position, prompt_len, active, g)
+        if g.encoded:
+            new_key, new_value = encoded(new_key), encoded(new_value)
+        k, v = updated(key, new_key, row, active), updated(value, new_value, row, active)
+        out = cached_attention(query, k, v, valid, scale, types)
+        return out, updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
+
+    return decode
+
+
+def _indexed_attention(op: ir.Operation, b: Builder) -> Several:
+    scale, g, types = _scale(op), geometry_of(op), b.types
+
+    def decode(
+        query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
+        v_cache: Tensor, k_prompt: Tensor, v_prompt: Tensor, selected: Tensor, position: Tensor, prompt_len: Tensor,
+        active: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        row, valid = rows(position, g), validity(position, prompt_len, active, g)
+        k = torch.cat([updated(key, new_key, row, active), gather(k_prompt, selected)], 2)
+        v = torch.cat([updated(value, new_value, row, active), gather(v_prompt, selected)], 2)
+        out = cached_attention(query, k, v, valid, scale, types)
+        return out, updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
+
+    return decode
+
+
+def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
+    scale, g, types = _scale(op), geometry_of(op), b.types
+
+    def chunk(
+        query: Tensor, new_key: Tensor, new_value: Tensor, k_scratch: Tensor, v_scratch: Tensor, observed: Tensor,
+        log_sum_exp: Tensor, start: Tensor, length: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        at, n = int(start), int(length)
+        k, v = appended(k_scratch, new_key, at), appended(v_scratch, new_value, at)
+        out, sums = causal_attention(query, k, v, at, scale, g.window, types)
+        return out, k, v, observe(observed, query, at, n, g), observe(log_sum_exp, sums, at, n, g)
+
+    return chunk
+
+
+def _compress(op: ir.Operation, b: Builder) -> Several:
+    scale, g, types = _scale(op), geometry_of(op), b.types
+
+    def compress(
+        observed: Tensor, log_sum_exp: Tensor, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor,
+        length: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        n = int(length)
+        scores = observation_scores(observed, log_sum_exp, key, n, scale, g, types)
+        chosen = select(pooled(scores, n, g), n, g)
+        kept = (assembled(source, chosen, n, g) for source in (key, value))
+        return *(encoded(found) if g.encoded else found for found in kept), chosen
+
+    return compress
+
+
+HANDLERS: dict[str, Handler] = {
+    "kv.row": single(_row),
+    "kv.update": single(_update),
+    "kv.quantize_rows": single(_quantize_rows),
+    "kv.validity": single(_validity),
+    "kv.cached_attention": single(_cached_attention),
+    "kv.causal_attention": several(_causal_attention),
+    "kv.observe": single(_observe),
+    "kv.observation_scores": single(_observation_scores),
+    "kv.pool": single(_pool),
+    "kv.select": single(_select),
+    "kv.ring_positions": single(_ring_positions),
+    "kv.gather": single(_gather),
+    "kv.decode_attention": several(_decode_attention),
+    "kv.indexed_attention": several(_indexed_attention),
+    "kv.chunk_attention": several(_chunk_attention),
+    "kv.compress": several(_compress),
+}

@@ -1,0 +1,72 @@
+"""func and scf: calls, loops with carried values, branches. The dataflow stages of `df` are calls and loops too."""
+
+from __future__ import annotations
+
+import torch
+from torch_mlir import ir
+
+from sscc.compiler.interpret.build import Builder, Compute, Fire, Frame, Handler, single, undefined
+
+
+def _call(op: ir.Operation, b: Builder) -> Fire:
+    function = b.function(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
+    operands, results = b.slots(op.operands), b.slots(op.results)
+
+    def fire(frame: Frame) -> None:
+        values = function(*[frame[slot] for slot in operands])
+        for slot, value in zip(results, values, strict=True):
+            frame[slot] = value
+
+    return fire
+
+
+def _for(op: ir.Operation, b: Builder) -> Fire:
+    lower, upper, step, *starts = b.slots(op.operands)
+    block = op.regions[0].blocks[0]
+    body = b.block(block)
+    index, *carried = b.slots(block.arguments)
+    results = b.slots(op.results)
+    dtype = b.types.dtype(op.operands[0].type)
+
+    def fire(frame: Frame) -> None:
+        values = [frame[slot] for slot in starts]
+        by = int(frame[step])
+        if by < 1:
+            undefined(f"has step {by}, which must be at least 1")
+        for number in range(int(frame[lower]), int(frame[upper]), by):
+            frame[index] = torch.tensor(number, dtype=dtype)
+            for slot, value in zip(carried, values, strict=True):
+                frame[slot] = value
+            values = body(frame)
+        for slot, value in zip(results, values, strict=True):
+            frame[slot] = value
+
+    return fire
+
+
+def _if(op: ir.Operation, b: Builder) -> Fire:
+    (condition,) = b.slots(op.operands)
+    branches = [b.block(region.blocks[0]) if len(region.blocks) else None for region in op.regions]
+    results = b.slots(op.results)
+
+    def fire(frame: Frame) -> None:
+        if frame[condition].numel() != 1:
+            undefined("has another condition at each point of the linalg operation around it")
+        branch = branches[0] if bool(frame[condition]) else branches[1]
+        values = [] if branch is None else branch(frame)
+        for slot, value in zip(results, values, strict=True):
+            frame[slot] = value
+
+    return fire
+
+
+def _load(op: ir.Operation, b: Builder) -> Compute:
+    return lambda value: value
+
+
+HANDLERS: dict[str, Handler] = {
+    "func.call": _call,
+    "scf.for": _for,
+    "scf.if": _if,
+    "df.load": single(_load),
+}

@@ -1,0 +1,205 @@
+"""A module of the compiler as something that a session can run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch_mlir import ir
+
+from sscc.compiler.interpret import cache, control, elementwise, structured, tensors
+from sscc.compiler.interpret.build import Builder, Function, Handler
+from sscc.compiler.interpret.types import Types, shape_of
+from sscc.compiler.signatures import program_signature
+from sscc.ir.builders import STORED, Argument, arguments_of, results_of
+from sscc.ir.errors import InputError, InternalError, UsageError
+from sscc.ir.levels import get_facts, get_groups
+from sscc.ir.rewriting import functions
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Stack, TensorSpec
+from sscc.runtime.backends.reference.arrays import ArrayInterpreter
+from sscc.runtime.session import Session
+
+ENTRIES = ("prefill", "decode")
+OPERATIONS: dict[str, Handler] = {
+    **control.HANDLERS,
+    **elementwise.HANDLERS,
+    **structured.HANDLERS,
+    **tensors.HANDLERS,
+    **cache.HANDLERS,
+}
+"""Every operation that can be evaluated, by its name."""
+
+
+class Functions:
+    """The functions of a module, made ready to be called as they are asked for.
+
+    Args:
+        module: at a level from `graph` on; it may be changed or dropped once the functions are built.
+    """
+
+    def __init__(self, module: ir.Module, types: Types) -> None:
+        self._sources = {function.name.value: function for function in functions(module)}
+        self._built: dict[str, Function] = {}
+        self._types = types
+
+    def __call__(self, name: str) -> Function:
+        """Raises UnsupportedError for an operation in it, or in what it calls, that cannot be evaluated."""
+        if name not in self._built:
+            builder = Builder(self._types, OPERATIONS, self)
+            self._built[name] = builder.build(self._sources[name])
+        return self._built[name]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    arguments: tuple[Argument, ...]
+    results: tuple[Argument, ...]
+    function: Function
+
+
+class ModuleInterpreter:
+    """Runs the entries of a module, with weights given by name and states held between calls.
+
+    States and the outputs that an entry takes as arguments are zero at the start.
+
+    Args:
+        module: from level graph on, with public functions; not needed any more after this.
+        weights: a tensor for every weight and constant that an entry takes; floating dtypes are converted.
+        precision: "f32" computes in the module's own types, "f64" holds and computes all floats as float64.
+
+    Raises:
+        InputError: a weight is missing or of another shape, or the module is not a dump of sscc.
+        UnsupportedError: an operation that cannot be evaluated, with its location.
+    """
+
+    def __init__(self, module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32") -> None:
+        self.types = Types(precision)
+        get_facts(module)  # refuses what is no dump
+        build = Functions(module, self.types)
+        self._entries = {
+            function.name.value: _Entry(
+                tuple(arguments_of(function)), tuple(results_of(function)), build(function.name.value)
+            )
+            for function in functions(module)
+            if _is_entry(function)
+        }
+        self._weights = {a.name: self._weight(a, weights) for a in self._arguments(STORED)}
+        self._held = {a.name: self._zeros(a) for a in self._arguments(("state", "output"))}
+
+    def run(
+        self, entry: str, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]:
+        """Runs an entry: its output tensors by name, and its scalar outputs in order.
+
+        Raises:
+            UsageError: there is no such entry, or an input is missing or of another shape.
+            CheckError: an operation does something undefined, such as reading outside of a tensor.
+        """
+        if entry not in self._entries:
+            raise UsageError(f"the module has no entry {entry!r}, it has {', '.join(self._entries) or 'none'}")
+        this, given = self._entries[entry], {**inputs, **(scalars or {})}
+        values = this.function(*[self._operand(argument, given) for argument in this.arguments])
+        outputs: dict[str, torch.Tensor] = {}
+        numbers: list[int] = []
+        for result, value in zip(this.results, values, strict=True):
+            if not isinstance(result.type, ir.RankedTensorType):
+                numbers.append(int(value))
+                continue
+            if result.role == "output":
+                outputs[result.name] = value
+            if result.name in self._held:
+                self._held[result.name] = value
+        return outputs, tuple(numbers)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """What a state holds now. Raises UsageError where there is none of this name."""
+        if name not in self._held:
+            raise UsageError(f"the module has no state {name!r}, it has {', '.join(self._held) or 'none'}")
+        return self._held[name]
+
+    def reset(self) -> None:
+        """Zeroes every state."""
+        self._held = {name: torch.zeros_like(value) for name, value in self._held.items()}
+
+    def _arguments(self, roles: tuple[str, ...]) -> list[Argument]:
+        found: dict[str, Argument] = {}
+        for entry in self._entries.values():
+            for argument in entry.arguments:
+                if argument.role not in roles:
+                    continue
+                other = found.setdefault(argument.name, argument)
+                if other.type != argument.type:
+                    raise InternalError(f"the entries disagree about {argument.name}: {other.type} and {argument.type}")
+        return list(found.values())
+
+    def _operand(self, argument: Argument, given: Mapping[str, Any]) -> torch.Tensor:
+        if argument.role in STORED:
+            return self._weights[argument.name]
+        if argument.role != "input":
+            return self._held[argument.name]
+        if argument.name not in given:
+            raise UsageError(f"the input {argument.name!r} is missing")
+        value = torch.as_tensor(given[argument.name], dtype=self.types.dtype(argument.type))
+        if tuple(value.shape) != shape_of(argument.type):
+            raise UsageError(f"the input {argument.name!r} has shape {list(value.shape)}, expected {argument.type}")
+        return value
+
+    def _weight(self, argument: Argument, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        value = weights.get(argument.name)
+        if value is None:
+            raise InputError(f"the {argument.role} {argument.name!r} is missing, the module wants {argument.type}")
+        if tuple(value.shape) != shape_of(argument.type):
+            raise InputError(
+                f"the {argument.role} {argument.name!r} has shape {list(value.shape)}, the module wants {argument.type}"
+            )
+        return value.to(self.types.dtype(argument.type))
+
+    def _zeros(self, argument: Argument) -> torch.Tensor:
+        return torch.zeros(shape_of(argument.type), dtype=self.types.dtype(argument.type))
+
+
+def is_runnable(module: ir.Module) -> bool:
+    """Whether the module has the entries that a session runs."""
+    return {function.name.value for function in functions(module) if _is_entry(function)} >= set(ENTRIES)
+
+
+def _is_entry(function: Any) -> bool:
+    """Whether `build-entries` made it: captured functions do not say whether they are public."""
+    attributes = function.operation.attributes
+    return "sym_visibility" in attributes and ir.StringAttr(attributes["sym_visibility"]).value == "public"
+
+
+def stored_layout(module: ir.Module, role: str) -> dict[str, Stack]:
+    """What the entries take as arguments of a role ("weight" or "constant"), by name, and what each is made of."""
+    layout = {}
+    for function in functions(module):
+        if not _is_entry(function):
+            continue
+        for argument in arguments_of(function):
+            if argument.role == role:
+                spec = TensorSpec(shape_of(argument.type), str(argument.type.element_type))
+                layout[argument.name] = Stack(spec, argument.made_of, argument.encoding)
+    return layout
+
+
+def signature_of(module: ir.Module) -> Signature:
+    """The signature of a module with entries. Raises InputError where an entry lacks the states that tell it."""
+    facts, geometry = get_facts(module)
+    groups = get_groups(module)
+    states = {
+        argument.name: shape_of(argument.type)
+        for function in functions(module)
+        if function.name.value in ENTRIES
+        for argument in arguments_of(function)
+        if argument.role == "state"
+    }
+    return program_signature(facts, geometry, groups, states)
+
+
+def module_session(module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32") -> Session:
+    """A session on a module instead of a schedule. Raises as `ModuleInterpreter` does."""
+    interpreter = ModuleInterpreter(module, weights, precision=precision)
+    return Session(signature_of(module), ArrayInterpreter(interpreter))

@@ -1,0 +1,255 @@
+"""Reading an artifact, the folder NAME.rdu/::
+
+    manifest.json                    versions, sizes, geometry, digests (`Manifest`)
+    schedule.json, schedule.txt      the program, and a listing of it
+    machine.json                     the machine that it was compiled for
+    weights/constants.safetensors    tables computed from the model's config
+    weights/model-*.safetensors      the weights, in mode "embedded"
+    tokenizer/, golden/              optional
+
+Nothing in an artifact is trusted, see SECURITY.md: of its files only those are read that the manifest names, once their
+sizes and digests are checked, and through no link. Code there is none, and none would be read.
+
+The files under weights/ hold one entry per tensor of the schedule, under its name and in its shape, the layers of a
+looped kernel stacked to [N, ..], so that they are used where they are mapped. The program and the weights are
+separate: `Artifact.weights` joins the program to the embedded weights, to the checkpoint that the artifact refers
+to, or to any other one of the same spec.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from sscc.ir.errors import InputError
+from sscc.ir.machine import Machine, parse_machine
+from sscc.ir.schedule import Program
+from sscc.runtime.artifact.files import (
+    CONSTANTS,
+    FOREIGN_CODE,
+    MACHINE,
+    MANIFEST,
+    SCHEDULE,
+    check_file,
+    decoded,
+    identity,
+    is_shard,
+    open_file,
+    read_checked,
+    read_manifest,
+)
+from sscc.runtime.artifact.golden import Golden
+from sscc.runtime.artifact.manifest import Manifest
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import (
+    Array,
+    Layout,
+    Specs,
+    Stack,
+    digest_of,
+    layout_of,
+    read_specs,
+    read_tensors,
+    reading,
+    specs_of,
+    stack_tensors,
+    stored_specs,
+)
+from sscc.runtime.backends.cpu.storage import Packing, Unpacked
+from sscc.runtime.backends.cpu.weights import packed_weights
+from sscc.runtime.contract import prove
+from sscc.runtime.verification import Claim, verify_files
+
+_ATTEMPTS = 10
+
+Resolver = Callable[[Layout], Mapping[str, Array]]
+"""Gives the tensors of a layout by name, made of the sources that a checkpoint holds."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A loaded artifact. Weights are not read before `weights` is called, and after that only as they are used.
+
+    Attributes:
+        verify: whether `weights` compares the sha256 of the files that hold them.
+    """
+
+    path: Path
+    manifest: Manifest
+    program: Program
+    verify: bool = True
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Artifact:
+        """Opens and checks an artifact.
+
+        Checks the format version, that every file is there with its size, the sha256 of everything but weight shards,
+        that the schedule is valid and fits the manifest (`sscc.runtime.contract`), the headers of weight shards, and
+        that program and weights fit. An artifact that is replaced meanwhile is read from the start.
+
+        Args:
+            verify: compare the sha256 of weight shards too, when `weights` opens them, unless it is known that they
+                did not change since that was last done (sscc.runtime.verification).
+
+        Raises InputError naming the first thing that is missing, truncated, damaged or of another format.
+        """
+        folder = Path(path)
+        for _ in range(_ATTEMPTS):
+            before = identity(folder)
+            try:
+                return cls._load(folder, verify)
+            except InputError:
+                if before == identity(folder):
+                    raise
+        raise InputError(f"{folder} is replaced again and again while it is read: try later")
+
+    @classmethod
+    def _load(cls, folder: Path, verify: bool) -> Artifact:
+        manifest = Manifest.from_json(decoded(read_manifest(folder), folder / MANIFEST))
+        for name, record in manifest.files.items():
+            if name != SCHEDULE and not name.startswith(FOREIGN_CODE):
+                check_file(folder, name, record)
+        if SCHEDULE not in manifest.files:
+            raise InputError(f"{folder} has no {SCHEDULE}")
+        schedule = read_checked(folder, SCHEDULE, manifest.files[SCHEDULE])
+        artifact = cls(folder, manifest, Program.from_json(decoded(schedule, folder / SCHEDULE)), verify)
+        try:
+            prove(artifact.program, manifest.signature)
+        except InputError as error:
+            raise InputError(f"{folder}: {error}") from None
+        artifact._check_specs()
+        return artifact
+
+    @property
+    def signature(self) -> Signature:
+        return self.manifest.signature
+
+    @property
+    def layout(self) -> Layout:
+        """The weights that the program expects, and the checkpoint's tensors that they are made of."""
+        return layout_of(self.program, "weight")
+
+    @property
+    def checkpoint_spec(self) -> Specs:
+        """Names, shapes and dtypes of the tensors that a checkpoint must hold to run on this artifact."""
+        return {source: stack.source for stack in self.layout.values() for source in stack.sources}
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """The folder with the tokenizer's files, if the artifact has one."""
+        return self.path / "tokenizer" if self.tokenizer_files else None
+
+    @property
+    def tokenizer_files(self) -> frozenset[str]:
+        """Names of the tokenizer's files. Others that lie in its folder were not checked, and do not count."""
+        return frozenset(
+            name.removeprefix("tokenizer/") for name in self.manifest.files if name.startswith("tokenizer/")
+        )
+
+    @property
+    def schedule_digest(self) -> str:
+        """sha256 of schedule.json."""
+        return self.manifest.files[SCHEDULE].sha256
+
+    @property
+    def machine(self) -> Machine:
+        """The machine it was compiled for. Raises InputError where the artifact does not say."""
+        if MACHINE not in self.manifest.files:
+            raise InputError(f"{self.path} has no {MACHINE}")
+        data = read_checked(self.path, MACHINE, self.manifest.files[MACHINE])
+        return parse_machine(decoded(data, self.path / MACHINE), str(self.path / MACHINE))
+
+    def golden(self) -> Golden | None:
+        """The recorded run, if the artifact was compiled with one."""
+        held = {"golden/golden.json", "golden/golden.safetensors"} <= {*self.manifest.files}
+        return Golden.load(self.path / "golden") if held else None
+
+    @cached_property
+    def packings(self) -> Mapping[str, Packing]:
+        """How the files hold weights that native code wants packed."""
+        try:
+            return packed_weights(self.program)
+        except (KeyError, ValueError, IndexError, StopIteration) as error:
+            raise InputError(f"{self.path}: the schedule is malformed: {error!r}") from None
+
+    def weights(
+        self, resolver: Resolver | None = None, *, packed: bool = False, check_digest: bool = False
+    ) -> dict[str, Array]:
+        """Every tensor that the program wants besides its own memory: weights and constants, by `Tensor.name`.
+
+        Those in the artifact's files are memory-mapped and read-only, unless they have to be unpacked; their addresses
+        are multiples of 64 where their sizes are, and of their elements' size anyhow.
+
+        Args:
+            resolver: gives the weights instead of the embedded ones, plain or packed; required in mode "reference".
+            packed: leave packed weights as the files hold them.
+            check_digest: refuse weights that are not the ones it was compiled with (reads all their bytes).
+
+        Raises InputError where there are no weights, their files are damaged, one is missing, or a shape differs.
+        Floating dtypes are converted to the program's.
+        """
+        record, layout = self.manifest.weights, self.layout
+        if resolver is None and record.mode == "reference":
+            source = f", it refers to {record.source}" if record.source else ""
+            raise InputError(f"{self.path} holds no weights{source}: give them with --checkpoint")
+        given = self._embedded() if resolver is None else resolver(layout)
+        where = str(self.path) if resolver is None else "the checkpoint"
+        plain = specs_of(layout)
+        unpacked = reading(Unpacked(given, self.packings, {n: spec.shape for n, spec in plain.items()}), where)
+        if check_digest and digest_of(_alone(plain), unpacked) != record.digest:
+            raise InputError(f"the weights are not the ones that {self.path} was compiled with: their digest differs")
+        if not packed:
+            return {**stack_tensors(_alone(plain), unpacked), **self._constants()}
+        stored = stored_specs(layout, self.packings)
+        specs = {n: stored[n] if n in given and given[n].shape == stored[n].shape else plain[n] for n in layout}
+        return {**stack_tensors(_alone(specs), reading(given, where)), **self._constants()}
+
+    # -- files
+
+    def _shards(self) -> list[Path]:
+        return [self.path / name for name in sorted(self.manifest.files) if is_shard(name)]
+
+    def _embedded(self) -> dict[str, Array]:
+        if self.verify:
+            self._verify_shards()
+        return {name: tensor for shard in self._shards() for name, tensor in read_tensors(shard).items()}
+
+    def _verify_shards(self) -> None:
+        with ExitStack() as stack:
+            claims = [
+                Claim(self.path / name, stack.enter_context(open_file(self.path, name)), record.sha256)
+                for name, record in self.manifest.files.items()
+                if is_shard(name)
+            ]
+            verify_files(claims)
+
+    def _constants(self) -> dict[str, Array]:
+        return read_tensors(self.path / CONSTANTS) if CONSTANTS in self.manifest.files else {}
+
+    # -- checks
+
+    def _check_specs(self) -> None:
+        """The files hold what the program wants, and nothing else."""
+        if self.manifest.weights.mode == "embedded":
+            wanted = stored_specs(self.layout, self.packings)
+            found = {name: spec for shard in self._shards() for name, spec in read_specs(shard).items()}
+            self._check_equal("weight", found, wanted)
+        constants = read_specs(self.path / CONSTANTS) if CONSTANTS in self.manifest.files else {}
+        self._check_equal("constant", constants, specs_of(layout_of(self.program, "constant")))
+
+    def _check_equal(self, role: str, found: Specs, wanted: Specs) -> None:
+        for name in sorted({*found, *wanted}):
+            if found.get(name) != wanted.get(name):
+                raise InputError(
+                    f"{self.path}: {role} {name!r} is {found.get(name, 'missing')} in its files and "
+                    f"{wanted.get(name, 'missing')} in the schedule"
+                )
+
+
+def _alone(specs: Specs) -> Layout:
+    """Tensors that are stored under their own names."""
+    return {name: Stack(spec, (name,)) for name, spec in specs.items()}

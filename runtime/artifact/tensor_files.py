@@ -1,0 +1,346 @@
+"""Tensors in safetensors files: written one part at a time, read memory-mapped, damage reported by name.
+
+The format (8 bytes of header length, a JSON header, then the bytes of each tensor without gaps) is that of
+the safetensors library, which reads the files; its writer wants every tensor in memory at once, ours does not.
+A tensor that is the stack of others is written part after part, which gives the same bytes as stacking first.
+
+Tensors are numpy arrays; those of bf16 have the dtype `ml_dtypes.bfloat16`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from sscc.ir.errors import InputError, quoted
+from sscc.ir.schedule import DTYPE_BYTES, Program, Role
+from sscc.ir.weight_format import Encoding
+from sscc.runtime.quantization import encode
+
+ALIGNMENT = 64
+SHARD_BYTES = 4 * 2**30
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype(np.float32),
+    "bf16": BFLOAT16,
+    "i64": np.dtype(np.int64),
+    "i8": np.dtype(np.int8),
+    "i1": np.dtype(np.bool_),
+}
+_FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "i64": "I64", "i8": "I8", "i1": "BOOL"}
+_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+Array = np.ndarray[Any, np.dtype[Any]]
+"""An array of any shape and dtype."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape and dtype ("f32", "bf16", "i64", "i8", "i1") of a named tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, array: Array) -> TensorSpec:
+        """Raises InputError for a dtype that a schedule cannot hold."""
+        if array.dtype not in _NAMES:
+            raise InputError(f"a tensor of {array.dtype} cannot be stored, it must be one of {list(_FILE_DTYPES)}")
+        return cls(array.shape, _NAMES[array.dtype])
+
+    @property
+    def nbytes(self) -> int:
+        count = DTYPE_BYTES[self.dtype]
+        for size in self.shape:
+            count *= size
+        return count
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {list(self.shape)}"
+
+
+Specs = Mapping[str, TensorSpec]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stored tensor and what it is made of: one source, or N that are stacked to [N, ..].
+
+    Attributes:
+        encoding: how each source becomes its part of the tensor, as in sscc.ir.schedule.Tensor.
+    """
+
+    spec: TensorSpec
+    sources: tuple[str, ...]
+    encoding: str = ""
+
+    @property
+    def part(self) -> TensorSpec:
+        """Shape and dtype of what each source becomes."""
+        return self.spec if len(self.sources) == 1 else TensorSpec(self.spec.shape[1:], self.spec.dtype)
+
+    @property
+    def source(self) -> TensorSpec:
+        """Shape and dtype of each source. What is to be encoded is wanted in f32, which holds all of it."""
+        if not self.encoding:
+            return self.part
+        return TensorSpec(Encoding.parse(self.encoding).source_shape(self.part.shape), "f32")
+
+    def read(self, source: str, read: Reader) -> Array:
+        """What a source becomes. Raises InputError where it is not what it should be; errors of `read` pass through."""
+        array = read(source, self.source)
+        if self.encoding and TensorSpec.of(array) == self.source:
+            try:
+                array = encode(array, Encoding.parse(self.encoding))
+            except InputError as error:
+                raise InputError(f"tensor {source!r}: {error}") from None
+        if TensorSpec.of(array) != self.part:
+            raise InputError(f"tensor {source!r} is {TensorSpec.of(array)}, expected {self.source}")
+        return array
+
+
+Layout = Mapping[str, Stack]
+"""The tensors of a file, or of a set of files, by the name they are stored under."""
+
+
+class Packing(Protocol):
+    """How a tensor is packed on its way into a file; what packs it is a backend's own."""
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in which a tensor of this shape is stored."""
+
+    def companions(self, name: str) -> tuple[str, ...]:
+        """The names of what is packed together with a tensor."""
+
+    def pack(self, array: Array, scales: Array | None = None, zeros: Array | None = None) -> Array:
+        """A tensor as it is stored, with its companions."""
+
+
+Packings = Mapping[str, Packing]
+"""How tensors are packed, by the name they are stored under; those that it does not name are stored as they are."""
+
+Reader = Callable[[str, TensorSpec], Array]
+"""Gives one source by name, of exactly this shape and dtype."""
+
+
+class Sink(Protocol):
+    """Where bytes go: an open file, or something that watches what goes into one."""
+
+    def write(self, data: bytes | memoryview, /) -> int: ...
+
+
+def layout_of(program: Program, role: Role) -> dict[str, Stack]:
+    """What a program wants as its tensors of a role ("weight" or "constant"), by `Tensor.name`.
+
+    Raises InputError where a tensor names no source, or a number of them that its shape does not have.
+    """
+    layout = {}
+    for tensor in program.tensors:
+        if tensor.role != role:
+            continue
+        if not tensor.sources or (len(tensor.sources) > 1 and tensor.shape[:1] != (len(tensor.sources),)):
+            raise InputError(
+                f"the schedule is malformed: {role} {tensor.name!r} is {tensor.dtype} {list(tensor.shape)} and names "
+                f"{len(tensor.sources)} sources"
+            )
+        layout[tensor.name] = Stack(TensorSpec(tensor.shape, tensor.dtype), tensor.sources, tensor.encoding)
+    return layout
+
+
+def specs_of(layout: Layout) -> dict[str, TensorSpec]:
+    """Shape and dtype of every stored tensor."""
+    return {name: stack.spec for name, stack in layout.items()}
+
+
+def plan_shards(specs: Specs, limit: int = SHARD_BYTES) -> list[list[str]]:
+    """Splits names into shards of at most `limit` bytes (more where one tensor is larger), sorted by name."""
+    shards: list[list[str]] = [[]]
+    used = 0
+    for name in sorted(specs):
+        if shards[-1] and used + specs[name].nbytes > limit:
+            shards.append([])
+            used = 0
+        shards[-1].append(name)
+        used += specs[name].nbytes
+    return shards
+
+
+def stored_specs(layout: Layout, packings: Packings) -> dict[str, TensorSpec]:
+    """Shape and dtype of every tensor as files hold it."""
+    return {name: _stored(stack.spec, packings.get(name)) for name, stack in layout.items()}
+
+
+def _stored(spec: TensorSpec, packing: Packing | None) -> TensorSpec:
+    return spec if packing is None else TensorSpec(packing.stored_shape(spec.shape), spec.dtype)
+
+
+def write_tensors(
+    file: Sink,
+    layout: Layout,
+    read: Reader,
+    packings: Packings | None = None,
+    names: Sequence[str] | None = None,
+) -> dict[str, str]:
+    """Writes the tensors of `layout`, holding one source in memory at a time. Equal tensors give equal bytes.
+
+    Args:
+        packings: how some of them are packed on the way.
+        names: of those to write; all if None.
+
+    Data starts at a multiple of 64 bytes. Tensors whose size is a multiple of 64 come first, and of both kinds wide
+    dtypes, then names in order: so the former are aligned to 64 bytes in the file, the others to their elements.
+
+    Returns the sha256 of each tensor's bytes, as they are before packing. Raises InputError where `read` gives another
+    shape or dtype than it was asked for; errors of `read` and `file` pass through.
+    """
+    given: Packings = {} if packings is None else packings
+    specs = {name: _stored(layout[name].spec, given.get(name)) for name in (layout if names is None else names)}
+    order = sorted(specs, key=lambda name: (specs[name].nbytes % ALIGNMENT != 0, -DTYPE_BYTES[specs[name].dtype], name))
+    file.write(_header(order, specs))
+    return {name: _write_stack(file, layout, name, read, given.get(name)) for name in order}
+
+
+def _write_stack(file: Sink, layout: Layout, name: str, read: Reader, packing: Packing | None) -> str:
+    """Writes a tensor source by source. Returns the sha256 of its plain bytes."""
+    digest = hashlib.sha256()
+    for source in layout[name].sources:
+        array = layout[name].read(source, read)
+        data = tensor_bytes(array)
+        digest.update(data)
+        if packing is not None:
+            others = (layout.get(part) for part in packing.companions(name))
+            data = tensor_bytes(packing.pack(array, *(None if o is None else o.read(source, read) for o in others)))
+        file.write(data)
+        del array, data  # before the next one is read
+    return digest.hexdigest()
+
+
+def _digest(stack: Stack, read: Reader) -> str:
+    digest = hashlib.sha256()
+    for source in stack.sources:
+        digest.update(tensor_bytes(stack.read(source, read)))
+    return digest.hexdigest()
+
+
+def _header(order: Iterable[str], specs: Specs) -> bytes:
+    entries, offset = {}, 0
+    for name in order:
+        end = offset + specs[name].nbytes
+        entries[name] = {
+            "dtype": _FILE_DTYPES[specs[name].dtype],
+            "shape": list(specs[name].shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def tensor_bytes(array: Array) -> memoryview:
+    """The bytes of an array in row-major order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+
+
+def read_specs(path: Path) -> dict[str, TensorSpec]:
+    """Names, shapes and dtypes of a file, from its header alone.
+
+    Raises InputError where the file is missing, truncated, damaged or holds a dtype that no schedule has.
+    """
+    specs = {}
+    names = {file_name: name for name, file_name in _FILE_DTYPES.items()}
+    with _open(path) as file:
+        for name in sorted(file.keys()):
+            window = file.get_slice(name)
+            if window.get_dtype() not in names:
+                raise InputError(f"{path}: tensor {name!r} is {window.get_dtype()}, not one of {sorted(names)}")
+            specs[name] = TensorSpec(tuple(window.get_shape()), names[window.get_dtype()])
+    return specs
+
+
+def read_tensors(path: Path) -> dict[str, Array]:
+    """The tensors of a file, memory-mapped and read-only: bytes are read when they are used.
+
+    The mapping lasts as long as one of the arrays. Raises InputError as `read_specs` does.
+    """
+    specs = read_specs(path)  # the library checks the header: its size, the shapes, and that data has no gaps
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        entries = json.loads(file.read(size))
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return {name: _mapped(data, 8 + size + entries[name]["data_offsets"][0], spec) for name, spec in specs.items()}
+
+
+def _mapped(data: mmap.mmap, offset: int, spec: TensorSpec) -> Array:
+    return np.ndarray(spec.shape, NUMPY_DTYPES[spec.dtype], buffer=data, offset=offset)
+
+
+def _open(path: Path) -> safe_open:
+    try:
+        return safe_open(path, framework="np")
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is missing or damaged: {quoted(error)}") from None
+
+
+def reading(tensors: Mapping[str, Array], where: str) -> Reader:
+    """A reader of named tensors that converts floating dtypes, and raises InputError for anything else.
+
+    A tensor that has the wanted dtype already is given as it is, not copied.
+
+    Args:
+        where: what to call the place that they come from.
+    """
+
+    def read(source: str, spec: TensorSpec) -> Array:
+        array = tensors.get(source)
+        if array is None:
+            raise InputError(f"{where} has no tensor {source!r}, the program wants it as {spec}")
+        dtype = NUMPY_DTYPES[spec.dtype]
+        convertible = array.dtype == dtype or (_is_float(array.dtype) and _is_float(dtype))
+        if array.shape != spec.shape or not convertible:
+            held = f"{array.dtype} {list(array.shape)}"
+            raise InputError(f"{where}: tensor {source!r} is {held}, the program wants {spec}")
+        return array.astype(dtype, copy=False)
+
+    return read
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or dtype == BFLOAT16  # numpy takes the latter for a kind of its own
+
+
+def stack_tensors(layout: Layout, read: Reader) -> dict[str, Array]:
+    """The tensors of `layout` in memory, by the name they are stored under.
+
+    A tensor of one source that is not encoded is what `read` gives; a stack is new memory, filled one source at a time.
+    """
+    return {name: _stacked(stack, read) for name, stack in layout.items()}
+
+
+def _stacked(stack: Stack, read: Reader) -> Array:
+    if len(stack.sources) == 1:
+        return stack.read(stack.sources[0], read)
+    array = np.empty(stack.spec.shape, NUMPY_DTYPES[stack.spec.dtype])
+    for row, source in enumerate(stack.sources):
+        array[row] = stack.read(source, read)
+    return array
+
+
+def weights_digest(tensors: Mapping[str, str], layout: Layout) -> str:
+    """One sha256 for a set of tensors, from the sha256 of each; it does not depend on files or order."""
+    lines = "".join(f"{name}\t{layout[name].spec}\t{tensors[name]}\n" for name in sorted(layout))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def digest_of(layout: Layout, read: Reader) -> str:
+    """The `weights_digest` of what `write_tensors` would write, without writing it."""
+    return weights_digest({name: _digest(stack, read) for name, stack in layout.items()}, layout)

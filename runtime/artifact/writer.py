@@ -1,0 +1,209 @@
+"""Writing an artifact: everything goes into a temporary sibling folder, which swaps names with OUT at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+
+from sscc.ir.errors import InputError, InternalError, OutputError, UnsupportedError
+from sscc.ir.files import HashingFile, clear_leftovers, creating, exchange, output_errors, reserve, sync, sync_tree
+from sscc.ir.schedule import Program
+from sscc.runtime.artifact.files import CONSTANTS, LISTING, MANIFEST, SCHEDULE, SCHEDULE_BYTES, read_manifest
+from sscc.runtime.artifact.manifest import FileRecord, Manifest
+from sscc.runtime.artifact.tensor_files import (
+    SHARD_BYTES,
+    Array,
+    Layout,
+    Packings,
+    Reader,
+    Stack,
+    TensorSpec,
+    plan_shards,
+    stored_specs,
+    weights_digest,
+    write_tensors,
+)
+
+OLD = ".old"
+"""What the name of an artifact ends in that is being replaced, where two names cannot be swapped."""
+
+_COPY_BYTES = 2**20
+
+
+class ArtifactWriter:
+    """Makes the folder `out`, or nothing: ``with ArtifactWriter(out) as writer: ...; writer.finish(manifest)``.
+
+    An `out` that is an artifact is replaced at the end; anything else in its place is refused. If the block raises
+    (Ctrl-C included), what was written is removed and an old `out` is untouched. What a process that was killed left
+    beside `out`, its next writer removes. Equal contents give equal bytes. Every method raises OutputError where the
+    file system refuses.
+    """
+
+    def __init__(self, out: str | os.PathLike[str]) -> None:
+        self._out = Path(out)
+        if self._out.is_symlink():
+            self._out = self._out.resolve()
+        self._files: dict[str, FileRecord] = {}
+        self._finished = False
+
+    def __enter__(self) -> ArtifactWriter:
+        self._check_replaceable()
+        with output_errors(self._out):
+            clear_leftovers(self._out.parent, self._out.name)
+            self._clear_old()
+            self._folder, self._lock = reserve(self._out, _make_folder)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and not self._finished:
+                raise InternalError(f"the artifact {self._out} was written without a manifest")
+            if kind is None:
+                self._install()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(self._lock)
+
+    # -- contents
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Writes a file at a path relative to the artifact, "/" between folders."""
+        with self._create(path) as file:
+            file.write(data)
+
+    def write_text(self, path: str, text: str) -> None:
+        self.write_bytes(path, text.encode())
+
+    def write_json(self, path: str, value: object) -> None:
+        self.write_text(path, json.dumps(value, sort_keys=True, indent=1) + "\n")
+
+    def copy(self, source: str | os.PathLike[str], path: str) -> None:
+        """Copies a file; an OSError of the source passes through."""
+        with open(source, "rb") as original, self._create(path) as file:
+            while data := original.read(_COPY_BYTES):
+                file.write(data)
+
+    def write_program(self, program: Program, listing: str | None = None) -> None:
+        """Writes schedule.json and, if given, the listing that people read.
+
+        Raises UnsupportedError where the schedule is larger than any that is read again.
+        """
+        text = program.to_json().encode()
+        if len(text) > SCHEDULE_BYTES:
+            raise UnsupportedError(f"the schedule has {len(text)} bytes, at most {SCHEDULE_BYTES} are read: raise -O")
+        self.write_bytes(SCHEDULE, text)
+        if listing is not None:
+            self.write_text(LISTING, listing)
+
+    def write_constants(self, layout: Layout, read: Reader) -> None:
+        """Writes the program's constants, asking `read` for one source at a time."""
+        with self._create(CONSTANTS) as file:
+            write_tensors(file, layout, read)
+
+    def write_weights(
+        self, layout: Layout, read: Reader, packings: Packings | None = None, shard_bytes: int = SHARD_BYTES
+    ) -> str:
+        """Embeds weights, packed where `packings` says so, asking `read` for one source at a time.
+
+        Returns their digest for the manifest.
+        """
+        given: Packings = {} if packings is None else packings
+        shards = plan_shards(stored_specs(layout, given), shard_bytes)
+        digests: dict[str, str] = {}
+        for number, names in enumerate(shards):
+            path = f"weights/model-{number + 1:05}-of-{len(shards):05}.safetensors"
+            with self._create(path) as file:
+                digests |= write_tensors(file, layout, read, given, names)
+        return weights_digest(digests, layout)
+
+    def write_tensors(self, path: str, tensors: Mapping[str, Array]) -> None:
+        """Writes a small set of tensors into one safetensors file."""
+        layout = {name: Stack(TensorSpec.of(tensor), (name,)) for name, tensor in tensors.items()}
+        with self._create(path) as file:
+            write_tensors(file, layout, lambda name, _: tensors[name])
+
+    def finish(self, manifest: Manifest) -> None:
+        """Writes the manifest, with a record of every file; the last thing to call."""
+        text = replace(manifest, files=self._files).to_json()
+        with creating(self._folder / MANIFEST, self._out) as file:
+            file.write(text.encode())
+        self._finished = True
+
+    # -- files
+
+    @contextmanager
+    def _create(self, path: str) -> Iterator[HashingFile]:
+        if path == MANIFEST or path in self._files or ".." in PurePosixPath(path).parts:
+            raise InternalError(f"the artifact cannot hold a file {path!r}, or holds it already")
+        target = self._folder / path
+        with output_errors(self._out):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        with creating(target, self._out) as raw:
+            file = HashingFile(raw)
+            yield file
+        self._files[path] = FileRecord(file.size, file.sha256())
+
+    def _check_replaceable(self) -> None:
+        with output_errors(self._out):
+            taken = self._out.exists() and not is_artifact(self._out)
+        if taken:
+            raise OutputError(f"{self._out} exists and is not an .rdu artifact: remove it or choose another output")
+
+    def _install(self) -> None:
+        """Puts the folder in OUT's place, once all of it is on the disk. At every moment OUT is the old or the new one,
+        but on a system that cannot swap two names there is a moment with neither."""
+        self._check_replaceable()
+        with output_errors(self._out):
+            sync_tree(self._folder)
+            if not self._out.exists():
+                os.rename(self._folder, self._out)
+            elif not exchange(self._folder, self._out):
+                self._replace()
+            sync(self._out.parent)
+
+    def _replace(self) -> None:
+        """Moves the old artifact away first; it comes back if the new one cannot take its place."""
+        old = self._folder.with_suffix(OLD)
+        os.rename(self._out, old)
+        try:
+            os.rename(self._folder, self._out)
+        except BaseException:
+            os.rename(old, self._out)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _clear_old(self) -> None:
+        """Undoes or completes what a process began that was killed in `_replace`."""
+        pattern = re.compile(rf"\.{re.escape(self._out.name)}\.[0-9a-f]{{8}}{re.escape(OLD)}")
+        for name in filter(pattern.fullmatch, os.listdir(self._out.parent)):
+            if self._out.exists():
+                shutil.rmtree(self._out.with_name(name), ignore_errors=True)
+            else:
+                os.rename(self._out.with_name(name), self._out)
+
+
+def _make_folder(path: Path) -> int:
+    while True:
+        os.mkdir(path)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # it was taken for a leftover
+            continue
+
+
+def is_artifact(path: Path) -> bool:
+    """Whether a folder has an artifact's manifest, of whatever version."""
+    try:
+        data = json.loads(read_manifest(path))
+    except (InputError, ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and "format" in data and "sscc" in data

@@ -1,0 +1,340 @@
+"""A body, for the strides that one of its stages passes, as functions that compute ranges of units.
+
+Affine steps that have units in common become one function, which goes through its units in blocks, small enough for
+the locals between the steps to stay in cache. Every other step brings its own phases (`steps.py`). What one function
+leaves for the next one lies in scratch that all threads share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import DTYPE_BYTES, Body, Product, Reduction, Step, Vector
+from sscc.ir.sizes import align
+from sscc.runtime.backends.cpu.dequantisation import dequantised_locals
+from sscc.runtime.backends.cpu.elementwise import Elementwise, Place, Range
+from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.matmul import matmul_of, packed_element
+from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module, Value
+from sscc.runtime.backends.cpu.nests import Linear, Nest, Regions, Strides, is_tangled, nest_of, untangle
+from sscc.runtime.backends.cpu.packing import Panels
+from sscc.runtime.backends.cpu.partition import Group, Member, Split, group_steps
+from sscc.runtime.backends.cpu.phases import Context, Operand, Phase
+from sscc.runtime.backends.cpu.positions import Positions
+from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
+from sscc.runtime.backends.cpu.steps import lower_step
+
+BLOCK_BYTES = 1 << 20
+"""Locals of a block of units: what fits a core's second-level cache beside the operands."""
+
+PARAMS = (("args", PTR), ("scalars", PTR), ("begin", I64), ("end", I64), ("scratch", PTR))
+
+
+@dataclass(frozen=True)
+class Routine:
+    """A generated function: units [begin, end) of one phase of a body."""
+
+    function: str
+    units: int
+
+
+@dataclass(frozen=True)
+class BodyCode:
+    """A body as functions to be run in order, a barrier between.
+
+    Attributes:
+        routines: the functions. Their arguments are the body's parameters and then the shared scratch.
+        shared_bytes: scratch that the functions of one firing share.
+        private_bytes: scratch that each thread needs.
+    """
+
+    routines: tuple[Routine, ...]
+    shared_bytes: int
+    private_bytes: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A body as its stages use it.
+
+    Attributes:
+        strides: of each parameter, in elements.
+        packed: the weights that are, and how.
+        positions: C, where a firing works on C positions of a prompt of which the last ones may be padding. The
+            functions then take one more scalar, behind the body's own: how many are not. What they leave in the places
+            of the others is undefined.
+    """
+
+    body: Body
+    strides: tuple[Strides, ...]
+    packed: tuple[tuple[str, Panels | QuantisedPanels], ...] = ()
+    positions: int | None = None
+
+    @property
+    def regions(self) -> Regions:
+        return Regions(self.body, {p.name: s for p, s in zip(self.body.params, self.strides, strict=True)})
+
+
+def lower_body(module: Module, name: str, variant: Variant, features: Features) -> BodyCode:
+    """Generates the functions of a body. Raises NoNativeCodeError for a step that native code cannot do."""
+    try:
+        return _Lowering(module, name, variant, features).run()
+    except NoNativeCodeError:
+        raise
+    except InputError as error:
+        raise NoNativeCodeError(f"body {variant.body.name!r}", str(error)) from None
+
+
+class _Lowering:
+    def __init__(self, module: Module, name: str, variant: Variant, features: Features) -> None:
+        self.module = module
+        self.name = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        self.body = variant.body
+        self.regions = variant.regions
+        self.packed = dict(variant.packed)
+        self.positions = variant.positions
+        self.features = features
+        self.routines: list[Routine] = []
+        self.private_bytes = 0
+        self.shared: dict[str, int] = {}
+        self.shared_bytes = 0
+        self.nests: dict[int, Nest] = {}
+        self.temporaries: list[str] = []
+        codes = {d.values: local for local, d in dequantised_locals(self.body, self.regions).items()}
+        self.codes = {codes[name]: name for name, panels in variant.packed if isinstance(panels, QuantisedPanels)}
+        for number, step in enumerate(self.body.steps):
+            if isinstance(step, Vector | Reduction | Product):
+                self._add_nest(2 * number, nest_of(step, self.regions))
+
+    def _add_nest(self, number: int, nest: Nest) -> None:
+        """A step that reads what it overwrites goes through a temporary, so that it reads all of it first."""
+        if nest.output.region in self.codes:
+            return  # products read the codes instead
+        if nest.product and nest.inputs[1].region in self.codes:
+            a, b = nest.inputs
+            nest = replace(nest, inputs=(a, replace(b, region=self.codes[b.region])))
+        if not is_tangled(nest):
+            self.nests[number] = nest
+            return
+        name = f"temporary.{number}"
+        through, copy = untangle(nest, name)
+        kept = [d for d in range(len(nest.dims)) if d not in nest.reduce]
+        self.regions.add(name, tuple(nest.dims[d] for d in kept), self.regions.dtypes[nest.output.region])
+        self.temporaries.append(name)
+        self.nests[number], self.nests[number + 1] = through, copy
+
+    def run(self) -> BodyCode:
+        pending: list[tuple[int, Nest]] = []
+        parts: list[Group | tuple[int, Step]] = []
+        for number, step in enumerate(self.body.steps):
+            if isinstance(step, Vector | Reduction | Product):
+                pending += [(n, self.nests[n]) for n in (2 * number, 2 * number + 1) if n in self.nests]
+                continue
+            parts += group_steps(pending)
+            parts.append((number, step))
+            pending = []
+        parts += group_steps(pending)
+        private = [self._private_locals(part) if isinstance(part, Group) else set() for part in parts]
+        for name in (*(local.name for local in self.body.locals), *self.temporaries):
+            if name not in self.codes and not any(name in names for names in private):
+                elements, dtype = prod(self.regions.shapes[name]), self.regions.dtypes[name]
+                self.shared[name] = self._share(elements * DTYPE_BYTES[dtype])
+        for part, names in zip(parts, private, strict=True):
+            if isinstance(part, Group):
+                self._emit_group(part, names)
+            else:
+                self._emit_step(*part)
+        return BodyCode(tuple(self.routines), self.shared_bytes, self.private_bytes)
+
+    def _share(self, nbytes: int) -> int:
+        offset = self.shared_bytes
+        self.shared_bytes += align(nbytes)
+        return offset
+
+    def _private_locals(self, group: Group) -> set[str]:
+        """Locals of which nothing outlives a block of units of the group."""
+        if not group.splits:
+            return set()
+        locals_ = {*(local.name for local in self.body.locals), *self.temporaries}
+        outside = {r for n, nest in self.nests.items() if n not in group.members for r in _touched(nest)}
+        for step in self.body.steps:
+            if not isinstance(step, Vector | Reduction | Product):
+                outside |= {self.regions.resolve(name).region for name in self.regions.names_in(step)}
+        return {r for r in group.splits if r in locals_ and r not in outside}
+
+    # -- functions
+
+    def _begin(self, units: int, what: str) -> tuple[Function, dict[str, Value], Value]:
+        f = self.module.function(f"{self.name}_{len(self.routines)}", PARAMS, exported=True)
+        self.routines.append(Routine(f.name, units))
+        pointers = {p.name: f.load(f["args"] + 8 * i, PTR) for i, p in enumerate(self.body.params)}
+        shared = f.load(f["args"] + 8 * len(self.body.params), PTR)
+        limited = [f.limit(pointer, self._extent(name)) for name, pointer in pointers.items()]
+        limited += [f.limit(shared, lambda: self.shared_bytes), f.limit(f["scratch"], lambda: self.private_bytes)]
+        f.operands(f"body {self.body.name!r}, {what}", limited)
+        return f, pointers, shared
+
+    def _shared_local(self, f: Function, name: str, shared: Value) -> Value:
+        """A local that all threads see."""
+        nbytes = prod(self.regions.shapes[name]) * DTYPE_BYTES[self.regions.dtypes[name]]
+        return f.limit(shared + self.shared[name], nbytes)
+
+    def _extent(self, param: str) -> int:
+        """Bytes of a parameter, from its first to its last element as its stages pass it."""
+        if param in self.packed:
+            return self.packed[param].packed_bytes
+        shape, strides = self.regions.shapes[param], self.regions.strides[param]
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        return (1 + last) * DTYPE_BYTES[self.regions.dtypes[param]]
+
+    def _scalars(self, f: Function) -> dict[str, Value]:
+        return {name: f.load(f["scalars"] + 8 * i, I64) for i, name in enumerate(self.body.scalars)}
+
+    def _emit_step(self, number: int, step: Step) -> None:
+        meta = {}
+        for name in self.regions.names_in(step):
+            piece = self.regions.resolve(name)
+            meta[name] = (piece.shape, piece.strides, self.regions.dtypes[piece.region])
+        lowered = lower_step(step, meta, self.features)
+        base = self._share(lowered.shared_bytes) if lowered.shared_bytes else 0
+        for phase in lowered.phases:
+            self._emit_phase(f"step {number} ({step.kind})", phase, meta, base)
+
+    def _emit_phase(
+        self, what: str, phase: Phase, meta: Mapping[str, tuple[tuple[int, ...], Strides, str]], shared_base: int
+    ) -> None:
+        f, pointers, shared = self._begin(phase.units, what)
+        operands = {}
+        for name, (shape, strides, dtype) in meta.items():
+            piece = self.regions.resolve(name)
+            base = pointers.get(piece.region)
+            if base is None:
+                base = self._shared_local(f, piece.region, shared)
+            operands[name] = Operand(base + piece.constant * DTYPE_BYTES[dtype], shape, strides, dtype)
+        context = Context(
+            f, operands, self._scalars(f), f["begin"], f["end"], f["scratch"], shared + shared_base
+        )  # fmt: skip
+        phase.emit(context)
+        f.returns()
+        self.private_bytes = max(self.private_bytes, phase.private_bytes)
+
+    # -- groups of affine steps
+
+    def _emit_group(self, group: Group, private: set[str]) -> None:
+        block = self._block(group, private)
+        f, pointers, shared = self._begin(group.units, f"steps {sorted(n // 2 for n in group.members)}")
+        scalars = self._scalars(f)
+        places = {p.name: self._place(f, p.name, pointers[p.name]) for p in self.body.params}
+        for name in self.shared:
+            places[name] = Place(self._shared_local(f, name, shared), self.regions.dtypes[name])
+        offsets, used = {}, 0
+        for name in sorted(private):
+            offsets[name] = used
+            used += align(self._unit_bytes(name, group.splits[name]) * block)
+        with f.loop(f["begin"], f["end"], block) as loop:
+            first, last = loop.index, f.min(loop.index + block, f["end"])
+            for name in offsets:
+                dtype = self.regions.dtypes[name]
+                shift = first * (-group.splits[name].stride * DTYPE_BYTES[dtype])
+                block_bytes = self._unit_bytes(name, group.splits[name]) * block
+                places[name] = Place(f.limit(f["scratch"] + offsets[name], block_bytes) + shift, dtype)
+            narrow = {name: (group.splits[name], block) for name in private}
+            extra = self._emit_members(f, group, narrow, places, scalars, first, last, used)
+        f.returns()
+        self.private_bytes = max(self.private_bytes, used + extra)
+
+    def _emit_members(
+        self,
+        f: Function,
+        group: Group,
+        narrow: Mapping[str, tuple[Split, int]],
+        places: Mapping[str, Place],
+        scalars: Mapping[str, Value],
+        first: Value,
+        last: Value,
+        scratch: int,
+    ) -> int:
+        """Emits the steps of a block of units; returns the scratch that they need beyond the locals."""
+        needed = 0
+        positions = Positions(self.positions or 0)
+        for member in group.members.values():
+            nest = _narrowed(member.nest, narrow)
+            split = None if member.dim < 0 else (member.dim, _range(f, member, first, last))
+            matmul = matmul_of(nest, self.packed, self.features) if nest.product else None
+            if matmul is None:
+                self._check_plain(nest)
+                dim = positions.dimension(member.nest)
+                Elementwise(f, nest, places, scalars, split, None if dim is None else (dim, self._live(f))).emit()
+            else:
+                needed = max(needed, matmul.private_bytes(self.regions.dtypes))
+                live = self._live(f) if positions.product(member.nest, matmul.shape.rows) else None
+                matmul.emit(f, places, split, f["scratch"] + scratch, live)
+        return needed
+
+    def _check_plain(self, nest: Nest) -> None:
+        """Loops over elements cannot find them in packed weights; a launch's strides may ask for such a product."""
+        packed = [access.region for access in nest.inputs if access.region in self.packed]
+        if packed:
+            raise InputError(
+                f"it cannot multiply by packed weights {packed[0]!r} with the strides that a launch gives"
+            )
+
+    def _live(self, f: Function) -> Value:
+        """How many positions are not padding."""
+        return f.load(f["scalars"] + 8 * len(self.body.scalars), I64)
+
+    def _place(self, f: Function, name: str, pointer: Value) -> Place:
+        panels = self.packed.get(name)
+        if not isinstance(panels, Panels):
+            return Place(pointer, self.regions.dtypes[name])
+        return Place(pointer, self.regions.dtypes[name], partial(packed_element, panels))
+
+    def _unit_bytes(self, name: str, split: Split) -> int:
+        elements = prod(self.regions.shapes[name])
+        return -(-elements // split.span) * split.stride * DTYPE_BYTES[self.regions.dtypes[name]]
+
+    def _block(self, group: Group, private: set[str]) -> int:
+        """Units that are gone through together."""
+        per_unit = sum(self._unit_bytes(name, group.splits[name]) for name in private)
+        if per_unit == 0:
+            return max(1, group.units)
+        return max(1, min(group.units, BLOCK_BYTES // per_unit))
+
+
+def _range(f: Function, member: Member, first: Value, last: Value) -> Range:
+    extent = member.nest.dims[member.dim]
+    upper = last * member.granule
+    if extent % member.granule:
+        upper = f.min(upper, extent)
+    return Range(first * member.granule, upper, member.granule % LANES == 0 and extent % LANES == 0)
+
+
+def _narrowed(nest: Nest, narrow: Mapping[str, tuple[Split, int]]) -> Nest:
+    """The nest with the accesses of private locals, which hold a block of units only."""
+
+    def access(a: Linear) -> Linear:
+        if a.region not in narrow:
+            return a
+        split, block = narrow[a.region]
+        width = split.stride * block
+
+        def resize(c: int) -> int:
+            return c // split.span * width if c % split.span == 0 else c
+
+        constant = a.constant // split.span * width + a.constant % split.span
+        return Linear(a.region, constant, tuple(resize(c) for c in a.coefficients))
+
+    return replace(nest, inputs=tuple(access(a) for a in nest.inputs), output=access(nest.output))
+
+
+def _touched(nest: Nest) -> set[str]:
+    return {a.region for a in nest.accesses} | {g.region for g in nest.loads.values()}
+
+
+__all__ = ["BodyCode", "Routine", "Variant", "lower_body"]

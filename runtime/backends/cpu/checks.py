@@ -1,0 +1,258 @@
+"""Checked mode of generated code: every access to memory is compared with the extent of what its pointer came from.
+
+Modules and functions here are written to like those of `mlir.py`, and emit the same code with a check before each load
+and store. The bounds of a pointer travel with it: from an argument, a local or scratch (`Function.limit`) through
+offsets, loops and calls. A pointer that was itself loaded from memory may point into any of the arguments of its body.
+An access that leaves its bounds is noted, once, and diverted to a place of its own, so that the process goes on and the
+interpreter can say what happened.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sscc.ir.errors import InternalError
+from sscc.runtime.backends.cpu.mlir import I1, I64, PTR, Function, Loop, Module, Value, bits_of, element_of, lanes_of
+
+_WHERE, _TABLE, _COUNT = "check.where", "check.table", "check.count"
+"""Parameters that every private function has behind its own: the step, and the bounds of the body's arguments."""
+
+_WORDS = 8
+_DIVERTED_BYTES = 4096
+
+
+class Violations:
+    """Where checked code notes its first access out of bounds. Code refers to it by address, so it has to live as long.
+
+    Attributes:
+        sites, places: what the numbers of accesses and of steps stand for.
+    """
+
+    def __init__(self) -> None:
+        self.sites: list[str] = []
+        self.places: list[str] = []
+        self._note = (ctypes.c_int64 * _WORDS)()
+        self._diverted = (ctypes.c_char * (_DIVERTED_BYTES + 64))()
+
+    @property
+    def note_address(self) -> int:
+        return ctypes.addressof(self._note)
+
+    @property
+    def diverted_address(self) -> int:
+        return -(-ctypes.addressof(self._diverted) // 64) * 64
+
+    def raise_first(self) -> None:
+        """Raises InternalError for the first access out of bounds since the last call."""
+        site, place, begin, extent, nbytes = self._note[:5]
+        if site == 0:
+            return
+        ctypes.memset(self._note, 0, ctypes.sizeof(self._note))
+        bounds = f"{extent} bytes" if extent >= 0 else "any operand"
+        raise InternalError(
+            f"generated code is wrong: {self.places[place]}: {self.sites[site - 1]} of {nbytes} bytes at {begin} is "
+            f"out of {bounds}"
+        )
+
+
+class CheckedModule(Module):
+    """A module of checked functions. Several may note into the same place."""
+
+    def __init__(self, violations: Violations | None = None) -> None:
+        super().__init__()
+        self.violations = violations or Violations()
+
+    def function(
+        self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str] = (), *, exported: bool = False
+    ) -> Function:
+        hidden: list[tuple[str, str]] = []
+        if not exported:
+            pointers = [param for param, type in params if type == PTR]
+            hidden += [(f"check.{bound}.{param}", I64) for param in pointers for bound in ("low", "high")]
+            hidden += [(_WHERE, I64), (_TABLE, PTR), (_COUNT, I64)]
+        return self._begin(name, [*params, *hidden], results, exported)
+
+    def _make(self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str], exported: bool) -> Function:
+        return CheckedFunction(self, name, params, results, exported, self.violations)
+
+
+Bounds = tuple[Value, Value]
+"""The first address and the one behind the last."""
+
+
+class CheckedFunction(Function):
+    """A function whose loads and stores are checked."""
+
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        params: Sequence[tuple[str, str]],
+        results: Sequence[str],
+        exported: bool,
+        violations: Violations,
+    ) -> None:
+        super().__init__(module, name, params, results, exported)
+        self._violations = violations
+        self._free: set[str] = set()
+        self._bounds: dict[str, Bounds] = {}
+        self._late: list[tuple[Value, Callable[[], int]]] = []
+        self._here = {name: value for name, value in self.params.items() if name in (_WHERE, _TABLE, _COUNT)}
+        if exported:
+            self._free |= {value.name for value in self.params.values() if value.type == PTR}
+            return
+        self._free.add(self._here[_TABLE].name)
+        for param, value in list(self.params.items()):
+            if f"check.low.{param}" in self.params:
+                self._bounds[value.name] = self.params[f"check.low.{param}"], self.params[f"check.high.{param}"]
+
+    # -- what is known of pointers
+
+    def limit(self, pointer: Value, nbytes: int | Callable[[], int]) -> Value:
+        if pointer.name in self._bounds:  # of the whole that this is the start of, which keeps its own
+            pointer = super().offset(pointer, self.constant(0))
+        low = self._address(pointer)
+        size = self.constant(nbytes) if isinstance(nbytes, int) else self._later(nbytes)
+        self._bounds[pointer.name] = low, low + size
+        self._free.discard(pointer.name)
+        return pointer
+
+    def operands(self, place: str, pointers: Sequence[Value]) -> None:
+        self._violations.places.append(place)
+        self._here[_WHERE] = self.constant(len(self._violations.places) - 1)
+        self._here[_COUNT] = count = self.constant(len(pointers))
+        table = self.fresh(PTR)
+        self.emit(f"{table.name} = llvm.alloca {(count * 2).name} x i64 : (i64) -> !llvm.ptr")
+        self._free.add(table.name)
+        self._here[_TABLE] = table
+        for i, pointer in enumerate(pointers):
+            for j, bound in enumerate(self._bounds[pointer.name]):
+                self.store(bound, table + (16 * i + 8 * j))
+
+    def offset(self, pointer: Value, count: Value | int) -> Value:
+        return self._like(super().offset(pointer, count), pointer)
+
+    def select(self, condition: Value, a: Value | int | float, b: Value | int | float) -> Value:
+        value = super().select(condition, a, b)
+        if value.type == PTR and isinstance(a, Value) and isinstance(b, Value):
+            one, two = self._bounds.get(a.name), self._bounds.get(b.name)
+            if one is not None and two is not None:
+                low, high = super().select(condition, one[0], two[0]), super().select(condition, one[1], two[1])
+                self._bounds[value.name] = low, high
+        return value
+
+    @contextmanager
+    def loop(
+        self, lower: Value | int, upper: Value | int, step: Value | int = 1, state: Sequence[Value] = ()
+    ) -> Iterator[Loop]:
+        with super().loop(lower, upper, step, state) as loop:
+            for before, inside, after in zip(state, loop.state, loop.results, strict=True):
+                self._like(inside, before)
+                self._like(after, before)
+            yield loop
+
+    def call(self, function: Function, *arguments: Value | int) -> list[Value]:
+        hidden: list[Value | int] = []
+        for argument in arguments:
+            if isinstance(argument, Value) and argument.type == PTR:
+                hidden += self._bounds.get(argument.name) or (self.constant(0), self.constant(2**63 - 1))
+        return super().call(function, *arguments, *hidden, self._here[_WHERE], self._here[_TABLE], self._here[_COUNT])
+
+    # -- accesses
+
+    def load(self, pointer: Value, type: str) -> Value:
+        return super().load(self._checked("a load", pointer, type), type)
+
+    def store(self, value: Value, pointer: Value) -> None:
+        super().store(value, self._checked("a store", pointer, value.type))
+
+    def load_masked(self, pointer: Value, mask: Value, type: str) -> Value:
+        return super().load_masked(self._checked("a load", pointer, type, mask), mask, type)
+
+    def store_masked(self, value: Value, pointer: Value, mask: Value) -> None:
+        super().store_masked(value, self._checked("a store", pointer, value.type, mask), mask)
+
+    def _checked(self, what: str, pointer: Value, type: str, mask: Value | None = None) -> Value:
+        """The pointer, or where the access leaves its bounds, the place where it does no harm."""
+        if pointer.name in self._free:
+            return pointer
+        size = max(1, bits_of(element_of(type)) // 8)
+        begin = self._address(pointer)
+        end = begin + size * max(1, lanes_of(type))
+        if mask is not None:
+            begin, end = self._touched(begin, size, mask)
+        bounds = self._bounds.get(pointer.name)
+        inside = self._member(begin, end) if bounds is None else (begin >= bounds[0]) & (end <= bounds[1])
+        if mask is not None:
+            inside = inside | (end <= begin)
+        note = self._fixed(self._violations.note_address)
+        with self.when(inside ^ self.constant(1, I1)), self.when(super().load(note, I64).eq(0)):
+            self._note(note, what, begin, end, bounds)
+        return super().select(inside, pointer, self._fixed(self._violations.diverted_address))
+
+    def _note(self, note: Value, what: str, begin: Value, end: Value, bounds: Bounds | None) -> None:
+        self._violations.sites.append(f"{what} ({_caller()})")
+        low, high = bounds if bounds is not None else (begin, begin - 1)
+        words = (self.constant(len(self._violations.sites)), self._here[_WHERE], begin - low, high - low, end - begin)
+        for i, word in enumerate(words):
+            super().store(word, super().offset(note, 8 * i))
+
+    def _touched(self, begin: Value, size: int, mask: Value) -> Bounds:
+        """From the first to behind the last of the lanes that a mask names."""
+        lanes = lanes_of(mask.type)
+        numbers = self.values(range(lanes), I64)
+        first = self.reduce("minsi", super().select(mask, numbers, self.like(lanes, numbers)))
+        last = self.reduce("maxsi", super().select(mask, numbers, self.like(-1, numbers)))
+        return begin + first * size, begin + (last + 1) * size
+
+    def _member(self, begin: Value, end: Value) -> Value:
+        """Whether an access lies in one of the body's operands."""
+        with super().loop(0, self._here[_COUNT], 1, [self.constant(0, I1)]) as loop:
+            entry = super().offset(self._here[_TABLE], loop.index * 16)
+            low, high = super().load(entry, I64), super().load(super().offset(entry, 8), I64)
+            loop.carry(loop.state[0] | ((begin >= low) & (end <= high)))
+        return loop.results[0]
+
+    # -- plumbing
+
+    def text(self) -> str:
+        for value, number in self._late:
+            self._constant_lines.append(f"    {value.name} = arith.constant {number()} : i64")
+        self._late = []
+        return super().text()
+
+    def _later(self, number: Callable[[], int]) -> Value:
+        """A constant that is known when the function is written out."""
+        value = self.fresh(I64)
+        self._late.append((value, number))
+        return value
+
+    def _like(self, value: Value, origin: Value) -> Value:
+        if value.type == PTR and origin.name in self._bounds:
+            self._bounds[value.name] = self._bounds[origin.name]
+        elif value.type == PTR and origin.name in self._free:
+            self._free.add(value.name)
+        return value
+
+    def _address(self, pointer: Value) -> Value:
+        return self.op("llvm.ptrtoint", [pointer], I64, signature="!llvm.ptr to i64")
+
+    def _fixed(self, address: int) -> Value:
+        pointer = self.op("llvm.inttoptr", [self.constant(address)], PTR, signature="i64 to !llvm.ptr")
+        self._free.add(pointer.name)
+        return pointer
+
+
+def _caller() -> str:
+    """The line of the code generator that emits an access."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and Path(frame.f_code.co_filename).name in ("checks.py", "mlir.py", "contextlib.py"):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+__all__ = ["CheckedModule", "Violations"]

@@ -1,0 +1,125 @@
+"""Rows of caches as vectors: taken apart into chunks, widened, rounded, loaded and stored up to their last element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sscc.ir.kv_rows import SCALE_BYTES, encoded_width
+from sscc.ir.schedule import DTYPE_BYTES
+from sscc.runtime.backends.cpu.features import LANES
+from sscc.runtime.backends.cpu.mlir import BF16, F32, I8, I16, I32, Function, Value, vector
+
+LINE = 64
+"""Bytes of a cache line, and of a vector of f32."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How rows of `size` numbers are taken apart into chunks of one vector load. The dtype is f32, bf16, or i8: encoded
+    rows (`sscc.ir.kv_rows`), which stand here as their codes; who uses them multiplies by `scale`.
+
+    Attributes:
+        dot: chunks of bf16 stay as they are, for products of pairs; otherwise they are widened.
+    """
+
+    size: int
+    dtype: str
+    dot: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Of a chunk."""
+        return 2 * LANES if self.dtype == "bf16" else LANES
+
+    @property
+    def vectors(self) -> int:
+        """Vectors that a chunk becomes."""
+        return 2 if self.dtype == "bf16" and not self.dot else 1
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.size // self.elements)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the row in memory."""
+        return encoded_width(self.size) if self.encoded else self.size * DTYPE_BYTES[self.dtype]
+
+    @property
+    def encoded(self) -> bool:
+        return self.dtype == "i8"
+
+    @property
+    def padded_bytes(self) -> int:
+        """Of the row as its chunks' vectors."""
+        return self.chunks * self.vectors * LINE
+
+    @property
+    def tag(self) -> str:
+        return f"{'pairs' if self.dot else self.dtype}_{self.size}"
+
+    def load(self, f: Function, row: Value, chunk: int | Value) -> list[Value]:
+        """The vectors of one chunk; elements beyond the row are zeros, and are not touched. A chunk whose number is a
+        `Value` is not the last one."""
+        at = row + chunk * (self.elements * DTYPE_BYTES[self.dtype])
+        left = self.size - chunk * self.elements if isinstance(chunk, int) else self.elements
+        if self.dtype == "f32":
+            return [_load(f, at, vector(F32, LANES), left)]
+        if self.encoded:
+            codes = f.cast("arith.extsi", _load(f, at, vector(I8, LANES), left), I32)
+            return [f.cast("arith.sitofp", codes, F32)]
+        if left >= 2 * LANES or left % 2 == 0:
+            bits = _load(f, at, vector(I32, LANES), left // 2)
+        else:
+            bits = f.bitcast(_load(f, at, vector(I16, 2 * LANES), left), vector(I32, LANES))
+        if self.dot:
+            return [f.bitcast(bits, vector(BF16, 2 * LANES))]
+        return [f.bitcast(bits << 16, vector(F32, LANES)), f.bitcast(bits & -65536, vector(F32, LANES))]
+
+    def scale(self, f: Function, row: Value) -> Value:
+        """What the codes of an encoded row count in, f32. It may lie at any byte."""
+        return f.bitcast(f.load(row + self.size, vector(I8, SCALE_BYTES)), F32)
+
+
+def load_f32(f: Function, row: Value, dtype: str, start: int, size: int) -> Value:
+    """Elements start .. start + 15 of a row of `size`, widened to f32; zeros beyond the row."""
+    if start >= size:
+        return f.splat(0.0)
+    at = row + start * (4 if dtype == "f32" else 2)
+    if dtype == "f32":
+        return _load(f, at, vector(F32, LANES), size - start)
+    bits = f.cast("arith.extui", _load(f, at, vector(I16, LANES), size - start), I32)
+    return f.bitcast(bits << 16, vector(F32, LANES))
+
+
+def store_row(f: Function, values: Sequence[Value], row: Value, dtype: str, size: int) -> None:
+    """Stores vectors of f32, in order, as a row of `size` elements of a dtype."""
+    for i, value in enumerate(values):
+        narrow = value if dtype == "f32" else _bf16_bits(f, value)
+        at, left = row + i * LANES * (4 if dtype == "f32" else 2), size - i * LANES
+        if left >= LANES:
+            f.store(narrow, at)
+        elif left > 0:
+            f.store_masked(narrow, at, f.first_lanes(left))
+
+
+def _bf16_bits(f: Function, value: Value) -> Value:
+    """f32 rounded to bf16, as i16."""
+    return f.bitcast(f.narrow(value, BF16), vector(I16, LANES))
+
+
+def in_order(f: Function, rows: Rows, chunk: Sequence[Value]) -> list[Value]:
+    """A chunk's vectors of f32 with the elements in the order of memory."""
+    if rows.vectors == 1:
+        return list(chunk)
+    low = [lane // 2 + (lane % 2) * LANES for lane in range(2 * LANES)]
+    return [f.shuffle(chunk[0], chunk[1], low[:LANES]), f.shuffle(chunk[0], chunk[1], low[LANES:])]
+
+
+def _load(f: Function, pointer: Value, type: str, left: int) -> Value:
+    """A vector of which the first `left` lanes exist."""
+    lanes = LANES if type != vector(I16, 2 * LANES) else 2 * LANES
+    if left >= lanes:
+        return f.load(pointer, type)
+    return f.load_masked(pointer, f.first_lanes(left, lanes), type)

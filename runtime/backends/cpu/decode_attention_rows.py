@@ -1,0 +1,110 @@
+"""The steps that a decode step's attention consists of where it is not fused: `UpdateRows` and `CachedAttention`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sscc.ir.errors import InputError
+from sscc.ir.kv_rows import decoded_width
+from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, UpdateRows
+from sscc.runtime.backends.cpu.decode_attention import (
+    Attention,
+    Meta,
+    Unit,
+    address,
+    attend_block,
+    begin_unit,
+    check_rows,
+    with_merge,
+    write_result,
+)
+from sscc.runtime.backends.cpu.encoded_rows import copy_bytes
+from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.indices import report_index
+from sscc.runtime.backends.cpu.mlir import I8, I64, PTR, Value
+from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
+from sscc.runtime.backends.cpu.row_copies import copy_row
+
+
+def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Features) -> Lowered:
+    """One unit per slot and KV head. A row that the cache does not have is reported.
+
+    Raises InputError where a row is not contiguous, or only one of cache and new row is encoded.
+    """
+    (slots, kv_heads, rows, size), _, dtype = meta[step.cache]
+    new = meta[step.new][2]
+    if (dtype == "i8") != (new == "i8"):
+        raise InputError(
+            f"{step.kind} takes encoded rows (i8) in a cache of them only, but {step.cache!r} is {dtype} and "
+            f"{step.new!r} is {new}"
+        )
+    for name in (step.cache, step.new):
+        check_rows(step.kind, name, meta[name], decoded_width(size))
+
+    def emit(context: Context) -> None:
+        f = context.f
+        with f.loop(context.begin, context.end) as loop:
+            place = (loop.index // kv_heads, loop.index % kv_heads)
+            row = f.load(_element(context, step.row, *place[:1]), I64)
+            wanted = f.load(_element(context, step.active, *place[:1]), I8).ne(0)
+            exists = (row >= 0) & (row < rows)
+            report_index(f, wanted & exists.eq(0))
+            with f.when(wanted & exists):
+                source, target = _element(context, step.new, *place), _element(context, step.cache, *place, row)
+                if dtype == "i8":
+                    copy_bytes(f, source, target, size)
+                else:
+                    copy_row(f, source, new, target, dtype, size)
+
+    return Lowered([Phase(slots * kv_heads, emit)])
+
+
+def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], features: Features) -> Lowered:
+    """As `lower_decode_attention`, of rows that a mask names; a split is a fixed range of rows.
+
+    Raises InputError where a row is not contiguous.
+    """
+    attention = Attention.of(step, meta, features)
+    part, size = -(-attention.rows // (attention.splits * LANES)) * LANES, attention.block.rows
+
+    def emit(context: Context) -> None:
+        f = context.f
+        with f.loop(context.begin, context.end) as loop:
+            unit = Unit.of(attention, context, loop.index)
+            begin_unit(unit, context.operands[step.query])
+            first = f.min(unit.split * part, attention.rows)
+            last = f.min(first + part, attention.rows)
+            with f.loop(first, last, size) as block:
+                count = _list_valid(unit, step, block.index, f.min(block.index + size, last))
+                with f.when(count > 0):
+                    attend_block(unit, count, step.scale)
+            if attention.splits == 1:
+                write_result(unit, context.operands[step.out])
+
+    return with_merge(attention, step.out, emit)
+
+
+def _list_valid(unit: Unit, step: CachedAttention, first: Value, last: Value) -> Value:
+    """Lists the valid ones of rows first .. last - 1, at most `Block.rows`, and says how many they are."""
+    f, context, scratch = unit.context.f, unit.context, unit.scratch
+    keys, values = address(f, unit.at(step.key)), address(f, unit.at(step.value))
+    with f.loop(first, last, 1, [f.constant(0)]) as loop:
+        (count,) = loop.state
+        f.store(loop.index * unit.row_bytes(step.key) + keys, scratch.keys + count * 8)
+        f.store(loop.index * unit.row_bytes(step.value) + values, scratch.values + count * 8)
+        valid = f.load(_element(context, step.valid, unit.slot, loop.index), I8)
+        loop.carry(count + f.cast("arith.extui", valid, I64))
+    (count,) = loop.results
+    with f.when(count > 0), f.loop(count, unit.attention.block.rows) as padding:
+        for entries in (scratch.keys, scratch.values):
+            f.store(f.load(entries + (count - 1) * 8, PTR), entries + padding.index * 8)
+    return count
+
+
+def _element(context: Context, operand: str, *index: Value) -> Value:
+    """Where the element of this index (zeros behind it) of an operand is."""
+    o = context.operands[operand]
+    at = o.pointer
+    for i, stride in zip(index, o.strides, strict=False):
+        at = at + i * (stride * DTYPE_BYTES[o.dtype])
+    return at

@@ -1,0 +1,104 @@
+"""Quantised weights in bodies: the vector step that makes a local of codes and scales, for products to read.
+
+Native code never makes that local. Where the step is recognised, the products that read it read the packed codes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sscc.ir.schedule import Body, Product, Reduction, Vector
+from sscc.runtime.backends.cpu.nests import Nest, Regions, nest_of
+
+
+@dataclass(frozen=True)
+class Dequantised:
+    """A local [rows, k] that is ``(code - zero) * scale``, groups along k.
+
+    Attributes:
+        values, scales, zeros: parameters of the body; zeros is "" without zero points.
+        bits: of a code.
+    """
+
+    values: str
+    scales: str
+    zeros: str
+    bits: int
+    group: int
+    rows: int
+    k: int
+
+
+def dequantised_locals(body: Body, regions: Regions) -> dict[str, Dequantised]:
+    """The locals of a body that are dequantised weights and that only products read, as their second operand."""
+    found: dict[str, Dequantised] = {}
+    writes: dict[str, int] = {}
+    spoiled: set[str] = set()
+    for step in body.steps:
+        if not isinstance(step, Vector | Reduction | Product):
+            spoiled |= {regions.resolve(name).region for name in regions.names_in(step)}
+            continue
+        nest = nest_of(step, regions)
+        made = _recognise(nest, regions) if isinstance(step, Vector) else None
+        if made is not None:
+            found[nest.output.region] = made
+        writes[nest.output.region] = writes.get(nest.output.region, 0) + 1
+        read = nest.inputs[:1] if isinstance(step, Product) else nest.inputs
+        spoiled |= {a.region for a in read} | {g.region for g in nest.loads.values()}
+    params = {p.name for p in body.params}
+    return {n: d for n, d in found.items() if writes[n] == 1 and n not in spoiled and n not in params}
+
+
+_CODES = {8: ("sitofp",), 4: ("index", "index_cast", "muli", "shrsi", "andi", "sitofp")}
+
+
+def _operations(bits: int, zero_point: bool) -> tuple[str, ...]:
+    """The operations of the vector program, without a last rounding."""
+    zero = ("sitofp", "subf") if zero_point else ("subf",) if bits == 4 else ()
+    return (*_CODES[bits], *zero, "extf", "mulf")
+
+
+def _recognise(nest: Nest, regions: Regions) -> Dequantised | None:
+    operations = tuple(i.op for i in nest.body if i.op != "truncf")
+    zero_point = len(nest.inputs) == 3
+    bits = next((b for b in _CODES if operations == _operations(b, zero_point)), None)
+    if bits is None or len(nest.inputs) not in (2, 3) or regions.dtypes[nest.inputs[0].region] != "i8":
+        return None
+    out = nest.output.coefficients
+    elements = _dense(nest)
+    values, *others = nest.inputs
+    group = _group(nest)
+    if elements is None or group is None or any(a.constant for a in nest.accesses):
+        return None
+    if values.coefficients != tuple(c * bits // 8 for c in out):
+        return None
+    if any(a.coefficients != tuple(c // group for c in out) for a in others):
+        return None
+    shape = regions.shapes[values.region]
+    rows = shape[0]
+    if len(shape) != 2 or elements % rows:
+        return None
+    zeros = others[1].region if zero_point else ""
+    return Dequantised(values.region, others[0].region, zeros, bits, group, rows, elements // rows)
+
+
+def _dense(nest: Nest) -> int | None:
+    """How many elements the step writes, if it writes them in order."""
+    step = 1
+    for coefficient, extent in zip(reversed(nest.output.coefficients), reversed(nest.dims), strict=True):
+        if coefficient != step:
+            return None
+        step *= extent
+    return step
+
+
+def _group(nest: Nest) -> int | None:
+    """Elements that share a scale: what the first dimension that moves the scales steps over."""
+    scales = nest.inputs[1].coefficients
+    for out, scale in zip(reversed(nest.output.coefficients), reversed(scales), strict=True):
+        if scale:
+            return out // scale if out % scale == 0 else None
+    return None
+
+
+__all__ = ["Dequantised", "dequantised_locals"]

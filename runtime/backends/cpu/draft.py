@@ -1,0 +1,154 @@
+"""The plan while it is made: registers, regions, functions, runs; and the items of an entry as they are strung up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import Operand, Program, Scalar, Tensor
+from sscc.ir.sizes import ALIGNMENT, align
+from sscc.runtime.backends.cpu import plan as plans
+from sscc.runtime.backends.cpu.bodies import BodyCode, Variant, lower_body
+from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.hazards import Pending, Span
+from sscc.runtime.backends.cpu.mlir import Module
+from sscc.runtime.backends.cpu.weights import aliased_params, packed_weights
+
+WORKSPACE, PRIVATE = "workspace", "private"
+"""Regions besides `plan.MEMORY`: buffers and scratch of stages; what each thread has alone."""
+
+
+class Draft:
+    """Everything that entries of a plan have in common.
+
+    Args:
+        program: the schedule.
+        features: what code may use of the CPU.
+        module: what the functions of bodies are written to.
+    """
+
+    def __init__(self, program: Program, features: Features, module: Module) -> None:
+        self.program = program
+        self.features = features
+        self.module = module
+        self.packed = packed_weights(program)
+        self.tensors = {t.name: t for t in program.tensors}
+        self.bodies = {b.name: b for b in program.bodies}
+        self.kernels = {k.name: k for k in program.kernels}
+        self.aliased = aliased_params(program)
+        self.workspace_bytes = self.private_bytes = self.scratch_bytes = ALIGNMENT
+        self.runs: list[plans.Run] = []
+        memory = plans.Region(plans.MEMORY, "arena", program.arena_bytes)
+        self._regions: dict[str, plans.Region] = {plans.MEMORY: memory}
+        for tensor in program.tensors:
+            if tensor.role in ("weight", "constant"):
+                self._regions[tensor.name] = plans.Region(tensor.name, "external", self._stored_bytes(tensor))
+        self._region_numbers = {name: i for i, name in enumerate([*self._regions, WORKSPACE, PRIVATE])}
+        self._registers = 0
+        self._constants: dict[int, int] = {}
+        self._functions: dict[str, int] = {}
+        self._labels: dict[str, int] = {}
+        self._codes: dict[Variant, BodyCode] = {}
+        self._grid: list[int] = []
+
+    def finish(self, entries: tuple[plans.Entry, ...]) -> plans.NativePlan:
+        """The plan with these entries."""
+        shared = plans.Region(WORKSPACE, "arena", self.workspace_bytes)
+        private = plans.Region(PRIVATE, "private", self.private_bytes)
+        return plans.NativePlan(
+            regions=(*self._regions.values(), shared, private),
+            functions=tuple(self._functions),
+            labels=tuple(self._labels),
+            runs=tuple(self.runs),
+            constants=tuple((register, value) for value, register in self._constants.items()),
+            registers=self._registers,
+            scratch_bytes=self.scratch_bytes,
+            entries=entries,
+        )
+
+    def _stored_bytes(self, tensor: Tensor) -> int:
+        packing = self.packed.get(tensor.name)
+        return tensor.nbytes if packing is None else packing.stored_bytes(tensor.elements)
+
+    # -- registers
+
+    def register(self) -> int:
+        """A new one."""
+        self._registers += 1
+        return self._registers - 1
+
+    def constant(self, value: int) -> int:
+        """The register that holds a number."""
+        if value not in self._constants:
+            self._constants[value] = self.register()
+        return self._constants[value]
+
+    def operand(self, operand: Operand, env: Mapping[str, int]) -> int:
+        """The register of a number or of a scalar by name. Raises InputError for one that is not set."""
+        if isinstance(operand, int):
+            return self.constant(operand)
+        if operand not in env:
+            raise InputError(f"the schedule is malformed: scalar {operand!r} is used before it is set")
+        return env[operand]
+
+    def compute(self, op: str, *arguments: int) -> plans.Compute:
+        """An operation into a new register."""
+        return plans.Compute(op, self.register(), arguments)
+
+    def grid(self, rank: int) -> list[int]:
+        """The registers that hold a firing's place in a grid: the same ones for all runs."""
+        while len(self._grid) < rank:
+            self._grid.append(self.register())
+        return self._grid[:rank]
+
+    # -- names
+
+    def region(self, name: str) -> int:
+        return self._region_numbers[name]
+
+    def function(self, name: str) -> int:
+        return self._functions.setdefault(name, len(self._functions))
+
+    def label(self, name: str) -> int:
+        return self._labels.setdefault(name, len(self._labels))
+
+    def code(self, variant: Variant) -> BodyCode:
+        """The functions of a body, made once."""
+        if variant not in self._codes:
+            code = lower_body(self.module, f"{variant.body.name}.v{len(self._codes)}", variant, self.features)
+            self.scratch_bytes = max(self.scratch_bytes, align(code.private_bytes))
+            self._codes[variant] = code
+        return self._codes[variant]
+
+
+class Track:
+    """The items of one entry in order, and what threads have done since the last barrier among them."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.pending = Pending()
+
+    def scalar(self, item: Scalar, env: dict[str, int]) -> plans.Item:
+        """Computes a scalar of the schedule, whose register `env` learns."""
+        compute = self.draft.compute(item.op, *(self.draft.operand(a, env) for a in item.args))
+        env[item.name] = compute.target
+        return compute
+
+    def touch(self, reads: set[Span], writes: set[Span]) -> list[plans.Item]:
+        """Notes accesses; a barrier, if they must come after one."""
+        items = self.settle() if self.pending.conflicts(reads, writes) else []
+        self.pending.add(reads, writes)
+        return items
+
+    def settle(self) -> list[plans.Item]:
+        """A barrier, if there is anything to wait for."""
+        if not self.pending:
+            return []
+        self.pending = Pending()
+        return [plans.Barrier()]
+
+    def loop(self, index: int, lower: int, upper: int, make: Callable[[], list[plans.Item]]) -> list[plans.Item]:
+        """A loop with a barrier before it and one at its body's end, so that iterations need not be compared."""
+        before = self.settle()
+        body = make()
+        return [*before, plans.Loop(index, lower, upper, (*body, *self.settle()))]

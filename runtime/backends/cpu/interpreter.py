@@ -1,0 +1,168 @@
+"""The native interpreter: a schedule compiled for this CPU and executed by the C++ core."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+
+from sscc.ir.errors import InputError, UsageError
+from sscc.ir.schedule import Entry, Program, Tensor
+from sscc.runtime import _native
+from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
+from sscc.runtime.backends.cpu.library import NativeCode, make_code
+from sscc.runtime.backends.cpu.plan import MEMORY
+from sscc.runtime.backends.cpu.storage import Packing
+from sscc.runtime.backends.cpu.weights import packed_weights
+from sscc.runtime.backends.interpreter import MemoryUse
+
+
+class NativeInterpreter:
+    """Runs the entries of a program.
+
+    Args:
+        program: the schedule.
+        weights: arrays by `Tensor.name`, for every weight and constant of the program, as the schedule has them or as
+            `store_weights` gives them. Arrays that are stored already are used where they lie.
+        packed: how weights are packed (`packed_weights`); found from the program if None.
+        code: the program's code; made here if None.
+        threads: how many; all that the process may use if None.
+
+    Raises:
+        InputError: the program is malformed or has something that there is no native code for, or the weights are not
+            the ones that it was compiled for.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, Array],
+        *,
+        packed: Mapping[str, Packing] | None = None,
+        code: NativeCode | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.program = program
+        self._code = make_code(program) if code is None else code
+        self._weights = store_weights(program, packed_weights(program) if packed is None else packed, weights)
+        externals = [(name, array.ctypes.data, array.nbytes) for name, array in self._weights.items()]
+        count = threads or _native.usable_threads()
+        guarded = self._code.violations is not None
+        try:
+            self.core = _native.Core(self._code.plan, self._code.addresses, externals, count, guarded=guarded)
+        except MemoryError:
+            raise InputError(
+                f"the schedule needs an arena of {program.arena_bytes} bytes and what it keeps on chip besides, which "
+                "this machine does not give"
+            ) from None
+        self._tensors = {t.name: t for t in program.tensors if t.name not in self._weights}
+        self._entries = {entry.name: entry for entry in program.entries}
+        self._memory = _memory(self.core)
+
+    @property
+    def team(self) -> _native.Team:
+        """Its threads, for whoever has work between two calls."""
+        return self.core.team
+
+    def run(
+        self,
+        entry: str,
+        inputs: Mapping[str, Array],
+        scalars: Mapping[str, int] | None = None,
+        *,
+        copy: bool = True,
+    ) -> tuple[dict[str, Array], tuple[int, ...]]:
+        """Calls an entry with exactly its inputs and scalar inputs, by name.
+
+        Returns its outputs by name (undefined where the call did not write one), and its scalar outputs. The outputs
+        are copies, or without `copy` live views, which later calls overwrite.
+        Raises UsageError where the entry, a name, a shape or a dtype does not fit, InternalError where checked code
+        has left the bounds of an operand.
+        """
+        if entry not in self._entries:
+            raise UsageError(f"the schedule has no entry {entry!r}, it has {list(self._entries)}")
+        called, given = self._entries[entry], {} if scalars is None else scalars
+        _check_names("inputs", inputs, called.inputs, called)
+        _check_names("scalars", given, called.scalar_inputs, called)
+        for name in called.inputs:
+            self._set(name, inputs[name])
+        results = self.core.run(entry, [given[name] for name in called.scalar_inputs])
+        if self._code.violations is not None:
+            self._code.violations.raise_first()
+        views = {name: self.tensor(name) for name in called.outputs}
+        return {name: view.copy() for name, view in views.items()} if copy else views, tuple(results)
+
+    def tensor(self, name: str) -> Array:
+        """A live view of an input, output, state or temporary."""
+        if name not in self._tensors:
+            raise UsageError(f"the schedule has no tensor {name!r} in memory, it has {list(self._tensors)}")
+        tensor = self._tensors[name]
+        raw = self._memory[tensor.address : tensor.address + tensor.nbytes]
+        return raw.view(NUMPY_DTYPES[tensor.dtype]).reshape(tensor.shape)
+
+    def reset(self) -> None:
+        """Zeroes every state."""
+        for tensor in self._tensors.values():
+            if tensor.role == "state":
+                self.tensor(tensor.name)[...] = 0
+
+    def memory(self) -> MemoryUse:
+        """The memory that it works on."""
+        states = sum(t.nbytes for t in self._tensors.values() if t.role == "state")
+        weights = sum(array.nbytes for array in self._weights.values())
+        return MemoryUse(weights, states, self.core.allocated_bytes - states)
+
+    def _set(self, name: str, value: Array) -> None:
+        target = self.tensor(name)
+        if value.shape != target.shape or value.dtype != target.dtype:
+            raise UsageError(
+                f"input {name!r} is {value.dtype} {list(value.shape)}, the schedule wants {target.dtype} "
+                f"{list(target.shape)}"
+            )
+        target[...] = value
+
+
+def store_weights(program: Program, packed: Mapping[str, Packing], weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Weights and constants as native code reads them: packed for products, dense and aligned.
+
+    Args:
+        weights: each as the schedule has it, or stored already; the latter are used where they lie.
+
+    Raises InputError for one that is missing, or that has another shape or dtype than the program wants.
+    """
+    stored = {}
+    for tensor in program.tensors:
+        if tensor.role in ("weight", "constant"):
+            stored[tensor.name] = _stored(tensor, packed.get(tensor.name), weights)
+    return stored
+
+
+def _stored(tensor: Tensor, packing: Packing | None, weights: Mapping[str, Array]) -> Array:
+    if tensor.name not in weights:
+        raise InputError(f"there is no {tensor.role} {tensor.name!r}, the schedule wants one")
+    array = weights[tensor.name]
+    dtype = NUMPY_DTYPES[tensor.dtype]
+    packed = packing is not None and array.shape == packing.stored_shape(tensor.shape)
+    if (array.shape != tensor.shape and not packed) or array.dtype != dtype:
+        raise InputError(
+            f"{tensor.role} {tensor.name!r} is {array.dtype} {list(array.shape)}, the schedule wants {tensor.dtype} "
+            f"{list(tensor.shape)}"
+        )
+    if packed or packing is None:
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return packing.pack(array, *(weights.get(name) for name in packing.companions(tensor.name)))
+
+
+def _memory(core: _native.Core) -> Array:
+    address, nbytes = core.region(MEMORY)
+    memory: Array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+    return memory
+
+
+def _check_names(what: str, given: Mapping[str, object], wanted: tuple[str, ...], entry: Entry) -> None:
+    if given.keys() != set(wanted):
+        raise UsageError(f"entry {entry.name!r} takes the {what} {list(wanted)}, not {list(given)}")
+
+
+__all__ = ["NativeInterpreter", "store_weights"]

@@ -1,0 +1,162 @@
+"""Product nests whose second operand is a packed weight, as calls of the product kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sscc.runtime.backends.cpu.elementwise import Places, Range
+from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.mlir import Function, Value
+from sscc.runtime.backends.cpu.nests import Linear, Nest, merged
+from sscc.runtime.backends.cpu.packing import Panels
+from sscc.runtime.backends.cpu.phases import Operand
+from sscc.runtime.backends.cpu.products import emit_product, scratch_bytes
+from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.quantised_products import emit_quantised_product, quantised_scratch_bytes
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The dimensions of a product: out[rows, columns] = sum over `depth` of a[rows, depth] * b[columns, depth].
+
+    `columns` are in the order of b's rows, the last one with the smallest stride.
+    """
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    depth: int
+
+    @classmethod
+    def of(cls, nest: Nest) -> Shape | None:
+        """None where the nest is no product of matrices with k dense in `a` and at most two dimensions of rows."""
+        a, b = (access.coefficients for access in nest.inputs)
+        free = [d for d in range(len(nest.dims)) if d not in nest.reduce]
+        rows, columns = [d for d in free if b[d] == 0], [d for d in free if b[d]]
+        columns.sort(key=lambda d: -b[d])
+        if len(nest.reduce) != 1 or any(a[d] for d in columns) or len(rows) > 2 or not columns:
+            return None
+        (depth,) = nest.reduce
+        if a[depth] != 1 or b[depth] == 0 or any(not a[d] for d in rows):
+            return None
+        return cls(tuple(rows), tuple(columns), depth)
+
+
+def panels_for(nest: Nest, dtype: str) -> Panels | None:
+    """How the rows of b that a product reads would be packed; None where they cannot be.
+
+    `n` counts the rows from the first to the last one.
+    """
+    nest = merged(nest)
+    shape = Shape.of(nest)
+    if shape is None or nest.inputs[1].constant:
+        return None
+    b = nest.inputs[1].coefficients
+    row = b[shape.columns[-1]]
+    n = 1
+    for d in shape.columns:
+        if b[d] % row or (d != shape.columns[-1] and b[d] // row % LANES):
+            return None
+        n += b[d] // row * (nest.dims[d] - 1)
+    return Panels(n, nest.dims[shape.depth], dtype, row, b[shape.depth])
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """A product with packed weights, ready to be emitted."""
+
+    nest: Nest
+    shape: Shape
+    panels: Panels | QuantisedPanels
+    features: Features
+
+    @property
+    def _inner(self) -> Panels | QuantisedPanels:
+        """One run of columns."""
+        return replace(self.panels, n=self.nest.dims[self.shape.columns[-1]])
+
+    @property
+    def _row(self) -> int:
+        """Elements from one row of b to the next, as the nest counts them."""
+        return self.panels.n_stride if isinstance(self.panels, Panels) else self.panels.k
+
+    def private_bytes(self, dtypes: Mapping[str, str]) -> int:
+        """Scratch that the product needs."""
+        a, out = self._operand(self.nest.inputs[0], dtypes, None), self._operand(self.nest.output, dtypes, None)
+        inner = self._inner
+        if isinstance(inner, Panels):
+            return scratch_bytes(a, inner, out, self.features)
+        return quantised_scratch_bytes(a, inner, out, self.features)
+
+    def emit(
+        self,
+        f: Function,
+        places: Places,
+        split: tuple[int, Range] | None,
+        scratch: Value,
+        live: Value | None = None,
+    ) -> None:
+        """Emits the product for all columns, or those of a range of one of its column dimensions.
+
+        Of its rows the first `live` are wanted; others need not be written. None: all.
+        """
+        self._columns(f, places, split, (scratch, live), self.shape.columns[:-1], {})
+
+    def _columns(
+        self,
+        f: Function,
+        places: Places,
+        split: tuple[int, Range] | None,
+        how: tuple[Value, Value | None],
+        outer: tuple[int, ...],
+        index: dict[int, Value],
+    ) -> None:
+        if outer:
+            lower, upper = _bounds(self.nest, outer[0], split)
+            with f.loop(lower, upper) as loop:
+                self._columns(f, places, split, how, outer[1:], {**index, outer[0]: loop.index})
+            return
+        scratch, live = how
+        a_access, b_access = self.nest.inputs
+        weights, rows = places[b_access.region].pointer, f.constant(0)
+        out = places[self.nest.output.region]
+        start = f.constant(self.nest.output.constant)
+        for d, at in index.items():
+            rows = rows + at * (b_access.coefficients[d] // self._row)
+            start = start + at * self.nest.output.coefficients[d]
+        lower, upper = _bounds(self.nest, self.shape.columns[-1], split)
+        dtypes = {name: place.dtype for name, place in places.items()}
+        a = self._operand(a_access, dtypes, places[a_access.region].at(f, a_access.constant))
+        target = self._operand(self.nest.output, dtypes, out.at(f, start))
+        panels, pointer = self._inner, weights + rows // LANES * self.panels.panel_bytes
+        if isinstance(panels, Panels):
+            emit_product(f, a, pointer, panels, target, lower, upper, scratch, self.features, live)
+        else:
+            emit_quantised_product(f, a, pointer, panels, target, lower, upper, scratch, self.features, live)
+
+    def _operand(self, access: Linear, dtypes: Mapping[str, str], pointer: Value | None) -> Operand:
+        last = self.shape.depth if access is self.nest.inputs[0] else self.shape.columns[-1]
+        dims = (*self.shape.rows, last)
+        shape, strides = tuple(self.nest.dims[d] for d in dims), tuple(access.coefficients[d] for d in dims)
+        return Operand(pointer, shape, strides, dtypes[access.region])  # type: ignore[arg-type]
+
+
+def matmul_of(nest: Nest, packed: Mapping[str, Panels | QuantisedPanels], features: Features) -> Matmul | None:
+    """The product as a call of kernels, where its second operand is packed."""
+    shape, panels = Shape.of(nest), packed.get(nest.inputs[1].region)
+    return None if shape is None or panels is None else Matmul(nest, shape, panels, features)
+
+
+def packed_element(panels: Panels, f: Function, row: Value, column: Value) -> Value:
+    """Where element [row, column] of a packed weight lies, in elements."""
+    unit = row // LANES * panels.units + column // panels.depth
+    return (unit * LANES + row % LANES) * panels.depth + column % panels.depth
+
+
+def _bounds(nest: Nest, dim: int, split: tuple[int, Range] | None) -> tuple[Value | int, Value | int]:
+    if split is not None and split[0] == dim:
+        return split[1].lower, split[1].upper
+    return 0, nest.dims[dim]
+
+
+__all__ = ["Matmul", "matmul_of", "packed_element", "panels_for"]

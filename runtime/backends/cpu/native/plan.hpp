@@ -1,0 +1,113 @@
+// The plan of native execution as the core walks it; runtime/backends/cpu/plan.py explains it and defines the file form.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace sscc {
+
+enum class RegionKind { kExternal, kArena, kPrivate };
+
+struct Region {
+    std::string name;
+    RegionKind kind;
+    std::int64_t bytes;
+};
+
+// Part of one of the plan's flat lists.
+struct Range {
+    std::uint32_t begin, end;
+};
+
+struct Term {
+    std::uint32_t reg;
+    std::int64_t coefficient;
+};
+
+struct Argument {
+    std::uint32_t region;
+    Range terms;
+    std::int64_t offset;
+    std::int64_t last;  // the largest offset at which the extent still lies in the region
+};
+
+struct GridAxis {
+    std::uint32_t reg;
+    std::int64_t trips;
+};
+
+enum class Mode { kSplit, kReplicated, kSerial };
+
+struct Run {
+    std::uint32_t function, label;
+    Mode mode;
+    Range grid, arguments, scalars;
+    std::int64_t units;  // of a firing
+    std::int64_t total;  // of all firings
+};
+
+// The scalar operations come first, in the order of plan.py.
+enum class Op : std::uint32_t {
+    kAdd,
+    kSub,
+    kMul,
+    kFloorDiv,
+    kCeilDiv,
+    kMod,
+    kMin,
+    kMax,
+    kEq,
+    kNe,
+    kLt,
+    kLe,
+    kGt,
+    kGe,
+    kAnd,
+    kOr,
+    kSelect,    // each: target = op(x, y, z)
+    kLoopInit,  // target = x, target + 1 = y: a loop's counter and its end, in registers that only the loop knows
+    kLoopNext,  // jumps where counter x has reached its end; otherwise target = counter, and the counter goes on
+    kJump,      // jumps
+    kBranch,    // jumps where x is 0
+    kExecute,   // run x
+    kBarrier,
+    kEnd,
+};
+
+struct Instruction {
+    Op op;
+    std::uint32_t target = 0, x = 0, y = 0, z = 0;
+    std::uint32_t jump = 0;  // an index into the entry's code
+};
+
+struct Entry {
+    std::string name;
+    std::vector<std::uint32_t> inputs, outputs;
+    std::vector<Instruction> code;  // ends with kEnd
+};
+
+struct Plan {
+    std::vector<Region> regions;
+    std::vector<std::string> functions, labels;
+    std::vector<Run> runs;
+    std::vector<Entry> entries;
+    std::vector<std::int64_t> registers;  // the values at the start of an entry, those of loops included
+    std::uint32_t declared_registers = 0;  // without those of loops
+    std::int64_t scratch_bytes = 0;
+    std::size_t most_arguments = 0, most_scalars = 0;  // of a run
+
+    // What Ranges refer to.
+    std::vector<Term> terms;
+    std::vector<Argument> arguments;
+    std::vector<GridAxis> grid;
+    std::vector<std::uint32_t> scalars;
+};
+
+// Reads the file form. Throws InputError, naming the place, unless every index, count, size and nesting is in order:
+// what it returns can be walked with any scalars, and only divisions, sums and pointers need checks at run time.
+Plan parse_plan(std::span<const std::byte> data);
+
+}  // namespace sscc

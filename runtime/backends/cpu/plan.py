@@ -1,0 +1,427 @@
+"""The plan of native execution: what a thread team does, as data that the C++ core reads (native/plan.cpp).
+
+Registers hold 64-bit integers. Every thread has its own and walks the same code, so all agree on control without
+talking to each other; only `Run`s differ between threads, by the units that each of them takes. All memory that one run
+writes and another reads needs a `Barrier` between the two.
+
+The file form is a sequence of little-endian 64-bit words. A name is its length in bytes and then UTF-8, padded with
+zeros to whole words; a list is its length and then its items.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal, TypeVar, Union, get_args
+
+from sscc.ir.errors import InputError, InternalError
+from sscc.runtime.scalars import SCALAR_OPS
+
+Kind = Literal["external", "arena", "private"]
+Mode = Literal["split", "replicated", "serial"]
+
+MAGIC = int.from_bytes(b"sscc-pln", "little")
+VERSION = 1
+MEMORY = "memory"
+"""The region with the program's tensors, weights and constants aside, at the schedule's addresses."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MODES: tuple[Mode, ...] = get_args(Mode)
+OPS = tuple("add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select".split())
+"""Scalar operations; their place in this tuple is their number in the file form."""
+
+_DEPTH = 64
+"""Loops and branches nest no deeper."""
+
+T = TypeVar("T")
+
+
+class _Code(IntEnum):
+    """What an item begins with in the file form."""
+
+    COMPUTE = 0
+    LOOP = 1
+    BRANCH = 2
+    EXECUTE = 3
+    BARRIER = 4
+
+
+@dataclass(frozen=True)
+class Region:
+    """Memory that arguments point into.
+
+    Attributes:
+        kind: external memory is given at load and only read; the arena's is allocated by the core and seen by all
+            threads; private memory exists once per thread. Arena and private regions start zeroed, 64-byte aligned.
+    """
+
+    name: str
+    kind: Kind
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A pointer: base of the region + offset + sum(register * coefficient), in bytes.
+
+    The `extent` bytes from there on must lie in the region. That is checked whenever the pointer is made.
+    """
+
+    region: int
+    offset: int
+    extent: int
+    terms: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One phase of one stage: the function is called for every firing of the grid.
+
+    A function is ``void f(void** arguments, const int64_t* scalars, int64_t begin, int64_t end, void* scratch)``.
+
+    Attributes:
+        function: an index into the plan's functions.
+        mode: "split": thread t of T takes the units from total * t // T up to total * (t + 1) // T, in as few calls as
+            firings allow; "replicated": every thread does all of them; "serial": thread 0 does.
+        units: units of a firing.
+        grid: (register, trips), row-major; () is one firing. The registers hold the firing's place during its calls and
+            are 0 after the run.
+        scalars: registers whose values the function gets.
+        label: an index into the plan's labels.
+    """
+
+    function: int
+    mode: Mode
+    units: int
+    grid: tuple[tuple[int, int], ...]
+    arguments: tuple[Argument, ...]
+    scalars: tuple[int, ...]
+    label: int
+
+
+@dataclass(frozen=True)
+class Compute:
+    """``target = op(arguments)``, a scalar operation on registers (runtime/scalars.py)."""
+
+    op: str
+    target: int
+    arguments: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """``for register in range(lower, upper)``; the bounds are registers, read once."""
+
+    register: int
+    lower: int
+    upper: int
+    body: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The body, where the register is not 0."""
+
+    register: int
+    body: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class Execute:
+    """A run, by its index."""
+
+    run: int
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """All threads have come here before any goes on."""
+
+
+Item = Union[Compute, Loop, Branch, Execute, Barrier]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a caller can ask for.
+
+    Attributes:
+        inputs: registers that are set from the caller's scalars.
+        outputs: registers whose values the caller gets.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    body: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class NativePlan:
+    """Everything that the core needs to know besides addresses.
+
+    Attributes:
+        functions: names of the generated functions.
+        labels: names of stages, for timing and hooks.
+        constants: (register, value); all other registers are 0 when an entry begins.
+        registers: how many there are.
+        scratch_bytes: scratch of one thread, for any of the functions.
+    """
+
+    regions: tuple[Region, ...]
+    functions: tuple[str, ...]
+    labels: tuple[str, ...]
+    runs: tuple[Run, ...]
+    constants: tuple[tuple[int, int], ...]
+    registers: int
+    scratch_bytes: int
+    entries: tuple[Entry, ...]
+
+    def encode(self) -> bytes:
+        """The file form. Raises InternalError for a number that is no 64-bit integer, or an unknown operation."""
+        writer = _Writer()
+        writer.plan(self)
+        try:
+            return struct.pack(f"<{len(writer.words)}q", *writer.words)
+        except struct.error as error:
+            raise InternalError(f"a plan holds a number that does not fit in 64 bits: {error}") from None
+
+    @classmethod
+    def decode(cls, data: bytes) -> NativePlan:
+        """The plan of a file form.
+
+        Raises:
+            InputError: truncated, longer than a plan, or not a plan. Whether numbers make sense is up to the core.
+        """
+        return _Reader(data).plan()
+
+    def listing(self) -> str:
+        """The plan as text, for people."""
+        return "\n".join(_listing(self)) + "\n"
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.words: list[int] = []
+
+    def plan(self, plan: NativePlan) -> None:
+        self.words += [MAGIC, VERSION, plan.registers, plan.scratch_bytes]
+        self.count(plan.regions)
+        for region in plan.regions:
+            self.name(region.name)
+            self.words += [KINDS.index(region.kind), region.nbytes]
+        for names in (plan.functions, plan.labels):
+            self.count(names)
+            for name in names:
+                self.name(name)
+        self.pairs(plan.constants)
+        self.count(plan.runs)
+        for run in plan.runs:
+            self.run(run)
+        self.count(plan.entries)
+        for entry in plan.entries:
+            self.name(entry.name)
+            self.numbers(entry.inputs)
+            self.numbers(entry.outputs)
+            self.body(entry.body)
+
+    def run(self, run: Run) -> None:
+        self.words += [run.function, MODES.index(run.mode), run.units, run.label]
+        self.pairs(run.grid)
+        self.count(run.arguments)
+        for argument in run.arguments:
+            self.words += [argument.region, argument.offset, argument.extent]
+            self.pairs(argument.terms)
+        self.numbers(run.scalars)
+
+    def body(self, items: Sequence[Item]) -> None:
+        self.count(items)
+        for item in items:
+            match item:
+                case Compute():
+                    self.compute(item)
+                case Loop():
+                    self.words += [_Code.LOOP, item.register, item.lower, item.upper]
+                    self.body(item.body)
+                case Branch():
+                    self.words += [_Code.BRANCH, item.register]
+                    self.body(item.body)
+                case Execute():
+                    self.words += [_Code.EXECUTE, item.run]
+                case Barrier():
+                    self.words.append(_Code.BARRIER)
+
+    def compute(self, item: Compute) -> None:
+        if item.op not in OPS or len(item.arguments) != SCALAR_OPS[item.op][0]:
+            raise InternalError(f"a plan computes {item.op!r} of {len(item.arguments)} arguments")
+        self.words += [_Code.COMPUTE, OPS.index(item.op), item.target, *item.arguments]
+
+    def count(self, items: Sequence[object]) -> None:
+        self.words.append(len(items))
+
+    def numbers(self, numbers: Sequence[int]) -> None:
+        self.count(numbers)
+        self.words += numbers
+
+    def pairs(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self.count(pairs)
+        for pair in pairs:
+            self.words += pair
+
+    def name(self, name: str) -> None:
+        data = name.encode()
+        padded = data + bytes(-len(data) % 8)
+        self.words.append(len(data))
+        self.words += struct.unpack(f"<{len(padded) // 8}q", padded)
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        if len(data) % 8:
+            raise InputError(f"the plan is malformed: {len(data)} bytes are no whole number of words")
+        self._words: tuple[int, ...] = struct.unpack(f"<{len(data) // 8}q", data)
+        self._next = 0
+
+    def plan(self) -> NativePlan:
+        if self.word() != MAGIC:
+            raise InputError("the plan is malformed: it does not begin as a plan does")
+        if (version := self.word()) != VERSION:
+            raise InputError(f"the plan is of version {version}; this sscc reads version {VERSION}")
+        registers, scratch_bytes = self.word(), self.word()
+        plan = NativePlan(
+            regions=self.items(lambda: Region(self.name(), self.choice(KINDS), self.word())),
+            functions=self.items(self.name),
+            labels=self.items(self.name),
+            constants=self.items(self.pair),
+            runs=self.items(self.run),
+            entries=self.items(lambda: Entry(self.name(), self.numbers(), self.numbers(), self.body(0))),
+            registers=registers,
+            scratch_bytes=scratch_bytes,
+        )
+        if self._next != len(self._words):
+            raise InputError(f"the plan is malformed: {len(self._words) - self._next} words after its end")
+        return plan
+
+    def run(self) -> Run:
+        function, mode, units, label = self.word(), self.choice(MODES), self.word(), self.word()
+        grid, arguments = self.items(self.pair), self.items(self.argument)
+        return Run(function, mode, units, grid, arguments, self.numbers(), label)
+
+    def argument(self) -> Argument:
+        return Argument(self.word(), self.word(), self.word(), self.items(self.pair))
+
+    def body(self, depth: int) -> tuple[Item, ...]:
+        if depth > _DEPTH:
+            raise InputError(f"the plan is malformed: loops and branches nest deeper than {_DEPTH}")
+        return self.items(lambda: self.item(depth))
+
+    def item(self, depth: int) -> Item:
+        match self.word():
+            case _Code.COMPUTE:
+                op = self.choice(OPS)
+                return Compute(op, self.word(), tuple(self.word() for _ in range(SCALAR_OPS[op][0])))
+            case _Code.LOOP:
+                return Loop(self.word(), self.word(), self.word(), self.body(depth + 1))
+            case _Code.BRANCH:
+                return Branch(self.word(), self.body(depth + 1))
+            case _Code.EXECUTE:
+                return Execute(self.word())
+            case _Code.BARRIER:
+                return Barrier()
+            case code:
+                raise InputError(f"the plan is malformed: no item has the code {code}")
+
+    def word(self) -> int:
+        if self._next >= len(self._words):
+            raise InputError("the plan is malformed: it ends too early")
+        self._next += 1
+        return self._words[self._next - 1]
+
+    def choice(self, choices: Sequence[T]) -> T:
+        code = self.word()
+        if not 0 <= code < len(choices):
+            raise InputError(f"the plan is malformed: {code} stands for none of {', '.join(map(str, choices))}")
+        return choices[code]
+
+    def count(self) -> int:
+        count = self.word()
+        if not 0 <= count <= len(self._words) - self._next:
+            raise InputError(f"the plan is malformed: a list of {count} items")
+        return count
+
+    def items(self, read: Callable[[], T]) -> tuple[T, ...]:
+        return tuple(read() for _ in range(self.count()))
+
+    def numbers(self) -> tuple[int, ...]:
+        return self.items(self.word)
+
+    def pair(self) -> tuple[int, int]:
+        return self.word(), self.word()
+
+    def name(self) -> str:
+        length = self.word()
+        words = -(-length // 8)
+        if not 0 <= words <= len(self._words) - self._next:
+            raise InputError(f"the plan is malformed: a name of {length} bytes")
+        data = struct.pack(f"<{words}q", *self._words[self._next : self._next + words])
+        self._next += words
+        try:
+            return data[:length].decode()
+        except UnicodeDecodeError:
+            raise InputError("the plan is malformed: a name that is not UTF-8") from None
+
+
+def _listing(plan: NativePlan) -> Iterator[str]:
+    yield f"plan: {plan.registers} registers, {plan.scratch_bytes} bytes of scratch per thread"
+    yield "regions"
+    for region in plan.regions:
+        yield f"  {region.name}: {region.kind}, {region.nbytes} bytes"
+    if plan.constants:
+        yield "constants"
+        yield "  " + ", ".join(f"r{register} = {value}" for register, value in plan.constants)
+    yield "runs"
+    for index, run in enumerate(plan.runs):
+        yield f"  {index}: {_run(plan, run)}"
+    for entry in plan.entries:
+        yield f"entry {entry.name}({_registers(entry.inputs)}) -> ({_registers(entry.outputs)})"
+        yield from _body(plan, entry.body, "  ")
+
+
+def _run(plan: NativePlan, run: Run) -> str:
+    grid = "".join(f" x {trips} (r{register})" for register, trips in run.grid)
+    arguments = ", ".join(_argument(plan, argument) for argument in run.arguments)
+    label, function = _named(plan.labels, run.label), _named(plan.functions, run.function)
+    return f"{label}: {run.mode} {run.units} units{grid}, {function}({arguments}; {_registers(run.scalars)})"
+
+
+def _argument(plan: NativePlan, argument: Argument) -> str:
+    terms = "".join(f" + r{register} * {coefficient}" for register, coefficient in argument.terms)
+    region = _named([r.name for r in plan.regions], argument.region)
+    return f"{region}[{argument.offset}{terms}, {argument.extent} bytes]"
+
+
+def _body(plan: NativePlan, items: Sequence[Item], indent: str) -> Iterator[str]:
+    for item in items:
+        match item:
+            case Compute():
+                yield f"{indent}r{item.target} = {item.op} {_registers(item.arguments)}"
+            case Loop():
+                yield f"{indent}for r{item.register} in r{item.lower} .. r{item.upper}"
+                yield from _body(plan, item.body, indent + "  ")
+            case Branch():
+                yield f"{indent}if r{item.register}"
+                yield from _body(plan, item.body, indent + "  ")
+            case Execute():
+                label = _named(plan.labels, plan.runs[item.run].label) if 0 <= item.run < len(plan.runs) else "?"
+                yield f"{indent}run {item.run}: {label}"
+            case Barrier():
+                yield f"{indent}barrier"
+
+
+def _registers(registers: Sequence[int]) -> str:
+    return ", ".join(f"r{register}" for register in registers)
+
+
+def _named(names: Sequence[str], index: int) -> str:
+    return names[index] if 0 <= index < len(names) else f"?{index}"

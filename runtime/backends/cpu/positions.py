@@ -1,0 +1,53 @@
+"""Which dimension of a body's steps runs through the positions of a chunk, so that padding is left out.
+
+A prompt's last chunk has fewer positions than the chunk is long. Products with packed weights have a row per position;
+what is computed from their results, element by element, has such a dimension too, and is found here.
+"""
+
+from __future__ import annotations
+
+from sscc.runtime.backends.cpu.nests import Linear, Nest
+
+
+class Positions:
+    """Learns from nests in the order in which they run.
+
+    Args:
+        count: C, positions of a chunk.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._strides: dict[str, int] = {}  # elements from a position to the next, of regions that have positions
+
+    def product(self, nest: Nest, rows: tuple[int, ...]) -> bool:
+        """Whether a product's rows, its dimensions `rows`, are the positions."""
+        found = len(rows) == 1 and nest.dims[rows[0]] == self.count
+        if found:
+            self._mark(nest.output, rows[0])
+        return found
+
+    def dimension(self, nest: Nest) -> int | None:
+        """The dimension of another nest that runs through positions; None where there is none."""
+        for access in nest.inputs:
+            stride = self._strides.get(access.region)
+            for d, (extent, step) in enumerate(zip(nest.dims, access.coefficients, strict=True)):
+                if extent == self.count and step == stride and d not in nest.reduce and self._separate(nest, access, d):
+                    self._mark(nest.output, d)
+                    return d
+        return None
+
+    def _mark(self, output: Linear, dim: int) -> None:
+        stride = output.coefficients[dim]
+        if self._strides.setdefault(output.region, stride) != stride:
+            self._strides[output.region] = 0  # no layout that is known
+
+    def _separate(self, nest: Nest, access: Linear, dim: int) -> bool:
+        """Whether index i of a dimension stays within position i, whatever the other indices are."""
+        stride = access.coefficients[dim]
+        whole = stride * self.count
+        inside = access.constant % whole
+        for d, (extent, step) in enumerate(zip(nest.dims, access.coefficients, strict=True)):
+            if d != dim and step % whole:
+                inside += step * (extent - 1)
+        return 0 <= inside < stride

@@ -1,0 +1,441 @@
+"""Attention of a prefill chunk: causal, tiled, with a running softmax; and what is kept of its last queries.
+
+A unit is a KV head and two blocks of queries of its whole group, block i and block n - 1 - i, so that units cost about
+the same although later queries see more keys. Keys are walked in blocks up to the last one that the queries see. For
+each block of keys and each panel of query rows: scores, masked where the diagonal passes; softmax; weighted sums.
+Rows are ordered (query, head of the group), so a panel's diagonal is short.
+
+With bf16 queries, keys and values and `Features.bf16_dot`, products are of bf16 pairs, summed in f32; the softmax's
+weights are rounded to bf16 before they meet the values (relative error of a weight up to 2**-9), their sum is not.
+Otherwise all is f32. The order of sums depends on the shapes and on `start` only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
+from sscc.runtime.backends.cpu.approximations import log
+from sscc.runtime.backends.cpu.attention_tiles import (
+    LOWEST_PEAK,
+    QueryRows,
+    Tiling,
+    mask_kernel,
+    scores_kernel,
+    softmax_kernel,
+    sums_kernel,
+    tiling,
+)
+from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.mlir import F32, I32, Function, Value, vector
+from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
+from sscc.runtime.backends.cpu.row_copies import (
+    Meta,
+    Scratch,
+    address,
+    check_operands,
+    copy_row,
+    pack_pairs,
+    pack_rows,
+    row_stride,
+    transpose_kernel,
+)
+
+ROW_BLOCK = 32
+"""Rows that a unit of a copying phase moves."""
+_BLOCK_ROWS = 12
+"""What walking the keys once more costs, in query rows."""
+
+
+def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], features: Features) -> Lowered:
+    """Two phases: append; then attention and observation. See `ChunkAttention` for shapes and meaning.
+
+    Padding, the positions from `length` on, is left out: its rows of the scratches and of `out` keep their bytes.
+    Does nothing where start < 0 or start + C exceeds T (the reference interpreter refuses that).
+    Raises InputError for operands that do not fit.
+    """
+    names = (step.query, step.new_key, step.new_value, step.k_scratch, step.v_scratch, step.observed, step.out)
+    check_operands(step.kind, operands, (*names, step.log_sum_exp))
+    attention = _Attention.of(step, operands, features, step.k_scratch, step.v_scratch, step.length)
+    appends = (_Append(step.new_key, step.k_scratch), _Append(step.new_value, step.v_scratch))
+    blocks = -(-attention.chunk // ROW_BLOCK)
+
+    def append(context: Context) -> None:
+        f, start = context.f, context.scalars[step.start]
+        with f.when(attention.fits(f, start)), f.loop(context.begin, context.end) as unit:
+            head, first = unit.index // blocks, unit.index % blocks * ROW_BLOCK
+            with f.loop(first, f.min(first + ROW_BLOCK, attention.live(context))) as row:
+                for part in appends:
+                    part.emit(context, operands, head, row.index, start)
+
+    def attend(context: Context) -> None:
+        attention.emit(context, _Observation(step, operands))
+
+    phases = (
+        Phase(attention.kv_heads * blocks, append),
+        Phase(attention.units, attend, private_bytes=attention.scratch.nbytes),
+    )
+    return Lowered(phases)
+
+
+def lower_causal_attention(step: CausalAttention, operands: dict[str, Meta], features: Features) -> Lowered:
+    """One phase. See `CausalAttention`. Does nothing where start < 0 or start + C exceeds T.
+
+    Raises InputError for operands that do not fit.
+    """
+    names = (step.query, step.key, step.value, step.out, *([step.log_sum_exp] if step.log_sum_exp else []))
+    check_operands(step.kind, operands, names)
+    attention = _Attention.of(step, operands, features, step.key, step.value)
+
+    def attend(context: Context) -> None:
+        attention.emit(context, _AllSums(step) if step.log_sum_exp else None)
+
+    return Lowered((Phase(attention.units, attend, private_bytes=attention.scratch.nbytes),))
+
+
+def lower_observe(step: Observe, operands: dict[str, Meta], features: Features) -> Lowered:
+    """One phase, in units of (head, 32 queries). See `Observe`. Raises InputError for operands that do not fit."""
+    check_operands(step.kind, operands, (step.observed, step.query))
+    (_, heads, chunk, depth), _, query_type = operands[step.query]
+    (_, _, window, _), _, observed_type = operands[step.observed]
+    blocks = -(-chunk // ROW_BLOCK)
+
+    def observe(context: Context) -> None:
+        f = context.f
+        start, length = context.scalars[step.start], context.scalars[step.length]
+        with f.loop(context.begin, context.end) as unit:
+            head, first = unit.index // blocks, unit.index % blocks * ROW_BLOCK
+            with f.loop(first, f.min(first + ROW_BLOCK, chunk)) as row:
+                place, kept = observed_row(f, start + row.index, length, window)
+                with f.when(kept):
+                    source = address(f, context.operands[step.query], 0, head, row.index)
+                    target = address(f, context.operands[step.observed], 0, head, place)
+                    copy_row(f, source, query_type, target, observed_type, depth)
+
+    return Lowered((Phase(heads * blocks, observe),))
+
+
+def observed_row(f: Function, position: Value, length: Value, window: int) -> tuple[Value, Value]:
+    """The row that keeps the query of a position of the prompt, and whether there is one (i1)."""
+    place = position - f.max(length - window, 0)
+    return place, (place >= 0) & (place < f.min(length, window))
+
+
+@dataclass(frozen=True)
+class _Append:
+    """Rows of a chunk that go into a scratch at `start`."""
+
+    new: str
+    scratch: str
+
+    def emit(self, context: Context, operands: dict[str, Meta], head: Value, row: Value, start: Value) -> None:
+        f = context.f
+        source = address(f, context.operands[self.new], 0, head, row)
+        target = address(f, context.operands[self.scratch], 0, head, start + row)
+        (shape, _, dtype), scratch = operands[self.new], operands[self.scratch]
+        copy_row(f, source, dtype, target, scratch[2], shape[3])
+
+
+@dataclass(frozen=True)
+class _Observation:
+    """Keeps queries and log-sum-exps of the prompt's last positions."""
+
+    step: ChunkAttention
+    operands: dict[str, Meta]
+
+    def emit(self, context: Context, head: Value, query: Value, log_sum_exp: Value) -> None:
+        f, step = context.f, self.step
+        (shape, _, dtype), observed = self.operands[step.query], self.operands[step.observed]
+        place, kept = observed_row(f, context.scalars[step.start] + query, context.scalars[step.length], observed[0][2])
+        with f.when(kept):
+            source = address(f, context.operands[step.query], 0, head, query)
+            target = address(f, context.operands[step.observed], 0, head, place)
+            copy_row(f, source, dtype, target, observed[2], shape[3])
+            f.store(f.load(log_sum_exp, F32), address(f, context.operands[step.log_sum_exp], 0, head, place))
+
+
+@dataclass(frozen=True)
+class _AllSums:
+    """Writes every query's log-sum-exp."""
+
+    step: CausalAttention
+
+    def emit(self, context: Context, head: Value, query: Value, log_sum_exp: Value) -> None:
+        f = context.f
+        f.store(f.load(log_sum_exp, F32), address(f, context.operands[self.step.log_sum_exp], 0, head, query))
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """Causal attention of a chunk, as a phase.
+
+    Attributes:
+        queries: of a block.
+        blocks: blocks of queries.
+        rows: how queries are packed.
+        names: query, key, value, out.
+        length: the scalar that says where padding begins; None where there is none.
+    """
+
+    names: tuple[str, str, str, str]
+    start: str
+    scale: float
+    tiles: Tiling
+    kv_heads: int
+    group: int
+    chunk: int
+    limit: int
+    depth: int
+    columns: int
+    queries: int
+    rows: QueryRows
+    operands: dict[str, Meta]
+    length: str | None
+
+    @classmethod
+    def of(
+        cls,
+        step: ChunkAttention | CausalAttention,
+        operands: dict[str, Meta],
+        features: Features,
+        key: str,
+        value: str,
+        length: str | None = None,
+    ) -> _Attention:
+        (_, heads, chunk, depth), _, query_type = operands[step.query]
+        (_, kv_heads, limit, _), _, key_type = operands[key]
+        columns, value_type = operands[value][0][3], operands[value][2]
+        if heads % kv_heads:
+            raise InputError(f"{step.kind}: {heads} query heads do not divide into groups of {kv_heads} KV heads")
+        if step.scale <= 0:
+            raise InputError(f"{step.kind} takes a positive scale, not {step.scale}")
+        tiles = tiling(features, (query_type, key_type, value_type), depth)
+        group = heads // kv_heads
+        queries = block_of_queries(group, chunk, tiles.panel)
+        rows = QueryRows(tiles, depth, -(-queries * group // tiles.panel))
+        names = (step.query, key, value, step.out)
+        sizes = (kv_heads, group, chunk, limit, depth, columns, queries)
+        return cls(names, step.start, step.scale, tiles, *sizes, rows, operands, length)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.chunk // self.queries)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of blocks, the middle one alone where their number is odd."""
+        return -(-self.blocks // 2)
+
+    @property
+    def units(self) -> int:
+        return self.kv_heads * self.pairs
+
+    @property
+    def scratch(self) -> Scratch:
+        """Private scratch: all panels of a block of queries, one block of keys. See `attention_tiles`."""
+        tiles, panels = self.tiles, self.rows.panels
+        return Scratch(
+            query=panels * self.rows.panel_bytes,
+            staging=max(self.rows.staging_bytes, 16 * self.padded_columns * 4),
+            positions=panels * tiles.row_bytes,
+            peak=panels * tiles.row_bytes,
+            total=panels * tiles.row_bytes,
+            shrink=panels * tiles.row_bytes,
+            log_sum_exp=panels * tiles.row_bytes,
+            sums=panels * self.panel_sums,
+            scores=tiles.block * tiles.row_bytes,
+            key=0 if self.key_as_it_lies else tiles.block * self.depth * 4,
+            value=0 if self.value_as_it_lies else tiles.block * self.padded_columns * 4,
+        )
+
+    @property
+    def padded_columns(self) -> int:
+        return -(-self.columns // 16) * 16
+
+    @property
+    def panel_sums(self) -> int:
+        return self.padded_columns * self.tiles.row_bytes
+
+    @property
+    def key_as_it_lies(self) -> bool:
+        return self.tiles.pairs or self.operands[self.names[1]][2] == "f32"
+
+    @property
+    def value_as_it_lies(self) -> bool:
+        return not self.tiles.pairs and self.operands[self.names[2]][2] == "f32"
+
+    def fits(self, f: Function, start: Value) -> Value:
+        """Whether the chunk lies in the scratch (i1)."""
+        return (start >= 0) & (start + self.chunk <= self.limit)
+
+    def live(self, context: Context) -> Value:
+        """How many of the chunk's positions are not padding; may be negative."""
+        f = context.f
+        if self.length is None:
+            return f.constant(self.chunk)
+        return f.min(context.scalars[self.length] - context.scalars[self.start], self.chunk)
+
+    def emit(self, context: Context, keep: _Observation | _AllSums | None) -> None:
+        """Units [begin, end)."""
+        f = context.f
+        live = self.live(context)
+        with f.when(self.fits(f, context.scalars[self.start])), f.loop(context.begin, context.end) as unit:
+            head, pair = unit.index // self.pairs, unit.index % self.pairs
+            with f.loop(0, 2) as side:
+                first = side.index.eq(0)
+                block = f.select(first, pair, self.blocks - 1 - pair)
+                begin = block * self.queries
+                with f.when((first | block.ne(pair)) & (begin < live)):
+                    _Block(self, context, head, begin, live).emit(keep)
+
+
+def block_of_queries(group: int, chunk: int, panel: int) -> int:
+    """Queries of a block, up to 96, of up to 256 rows for the group: few rows that only fill up panels, few blocks,
+    and pairs of blocks that are alike."""
+
+    def rows(queries: int) -> int:
+        return -(-queries * group // panel) * panel + _BLOCK_ROWS if queries else 0
+
+    def cost(queries: int) -> int:
+        pairs = -(-chunk // (2 * queries))
+        whole = 2 * pairs * rows(queries) if chunk > queries else rows(queries)
+        return whole + 3 * (chunk // queries * rows(queries) + rows(chunk % queries))
+
+    largest = min(chunk, 96, max(1, 256 // group))
+    return min(range(1, largest + 1), key=lambda queries: (cost(queries), -queries))
+
+
+class _Block:
+    """Emits the attention of one block of queries."""
+
+    def __init__(self, attention: _Attention, context: Context, head: Value, first: Value, live: Value) -> None:
+        self.a, self.context, self.f = attention, context, context.f
+        self.head, self.first = head, first
+        self.start = context.scalars[attention.start]
+        self.count = self.f.min(live - first, attention.queries)
+        self.panels = self.f.ceildiv(self.count * attention.group, attention.tiles.panel)
+        self.at = attention.scratch.at(context.private)
+        self.q, self.k, self.v, self.o = (context.operands[name] for name in attention.names)
+
+    def emit(self, keep: _Observation | _AllSums | None) -> None:
+        f, a = self.f, self.a
+        self._pack_queries()
+        self._reset()
+        limit = self.start + self.first + self.count
+        with f.loop(0, limit, a.tiles.block) as block:
+            self._keys(block.index, limit)
+        self._write()
+        if keep is not None:
+            self._keep(keep)
+
+    def _row(self, row: Value) -> tuple[Value, Value]:
+        """Query (in the block) and head of a row; rows behind the last query repeat it."""
+        return self.f.min(row // self.a.group, self.count - 1), self.head * self.a.group + row % self.a.group
+
+    def _pack_queries(self) -> None:
+        f, a = self.f, self.a
+        with f.loop(0, self.panels * a.tiles.vectors) as group:
+            with f.loop(0, 16) as lane:
+                row = group.index * 16 + lane.index
+                query, head = self._row(row)
+                source = address(f, self.q, 0, head, self.first + query)
+                a.rows.stage(f, source, self.q.dtype, lane.index, self.at["staging"])
+                position = f.cast("arith.trunci", self.start + self.first + query, I32)
+                f.store(position, self.at["positions"] + row * 4)
+            a.rows.pack(f, self.at["staging"], group.index, self.at["query"])
+
+    def _reset(self) -> None:
+        f, a = self.f, self.a
+        with f.loop(0, self.panels * a.tiles.vectors) as group:
+            f.store(f.splat(LOWEST_PEAK), self.at["peak"] + group.index * 64)
+            f.store(f.splat(0.0), self.at["total"] + group.index * 64)
+        with f.loop(0, self.panels * a.panel_sums, 64) as place:
+            f.store(f.splat(0.0), self.at["sums"] + place.index)
+
+    def _keys(self, first: Value, limit: Value) -> None:
+        """Takes in the block of keys from `first` on; no row from `limit` on is read."""
+        f, a = self.f, self.a
+        last = limit - 1 - first
+        key, key_stride = address(f, self.k, 0, self.head, first), row_stride(a.operands[a.names[1]], 2)
+        value, value_stride = address(f, self.v, 0, self.head, first), row_stride(a.operands[a.names[2]], 2)
+        used = f.min(last + 1, a.tiles.block)
+        if not a.key_as_it_lies:
+            pack_rows(f, key, self.k.dtype, key_stride, last, used, self.at["key"], a.depth)
+            key, key_stride = self.at["key"], a.depth * 4
+        if a.tiles.pairs:
+            steps = f.ceildiv(used, a.tiles.keys) * (a.tiles.keys // 2)
+            pack_pairs(f, value, value_stride, last, steps, self.at["value"], a.columns)
+            value, value_stride = self.at["value"], a.padded_columns * 4
+        elif not a.value_as_it_lies:
+            pack_rows(f, value, self.v.dtype, value_stride, last, used, self.at["value"], a.columns)
+            value, value_stride = self.at["value"], a.columns * 4
+        with f.loop(0, self.panels) as panel:
+            positions = self.at["positions"] + panel.index * a.tiles.row_bytes
+            seen = self._position(positions, a.tiles.panel - 1) + 1 - first
+            with f.when(seen > 0):
+                count = f.min(seen, used)
+                self._panel(panel.index, first, last, count, (key, key_stride), (value, value_stride))
+
+    def _position(self, positions: Value, lane: int) -> Value:
+        return self.f.cast("arith.extsi", self.f.load(positions + lane * 4, I32), "i64")
+
+    def _panel(
+        self, panel: Value, first: Value, last: Value, count: Value, key: tuple[Value, int], value: tuple[Value, int]
+    ) -> None:
+        """Takes in `count` keys of a block for one panel of query rows."""
+        f, a = self.f, self.a
+        tiles, module, scores = a.tiles, f.module, self.at["scores"]
+        place = panel * tiles.row_bytes
+        made = f.ceildiv(count, tiles.keys)
+        query = self.at["query"] + panel * a.rows.panel_bytes
+        f.call(scores_kernel(module, tiles, tiles.words(a.depth)), query, *key, last, made, scores)
+        keys = made * tiles.keys
+        with f.when(first + keys - 1 > self._position(self.at["positions"] + place, 0)):
+            f.call(mask_kernel(module, tiles), scores, first, keys, self.at["positions"] + place)
+        peak, total, shrink = (self.at[name] + place for name in ("peak", "total", "shrink"))
+        f.call(softmax_kernel(module, tiles, a.scale), scores, keys, peak, total, shrink)
+        steps = keys // 2 if tiles.pairs else count
+        sums = self.at["sums"] + panel * a.panel_sums
+        f.call(sums_kernel(module, tiles, a.columns), scores, *value, steps, shrink, sums)
+
+    def _write(self) -> None:
+        """Divides by the totals, and turns the sums to rows of the output."""
+        f, a = self.f, self.a
+        turned, vectors = self.at["staging"], a.tiles.vectors
+        with f.loop(0, self.panels * vectors) as group:
+            panel, part = group.index // vectors, group.index % vectors
+            total = f.load(self.at["total"] + group.index * 64, vector(F32, 16))
+            factor = f.splat(1.0) / f.select(total.eq(0.0), 1.0, total)
+            source = self.at["sums"] + panel * a.panel_sums + part * 64
+            with f.loop(0, a.columns) as column:
+                place = source + column.index * a.tiles.row_bytes
+                f.store(f.load(place, vector(F32, 16)) * factor, place)
+            with f.loop(0, a.padded_columns // 16) as part16:
+                f.call(
+                    transpose_kernel(f.module),
+                    source + part16.index * (16 * a.tiles.row_bytes),
+                    a.tiles.row_bytes,
+                    turned + part16.index * 64,
+                    a.padded_columns * 4,
+                )
+            with f.loop(0, 16) as lane:
+                row = group.index * 16 + lane.index
+                with f.when(row // a.group < self.count):
+                    query, head = self._row(row)
+                    target = address(f, self.o, 0, head, self.first + query)
+                    copy_row(f, turned + lane.index * (a.padded_columns * 4), "f32", target, self.o.dtype, a.columns)
+
+    def _keep(self, keep: _Observation | _AllSums) -> None:
+        f, a = self.f, self.a
+        with f.loop(0, self.panels * a.tiles.vectors) as group:
+            peak, total = (f.load(self.at[name] + group.index * 64, vector(F32, 16)) for name in ("peak", "total"))
+            f.store(f.fma(peak, a.scale, log(f, total)), self.at["log_sum_exp"] + group.index * 64)
+        with f.loop(0, self.count * a.group) as row:
+            query, head = self._row(row.index)
+            keep.emit(
+                context=self.context,
+                head=head,
+                query=self.first + query,
+                log_sum_exp=self.at["log_sum_exp"] + row.index * 4,
+            )

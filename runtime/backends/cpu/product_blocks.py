@@ -1,0 +1,232 @@
+"""Products with packed weights, whatever the kernel: blocks of packed rows against panels of 16 columns.
+
+The rows of the left operand are packed in blocks, a few blocks at a time so that they stay in cache; then each group of
+panels of weights is read once for all of these blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+
+from sscc.ir.errors import InternalError
+from sscc.runtime.backends.cpu.features import LANES
+from sscc.runtime.backends.cpu.mlir import BF16, F32, I16, I64, PTR, Function, Module, Value, with_element
+from sscc.runtime.backends.cpu.packing import LINE
+from sscc.runtime.backends.cpu.phases import Operand
+
+SIZE = {"f32": 4, "bf16": 2}
+STORED = {"f32": F32, "bf16": I16}
+"""What is loaded and stored: bf16 as bits, which every CPU can move."""
+SPILL = 32 * LINE
+_PACKED_BYTES = 1 << 20
+"""Bytes of packed rows that are multiplied at once: about an L2 cache."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a kernel computes at once: `rows` by `panels` panels of 16 outputs, `unroll` units in a loop's iteration;
+    `prefetch`: it asks for weights ahead of time."""
+
+    rows: int
+    panels: int
+    unroll: int = 1
+    prefetch: bool = False
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How the rows of a product are cut up: block number b begins at row min(b * rows, m - rows), so that the last one
+    may compute rows again, to the same bits.
+
+    Attributes:
+        m: rows of the product.
+        tile: of a kernel; `tile.rows` is the rows of a block.
+        block_bytes: bytes of a packed block.
+        in_place: the one row of the left operand is in the packed form as it lies.
+    """
+
+    m: int
+    tile: Tile
+    block_bytes: int
+    in_place: bool = False
+
+    @property
+    def count(self) -> int:
+        return -(-self.m // self.tile.rows)
+
+    @property
+    def held(self) -> int:
+        """Blocks that are packed at once."""
+        return min(self.count, max(1, _PACKED_BYTES // self.block_bytes))
+
+    @property
+    def packed_bytes(self) -> int:
+        """Of the blocks that are packed at once, in whole lines, and of what packing may write after them."""
+        return 0 if self.in_place else -(-self.held * self.block_bytes // LINE) * LINE + SPILL
+
+    def scratch_bytes(self, dtype: str) -> int:
+        """Of packed blocks and one tile of results of this dtype."""
+        return self.packed_bytes + self.tile.rows * self.tile.panels * LANES * SIZE[dtype]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The functions that a product is made of.
+
+    Attributes:
+        name: of the kernels, without tile and dtype.
+        make: the kernel of a tile that writes a dtype, a private function with the parameters packed rows, first panel,
+            bytes of a panel, units of a panel, out (columns dense), bytes from a row of it to the next.
+        pack: for blocks of so many rows, what writes one; its parameters are the pointer of the left operand, count,
+            inner and outer of `row_address`, the first row, then `depths`, then where the block goes. It may write up
+            to `SPILL` bytes more.
+        depths: what `pack` has to know about the summed dimension.
+    """
+
+    name: str
+    make: Callable[[Module, Tile, str], Function]
+    pack: Callable[[Module, int], Function]
+    depths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Packed weights: n columns in panels of this many bytes and of this many units (as the kernel counts them)."""
+
+    pointer: Value
+    panel_bytes: int
+    units: int
+
+
+def even_rows(m: int, most: int) -> int:
+    """Rows of a block, at most `most`, so that m rows make few blocks of like size."""
+    blocks = -(-m // most)
+    return -(-m // blocks)
+
+
+def check_operands(a: Operand, n: int, k: int, out: Operand) -> None:
+    """Raises InternalError where the shapes are not those of a product with weights [n, k], or k is not dense."""
+    if a.shape[:-1] != out.shape[:-1] or (a.shape[-1], out.shape[-1]) != (k, n):
+        raise InternalError(f"{a.shape} times {n} x {k} weights is not {out.shape}")
+    if a.strides[-1] != 1 and k > 1:
+        raise InternalError(f"the left operand of a packed product has strides {a.strides}, k must be dense")
+    if out.dtype not in SIZE or a.dtype not in SIZE:
+        raise InternalError(f"no packed product takes {a.dtype} and gives {out.dtype}")
+
+
+def row_count(operand: Operand) -> int:
+    return prod(operand.shape[:-1])
+
+
+def emit_blocks(
+    f: Function,
+    a: Operand,
+    weights: Weights,
+    out: Operand,
+    columns: tuple[Value | int, Value | int],
+    scratch: Value,
+    blocks: Blocks,
+    kernels: Kernels,
+    live: Value | None = None,
+) -> None:
+    """The product for columns[0] <= n < columns[1], as calls of private functions.
+
+    With `live` only the blocks that have one of the first `live` rows are computed.
+    """
+    rows_of_a, rows_of_out = _rows(a), _rows(out)
+    multiply = _multiply(f.module, blocks.tile, kernels, out.dtype, _is_direct(out))
+    packed = a.pointer if blocks.in_place else scratch
+    place: tuple[Value | int, ...] = (
+        *rows_of_out,
+        out.strides[-1] * SIZE[out.dtype],
+        *(f.integer(edge) for edge in columns),
+    )
+    count = f.integer(blocks.count)
+    if live is not None:
+        count = f.min(f.ceildiv(live, blocks.tile.rows), count)
+    with f.loop(0, count, blocks.held) as outer:
+        last = f.min(outer.index + blocks.held, count)
+        if not blocks.in_place:
+            pack = kernels.pack(f.module, blocks.tile.rows)
+            with f.loop(outer.index, last) as block:
+                first = f.min(block.index * blocks.tile.rows, blocks.m - blocks.tile.rows)
+                target = scratch + (block.index - outer.index) * blocks.block_bytes
+                f.call(pack, a.pointer, *rows_of_a, first, *kernels.depths, target)
+        left = (packed, f.integer(blocks.block_bytes), outer.index, last, f.integer(blocks.m))
+        right = (weights.pointer, f.integer(weights.panel_bytes), f.integer(weights.units))
+        f.call(multiply, *left, *right, out.pointer, *place, scratch + blocks.packed_bytes)
+
+
+def rounded(f: Function, value: Value, dtype: str) -> Value:
+    """f32 lanes, or one, as they are stored."""
+    return value if dtype == "f32" else f.bitcast(f.narrow(value, BF16), with_element(value.type, I16))
+
+
+def row_address(pointer: Value, row: Value, count: Value, inner: Value, outer: Value) -> Value:
+    """Where a row begins: row // count * outer + row % count * inner bytes further."""
+    return pointer + (row // count * outer + row % count * inner)
+
+
+def _rows(operand: Operand) -> tuple[int, int, int]:
+    """(count, inner, outer) of `row_address`."""
+    size = SIZE[operand.dtype]
+    dims = [(n, s) for n, s in zip(operand.shape[:-1], operand.strides[:-1], strict=True) if n > 1]
+    if len(dims) == 2 and dims[0][1] == dims[1][0] * dims[1][1]:
+        dims = [(dims[0][0] * dims[1][0], dims[1][1])]
+    if len(dims) > 2:
+        raise InternalError(f"a packed product takes two dimensions of rows, not {operand.shape[:-1]}")
+    if not dims:
+        return (1, 0, 0)
+    count, inner = dims[-1]
+    return (count, inner * size, dims[0][1] * size if len(dims) == 2 else count * inner * size)
+
+
+def _is_direct(out: Operand) -> bool:
+    """Whether tiles are written where they belong: rows have one stride, columns are dense."""
+    count, inner, outer = _rows(out)
+    return out.strides[-1] == 1 and outer == count * inner
+
+
+def _multiply(module: Module, tile: Tile, kernels: Kernels, dtype: str, direct: bool) -> Function:
+    """Packed blocks first .. last - 1 times the panels of columns begin .. end - 1, as a private function.
+
+    Groups of panels outside, blocks inside, so that weights come from memory once.
+    """
+    name = f"{kernels.name}_{tile.rows}x{tile.panels}x{tile.unroll}_{dtype}_rows{'' if direct else '_strided'}"
+    if module.has(name):
+        return module.get(name)
+    alone = replace(tile, panels=1)
+    makers = {part: kernels.make(module, part, dtype) for part in (tile, alone)}
+    params = [("packed", PTR), ("block_bytes", I64), ("first", I64), ("last", I64), ("m", I64)]
+    params += [("weights", PTR), ("panel_bytes", I64), ("units", I64)]
+    params += [("out", PTR), ("count", I64), ("inner", I64), ("outer", I64), ("column", I64)]
+    f = module.function(name, [*params, ("begin", I64), ("end", I64), ("tile", PTR)])
+    columns = f["end"] - f["begin"]
+    groups = f["begin"] + columns // (tile.panels * LANES) * (tile.panels * LANES)
+    panels = f["begin"] + columns // LANES * LANES
+    parts = [(f["begin"], groups, tile, direct), (groups, panels, alone, direct), (panels, f["end"], alone, False)]
+    for lower, upper, part, in_place in parts:
+        step = part.panels * LANES
+        with f.loop(lower, upper, step) as column, f.loop(f["first"], f["last"]) as block:
+            row = f.min(block.index * tile.rows, f["m"] - tile.rows)
+            a = f["packed"] + (block.index - f["first"]) * f["block_bytes"]
+            operands = (a, f["weights"] + column.index // LANES * f["panel_bytes"], f["panel_bytes"], f["units"])
+            if in_place:
+                out = f["out"] + row * f["inner"] + column.index * SIZE[dtype]
+                f.call(makers[part], *operands, out, f["inner"])
+            else:
+                f.call(makers[part], *operands, f["tile"], step * SIZE[dtype])
+                _scatter(f, row, part, column.index, f.min(f["end"] - column.index, step), dtype)
+    f.returns()
+    return f
+
+
+def _scatter(f: Function, row: Value, tile: Tile, begin: Value, count: Value, dtype: str) -> None:
+    """A computed tile to rows row .. and columns begin .. begin + count - 1 of an output of any strides."""
+    with f.loop(0, tile.rows) as r:
+        target = row_address(f["out"], row + r.index, f["count"], f["inner"], f["outer"])
+        with f.loop(0, count) as c:
+            at = (r.index * (tile.panels * LANES) + c.index) * SIZE[dtype]
+            f.store(f.load(f["tile"] + at, STORED[dtype]), target + (begin + c.index) * f["column"])

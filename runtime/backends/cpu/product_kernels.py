@@ -1,0 +1,153 @@
+"""Micro-kernels of products: a block of rows times a few panels of weights, over the whole of k.
+
+Every kernel computes each output as one chain: from zero, over the units of k in ascending order. So the bits of an
+output depend neither on the block that it is in nor on what else the call computes.
+
+* `dot`: bf16 times bf16, AVX512_BF16. A unit is two k; the instruction sums a pair in its own order.
+* `wide`: f32 times bf16 widened; fused multiply-adds, the even k of a unit, then the odd one. Also for bf16 times bf16
+  where the CPU has no such instruction.
+* `single`: f32 times f32; fused multiply-adds.
+
+Rows of the left operand are *packed* in blocks of R rows: for each unit the R rows' k side by side, in `dot` as pairs
+of bf16 [units][R][2], in `wide` as f32 [units][2][R], in `single` as f32 [units][R]; zeros after an odd k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from sscc.ir.errors import InternalError
+from sscc.runtime import _native
+from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.mlir import BF16, F32, I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.packing import LINE
+from sscc.runtime.backends.cpu.product_blocks import SIZE, Tile, rounded
+
+Kind = Literal["dot", "wide", "single"]
+
+_LANES32 = vector(I32, LANES)
+_LANESF = vector(F32, LANES)
+_PAIRS = vector(BF16, 2 * LANES)
+_ODD = -65536  # 0xffff0000
+_AHEAD = 64  # units that a prefetch is ahead of the loads
+_ROWS_BYTES = 16 << 10  # packed rows that stay in half of an L1 cache
+
+
+def kind_of(a: str, weights: str, features: Features) -> Kind:
+    """The kernels for operands of these dtypes."""
+    if {a, weights} - {"bf16", "f32"}:
+        raise InternalError(f"no product kernel takes {a} times {weights}")
+    if weights == "f32":
+        return "single"
+    return "dot" if a == "bf16" and features.bf16_dot else "wide"
+
+
+def wide_registers(features: Features) -> bool:
+    """Whether the CPU has 32 registers of 512 bits; else tiles fit 16 of 256."""
+    if features.bf16_dot or features.int8_dot:
+        return True
+    return not features.cpu and "avx512f" in _native.cpu_features()
+
+
+def unit_bytes(kind: Kind) -> int:
+    """Bytes of a unit of one packed row."""
+    return 8 if kind == "wide" else 4
+
+
+def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:
+    """The tile for blocks of this many rows, 1 .. `block_rows`, and panels of this many units.
+
+    Few rows wait for memory, which is fastest as one stream: a panel at a time, as long as the block's rows stay in the
+    L1 cache. More rows wait for arithmetic, which is fastest where registers are full.
+    """
+    if not wide_registers(features):
+        return Tile(rows, 2 if rows <= 2 else 1, 2)
+    registers = 24 if kind == "wide" else 28
+    if kind == "wide" and rows <= 4 and units >= 512:
+        return Tile(rows, 4, 2)  # a chain of two sums per unit is too slow alone
+    if rows <= 3 or (rows <= 8 and rows * units * unit_bytes(kind) <= _ROWS_BYTES):
+        return Tile(rows, 1, 4 if rows <= 4 else 2, prefetch=rows > 5)
+    return Tile(rows, max(2, min(3, registers // rows)))
+
+
+def block_rows(kind: Kind, features: Features) -> int:
+    """Rows of the largest tile."""
+    if not wide_registers(features):
+        return 5
+    return 12 if kind == "wide" else 14
+
+
+def kernel(module: Module, kind: Kind, tile: Tile, dtype: str) -> Function:
+    """out[rows, panels * 16] of one tile, as a private function of the module.
+
+    Its parameters: packed rows; the first panel; bytes of a panel; units; out (of `dtype`, columns dense); bytes from a
+    row of it to the next.
+    """
+    name = f"product_{kind}_{tile.rows}x{tile.panels}x{tile.unroll}_{dtype}"
+    if module.has(name):
+        return module.get(name)
+    params = [("a", PTR), ("weights", PTR), ("panel_bytes", I64), ("units", I64), ("out", PTR), ("row_bytes", I64)]
+    f = module.function(name, params)
+    sums = _accumulate(f, kind, tile)
+    for at, value in enumerate(sums):
+        row, panel = divmod(at, tile.panels)
+        f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row + panel * LANES * SIZE[dtype])
+    f.returns()
+    return f
+
+
+def _accumulate(f: Function, kind: Kind, tile: Tile) -> list[Value]:
+    """The sums, row-major over rows and panels."""
+    panels = [f["weights"] + f["panel_bytes"] * p for p in range(tile.panels)]
+    step = tile.rows * unit_bytes(kind)
+    state = [f.splat(0.0)] * (tile.rows * tile.panels)
+    main = f["units"] - f["units"] % tile.unroll
+    for lower, upper, unroll in ((f.constant(0), main, tile.unroll), (main, f["units"], 1)):
+        if unroll == 1 and tile.unroll == 1 and lower is main:
+            break
+        with f.loop(lower, upper, unroll, state) as loop:
+            sums = list(loop.state)
+            a = f["a"] + loop.index * step
+            lines = [p + loop.index * LINE for p in panels]
+            ahead = _ahead(f, loop.index, tile) if tile.prefetch else None
+            for u in range(unroll):
+                if ahead is not None:
+                    for line in lines:
+                        f.prefetch(line + ahead + u * LINE)
+                sums = _unit(f, kind, tile, a + u * step, [line + u * LINE for line in lines], sums)
+            loop.carry(*sums)
+        state = loop.results
+    return state
+
+
+def _ahead(f: Function, unit: Value, tile: Tile) -> Value:
+    """Bytes from a panel's line to the one to prefetch: further on in the panel, or at the start of the panel that
+    follows this one's in the next tile."""
+    distance = f.constant(_AHEAD * LINE)
+    return f.select(unit + _AHEAD < f["units"], distance, f["panel_bytes"] * (tile.panels - 1) + distance)
+
+
+def _unit(f: Function, kind: Kind, tile: Tile, a: Value, lines: Sequence[Value], sums: list[Value]) -> list[Value]:
+    """The sums after one more unit."""
+    sums = list(sums)
+    if kind == "dot":
+        pairs = [f.load(line, _PAIRS) for line in lines]
+        for row in range(tile.rows):
+            left = f.bitcast(f.broadcast(f.load(a + 4 * row, I32), LANES), _PAIRS)
+            for p, pair in enumerate(pairs):
+                at = row * tile.panels + p
+                sums[at] = f.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", [sums[at], pair, left], _LANESF)
+        return sums
+    if kind == "single":
+        parts = [[f.load(line, _LANESF) for line in lines]]
+    else:
+        raw = [f.load(line, _LANES32) for line in lines]
+        parts = [[f.bitcast(r << 16, _LANESF) for r in raw], [f.bitcast(r & _ODD, _LANESF) for r in raw]]
+    for part, weights in enumerate(parts):
+        for row in range(tile.rows):
+            left = f.broadcast(f.load(a + 4 * (part * tile.rows + row), F32), LANES)
+            for p, w in enumerate(weights):
+                at = row * tile.panels + p
+                sums[at] = f.fma(w, left, sums[at])
+    return sums

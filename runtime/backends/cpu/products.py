@@ -1,0 +1,114 @@
+"""Products with packed weights: out[m, n] = sum over k of a[m, k] * b[n, k], for a range of n.
+
+    nbytes = scratch_bytes(a, panels, out, features)          # of memory that only this call writes
+    emit_product(f, a, weights, panels, out, begin, end, scratch, features, live)
+
+The bits of out[m, n] depend on the row a[m, :], the weights b[n, :] and the kind of kernel (`kind_of`) alone.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.mlir import I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.packing import Panels
+from sscc.runtime.backends.cpu.phases import Operand
+from sscc.runtime.backends.cpu.product_blocks import (
+    SIZE,
+    STORED,
+    Blocks,
+    Kernels,
+    Tile,
+    Weights,
+    check_operands,
+    emit_blocks,
+    even_rows,
+    row_address,
+    row_count,
+)
+from sscc.runtime.backends.cpu.product_kernels import Kind, block_rows, kernel, kind_of, tile_for, unit_bytes
+from sscc.runtime.backends.cpu.transposition import store_columns
+
+
+def scratch_bytes(a: Operand, panels: Panels, out: Operand, features: Features) -> int:
+    """Bytes of scratch that `emit_product` wants; the operands' pointers are not looked at."""
+    return _blocks(a, panels, features).scratch_bytes(out.dtype)
+
+
+def emit_product(
+    f: Function,
+    a: Operand,
+    weights: Value,
+    panels: Panels,
+    out: Operand,
+    begin: Value | int,
+    end: Value | int,
+    scratch: Value,
+    features: Features,
+    live: Value | None = None,
+) -> None:
+    """out[.., n] for begin <= n < end; columns outside of it keep their bytes.
+
+    Args:
+        f: the function to emit into.
+        a: [*rows, K], one or two dimensions of rows, f32 or bf16, k of unit stride.
+        weights: pointer to the packed weights.
+        panels: how they are packed.
+        out: [*rows, N] f32 or bf16, any strides; sums are rounded once. It may not overlap `a`.
+        begin, end: begin is a multiple of 16, end one too or N.
+        scratch: pointer to `scratch_bytes` of memory, 64-byte aligned.
+        features: of the CPU.
+        live: how many rows, the first ones, are wanted; others need not be written. None: all.
+
+    Raises:
+        InternalError: for operands of other shapes, dtypes or strides.
+    """
+    check_operands(a, panels.n, panels.k, out)
+    kind = kind_of(a.dtype, panels.dtype, features)
+    blocks = _blocks(a, panels, features)
+    kernels = Kernels(f"product_{kind}", partial(_kernel, kind), partial(_pack_block, a.dtype, kind), (panels.k,))
+    packed = Weights(weights, panels.panel_bytes, panels.units)
+    emit_blocks(f, a, packed, out, (begin, end), scratch, blocks, kernels, live)
+
+
+def _blocks(a: Operand, panels: Panels, features: Features) -> Blocks:
+    m, kind = row_count(a), kind_of(a.dtype, panels.dtype, features)
+    rows = even_rows(m, block_rows(kind, features))
+    same = a.dtype == ("bf16" if kind == "dot" else "f32")
+    in_place = m == 1 and same and (kind == "single" or panels.k % 2 == 0)
+    block_bytes = rows * panels.units * unit_bytes(kind)
+    return Blocks(m, tile_for(rows, kind, panels.units, features), block_bytes, in_place)
+
+
+def _kernel(kind: Kind, module: Module, tile: Tile, dtype: str) -> Function:
+    return kernel(module, kind, tile, dtype)
+
+
+def _pack_block(dtype: str, kind: Kind, module: Module, rows: int) -> Function:
+    """Rows first .. first + rows - 1 in the form that kernels read, as a private function."""
+    name = f"product_pack_{dtype}_{kind}_{rows}"
+    if module.has(name):
+        return module.get(name)
+    integers = ("count", "inner", "outer", "first", "k")
+    f = module.function(name, [("a", PTR), *((n, I64) for n in integers), ("out", PTR)])
+    sources = [row_address(f["a"], f["first"] + r, f["count"], f["inner"], f["outer"]) for r in range(rows)]
+    step = 2 * LANES if kind == "dot" else LANES
+    whole = f["k"] - f["k"] % step
+    with f.loop(0, whole, step) as at:
+        lines = [_load_units(f, source, at.index, dtype, kind, None) for source in sources]
+        store_columns(f, lines, f["out"] + at.index * (rows * (2 if kind == "dot" else 4)))
+    with f.when(whole < f["k"]):
+        mask = f.first_lanes(f["k"] - whole, step)
+        lines = [_load_units(f, source, whole, dtype, kind, mask) for source in sources]
+        store_columns(f, lines, f["out"] + whole * (rows * (2 if kind == "dot" else 4)))
+    f.returns()
+    return f
+
+
+def _load_units(f: Function, source: Value, first: Value, dtype: str, kind: Kind, mask: Value | None) -> Value:
+    """16 lanes of 4 bytes of a row from element `first` on, zeros outside of the mask."""
+    type = vector(STORED[dtype], 2 * LANES if kind == "dot" else LANES)
+    pointer = source + first * SIZE[dtype]
+    values = f.load(pointer, type) if mask is None else f.load_masked(pointer, mask, type)
+    return f.bitcast(values if kind == "dot" else f.widen(values), vector(I32, LANES))

@@ -1,0 +1,188 @@
+"""Products with weights of 8 and 4 bits: out[m, n] = sum over k of a[m, k] * b[n, k], for a range of n.
+
+The row a[m, :] becomes integers of 16 bits, per group x[k] = round(a[k] / s), s = max |a[k]| / 32639, and each of them
+256 * high + low with both parts in -128 .. 127. Sums of codes times parts are exact; a group adds
+
+    (256 * sum((code - zero) * high) + sum((code - zero) * low)) * (s * scale)
+
+to a chain of f32 in ascending order of the groups, each operation rounded (the last addition fused with its product).
+So a product differs from one with the dequantised weights by the rounding of x, a few 1e-5 of the result's norm, and
+its bits are the same on every CPU, for every number of rows, and in every range of n.
+
+Packed rows, in blocks of R = 1, 2, 4 or 8 rows, per group: s as f32 [R]; minus the sums of the high parts, then of the
+low ones, as i32 [R] each (times the fixed zero where there are no zero points); then the parts, the high ones first,
+with AVX512_VNNI as bytes [K / 4][2][R][4], without as f32 [K / 4][4][2][R].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.mlir import F32, I8, I16, I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.packing import LINE
+from sscc.runtime.backends.cpu.phases import Operand
+from sscc.runtime.backends.cpu.product_blocks import (
+    Blocks,
+    Kernels,
+    Tile,
+    Weights,
+    check_operands,
+    emit_blocks,
+    rounded,
+    row_count,
+)
+from sscc.runtime.backends.cpu.product_kernels import wide_registers
+from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
+from sscc.runtime.backends.cpu.quantised_rows import group_bytes, pack_block, sum_quads
+
+_EXACT_K = 512  # 255 * 128 * 512 < 2**24: so many products of a code and a part have an exact sum in f32
+_AHEAD_BYTES = 2 << 10  # that a prefetch is ahead of the loads
+_LANES32 = vector(I32, LANES)
+
+
+def quantised_scratch_bytes(a: Operand, panels: QuantisedPanels, out: Operand, features: Features) -> int:
+    """Bytes of scratch that `emit_quantised_product` wants; the operands' pointers are not looked at."""
+    return _blocks(a, panels, features).scratch_bytes(out.dtype)
+
+
+def emit_quantised_product(
+    f: Function,
+    a: Operand,
+    weights: Value,
+    panels: QuantisedPanels,
+    out: Operand,
+    begin: Value | int,
+    end: Value | int,
+    scratch: Value,
+    features: Features,
+    live: Value | None = None,
+) -> None:
+    """As `products.emit_product`, with scratch of `quantised_scratch_bytes`.
+
+    Raises:
+        InternalError: for operands of other shapes, dtypes or strides.
+    """
+    check_operands(a, panels.n, panels.k, out)
+    dot = features.int8_dot
+    name = f"product_int{panels.bits}g{panels.group}{'z' if panels.zero_point else ''}_{'dot' if dot else 'plain'}"
+    pack = partial(pack_block, a.dtype, dot, panels.group % (2 * LANES) == 0)
+    depths = (panels.groups, panels.group, panels.quads, 1 if panels.zero_point else panels.offset)
+    kernels = Kernels(name, partial(_kernel, name, panels, dot), pack, depths)
+    packed = Weights(weights, panels.panel_bytes, panels.groups)
+    emit_blocks(f, a, packed, out, (begin, end), scratch, _blocks(a, panels, features), kernels, live)
+
+
+def _blocks(a: Operand, panels: QuantisedPanels, features: Features) -> Blocks:
+    m = row_count(a)
+    tile = next(tile for tile in _tiles(features) if tile.rows <= m)
+    return Blocks(m, tile, panels.groups * group_bytes(tile.rows, panels.quads, features.int8_dot))
+
+
+def _tiles(features: Features) -> list[Tile]:
+    """From the largest on: a panel at a time, because memory is fastest as one stream; where there is more arithmetic
+    per byte, weights are asked for ahead of time."""
+    most = 8 if features.int8_dot else 4 if wide_registers(features) else 2
+    return [Tile(rows, 1, prefetch=rows >= 4) for rows in (8, 4, 2, 1) if rows <= most]
+
+
+def _kernel(name: str, panels: QuantisedPanels, dot: bool, module: Module, tile: Tile, dtype: str) -> Function:
+    """out[rows, 16] of a tile of one panel, as a private function of the module."""
+    name = f"{name}_{tile.rows}x1_{dtype}"
+    if module.has(name):
+        return module.get(name)
+    params = [("a", PTR), ("weights", PTR), ("panel_bytes", I64), ("units", I64), ("out", PTR), ("row_bytes", I64)]
+    f = module.function(name, params)
+    rows = tile.rows
+    with f.loop(0, f["units"], 1, [f.splat(0.0)] * rows) as group:
+        a = f["a"] + group.index * group_bytes(rows, panels.quads, dot)
+        weights = f["weights"] + group.index * panels.group_bytes
+        sums = _corrections(f, panels, rows, a, weights)
+        lines = weights + panels.head_bytes
+        sums = (_dot_lines if dot else _plain_lines)(f, panels, tile, a + 12 * rows, lines, sums)
+        scales = f.widen(f.load(weights, vector(I16, LANES)))
+        added = []
+        for row, state in enumerate(group.state):
+            high, low = (f.cast("arith.sitofp", s, F32) for s in sums[2 * row : 2 * row + 2])
+            step = f.broadcast(f.load(a + 4 * row, F32), LANES) * scales
+            added.append(f.fma(f.fma(high, 256.0, low), step, state))
+        group.carry(*added)
+    for row, value in enumerate(group.results):
+        f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row)
+    f.returns()
+    return f
+
+
+# Sums are in the order of rows, and for each of the high and the low part.
+
+
+def _corrections(f: Function, panels: QuantisedPanels, rows: int, a: Value, weights: Value) -> list[Value]:
+    """What zero points add to the sums of a group."""
+    loads = [f.load(a + 4 * (rows * (1 + part) + row), I32) for row in range(rows) for part in range(2)]
+    spread = [f.broadcast(value, LANES) for value in loads]
+    if not panels.zero_point:
+        return spread
+    zeros = f.cast("arith.extsi", f.load(weights + 2 * LANES, vector(I8, LANES)), I32)
+    if panels.bits == 8:
+        zeros = zeros + panels.offset
+    return [value * zeros for value in spread]
+
+
+def _halves(f: Function, panels: QuantisedPanels, line: Value) -> list[Value]:
+    """The quads of a line: unsigned bytes [16][4] as i32 [16]."""
+    codes = f.load(line, _LANES32)
+    return [codes] if panels.bits == 8 else [codes & 0x0F0F0F0F, (codes >> 4) & 0x0F0F0F0F]
+
+
+def _dot_lines(
+    f: Function, panels: QuantisedPanels, tile: Tile, a: Value, lines: Value, sums: Sequence[Value]
+) -> list[Value]:
+    """The sums after all lines of a group, by AVX512_VNNI."""
+    rows = tile.rows
+    chains = 2 if rows <= 2 else 1  # of each sum, so that few rows need not wait for one
+    halves = panels.line_k // QUAD
+    unroll = 2 if panels.lines % 2 == 0 else 1
+    state = [*sums, *[f.splat(0, LANES, I32)] * (len(sums) * (chains - 1))]
+    with f.loop(0, panels.lines, unroll, state) as loop:
+        current = list(loop.state)
+        for u in range(unroll):
+            line = lines + (loop.index + u) * LINE
+            if tile.prefetch:
+                f.prefetch(line + _AHEAD_BYTES)
+            for half, codes in enumerate(_halves(f, panels, line)):
+                number = u * halves + half
+                quad = a + (loop.index * halves + number) * (8 * rows)
+                for unit in range(2 * rows):
+                    row, part = divmod(unit, 2)
+                    parts = f.broadcast(f.load(quad + 4 * (part * rows + row), I32), LANES)
+                    at = number % chains * len(sums) + unit
+                    current[at] = sum_quads(f, current[at], codes, parts)
+        loop.carry(*current)
+    found = loop.results
+    return [sum(found[i + len(sums) :: len(sums)], found[i]) for i in range(len(sums))]
+
+
+def _plain_lines(
+    f: Function, panels: QuantisedPanels, tile: Tile, a: Value, lines: Value, sums: Sequence[Value]
+) -> list[Value]:
+    """The sums after all lines of a group, in f32 as long as that is exact."""
+    rows = tile.rows
+    most = min(panels.lines, _EXACT_K // panels.line_k)
+    span = next(n for n in range(most, 0, -1) if panels.lines % n == 0)
+    halves = panels.line_k // QUAD
+    with f.loop(0, panels.lines, span, sums) as outer:
+        with f.loop(outer.index, outer.index + span, 1, [f.splat(0.0)] * len(sums)) as loop:
+            current = list(loop.state)
+            for half, codes in enumerate(_halves(f, panels, lines + loop.index * LINE)):
+                for byte in range(QUAD):
+                    code = f.cast("arith.sitofp", (codes >> (8 * byte)) & 255, F32)
+                    at = a + ((loop.index * halves + half) * QUAD + byte) * (8 * rows)
+                    for unit in range(2 * rows):
+                        row, part = divmod(unit, 2)
+                        value = f.broadcast(f.load(at + 4 * (part * rows + row), F32), LANES)
+                        current[unit] = f.fma(code, value, current[unit])
+            loop.carry(*current)
+        exact = [f.cast("arith.fptosi", value, I32) for value in loop.results]
+        outer.carry(*(total + more for total, more in zip(outer.state, exact, strict=True)))
+    return outer.results

@@ -1,0 +1,48 @@
+"""Which code stands for which kind of step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import Step
+from sscc.runtime.backends.cpu import (
+    compress,
+    decode_attention,
+    decode_attention_rows,
+    encoded_rows,
+    prefill_attention,
+    selection,
+)
+from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.phases import Lowered
+
+Meta = tuple[tuple[int, ...], tuple[int, ...], str]
+"""Shape, strides in elements and dtype of an operand."""
+
+_LOWERINGS: dict[str, Callable[[Any, dict[str, Meta], Features], Lowered]] = {
+    "update_rows": decode_attention_rows.lower_update_rows,
+    "cached_attention": decode_attention_rows.lower_cached_attention,
+    "decode_attention": decode_attention.lower_decode_attention,
+    "indexed_attention": decode_attention.lower_indexed_attention,
+    "chunk_attention": prefill_attention.lower_chunk_attention,
+    "causal_attention": prefill_attention.lower_causal_attention,
+    "observe": prefill_attention.lower_observe,
+    "observation_scores": selection.lower_observation_scores,
+    "pool": selection.lower_pool,
+    "select": selection.lower_select,
+    "quantize_rows": encoded_rows.lower_quantize_rows,
+    "gather_rows": compress.lower_gather_rows,
+    "compress": compress.lower_compress,
+}
+
+
+def lower_step(step: Step, operands: Mapping[str, Meta], features: Features) -> Lowered:
+    """The phases of a step that is no vector program, reduction or product.
+
+    Raises InputError for a kind that there is no native code for, or operands that it does not take.
+    """
+    if step.kind not in _LOWERINGS:
+        raise InputError(f"there is no step {step.kind}")
+    return _LOWERINGS[step.kind](step, dict(operands), features)

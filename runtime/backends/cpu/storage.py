@@ -1,0 +1,119 @@
+"""How weights lie in files and in memory: packed for products where only products (and gathers of rows) read them.
+
+A packed weight is a stack of slices, each packed by itself. The values of a quantised weight are stored with the scales
+and zero points of their groups between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sscc.runtime.artifact.tensor_files import BFLOAT16, Array
+from sscc.runtime.backends.cpu.features import LANES
+from sscc.runtime.backends.cpu.packing import Panels
+from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a weight is packed.
+
+    Attributes:
+        panels: of each slice.
+        slice_elements: elements of a slice in the schedule's tensor.
+        row_elements: elements from one row of a slice to the next, in the schedule's tensor.
+    """
+
+    panels: Panels | QuantisedPanels
+    slice_elements: int
+    row_elements: int
+
+    @property
+    def quantised(self) -> bool:
+        return isinstance(self.panels, QuantisedPanels)
+
+    @property
+    def padded(self) -> bool:
+        """Whether panels hold more than the rows of a slice in another order: then whole slices alone have a place."""
+        odd = isinstance(self.panels, Panels) and self.panels.k % self.panels.depth != 0
+        return odd or self.panels.n % LANES != 0
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in which a tensor of this shape is stored."""
+        slices = int(np.prod(shape)) // self.slice_elements
+        if isinstance(self.panels, Panels):
+            return (slices, *self.panels.packed_shape)
+        return (slices, self.panels.count, self.panels.groups, self.panels.group_bytes)
+
+    def stored_bytes(self, elements: int) -> int:
+        """Bytes in which so many elements, of whole slices, are stored."""
+        return elements // self.slice_elements * self.panels.packed_bytes
+
+    def offset(self, element: int) -> int:
+        """Bytes from the start to the slice or panel that begins with an element of the schedule's tensor."""
+        whole, rest = divmod(element, self.slice_elements)
+        return whole * self.panels.packed_bytes + rest // (self.row_elements * LANES) * self.panels.panel_bytes
+
+    def companions(self, name: str) -> tuple[str, ...]:
+        """The names of what is packed together with a tensor: the scales and zero points of quantised values."""
+        stem = name.removesuffix("values")
+        return (f"{stem}scales", f"{stem}zeros") if self.quantised else ()
+
+    def pack(self, array: Array, scales: Array | None = None, zeros: Array | None = None) -> Array:
+        """A tensor, or some of its slices, as it is stored; quantised values with their scales and zero points."""
+        slices = array.size // self.slice_elements
+        if isinstance(self.panels, Panels):
+            raw = _bits(array).reshape(slices, self.slice_elements)
+            return self.panels.pack(raw, stack=1).view(array.dtype)
+        n, groups = self.panels.n, self.panels.groups
+        assert scales is not None  # whoever stores values of groups has them
+        parts = [array.reshape(slices, n, -1), _bits(scales).reshape(slices, n, groups)]
+        zero = None if zeros is None else np.ascontiguousarray(zeros).reshape(slices, n, groups)
+        return self.panels.pack(np.ascontiguousarray(parts[0]), parts[1], zero).view(np.int8)
+
+    def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
+        """What `pack` was given, in its shape."""
+        if isinstance(self.panels, QuantisedPanels):
+            return self.panels.unpack(stored.view(np.uint8)).reshape(shape)
+        rows = self.panels.unpack(_bits(stored)).view(stored.dtype)
+        if self.panels.n_stride == 1:
+            rows = rows.swapaxes(-1, -2)
+        return np.ascontiguousarray(rows).reshape(shape)
+
+
+class Unpacked(Mapping[str, Array]):
+    """Tensors, of which some are packed, as the schedule has them: each is unpacked when it is asked for.
+
+    Args:
+        stored: the tensors.
+        packings: how those that are packed were.
+        shapes: in the schedule, of at least those.
+    """
+
+    def __init__(
+        self, stored: Mapping[str, Array], packings: Mapping[str, Packing], shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        self._stored = stored
+        self._packings = packings
+        self._shapes = shapes
+
+    def __getitem__(self, name: str) -> Array:
+        array, packing = self._stored[name], self._packings.get(name)
+        if packing is None or array.shape != packing.stored_shape(self._shapes[name]):
+            return array
+        return packing.unpack(array, self._shapes[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
+def _bits(array: Array) -> Array:
+    """The array, dense, with bf16 as numbers that numpy knows."""
+    raw = np.ascontiguousarray(array)
+    return raw.view(np.uint16) if raw.dtype == BFLOAT16 else raw

@@ -1,0 +1,124 @@
+"""The reference interpreter as sessions see it: torch inside, numpy outside, the same memory in both."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import Program
+from sscc.runtime.artifact.tensor_files import BFLOAT16, Array
+from sscc.runtime.backends.interpreter import MemoryUse
+from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
+
+TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i64": torch.int64, "i8": torch.int8, "i1": torch.bool}
+"""By the schedule's names."""
+
+
+class TorchInterpreter(Protocol):
+    """An interpreter that takes and gives torch tensors."""
+
+    def run(
+        self, entry: str, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]: ...
+
+    def tensor(self, name: str) -> torch.Tensor: ...
+
+    def reset(self) -> None: ...
+
+
+class ArrayInterpreter:
+    """Gives a torch interpreter the face of `sscc.runtime.backends.interpreter.Interpreter`, on the same memory.
+
+    Args:
+        program: what it runs, if it is a schedule.
+    """
+
+    def __init__(self, interpreter: TorchInterpreter, program: Program | None = None) -> None:
+        self._interpreter = interpreter
+        self._program = program
+
+    def run(
+        self,
+        entry: str,
+        inputs: Mapping[str, Array],
+        scalars: Mapping[str, int] | None = None,
+        *,
+        copy: bool = True,
+    ) -> tuple[dict[str, Array], tuple[int, ...]]:
+        """Calls an entry. The interpreters inside give outputs of their own at every call, so `copy` changes nothing.
+
+        Raises as the interpreter inside does.
+        """
+        outputs, results = self._interpreter.run(entry, to_tensors(inputs), scalars)
+        return {name: to_array(tensor) for name, tensor in outputs.items()}, results
+
+    def tensor(self, name: str) -> Array:
+        """A live view. Raises as the interpreter inside does."""
+        return to_array(self._interpreter.tensor(name))
+
+    def reset(self) -> None:
+        """Zeroes every state."""
+        self._interpreter.reset()
+
+    def memory(self) -> MemoryUse | None:
+        """What the program's tensors take, buffers on the chip aside; None without a schedule."""
+        if self._program is None:
+            return None
+        roles = dict.fromkeys(("weight", "constant", "state"), 0)
+        for tensor in self._program.tensors:
+            if tensor.role in roles:
+                roles[tensor.role] += tensor.nbytes
+        return MemoryUse(
+            roles["weight"] + roles["constant"], roles["state"], self._program.arena_bytes - roles["state"]
+        )
+
+
+def open_reference(
+    program: Program,
+    weights: Mapping[str, Array],
+    *,
+    threads: int | None = None,
+    precision: str = "f32",
+    checked: bool = False,
+) -> ArrayInterpreter:
+    """The reference interpreter of a program, with weights by `Tensor.name`.
+
+    Args:
+        threads: torch uses as many, in this whole process; None leaves it as it is.
+        precision, checked: see `ReferenceInterpreter`, whose errors pass through.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    interpreter = ReferenceInterpreter(program, to_tensors(weights), precision=precision, checked=checked)
+    return ArrayInterpreter(interpreter, program)
+
+
+def to_tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
+    """Arrays as torch tensors on the same memory. Read-only arrays give tensors that must not be written."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
+        return {name: _to_tensor(array) for name, array in arrays.items()}
+
+
+def _to_tensor(array: Array) -> torch.Tensor:
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def to_array(tensor: torch.Tensor) -> Array:
+    """A torch tensor as an array on the same memory. Raises InputError for a dtype that numpy lacks (float8)."""
+    tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:
+        bits: Array = tensor.view(torch.int16).numpy()
+        return bits.view(BFLOAT16)
+    try:
+        array: Array = tensor.numpy()
+    except TypeError as error:
+        raise InputError(f"a tensor of {tensor.dtype} cannot be read: {error}") from None
+    return array

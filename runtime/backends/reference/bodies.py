@@ -1,0 +1,77 @@
+"""Bodies: what one firing computes, as steps over parameters, locals and windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NoReturn
+
+import torch
+
+from sscc.ir.schedule import Body, Window
+from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars
+from sscc.runtime.backends.reference.memory import poison
+from sscc.runtime.backends.reference.numerics import Numerics
+from sscc.runtime.backends.reference.steps import STEPS
+from sscc.runtime.backends.reference.views import StridedView
+
+
+class BodyCode:
+    """A body, compiled once for all stages that fire it. Its locals exist once, because nothing in them outlives
+    a firing.
+
+    Args:
+        body: what to compile.
+        numerics: the dtypes to compute in.
+        checked: locals are NaN at the start of every firing.
+
+    Raises:
+        InputError: a name that does not exist or stands twice, a window that leaves what it looks at, steps whose
+            operands do not fit.
+    """
+
+    def __init__(self, body: Body, numerics: Numerics, *, checked: bool = False) -> None:
+        self.body = body
+        self._interface = Interface.of(body, numerics)
+        self._checked = checked
+        self._fixed = {local.name: torch.zeros(local.shape, dtype=self._dtype(local.dtype)) for local in body.locals}
+        self._locals = list(self._fixed.values())
+        self._windows: list[tuple[str, str, StridedView, int]] = []
+        for window in body.windows:
+            self._window(window)
+        self._binds: list[Bind] = [STEPS[type(step)](step, self._interface) for step in body.steps]
+
+    def bind(self, arguments: Sequence[torch.Tensor]) -> list[Fire]:
+        """Fixes a tensor per parameter, in order; the functions that it gives are one firing.
+
+        Raises InputError where a window looks at a parameter whose tensor is not dense row-major.
+        """
+        views = dict(self._fixed)
+        views.update(zip((param.name for param in self.body.params), arguments, strict=True))
+        for name, target, view, offset in self._windows:
+            if not views[target].is_contiguous():
+                self._interface.refuse(f"window {name!r} looks at parameter {target!r}, which is not dense here")
+            views[name] = view.at(views[target], offset)
+        fires = [bind(views) for bind in self._binds]
+        return [self._poison, *fires] if self._checked and self._locals else fires
+
+    def _dtype(self, name: str) -> torch.dtype:
+        return self._interface.numerics.require(name)
+
+    def _window(self, window: Window) -> None:
+        view, target = window.view, self._interface.param(window.view.tensor)
+
+        def refuse(reason: str) -> NoReturn:
+            self._interface.refuse(f"window {window.name!r}: {reason}")
+
+        if view.terms:
+            refuse("it has dynamic terms")
+        strided = StridedView(view, prod(target.shape), target.access, refuse)
+        if view.tensor in self._fixed:
+            self._fixed[window.name] = strided.at(self._fixed[view.tensor], view.offset)
+        else:
+            self._windows.append((window.name, view.tensor, strided, view.offset))
+
+    def _poison(self, _: Scalars) -> None:
+        for local in self._locals:
+            poison(local)

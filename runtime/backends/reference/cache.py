@@ -1,0 +1,66 @@
+"""Steps that move rows: into the caches, and by an index."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import GatherRows, UpdateRows
+from sscc.runtime.backends.reference.encoded_rows import check_alike
+from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
+
+
+def compile_update_rows(step: UpdateRows, interface: Interface) -> Bind:
+    interface.match(step)
+    check_alike(step.kind, interface, step.cache, step.new)
+
+    def bind(views: Views) -> Fire:
+        operands = [views[name] for name in (step.cache, step.new, step.row, step.active)]
+        return lambda _: update_rows(*operands)
+
+    return bind
+
+
+def update_rows(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> None:
+    """The step `UpdateRows` (shapes there): rows of floats, or the bytes of encoded ones.
+
+    Raises InputError where an active slot's row is not in the cache.
+    """
+    slots = active.nonzero()[:, 0]
+    rows = row[slots]
+    check_rows(rows, cache.shape[2])
+    cache[slots, :, rows] = new[slots, :, 0].to(cache.dtype)
+
+
+def check_rows(rows: Tensor, size: int) -> None:
+    """Raises InputError where a row to be updated is not one of a cache's `size`."""
+    if bool(((rows < 0) | (rows >= size)).any()):
+        raise InputError(f"a cache of {size} rows is updated at rows {rows.tolist()}")
+
+
+def compile_gather_rows(step: GatherRows, interface: Interface) -> Bind:
+    interface.match(step)
+
+    def bind(views: Views) -> Fire:
+        source, index, out = views[step.source], views[step.index], views[step.out]
+        return lambda _: gather_rows(source, index, out)
+
+    return bind
+
+
+def gather_rows(source: Tensor, index: Tensor, out: Tensor) -> None:
+    """The step `GatherRows` (shapes there). Raises InputError where an index is beyond the source."""
+    out.copy_(gathered(source, index.expand(*source.shape[:2], -1)))
+
+
+def gathered(source: Tensor, index: Tensor) -> Tensor:
+    """Rows of `source` [B, Hkv, T, D] at `index` [B, Hkv, J]: [B, Hkv, J, D], zeros where it is negative.
+
+    Raises InputError where an index is beyond the source.
+    """
+    if bool((index >= source.shape[2]).any()):
+        raise InputError(f"row {int(index.max())} is gathered from a source of {source.shape[2]} rows")
+    slots = torch.arange(source.shape[0])[:, None, None]
+    heads = torch.arange(source.shape[1])[:, None]
+    return torch.where((index < 0)[..., None], 0, source[slots, heads, index.clamp(min=0)])

@@ -1,0 +1,66 @@
+"""Encoded rows of a cache: D codes of 8 bits and an f32 scale, D + 4 bytes of i8. sscc.ir.kv_rows has the definition.
+
+Encoding and decoding are in f32, whatever the interpreter accumulates in.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sscc.ir.kv_rows import LARGEST_CODE, SMALLEST_SCALE, STEP, decoded_width
+from sscc.ir.schedule import QuantizeRows
+from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
+from sscc.runtime.backends.reference.softmax import tiles
+
+
+def compile_quantize_rows(step: QuantizeRows, interface: Interface) -> Bind:
+    interface.match(step)
+
+    def bind(views: Views) -> Fire:
+        source, out = views[step.source], views[step.out]
+        return lambda _: quantize_rows(source, out)
+
+    return bind
+
+
+def quantize_rows(source: Tensor, out: Tensor) -> None:
+    """The step `QuantizeRows` (shapes there)."""
+    for begin, end in tiles(source.shape[2]):
+        out[:, :, begin:end] = encode(source[:, :, begin:end])
+
+
+def encode(rows: Tensor) -> Tensor:
+    """Rows [.., D] of floats as [.., D + 4] i8: codes, rounded half to even, then the scale's bytes."""
+    x = rows.to(torch.float32)
+    scale = x.abs().amax(-1, keepdim=True) * STEP
+    scale = torch.where(scale < SMALLEST_SCALE, 0.0, scale)
+    inverse = torch.where(scale == 0, 0.0, 1 / scale)
+    codes = torch.round(x * inverse).clamp(-LARGEST_CODE, LARGEST_CODE).nan_to_num().to(torch.int8)
+    return torch.cat([codes, scale.view(torch.int8)], -1)
+
+
+def decode(rows: Tensor) -> Tensor:
+    """The numbers [.., D] f32 that encoded rows [.., D + 4] stand for."""
+    width = decoded_width(rows.shape[-1])
+    # A copy, because an f32 may only be seen where its bytes are aligned.
+    scale = rows[..., width:].clone(memory_format=torch.contiguous_format).view(torch.float32)
+    return rows[..., :width].to(torch.float32) * scale
+
+
+def numbers(rows: Tensor) -> Tensor:
+    """Rows of a cache as floats: decoded where they are encoded."""
+    return decode(rows) if rows.dtype is torch.int8 else rows
+
+
+def as_stored(rows: Tensor, cache: Tensor) -> Tensor:
+    """Rows [.., D] of floats as `cache` holds them: encoded, or rounded to its dtype."""
+    return encode(rows) if cache.dtype is torch.int8 else rows.to(cache.dtype)
+
+
+def check_alike(kind: str, interface: Interface, *names: str) -> None:
+    """Raises InputError unless the rows of all these parameters are encoded, or those of none."""
+    dtypes = {name: interface.param(name).dtype for name in names}
+    if len({dtype == "i8" for dtype in dtypes.values()}) > 1:
+        found = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
+        interface.refuse(f"{kind} takes rows that are all encoded, or all floats, but {found}")

@@ -1,0 +1,186 @@
+"""Where the bytes are: one arena for inputs, outputs, states, temporaries and spilled buffers, one for buffers on
+chip; weights and constants beside them.
+
+A tensor is the typed view of an arena at its address, so tensors and buffers at overlapping addresses really
+overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+import torch
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import DTYPE_BYTES, Buffer, For, If, Item, Pipeline, Program, Tensor
+from sscc.runtime.backends.reference.numerics import FLOATS, Numerics
+
+ALIGNMENT = 64
+_POISON = 0xFF
+"""As bytes of f32 and bf16 this is NaN."""
+
+
+class Memory:
+    """The storage of a program's tensors.
+
+    Args:
+        program: whose tensors to lay out.
+        weights: torch tensors by name, of the declared shape and dtype; not copied when contiguous.
+        numerics: the dtypes to hold them in.
+        poison: fill the arena with NaN before states are zeroed.
+
+    Raises:
+        InputError: an address out of the arena or not a multiple of 64, a missing weight, a shape or dtype
+            that differs.
+    """
+
+    def __init__(
+        self, program: Program, weights: Mapping[str, torch.Tensor], numerics: Numerics, *, poison: bool = False
+    ) -> None:
+        self._numerics = numerics
+        self._limit = program.arena_bytes
+        self._arena = _allocate(program.arena_bytes * numerics.address_scale)
+        self._sram = _allocate(_sram_bytes(program) * numerics.address_scale)
+        if poison:
+            self._arena.fill_(_POISON)
+            self._sram.fill_(_POISON)
+        self.declared: dict[str, Tensor] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
+        for tensor in program.tensors:
+            if tensor.name in self.declared:
+                raise InputError(f"the schedule is malformed: two tensors are called {tensor.name!r}")
+            external = tensor.role in ("weight", "constant")
+            self.declared[tensor.name] = tensor
+            self.tensors[tensor.name] = self._given(tensor, weights) if external else self._placed(tensor)
+        self.reset()
+
+    def reset(self) -> None:
+        """Zeroes every state."""
+        for name, tensor in self.declared.items():
+            if tensor.role == "state":
+                self.tensors[name].zero_()
+
+    def slots(self, buffer: Buffer) -> list[torch.Tensor]:
+        """The places of a buffer: its slots, as tensors of its shape. Raises InputError for an address out of reach."""
+        arena = self._sram if buffer.tier == "sram" else self._arena
+        limit = arena.numel() // self._numerics.address_scale
+        unit = DTYPE_BYTES[buffer.dtype]
+        fits = buffer.tier in ("sram", "hbm") and buffer.depth >= 1 and min((*buffer.shape, 1)) >= 1
+        if not fits or buffer.address < 0 or buffer.address % unit or buffer.address + buffer.nbytes > limit:
+            raise InputError(
+                f"the schedule is malformed: buffer {buffer.name!r} of {buffer.depth} slots of {list(buffer.shape)} in "
+                f"{buffer.tier!r} takes {buffer.nbytes} bytes at address {buffer.address}; it must be a multiple of "
+                f"{unit} within {limit} bytes of sram or hbm"
+            )
+        addresses = range(buffer.address, buffer.address + buffer.nbytes, buffer.slot_bytes)
+        return [self._view(arena, address, buffer.shape, buffer.dtype) for address in addresses]
+
+    def _placed(self, tensor: Tensor) -> torch.Tensor:
+        misplaced = tensor.address < 0 or tensor.address % ALIGNMENT or tensor.address + tensor.nbytes > self._limit
+        if misplaced or min((*tensor.shape, 0)) < 0:
+            raise InputError(
+                f"the schedule is malformed: tensor {tensor.name!r} takes {tensor.nbytes} bytes at address "
+                f"{tensor.address}; it must be a multiple of {ALIGNMENT} within an arena of {self._limit} bytes"
+            )
+        return self._view(self._arena, tensor.address, tensor.shape, tensor.dtype)
+
+    def _view(self, arena: torch.Tensor, address: int, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+        held = self._numerics.require(dtype)
+        begin = address * self._numerics.address_scale
+        return arena[begin : begin + prod(shape) * held.itemsize].view(held).view(shape)
+
+    def _given(self, tensor: Tensor, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        if tensor.name not in weights:
+            raise InputError(f"no {tensor.role} {tensor.name!r} was given")
+        value = weights[tensor.name].detach()
+        wanted = Numerics().require(tensor.dtype)
+        if tuple(value.shape) != tensor.shape or value.dtype is not wanted:
+            raise InputError(
+                f"{tensor.role} {tensor.name!r} is {value.dtype} {list(value.shape)}, "
+                f"the program was compiled for {wanted} {list(tensor.shape)}"
+            )
+        value = value.contiguous()
+        return value.to(self._numerics.require(tensor.dtype)) if tensor.dtype in FLOATS else value
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Makes a tensor's contents useless: NaN, or the lowest integer."""
+    if tensor.dtype.is_floating_point:
+        tensor.fill_(torch.nan)
+    elif tensor.dtype is not torch.bool:
+        tensor.fill_(torch.iinfo(tensor.dtype).min)
+
+
+def buffers_of(items: tuple[Item, ...]) -> Iterator[Buffer]:
+    """The buffers of all pipelines under a kernel's items."""
+    for item in items:
+        if isinstance(item, Pipeline):
+            yield from item.buffers
+        elif isinstance(item, For | If):
+            yield from buffers_of(item.body)
+
+
+def _sram_bytes(program: Program) -> int:
+    on_chip = [b for kernel in program.kernels for b in buffers_of(kernel.body) if b.tier == "sram"]
+    return max((buffer.address + buffer.nbytes for buffer in on_chip), default=0)
+
+
+def _allocate(size: int) -> torch.Tensor:
+    try:
+        return torch.zeros(size, dtype=torch.uint8)
+    except (RuntimeError, MemoryError):
+        raise InputError(f"the schedule needs an arena of {size} bytes, which this machine does not give") from None
+
+
+class Written:
+    """Which tensors hold defined bytes: refuses reads of what nothing has written, or what was overwritten.
+
+    Tracked per tensor, not per element: a write to any part defines the whole, and a write to a tensor at
+    overlapping addresses undefines it.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._placed = [tensor for tensor in program.tensors if tensor.role not in ("weight", "constant")]
+        self._roles = {tensor.name: tensor.role for tensor in program.tensors}
+        self._overlaps = {tensor.name: _overlapping(tensor, self._placed) for tensor in self._placed}
+        self._defined = {name for name, role in self._roles.items() if role in ("weight", "constant", "state")}
+
+    def begin(self, inputs: tuple[str, ...]) -> None:
+        """A call starts: temporaries and outputs are undefined, the entry's inputs are not."""
+        self._defined = {name for name in self._defined if self._roles[name] not in ("temporary", "output", "input")}
+        for name in inputs:
+            self.write(name)
+
+    def write(self, name: str) -> None:
+        self._defined.difference_update(self._overlaps[name])
+        self._defined.add(name)
+
+    def under(self, buffer: Buffer) -> set[str]:
+        """The tensors whose bytes a spilled buffer takes over."""
+        return set(_overlapping(buffer, self._placed)) if buffer.tier == "hbm" else set()
+
+    def undefine(self, names: set[str]) -> None:
+        self._defined -= names
+
+    def reset(self) -> None:
+        """Every state was zeroed."""
+        for name, role in self._roles.items():
+            if role == "state":
+                self.write(name)
+
+    def check(self, name: str, kernel: str) -> None:
+        if name not in self._defined:
+            raise InputError(
+                f"kernel {kernel!r} reads {self._roles[name]} {name!r}, which no launch of this call has written "
+                f"(or whose bytes another tensor took over)"
+            )
+
+
+def _overlapping(region: Tensor | Buffer, others: list[Tensor]) -> list[str]:
+    end = region.address + region.nbytes
+    return [
+        other.name
+        for other in others
+        if other is not region and other.address < end and region.address < other.address + other.nbytes
+    ]

@@ -1,0 +1,186 @@
+"""Pipelines: stages that fire as often as the buffers between them allow.
+
+`streams` says when a stage may fire. Where a stage does not wait for a buffer that it touches, it fires all the
+same, and is refused when it reads a slot that is not complete or begins one whose place somebody still has to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import Kernel, Pipeline
+from sscc.runtime.backends.reference.bodies import BodyCode
+from sscc.runtime.backends.reference.control import Action, Environment, Memo, compile_scalar, getter
+from sscc.runtime.backends.reference.interface import Views
+from sscc.runtime.backends.reference.memory import Memory
+from sscc.runtime.backends.reference.stages import BoundStage, Place, StageCode
+from sscc.runtime.backends.reference.streams import Condition, FilledTwice, conditions
+
+_PLANS = 64
+"""How many iteration counts a pipeline keeps its conditions for."""
+
+
+class PipelineCode:
+    """A pipeline, compiled once per kernel.
+
+    Args:
+        pipeline: what to compile.
+        kernel: the one that it stands in.
+        bodies: by name.
+        memory: holds the slots of the buffers.
+        known: scalars that are set where it stands.
+        checked: a slot is NaN when its producer begins it.
+
+    Raises:
+        InputError: anything malformed.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        kernel: Kernel,
+        bodies: Mapping[str, BodyCode],
+        memory: Memory,
+        known: set[str],
+        *,
+        checked: bool,
+    ) -> None:
+        self.pipeline = pipeline
+        self._where = f"kernel {kernel.name!r}, pipeline {pipeline.name!r}"
+        params = {param.name: param for param in kernel.params}
+        buffers = {buffer.name: buffer for buffer in pipeline.buffers}
+        self._names = [stage.name for stage in pipeline.stages]
+        if len(buffers.keys() - params.keys()) != len(pipeline.buffers) or len(set(self._names)) != len(self._names):
+            self._refuse("two of its stages, or of its buffers and the kernel's parameters, share a name")
+        inner = {*known, pipeline.index}
+        self._lower = getter(pipeline.lower, known, self._where)
+        self._upper = getter(pipeline.upper, known, self._where)
+        self._scalars = [compile_scalar(item, inner, self._where) for item in pipeline.scalars]
+        slots = {name: memory.slots(buffer) for name, buffer in buffers.items()}
+        place = Place(self._where, params, buffers, slots, inner, checked)
+        self._stages: list[StageCode] = []
+        for number, stage in enumerate(pipeline.stages):
+            if stage.body not in bodies:
+                self._refuse(f"stage {stage.name!r} fires unknown body {stage.body!r}")
+            self._stages.append(StageCode(stage, number, bodies[stage.body], place))
+        self._uses = [use for stage in self._stages for use in stage.uses]
+        self._plans: Memo[int, tuple[list[int], list[list[Condition]]]] = Memo(_PLANS)
+        self._outer = frozenset(known)
+
+    def bind(self, views: Views) -> Action:
+        """Fixes the kernel's arguments. Raises InputError where a port looks at a window of one that is not dense."""
+        stages = [stage.bind(views) for stage in self._stages]
+        return self._once(stages[0]) if self._single else lambda environment: self._run(stages, environment)
+
+    # -- one firing that is the same in every launch
+
+    @property
+    def _single(self) -> bool:
+        pipeline, stages = self.pipeline, self._stages
+        literal = isinstance(pipeline.lower, int) and isinstance(pipeline.upper, int)
+        if not literal or len(self._range({})) != 1 or len(stages) != 1 or not stages[0].static:
+            return False
+        return all(operand in self._outer for operand in stages[0].stage.scalars if isinstance(operand, str))
+
+    def _once(self, stage: BoundStage) -> Action:
+        fires = stage.bind(0)
+        code = self._stages[0]
+        renamed = any(name != operand for name, operand in zip(code.steady, code.stage.scalars, strict=True))
+
+        def action(environment: Environment) -> None:
+            scalars = {name: get(environment) for name, get in code.steady.items()} if renamed else environment
+            for fire in fires:
+                fire(scalars)
+
+        return action
+
+    # -- rounds
+
+    def _run(self, stages: Sequence[BoundStage], environment: Environment) -> None:
+        bounds = self._range(environment)
+        if not bounds:
+            return
+        environments = [self._iteration(environment, index) for index in bounds]
+        for code, stage in zip(self._stages, stages, strict=True):
+            stage.start(environments[-1:] if code.stage.when == "last" else environments)
+        plan = self._plans.get(len(bounds))
+        if plan is None:
+            plan = self._plan(len(bounds))
+            self._plans.keep(len(bounds), plan)
+        totals, waits = plan
+        fired = [0] * len(stages)
+        unfinished = list(range(len(stages)))
+        while unfinished:
+            before = sum(fired)
+            for number in unfinished:
+                self._turn(stages[number], number, fired, totals[number], waits[number], bounds)
+            if sum(fired) == before:
+                self._deadlock(fired, totals, waits, bounds)
+            unfinished = [number for number in unfinished if fired[number] < totals[number]]
+
+    def _turn(
+        self, stage: BoundStage, number: int, fired: list[int], total: int, waits: Sequence[Condition], bounds: range
+    ) -> None:
+        """Fires a stage as often as its buffers allow."""
+        now = fired[number]
+        while now < total:
+            end = total
+            for condition in waits:
+                end = min(end, condition.bound(fired))
+                if end <= now:
+                    if not condition.use.waited:
+                        self._hasty(condition, fired, bounds)
+                    return
+            stage.fire(now, end)
+            fired[number] = now = end
+
+    def _range(self, environment: Environment) -> range:
+        return range(self._lower(environment), self._upper(environment))
+
+    def _iteration(self, environment: Environment, index: int) -> Environment:
+        """The scalars of one iteration."""
+        inner = {**environment, self.pipeline.index: index}
+        for action in self._scalars:
+            action(inner)
+        return inner
+
+    def _plan(self, count: int) -> tuple[list[int], list[list[Condition]]]:
+        """How often each stage fires in `count` iterations, and what it waits for before it does."""
+        totals = [s.stage.trips * (count if s.stage.when == "each" else 1) for s in self._stages]
+        try:
+            return totals, conditions(self._uses, totals)
+        except FilledTwice as error:
+            first, second = (self._names[number] for number in error.stages)
+            self._refuse(f"slot {error.slot} of buffer {error.buffer!r} is filled by stages {first!r} and {second!r}")
+
+    # -- what goes wrong
+
+    def _describe(self, number: int, fired: Sequence[int], bounds: range) -> str:
+        """A stage and the firing that it comes to, in words."""
+        stage, firing = self._stages[number].stage, fired[number]
+        iteration = bounds[-1] if stage.when == "last" else bounds[firing // stage.trips]
+        return f"stage {stage.name!r} in firing {firing} (iteration {iteration})"
+
+    def _hasty(self, condition: Condition, fired: Sequence[int], bounds: range) -> NoReturn:
+        use = condition.use
+        verb = "begins to fill" if use.writes else "reads"
+        self._refuse(
+            f"{self._describe(use.stage, fired, bounds)} {verb} {condition.obstacle(fired, self._names)}; "
+            f"it does not wait for {use.buffer!r}"
+        )
+
+    def _deadlock(
+        self, fired: Sequence[int], totals: Sequence[int], waits: Sequence[Sequence[Condition]], bounds: range
+    ) -> NoReturn:
+        stuck = [
+            f"{self._describe(number, fired, bounds)} of {total} waits for "
+            + " and ".join(c.obstacle(fired, self._names) for c in waits[number] if c.bound(fired) <= fired[number])
+            for number, total in enumerate(totals)
+            if fired[number] < total
+        ]
+        self._refuse(f"deadlock: {'; '.join(stuck)}")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise InputError(f"the schedule is malformed: {self._where}: {reason}")

@@ -1,0 +1,153 @@
+"""SnapKV's selection at the end of a prompt, a step each: scores, pooling and top-K."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool1d, max_pool1d
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import ObservationScores, Pool, Select
+from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
+from sscc.runtime.backends.reference.softmax import RunningSoftmax, check_groups, tiles
+
+# ------------------------------------------------------------------------------------------------------ scores
+
+
+class PromptScores:
+    """SnapKV's scores of a prompt's positions, tile by tile.
+
+    Args:
+        observed: [1, H, obs, D], rows 0 .. min(obs, n) - 1 of which are the prompt's last queries.
+        key: [1, Hkv, T, D].
+        length: n, tokens of the prompt; InputError where it is not 1 .. T.
+        scale: factor on the dot products.
+        recent: rows of the ring; positions t >= n - min(obs, recent) score zero.
+        wide: the dtype to compute in.
+    """
+
+    def __init__(
+        self, observed: Tensor, key: Tensor, *, length: int, scale: float, recent: int, wide: torch.dtype
+    ) -> None:
+        self._key, self._scale, self.wide = key, scale, wide
+        self.heads, rows = key.shape[1:3]
+        if not 1 <= length <= rows:
+            raise InputError(f"observation scores of a prompt of {length} tokens, the scratch holds 1 .. {rows}")
+        self.length = length
+        self.window = min(observed.shape[2], length)
+        self.scored = length - min(observed.shape[2], recent, length)
+        self._queries = observed[0, :, : self.window].to(wide).reshape(self.heads, -1, observed.shape[3])
+        self._group = observed.shape[1] // self.heads
+        self._positions = torch.arange(length - self.window, length).repeat(self._group)[:, None]
+
+    def log_sum_exp(self) -> Tensor:
+        """Of each query's scaled scores over the keys that it sees, [Hkv, G * window, 1]: one pass over the keys."""
+        softmax = RunningSoftmax(tuple(self._queries.shape[:-1]), 0, self.wide)
+        for begin, end in tiles(self.length):
+            softmax.add(self._products(begin, end))
+        return softmax.log_sum_exp()
+
+    def kept(self, log_sum_exp: Tensor) -> Tensor:
+        """The same from what attention kept, [1, H, obs]."""
+        return log_sum_exp[0, :, : self.window].to(self.wide).reshape(self.heads, -1, 1)
+
+    def tiles(self, log_sum_exp: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """(first position, scores [Hkv, n]) of the positions that do not score zero by rule, in order."""
+        for begin, end in tiles(self.scored):
+            weights = torch.exp(self._products(begin, end) - log_sum_exp)
+            yield begin, weights.view(self.heads, self._group, self.window, end - begin).sum(2).mean(1)
+
+    def _products(self, begin: int, end: int) -> Tensor:
+        keys = self._key[0, :, begin:end].to(self.wide)
+        products = (self._queries @ keys.transpose(-1, -2)) * self._scale
+        return products.masked_fill_(torch.arange(begin, end) > self._positions, -torch.inf)
+
+
+def compile_observation_scores(step: ObservationScores, interface: Interface) -> Bind:
+    sizes = interface.match(step)
+    check_groups(sizes, interface)
+    length, wide = interface.scalar(step.length), interface.numerics.accumulate
+
+    def bind(views: Views) -> Fire:
+        observed, key, scores = views[step.observed], views[step.key], views[step.scores]
+        sums = views[step.log_sum_exp] if step.log_sum_exp else None
+
+        def fire(scalars: Scalars) -> None:
+            prompt = PromptScores(
+                observed, key, length=scalars[length], scale=step.scale, recent=step.recent, wide=wide
+            )
+            observation_scores(prompt, scores, sums)
+
+        return fire
+
+    return bind
+
+
+def observation_scores(prompt: PromptScores, scores: Tensor, log_sum_exp: Tensor | None) -> None:
+    """The step `ObservationScores` (shapes there). Writes scores[:, :length]."""
+    found = prompt.log_sum_exp() if log_sum_exp is None else prompt.kept(log_sum_exp)
+    for begin, tile in prompt.tiles(found):
+        scores[:, begin : begin + tile.shape[1]] = tile
+    scores[:, prompt.scored : prompt.length] = 0
+
+
+# ----------------------------------------------------------------------------------------------------- pooling
+
+POOLS: dict[str, Callable[..., Tensor]] = {"avg": avg_pool1d, "max": max_pool1d}
+
+
+def compile_pool(step: Pool, interface: Interface) -> Bind:
+    interface.match(step)
+    length = interface.scalar(step.length)
+    check_pool(step.mode, step.width, interface)
+
+    def bind(views: Views) -> Fire:
+        scores, pooled = views[step.scores], views[step.pooled]
+        return lambda scalars: pool(scores, pooled, length=scalars[length], width=step.width, mode=step.mode)
+
+    return bind
+
+
+def pool(scores: Tensor, pooled: Tensor, *, length: int, width: int, mode: str) -> None:
+    """The step `Pool` (shapes there): pooled[:, :length]; "avg" divides by `width` at the edges too."""
+    _check_length(length, scores)
+    pooled[:, :length] = POOLS[mode](scores[:, :length], width, stride=1, padding=width // 2)
+
+
+def check_pool(mode: str, width: int, interface: Interface) -> None:
+    """Raises InputError for a mode that does not exist and for a width that is not odd."""
+    if mode not in POOLS or width < 1 or width % 2 == 0:
+        interface.refuse(f"it pools with mode {mode!r} and width {width}")
+
+
+# --------------------------------------------------------------------------------------------------- selection
+
+
+def compile_select(step: Select, interface: Interface) -> Bind:
+    interface.match(step)
+    length = interface.scalar(step.length)
+    if step.sink < 0 or step.recent < 0:
+        interface.refuse(f"it selects with sink {step.sink} and recent {step.recent}")
+
+    def bind(views: Views) -> Fire:
+        scores, selected = views[step.scores], views[step.selected]
+        return lambda scalars: select(scores, selected, length=scalars[length], sink=step.sink, recent=step.recent)
+
+    return bind
+
+
+def select(scores: Tensor, selected: Tensor, *, length: int, sink: int, recent: int) -> None:
+    """The step `Select` (shapes there). A stable sort keeps equal scores in order of position."""
+    _check_length(length, scores)
+    candidates = scores[:, sink : max(length - recent, sink)]
+    count = min(candidates.shape[1], selected.shape[1])
+    order = torch.sort(candidates, dim=1, descending=True, stable=True).indices[:, :count]
+    selected[:, :count] = torch.sort(order, dim=1).values + sink
+    selected[:, count:] = -1
+
+
+def _check_length(length: int, scores: Tensor) -> None:
+    if not 1 <= length <= scores.shape[1]:
+        raise InputError(f"scores of a prompt of {length} tokens, the scratch holds 1 .. {scores.shape[1]}")

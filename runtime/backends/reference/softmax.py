@@ -1,0 +1,57 @@
+"""Softmax over keys that arrive in tiles. No matrix wider than a tile exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from sscc.runtime.backends.reference.interface import Interface
+
+KEY_TILE = 256
+"""Key rows per tile. The largest intermediate is [query rows, KEY_TILE]."""
+
+
+class RunningSoftmax:
+    """softmax(scores) @ values over keys that arrive in tiles; see Milakov and Gimelshein, arXiv 1805.02867.
+
+    `shape` is that of the queries without their last axis; `width` the last axis of the values.
+    """
+
+    def __init__(self, shape: tuple[int, ...], width: int, dtype: torch.dtype) -> None:
+        self._peak = torch.full((*shape, 1), -torch.inf, dtype=dtype)
+        self._total = torch.zeros((*shape, 1), dtype=dtype)
+        self._output = torch.zeros((*shape, width), dtype=dtype)
+
+    def add(self, scores: Tensor, values: Tensor | None = None) -> None:
+        """Takes scores [.., n] (-inf where masked) and values [.., n, width] of the next n keys."""
+        peak = torch.maximum(self._peak, scores.amax(-1, keepdim=True))
+        floor = torch.where(peak == -torch.inf, 0.0, peak)  # nothing visible so far: exp(-inf - 0) = 0
+        weights = torch.exp(scores - floor)
+        shrink = torch.exp(self._peak - floor)
+        self._total = self._total * shrink + weights.sum(-1, keepdim=True)
+        self._output = self._output * shrink
+        if values is not None:
+            self._output = self._output + weights @ values
+        self._peak = peak
+
+    def output(self) -> Tensor:
+        """[.., width]; zeros for a query that saw no key."""
+        return self._output / torch.where(self._total == 0, 1.0, self._total)
+
+    def log_sum_exp(self) -> Tensor:
+        """[.., 1]."""
+        return self._peak + torch.log(self._total)
+
+
+def tiles(rows: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) of the tiles of `rows` key rows."""
+    for begin in range(0, rows, KEY_TILE):
+        yield begin, min(begin + KEY_TILE, rows)
+
+
+def check_groups(sizes: dict[str, int], interface: Interface) -> None:
+    """Raises InputError unless H query heads divide into groups of V KV heads."""
+    if sizes["H"] % sizes["Hkv"]:
+        interface.refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['V']} KV heads")

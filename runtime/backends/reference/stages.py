@@ -1,0 +1,236 @@
+"""Stages: which tensors a body sees in each firing.
+
+Firings of equal offsets (in parameters, in slots, and of places) fire the same bound body, so binding is memoised
+by them: a loop over layers meets the same offsets for every token.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NoReturn
+
+import torch
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import Buffer, Operand, Param, Port, Stage, View
+from sscc.ir.sizes import dense_strides
+from sscc.runtime.backends.reference.bodies import BodyCode
+from sscc.runtime.backends.reference.control import Environment, Memo, Offset, getter
+from sscc.runtime.backends.reference.interface import Fire, Scalars, Views
+from sscc.runtime.backends.reference.memory import poison
+from sscc.runtime.backends.reference.streams import Use
+from sscc.runtime.backends.reference.views import StridedView
+
+BINDINGS = 4096
+"""How many bound bodies a stage of a launch keeps."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stage stands, and what it can name.
+
+    Attributes:
+        where: kernel and pipeline, for messages.
+        params: the kernel's tensor parameters.
+        buffers: the pipeline's.
+        slots: the places of each buffer.
+        known: scalars of the kernel and of the pipeline, and its index.
+        checked: a slot is NaN when its producer begins it.
+    """
+
+    where: str
+    params: Mapping[str, Param]
+    buffers: Mapping[str, Buffer]
+    slots: Mapping[str, Sequence[torch.Tensor]]
+    known: set[str]
+    checked: bool
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise InputError(f"the schedule is malformed: {self.where}: {reason}")
+
+
+class StageCode:
+    """A stage, compiled once per kernel.
+
+    Args:
+        stage: what to compile.
+        number: its place among the pipeline's stages.
+        body: what it fires.
+        place: where it stands.
+
+    Raises:
+        InputError: ports or scalars that do not fit the body, windows that leave what they look at, names that do
+            not exist, waits for a buffer that no port touches.
+    """
+
+    def __init__(self, stage: Stage, number: int, body: BodyCode, place: Place) -> None:
+        self.stage, self.body, self.place = stage, body, place
+        params, scalars = body.body.params, body.body.scalars
+        if len(stage.ports) != len(params) or len(stage.scalars) != len(scalars):
+            self.refuse(
+                f"it has {len(stage.ports)} ports and {len(stage.scalars)} scalars, body {stage.body!r} takes "
+                f"{len(params)} and {len(scalars)}"
+            )
+        if min((*stage.grid, 1)) < 1:
+            self.refuse(f"its grid is {list(stage.grid)}, each size must be at least 1")
+        self.axes = {f"t{axis}": axis for axis in range(len(stage.grid))}
+        if self.axes.keys() & place.known:
+            self.refuse(f"{sorted(self.axes.keys() & place.known)} are indices of its grid and scalars around it")
+        self.points = list(itertools.product(*map(range, stage.grid)))
+        self.ports = [PortCode(port, param, self) for port, param in zip(stage.ports, params, strict=True)]
+        self._scalars(dict(zip(scalars, stage.scalars, strict=True)))
+        self.uses = [self._use(port, number) for port in self.ports if port.buffer is not None]
+        for name in stage.waits:
+            if name not in (use.buffer for use in self.uses):
+                self.refuse(f"it waits for buffer {name!r}, which none of its ports touches")
+
+    @property
+    def static(self) -> bool:
+        """Whether every firing sees the same tensors, and scalars that do not depend on the tile."""
+        fixed = all(port.offset.static and port.buffer is None for port in self.ports)
+        return fixed and len(self.points) == 1 and not self.tiled
+
+    def refuse(self, reason: str) -> NoReturn:
+        self.place.refuse(f"stage {self.stage.name!r}: {reason}")
+
+    def bind(self, views: Views) -> BoundStage:
+        """Fixes the kernel's arguments. Raises InputError where a port looks at a window of one that is not dense."""
+        return BoundStage(self, [port.regions(views) for port in self.ports])
+
+    def _scalars(self, scalars: Mapping[str, Operand]) -> None:
+        """Splits the body's scalars into those of an iteration and those of a tile."""
+        where = f"{self.place.where}, stage {self.stage.name!r}"
+        inner = {name: self.axes[v] for name, v in scalars.items() if isinstance(v, str) and v in self.axes}
+        self.steady = {name: getter(v, self.place.known, where) for name, v in scalars.items() if name not in inner}
+        self.tiled = [{name: point[axis] for name, axis in inner.items()} for point in self.points] if inner else []
+
+    def _use(self, port: PortCode, number: int) -> Use:
+        assert port.buffer is not None
+        name, depth = port.buffer.name, port.buffer.depth
+        return Use(number, name, depth, port.writes, port.port.per, port.port.lag, name in self.stage.waits)
+
+
+class PortCode:
+    """One port of a stage, checked against the body's parameter that it stands for."""
+
+    def __init__(self, port: Port, param: Param, stage: StageCode) -> None:
+        self._stage, self._param = stage, param
+        self.port, self.writes = port, param.access != "read"
+        view, place = port.view, stage.place
+        self.buffer = place.buffers.get(view.tensor)
+        target = self.buffer or place.params.get(view.tensor)
+        if target is None:
+            self.refuse(f"there is no parameter or buffer {view.tensor!r}")
+        if view.shape != param.shape or target.dtype != param.dtype:
+            self.refuse(f"it takes {param.dtype} {list(param.shape)}, the view is {target.dtype} {list(view.shape)}")
+        if self.writes and isinstance(target, Param) and target.access == "read":
+            self.refuse(f"it writes parameter {view.tensor!r}, which is declared read")
+        self._check_counts()
+        self.strided = StridedView(view, prod(target.shape), param.access, self.refuse)
+        dense = view.shape == target.shape and view.strides == dense_strides(target.shape)
+        self.identity = dense and view.offset == 0 and not view.terms
+        self._place_terms(view)
+
+    def regions(self, views: Views) -> Sequence[torch.Tensor]:
+        """The tensors that it looks at: the places of a buffer, or the argument of a parameter."""
+        if self.buffer is not None:
+            return self._stage.place.slots[self.buffer.name]
+        argument = views[self.port.view.tensor]
+        if not self.identity and not argument.is_contiguous():
+            self.refuse(f"it looks at a window of {self.port.view.tensor!r}, whose argument is not dense row-major")
+        return (argument,)
+
+    def slot(self, firing: int) -> int:
+        return firing // self.port.per + self.port.lag
+
+    def view(self, regions: Sequence[torch.Tensor], firing: int, offset: int) -> torch.Tensor:
+        """What the body sees in a firing, given the offset that its iteration adds up to."""
+        if self.identity and self.buffer is None:
+            return regions[0]
+        region = regions[self.slot(firing) % len(regions)] if self.buffer else regions[0]
+        return self.strided.at(region, offset + self.tiles[firing % len(self.tiles)])
+
+    def refuse(self, reason: str) -> NoReturn:
+        self._stage.refuse(f"port of {self._param.name!r}: {reason}")
+
+    def _check_counts(self) -> None:
+        per, lag = self.port.per, self.port.lag
+        if self.buffer is None and (per, lag) != (0, 0):
+            self.refuse(f"it has per {per} and lag {lag}, but {self.port.view.tensor!r} is no buffer")
+        if self.buffer is not None and (per < 1 or lag < 0):
+            self.refuse(f"it has per {per} and lag {lag} on buffer {self.buffer.name!r}, they must be at least 1 and 0")
+
+    def _place_terms(self, view: View) -> None:
+        """Splits the offset into what a tile adds and what the scalars around give."""
+        axes = self._stage.axes
+        inner = [(axes[name], factor) for name, factor in view.terms if name in axes]
+        outer = tuple((name, factor) for name, factor in view.terms if name not in axes)
+        self.tiles = [sum(point[axis] * factor for axis, factor in inner) for point in self._stage.points]
+        self.offset = Offset(replace(view, terms=outer), self._stage.place.known, self._stage.place.where)
+
+
+class BoundStage:
+    """A stage and the arguments of one launch."""
+
+    def __init__(self, code: StageCode, regions: Sequence[Sequence[torch.Tensor]]) -> None:
+        self.name = code.stage.name
+        self._code = code
+        self._regions = regions
+        self._trips = len(code.points)
+        self._moving = sorted(
+            {(p.port.per, p.port.lag, p.buffer.depth) for p in code.ports if p.buffer and p.buffer.depth > 1}
+        )
+        self._dynamic = any(not port.offset.static for port in code.ports)
+        self._memo: Memo[tuple[tuple[int, ...], int], list[Fire]] = Memo(BINDINGS)
+        self._offsets = tuple([] if self._dynamic else [port.offset.at({}) for port in code.ports])
+        filled = [(port, r) for port, r in zip(code.ports, regions, strict=True) if port.buffer and port.writes]
+        self._begun = filled if code.place.checked else []
+        self._steady: Scalars = {}
+        self._environments: Sequence[Environment] = ()
+        self._iteration = -1
+
+    def bind(self, firing: int) -> list[Fire]:
+        """The body on the tensors of a firing of the current iteration."""
+        ports = zip(self._code.ports, self._regions, self._offsets, strict=True)
+        return self._code.body.bind([port.view(regions, firing, offset) for port, regions, offset in ports])
+
+    def start(self, environments: Sequence[Environment]) -> None:
+        """A run of the pipeline begins: the scalars of each iteration, of which a stage may have one only."""
+        self._environments = environments
+        self._iteration = -1
+
+    def fire(self, begin: int, end: int) -> None:
+        """Makes firings begin .. end - 1."""
+        trips, memo, moving, tiled = self._trips, self._memo, self._moving, self._code.tiled
+        for firing in range(begin, end):
+            iteration, tile = divmod(firing, trips)
+            if iteration != self._iteration:
+                self._enter(iteration)
+            code = tile
+            for per, lag, depth in moving:
+                code = code * depth + (firing // per + lag) % depth
+            key = (self._offsets, code)
+            fires = memo.get(key)
+            if fires is None:
+                fires = self.bind(firing)
+                memo.keep(key, fires)
+            if self._begun:
+                self._poison(firing)
+            scalars = {**self._steady, **tiled[tile]} if tiled else self._steady
+            for fire in fires:
+                fire(scalars)
+
+    def _enter(self, iteration: int) -> None:
+        environment = self._environments[iteration]
+        self._iteration = iteration
+        self._steady = {name: get(environment) for name, get in self._code.steady.items()}
+        if self._dynamic:
+            self._offsets = tuple([port.offset.at(environment) for port in self._code.ports])
+
+    def _poison(self, firing: int) -> None:
+        for port, regions in self._begun:
+            if firing % port.port.per == 0:
+                poison(regions[port.slot(firing) % len(regions)])

@@ -1,0 +1,29 @@
+"""The table of the reference interpreter: which function executes which kind of step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sscc.ir import schedule
+from sscc.runtime.backends.reference import attention, cache, compress, encoded_rows, product, prompt, selection, vector
+from sscc.runtime.backends.reference.interface import Bind, Interface
+
+STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
+    schedule.Vector: vector.compile_vector,
+    schedule.Reduction: vector.compile_reduction,
+    schedule.Product: product.compile_product,
+    schedule.UpdateRows: cache.compile_update_rows,
+    schedule.QuantizeRows: encoded_rows.compile_quantize_rows,
+    schedule.GatherRows: cache.compile_gather_rows,
+    schedule.CachedAttention: attention.compile_cached_attention,
+    schedule.DecodeAttention: attention.compile_decode_attention,
+    schedule.IndexedAttention: attention.compile_indexed_attention,
+    schedule.CausalAttention: prompt.compile_causal_attention,
+    schedule.Observe: prompt.compile_observe,
+    schedule.ChunkAttention: prompt.compile_chunk_attention,
+    schedule.ObservationScores: selection.compile_observation_scores,
+    schedule.Pool: selection.compile_pool,
+    schedule.Select: selection.compile_select,
+    schedule.Compress: compress.compile_compress,
+}

@@ -1,0 +1,314 @@
+"""Vector programs and reductions: scalar operations evaluated with torch over a whole iteration space.
+
+Each value is a tensor with one axis per iteration dimension, of size 1 where it does not depend on it, so
+that torch's broadcasting is the loop nest. All reads of a step happen before its writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Union
+
+import torch
+from torch import Tensor
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import Instr, Reduction, Vector
+from sscc.runtime.backends.reference import scalar_ops
+from sscc.runtime.backends.reference.access import AccessMap
+from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
+from sscc.runtime.backends.reference.numerics import BOOLEAN, FLOATS, INTEGERS
+from sscc.runtime.backends.reference.views import overlap
+
+Operation = tuple[int, Callable[..., Tensor], tuple[int, ...]]
+
+_KINDS = {"float": tuple(FLOATS), "integer": (*INTEGERS, BOOLEAN)}
+
+
+class PointProgram:
+    """The instructions of a vector program, resolved to numbered value slots and torch functions."""
+
+    def __init__(self, step: Union[Vector, Reduction], interface: Interface) -> None:
+        self._interface = interface
+        self._dims = step.dims
+        self._slots: dict[str, int] = {}
+        self._types: list[str] = []
+        self._initial: list[Tensor | None] = []
+        self._index_dims: dict[int, int] = {}
+        self._scalars: list[tuple[int, str]] = []
+        self._loaded: dict[str, int] = {}
+        self._operations: list[Operation] = []
+        self.maps = [AccessMap(access, step.dims, interface) for access in step.inputs]
+        for number, access_map in enumerate(self.maps):
+            self._name(f"in{number}", self._new(access_map.param.dtype))
+        for instr in step.body:
+            self._name(instr.name, self._compile(instr))
+        self._result = self._slot(step.result, None)
+
+    @property
+    def result_type(self) -> str:
+        return self._types[self._result]
+
+    def bind(self, views: Views, target: Tensor | None = None) -> Callable[[Scalars], Tensor]:
+        """Fixes the tensors; the function that it gives evaluates the result over the iteration space.
+
+        The result may be copied to `target` at once, also where an input lies across it.
+        """
+        bound = list(self._initial)
+        everything = range(len(self._dims))
+        for number, access_map in enumerate(self.maps):
+            bound[number] = access_map.view(views[access_map.param.name], everything)
+        inputs = bound[: len(self.maps)]
+        tangled = target is not None and any(_tangled(value, target) for value in inputs if value is not None)
+        for name, slot in self._loaded.items():
+            bound[slot] = views[name]
+        operations, scalar_slots, result = self._operations, self._scalars, self._result
+        given = bound[result]
+        if given is not None and not tangled:  # a copy
+            return lambda _: given
+
+        def evaluate(scalars: Scalars) -> Tensor:
+            values = list(bound)
+            for slot, name in scalar_slots:
+                values[slot] = torch.scalar_tensor(scalars[name], dtype=torch.int64)
+            for slot, function, args in operations:
+                values[slot] = function(*[values[arg] for arg in args])
+            value = values[result]
+            assert value is not None  # every slot is an input, a constant or the target of an operation
+            return value.clone() if tangled else value
+
+        return evaluate
+
+    # -- names and slots
+
+    def _new(self, dtype: str, value: Tensor | None = None) -> int:
+        self._types.append("i64" if dtype == "index" else dtype)
+        self._initial.append(value)
+        return len(self._types) - 1
+
+    def _name(self, name: str, slot: int) -> None:
+        if name in self._slots:
+            self._interface.refuse(f"a vector program defines {name!r} twice")
+        self._slots[name] = slot
+
+    def _slot(self, arg: Union[int, float, str], literal_type: str | None) -> int:
+        """The slot of a name or of a literal of type `literal_type`."""
+        if isinstance(arg, str):
+            if arg not in self._slots:
+                slot = self._new("i64")
+                self._scalars.append((slot, self._interface.scalar(arg)))
+                self._slots[arg] = slot
+            return self._slots[arg]
+        if literal_type is None:
+            self._interface.refuse(f"a vector program uses the literal {arg} where only a name can stand")
+        return self._new(literal_type, torch.tensor(arg, dtype=self._dtype(literal_type)))
+
+    def _dtype(self, name: str) -> torch.dtype:
+        dtype = self._interface.numerics.dtype(name)
+        if dtype is None:
+            self._interface.refuse(f"a vector program has a value of unknown type {name!r}")
+        return dtype
+
+    # -- instructions
+
+    def _compile(self, instr: Instr) -> int:
+        self._dtype(instr.type)
+        special = {"const": self._const, "index": self._index, "load": self._load}.get(instr.op)
+        if special is not None:
+            return special(instr)
+        function, wanted = self._operation(instr)
+        if len(wanted) != len(instr.args):
+            self._interface.refuse(f"{instr.op} takes {len(wanted)} arguments, {instr.name!r} gives {len(instr.args)}")
+        args = tuple(self._slot(arg, dtype) for arg, dtype in zip(instr.args, wanted, strict=True))
+        found = [self._types[arg] for arg in args]
+        if found != wanted:
+            self._interface.refuse(f"{instr.op} of {instr.name!r} takes {wanted}, it gets {found}")
+        return self._emit(instr.type, function, args)
+
+    def _emit(self, dtype: str, function: Callable[..., Tensor], args: tuple[int, ...]) -> int:
+        slot = self._new(dtype)
+        self._operations.append((slot, function, args))
+        return slot
+
+    def _operation(self, instr: Instr) -> tuple[Callable[..., Tensor], list[str]]:
+        """The torch function of an operation, and the types that its arguments must have."""
+        result = "i64" if instr.type == "index" else instr.type
+        first = self._first_type(instr)
+        if instr.op == "select":
+            return torch.where, [BOOLEAN, result, result]
+        if instr.op == "fpowi" and result in FLOATS:
+            return torch.pow, [result, self._first_type(instr, skip=1)]
+        for table, allowed in (
+            (scalar_ops.FLOAT, tuple(FLOATS)),
+            (scalar_ops.INTEGER, tuple(INTEGERS)),
+            (scalar_ops.BITWISE, (*INTEGERS, BOOLEAN)),
+        ):
+            if instr.op in table and result in allowed:
+                return table[instr.op], [result] * len(instr.args)
+        for table, kind in ((scalar_ops.COMPARE_FLOAT, "float"), (scalar_ops.COMPARE_INTEGER, "integer")):
+            if instr.op in table and first in _KINDS[kind] and result == BOOLEAN:
+                return table[instr.op], [first, first]
+        if instr.op in scalar_ops.CONVERT:
+            return self._conversion(instr, first, result)
+        return self._interface.refuse(
+            f"no operation {instr.op!r} gives {instr.type} from {first} (value {instr.name!r} of a vector program)"
+        )
+
+    def _conversion(self, instr: Instr, first: str, result: str) -> tuple[Callable[..., Tensor], list[str]]:
+        source, target, convert = scalar_ops.CONVERT[instr.op]
+        if first not in _KINDS[source] or result not in _KINDS[target]:
+            self._interface.refuse(
+                f"{instr.op} of {instr.name!r} turns {source} into {target}, not {first} into {result}"
+            )
+        dtype = self._dtype(result)
+        return lambda x: convert(x, dtype), [first]
+
+    def _first_type(self, instr: Instr, skip: int = 0) -> str:
+        """The type of the first named argument: literals take the type of what they meet."""
+        for arg in instr.args[skip:]:
+            if isinstance(arg, str):
+                return self._types[self._slot(arg, None)]
+        return "i64" if instr.type in ("index", BOOLEAN) or skip else instr.type
+
+    def _const(self, instr: Instr) -> int:
+        if len(instr.args) != 1 or isinstance(instr.args[0], str):
+            self._interface.refuse(f"const {instr.name!r} takes one literal, it gets {list(instr.args)}")
+        return self._slot(instr.args[0], instr.type)
+
+    def _index(self, instr: Instr) -> int:
+        dim = instr.args[0] if len(instr.args) == 1 else None
+        if type(dim) is not int or not 0 <= dim < len(self._dims):
+            self._interface.refuse(f"index {instr.name!r} takes a dimension of {list(self._dims)}, it gets {dim}")
+        shape = [size if axis == dim else 1 for axis, size in enumerate(self._dims)]
+        slot = self._new(instr.type, torch.arange(self._dims[dim]).view(shape))
+        self._index_dims[slot] = dim
+        return slot
+
+    def _load(self, instr: Instr) -> int:
+        name, *indices = instr.args
+        param = self._interface.param(str(name))
+        if len(indices) != len(param.shape) or instr.type != param.dtype:
+            self._interface.refuse(
+                f"load {instr.name!r} gives {instr.type} from {len(indices)} indices, but parameter {param.name!r} "
+                f"is {param.dtype} {list(param.shape)}"
+            )
+        slots = tuple(self._slot(index, "i64") for index in indices)
+        if any(self._types[slot] != "i64" for slot in slots):
+            self._interface.refuse(f"load {instr.name!r} takes i64 indices, it gets {[self._types[s] for s in slots]}")
+        unsafe = [axis for axis, slot in enumerate(slots) if not self._safe(slot, param.shape[axis])]
+        if param.name not in self._loaded:
+            self._loaded[param.name] = self._new(param.dtype)
+        return self._emit(instr.type, _loader(self._interface, param.name, unsafe), (self._loaded[param.name], *slots))
+
+    def _safe(self, slot: int, size: int) -> bool:
+        """Whether an index is known to lie in 0 .. size - 1 before anything runs."""
+        if slot in self._index_dims:
+            return self._dims[self._index_dims[slot]] <= size
+        literal = self._initial[slot]
+        return literal is not None and 0 <= int(literal) < size
+
+
+def _tangled(source: Tensor, target: Tensor) -> bool:
+    """Whether an element of `target` may lie where another element of `source` does."""
+    same = source.data_ptr() == target.data_ptr() and source.stride() == target.stride()
+    return not same and overlap(source, target)
+
+
+def _loader(interface: Interface, name: str, unsafe: Sequence[int]) -> Callable[..., Tensor]:
+    def load(source: Tensor, *indices: Tensor) -> Tensor:
+        for axis in unsafe:
+            low, high = torch.aminmax(indices[axis])
+            if low < 0 or high >= source.shape[axis]:
+                raise InputError(
+                    f"body {interface.body.name!r} reads elements {int(low)} .. {int(high)} of axis {axis} of "
+                    f"{name!r}, whose size is {source.shape[axis]}"
+                )
+        return source[indices]
+
+    return load
+
+
+# ------------------------------------------------------------------------------------------------- steps
+
+
+def compile_vector(step: Vector, interface: Interface) -> Bind:
+    """out[map(point)] = result(point). Refuses an output that two points would write."""
+    program = PointProgram(step, interface)
+    dims = range(len(step.dims))
+    output = _output(step, interface, dims)
+    if program.result_type != output.param.dtype:
+        interface.refuse(f"a vector program gives {program.result_type}, its output {output.param.name!r} is not")
+
+    def bind(views: Views) -> Fire:
+        target = output.view(views[output.param.name], dims)
+        evaluate = program.bind(views, target)
+
+        def fire(scalars: Scalars) -> None:
+            target.copy_(evaluate(scalars))
+
+        return fire
+
+    return bind
+
+
+def _reduce_each(reduce: Callable[[Tensor, int], Tensor], value: Tensor, axes: Sequence[int]) -> Tensor:
+    for axis in sorted(axes, reverse=True):
+        value = reduce(value, axis)
+    return value
+
+
+_COMBINE: dict[str, tuple[Callable[[Tensor, Sequence[int]], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "addf": (lambda value, axes: torch.sum(value, list(axes)), torch.add),
+    "mulf": (lambda value, axes: _reduce_each(torch.prod, value, axes), torch.mul),
+    "maximumf": (lambda value, axes: torch.amax(value, list(axes)), torch.maximum),
+    "minimumf": (lambda value, axes: torch.amin(value, list(axes)), torch.minimum),
+}
+
+
+def compile_reduction(step: Reduction, interface: Interface) -> Bind:
+    """out[map(point)] = combine over `reduce` of result(point), from `init`, in f32 or f64; rounded on writing."""
+    program = PointProgram(step, interface)
+    kept = [dim for dim in range(len(step.dims)) if dim not in step.reduce]
+    output = _output(step, interface, kept)
+    if step.combine not in _COMBINE:
+        interface.refuse(f"a reduction combines with {step.combine!r}, it must be one of {list(_COMBINE)}")
+    if program.result_type not in FLOATS or output.param.dtype not in FLOATS:
+        interface.refuse(f"a reduction combines floats, not {program.result_type} into {output.param.dtype}")
+    check_reduced(step.reduce, step.dims, output, interface)
+    combine, join = _COMBINE[step.combine]
+    accumulate = torch.promote_types(interface.numerics.accumulate, interface.numerics.require(program.result_type))
+    init = torch.tensor(step.init, dtype=accumulate)
+
+    def bind(views: Views) -> Fire:
+        evaluate = program.bind(views)
+        target = output.view(views[output.param.name], kept)
+
+        def fire(scalars: Scalars) -> None:
+            value = evaluate(scalars).to(accumulate).expand(step.dims)
+            value = combine(value, step.reduce) if step.reduce else value
+            target.copy_(join(value, init))
+
+        return fire
+
+    return bind
+
+
+def check_reduced(reduce: Sequence[int], dims: Sequence[int], output: AccessMap, interface: Interface) -> None:
+    """Raises InputError where `reduce` names no dimension, names one twice, or the output depends on one."""
+    if len(set(reduce)) != len(reduce) or any(not 0 <= dim < len(dims) for dim in reduce):
+        interface.refuse(f"a step reduces dimensions {list(reduce)} of {list(dims)}")
+    if any(output.uses(dim) for dim in reduce):
+        interface.refuse(f"a step reduces dimensions {list(reduce)}, but its output {output.param.name!r} uses one")
+
+
+def _output(step: Union[Vector, Reduction], interface: Interface, dims: Sequence[int]) -> AccessMap:
+    output = AccessMap(step.output, step.dims, interface)
+    check_output(output, interface, dims)
+    return output
+
+
+def check_output(output: AccessMap, interface: Interface, dims: Sequence[int]) -> None:
+    """Raises InputError where the parameter is read only or two points of `dims` write one element."""
+    interface.written(output.param.name)
+    if not output.injective(dims):
+        interface.refuse(f"a step writes elements of {output.param.name!r} more than once")

@@ -1,0 +1,273 @@
+"""kv: every operation against the readable definition of the algorithm, over geometries and prompt lengths."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from sscc.compiler.frontend import algorithm
+from sscc.compiler.interpret.types import Types
+from sscc.ir.errors import CheckError
+from sscc.ir.geometry import Geometry
+from tests.compiler.interpret.functions import evaluate
+
+H, HKV, D, DV, C = 4, 2, 8, 4, 4
+SCALE = 0.37
+G = Geometry(sink=2, recent=5, topk=4, obs=3, pool=3, pool_mode="avg", max_context=24)
+GEOMETRIES = [
+    G,
+    dataclasses.replace(G, sink=0, pool=5, pool_mode="max"),
+    dataclasses.replace(G, obs=7, recent=2, topk=6),
+]
+LENGTHS = [1, 2, 4, 8, 13, 24]
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def kv(
+    operation: str, operands: list[Tensor | int], results: list[str], g: Geometry, *, scale: bool = False
+) -> list[Tensor]:
+    """Applies one operation of the dialect; an integer operand is an index."""
+    types = [_type(operand) for operand in operands]
+    names = [f"%a{i}" for i in range(len(operands))]
+    arguments = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
+    outputs, attributes = ", ".join(results), f" {{scale = {SCALE} : f64}}" if scale else ""
+    text = f"""func.func @f({arguments}) -> ({outputs}) {{
+      %r:{len(results)} = "kv.{operation}"({", ".join(names)}){attributes} : ({", ".join(types)}) -> ({outputs})
+      return {", ".join(f"%r#{i}" for i in range(len(results)))} : {outputs}
+    }}"""
+    return evaluate(text, *operands, geometry=g)
+
+
+def _type(value: Tensor | int) -> str:
+    if isinstance(value, int):
+        return "index"
+    element = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1"}[value.dtype]
+    return f"tensor<{''.join(f'{size}x' for size in value.shape)}{element}>"
+
+
+def prompt(g: Geometry, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K and V of a prompt as the scratch holds them: [1, heads, 24, width], garbage from `length` on."""
+    q, k, v = randn(1, H, 24, D), randn(1, HKV, 24, D, seed=1), randn(1, HKV, 24, DV, seed=2)
+    for tensor in (q, k, v):
+        tensor[:, :, length:] = 1e3
+    return q, k, v
+
+
+def observed(q: Tensor, k: Tensor, g: Geometry, length: int) -> tuple[Tensor, Tensor]:
+    """The last queries of a prompt and the log-sum-exp of their scores, as prefill leaves them."""
+    queries, sums = torch.full((1, H, g.obs, D), 9.0), torch.full((1, H, g.obs, 1), 9.0)
+    count = min(g.obs, length)
+    for row, position in enumerate(range(length - count, length)):
+        for head in range(H):
+            scores = k[0, head // (H // HKV), : position + 1] @ q[0, head, position] * SCALE
+            queries[0, head, row], sums[0, head, row] = q[0, head, position], scores.logsumexp(0)
+    return queries, sums
+
+
+@pytest.mark.parametrize("g", GEOMETRIES)
+def test_rows_validity_and_ring(g: Geometry) -> None:
+    positions = torch.arange(24)
+    (rows,) = kv("row", [positions], ["tensor<24xi64>"], g)
+    assert rows.tolist() == [algorithm.row(p, g) for p in range(24)]
+    prompt_len = g.sink_recent + positions % (g.topk + 2) - 1
+    active = positions % 5 != 0
+    (valid,) = kv("validity", [positions, prompt_len, active], [f"tensor<24x{g.budget}xi1>"], g)
+    for p in range(24):
+        expected = algorithm.valid_rows(p, g.valid_topk(int(prompt_len[p])), g) & bool(active[p])
+        assert torch.equal(valid[p], expected)
+    for length in LENGTHS:
+        (ring,) = kv("ring_positions", [length], [f"tensor<{g.recent}xi64>"], g)
+        assert torch.equal(ring, algorithm.ring_positions(length, g))
+
+
+def decode_inputs(g: Geometry) -> dict[str, Tensor]:
+    """Three slots: one with room, one that wraps around and has a top-K, one that is not active."""
+    return {
+        "query": randn(3, H, 1, D),
+        "new_key": randn(3, HKV, 1, D, seed=1),
+        "new_value": randn(3, HKV, 1, DV, seed=2),
+        "key": randn(3, HKV, g.budget, D, seed=3),
+        "value": randn(3, HKV, g.budget, DV, seed=4),
+        "position": torch.tensor([1, 17, 6]),
+        "prompt_len": torch.tensor([2, g.sink_recent + 2, g.sink_recent + 1]),
+        "active": torch.tensor([True, True, False]),
+    }
+
+
+def decoded(g: Geometry) -> tuple[Tensor, Tensor, Tensor]:
+    """What decode attention gives by the definition: attention, K and V."""
+    x = decode_inputs(g)
+    k, v, out = x["key"].clone(), x["value"].clone(), torch.zeros(3, H, 1, DV)
+    for slot in range(2):
+        position = int(x["position"][slot])
+        row = algorithm.row(position, g)
+        k[slot, :, row], v[slot, :, row] = x["new_key"][slot, :, 0], x["new_value"][slot, :, 0]
+        valid = algorithm.valid_rows(position, g.valid_topk(int(x["prompt_len"][slot])), g)
+        out[slot, :, 0] = algorithm.cached_attention(x["query"][slot, :, 0], k[slot], v[slot], valid, SCALE)
+    return out, k, v
+
+
+def test_update_and_cached_attention() -> None:
+    x, (out, k, v) = decode_inputs(G), decoded(G)
+    (row,) = kv("row", [x["position"]], ["tensor<3xi64>"], G)
+    (k_new,) = kv("update", [x["key"], x["new_key"], row, x["active"]], [_type(k)], G)
+    (v_new,) = kv("update", [x["value"], x["new_value"], row, x["active"]], [_type(v)], G)
+    flags = f"tensor<3x{G.budget}xi1>"
+    (valid,) = kv("validity", [x["position"], x["prompt_len"], x["active"]], [flags], G)
+    (found,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, scale=True)
+    assert torch.equal(k_new, k)
+    assert torch.equal(v_new, v)
+    torch.testing.assert_close(found, out)
+    assert not found[2].any()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_decode_attention_is_all_of_it_in_one(*, streamed: bool) -> None:
+    """`key` and `value` give the rows that are attended; the caches that are updated may be others."""
+    x, (out, k, v) = decode_inputs(G), decoded(G)
+    names = "query new_key new_value key value key value position prompt_len active".split()
+    operands = [x[name] for name in names]
+    if streamed:
+        operands[5], operands[6] = x["key"] + 1, x["value"] + 1
+    found, k_new, v_new = kv("decode_attention", operands, [_type(out), _type(k), _type(v)], G, scale=True)
+    torch.testing.assert_close(found, out)
+    if not streamed:
+        assert torch.equal(k_new, k)
+        assert torch.equal(v_new, v)
+        return
+    row = algorithm.row(17, G)
+    assert torch.equal(k_new[1, :, row], x["new_key"][1, :, 0])
+    assert torch.equal(v_new[2], x["value"][2] + 1)
+
+
+def test_a_row_outside_of_the_cache_is_refused() -> None:
+    x = decode_inputs(G)
+    with pytest.raises(CheckError, match=r"'kv\.update' writes row 11 of slot 1, a cache has 11"):
+        kv("update", [x["key"], x["new_key"], torch.tensor([0, 11, 99]), x["active"]], [_type(x["key"])], G)
+
+
+@pytest.mark.parametrize("start", [0, 8])
+def test_causal_attention_and_its_log_sum_exp(start: int) -> None:
+    q, k, v = prompt(G, start + C)
+    chunk = q[:, :, start : start + C]
+    out, sums = kv(
+        "causal_attention",
+        [chunk, k, v, start],
+        [f"tensor<1x{H}x{C}x{DV}xf32>", f"tensor<1x{H}x{C}x1xf32>"],
+        G,
+        scale=True,
+    )
+    end = start + C
+    expected = algorithm.causal_attention(q[0, :, :end], k[0, :, :end], v[0, :, :end], SCALE)
+    torch.testing.assert_close(out[0], expected[:, start:])
+    whole = dataclasses.replace(G, obs=C)
+    torch.testing.assert_close(sums, observed(q, k, whole, end)[1])
+
+
+def test_attention_of_bf16_is_computed_in_f32_and_rounded_once() -> None:
+    q, k, v = (x.bfloat16() for x in prompt(G, C))
+    types = [f"tensor<1x{H}x{C}x{DV}xbf16>", f"tensor<1x{H}x{C}x1xf32>"]
+    out, sums = kv("causal_attention", [q[:, :, :C], k, v, 0], types, G, scale=True)
+    wide = algorithm.causal_attention(*(x[0, :, :C].float() for x in (q, k, v)), SCALE)
+    assert out.dtype is torch.bfloat16
+    assert sums.dtype is torch.float32
+    torch.testing.assert_close(out[0], wide.bfloat16())
+
+
+def test_rows_behind_the_scratch_are_refused() -> None:
+    q, k, v = prompt(G, 24)
+    types = [f"tensor<1x{H}x{C}x{DV}xf32>", f"tensor<1x{H}x{C}x1xf32>"]
+    with pytest.raises(CheckError, match=r"'kv\.causal_attention' takes rows 24 \.\. 27 of a scratch of 24"):
+        kv("causal_attention", [q[:, :, :C], k, v, 24], types, G, scale=True)
+
+
+@pytest.mark.parametrize("length", [2, 5, 9, 24])
+def test_observation_keeps_the_last_queries_of_the_prompt(length: int) -> None:
+    q, k, _ = prompt(G, length)
+    kept = torch.full((1, H, G.obs, D), 9.0)
+    for start in range(0, -(-length // C) * C, C):
+        (kept,) = kv("observe", [kept, q[:, :, start : start + C], start, length], [_type(kept)], G)
+    assert torch.equal(kept, observed(q, k, G, length)[0])
+
+
+def test_chunk_attention_is_all_of_it_in_one() -> None:
+    length = 10
+    q, k, v = prompt(G, length)
+    k_scratch, v_scratch = torch.zeros_like(k), torch.zeros_like(v)
+    kept, sums = torch.full((1, H, G.obs, D), 9.0), torch.full((1, H, G.obs, 1), 9.0)
+    states = [k_scratch, v_scratch, kept, sums]
+    outs = []
+    for start in range(0, 12, C):
+        new = [x[:, :, start : start + C] for x in (q, k, v)]
+        types = [f"tensor<1x{H}x{C}x{DV}xf32>", *map(_type, states)]
+        out, *states = kv("chunk_attention", [*new, *states, start, length], types, G, scale=True)
+        outs.append(out)
+    expected = algorithm.causal_attention(q[0, :, :length], k[0, :, :length], v[0, :, :length], SCALE)
+    torch.testing.assert_close(torch.cat(outs, 2)[0, :, :length], expected)
+    assert torch.equal(states[0][:, :, :12], k[:, :, :12])
+    assert torch.equal(states[1][:, :, :12], v[:, :, :12])
+    queries, log_sum_exp = observed(q, k, G, length)
+    assert torch.equal(states[2], queries)
+    torch.testing.assert_close(states[3], log_sum_exp)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("g", GEOMETRIES)
+def test_compression_step_by_step_and_in_one(g: Geometry, length: int) -> None:
+    q, k, v = prompt(g, length)
+    queries, sums = observed(q, k, g, length)
+    scores_type, selected_type = f"tensor<{HKV}x24xf32>", f"tensor<{HKV}x{g.topk}xi64>"
+    (scores,) = kv("observation_scores", [queries, sums, k, length], [scores_type], g, scale=True)
+    last = q[0, :, length - min(g.obs, length) : length]
+    expected = algorithm.observation_scores(last, k[0, :, :length], SCALE, g)
+    torch.testing.assert_close(scores[:, :length], expected)
+    (pooled,) = kv("pool", [scores, length], [scores_type], g)
+    torch.testing.assert_close(pooled[:, :length], algorithm.pool_scores(expected, g))
+    assert not pooled[:, length:].any()
+    (selected,) = kv("select", [pooled, length], [selected_type], g)
+    k_rows, v_rows, chosen = algorithm.compress(q[0, :, :length], k[0, :, :length], v[0, :, :length], SCALE, g)
+    assert torch.equal(selected, chosen)
+    k_type, v_type = f"tensor<1x{HKV}x{g.budget}x{D}xf32>", f"tensor<1x{HKV}x{g.budget}x{DV}xf32>"
+    caches = [torch.zeros(1, HKV, g.budget, width) for width in (D, DV)]
+    k_new, v_new, picked = kv(
+        "compress", [queries, sums, k, v, *caches, length], [k_type, v_type, selected_type], g, scale=True
+    )
+    held = algorithm.valid_rows(length - 1, g.valid_topk(length), g)
+    assert torch.equal(picked, chosen)
+    assert torch.equal(k_new[0, :, held], k_rows[:, held])
+    assert torch.equal(v_new[0, :, held], v_rows[:, held])
+
+
+def test_ties_go_to_the_earlier_position() -> None:
+    scores = torch.zeros(HKV, 24)
+    scores[1, 9] = 1.0
+    (selected,) = kv("select", [scores, 24], [f"tensor<{HKV}x{G.topk}xi64>"], G)
+    assert selected.tolist() == [[2, 3, 4, 5], [2, 3, 4, 9]]
+
+
+@pytest.mark.parametrize("index", [torch.tensor([3, -1, 0]), torch.tensor([[3, -1, 0], [5, 5, -1]])])
+def test_gather_by_head_or_for_all(index: Tensor) -> None:
+    _, k, _ = prompt(G, 24)
+    (found,) = kv("gather", [k, index], [f"tensor<1x{HKV}x3x{D}xf32>"], G)
+    for head in range(HKV):
+        for j, position in enumerate((index if index.ndim == 1 else index[head]).tolist()):
+            expected = torch.zeros(D) if position < 0 else k[0, head, position]
+            assert torch.equal(found[0, head, j], expected)
+
+
+def test_an_index_behind_the_scratch_is_refused() -> None:
+    _, k, _ = prompt(G, 24)
+    with pytest.raises(CheckError, match=r"'kv\.gather' reads row 24 of a scratch of 24"):
+        kv("gather", [k, torch.tensor([24])], [f"tensor<1x{HKV}x1x{D}xf32>"], G)
+
+
+def test_types_know_their_precisions() -> None:
+    assert Types("f64").accumulate is torch.float64
+    assert Types().sums(torch.bfloat16) is torch.float32
+    assert Types().sums(torch.int64) is torch.int64

@@ -1,0 +1,81 @@
+"""kv with indexed rows: every operation against the same one over the rows in a cache."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from sscc.ir.errors import CheckError
+from sscc.ir.geometry import Geometry
+from tests.compiler.interpret.test_cache import (
+    GEOMETRIES,
+    HKV,
+    LENGTHS,
+    G,
+    _type,
+    decode_inputs,
+    kv,
+    observed,
+    prompt,
+    randn,
+)
+
+INDEXED = dataclasses.replace(G, rows="indexed")
+T = 24
+
+
+def test_rows_of_every_slot_are_gathered() -> None:
+    source, index = randn(3, HKV, T, 8), torch.randint(-1, T, (3, HKV, 5), generator=torch.Generator().manual_seed(0))
+    (found,) = kv("gather", [source, index], [f"tensor<3x{HKV}x5x8xf32>"], INDEXED)
+    for b in range(3):
+        for h in range(HKV):
+            for j, p in enumerate(index[b, h].tolist()):
+                assert torch.equal(found[b, h, j], source[b, h, p] if p >= 0 else torch.zeros(8))
+
+
+def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
+    x = decode_inputs(G)
+    sr, topk = G.sink_recent, G.topk
+    selected = torch.tensor([[[-1, -1, -1, -1]] * HKV, [[3, 9, -1, -1], [0, 23, -1, -1]], [[5, -1, -1, -1]] * HKV])
+    prompts = {name: randn(3, HKV, T, x[name].shape[3], seed=7) for name in ("key", "value")}
+    for name, source in prompts.items():
+        for b in range(3):
+            for h in range(HKV):
+                for j, p in enumerate(selected[b, h].tolist()):
+                    x[name][b, h, sr + j] = source[b, h, p] if p >= 0 else 0.0
+    operands = [x[name] for name in ("query", "new_key", "new_value", "key", "value", "key", "value")]
+    last = [x[name] for name in ("position", "prompt_len", "active")]
+    out = _type(torch.zeros(3, 4, 1, 4))
+    types = [out, *(_type(x[name]) for name in ("key", "value"))]
+    want, k, v = kv("decode_attention", [*operands, *last], types, G, scale=True)
+    operands = [*operands[:3], *(cache[:, :, :sr].clone() for cache in operands[3:])]
+    types = [out, *(_type(x[name][:, :, :sr]) for name in ("key", "value"))]
+    given = [*operands, prompts["key"], prompts["value"], selected, *last]
+    found, k_new, v_new = kv("indexed_attention", given, types, INDEXED, scale=True)
+    assert selected.shape[2] == topk
+    assert torch.equal(found, want)
+    assert found[:2].any()
+    assert torch.equal(k_new, k[:, :, :sr])
+    assert torch.equal(v_new, v[:, :, :sr])
+    given[9] = selected + T
+    with pytest.raises(CheckError, match="reads row 47 of a scratch of 24"):
+        kv("indexed_attention", given, types, INDEXED, scale=True)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("g", GEOMETRIES)
+def test_compress_leaves_the_selected_rows_where_they_are(g: Geometry, length: int) -> None:
+    q, k, v = prompt(g, length)
+    queries, sums = observed(q, k, g, length)
+    results = {}
+    for rows in ("compact", "indexed"):
+        at = dataclasses.replace(g, rows=rows)
+        caches = [torch.zeros(1, HKV, at.cache_rows, tensor.shape[3]) for tensor in (k, v)]
+        types = [*map(_type, caches), f"tensor<{HKV}x{g.topk}xi64>"]
+        results[rows] = kv("compress", [queries, sums, k, v, *caches, length], types, at, scale=True)
+    (k_all, v_all, picks), (k_kept, v_kept, same) = results["compact"], results["indexed"]
+    assert torch.equal(same, picks)
+    assert torch.equal(k_kept, k_all[:, :, : g.sink_recent])
+    assert torch.equal(v_kept, v_all[:, :, : g.sink_recent])

@@ -1,0 +1,218 @@
+"""The plan's file form: what is written is read again, and what is damaged is named."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import InputError, InternalError
+from sscc.runtime._native import Core
+from sscc.runtime.backends.cpu.plan import (
+    OPS,
+    Argument,
+    Barrier,
+    Branch,
+    Compute,
+    Execute,
+    Item,
+    Loop,
+    NativePlan,
+    Region,
+)
+from sscc.runtime.scalars import SCALAR_OPS
+from tests.runtime.backends.cpu.native.plans import Recorder, core, plan, run
+
+
+def core_of(data: bytes) -> Core:
+    return Core(data, [Recorder().address], [], 1)
+
+
+def whole() -> NativePlan:
+    """A plan with one of everything, and names that are no whole number of words."""
+    regions = [Region("hidden state", "arena", 4096), Region("größe", "external", 64), Region("mine", "private", 100)]
+    arguments = [Argument(0, 64, 128, ((1, 64), (2, -8))), Argument(2, 4, 96)]
+    runs = [run(units=5, grid=[(2, 3), (3, 4)], arguments=arguments, scalars=[1, 2]), run(mode="serial", label=1)]
+    body = (Execute(0), Barrier(), Branch(6, (Compute("select", 4, (6, 1, 7)), Execute(1))))
+    constants = [(7, -(2**63)), (3, 2**63 - 1)]
+    return plan(
+        Loop(1, 0, 7, body),
+        runs=runs,
+        regions=regions,
+        constants=constants,
+        inputs=[0, 1],
+        outputs=[4],
+        scratch_bytes=9,
+    )
+
+
+def test_plans_survive_their_file_form() -> None:
+    assert NativePlan.decode(whole().encode()) == whole()
+
+
+def test_operations_are_those_of_schedules() -> None:
+    assert set(OPS) == set(SCALAR_OPS)
+
+
+def test_the_listing_shows_what_is_done() -> None:
+    assert whole().listing() == (
+        "plan: 8 registers, 9 bytes of scratch per thread\n"
+        "regions\n"
+        "  hidden state: arena, 4096 bytes\n"
+        "  größe: external, 64 bytes\n"
+        "  mine: private, 100 bytes\n"
+        "constants\n"
+        "  r7 = -9223372036854775808, r3 = 9223372036854775807\n"
+        "runs\n"
+        "  0: stage 0: split 5 units x 3 (r2) x 4 (r3), "
+        "f(hidden state[64 + r1 * 64 + r2 * -8, 128 bytes], mine[4, 96 bytes]; r1, r2)\n"
+        "  1: stage 1: serial 1 units, f(; )\n"
+        "entry main(r0, r1) -> (r4)\n"
+        "  for r1 in r0 .. r7\n"
+        "    run 0: stage 0\n"
+        "    barrier\n"
+        "    if r6\n"
+        "      r4 = select r6, r1, r7\n"
+        "      run 1: stage 1\n"
+    )
+
+
+@pytest.mark.parametrize("item", [Compute("xor", 0, (1, 2)), Compute("add", 0, (1,)), Compute("add", 2**63, (1, 2))])
+def test_what_has_no_file_form_is_a_bug(item: Item) -> None:
+    with pytest.raises(InternalError):
+        plan(item).encode()
+
+
+def test_truncated_plans_are_refused_by_both_readers() -> None:
+    data = whole().encode()
+    for length in range(len(data)):
+        with pytest.raises(InputError, match="malformed"):
+            NativePlan.decode(data[:length])
+        with pytest.raises(InputError, match="malformed"):
+            core_of(data[:length])
+
+
+def test_longer_plans_are_refused_by_both_readers() -> None:
+    data = plan().encode() + bytes(16)
+    with pytest.raises(InputError, match="2 words after its end"):
+        NativePlan.decode(data)
+    with pytest.raises(InputError, match="2 words after its end"):
+        core_of(data)
+
+
+@pytest.mark.parametrize(("word", "message"), [(0, "does not begin as a plan does"), (1, "version 7")])
+def test_other_files_are_refused_by_both_readers(word: int, message: str) -> None:
+    data = bytearray(plan().encode())
+    data[8 * word : 8 * word + 8] = struct.pack("<q", 7)
+    with pytest.raises(InputError, match=message):
+        NativePlan.decode(bytes(data))
+    with pytest.raises(InputError, match=message):
+        core_of(bytes(data))
+
+
+def test_names_that_are_no_text() -> None:
+    data = replace(plan(), labels=("name",)).encode().replace(b"name", b"n\xffme")
+    with pytest.raises(InputError, match="UTF-8"):
+        NativePlan.decode(data)
+    assert core_of(data).labels == ["n\ufffdme"]
+
+
+def nested(depth: int) -> Item:
+    item: Item = Barrier()
+    for _ in range(depth):
+        item = Branch(0, (item,))
+    return item
+
+
+X = Region("x", "arena", 64)
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        (plan(registers=-1), "the number of registers is -1"),
+        (plan(registers=1 << 30), "the number of registers is 1073741824"),
+        (plan(scratch_bytes=-1), "scratch_bytes is -1"),
+        (plan(scratch_bytes=1 << 60), "scratch_bytes"),
+        (plan(regions=[Region("x", "arena", -1)]), "region 0: the size is -1"),
+        (plan(regions=[X, X]), "region 1: a second one with the name 'x'"),
+        (plan(constants=[(8, 0)]), "constants: register 8 of 8"),
+        (plan(constants=[(-1, 0)]), "constants: register -1 of 8"),
+        (plan(runs=[run(), run(function=1)]), "run 1: function 1 of 1"),
+        (replace(plan(runs=[run()]), labels=()), "run 0: label 0 of 0"),
+        (plan(runs=[run(units=-1)]), "run 0: the number of units is -1"),
+        (plan(runs=[run(units=3, grid=[(0, 1 << 45)])]), "run 0: more units than can be counted"),
+        (plan(runs=[run(units=1 << 40, grid=[(0, 1 << 40)])]), "run 0: more units than can be counted"),
+        (plan(runs=[run(grid=[(0, -1)])]), "run 0: an axis' trips is -1"),
+        (plan(runs=[run(grid=[(9, 1)])]), "run 0: register 9 of 8"),
+        (plan(runs=[run(scalars=[8])]), "run 0: register 8 of 8"),
+        (plan(runs=[run(scalars=[0] * 1025)]), "run 0: 1025 registers"),
+        (plan(runs=[run(arguments=[Argument(0, 0, 0)])]), "run 0: region 0 of 0"),
+        (plan(runs=[run(arguments=[Argument(0, 0, 65)])], regions=[X]), "extent is 65, outside of 0 .. 64"),
+        (plan(runs=[run(arguments=[Argument(0, 0, -1)])], regions=[X]), "extent is -1"),
+        (plan(runs=[run(arguments=[Argument(0, 0, 1), Argument(0, 1, 64)])], regions=[X]), "argument 1 lies outside"),
+        (plan(runs=[run(arguments=[Argument(0, -1, 64)])], regions=[X]), "argument 0 lies outside of region 'x'"),
+        (plan(runs=[run(arguments=[Argument(0, 0, 1, ((0, 1 << 50),))])], regions=[X]), "a coefficient is"),
+        (plan(runs=[run(arguments=[Argument(0, 0, 1, ((8, 1),))])], regions=[X]), "register 8 of 8"),
+        (plan(Execute(0)), "entry 'main': run 0 of 0"),
+        (plan(Execute(-1), runs=[run()]), "entry 'main': run -1 of 1"),
+        (plan(Compute("add", 8, (0, 0))), "entry 'main': register 8 of 8"),
+        (plan(Compute("select", 0, (0, 0, 8))), "entry 'main': register 8 of 8"),
+        (plan(Loop(8, 0, 0, ())), "entry 'main': register 8 of 8"),
+        (plan(Branch(8, ())), "entry 'main': register 8 of 8"),
+        (plan(inputs=[8]), "entry 'main': register 8 of 8"),
+        (plan(outputs=[-2]), "entry 'main': register -2 of 8"),
+        (plan(nested(65)), "deeper than 64"),
+        (replace(plan(), entries=plan().entries * 2), "a second one with this name"),
+    ],
+)
+def test_nonsense_is_named(of: NativePlan, message: str) -> None:
+    with pytest.raises(InputError, match=f"malformed: .*{message}"):
+        core_of(of.encode())
+
+
+def test_the_deepest_nesting_works() -> None:
+    assert core(plan(nested(64))).run("main") == []
+
+
+@pytest.mark.parametrize("item", [(99,), (0, 17), (-1,)])
+def test_unknown_codes_are_refused_by_both_readers(item: tuple[int, ...]) -> None:
+    good = plan(Compute("add", 0, (0, 0))).encode()
+    compute = 5 * 8  # the last words: code, operation, target and two arguments
+    data = good[:-compute] + struct.pack(f"<{len(item)}q", *item) + good[len(good) - compute + 8 * len(item) :]
+    for reader in (NativePlan.decode, core_of):
+        with pytest.raises(InputError, match="malformed"):
+            reader(data)
+
+
+@pytest.mark.parametrize(
+    ("functions", "externals", "message"),
+    [
+        ([], [("w", 4096, 64)], "names 1 functions, and there are 0"),
+        ([0], [("w", 4096, 64)], "function 'f' has no address"),
+        ([1], [], "region 'w' is external and was not given"),
+        ([1], [("v", 4096, 64)], "no region 'v'"),
+        ([1], [("x", 4096, 64)], "region 'x' was given, but is not external"),
+        ([1], [("w", 4096, 64)] * 2, "region 'w' was given, .* before"),
+        ([1], [("w", 4096, 63)], "region 'w' was given with 63 bytes; the plan needs 64"),
+        ([1], [("w", 0, 64)], "region 'w'"),
+    ],
+)
+def test_addresses_must_fit_the_plan(functions: list[int], externals: list[Any], message: str) -> None:
+    of = plan(regions=[Region("w", "external", 64), X])
+    with pytest.raises(InputError, match=message):
+        Core(of.encode(), functions, externals, 1)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025])
+def test_impossible_teams_are_refused(threads: int) -> None:
+    with pytest.raises(InputError, match=f"threads is {threads}"):
+        core(plan(), threads=threads)
+
+
+def test_memory_that_is_not_there_is_refused() -> None:
+    huge = 1 << 46
+    with pytest.raises(MemoryError):
+        core(plan(regions=[Region(f"x{i}", "arena", huge) for i in range(16)]))

@@ -1,0 +1,543 @@
+"""Native attention of a decode step against the reference interpreter's."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sscc.ir import kv_rows
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import CachedAttention, DecodeAttention, IndexedAttention, UpdateRows
+from sscc.runtime.backends.cpu.decode_attention import Meta, lower_decode_attention, lower_indexed_attention
+from sscc.runtime.backends.cpu.decode_attention_rows import lower_cached_attention, lower_update_rows
+from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.reference import attention, cache
+from tests.runtime.backends.cpu.harness_decode import CompiledStep, meta_of
+
+Tensors = dict[str, Tensor]
+F32, BF16 = torch.float32, torch.bfloat16
+HOST = Features.of_host()
+FEATURES = [pytest.param(HOST, id="host"), pytest.param(GENERIC, id="generic"), pytest.param(AVX2, id="avx2")]
+SINK, RECENT = 3, 150
+SR = SINK + RECENT
+DECODE = DecodeAttention(
+    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active",
+    "out", 0.2, SINK, RECENT,
+)  # fmt: skip
+INDEXED = IndexedAttention(
+    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "k_prompt", "v_prompt", "selected",
+    "position", "prompt_len", "active", "out", 0.2, SINK, RECENT,
+)  # fmt: skip
+CACHED = CachedAttention("query", "k_cache", "v_cache", "valid", "out", 0.2)
+# Relative error, of the whole output: the order of sums, and rounding the output to bf16.
+TOLERANCE = {F32: 1e-6, BF16: 4e-3}
+# (query heads, KV heads, D, Dv): groups of 1, 2, 3, 4, 7, 8; sizes that are and are not whole vectors.
+SIZES = [(2, 2, 64, 64), (4, 2, 20, 33), (3, 1, 16, 128), (8, 2, 80, 96), (7, 1, 96, 7), (8, 1, 128, 32), (5, 5, 3, 1)]
+DTYPES = [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)]
+"""Of caches, and of everything else."""
+SLOTS = {
+    "position": [700, 0, 60, 152, 2],
+    "prompt_len": [SR + 130, SR + 5, 9, SR + 1, SR + 40],
+    "active": [1, 0, 1, 1, 1],
+}
+
+
+def strided(tensor: Tensor, padding: int) -> Tensor:
+    """The same tensor with slots and heads swapped in memory, and rows that lie `padding` elements apart."""
+    b, h, r, d = tensor.shape
+    memory = torch.full((h, b, r, d + padding), torch.nan).to(tensor.dtype)
+    view = memory.permute(1, 0, 2, 3)[..., :d]
+    view.copy_(tensor)
+    return view
+
+
+def decode_inputs(
+    heads: int,
+    kv_heads: int,
+    depth: int,
+    width: int,
+    dtype: torch.dtype = F32,
+    query: torch.dtype = F32,
+    rows: int = 300,
+) -> Tensors:
+    """Operands of `DECODE` with five slots; rows that a slot does not see hold NaN."""
+    slots, generator = len(SLOTS["position"]), torch.Generator().manual_seed(heads * 1000 + depth)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    tensors = {
+        "query": normal(slots, heads, 1, depth).to(query),
+        "new_key": normal(slots, kv_heads, 1, depth).to(query),
+        "new_value": normal(slots, kv_heads, 1, width).to(query),
+        "k_cache": normal(slots, kv_heads, rows, depth).to(dtype),
+        "v_cache": normal(slots, kv_heads, rows, width).to(dtype),
+        "position": torch.tensor(SLOTS["position"]),
+        "prompt_len": torch.tensor(SLOTS["prompt_len"]),
+        "active": torch.tensor(SLOTS["active"], dtype=torch.bool),
+        "out": torch.full((slots, heads, 1, width), 9.0).to(query),
+    }
+    return tensors
+
+
+def copied(tensors: Tensors) -> Tensors:
+    """Copies with the same strides."""
+    result = {}
+    for name, tensor in tensors.items():
+        result[name] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
+    return result
+
+
+def decode_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensors:
+    """What the reference makes of copies, in f64."""
+    t = copied(tensors)
+    names = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
+    attention.decode_attention(
+        *(t[name] for name in (*names, step.position, step.prompt_len, step.active, step.out)),
+        sink=step.sink, recent=step.recent, scale=step.scale, wide=torch.float64,
+    )  # fmt: skip
+    return t
+
+
+def decode(tensors: Tensors, features: Features = HOST, step: DecodeAttention = DECODE) -> CompiledStep:
+    return _decode(tuple(meta_of(tensors).items()), features, step)
+
+
+@functools.cache
+def _decode(meta: tuple[tuple[str, Meta], ...], features: Features, step: DecodeAttention) -> CompiledStep:
+    return CompiledStep(lower_decode_attention(step, dict(meta), features), dict(meta), features)
+
+
+def check(got: Tensors, want: Tensors) -> None:
+    """Equal, `out` within its tolerance."""
+    for name in want:
+        if name != "out":
+            assert torch.equal(got[name], want[name]), name
+    out, expected = got["out"].double(), want["out"].double()
+    assert (out - expected).norm() <= TOLERANCE[got["out"].dtype] * expected.norm()
+
+
+# ------------------------------------------------------------------------------------------- decode attention
+
+
+@pytest.mark.parametrize(
+    ("features", "shift"),
+    [
+        pytest.param(HOST, 0, id="host"),
+        pytest.param(HOST, 1, id="host_other_dtypes"),
+        pytest.param(GENERIC, 0, id="generic"),
+        pytest.param(AVX2, 1, id="avx2"),
+    ],
+)
+@pytest.mark.parametrize("case", range(len(SIZES)))
+def test_decode_attention_is_the_references(features: Features, case: int, shift: int) -> None:
+    tensors = decode_inputs(*SIZES[case], *DTYPES[(case + shift) % 4])
+    want = decode_reference(tensors)
+    compiled = decode(tensors, features)
+    compiled(tensors)
+    check(tensors, want)
+    assert not tensors["out"][1].any()
+    assert len(compiled.lowered.phases) == 2
+
+
+@pytest.mark.parametrize(("dtype", "padding"), [(F32, 5), (BF16, 1)])
+def test_rows_and_heads_may_lie_anywhere_and_nothing_beyond_a_row_is_read_or_written(
+    dtype: torch.dtype, padding: int
+) -> None:
+    tensors = decode_inputs(6, 2, 21, 35, dtype, dtype)
+    for name in ("query", "new_key", "new_value", "k_cache", "v_cache", "out"):
+        tensors[name] = strided(tensors[name], padding)
+    want = decode_reference(tensors)
+    decode(tensors)(tensors)
+    check(tensors, want)
+    for name in ("k_cache", "v_cache", "out"):
+        tensor = tensors[name]
+        whole = tensor.as_strided((tensor.untyped_storage().size() // tensor.itemsize,), (1,))
+        assert int(whole.isnan().sum()) * tensor.shape[-1] == padding * tensor.numel()
+
+
+@pytest.mark.parametrize("parts", [2, 3, 40])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_bits_do_not_depend_on_how_units_are_shared_out(parts: int, dtype: torch.dtype) -> None:
+    tensors = decode_inputs(6, 2, 64, 64, dtype, dtype)
+    compiled = decode(tensors)
+    whole, shared = copied(tensors), copied(tensors)
+    compiled(whole)
+    compiled(shared, parts, backwards=True)
+    assert all(torch.equal(whole[name], shared[name]) for name in whole)
+
+
+def test_bits_of_a_slot_do_not_depend_on_other_slots_or_on_rows_that_it_does_not_see() -> None:
+    tensors = decode_inputs(6, 2, 64, 64)
+    others = copied(tensors)
+    compiled = decode(tensors)
+    others["position"][[0, 1, 3]] = torch.tensor([9, 1000, 4])
+    others["active"][[0, 1]] = torch.tensor([False, True])
+    others["prompt_len"][3] = SR + 99
+    others["k_cache"][2, :, 61:] = torch.nan
+    others["v_cache"][2, :, 61:] = torch.nan
+    compiled(tensors)
+    compiled(others)
+    assert torch.equal(tensors["out"][[2, 4]], others["out"][[2, 4]])
+    assert not others["out"][0].any()
+    assert not torch.equal(tensors["out"][3], others["out"][3])
+
+
+def test_a_cache_behind_a_copy_gets_the_new_row_only_and_the_copy_stays() -> None:
+    tensors = decode_inputs(6, 2, 32, 40, BF16)
+    step = replace(DECODE, key="key", value="value")
+    tensors["key"], tensors["value"] = tensors["k_cache"].clone(), tensors["v_cache"].clone()
+    tensors["k_cache"].fill_(torch.nan)
+    tensors["v_cache"].fill_(torch.nan)
+    want = decode_reference(tensors, step)
+    decode(tensors, step=step)(tensors)
+    assert torch.equal(tensors["k_cache"].nan_to_num(7.0), want["k_cache"].nan_to_num(7.0))
+    assert torch.equal(tensors["key"], want["key"])
+    assert (tensors["out"] - want["out"]).norm() <= 1e-6 * want["out"].norm()
+    same = decode_inputs(6, 2, 32, 40, BF16)
+    same["key"], same["value"] = same["k_cache"], same["v_cache"]
+    decode(same, step=step)(same)
+    assert torch.equal(same["out"], tensors["out"])
+
+
+def test_one_split_needs_no_second_phase() -> None:
+    for rows, slots in ((200, 5), (1024, 64)):
+        tensors = decode_inputs(2, 1, 16, 16, rows=rows)
+        for name in tensors if slots == 64 else ():
+            tensors[name] = tensors[name].repeat(13, *[1] * (tensors[name].dim() - 1))[:slots]
+        want = decode_reference(tensors)
+        compiled = decode(tensors)
+        assert len(compiled.lowered.phases) == 1
+        compiled(tensors, 3)
+        check(tensors, want)
+
+
+def test_a_negative_position_of_an_active_slot_is_reported_and_writes_nothing() -> None:
+    tensors = decode_inputs(2, 2, 16, 16)
+    compiled = decode(tensors)
+    tensors["position"][1] = -1  # a slot that is not active
+    compiled(tensors)
+    assert not compiled.reported
+    tensors["position"].fill_(-1)
+    before = tensors["k_cache"].clone()
+    compiled(tensors)
+    assert compiled.reported
+    assert torch.equal(tensors["k_cache"], before)
+    assert not tensors["out"].any()
+
+
+def test_large_scores_neither_overflow_nor_lose_the_sum() -> None:
+    tensors = decode_inputs(4, 2, 64, 64)
+    tensors["query"] *= 200.0
+    want = decode_reference(tensors)
+    decode(tensors)(tensors)
+    assert (tensors["out"] - want["out"]).norm() <= 2e-4 * want["out"].norm()
+
+
+def test_nan_in_a_row_that_is_seen_is_not_hidden() -> None:
+    tensors = decode_inputs(4, 2, 64, 64)
+    tensors["k_cache"][0, 0, 77, 5] = torch.nan
+    decode(tensors)(tensors)
+    assert tensors["out"][0, :2].isnan().all()
+    assert not tensors["out"][0, 2:].isnan().any()
+
+
+def test_rows_that_are_not_contiguous_are_refused() -> None:
+    tensors = decode_inputs(4, 2, 16, 16)
+    tensors["v_cache"] = torch.zeros(5, 2, 300, 32)[..., ::2]
+    with pytest.raises(InputError, match=r"rows at stride 1, but 'v_cache' has strides \[19200, 9600, 32, 2\]"):
+        decode(tensors)
+
+
+# ----------------------------------------------------------------------------------------------- encoded rows
+
+
+def encoded(rows: Tensor) -> Tensor:
+    return torch.from_numpy(kv_rows.encode(rows.float().numpy()))
+
+
+def decoded(rows: Tensor) -> Tensor:
+    return torch.from_numpy(kv_rows.decode(rows.contiguous().numpy()))
+
+
+def with_encoded_caches(tensors: Tensors) -> Tensors:
+    """The operands with their caches encoded; rows that slot 2 does not see have NaN for a scale."""
+    tensors = tensors | {name: encoded(tensors[name]) for name in ("k_cache", "v_cache")}
+    for name in ("k_cache", "v_cache"):
+        tensors[name][2, :, 61:] = -1
+    return tensors
+
+
+def encoded_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensors:
+    """What the reference makes of the numbers that rows, the new ones among them, stand for; caches as bytes."""
+    t = copied(tensors)
+    floats = dict(t)
+    for new, sources in (("new_key", {step.key, step.k_cache}), ("new_value", {step.value, step.v_cache})):
+        row = encoded(t[new])
+        floats |= {name: decoded(t[name]).nan_to_num_() for name in sources} | {new: decoded(row)}
+        for slot, position in enumerate(t["position"].tolist()):
+            place = position if position < SINK else SINK + (position - SINK) % RECENT
+            if t["active"][slot]:
+                t["k_cache" if new == "new_key" else "v_cache"][slot, :, place] = row[slot, :, 0]
+    return t | {"out": decode_reference(floats, step)["out"]}
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("case", range(len(SIZES)))
+def test_decode_attention_over_encoded_rows(features: Features, case: int) -> None:
+    query = (F32, BF16)[case % 2]
+    tensors = with_encoded_caches(decode_inputs(*SIZES[case], query=query))
+    want = encoded_reference(tensors)
+    compiled = decode(tensors, features)
+    shared = copied(tensors)
+    compiled(tensors)
+    check(tensors, want)
+    assert not tensors["out"][1].any()
+    compiled(shared, 3, backwards=True)
+    assert all(torch.equal(tensors[name], shared[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_encoded_rows_may_lie_anywhere_and_nothing_beyond_one_is_written(features: Features) -> None:
+    tensors = with_encoded_caches(decode_inputs(6, 2, 21, 35))
+    for name in ("k_cache", "v_cache"):
+        b, h, r, d = tensors[name].shape
+        memory = torch.full((h, b, r, d + 3), 77, dtype=torch.int8)
+        tensors[name] = memory.permute(1, 0, 2, 3)[..., :d].copy_(tensors[name])
+    want = encoded_reference(tensors)
+    decode(tensors, features)(tensors)
+    check(tensors, want)
+    for name in ("k_cache", "v_cache"):
+        b, h, r, d = tensors[name].shape
+        assert (tensors[name].as_strided((h, b, r, 3), (b * r * (d + 3), r * (d + 3), d + 3, 1), d) == 77).all()
+
+
+def before_a_guard(tensor: Tensor) -> Tensor:
+    """A copy whose last byte is followed by memory that cannot be touched."""
+    size = -(-tensor.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(base + size), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    made = torch.from_numpy(np.frombuffer(memory, np.int8, tensor.numel(), size - tensor.nbytes)).view(tensor.shape)
+    return made.copy_(tensor)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("depth", [3, 20, 64])
+def test_nothing_beyond_the_last_byte_of_an_encoded_row_is_read(features: Features, depth: int) -> None:
+    tensors = with_encoded_caches(decode_inputs(3, 1, depth, depth, rows=SR + 40))
+    for name in ("k_cache", "v_cache"):
+        tensors[name] = before_a_guard(tensors[name])
+    want = encoded_reference(tensors)
+    decode(tensors, features)(tensors)
+    check(tensors, want)
+
+
+def test_an_encoded_cache_behind_a_copy_gets_the_new_row_only() -> None:
+    tensors = with_encoded_caches(decode_inputs(6, 2, 32, 40))
+    step = replace(DECODE, key="key", value="value")
+    tensors["key"], tensors["value"] = tensors["k_cache"].clone(), tensors["v_cache"].clone()
+    tensors["k_cache"].fill_(-1)
+    tensors["v_cache"].fill_(-1)
+    want = encoded_reference(tensors, step)
+    decode(tensors, step=step)(tensors)
+    check(tensors, want)
+
+
+def test_an_infinity_in_a_new_row_shows_where_rows_are_encoded() -> None:
+    tensors = with_encoded_caches(decode_inputs(4, 2, 64, 64))
+    tensors["new_key"][0, 0, 0, 7] = torch.inf
+    tensors["new_value"][4, 1, 0, 7] = -torch.inf
+    decode(tensors)(tensors)
+    assert tensors["out"][0, :2].isnan().all()
+    assert not tensors["out"][0, 2:].isnan().any()
+    assert not tensors["out"][4, 2:].isfinite().any()
+
+
+def test_encoded_rows_that_do_not_fit_are_refused() -> None:
+    floats = decode_inputs(4, 2, 16, 16)
+    tensors = with_encoded_caches(floats)
+    with pytest.raises(InputError, match="takes encoded rows of 16 numbers as 20 of i8, but 'k_cache' has 16 of i8"):
+        decode(tensors | {"k_cache": tensors["k_cache"][..., :16].contiguous()})
+    with pytest.raises(InputError, match=r"both encoded \(i8\) or neither, but 'k_cache' is i8, 'v_cache' is f32"):
+        decode(tensors | {"v_cache": floats["v_cache"]})
+    behind = floats | {"key": floats["k_cache"], "k_cache": floats["k_cache"].to(BF16)}
+    with pytest.raises(InputError, match=r"rows in the dtype of their cache, .* 'key' is f32, 'k_cache' is bf16"):
+        decode(behind, step=replace(DECODE, key="key"))
+    with pytest.raises(InputError, match="decode_attention takes rows of f32 or bf16, but 'query' is i8"):
+        decode(tensors | {"query": encoded(floats["query"])})
+    with pytest.raises(InputError, match="decode_attention takes rows of f32 or bf16, but 'new_value' is i8"):
+        decode(tensors | {"new_value": encoded(floats["new_value"])})
+    with pytest.raises(InputError, match=r"at stride 1, but 'v_cache' has strides \[24000, 12000, 40, 2\]"):
+        decode(tensors | {"v_cache": torch.zeros(5, 2, 300, 40, dtype=torch.int8)[..., ::2]})
+    indexed, _ = indexed_inputs(1, F32)
+    with pytest.raises(InputError, match="indexed_attention takes rows of f32 or bf16, but 'k_cache' is i8"):
+        lower_indexed_attention(INDEXED, meta_of(indexed | {"k_cache": encoded(indexed["k_cache"])}), HOST)
+
+
+# ------------------------------------------------------------------------------------------ indexed attention
+
+
+def indexed_inputs(topk: int, dtype: torch.dtype, width: int = 33) -> tuple[Tensors, Tensors]:
+    """Operands of `INDEXED` over prompts of 500 rows, and of `DECODE` over the same rows in one cache."""
+    compact = decode_inputs(6, 2, 20, width, dtype, dtype, SR + topk)
+    generator = torch.Generator().manual_seed(topk)
+    tensors = {name: compact[name].clone() for name in compact}
+    selected = torch.full((5, 2, topk), -1)
+    for name, depth in (("k", 20), ("v", width)):
+        prompt = torch.randn(5, 2, 500, depth, generator=generator).to(dtype)
+        tensors[f"{name}_prompt"] = prompt
+        tensors[f"{name}_cache"] = compact[f"{name}_cache"][:, :, :SR].clone()
+    for b in range(5):
+        for h in range(2):
+            count = topk - topk // 4 * (h == 1)  # the second head's last rows are zeros
+            selected[b, h, :count] = torch.randperm(500, generator=generator)[:count].sort().values
+    tensors["selected"] = selected
+    for name in "kv":
+        compact[f"{name}_cache"][:, :, SR:] = cache.gathered(tensors[f"{name}_prompt"], selected)
+    return tensors, compact
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("topk", [1, 140])
+def test_indexed_attention_is_decode_attention_over_the_assembled_rows(
+    features: Features, dtype: torch.dtype, topk: int
+) -> None:
+    tensors, compact = indexed_inputs(topk, dtype)
+    want = decode_reference(compact)
+    meta = meta_of(tensors)
+    CompiledStep(lower_indexed_attention(INDEXED, meta, features), meta, features)(tensors, 3)
+    decode(compact, features)(compact)
+    check(compact, want)
+    assert torch.equal(tensors["out"], compact["out"])
+    for name in ("k_cache", "v_cache"):
+        assert torch.equal(tensors[name], compact[name][:, :, :SR])
+
+
+@pytest.mark.parametrize("index", [500, 2**62])
+def test_an_index_beyond_the_prompt_is_reported_where_it_is_read(index: int) -> None:
+    tensors, _ = indexed_inputs(140, F32)
+    meta = meta_of(tensors)
+    compiled = CompiledStep(lower_indexed_attention(INDEXED, meta, HOST), meta, HOST)
+    read = min(int(tensors["prompt_len"][0]) - SR, 140)
+    tensors["selected"][0, :, read:] = index  # rows that no query sees
+    compiled(tensors)
+    assert not compiled.reported
+    tensors["selected"][0, :, read - 1] = index
+    compiled(tensors)
+    assert compiled.reported
+
+
+# -------------------------------------------------------------------------------------- the steps on their own
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize(("dtype", "query", "rows"), [(F32, F32, 300), (BF16, BF16, 70), (BF16, F32, 300)])
+def test_cached_attention_is_the_references(
+    features: Features, dtype: torch.dtype, query: torch.dtype, rows: int
+) -> None:
+    given = decode_inputs(6, 2, 40, 24, dtype, query, rows)
+    tensors = {name: given[name] for name in ("query", "k_cache", "v_cache", "out")}
+    tensors["valid"] = torch.rand(5, rows, generator=torch.Generator().manual_seed(rows)) < 0.6
+    tensors["valid"][1], tensors["valid"][2, :-1], tensors["valid"][3] = False, False, True
+    tensors["k_cache"][0, :, ~tensors["valid"][0]] = torch.nan
+    want = copied(tensors)
+    want["k_cache"].nan_to_num_()
+    operands = (want[name] for name in ("query", "k_cache", "v_cache", "valid", "out"))
+    attention.cached_attention(*operands, scale=CACHED.scale, wide=torch.float64)
+    meta = meta_of(tensors)
+    compiled = CompiledStep(lower_cached_attention(CACHED, meta, features), meta, features)
+    compiled(tensors)
+    first = tensors["out"].clone()
+    tensors["out"].fill_(9.0)
+    compiled(tensors, 4, backwards=True)
+    assert torch.equal(tensors["out"], first)
+    tensors["k_cache"].nan_to_num_()
+    check(tensors, want)
+    assert not tensors["out"][1].any()
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize(("query", "rows", "depth"), [(F32, 300, 40), (BF16, 70, 64)])
+def test_cached_attention_over_encoded_rows(features: Features, query: torch.dtype, rows: int, depth: int) -> None:
+    given = with_encoded_caches(decode_inputs(6, 2, depth, 24, query=query, rows=rows))
+    tensors = {name: given[name] for name in ("query", "k_cache", "v_cache", "out")}
+    tensors["valid"] = torch.rand(5, rows, generator=torch.Generator().manual_seed(rows)) < 0.6
+    tensors["valid"][1], tensors["valid"][2, 61:] = False, False
+    want = copied(tensors)
+    floats = {name: decoded(tensors[name]).nan_to_num_() for name in ("k_cache", "v_cache")}
+    operands = ((want | floats)[name] for name in ("query", "k_cache", "v_cache", "valid", "out"))
+    attention.cached_attention(*operands, scale=CACHED.scale, wide=torch.float64)
+    meta = meta_of(tensors)
+    CompiledStep(lower_cached_attention(CACHED, meta, features), meta, features)(tensors, 3)
+    check(tensors, want)
+    assert not tensors["out"][1].any()
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("size", [3, 37, 64])
+def test_update_rows_copies_encoded_rows(features: Features, size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    tensors = {
+        "cache": torch.zeros(4, 3, 7, size + 4, dtype=torch.int8),
+        "new": encoded(torch.randn(4, 3, 1, size, generator=generator)),
+        "row": torch.tensor([3, 0, 6, 7]),
+        "active": torch.tensor([True, False, True, True]),
+    }
+    want = tensors["cache"].clone()
+    want[0, :, 3], want[2, :, 6] = tensors["new"][0, :, 0], tensors["new"][2, :, 0]
+    meta = meta_of(tensors)
+    step = UpdateRows("cache", "new", "row", "active")
+    CompiledStep(lower_update_rows(step, meta, features), meta, features)(tensors, 5)
+    assert torch.equal(tensors["cache"], want)
+
+
+def test_update_rows_takes_encoded_rows_to_a_cache_of_them_only() -> None:
+    step = UpdateRows("cache", "new", "row", "active")
+    floats = {
+        "cache": torch.zeros(1, 1, 7, 8),
+        "new": torch.zeros(1, 1, 1, 8),
+        "row": torch.zeros(1, dtype=torch.int64),
+        "active": torch.ones(1, dtype=torch.bool),
+    }
+    for name, cache_dtype, new_dtype in (("cache", "i8", "f32"), ("new", "f32", "i8")):
+        tensors = floats | {name: encoded(floats[name])}
+        message = rf"encoded rows \(i8\) in a cache of them only, but 'cache' is {cache_dtype} and 'new' is {new_dtype}"
+        with pytest.raises(InputError, match=message):
+            lower_update_rows(step, meta_of(tensors), HOST)
+    both = {"cache": encoded(floats["cache"]), "new": torch.zeros(1, 1, 1, 11, dtype=torch.int8)}
+    with pytest.raises(InputError, match="takes encoded rows of 8 numbers as 12 of i8, but 'new' has 11 of i8"):
+        lower_update_rows(step, meta_of(floats | both), HOST)
+
+
+@pytest.mark.parametrize(("dtype", "new"), DTYPES)
+@pytest.mark.parametrize("features", FEATURES)
+def test_update_rows_is_the_references(features: Features, dtype: torch.dtype, new: torch.dtype) -> None:
+    size = 37
+    tensors = {
+        "cache": torch.zeros(4, 3, 7, size).to(dtype),
+        "new": torch.randn(4, 3, 1, size, generator=torch.Generator().manual_seed(0)).to(new),
+        "row": torch.tensor([3, 0, 6, 5]),
+        "active": torch.tensor([True, False, True, True]),
+    }
+    want = copied(tensors)
+    cache.update_rows(want["cache"], want["new"], want["row"], want["active"])
+    tensors["cache"] = strided(tensors["cache"], 1)
+    meta = meta_of(tensors)
+    compiled = CompiledStep(
+        lower_update_rows(UpdateRows("cache", "new", "row", "active"), meta, features), meta, features
+    )
+    compiled(tensors, 5)
+    assert torch.equal(tensors["cache"], want["cache"])
+    tensors["row"][:] = torch.tensor([7, 2, -1, 2**62])
+    compiled(tensors)
+    assert torch.equal(tensors["cache"], want["cache"]), "rows that the cache does not have are dropped"

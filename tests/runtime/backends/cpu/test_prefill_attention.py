@@ -1,0 +1,228 @@
+"""Attention of prefill chunks as native code, against the reference interpreter in double precision."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
+from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.prefill_attention import (
+    block_of_queries,
+    lower_causal_attention,
+    lower_chunk_attention,
+    lower_observe,
+)
+from sscc.runtime.backends.reference import prompt
+from tests.runtime.backends.cpu.harness_prefill import (
+    Compiled,
+    bits,
+    check_pieces,
+    like,
+    meta_of,
+    run_step,
+    strided,
+)
+
+Tensors = dict[str, torch.Tensor]
+
+CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
+DTYPES = [torch.float32, torch.bfloat16]
+CAUSAL = CausalAttention("query", "key", "value", "out", "start", 0.3, "sums")
+CHUNK = ChunkAttention(
+    "query", "new_key", "new_value", "k_scratch", "v_scratch", "observed", "log_sum_exp", "out", "start", "n", 0.4
+)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Of an output whose values are of order 1: rounding of the output and, with bf16, of the softmax's weights."""
+    return 1e-5 if dtype == torch.float32 else 2e-2
+
+
+def random_causal(seed: int, dtype: torch.dtype) -> Tensors:
+    """Operands of a geometry that the seed chooses; outer axes lie in another order than they are named."""
+    choose = random.Random(seed)
+    group, kv_heads, chunk = choose.randint(1, 7), choose.randint(1, 3), choose.randint(1, 160)
+    depth, width = choose.choice([(8, 8), (64, 64), (7, 5), (40, 72), (128, 128), (30, 17)])
+    rows = chunk + choose.randint(0, 200)
+    heads = group * kv_heads
+    return {
+        "query": strided(torch.randn(1, heads, chunk, depth).to(dtype), (0, 2, 1, 3)),
+        "key": torch.randn(1, kv_heads, rows, depth).to(dtype),
+        "value": strided(torch.randn(1, kv_heads, rows, width).to(dtype), (0, 2, 1, 3)),
+        "out": strided(torch.full((1, heads, chunk, width), 9.0).to(dtype), (0, 2, 1, 3)),
+        "sums": torch.full((1, heads, chunk), 9.0),
+    }
+
+
+def causal_reference(tensors: Tensors, start: int, scale: float) -> Tensors:
+    out, sums = tensors["out"].double(), tensors["sums"].double()
+    query, key, value = (tensors[name].double() for name in ("query", "key", "value"))
+    prompt.causal_attention(query, key, value, out, log_sum_exp=sums, start=start, scale=scale, wide=torch.float64)
+    return {"out": out, "sums": sums}
+
+
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", [0, 5, 7, 10])
+def test_causal_attention_of_random_geometries(seed: int, dtype: torch.dtype, features: Features) -> None:
+    tensors = random_causal(seed, dtype)
+    chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
+    compiled = Compiled(CAUSAL, lower_causal_attention, tensors, ["start"], features)
+    for start in sorted({0, (rows - chunk) // 2, rows - chunk}):
+        given = {name: like(tensor) for name, tensor in tensors.items()}
+        given["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
+        given["value"][:, :, start + chunk :] = torch.nan
+        got = check_pieces(compiled, given, {"start": start}, ["out", "sums"])
+        want = causal_reference(given, start, CAUSAL.scale)
+        torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
+        torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("types", ["query", "key", "value", "out"])
+def test_causal_attention_of_mixed_dtypes(types: str) -> None:
+    """One operand in bf16: products are of f32."""
+    tensors = random_causal(2, torch.float32)
+    tensors[types] = tensors[types].bfloat16()
+    got = run_step(CAUSAL, lower_causal_attention, tensors, {"start": 3}, Features.of_host(), ["out", "sums"])
+    want = causal_reference(tensors, 3, CAUSAL.scale)
+    limit = tolerance(tensors["out"].dtype)
+    torch.testing.assert_close(got["out"].double(), want["out"], rtol=limit, atol=limit)
+    torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scores_far_apart_neither_overflow_nor_give_nan(dtype: torch.dtype) -> None:
+    """Scores up to some thousands, in rising order, so that every block of keys raises the peak."""
+    tensors = random_causal(1, dtype)
+    ramp = torch.linspace(-30, 30, tensors["key"].shape[2])[None, None, :, None]
+    tensors["query"] = like(tensors["query"].abs())
+    tensors["key"] = (torch.ones_like(tensors["key"]) * ramp).to(dtype)
+    start = tensors["key"].shape[2] - tensors["query"].shape[2]
+    got = run_step(CAUSAL, lower_causal_attention, tensors, {"start": start}, Features.of_host(), ["out", "sums"])
+    want = causal_reference(tensors, start, CAUSAL.scale)
+    torch.testing.assert_close(
+        got["out"].double(), want["out"], rtol=2e-2, atol=2e-2 if dtype != torch.float32 else 2e-3
+    )
+    torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-3)
+
+
+def test_a_query_does_not_depend_on_later_queries() -> None:
+    """Nor do its bits depend on what the chunk holds behind it."""
+    tensors = random_causal(3, torch.bfloat16)
+    compiled = Compiled(CAUSAL, lower_causal_attention, tensors, ["start"], Features.of_host())
+    changed = {name: like(tensor) for name, tensor in tensors.items()}
+    half = tensors["query"].shape[2] // 2
+    assert half > 0
+    changed["query"][:, :, half:] = 3.0
+    changed["key"][:, :, half:] = 5.0
+    for given in (tensors, changed):
+        compiled.run(given, {"start": 0})
+    assert torch.equal(bits(tensors["out"][:, :, :half]), bits(changed["out"][:, :, :half]))
+    assert not torch.equal(tensors["out"], changed["out"])
+
+
+# ---------------------------------------------------------------------------------------------------- chunks
+
+
+def chunk_states(rows: int, obs: int, dtype: torch.dtype) -> Tensors:
+    return {
+        "k_scratch": torch.full((1, 2, rows, 8), torch.nan).to(dtype),
+        "v_scratch": torch.full((1, 2, rows, 6), torch.nan).to(dtype),
+        "observed": torch.zeros(1, 6, obs, 8).to(dtype),
+        "log_sum_exp": torch.zeros(1, 6, obs),
+    }
+
+
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("chunk", "obs"), [(8, 4), (20, 50), (128, 32)])
+def test_chunks_append_attend_and_observe(chunk: int, obs: int, dtype: torch.dtype, features: Features) -> None:
+    limit = 3 * chunk
+    shapes = {"query": (1, 6, chunk, 8), "new_key": (1, 2, chunk, 8), "new_value": (1, 2, chunk, 6)}
+    example = {name: torch.zeros(shape).to(dtype) for name, shape in shapes.items()}
+    example |= {**chunk_states(limit, obs, dtype), "out": torch.zeros(1, 6, chunk, 6).to(dtype)}
+    compiled = Compiled(CHUNK, lower_chunk_attention, example, ["start", "n"], features)
+    writes = ["k_scratch", "v_scratch", "observed", "log_sum_exp", "out"]
+    for length in (1, chunk - 1, chunk, chunk + 3, limit):
+        states = chunk_states(limit, obs, dtype)
+        for start in range(0, length, chunk):
+            part = {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
+            given = {**part, **states, "out": torch.zeros(1, 6, chunk, 6).to(dtype)}
+            got = check_pieces(compiled, given, {"start": start, "n": length}, writes)
+            want = {name: tensor.double() for name, tensor in given.items()}
+            prompt.chunk_attention(**want, start=start, length=length, scale=0.4, wide=torch.float64)
+            for name in ("k_scratch", "v_scratch", "observed"):
+                assert torch.equal(got[name].double().nan_to_num(7.0), want[name].nan_to_num(7.0)), name
+            torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
+            torch.testing.assert_close(got["log_sum_exp"].double(), want["log_sum_exp"], rtol=1e-5, atol=1e-5)
+            states = {name: got[name] for name in states}
+
+
+def test_a_chunk_beyond_the_scratch_writes_nothing() -> None:
+    tensors = {"query": torch.ones(1, 6, 4, 8), "new_key": torch.ones(1, 2, 4, 8), "new_value": torch.ones(1, 2, 4, 6)}
+    states = {**chunk_states(6, 2, torch.float32), "out": torch.zeros(1, 6, 4, 6)}
+    compiled = Compiled(CHUNK, lower_chunk_attention, {**tensors, **states}, ["start", "n"], GENERIC)
+    for start in (-1, 3, 1 << 40):
+        got = check_pieces(compiled, {**tensors, **states}, {"start": start, "n": 6}, list(states))
+        assert all(torch.equal(bits(got[name]), bits(states[name])) for name in states), start
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_observe_keeps_the_last_queries(dtype: torch.dtype) -> None:
+    chunk, obs = 40, 6
+    tensors = {"observed": torch.zeros(1, 3, obs, 5), "query": torch.randn(1, 3, chunk, 5).to(dtype)}
+    step = Observe("observed", "query", "start", "n")
+    compiled = Compiled(step, lower_observe, tensors, ["start", "n"], AVX2)
+    for length in (1, 3, obs, 39, 43, 80):
+        for start in (0, 40):
+            got = check_pieces(compiled, tensors, {"start": start, "n": length}, ["observed"])
+            want = tensors["observed"].clone()
+            prompt.observe(want, tensors["query"].float(), start=start, length=length)
+            assert torch.equal(got["observed"], want)
+
+
+# ---------------------------------------------------------------------------------------------------- refusals
+
+
+def test_operands_that_are_not_dense_along_the_last_axis_are_refused() -> None:
+    tensors = random_causal(1, torch.float32)
+    tensors["key"] = strided(tensors["key"], (0, 1, 3, 2))
+    with pytest.raises(InputError, match="'key' with stride 1 along its last axis"):
+        lower_causal_attention(CAUSAL, meta_of(tensors), GENERIC)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"scale": -1.0}, "positive scale, not -1.0"), ({"query": "none"}, "no operand 'none'")]
+)
+def test_steps_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
+    step = CausalAttention(**{**CAUSAL.__dict__, **change})
+    with pytest.raises(InputError, match=message):
+        lower_causal_attention(step, meta_of(random_causal(1, torch.float32)), GENERIC)
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    tensors = random_causal(1, torch.float32)
+    tensors["key"] = torch.zeros(1, 2, 100, tensors["query"].shape[3])
+    tensors["query"] = torch.zeros(1, 5, 4, tensors["query"].shape[3])
+    with pytest.raises(InputError, match="5 query heads do not divide into groups of 2 KV heads"):
+        lower_causal_attention(CAUSAL, meta_of(tensors), GENERIC)
+
+
+@pytest.mark.parametrize(("group", "chunk"), [(1, 1), (1, 512), (3, 512), (4, 256), (5, 100), (8, 512), (300, 7)])
+def test_blocks_of_queries_fill_their_panels(group: int, chunk: int) -> None:
+    queries = block_of_queries(group, chunk, 48)
+    assert 1 <= queries <= min(chunk, 96)
+    assert queries == 1 or queries * group <= 256
+    whole, left = divmod(chunk, queries)
+    computed = sum(-(-rows * group // 48) * 48 for rows in [queries] * whole + [left])
+    assert chunk * group / computed > 0.85 or chunk * group < 96

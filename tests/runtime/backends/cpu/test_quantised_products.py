@@ -1,0 +1,202 @@
+"""Weights of 8 and 4 bits: what lies where, and generated products against numpy in f64."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from sscc.ir.errors import InputError, InternalError
+from sscc.runtime.backends.cpu.compile import Jit
+from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
+from sscc.runtime.backends.cpu.phases import Operand
+from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.quantised_products import emit_quantised_product, quantised_scratch_bytes
+from tests.runtime.backends.cpu.product_data import Buffer, loaded, normal, stored
+
+FEATURES = {"host": Features.of_host(), "generic": GENERIC, "avx2": AVX2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product with dense operands; `a` and `out` are their dtypes."""
+
+    m: int
+    n: int
+    k: int
+    bits: int
+    group: int
+    zero_point: bool = False
+    a: str = "f32"
+    out: str = "f32"
+
+    @property
+    def panels(self) -> QuantisedPanels:
+        return QuantisedPanels(self.n, self.k, self.bits, self.group, self.zero_point)
+
+    def operands(self, f: Function) -> tuple[Operand, Operand]:
+        a = Operand(f["a"], (self.m, self.k), (self.k, 1), self.a)
+        return a, Operand(f["out"], (self.m, self.n), (self.n, 1), self.out)
+
+
+CASES = [
+    *(Case(m, 37, 64, bits, 32, zero) for bits in (8, 4) for zero in (False, True) for m in (1, 3)),
+    *(Case(m, 37, 64, bits, 32) for bits in (8, 4) for m in (2, 5, 17)),
+    *(Case(2, 40, 24, bits, 8, a="bf16", out="bf16") for bits in (8, 4)),
+    *(Case(1, 16, 2048, bits, 2048) for bits in (8, 4)),
+    Case(2, 20, 26, 8, 26, True),
+    Case(2, 20, 26, 4, 26),
+    Case(1, 1, 3, 8, 3),
+]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Parts as they are stored, and what they stand for, f64 [N, K]."""
+
+    values: np.ndarray
+    scales: np.ndarray
+    zeros: np.ndarray | None
+    stands_for: np.ndarray
+
+    @classmethod
+    def of(cls, panels: QuantisedPanels) -> Weight:
+        """Random ones, extremes included."""
+        rng = np.random.default_rng(5)
+        low, high = (-128, 128) if panels.bits == 8 else (0, 16)
+        codes = rng.integers(low, high, (panels.n, panels.k))
+        codes[0] = low
+        codes[-1] = high - 1
+        scales = stored(normal(6, panels.n, panels.groups) / 16, "bf16")
+        fixed = np.full(scales.shape, 0 if panels.bits == 8 else 8)
+        zeros = rng.integers(low, high, scales.shape) if panels.zero_point else fixed
+        steps = loaded(scales, "bf16").astype(np.float64)
+        stands_for = (codes - zeros.repeat(panels.group, axis=1)) * steps.repeat(panels.group, axis=1)
+        if panels.bits == 4:
+            codes = codes[:, ::2] | (codes[:, 1::2] << 4)
+        values = codes.astype(np.uint8).view(np.int8)
+        return cls(values, scales, zeros.astype(np.int8) if panels.zero_point else None, stands_for)
+
+
+@dataclass
+class Compiled:
+    """All cases for one kind of CPU."""
+
+    jit: Jit
+    scratch: dict[Case, int] = field(default_factory=dict)
+
+    @classmethod
+    @functools.cache
+    def of(cls, kind: str) -> Compiled:
+        features, module, scratch = FEATURES[kind], Module(), {}
+        for number, case in enumerate(CASES):
+            params = [(name, PTR) for name in ("a", "weights", "out", "scratch")] + [("begin", I64), ("end", I64)]
+            f = module.function(f"case{number}", params, exported=True)
+            a, out = case.operands(f)
+            emit_quantised_product(f, a, f["weights"], case.panels, out, f["begin"], f["end"], f["scratch"], features)
+            f.returns()
+            scratch[case] = quantised_scratch_bytes(a, case.panels, out, features)
+        return cls(Jit(module, features.cpu), scratch)
+
+    def run(self, case: Case, a: np.ndarray, weight: Weight, cuts: tuple[int, ...] = ()) -> np.ndarray:
+        """The product of a [m, k], called once per range of columns; [m, n] in f32."""
+        function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64)(
+            self.jit.addresses[f"case{CASES.index(case)}"]
+        )
+        left = stored(a, case.a)
+        result = stored(np.full(case.m * case.n + 1, 7.0, np.float32), case.out)
+        packed = case.panels.pack(weight.values, weight.scales, weight.zeros)
+        weights, scratch = Buffer(packed.nbytes), Buffer(self.scratch[case])
+        weights.bytes[:] = packed.reshape(-1)
+        for begin, end in itertools.pairwise([0, *cuts, case.n]):
+            function(left.ctypes.data, weights.address, result.ctypes.data, scratch.address, begin, end)
+        found = loaded(result, case.out)
+        assert found[-1] == 7.0
+        return found[:-1].reshape(case.m, case.n)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("kind", list(FEATURES))
+def test_agrees_with_dequantised_weights(kind: str, case: Case) -> None:
+    a, weight = normal(1, case.m, case.k), Weight.of(case.panels)
+    found = Compiled.of(kind).run(case, a, weight)
+    expected = a.astype(np.float64) @ weight.stands_for.T
+    # Half a step of x per element, the sums' own roundings, and that of the result.
+    steps = np.abs(a).reshape(case.m, -1, case.group).max(axis=-1) / 32639
+    magnitude = np.abs(weight.stands_for).reshape(case.n, -1, case.group).sum(axis=-1)
+    tolerance = 0.51 * steps @ magnitude.T + 2.0**-20 * np.abs(a).astype(np.float64) @ np.abs(weight.stands_for).T
+    assert (np.abs(found - expected) <= tolerance + (2.0**-8 * np.abs(expected) if case.out == "bf16" else 0)).all()
+    assert np.linalg.norm(found - expected) <= (4e-3 if case.out == "bf16" else 1e-4) * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_all_cpus_give_the_same_bits(case: Case) -> None:
+    a, weight = normal(2, case.m, case.k), Weight.of(case.panels)
+    host, generic, old = (Compiled.of(kind).run(case, a, weight).view(np.uint32) for kind in FEATURES)
+    assert (host == generic).all()
+    assert (host == old).all()
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.n == 37], ids=str)
+@pytest.mark.parametrize("kind", list(FEATURES))
+def test_rows_and_ranges_do_not_change_bits(kind: str, case: Case) -> None:
+    compiled, a, weight = Compiled.of(kind), normal(3, case.m, case.k), Weight.of(case.panels)
+    whole = compiled.run(case, a, weight)
+    (alone,) = (c for c in CASES if (c.m, c.n, c.bits, c.zero_point) == (1, 37, case.bits, case.zero_point))
+    rows = np.concatenate([compiled.run(alone, a[m : m + 1], weight) for m in range(case.m)])
+    assert (whole.view(np.uint32) == rows.view(np.uint32)).all()
+    assert (whole.view(np.uint32) == compiled.run(case, a, weight, (16, 32)).view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("kind", list(FEATURES))
+def test_rows_of_zeros_and_of_tiny_numbers(kind: str) -> None:
+    case = CASES[0]
+    weight = Weight.of(case.panels)
+    for value in (0.0, 1e-40):
+        found = Compiled.of(kind).run(case, np.full((1, case.k), value, np.float32), weight)
+        assert (found == 0).all()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_every_code_is_where_the_definition_says(bits: int) -> None:
+    panels = QuantisedPanels(20, 24, bits, 8, True)
+    weight = Weight.of(panels)
+    packed = panels.pack(np.stack([weight.values] * 2), np.stack([weight.scales] * 2), np.stack([weight.zeros] * 2))
+    assert packed.shape == (2, panels.count, panels.groups, panels.group_bytes)
+    assert packed.nbytes == 2 * panels.packed_bytes
+    assert (packed[0] == packed[1]).all()
+    for n, k in np.ndindex(20, 24):
+        group = packed[1, n // 16, k // 8]
+        at, half = k % 8 % 4, k % 8 // 4
+        if bits == 8:
+            code = int(group[48 + 64 * half + n % 16 * 4 + at]) - 128
+            assert code == weight.values[n, k]
+        else:
+            code = int(group[48 + n % 16 * 4 + at]) >> (4 * half) & 15
+            assert code == int(weight.values[n, k // 2]) >> (4 * (k % 2)) & 15
+        assert group[:32].view(np.uint16)[n % 16] == weight.scales[n, k // 8]
+        assert group[32:48].view(np.int8)[n % 16] == weight.zeros[n, k // 8]
+    assert (packed[1, 1, :, 48:].reshape(3, -1, 16, 4)[:, :, 4:] == 0).all()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    panels = QuantisedPanels(20, 64, 8, 32)
+    weight = Weight.of(panels)
+    with pytest.raises(InputError, match="are not those of"):
+        panels.pack(weight.values[:, :-1], weight.scales)
+    with pytest.raises(InputError, match="are not those of"):
+        panels.pack(weight.values, weight.scales, np.zeros((20, 2), np.int8))
+    with pytest.raises(InputError, match="are not those of"):
+        QuantisedPanels(20, 64, 8, 32, True).pack(weight.values, weight.scales)
+    for bad in ((20, 64, 5, 32), (20, 64, 8, 48), (20, 60, 4, 20), (0, 64, 8, 32)):
+        with pytest.raises(InternalError):
+            QuantisedPanels(*bad)
+    f = Module().function("f", [("p", PTR)])
+    a, out = Operand(f["p"], (2, 63), (63, 1), "f32"), Operand(f["p"], (2, 20), (20, 1), "f32")
+    with pytest.raises(InternalError, match="is not"):
+        emit_quantised_product(f, a, f["p"], panels, out, 0, 20, f["p"], GENERIC)

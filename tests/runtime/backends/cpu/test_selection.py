@@ -1,0 +1,169 @@
+"""Scores, pooling and top-K as native code, against the reference interpreter."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import ObservationScores, Pool, Select
+from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.observation_scores import GRAIN
+from sscc.runtime.backends.cpu.selection import lower_observation_scores, lower_pool, lower_select
+from sscc.runtime.backends.reference import selection
+from tests.runtime.backends.cpu.harness_prefill import Compiled, check_pieces, meta_of, run_step
+
+Tensors = dict[str, torch.Tensor]
+
+CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+# ------------------------------------------------------------------------------------------------------ scores
+
+
+def scores_reference(given: Tensors, length: int, recent: int, known: bool) -> torch.Tensor:
+    """Scores [Hkv, length], in double precision."""
+    observed, key = given["observed"].double(), given["key"].double()
+    numbers = selection.PromptScores(observed, key, length=length, scale=0.5, recent=recent, wide=torch.float64)
+    scores = given["scores"].double()
+    selection.observation_scores(numbers, scores, given["sums"] if known else None)
+    return scores[:, :length]
+
+
+def observed_sums(given: Tensors, length: int) -> torch.Tensor:
+    observed, key = given["observed"].double(), given["key"].double()
+    numbers = selection.PromptScores(observed, key, length=length, scale=0.5, recent=1, wide=torch.float64)
+    sums = torch.full(observed.shape[:3], NAN)
+    sums[:, :, : numbers.window] = numbers.log_sum_exp().reshape(1, observed.shape[1], -1).float()
+    return sums
+
+
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("group", "obs", "recent", "depth", "dtype"), [(3, 32, 40, 8, torch.bfloat16), (1, 9, 2, 11, torch.float32)]
+)
+def test_observation_scores(
+    group: int, obs: int, recent: int, depth: int, known: bool, dtype: torch.dtype, features: Features
+) -> None:
+    rows = 2 * GRAIN + 90
+    given = {
+        "observed": torch.randn(1, 2 * group, obs, depth).to(dtype),
+        "key": torch.randn(1, 2, rows, depth).to(dtype),
+        "sums": torch.zeros(1, 2 * group, obs),
+        "scores": torch.full((2, rows), 9.0),
+    }
+    step = ObservationScores("observed", "key", "scores", "n", 0.5, recent, "sums" if known else "")
+    compiled = Compiled(step, lower_observation_scores, given, ["n"], features)
+    for length in (1, 5, obs, obs + 1, GRAIN, GRAIN + recent + 3, rows):
+        case = {name: tensor.clone() for name, tensor in given.items()}
+        case["key"][:, :, length:] = NAN
+        case["observed"][:, :, length:] = NAN
+        case["sums"] = observed_sums(case, length)
+        got = check_pieces(compiled, case, {"n": length}, ["scores"])["scores"]
+        torch.testing.assert_close(
+            got[:, :length].double(), scores_reference(case, length, recent, known), rtol=2e-5, atol=1e-7
+        )
+        zero = length - min(obs, recent, length)
+        assert (got[:, zero:length] == 0).all()
+        assert (got[:, length:] == 9).all(), "scores behind the prompt are not written"
+
+
+@pytest.mark.parametrize("value", [INF, -INF, NAN])
+def test_observation_scores_of_a_log_sum_exp_that_is_not_finite(value: float) -> None:
+    given = {
+        "observed": torch.randn(1, 2, 3, 8),
+        "key": torch.randn(1, 1, 40, 8),
+        "sums": torch.tensor([[[3.0, 4.0, 3.5], [3.0, value, 2.0]]]),
+        "scores": torch.zeros(1, 40),
+    }
+    step = ObservationScores("observed", "key", "scores", "n", 0.5, 2, "sums")
+    got = run_step(step, lower_observation_scores, given, {"n": 40}, GENERIC, ["scores"])["scores"]
+    want = scores_reference(given, 40, 2, True).float()
+    torch.testing.assert_close(got, want, rtol=2e-5, atol=1e-7, equal_nan=True)
+
+
+# ----------------------------------------------------------------------------------------------------- pooling
+
+
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("width", [1, 7, 61])
+def test_pool(width: int, mode: str, features: Features) -> None:
+    rows = GRAIN + 77
+    given = {"scores": torch.randn(3, rows), "pooled": torch.full((3, rows), 9.0)}
+    given["scores"][1, 20], given["scores"][1, 50], given["scores"][1, 80] = NAN, INF, -INF
+    compiled = Compiled(Pool("scores", "pooled", "n", width, mode), lower_pool, given, ["n"], features)
+    for length in (1, 2, 15, 16, 33, GRAIN + 1, rows):
+        got = check_pieces(compiled, given, {"n": length}, ["pooled"])["pooled"]
+        want = given["pooled"].clone()
+        selection.pool(given["scores"], want, length=length, width=width, mode=mode)
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize(("width", "mode"), [(4, "avg"), (0, "max"), (3, "min")])
+def test_pools_that_do_not_exist_are_refused(width: int, mode: str) -> None:
+    given = {"scores": torch.randn(1, 20), "pooled": torch.zeros(1, 20)}
+    with pytest.raises(InputError, match=f"mode '{mode}' and width {width}"):
+        lower_pool(Pool("scores", "pooled", "n", width, mode), meta_of(given), GENERIC)
+
+
+# --------------------------------------------------------------------------------------------------- selection
+
+
+def check_select(compiled: Compiled, scores: torch.Tensor, length: int, step: Select, topk: int) -> None:
+    given = {"scores": scores, "selected": torch.full((scores.shape[0], topk), 99)}
+    got = check_pieces(compiled, given, {"n": length}, ["selected"])["selected"]
+    want = given["selected"].clone()
+    selection.select(scores, want, length=length, sink=step.sink, recent=step.recent)
+    assert torch.equal(got, want), length
+
+
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize(("sink", "recent", "topk"), [(3, 6, 1), (0, 0, 40), (4, 1, 7), (2, 5, 400)])
+def test_select(sink: int, recent: int, topk: int, features: Features) -> None:
+    rows = 333
+    step = Select("scores", "selected", "n", sink, recent)
+    example = {"scores": torch.zeros(3, rows), "selected": torch.zeros(3, topk, dtype=torch.int64)}
+    compiled = Compiled(step, lower_select, example, ["n"], features)
+    few = torch.randint(0, 4, (3, rows)).float()
+    kinds = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1.0, -1.0, INF, -INF, NAN, -NAN, 3e38])
+    special = kinds[torch.randint(0, len(kinds), (3, rows))]
+    for length in (1, sink + 1, sink + recent, sink + recent + 1, 17, sink + recent + topk, 250, rows):
+        if 1 <= length <= rows:
+            for scores in (torch.randn(3, rows), few, special, torch.zeros(3, rows), torch.full((3, rows), NAN)):
+                check_select(compiled, scores, length, step, topk)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_select_of_random_scores_and_strides(seed: int) -> None:
+    choose = random.Random(seed)
+    rows, topk = choose.randint(20, 3000), choose.randint(1, 500)
+    step = Select("scores", "selected", "n", choose.randint(0, 9), choose.randint(0, 9))
+    scores = torch.randn(2, rows + 5).exp()[:, :rows]
+    example = {"scores": scores, "selected": torch.zeros(2, topk, dtype=torch.int64)}
+    compiled = Compiled(step, lower_select, example, ["n"], Features.of_host())
+    for length in (rows, choose.randint(1, rows)):
+        check_select(compiled, scores, length, step, topk)
+
+
+@pytest.mark.parametrize("length", [0, -5, 41])
+def test_a_length_that_the_scores_do_not_hold_writes_nothing(length: int) -> None:
+    given = {"scores": torch.randn(2, 40), "selected": torch.full((2, 3), 99)}
+    step = Select("scores", "selected", "n", 1, 2)
+    got = run_step(step, lower_select, given, {"n": length}, GENERIC, ["selected"])
+    assert torch.equal(got["selected"], given["selected"])
+
+
+def test_selections_that_do_not_fit_are_refused() -> None:
+    given = {"scores": torch.randn(2, 40), "selected": torch.full((2, 3), 99)}
+    with pytest.raises(InputError, match="not negative, not -1, 2"):
+        lower_select(Select("scores", "selected", "n", -1, 2), meta_of(given), GENERIC)

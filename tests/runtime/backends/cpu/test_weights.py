@@ -1,0 +1,395 @@
+"""Which weights are packed and how; and that programs compute the same with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import (
+    Access,
+    Body,
+    Entry,
+    Instr,
+    Kernel,
+    Launch,
+    Local,
+    Pipeline,
+    Port,
+    Product,
+    Program,
+    Reduction,
+    Stage,
+    Vector,
+    View,
+    Window,
+)
+from sscc.runtime.backends.cpu.interpreter import NativeInterpreter, store_weights
+from sscc.runtime.backends.cpu.library import make_code
+from sscc.runtime.backends.cpu.packing import Panels
+from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.storage import Packing
+from sscc.runtime.backends.cpu.weights import aliased_params, overlap, packed_weights
+from sscc.runtime.backends.reference import ReferenceInterpreter
+from sscc.runtime.backends.reference.arrays import to_array, to_tensors
+from tests.runtime.backends.cpu.harness_bodies import access
+from tests.runtime.programs import DTYPES, identity, lay_out, one_stage, read, view_of, whole, write
+
+M, K = 3, 24
+ROWS = identity(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """A kernel that reads the weight `w` through a view, and what else it takes and writes."""
+
+    kernel: Kernel
+    bodies: tuple[Body, ...]
+    view: View
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...]
+    output: tuple[str, tuple[int, ...], str]
+
+
+def product(name: str, n: int, k: int = K, *, transposed: bool = False, dtype: Any = "f32", rows: int = M) -> Body:
+    """y[m, n] = sum over k of x[m, k] * w[n, k], or w[k, n]."""
+    b = Access("w", (ROWS[2], ROWS[1]) if transposed else ROWS[1:])
+    step = Product((rows, n, k), (2,), Access("x", (ROWS[0], ROWS[2])), b, Access("y", ROWS[:2]))
+    shape = (k, n) if transposed else (n, k)
+    params = (read("x", (rows, k), dtype), read("w", shape, dtype), write("y", (rows, n), dtype))
+    return Body(name, params, (), (), (), (step,))
+
+
+def linear(number: int, n: int, k: int = K, offset: int = 0, **options: Any) -> Use:
+    """A product with n rows of `w`, from an element on."""
+    body = product(f"linear{number}", n, k, **options)
+    dtype = body.params[0].dtype
+    x, y = (f"x{number}", (M, k), dtype), (f"y{number}", (M, n), dtype)
+    return Use(one_stage(body), (body,), view_of("w", body.params[1].shape, offset), (x,), y)
+
+
+def tiled(number: int, n: int, tile: int, k: int = K) -> Use:
+    """A product that fires once per tile of rows."""
+    body = product(f"tile{number}", tile, k)
+    out = View("y", (M, tile), (n, 1), 0, (("t0", tile),))
+    ports = (Port(view_of("x", (M, k))), Port(view_of("w", (tile, k), 0, ("t0", tile * k))), Port(out))
+    stage = Stage("tiles", body.name, (n // tile,), ports, (), ())
+    pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))
+    kernel = Kernel(f"tiled{number}", (read("x", (M, k)), read("w", (n, k)), write("y", (M, n))), (), (pipeline,))
+    return Use(kernel, (body,), view_of("w", (n, k)), ((f"x{number}", (M, k), "f32"),), (f"y{number}", (M, n), "f32"))
+
+
+def gather(number: int, n: int, k: int = K, offset: int = 0, dtype: Any = "f32") -> Use:
+    """Rows of `w` by number, as of an embedding."""
+    program = (Instr("j", "index", (1,), "index"), Instr("r", "load", ("w", "in0", "j"), dtype))
+    step = Vector((M, k), (access("rows", (1, 0, 0)),), Access("y", identity(2)), program, "r")
+    params = (read("rows", (M,), "i64"), read("w", (n, k), dtype), write("y", (M, k), dtype))
+    body = Body(f"gather{number}", params, (), (), (), (step,))
+    inputs = ((f"rows{number}", (M,), "i64"),)
+    return Use(one_stage(body), (body,), view_of("w", (n, k), offset), inputs, (f"y{number}", (M, k), dtype))
+
+
+def sums(number: int, n: int, k: int = K) -> Use:
+    """w + x, element by element."""
+    add = (Instr("r", "addf", ("in0", "in1"), "f32"),)
+    both = (Access("x", identity(2)), Access("w", identity(2)))
+    step = Vector((n, k), both, Access("y", identity(2)), add, "r")
+    body = Body(f"sum{number}", (read("x", (n, k)), read("w", (n, k)), write("y", (n, k))), (), (), (), (step,))
+    x, y = (f"x{number}", (n, k), "f32"), (f"y{number}", (n, k), "f32")
+    return Use(one_stage(body), (body,), view_of("w", (n, k)), (x,), y)
+
+
+def program_of(shape: tuple[int, ...], *uses: Use, dtype: str = "f32") -> Program:
+    tensors, end = lay_out(
+        ("w", shape, dtype, "weight"),
+        *((*given, "input") for use in uses for given in use.inputs),
+        *((*use.output, "output") for use in uses),
+    )
+    by_name = {t.name: t for t in tensors}
+    launches = []
+    for use in uses:
+        others = [whole(by_name[name]) for name, *_ in use.inputs]
+        launches.append(Launch(use.kernel.name, (*others, use.view, whole(by_name[use.output[0]]))))
+    inputs = tuple(name for use in uses for name, *_ in use.inputs)
+    entry = Entry("main", inputs, tuple(use.output[0] for use in uses), (), (), tuple(launches))
+    bodies = tuple({b.name: b for use in uses for b in use.bodies}.values())
+    kernels = tuple({use.kernel.name: use.kernel for use in uses}.values())
+    return Program.from_json(Program(tensors, bodies, kernels, (entry,), end).to_json())
+
+
+def packing_of(program: Program) -> Packing | None:
+    """How `w` is packed. The program computes what it does on the reference interpreter."""
+    torch.manual_seed(1)
+    torch_dtypes = {name: dtype for dtype, name in DTYPES.items() if dtype is not torch.float64}
+    values = {
+        t.name: (torch.randn if t.dtype != "i64" else lambda shape: torch.randint(0, 16, shape))(t.shape).to(
+            torch_dtypes[t.dtype]
+        )
+        for t in program.tensors
+        if t.role in ("weight", "input")
+    }
+    weights = {t.name: values[t.name] for t in program.tensors if t.role == "weight"}
+    inputs = {name: values[name] for name in program.entries[0].inputs}
+    wanted, _ = ReferenceInterpreter(program, weights).run("main", inputs)
+    arrays = {name: to_array(value) for name, value in weights.items()}
+    native = NativeInterpreter(program, arrays, code=make_code(program, optimise=0), threads=2)
+    found, _ = native.run("main", {name: to_array(value) for name, value in inputs.items()})
+    for name, value in to_tensors(found).items():
+        close = 2e-2 if value.dtype is torch.bfloat16 else 1e-5
+        torch.testing.assert_close(value, wanted[name], rtol=close, atol=close)
+    return packed_weights(program).get("w")
+
+
+# ----------------------------------------------------------------------------------------------------- packed
+
+
+def test_a_weight_of_a_product() -> None:
+    assert packing_of(program_of((40, K), linear(0, 40))) == Packing(Panels(40, K, "f32", K, 1), 40 * K, K)
+
+
+def test_a_transposed_weight() -> None:
+    """[K, N], as of a Conv1D."""
+    use = linear(0, 40, transposed=True)
+    assert packing_of(program_of((K, 40), use)) == Packing(Panels(40, K, "f32", 1, 40), 40 * K, 1)
+
+
+def test_a_weight_of_bf16() -> None:
+    use = linear(0, 32, dtype="bf16")
+    packing = packing_of(program_of((32, K), use, dtype="bf16"))
+    assert packing == Packing(Panels(32, K, "bf16", K, 1), 32 * K, K)
+
+
+@pytest.mark.parametrize(("n", "tile", "packed"), [(48, 16, True), (64, 32, True), (48, 12, False), (48, 24, False)])
+def test_tiles_are_whole_panels_or_the_weight_is_not_packed(n: int, tile: int, packed: bool) -> None:
+    packing = packing_of(program_of((n, K), tiled(0, n, tile)))
+    assert packing == (Packing(Panels(n, K, "f32", K, 1), n * K, K) if packed else None)
+
+
+def test_layers_are_slices() -> None:
+    """Each launch reads one of three stacked weights of 40 rows, the last panel of each of which is padded."""
+    uses = [linear(n, 40, offset=n * 40 * K) for n in range(3)]
+    packing = packing_of(program_of((3, 40, K), *uses))
+    assert packing == Packing(Panels(40, K, "f32", K, 1), 40 * K, K)
+    assert packing.stored_shape((3, 40, K)) == (3, 3, K, 16, 1)
+
+
+def test_parts_of_a_slice_are_whole_panels() -> None:
+    """Rows 16 .. 47 of a weight, as of keys in a fused projection."""
+    assert packing_of(program_of((64, K), linear(0, 64), linear(1, 32, offset=16 * K))) is not None
+    assert packing_of(program_of((64, K), linear(0, 64), linear(1, 32, offset=8 * K))) is None
+    assert packing_of(program_of((72, K), linear(0, 72), linear(1, 32, offset=16 * K))) is None
+
+
+def test_a_weight_that_is_used_twice_is_packed_once() -> None:
+    assert packing_of(program_of((48, K), linear(0, 48), linear(1, 48), tiled(2, 48, 16))) is not None
+    half = linear(1, 32, k=K // 2)
+    assert packing_of(program_of((48, K), linear(0, 48), half)) is None, "other sums"
+
+
+def test_a_tied_embedding_is_packed_and_gathered_from() -> None:
+    packing = packing_of(program_of((40, K), gather(0, 40), linear(1, 40)))
+    assert packing == Packing(Panels(40, K, "f32", K, 1), 40 * K, K)
+    odd = program_of((33, 7), gather(0, 33, 7, dtype="bf16"), linear(1, 33, 7, dtype="bf16"), dtype="bf16")
+    assert packing_of(odd) == Packing(Panels(33, 7, "bf16", 7, 1), 33 * 7, 7)
+
+
+# --------------------------------------------------------------------------------------------------- not packed
+
+
+def test_what_is_only_gathered_from_is_not_packed() -> None:
+    assert packing_of(program_of((40, K), gather(0, 40))) is None
+
+
+def test_part_of_a_table_is_not_gathered_from_panels() -> None:
+    assert packing_of(program_of((48, K), gather(0, 32, offset=16 * K), linear(1, 48))) is None
+    assert packing_of(program_of((K, 40), gather(0, K, 40), linear(1, 40, transposed=True))) is None
+
+
+def test_what_another_step_reads_is_not_packed() -> None:
+    assert packing_of(program_of((40, K), linear(0, 40), sums(1, 40))) is None
+
+
+def test_what_another_step_of_the_same_body_reads_is_not_packed() -> None:
+    """Beside the product: a vector step, a reduction, or a product that it is the first operand of."""
+    square = product("square", K)
+    out = square.steps[0].output  # type: ignore[union-attr]
+    row = access("w", (1, 0, 0), (0, 1, 0))
+    others = (
+        Vector((M, K), (row,), Access("y", identity(2)), (), "in0"),
+        Reduction((M, K, K), (2,), (Access("w", ROWS[1:]),), out, (), "in0", "addf", 0.0),
+        Product((M, K, K), (2,), Access("w", (ROWS[0], ROWS[2])), Access("w", ROWS[1:]), out),
+    )
+    for other in others:
+        body = dataclasses.replace(square, steps=(*square.steps, other))
+        use = dataclasses.replace(linear(0, K), kernel=one_stage(body), bodies=(body,))
+        assert packing_of(program_of((K, K), use)) is None
+
+
+def test_a_first_operand_is_not_packed() -> None:
+    swapped = Product((M, 40, K), (2,), Access("w", ROWS[1:]), Access("x", (ROWS[0], ROWS[2])), Access("y", ROWS[:2]))
+    body = dataclasses.replace(product("swapped", 40), steps=(swapped,))
+    use = dataclasses.replace(linear(0, 40), kernel=one_stage(body), bodies=(body,))
+    assert packing_of(program_of((40, K), use)) is None
+
+
+# ---------------------------------------------------------------------------------------------------- quantised
+
+
+def dequantising(n: int, k: int, group: int, *, zero: bool = False, second: bool = False) -> Program:
+    """A product with a local made of values of 8 bits and scales; `second` reads the local in another way too."""
+    groups = k // group
+    cut = identity(3)
+    values = access("values", (1, 0, 0, 0), (0, group, 1, 0))
+    scales = access("scales", (1, 0, 0, 0), (0, 1, 0, 0))
+    moved = (Instr("zero", "sitofp", ("in2",), "f32"), Instr("moved", "subf", ("code", "zero"), "f32"))
+    body = (
+        Instr("code", "sitofp", ("in0",), "f32"),
+        *(moved if zero else ()),
+        Instr("scale", "extf", ("in1",), "f32"),
+        Instr("r", "mulf", ("moved" if zero else "code", "scale"), "f32"),
+    )
+    inputs = (values, scales, *([access("zeros", (1, 0, 0, 0), (0, 1, 0, 0))] if zero else []))
+    out = Access("parts", cut)
+    steps: list[Any] = [Vector((n, groups, group), inputs, out, body, "r")]
+    steps.append(
+        Product((M, n, k), (2,), Access("x", (ROWS[0], ROWS[2])), Access("b", ROWS[1:]), Access("y", ROWS[:2]))
+    )
+    if second:
+        steps.append(Vector((M, n), (access("b", (0, 1, 0), (0, 0, 0)),), Access("y", identity(2)), (), "in0"))
+    params = (
+        read("x", (M, k)),
+        read("values", (n, k), "i8"),
+        read("scales", (n, groups), "bf16"),
+        *([read("zeros", (n, groups), "i8")] if zero else []),
+        write("y", (M, n)),
+    )
+    windows = (Window("parts", view_of("b", (n, groups, group))),)
+    kernel_body = Body("dequantise", params, (), (Local("b", (n, k), "f32"),), windows, tuple(steps))
+    roles = {"x": "input", "y": "output"}
+    tensors, end = lay_out(*((p.name, p.shape, p.dtype, roles.get(p.name, "weight")) for p in params))
+    launch = Launch("dequantise", tuple(whole(t) for t in tensors))
+    entry = Entry("main", ("x",), ("y",), (), (), (launch,))
+    return Program(tensors, (kernel_body,), (one_stage(kernel_body),), (entry,), end)
+
+
+@pytest.mark.parametrize(("n", "k", "group", "zero"), [(32, 64, 32, False), (40, 24, 24, False), (20, 48, 16, True)])
+def test_quantised_values_of_a_product_are_packed_with_their_scales(n: int, k: int, group: int, zero: bool) -> None:
+    program = dequantising(n, k, group, zero=zero)
+    found = packed_weights(program)
+    assert found == {"values": Packing(QuantisedPanels(n, k, 8, group, zero), n * k, k)}
+    assert found["values"].quantised
+
+
+def test_quantised_values_that_are_read_in_another_way_are_not_packed() -> None:
+    assert packed_weights(dequantising(32, 64, 32, second=True)) == {}
+    assert packed_weights(dequantising(32, 60, 20)) == {}, "groups that no lines hold"
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_quantised_programs_compute_the_same(zero: bool) -> None:
+    n, k, group = 40, 64, 32
+    program = dequantising(n, k, group, zero=zero)
+    draw = np.random.default_rng(1)
+    values = draw.integers(-128, 128, (n, k)).astype(np.int8)
+    scales = torch.rand(n, k // group).bfloat16()
+    zeros = draw.integers(-128, 128, (n, k // group)).astype(np.int8)
+    given = {"values": values, "scales": to_array(scales), "zeros": zeros}
+    weights = {t.name: given[t.name] for t in program.tensors if t.role == "weight"}
+    x = draw.standard_normal((M, k)).astype(np.float32)
+    native = NativeInterpreter(program, weights, code=make_code(program, optimise=0), threads=2)
+    (found, _) = native.run("main", {"x": x})
+    codes = values.astype(np.float64) - (np.repeat(zeros, group, 1) if zero else 0)
+    dense = codes * np.repeat(scales.double().numpy(), group, 1)
+    wanted = x @ dense.T
+    error = np.linalg.norm(found["y"] - wanted) / np.linalg.norm(wanted)
+    assert error < 2e-2
+
+
+# ------------------------------------------------------------------------------------------------------ storage
+
+STORED = [
+    (Packing(Panels(40, K, "f32", K, 1), 40 * K, K), (3, 40, K), np.float32),
+    (Packing(Panels(32, K, "bf16", K, 1), 32 * K, K), (2, 2, 32, K), "bf16"),
+    (Packing(Panels(33, 7, "bf16", 7, 1), 33 * 7, 7), (33, 7), "bf16"),
+    (Packing(Panels(40, K, "f32", 1, 40), 40 * K, 1), (2, K, 40), np.float32),
+]
+
+
+@pytest.mark.parametrize(("packing", "shape", "dtype"), STORED)
+def test_packing_and_back(packing: Packing, shape: tuple[int, ...], dtype: Any) -> None:
+    values = torch.arange(1, int(np.prod(shape)) + 1).reshape(shape).float()
+    array = to_array(values.bfloat16() if dtype == "bf16" else values)
+    stored = packing.pack(array)
+    assert stored.shape == packing.stored_shape(shape)
+    assert stored.nbytes == packing.stored_bytes(array.size)
+    assert stored.dtype == array.dtype
+    assert (packing.unpack(stored, shape) == array).all()
+
+
+@pytest.mark.parametrize(("packing", "shape", "dtype"), [s for s in STORED if s[0].row_elements > 1])
+def test_panels_begin_where_offset_says(packing: Packing, shape: tuple[int, ...], dtype: Any) -> None:
+    values = torch.randn(shape)
+    array = to_array(values.bfloat16() if dtype == "bf16" else values)
+    stored, flat = packing.pack(array).reshape(-1), array.reshape(-1)
+    for first in range(0, array.size, packing.slice_elements):
+        panels = range(0, packing.panels.n, 16)
+        for element in (first + row * packing.row_elements for row in panels):
+            assert stored[packing.offset(element) // array.itemsize] == flat[element]
+
+
+def test_packing_quantised_values_and_back() -> None:
+    draw = np.random.default_rng(2)
+    for bits, zero in ((8, False), (8, True), (4, True)):
+        packing = Packing(QuantisedPanels(20, 32, bits, 16, zero), 20 * 32 * bits // 8, 32 * bits // 8)
+        values = draw.integers(-128, 128, (3, 20, 32 * bits // 8)).astype(np.int8)
+        scales = to_array(torch.rand(3, 20, 2).bfloat16())
+        zeros = draw.integers(0, 16, (3, 20, 2)).astype(np.int8) if zero else None
+        stored = packing.pack(values, scales, zeros)
+        assert stored.shape == packing.stored_shape(values.shape)
+        assert stored.nbytes == packing.stored_bytes(values.size)
+        assert (packing.unpack(stored, values.shape) == values).all()
+
+
+def test_stored_arrays_are_used_where_they_lie() -> None:
+    program = program_of((40, K), linear(0, 40))
+    packed = packed_weights(program)
+    array = np.random.default_rng(3).standard_normal((40, K)).astype(np.float32)
+    once = store_weights(program, packed, {"w": array})
+    assert store_weights(program, packed, once)["w"] is once["w"]
+
+
+# ------------------------------------------------------------------------------------------------------ overlap
+
+
+def aliased(*offsets: int) -> Sequence[str]:
+    """Parameters of a kernel from x to y that overlap, where both are tensors of 64 bytes at these addresses."""
+    tensors, end = lay_out(("a", (16,), "f32", "state"), ("b", (16,), "f32", "state"))
+    tensors = tuple(dataclasses.replace(t, address=at) for t, at in zip(tensors, offsets, strict=True))
+    step = Vector((16,), (Access("x", identity(1)),), Access("y", identity(1)), (), "in0")
+    body = Body("copy", (read("x", (16,)), write("y", (16,))), (), (), (), (step,))
+    launch = Launch("copy", (whole(tensors[0]), whole(tensors[1])))
+    program = Program(tensors, (body,), (one_stage(body),), (Entry("main", (), (), (), (), (launch,)),), end)
+    assert overlap(tensors[0], tensors[1]) == overlap(tensors[1], tensors[0])
+    return sorted(aliased_params(program)[program.kernels[0].name])
+
+
+def test_parameters_that_overlap_with_what_is_written() -> None:
+    assert aliased(0, 64) == []
+    assert aliased(0, 60) == ["x"]
+    assert aliased(64, 64) == ["x"]
+
+
+def test_packed_weights_are_not_read_as_plain_ones() -> None:
+    """A launch may show the first operand with any strides, of which the packing knows nothing."""
+    program = program_of((40, K), linear(0, 40))
+    assert packing_of(program) is not None
+    (launch,) = program.entries[0].body
+    assert isinstance(launch, Launch)
+    views = [dataclasses.replace(v, strides=(K, 0)) if v.tensor.startswith("x") else v for v in launch.args]
+    entry = dataclasses.replace(program.entries[0], body=(dataclasses.replace(launch, args=tuple(views)),))
+    with pytest.raises(InputError, match=r"cannot multiply by packed weights 'w.*--interpreter reference"):
+        make_code(dataclasses.replace(program, entries=(entry,)), optimise=0)

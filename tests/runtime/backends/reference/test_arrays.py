@@ -1,0 +1,100 @@
+"""The numpy face of the reference interpreter, and opening interpreters by name."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from sscc.ir.errors import InputError, UsageError
+from sscc.ir.schedule import DTYPE_BYTES, Entry, Program, Tensor
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
+from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, INTERPRETERS, open_interpreter
+from sscc.runtime.backends.reference.arrays import TORCH_DTYPES, ArrayInterpreter, open_reference, to_array, to_tensors
+from tests.runtime.test_artifact import WEIGHTS, write
+
+STATES = tuple(
+    Tensor(name, (2, 3), dtype, "state", "hbm", 64 * index)
+    for index, (name, dtype) in enumerate([("f32", "f32"), ("bf16", "bf16"), ("i64", "i64"), ("i1", "i1")])
+)
+PROGRAM = Program(
+    (*STATES, Tensor("x", (4,), "bf16", "input", "hbm", 256)),
+    (),
+    (),
+    (Entry("main", ("x",), ("bf16",), ("n",), ("n",), ()),),
+    320,
+)
+
+
+def test_every_dtype_of_the_schedule_has_a_counterpart() -> None:
+    assert NUMPY_DTYPES.keys() == TORCH_DTYPES.keys() == DTYPE_BYTES.keys()
+    for name, dtype in NUMPY_DTYPES.items():
+        assert dtype.itemsize == TORCH_DTYPES[name].itemsize == DTYPE_BYTES[name]
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES.values(), ids=NUMPY_DTYPES)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
+def test_arrays_and_tensors_share_their_memory(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> None:
+    array: Array = np.ones(shape, dtype)
+    tensor = to_tensors({"x": array})["x"]
+    assert tensor.shape == shape
+    back = to_array(tensor)
+    assert (back.shape, back.dtype) == (shape, dtype)
+    assert np.array_equal(back, array)
+    if tensor.numel():
+        tensor.zero_()
+        assert not array.any()
+        assert not back.any()
+
+
+def test_read_only_arrays_are_not_copied_and_nobody_is_warned() -> None:
+    array = np.arange(4, dtype=np.float32)
+    array.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tensor = to_tensors({"x": array})["x"]
+    assert tensor.data_ptr() == array.ctypes.data
+
+
+def test_strides_and_gradients_are_no_obstacle() -> None:
+    tensor = torch.arange(6.0).reshape(2, 3).bfloat16().T.requires_grad_()
+    assert to_array(tensor).tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_a_dtype_that_numpy_lacks_is_refused() -> None:
+    with pytest.raises(InputError, match=r"a tensor of torch.float8_e4m3fn cannot be read"):
+        to_array(torch.zeros(2).to(torch.float8_e4m3fn))
+
+
+def test_states_are_live_and_outputs_are_not() -> None:
+    interpreter: ArrayInterpreter = open_reference(PROGRAM, {})
+    for state in STATES:
+        interpreter.tensor(state.name)[0, 1] = 1
+        assert interpreter.tensor(state.name).tolist() == [[0, 1, 0], [0, 0, 0]]
+    outputs, results = interpreter.run("main", {"x": np.ones(4, ml_dtypes.bfloat16)}, {"n": 3})
+    assert results == (3,)
+    assert interpreter.tensor("x").tolist() == [1, 1, 1, 1]
+    interpreter.reset()
+    assert not interpreter.tensor("bf16").any()
+    assert outputs["bf16"].dtype == ml_dtypes.bfloat16
+    assert outputs["bf16"].tolist() == [[0, 1, 0], [0, 0, 0]]
+    again, _ = interpreter.run("main", {"x": np.ones(4, ml_dtypes.bfloat16)}, {"n": 3}, copy=False)
+    assert np.array_equal(again["bf16"], interpreter.tensor("bf16"))
+    with pytest.raises(UsageError, match="no tensor 'y'"):
+        interpreter.tensor("y")
+
+
+def test_interpreters_are_opened_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "m.rdu")
+    artifact = Artifact.load(tmp_path / "m.rdu")
+    assert DEFAULT_INTERPRETER in INTERPRETERS
+    interpreter = open_interpreter("reference", artifact, threads=1, checked=True)
+    assert torch.get_num_threads() == 1
+    assert np.array_equal(interpreter.tensor("w"), WEIGHTS["w"])
+    with pytest.raises(UsageError, match=r"no interpreter 'hardware', this version has .*reference"):
+        open_interpreter("hardware", artifact)

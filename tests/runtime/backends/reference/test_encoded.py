@@ -1,0 +1,366 @@
+"""Encoded rows: bit for bit those of sscc.ir.kv_rows, and attention over the numbers that they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sscc.ir import kv_rows
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import (
+    CachedAttention,
+    Compress,
+    DecodeAttention,
+    GatherRows,
+    IndexedAttention,
+    Local,
+    QuantizeRows,
+    UpdateRows,
+)
+from sscc.runtime.backends.reference import attention
+from sscc.runtime.backends.reference.compress import kept_rows
+from sscc.runtime.backends.reference.encoded_rows import decode, encode
+from sscc.runtime.backends.reference.softmax import KEY_TILE
+from tests.runtime.programs import DTYPES, run_steps
+
+Tensors = dict[str, Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def defined(rows: Tensor) -> Tensor:
+    """Encoded by the definition."""
+    return torch.from_numpy(kv_rows.encode(rows.float().numpy()))
+
+
+def blank(rows: Tensor) -> Tensor:
+    """Where rows of this shape may be encoded, with other bytes before."""
+    return torch.full((*rows.shape[:-1], rows.shape[-1] + 4), 77, dtype=torch.int8)
+
+
+# ------------------------------------------------------------------------------------------- encoding, decoding
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 7, 6), (1, 2, KEY_TILE + 5, 8), (3, 1, 1, 128)])
+def test_rows_are_encoded_as_defined(shape: tuple[int, ...], dtype: torch.dtype, precision: str) -> None:
+    x = (torch.randn(shape) * 10 ** torch.linspace(-6, 6, shape[2])[:, None]).to(dtype)
+    got = run_steps((QuantizeRows("x", "y"),), {"x": x}, {"y": blank(x)}, access="write", precision=precision)["y"]
+    assert got.dtype is torch.int8
+    assert torch.equal(got, defined(x))
+
+
+def test_zeros_and_rows_too_small_are_zero_bytes() -> None:
+    edge = 127 * 2.0**-126  # of the smallest normal scale
+    values = [0.0, -0.0, 1e-45, 1e-39, 1e-37, edge * (1 - 2**-10), edge, edge * (1 + 2**-10), 1e-35, 1.0, 3e38]
+    x = torch.tensor(values)[:, None] * torch.tensor([1.0, -0.5, 0.25, 0.0, 1.0])
+    assert torch.equal(encode(x), defined(x))
+    assert [bool(row.any()) for row in encode(x)] == [value >= edge for value in values]
+    assert not decode(encode(x))[:6].any()
+
+
+def test_codes_are_rounded_half_to_even_and_stay_within_127() -> None:
+    x = torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 126.5], [-1.0, 1.0, -1.0, 1.0, 0.5, 0.0, -0.0, 1 / 254]])
+    assert torch.equal(encode(x), defined(x))
+    assert encode(x)[0, :8].tolist() == [127, 0, 2, 2, 0, -2, -2, 126]
+    many = torch.randn(20000, 4) * 10 ** (torch.rand(20000, 1) * 70 - 35)
+    assert torch.equal(encode(many), defined(many))
+    assert int(encode(many)[:, :4].min()) == -127
+
+
+def test_a_row_that_is_not_finite_shows_and_leaves_the_others_alone() -> None:
+    x = torch.randn(5, 8)
+    clean = encode(x)
+    x[1, 3], x[2, 0], x[4, 7] = torch.inf, -torch.inf, torch.nan
+    got = encode(x)
+    for row in (1, 2, 4):
+        assert not decode(got)[row].isfinite().any()
+    assert torch.equal(got[[0, 3]], clean[[0, 3]])
+
+
+@pytest.mark.parametrize("width", [1, 5, 6, 8])
+def test_encoded_rows_are_decoded_wherever_their_bytes_lie(width: int) -> None:
+    rows = defined(torch.randn(2, 3, 7, width))
+    for view in (rows, rows[:, 1:, 2:5], rows[1:, 1:2, 3:4], rows[0, 0, 1], rows.transpose(1, 2), rows[:, :, 3:3]):
+        want = torch.from_numpy(kv_rows.decode(np.ascontiguousarray(view.numpy())))
+        assert torch.equal(decode(view), want)
+
+
+def test_encoding_is_in_f32_where_all_else_is_in_f64() -> None:
+    x = torch.randn(1, 2, 4, 8, dtype=torch.float64)
+    got = run_steps((QuantizeRows("x", "y"),), {"x": x}, {"y": blank(x)}, precision="f64")["y"]
+    assert torch.equal(got, defined(x.float()))
+
+
+# ----------------------------------------------------------------------------------------------------- attention
+
+SINK, RECENT = 2, 5
+DECODE = DecodeAttention(
+    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active",
+    "out", 0.3, SINK, RECENT,
+)  # fmt: skip
+
+
+def decode_inputs(rows: int, positions: list[int], dtype: torch.dtype) -> tuple[Tensors, Tensors]:
+    """Inputs and encoded caches of one decode step: 4 query heads, 2 KV heads, a slot for each position."""
+    slots = len(positions)
+    inputs = {
+        "query": torch.randn(slots, 4, 1, 8).to(dtype),
+        "new_key": torch.randn(slots, 2, 1, 8).to(dtype),
+        "new_value": torch.randn(slots, 2, 1, 6).to(dtype),
+        "position": torch.tensor(positions),
+        "prompt_len": torch.tensor([SINK + RECENT + slot if slot else 3 for slot in range(slots)]),
+        "active": torch.tensor([slot != 1 for slot in range(slots)]),
+    }
+    inputs["new_key"][0] = 0  # a row of zero bytes
+    caches = {
+        "k_cache": defined(torch.randn(slots, 2, rows, 8)),
+        "v_cache": defined(torch.randn(slots, 2, rows, 6)),
+        "out": torch.full((slots, 4, 1, 6), 9.0).to(dtype),
+    }
+    return inputs, caches
+
+
+def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
+    """The same step by QuantizeRows, UpdateRows and CachedAttention."""
+    slots, _, rows, _ = caches["k_cache"].shape
+    position = inputs["position"][:, None]
+    index = torch.arange(rows)
+    valid = index < (position + 1).clamp(max=SINK + RECENT)
+    valid |= (index >= SINK + RECENT) & (index < inputs["prompt_len"][:, None])
+    valid &= inputs["active"][:, None]
+    row = torch.where(inputs["position"] < SINK, inputs["position"], SINK + (inputs["position"] - SINK) % RECENT)
+    steps = (
+        QuantizeRows("new_key", "encoded_key"),
+        QuantizeRows("new_value", "encoded_value"),
+        UpdateRows("k_cache", "encoded_key", "row", "active"),
+        UpdateRows("v_cache", "encoded_value", "row", "active"),
+        CachedAttention("query", "k_cache", "v_cache", "valid", "out", 0.3),
+    )
+    given = {name: inputs[name] for name in ("query", "new_key", "new_value", "active")}
+    locals_ = (Local("encoded_key", (slots, 2, 1, 12), "i8"), Local("encoded_value", (slots, 2, 1, 10), "i8"))
+    return run_steps(steps, {**given, "row": row, "valid": valid}, caches, precision=precision, locals_=locals_)
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [SINK + RECENT, 12, KEY_TILE, KEY_TILE + 9])
+def test_decode_attention_is_encoding_update_and_attention(
+    rows: int, dtype: torch.dtype, separate: bool, precision: str
+) -> None:
+    inputs, caches = decode_inputs(rows, [0, 3, 1, 6, 7, 23], dtype)
+    want = decode_unfused(inputs, caches, precision)
+    step, writes = DECODE, caches
+    if separate:
+        step = replace(DECODE, key="key", value="value")
+        writes = {"key": caches["k_cache"], "value": caches["v_cache"], **caches}
+    got = run_steps((step,), inputs, writes, precision=precision)
+    for name, tensor in want.items():
+        assert torch.equal(got[name], tensor), name
+    assert torch.equal(got["k_cache"][0, :, 0], torch.zeros(2, 12, dtype=torch.int8))
+    assert torch.equal(got["k_cache"][1], caches["k_cache"][1]), "an idle slot keeps its bytes"
+    if separate:
+        assert torch.equal(got["key"], caches["k_cache"]), "a separate copy is not written"
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+@pytest.mark.parametrize("encoded", [("key", "value"), ("key",), ("value",)])
+@pytest.mark.parametrize("rows", [1, 12, KEY_TILE + 9])
+def test_cached_attention_is_over_the_numbers_that_rows_stand_for(
+    rows: int, encoded: tuple[str, ...], precision: str
+) -> None:
+    given = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, rows) < 0.6}
+    plain = {"key": torch.randn(3, 2, rows, 8), "value": torch.randn(3, 2, rows, 6)}
+    stored = {name: defined(x) if name in encoded else x for name, x in plain.items()}
+    plain = {name: decode(stored[name]) if name in encoded else x for name, x in plain.items()}
+    step, out = CachedAttention("query", "key", "value", "valid", "out", 0.3), {"out": torch.zeros(3, 4, 1, 6)}
+    want = run_steps((step,), {**given, **plain}, out, precision=precision)["out"]
+    assert torch.equal(run_steps((step,), {**given, **stored}, out, precision=precision)["out"], want)
+
+
+def test_attention_is_close_to_that_over_what_was_encoded() -> None:
+    given = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, 40) < 0.6}
+    plain = {"key": torch.randn(3, 2, 40, 8), "value": torch.randn(3, 2, 40, 6)}
+    step, out = CachedAttention("query", "key", "value", "valid", "out", 0.3), {"out": torch.zeros(3, 4, 1, 6)}
+    want = run_steps((step,), {**given, **plain}, out)["out"]
+    got = run_steps((step,), {**given, **{name: defined(x) for name, x in plain.items()}}, out)["out"]
+    torch.testing.assert_close(got, want, rtol=0, atol=0.03)
+    assert not torch.equal(got, want)
+
+
+def test_no_more_than_a_tile_of_rows_is_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def watched(rows: Tensor) -> Tensor:
+        seen.append(rows.shape[-2])
+        return decode(rows)
+
+    monkeypatch.setattr(attention, "numbers", watched)
+    inputs, caches = decode_inputs(3 * KEY_TILE + 1, [900, 900, 900], torch.float32)
+    inputs["prompt_len"] = torch.full((3,), 3 * KEY_TILE + 1)
+    run_steps((DECODE,), inputs, caches)
+    assert (max(seen), seen.count(KEY_TILE)) == (KEY_TILE, 2 * 3)
+
+
+def test_an_update_copies_bytes() -> None:
+    cache, new = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((3, 2, 6, 9), (3, 2, 1, 9)))
+    slots = {"row": torch.tensor([5, 99, 0]), "active": torch.tensor([True, False, True])}
+    got = run_steps((UpdateRows("cache", "new", "row", "active"),), {"new": new, **slots}, {"cache": cache})["cache"]
+    want = cache.clone()
+    want[0, :, 5], want[2, :, 0] = new[0, :, 0], new[2, :, 0]
+    assert torch.equal(got, want)
+
+
+# --------------------------------------------------------------------------------------------------- compression
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("topk", [0, 4])
+@pytest.mark.parametrize("length", [1, 4, 9, 11, KEY_TILE + 40])
+def test_compression_is_gathering_and_encoding(length: int, topk: int, dtype: torch.dtype, precision: str) -> None:
+    sink, recent = 3, 6
+    rows, slots = max(length, sink) + 3, sink + recent + topk
+    given = {
+        "observed": torch.randn(1, 4, 4, 8).to(dtype),
+        "log_sum_exp": torch.randn(1, 4, 4) + 5,
+        "key": torch.randn(1, 2, rows, 8).to(dtype),
+        "value": torch.randn(1, 2, rows, 6).to(dtype),
+    }
+    selected = {"selected": torch.full((2, topk), 99)} if topk else {}
+    names = ("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "selected" if topk else "")
+    step = Compress(*names, "n", 0.5, sink, recent, 5, "avg")
+    caches = {"k_cache": blank(torch.zeros(1, 2, slots, 8)), "v_cache": blank(torch.zeros(1, 2, slots, 6))}
+    got = run_steps((step,), given, {**caches, **selected}, {"n": length}, "write", precision)
+    plain = {"k_cache": torch.zeros(1, 2, slots, 8), "v_cache": torch.zeros(1, 2, slots, 6)}
+    floats = run_steps((step,), given, {**plain, **selected}, {"n": length}, "write", precision)
+    chosen = got.get("selected", torch.empty(2, 0, dtype=torch.int64))
+    assert torch.equal(chosen, floats.get("selected", chosen))
+    index = torch.cat([kept_rows(length, sink, recent).expand(2, -1), chosen], 1)
+    steps = (
+        GatherRows("key", "index", "k_rows"),
+        GatherRows("value", "index", "v_rows"),
+        QuantizeRows("k_rows", "k_cache"),
+        QuantizeRows("v_rows", "v_cache"),
+    )
+    kind = DTYPES[dtype]
+    locals_ = (Local("k_rows", (1, 2, slots, 8), kind), Local("v_rows", (1, 2, slots, 6), kind))
+    sources = {"key": given["key"], "value": given["value"], "index": index}
+    want = run_steps(steps, sources, caches, access="write", precision=precision, locals_=locals_)
+    for name, tensor in want.items():
+        assert torch.equal(got[name], tensor), name
+        assert not tensor[0][index < 0].any(), "an empty row is zero bytes"
+
+
+# ------------------------------------------------------------------------------------------------------- refusals
+
+
+def refused(step: Any, message: str, **shapes: tuple[str, tuple[int, ...]]) -> None:
+    """Runs a step on parameters (dtype, shape) that it must refuse before it fires."""
+    dtypes = {name: dtype for dtype, name in DTYPES.items() if dtype is not torch.float64}
+    writes = {name: torch.zeros(shape, dtype=dtypes[dtype]) for name, (dtype, shape) in shapes.items()}
+    with pytest.raises(InputError, match=message):
+        run_steps((step,), {}, writes)
+
+
+@pytest.mark.parametrize("out", [("i8", (2, 3, 5, 8)), ("f32", (2, 3, 5, 12)), ("i8", (2, 3, 4, 12)), ("i8", (2, 12))])
+def test_an_output_that_does_not_hold_encoded_rows_is_refused(out: Any) -> None:
+    message = r"quantize_rows takes out as i8 \[B, Hkv, J, D \+ 4\] with .*'D': 8.* but parameter 'y' is "
+    refused(QuantizeRows("x", "y"), message, x=("f32", (2, 3, 5, 8)), y=out)
+
+
+def test_encoding_what_is_encoded_is_refused() -> None:
+    message = "quantize_rows takes source as float .* but parameter 'x' is i8"
+    refused(QuantizeRows("x", "y"), message, x=("i8", (2, 3, 5, 8)), y=("i8", (2, 3, 5, 12)))
+
+
+@pytest.mark.parametrize(
+    ("cache", "new", "message"),
+    [
+        (("i8", 12), ("f32", 8), "all encoded, or all floats, but 'cache' is i8, 'new' is f32"),
+        (("bf16", 8), ("i8", 12), "all encoded, or all floats, but 'cache' is bf16, 'new' is i8"),
+        (("i8", 12), ("i8", 11), r"takes new as float \[B, Hkv, 1, D\] or i8 \[B, Hkv, 1, D \+ 4\] with .*'D': 8"),
+        (("i8", 4), ("i8", 4), r"takes cache as float .* or i8 .* 'cache' is i8 \[2, 3, 5, 4\]"),
+        (("i64", 8), ("i64", 8), "takes cache as float .* or i8 .* 'cache' is i64"),
+    ],
+)
+def test_an_update_of_rows_that_differ_is_refused(cache: Any, new: Any, message: str) -> None:
+    refused(
+        UpdateRows("cache", "new", "row", "active"),
+        message,
+        cache=(cache[0], (2, 3, 5, cache[1])),
+        new=(new[0], (2, 3, 1, new[1])),
+        row=("i64", (2,)),
+        active=("i1", (2,)),
+    )
+
+
+SLOTS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "query": ("f32", (2, 4, 1, 8)),
+    "new_key": ("f32", (2, 2, 1, 8)),
+    "new_value": ("f32", (2, 2, 1, 6)),
+    "position": ("i64", (2,)),
+    "prompt_len": ("i64", (2,)),
+    "active": ("i1", (2,)),
+    "out": ("f32", (2, 4, 1, 6)),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"v_cache": ("f32", (2, 2, 9, 6))}, "all encoded, or all floats, but 'k_cache' is i8, 'v_cache' is f32"),
+        (
+            {"k_cache": ("i8", (2, 2, 9, 8))},
+            r"takes key as float .* or i8 \[B, Hkv, R, D \+ 4\] with .*'D': 8.* 'k_cache'",
+        ),
+        (
+            {"v_cache": ("i8", (2, 2, 9, 6))},
+            r"takes value as float .* or i8 \[B, Hkv, R, Dv \+ 4\] with .*'Dv': 6.* 'v_cache'",
+        ),
+        ({"new_key": ("i8", (2, 2, 1, 12))}, "takes new_key as float .* but parameter 'new_key' is i8"),
+        ({"query": ("i8", (2, 4, 1, 12))}, "takes query as float .* but parameter 'query' is i8"),
+    ],
+)
+def test_decode_attention_on_rows_that_do_not_fit_is_refused(change: Any, message: str) -> None:
+    caches = {"k_cache": ("i8", (2, 2, 9, 12)), "v_cache": ("i8", (2, 2, 9, 10))}
+    refused(DECODE, message, **{**SLOTS, **caches, **change})
+
+
+def test_a_copy_that_is_not_encoded_as_its_cache_is_refused() -> None:
+    caches = {"k_cache": ("i8", (2, 2, 9, 12)), "v_cache": ("i8", (2, 2, 9, 10))}
+    copies = {"key": ("f32", (2, 2, 9, 8)), "value": ("f32", (2, 2, 9, 6))}
+    step = replace(DECODE, key="key", value="value")
+    refused(step, "reads 'key' in place of 'k_cache', which has another dtype", **SLOTS, **caches, **copies)
+
+
+def test_rows_that_an_index_names_are_floats() -> None:
+    refused(
+        GatherRows("x", "i", "y"),
+        "gather_rows takes source as float .* but parameter 'x' is i8",
+        x=("i8", (1, 2, 9, 12)),
+        i=("i64", (3,)),
+        y=("i8", (1, 2, 3, 12)),
+    )
+    names = ("query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "k_prompt", "v_prompt")
+    step = IndexedAttention(*names, "selected", "position", "prompt_len", "active", "out", 0.3, SINK, RECENT)
+    refused(
+        step,
+        "indexed_attention takes key as float .* but parameter 'k_cache' is i8",
+        **SLOTS,
+        k_cache=("i8", (2, 2, 7, 12)),
+        v_cache=("i8", (2, 2, 7, 10)),
+        k_prompt=("i8", (2, 2, 20, 12)),
+        v_prompt=("i8", (2, 2, 20, 10)),
+        selected=("i64", (2, 2, 3)),
+    )
