@@ -12,8 +12,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 BUILD_FILES := pyproject.toml CMakeLists.txt
+FOLDERS := compiler ir passes runtime
 # Folders too: their time changes when a file goes away.
-SOURCES := $(shell find compiler ir passes runtime -name __pycache__ -prune -o -print)
+SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o -print)
+# The folders under the names that they are imported by, for whoever looks for sources without importing: editors, type
+# checkers, import graphs. A .pth file points there.
+LINKS := $(VENV)/links
+LINKS_PTH := $(VENV)/lib/python3.11/site-packages/sscc-links.pth
 
 .PHONY: demo test lint typecheck pytest install dev clean
 .DELETE_ON_ERROR:
@@ -35,12 +40,17 @@ pytest: $(VENV)/.installed
 install: $(VENV)/.installed
 
 $(VENV)/.installed: $(VENV)/.build-tools $(BUILD_FILES) $(SOURCES)
+	@rm -rf $(LINKS) $(LINKS_PTH)
 	$(PIP) install --quiet --no-build-isolation ".[test,serve]"
 	@touch $@
 
 dev: $(VENV)/.build-tools
 	$(PIP) install --quiet --no-build-isolation --editable ".[test,serve]"
-	@rm -f $(VENV)/.installed
+	@rm -rf $(VENV)/.installed $(LINKS)
+	@mkdir -p $(LINKS)/sscc
+	@for name in $(FOLDERS) compiler/package/__init__.py compiler/package/py.typed; do \
+	ln -s "$(CURDIR)/$$name" $(LINKS)/sscc/ || exit 1; done
+	@echo "$(CURDIR)/$(LINKS)" > $(LINKS_PTH)
 
 # Builds happen inside .venv rather than in pip's throw-away one: then a re-install compiles only what changed.
 # The build system's own list, then what it asks for on this machine: cmake and ninja where they are missing.

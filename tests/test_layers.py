@@ -1,0 +1,314 @@
+"""Who may import whom: modules stand in layers, imports run downwards, and no modules import each other in a circle.
+
+Every import counts alike: at the top of a module, inside a function, under TYPE_CHECKING. A type is knowledge too, and
+an import stands inside a function because of the time that it takes, never because it would be a circle elsewhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "sscc"
+"""Comes with whatever is imported of it, so anybody may ask it for the version. It imports nothing in turn: the names
+that it offers are imported when they are first used, and before that by type checkers alone."""
+
+Layers = tuple[tuple[str, ...], ...]
+Apart = tuple[tuple[str, str], ...]
+
+LAYERS: Layers = (
+    ("sscc.ir",),
+    ("sscc.passes",),
+    # What needs no schedule, or one number of it.
+    (
+        "sscc.runtime._native",
+        "sscc.runtime.chat_template",
+        "sscc.runtime.quantization",
+        "sscc.runtime.scalars",
+        "sscc.runtime.serving_defaults",
+        "sscc.runtime.template_bounds",
+        "sscc.runtime.text",
+        "sscc.runtime.user_cache",
+        "sscc.runtime.verification",
+    ),
+    # What reads a schedule and executes nothing.
+    ("sscc.runtime.timing", "sscc.runtime.validator"),
+    ("sscc.runtime.artifact",),
+    ("sscc.runtime.backends.interpreter", "sscc.runtime.contract", "sscc.runtime.sampling"),
+    ("sscc.runtime.backends.cpu", "sscc.runtime.backends.reference"),
+    # Above the backends, since files hold weights as the one for CPUs packs them.
+    ("sscc.runtime.artifact.reading",),
+    ("sscc.runtime.backends.opening",),
+    ("sscc.runtime.session",),
+    ("sscc.runtime.golden_replay", "sscc.runtime.inspection"),
+    ("sscc.runtime.engine",),
+    ("sscc.runtime.server",),
+    # What several parts of the compiler use.
+    (
+        "sscc.compiler.dumps",
+        "sscc.compiler.files",
+        "sscc.compiler.options",
+        "sscc.compiler.printing",
+        "sscc.compiler.quantization_report",
+        "sscc.compiler.reproducer",
+        "sscc.compiler.result",
+        "sscc.compiler.signatures",
+        "sscc.compiler.versions",
+        "sscc.compiler.weight_cache",
+    ),
+    ("sscc.compiler.checkpoint_tensors", "sscc.compiler.frontend"),
+    ("sscc.compiler.backend",),
+    ("sscc.compiler.interpret", "sscc.compiler.loading", "sscc.compiler.packaging"),
+    ("sscc.compiler.driver",),
+    ("sscc.compiler.api", "sscc.compiler.quality"),
+    ("sscc.compiler.commands",),
+    ("sscc.compiler.cli",),
+)
+"""From the bottom to the top. A name stands for its package too, and the longest name that fits counts."""
+
+APART: Apart = (
+    ("sscc.passes", "sscc.runtime"),
+    ("sscc.passes", "sscc.compiler.frontend"),
+    ("sscc.compiler.backend", "sscc.compiler.frontend"),
+    ("sscc.compiler.backend", "sscc.runtime"),
+    ("sscc.runtime.validator", "sscc.runtime.backends"),
+    ("sscc.runtime.validator", "sscc.runtime.scalars"),
+    ("sscc.runtime.validator", "sscc.runtime.timing"),
+    ("sscc.runtime.backends.cpu", "sscc.runtime.backends.reference"),
+)
+"""Neither imports the other, wherever they stand: a module or a schedule goes from one to the other, or what they
+compute is compared."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module imports another.
+
+    Attributes:
+        typing: whether for type checkers alone.
+    """
+
+    importer: str
+    imported: str
+    path: Path
+    line: int
+    typing: bool
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.importer} imports {self.imported}"
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def module_files(root: Path, packages: Mapping[str, str]) -> dict[str, Path]:
+    """Modules by name. Empty ones are left out: whoever imports them learns nothing.
+
+    Args:
+        packages: files and folders below `root` by the path that they are installed under.
+    """
+    found: dict[str, Path] = {}
+    for target, source in sorted(packages.items(), key=lambda pair: -len(pair[1])):
+        folder = root / source
+        files = [folder] if folder.is_file() else [*folder.rglob("*.py"), *folder.rglob("*.pyi")]
+        taken = {path for path in found.values() if path.is_relative_to(root)}
+        for path in files:
+            inside = Path(target) if path == folder else target / path.relative_to(folder)
+            name = ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
+            if path.suffix in (".py", ".pyi") and path not in taken and not _is_empty(path):
+                found[name] = path
+    return found
+
+
+def _is_empty(path: Path) -> bool:
+    body = ast.parse(path.read_bytes()).body
+    return path.stem == "__init__" and all(isinstance(node, ast.Expr) for node in body)
+
+
+def imports_of(files: Mapping[str, Path]) -> list[Import]:
+    """Every import of one of these modules by another."""
+    found = []
+    for importer, path in files.items():
+        package = importer if path.stem == "__init__" else importer.rpartition(".")[0]
+        for node, typing in _statements(ast.parse(path.read_bytes()), False):
+            imported = {name for name in _imported(node, package, files) if name in files and name != importer}
+            found += [Import(importer, name, path, node.lineno, typing) for name in sorted(imported)]
+    return found
+
+
+def _statements(node: ast.AST, typing: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """The import statements below a node, and whether they are for type checkers alone."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield node, typing
+    for field, value in ast.iter_fields(node):
+        guarded = isinstance(node, ast.If) and field == "body" and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _statements(child, typing or guarded)
+
+
+def _imported(node: ast.Import | ast.ImportFrom, package: str, files: Mapping[str, Path]) -> list[str]:
+    """The modules that a statement in `package` imports: those that it names, or whose names it takes."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+    module = ".".join([*above, *([node.module] if node.module else [])])
+    inside = [f"{module}.{alias.name}" for alias in node.names]
+    return [name if name in files else module for name in inside]
+
+
+# ----------------------------------------------------------------------------------------------------------- judging
+
+
+def layer_of(module: str, layers: Layers) -> int | None:
+    """How high a module stands; None where no layer has it."""
+    fitting = [(len(name), level) for level, names in enumerate(layers) for name in names if _is_in(module, name)]
+    return max(fitting)[1] if fitting else None
+
+
+def _is_in(module: str, name: str) -> bool:
+    return module == name or module.startswith(f"{name}.")
+
+
+def faults(files: Mapping[str, Path], layers: Layers, apart: Apart) -> list[str]:
+    """What is wrong with the imports of these modules, a line each."""
+    imports, named = imports_of(files), {name for names in layers for name in names}
+    found = [f"{name} stands in no layer" for name in files if name != PACKAGE and layer_of(name, layers) is None]
+    found += [f"the layers name {name}, which is not there" for name in sorted(named) if not _holds(name, files)]
+    for item in imports:
+        if item.importer == PACKAGE and not item.typing:
+            found.append(f"{item}, with whatever else is imported of {PACKAGE}")
+        if PACKAGE in (item.importer, item.imported):
+            continue
+        above, below = layer_of(item.imported, layers), layer_of(item.importer, layers)
+        if above is not None and below is not None and above > below:
+            found.append(f"{item}, which stands above it")
+        for pair in apart:
+            if any(_is_in(item.importer, a) and _is_in(item.imported, b) for a, b in (pair, pair[::-1])):
+                found.append(f"{item}, and {' and '.join(pair)} stay apart")
+    others = [item for item in imports if PACKAGE not in (item.importer, item.imported)]
+    return found + [f"a circle: {circle}" for circle in _first_circle(others)]
+
+
+def _holds(name: str, files: Mapping[str, Path]) -> bool:
+    return any(_is_in(module, name) for module in files)
+
+
+def _first_circle(imports: list[Import]) -> list[str]:
+    """The imports of a circle, where there is one."""
+    graph: dict[str, set[str]] = {}
+    for item in imports:
+        graph.setdefault(item.importer, set()).add(item.imported)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        circle: list[str] = error.args[1][::-1]
+        steps = {(item.importer, item.imported): item for item in imports}
+        return ["; ".join(str(steps[pair]) for pair in itertools.pairwise(circle))]
+    return []
+
+
+# -------------------------------------------------------------------------------------------------------------- tests
+
+
+def test_imports_run_downwards_and_never_in_a_circle() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    files = module_files(ROOT, project["tool"]["scikit-build"]["wheel"]["packages"])
+    assert {PACKAGE, "sscc.ir.errors", "sscc.runtime._native", "sscc.compiler.cli"} <= {*files}
+    assert "sscc.compiler.package" not in files
+    assert "\n".join(faults(files, LAYERS, APART)) == ""
+
+
+SMALL: Layers = (("p.low", "p.side"), ("p.high",))
+
+
+def found_in(folder: Path, sources: Mapping[str, str], apart: Apart = ()) -> list[str]:
+    """What is wrong with a package `p` of these sources, beside that of the others that `SMALL` names."""
+    sources = {"low/a.py": "import os", "side.py": "x = 1", "high.py": "from p.low import a", **sources}
+    for name, text in sources.items():
+        path = folder / "src" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    files = module_files(folder, {"p": "src"})
+    return [fault.replace(f"{folder / 'src'}/", "") for fault in faults(files, SMALL, apart)]
+
+
+def test_what_runs_downwards_is_right(tmp_path: Path) -> None:
+    packages = {"__init__.py": '"""Nothing."""', "low/__init__.py": ""}
+    assert found_in(tmp_path, {**packages, "low/b.py": "from p.low.a import x\nimport p.side"}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import p.high",
+        "from p import high",
+        "from p.high import thing",
+        "from ..high import thing",
+        "def f():\n    from p.high import thing",
+        "class C:\n    async def f(self):\n        import p.high as h",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.high import Thing",
+        "try:\n    import os\nexcept ImportError:\n    from p.high import Thing",
+    ],
+)
+def test_no_import_runs_upwards(tmp_path: Path, text: str) -> None:
+    line = text.count("\n") + 1
+    assert found_in(tmp_path, {"low/b.py": text}) == [
+        f"low/b.py:{line}: p.low.b imports p.high, which stands above it",
+    ]
+
+
+def test_the_longest_name_says_where_a_module_stands(tmp_path: Path) -> None:
+    layers = (("p.low",), ("p.high",), ("p.low.top",))
+    (tmp_path / "low").mkdir()
+    (tmp_path / "low" / "top.py").write_text("import p.high")
+    (tmp_path / "low" / "a.py").write_text("import p.low.top")
+    (tmp_path / "high.py").write_text("import p.low.a")
+    found = faults(module_files(tmp_path, {"p": "."}), layers, ())
+    assert f"{tmp_path / 'low' / 'a.py'}:1: p.low.a imports p.low.top, which stands above it" in found
+    assert not any("top.py" in fault for fault in found if "circle" not in fault)
+
+
+def test_no_circle_even_of_imports_inside_functions(tmp_path: Path) -> None:
+    low = {"low/b.py": "\nimport p.low.c", "low/c.py": "def f():\n    import p.side"}
+    (fault,) = found_in(tmp_path, {**low, "side.py": "from p.low import b"})
+    steps = (
+        "low/b.py:2: p.low.b imports p.low.c",
+        "low/c.py:2: p.low.c imports p.side",
+        "side.py:1: p.side imports p.low.b",
+    )
+    assert fault.startswith("a circle: ")
+    assert set(fault.removeprefix("a circle: ").split("; ")) == {*steps}
+
+
+@pytest.mark.parametrize("file", ["low/b.py", "side.py"])
+def test_what_stays_apart_imports_nothing_of_each_other(tmp_path: Path, file: str) -> None:
+    text = {"low/b.py": "import p.side", "side.py": "import p.low.a"}[file]
+    ((fault),) = found_in(tmp_path, {file: text}, apart=(("p.side", "p.low"),))
+    assert fault.startswith(f"{file}:1: p.")
+    assert fault.endswith("and p.side and p.low stay apart")
+
+
+def test_every_module_stands_in_a_layer_and_every_layer_holds_one(tmp_path: Path) -> None:
+    assert found_in(tmp_path, {"new.py": "x = 1"}) == ["p.new stands in no layer"]
+    (tmp_path / "src" / "side.py").unlink()
+    (tmp_path / "src" / "new.py").unlink()
+    assert faults(module_files(tmp_path, {"p": "src"}), SMALL, ()) == ["the layers name p.side, which is not there"]
+
+
+@pytest.mark.parametrize(("text", "count"), [("import sscc.low", 1), ("if TYPE_CHECKING:\n    import sscc.low", 0)])
+def test_the_package_itself_imports_nothing(tmp_path: Path, text: str, count: int) -> None:
+    (tmp_path / "__init__.py").write_text(text)
+    (tmp_path / "low.py").write_text("import os\n")
+    (tmp_path / "high.py").write_text("import sscc")
+    found = faults(module_files(tmp_path, {"sscc": "."}), (("sscc.low",), ("sscc.high",)), ())
+    assert len(found) == count
+    assert all("sscc imports sscc.low, with whatever else is imported of sscc" in fault for fault in found)
