@@ -18,13 +18,14 @@ from torch_mlir import ir
 from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.dumps import read_dump
 from sscc.compiler.files import write_text
-from sscc.compiler.frontend.admission import check_config, check_modules, model_context, suspicions
+from sscc.compiler.frontend.admission import check_config, check_modules, layer_window, model_context, suspicions
 from sscc.compiler.frontend.capture import (
     Capture,
     capture,
     check_attention,
     check_positions,
     check_tables,
+    check_windows,
     config_constants,
     count_layers,
     layer_count,
@@ -229,6 +230,7 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
     try:
         captured = capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds)
         check_attention(captured.prefill, count_layers(captured, config), kinds)
+        check_windows(captured.prefill, lambda layer: layer_window(config, layer, context))
     except UnsupportedError as error:
         reasons = "".join(f"{reason}; " for reason in suspicions(config))
         raise UnsupportedError(f"{config.model_type} cannot be compiled: {reasons}{error}") from error

@@ -90,6 +90,7 @@ Preserves: the layer functions. States are threaded as values; every update is i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -130,10 +131,10 @@ class BuildEntries(Pass):
     def run(self, module: ir.Module) -> None:
         facts, geometry = get_facts(module)
         parts = {function.name.value: function for function in functions(module)}
-        layers = _layers(parts, get_groups(module), facts.layers)
+        groups = get_groups(module)
         _build_progress(module)
-        _Prefill(module, parts, facts, facts.scratch_rows(geometry), layers).build()
-        _Decode(module, parts, facts, layers).build()
+        _Prefill(module, parts, facts, facts.scratch_rows(geometry), groups).build()
+        _Decode(module, parts, facts, groups).build()
 
 
 def _build_progress(module: ir.Module) -> None:
@@ -234,7 +235,7 @@ def _of_group(name: str, group: str) -> str:
     return f"{name}.{group}" if group else name
 
 
-def _layers(parts: dict[str, Any], groups: Sequence[GroupFacts], count: int) -> list[_Layer]:
+def _layers(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> list[_Layer]:
     """All layers in order."""
     layers: list[_Layer] = []
     owners: dict[tuple[str, ...], str] = {}
@@ -254,8 +255,14 @@ class _Entry:
 
     name: str
 
-    def __init__(self, module: ir.Module, parts: dict[str, Any], facts: ProgramFacts, layers: list[_Layer]) -> None:
-        self.module, self.parts, self.facts, self.layers = module, parts, facts, layers
+    def __init__(
+        self, module: ir.Module, parts: dict[str, Any], facts: ProgramFacts, groups: Sequence[GroupFacts]
+    ) -> None:
+        self.module, self.parts, self.facts, self.groups = module, parts, facts, groups
+
+    @functools.cached_property
+    def layers(self) -> list[_Layer]:
+        return _layers(self.parts, self.groups)
 
     def part(self, suffix: str) -> Any:
         return self.parts[f"{self.name}.{suffix}"]
@@ -338,9 +345,9 @@ class _Prefill(_Entry):
     name = "prefill"
 
     def __init__(
-        self, module: ir.Module, parts: dict[str, Any], facts: ProgramFacts, rows: int, layers: list[_Layer]
+        self, module: ir.Module, parts: dict[str, Any], facts: ProgramFacts, rows: int, groups: Sequence[GroupFacts]
     ) -> None:
-        super().__init__(module, parts, facts, layers)
+        super().__init__(module, parts, facts, groups)
         self.rows = rows
 
     def build(self) -> None:

@@ -130,7 +130,7 @@ from torch_mlir import ir
 from sscc.ir.builders import extract_slice, insert_slice
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
-from sscc.ir.levels import walk
+from sscc.ir.levels import get_facts, walk
 from sscc.ir.rewriting import functions, producer
 from sscc.passes.base import Pass, count
 from sscc.passes.outline_kernels import KERNEL
@@ -143,6 +143,7 @@ class FuseCompressedAttention(Pass):
     level: ClassVar[str] = "fused"
 
     def run(self, module: ir.Module) -> None:
+        get_facts(module)  # refuses what is no dump
         for function in functions(module):
             if KERNEL in function.attributes:
                 for op in _named(function, "kv.cached_attention"):

@@ -161,7 +161,8 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
 
 def _unlike(name: str, taken: Container[str]) -> str:
     """`name`, with a number behind it where it is taken: layers of other heads or widths are another group."""
-    return next(n for n in (name, *(f"{name or 'group'}_{i}" for i in itertools.count(2))) if n not in taken)
+    numbered = (f"{name or 'group'}_{number}" for number in itertools.count(2))
+    return next(other for other in itertools.chain([name], numbered) if other not in taken)
 
 
 def _heads_and_dims(attention: ir.Operation) -> list[tuple[int, int]]:

@@ -20,6 +20,7 @@ from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
 _EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
 STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "yarn"})
+SLIDING = "sliding_attention"
 FULL_LAYERS = frozenset({"full_attention", "attention"})
 STATE_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
 # Under these names a config has always meant how many tokens a text may have.
@@ -34,8 +35,6 @@ def model_context(config: PreTrainedConfig) -> int | None:
 
 def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
     """Refuses a config that cannot be honoured at `max_context` tokens (prompt plus new tokens; None: not known).
-
-    A sliding window of at least `max_context` tokens is inert and passes.
 
     Raises:
         InputError: a field of a type or size that no model has.
@@ -109,7 +108,7 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
         yield f"layers of different shapes (per_layer_config: {', '.join(different)})"
         return
     yield from _structure(config, cls)
-    yield from _layer_types(config, max_context)
+    yield from _layer_types(config)
     yield from _windows(config, max_context)
     yield from _rope(config, max_context)
     yield from _fields(config)
@@ -173,15 +172,15 @@ def _listed_types(config: PreTrainedConfig) -> list[str]:
     return []
 
 
-def _layer_types(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
-    """The first layer of each kind that is not full attention."""
+def _layer_types(config: PreTrainedConfig) -> Iterator[str]:
+    """The first layer of each kind that is neither full attention nor within a sliding window."""
     types = _listed_types(config)
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
         if kind in FULL_LAYERS:
             continue
-        if kind == "sliding_attention":
-            yield from _window(getattr(config, "sliding_window", None), max_context, f"layer {layer}")
+        if kind == SLIDING:
+            yield from _window(getattr(config, "sliding_window", None), f"layer {layer}")
         elif kind == "chunked_attention":
             yield f"layer {layer} is chunked attention (attention_chunk_size = {config.attention_chunk_size})"
         elif kind in STATE_LAYERS:
@@ -190,14 +189,17 @@ def _layer_types(config: PreTrainedConfig, max_context: int | None) -> Iterator[
             yield f"layer {layer} is {kind}, not full attention"
 
 
-def _window(window: Any, max_context: int | None, where: str) -> Iterator[str]:
-    if max_context is None:
-        return  # nothing to compare it with yet
-    if not isinstance(window, int) or window < max_context:
-        yield (
-            f"{where} is sliding-window attention (sliding_window = {window}, less than max-context {max_context}; "
-            f"a window that covers the context is accepted)"
-        )
+def _window(window: Any, where: str) -> Iterator[str]:
+    if type(window) is not int or window < 1:
+        yield f"{where} is sliding-window attention, of no window (sliding_window = {window})"
+
+
+def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> int:
+    """How many positions a query of a layer sees, as the config says; 0 where it sees every one of `max_context`."""
+    window, types = getattr(config, "sliding_window", None), _listed_types(config)
+    if window is None or window >= max_context or not getattr(config, "use_sliding_window", True):
+        return 0
+    return int(window) if not types or types[layer] == SLIDING else 0
 
 
 def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
@@ -205,7 +207,7 @@ def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
     window = getattr(config, "sliding_window", None)
     listed = bool(getattr(config, "layer_types", None))
     if window is not None and not listed and getattr(config, "use_sliding_window", True):
-        yield from _window(window, max_context, "every layer from layer 0")
+        yield from _window(window, "every layer from layer 0")
     if max_context is None:
         return
     for name, value in _numbers(config):

@@ -218,8 +218,9 @@ def cached_attention(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: floa
     return _attention(q[:, None], k, v, valid[None], scale)[:, 0]
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Full causal attention of a whole sequence: the query at position i sees keys 0..i.
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int = 0) -> Tensor:
+    """Causal attention of a whole sequence: the query at position i sees keys 0..i, or with a sliding window above 0
+    the last `window` of these (Mistral, arXiv 2310.06825).
 
     Args:
         q: [H, n, D].
@@ -231,8 +232,10 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         [H, n, Dv] of q's dtype, computed in f32 (f64 for f64) and rounded once.
     """
     n = q.shape[1]
-    past = torch.ones(n, n, dtype=torch.bool).tril()
-    return _attention(q, k, v, past, scale)
+    seen = torch.ones(n, n, dtype=torch.bool).tril()
+    if window:
+        seen &= ~torch.ones(n, n, dtype=torch.bool).tril(-window)
+    return _attention(q, k, v, seen, scale)
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float) -> Tensor:

@@ -8,6 +8,7 @@ checkpoint holds (rotary frequencies, embedding scales) are computed from the co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -293,8 +294,12 @@ def count_layers(captured: Capture, config: transformers.PreTrainedConfig | None
 
 def attention_layers(captured: Captured) -> list[int]:
     """The `layer` argument of every attention operator, in program order."""
+    return [int(node.args[3]) for node in _attention_nodes(captured)]
+
+
+def _attention_nodes(captured: Captured) -> list[Any]:
     target = torch.ops.sscc.attention.default
-    return [int(node.args[3]) for node in captured.program.graph.nodes if node.target is target]
+    return [node for node in captured.program.graph.nodes if node.target is target]
 
 
 def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = None) -> None:
@@ -313,6 +318,23 @@ def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = 
         f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}: "
         "it computes attention in a way of its own, which would bypass the KV cache"
     )
+
+
+def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
+    """Refuses a layer that attends within another window than `windows` says of it: a model may have it in a mask of
+    its own, which captured attention does not get.
+
+    Raises:
+        UnsupportedError: naming the first such layer.
+    """
+    for node in _attention_nodes(captured):
+        layer, _, *rest = node.args[3:]
+        found, wanted = (rest[0] if rest else 0), windows(layer)
+        if found != wanted:
+            raise UnsupportedError(
+                f"layer {layer} attends within a sliding window of {wanted or 'all'} positions by its config, and "
+                f"tells its attention function of {found or 'all'}: sscc would compile something else"
+            )
 
 
 def check_positions(captured: Capture) -> None:

@@ -33,7 +33,8 @@ class EagerSnapStream:
         v_cache: per layer, [Hkv, R, Dv].
         selected: per layer, [Hkv, topk] i64, ascending, -1 as padding.
         position: absolute position of the next token.
-        valid_topk: top-K rows that hold a selected position.
+        prompt_len: tokens of the prompt, which say how many selected rows there are.
+        geometries: per layer, the rows that it keeps: those of the geometry, or of its window.
     """
 
     def __init__(self, model: Model, geometry: Geometry) -> None:
@@ -53,7 +54,8 @@ class EagerSnapStream:
         self.v_cache: list[Tensor] = []
         self.selected: list[Tensor] = []
         self.position = 0
-        self.valid_topk = 0
+        self.geometries: list[Geometry] = []
+        self.prompt_len = 0
 
     def prefill(self, prompt: Sequence[int]) -> Tensor:
         """Starts over with a prompt and compresses every layer.
@@ -71,7 +73,7 @@ class EagerSnapStream:
         if n > g.max_context:
             raise UsageError(f"the prompt has {n} tokens, more than max-context {g.max_context}")
         self.k_cache, self.v_cache, self.selected = [], [], []
-        self.position, self.valid_topk = n, g.valid_topk(n)
+        self.position = self.prompt_len = n
         logits = self._run(self._prefill_layer, list(prompt), 0)
         if not self.k_cache:
             raise UnsupportedError("the model never calls sscc::attention: its attention cannot be compressed")
@@ -97,28 +99,30 @@ class EagerSnapStream:
         if not 0 <= at < self.geometry.max_context:
             raise UsageError(f"position {at} is outside max-context {self.geometry.max_context}")
         self.position = at + 1
-        valid = algorithm.valid_rows(at, self.valid_topk, self.geometry)
-        row = algorithm.row(at, self.geometry)
 
-        def decode_layer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
-            self.k_cache[layer][:, row] = algorithm.stored(k[0, :, 0], self.geometry)
-            self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], self.geometry)
+        def decode_layer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+            g = self.geometries[layer]
+            row, valid = algorithm.row(at, g), algorithm.valid_rows(at, g.valid_topk(self.prompt_len), g)
+            self.k_cache[layer][:, row] = algorithm.stored(k[0, :, 0], g)
+            self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], g)
             out = algorithm.cached_attention(q[0, :, 0], self.k_cache[layer], self.v_cache[layer], valid, scale)
             return out[None, :, None]
 
         return self._run(decode_layer, [token], at)
 
-    def _prefill_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
+    def _prefill_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
         if layer != len(self.k_cache):
             raise UnsupportedError(
                 f"the model calls sscc::attention for layer {layer} where layer {len(self.k_cache)} was expected: "
                 "every layer must attend exactly once, in order"
             )
-        k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, self.geometry)
+        g = self.geometry.windowed(window) if window else self.geometry
+        k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g)
+        self.geometries.append(g)
         self.k_cache.append(k_rows)
         self.v_cache.append(v_rows)
         self.selected.append(selected)
-        return algorithm.causal_attention(q[0], k[0], v[0], scale)[None]
+        return algorithm.causal_attention(q[0], k[0], v[0], scale, window)[None]
 
     @torch.no_grad()
     def _run(self, observer: Observer, tokens: list[int], start: int) -> Tensor:
@@ -157,7 +161,7 @@ def make_golden(
     tensors: dict[str, Tensor] = {}
     for layer, (keys, values, selected) in enumerate(zip(run.k_cache, run.v_cache, run.selected, strict=True)):
         tensors[f"k_cache.{layer}"], tensors[f"v_cache.{layer}"] = keys.clone(), values.clone()
-        if geometry.topk:
+        if run.geometries[layer].topk:
             tensors[f"selected.{layer}"] = selected
     tensors["prefill_logits"] = logits.clone()
     new_tokens: list[int] = []

@@ -98,8 +98,10 @@ def _raise_attention(module: ir.Module) -> None:
             operands = [_to_builtin(value) for value in op.operands[:3]]
             query, value = (ir.RankedTensorType(operands[i].type) for i in (0, 2))
             out = ir.RankedTensorType.get([*query.shape[:3], value.shape[3]], query.element_type)
-            layer, scale = (operand.owner.attributes["value"] for operand in op.operands[3:])
+            layer, scale, *window = (operand.owner.attributes["value"] for operand in op.operands[3:])
             attention = SelfAttention(*operands, layer, scale, out)
+            if window and window[0].value:
+                attention.operation.attributes["window"] = window[0]
             result = ir.Operation.create(
                 "torch_c.from_builtin_tensor", results=[op.results[0].type], operands=[attention.out]
             ).result

@@ -26,8 +26,8 @@ from sscc.ir.errors import UnsupportedError
 
 IMPLEMENTATION = "sscc"
 
-# Called as observer(q [b, H, s, D], k [b, Hkv, s, D], v [b, Hkv, s, Dv], layer, scale), returns [b, H, s, Dv].
-Observer = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
+# Called as observer(q [b, H, s, D], k [b, Hkv, s, D], v [b, Hkv, s, Dv], layer, scale, window), returns [b, H, s, Dv].
+Observer = Callable[[Tensor, Tensor, Tensor, int, float, int], Tensor]
 
 _observer: ContextVar[Observer | None] = ContextVar("sscc_observer", default=None)
 _context: ContextVar[int | None] = ContextVar("sscc_context", default=None)
@@ -59,7 +59,7 @@ HARMLESS_VALUES = {"is_causal": True, "is_cross_attention": False}
 
 
 @torch.library.custom_op("sscc::attention", mutates_args=())
-def attention(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int = 0) -> Tensor:
     """Causal attention of decoder layer `layer`, with grouped KV heads; softmax and sums in f32.
 
     Args:
@@ -68,18 +68,19 @@ def attention(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tens
         v: [b, Hkv, s, Dv].
         layer: index of the decoder layer.
         scale: factor on the dot products.
+        window: how many positions a query sees, its own included; 0 where it sees all before it.
 
     Returns:
         [b, H, s, Dv] of q's dtype. Eagerly, without an observer: every sequence sees exactly the s tokens given.
     """
     observer = _observer.get()
     if observer is not None:
-        return observer(q, k, v, layer, scale)
-    return torch.stack([causal_attention(*one, scale) for one in zip(q, k, v, strict=True)])
+        return observer(q, k, v, layer, scale, window)
+    return torch.stack([causal_attention(*one, scale, window) for one in zip(q, k, v, strict=True)])
 
 
 @attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
+def _(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int = 0) -> Tensor:
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
@@ -114,6 +115,7 @@ def attention_function(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
+    sliding_window: int | None = None,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
     """The transformers attention implementation named "sscc": one call of `sscc::attention`.
@@ -126,6 +128,7 @@ def attention_function(
         attention_mask: must be None.
         scaling: factor on the dot products; D ** -0.5 if None.
         dropout: must be zero.
+        sliding_window: how many positions a query sees, its own included; None where it sees all before it.
         keywords: whatever else the model passes; see `check_keywords`.
 
     Returns:
@@ -151,15 +154,14 @@ def attention_function(
         )
     check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    out = torch.ops.sscc.attention(query, key, value, layer, scale)
+    out = torch.ops.sscc.attention(query, key, value, layer, scale, _window(layer, sliding_window))
     return out.transpose(1, 2).contiguous(), None
 
 
 def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
     """Refuses any keyword that could change what attention computes.
 
-    None always passes, names in `HARMLESS_KEYWORDS` pass, and a sliding window passes if it spans the whole
-    context announced with `context_limit`.
+    None always passes, and so do names in `HARMLESS_KEYWORDS`.
 
     Raises:
         UnsupportedError: naming the layer, the keyword and its value.
@@ -169,25 +171,21 @@ def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
             continue
         if name in HARMLESS_VALUES and given == HARMLESS_VALUES[name]:
             continue
-        if name == "sliding_window":
-            _check_window(layer, given)
-            continue
         shown = f"a {type(given).__name__}" if isinstance(given, Tensor) else repr(given)
         raise UnsupportedError(
             f"layer {layer} passes {name}={shown} to its attention: sscc would ignore it and compile something else; "
-            f"only models with plain causal attention are supported"
+            f"only models with causal attention, within a sliding window or not, are supported"
         )
 
 
-def _check_window(layer: int, window: int) -> None:
+def _window(layer: int, window: Any) -> int:
+    """The window that bounds what a layer sees; 0 where there is none, or none that the longest sequence outgrows."""
+    if window is None:
+        return 0
+    if type(window) is not int or window < 1:
+        raise UnsupportedError(f"layer {layer} attends with sliding_window={window!r}, expected a number of positions")
     limit = _context.get()
-    if limit is not None and window >= limit:
-        return
-    told = "an unknown context" if limit is None else f"a context of {limit} tokens"
-    raise UnsupportedError(
-        f"layer {layer} attends with sliding_window={window} in {told}: sliding-window layers are not supported; "
-        f"lower --max-context to at most {window}, where the window has no effect"
-    )
+    return 0 if limit is not None and window >= limit else window
 
 
 def no_mask(*args: Any, **keywords: Any) -> None:

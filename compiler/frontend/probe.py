@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import torch
@@ -33,13 +34,19 @@ PROBE_SEED = 0
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
-def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> torch.nn.Module:
+def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = None) -> torch.nn.Module:
     """The untouched transformers model with the checkpoint's weights, calling our attention operator.
 
     Weights that have `dtype` already stay memory-mapped.
+
+    Args:
+        window: that sliding windows are cut down to; None leaves them.
     """
     assert checkpoint.config is not None
-    model = build_model(checkpoint.config, dtype)
+    config = copy.deepcopy(checkpoint.config)
+    if window is not None and getattr(config, "sliding_window", None) is not None:
+        config.sliding_window = min(config.sliding_window, window)
+    model = build_model(config, dtype)
     held = checkpoint.names()
     wanted = sorted(set(canonical_names(model).values()) & held.keys())
     state = {name: checkpoint.tensor(name).to(dtype) for name in wanted}
@@ -81,6 +88,8 @@ def quantize_model(model: torch.nn.Module, layout: Layout) -> None:
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:
     """Compares the model as it is captured with what it is: untouched, over a short random text in one go.
 
+    The text is longer than a sliding window, which is cut down for that.
+
     A mask or a bias that got lost on the way shows where the same text runs through our attention operator. Positions
     that the model counts itself, and a state besides K and V, show where it then runs in pieces, as a compiled program
     does. In bf16 some models round so much that it might hide; these are compared in f32, which takes twice the memory.
@@ -111,7 +120,7 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
         model = checkpoint.program.module()
         forward = plain_forward(model)
     else:
-        model = load_model(checkpoint, dtype)
+        model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1))
         forward = _every_position(model)
     with torch.no_grad(), context_limit(limit):
         _check_last_position(forward, limit)
@@ -171,13 +180,15 @@ def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
     ends = sorted({count, max(count - 1, 1), max(2 * count // 3, 1)})
     rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float) -> torch.Tensor:
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: int
+    ) -> torch.Tensor:
         before = rows.get(layer)
         keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))
         rows[layer] = keys, values
         # The last queries of a causal attention over every token so far; those before them are not asked for.
         padding = q.new_zeros(*q.shape[:2], keys.shape[2] - q.shape[2], q.shape[3])
-        out = causal_attention(torch.cat([padding, q], 2)[0], keys[0], values[0], scale)
+        out = causal_attention(torch.cat([padding, q], 2)[0], keys[0], values[0], scale, window)
         return out[None, :, padding.shape[2] :]
 
     logits = []

@@ -32,30 +32,11 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 
 // -----
 
-// CASE: layers with other KV heads
-// PASSES: thread-cache
-// ERROR: UnsupportedError: loc("layers.1"): K and V have (heads, head dim) ((2, 8), (2, 8)), another layer has
-// ERROR: ((4, 8), (4, 8)); one stacked cache needs the same in every layer
-module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
-      attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
-    %a = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.0")
-    return %a : !h
-  }
-  func.func private @decode.layer.1(%h: !h {sscc.input = "hidden"}, %k: !k {sscc.weight = "k"}) -> (!h {sscc.output = "hidden"})
-      attributes {sscc.entry = "decode", sscc.layer = 1 : i64} {
-    %a = "kv.self_attention"(%h, %k, %k) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !k, !k) -> !h loc("layers.1")
-    return %a : !h
-  }
-}
-
-// -----
-
 // CASE: layers with other query heads
-// The kept queries are one tensor for all layers, too.
+// Groups are told apart by K and V, and the kept queries by the group.
 // PASSES: thread-cache
-// ERROR: UnsupportedError: loc("layers.1"): the queries have 2 heads of dim 8, another layer has 4 of dim 8; one
-// ERROR: observation window needs the same in every layer
+// ERROR: UnsupportedError: loc("layers.1"): the queries have 2 heads of dim 8, those of another layer whose K and V
+// ERROR: are alike 4 of dim 8: it could not be told which observation window is whose
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}, %k: !k {sscc.weight = "k"}) -> (!h {sscc.output = "hidden"})
       attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {

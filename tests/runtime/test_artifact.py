@@ -59,6 +59,7 @@ from tests.limits import largest_memory
 from tests.runtime.fake import SIGNATURE
 from tests.runtime.session_program import session_program
 
+READS = f"this sscc reads {FORMAT_VERSION}"
 CHECKPOINT = {
     "layers.0.w": np.arange(12, dtype=np.float32).reshape(3, 4),
     "layers.1.w": np.arange(12, 24, dtype=np.float32).reshape(3, 4),
@@ -469,9 +470,9 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("format",), FORMAT_VERSION + 1, "format version 4, this sscc reads 3: it was made by a newer sscc"),
-        (("format",), 1, r"format version 1, this sscc reads 3: it was made by an older sscc \(0.1\), compile again"),
-        (("format",), "2", "format version '2', this sscc reads 3"),
+        (("format",), FORMAT_VERSION + 1, f"format version {FORMAT_VERSION + 1}, {READS}: it was made by a newer sscc"),
+        (("format",), 1, rf"format version 1, {READS}: it was made by an older sscc \(0.1\), compile again"),
+        (("format",), "2", f"format version '2', {READS}"),
         (("batch",), "2", "batch is '2', expected int"),
         (("batch",), 0, "expected integers of at least 1"),
         (("dtype",), "f8", "dtype is 'f8'"),

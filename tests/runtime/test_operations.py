@@ -19,7 +19,7 @@ SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K"
 SCALARS = ({"start": 4, "length": 7}, {"start": 8, "length": 12}, {"start": 0, "length": 3})
 """A chunk that is partly padding, the last one of the longest prompt, and a prompt shorter than a chunk."""
 SETTINGS: dict[str, Any] = {
-    "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max"
+    "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max", "window": 0
 }  # fmt: skip
 INTEGERS = {"row": 7, "position": 6, "prompt_len": SETTINGS["sink"] + SETTINGS["recent"] + 2}
 DTYPE = {"f": torch.float32, "f32": torch.float32, "row": torch.float32, "encoded": torch.int8, "i64": torch.int64,

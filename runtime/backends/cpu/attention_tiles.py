@@ -133,9 +133,10 @@ def _outer(
     return made
 
 
-def mask_kernel(module: Module, tiles: Tiling) -> Function:
-    """scores[key][row] = -inf where first + key > positions[row]. Parameters: scores, first, count, positions."""
-    name = f"attention_mask_{tiles.name}"
+def mask_kernel(module: Module, tiles: Tiling, window: int) -> Function:
+    """scores[key][row] = -inf where first + key > positions[row], or with a window (above 0) where it is at most
+    positions[row] - window. Parameters: scores, first, count, positions."""
+    name = f"attention_mask_{tiles.name}" + (f"_{window}" if window else "")
     if module.has(name):
         return module.get(name)
     f = module.function(name, [("scores", PTR), ("first", I64), ("count", I64), ("positions", PTR)])
@@ -145,7 +146,10 @@ def mask_kernel(module: Module, tiles: Tiling) -> Function:
         row = f["scores"] + key.index * tiles.row_bytes
         for v in range(tiles.vectors):
             scores = f.load(row + v * 64, vector(F32, 16))
-            f.store(f.select(place > positions[v], float("-inf"), scores), row + v * 64)
+            hidden = place > positions[v]
+            if window:
+                hidden = hidden | (positions[v] - window >= place)
+            f.store(f.select(hidden, float("-inf"), scores), row + v * 64)
     f.returns()
     return f
 

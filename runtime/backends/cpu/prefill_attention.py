@@ -5,6 +5,9 @@ the same although later queries see more keys. Keys are walked in blocks up to t
 each block of keys and each panel of query rows: scores, masked where the diagonal passes; softmax; weighted sums.
 Rows are ordered (query, head of the group), so a panel's diagonal is short.
 
+Where a window bounds what a query sees, the walk begins at the first block of which the first query sees a key, and the
+mask hides what lies before the window as it hides what lies behind the diagonal.
+
 With bf16 queries, keys and values and `Features.bf16_dot`, products are of bf16 pairs, summed in f32; the softmax's
 weights are rounded to bf16 before they meet the values (relative error of a weight up to 2**-9), their sum is not.
 Otherwise all is f32. The order of sums depends on the shapes and on `start` only.
@@ -176,6 +179,7 @@ class _Attention:
         rows: how queries are packed.
         names: query, key, value, out.
         length: the scalar that says where padding begins; None where there is none.
+        window: how many positions a query sees, its own included; 0 where it sees all before it.
     """
 
     names: tuple[str, str, str, str]
@@ -192,6 +196,7 @@ class _Attention:
     rows: QueryRows
     operands: dict[str, Meta]
     length: str | None
+    window: int
 
     @classmethod
     def of(
@@ -216,7 +221,7 @@ class _Attention:
         rows = QueryRows(tiles, depth, -(-queries * group // tiles.panel))
         names = (step.query, key, value, step.out)
         sizes = (kv_heads, group, chunk, limit, depth, columns, queries)
-        return cls(names, step.start, step.scale, tiles, *sizes, rows, operands, length)
+        return cls(names, step.start, step.scale, tiles, *sizes, rows, operands, length, step.window)
 
     @property
     def blocks(self) -> int:
@@ -323,7 +328,8 @@ class _Block:
         self._pack_queries()
         self._reset()
         limit = self.start + self.first + self.count
-        with f.loop(0, limit, a.tiles.block) as block:
+        reached = f.max(self.start + self.first - (a.window - 1), 0) if a.window else f.constant(0)
+        with f.loop(reached // a.tiles.block * a.tiles.block, limit, a.tiles.block) as block:
             self._keys(block.index, limit)
         self._write()
         if keep is not None:
@@ -373,7 +379,10 @@ class _Block:
         with f.loop(0, self.panels) as panel:
             positions = self.at["positions"] + panel.index * a.tiles.row_bytes
             seen = self._position(positions, a.tiles.panel - 1) + 1 - first
-            with f.when(seen > 0):
+            some = seen > 0
+            if a.window:
+                some = some & (first + used > self._position(positions, 0) - (a.window - 1))
+            with f.when(some):
                 count = f.min(seen, used)
                 self._panel(panel.index, first, last, count, (key, key_stride), (value, value_stride))
 
@@ -391,8 +400,11 @@ class _Block:
         query = self.at["query"] + panel * a.rows.panel_bytes
         f.call(scores_kernel(module, tiles, tiles.words(a.depth)), query, *key, last, made, scores)
         keys = made * tiles.keys
-        with f.when(first + keys - 1 > self._position(self.at["positions"] + place, 0)):
-            f.call(mask_kernel(module, tiles), scores, first, keys, self.at["positions"] + place)
+        hidden = first + keys - 1 > self._position(self.at["positions"] + place, 0)
+        if a.window:
+            hidden = hidden | (first < self._position(self.at["positions"] + place, tiles.panel - 1) - (a.window - 1))
+        with f.when(hidden):
+            f.call(mask_kernel(module, tiles, a.window), scores, first, keys, self.at["positions"] + place)
         peak, total, shrink = (self.at[name] + place for name in ("peak", "total", "shrink"))
         f.call(softmax_kernel(module, tiles, a.scale), scores, keys, peak, total, shrink)
         steps = keys // 2 if tiles.pairs else count

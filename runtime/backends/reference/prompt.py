@@ -24,7 +24,7 @@ def compile_causal_attention(step: CausalAttention, interface: Interface) -> Bin
         operands = [views[name] for name in (step.query, step.key, step.value, step.out)]
         sums = views[step.log_sum_exp] if step.log_sum_exp else None
         return lambda scalars: causal_attention(
-            *operands, log_sum_exp=sums, start=scalars[start], scale=step.scale, wide=wide
+            *operands, log_sum_exp=sums, start=scalars[start], scale=step.scale, window=step.window, wide=wide
         )
 
     return bind
@@ -39,6 +39,7 @@ def causal_attention(
     log_sum_exp: Tensor | None,
     start: int,
     scale: float,
+    window: int,
     wide: torch.dtype,
 ) -> None:
     """The step `CausalAttention` (shapes there). Reads key rows 0 .. start + C - 1, no other.
@@ -46,7 +47,7 @@ def causal_attention(
     Raises InputError where start + C exceeds the rows that exist.
     """
     _check_chunk(start, query.shape[2], key.shape[2])
-    softmax = _attend(query, key, value, start, scale, wide)
+    softmax = _attend(query, key, value, start, scale, window, wide)
     out.copy_(softmax.output().reshape(out.shape))
     if log_sum_exp is not None:
         log_sum_exp.copy_(softmax.log_sum_exp().reshape(log_sum_exp.shape))
@@ -82,7 +83,7 @@ def compile_chunk_attention(step: ChunkAttention, interface: Interface) -> Bind:
     def bind(views: Views) -> Fire:
         operands = [views[name] for name in (*names, step.log_sum_exp, step.out)]
         return lambda scalars: chunk_attention(
-            *operands, start=scalars[start], length=scalars[length], scale=step.scale, wide=wide
+            *operands, start=scalars[start], length=scalars[length], scale=step.scale, window=step.window, wide=wide
         )
 
     return bind
@@ -101,6 +102,7 @@ def chunk_attention(
     start: int,
     length: int,
     scale: float,
+    window: int,
     wide: torch.dtype,
 ) -> None:
     """The step `ChunkAttention` (shapes there); rows of `out` that are padding keep their bytes.
@@ -114,7 +116,7 @@ def chunk_attention(
     query = query[:, :, :live]
     k_scratch[:, :, start : start + live] = new_key[:, :, :live]
     v_scratch[:, :, start : start + live] = new_value[:, :, :live]
-    softmax = _attend(query, k_scratch, v_scratch, start, scale, wide)
+    softmax = _attend(query, k_scratch, v_scratch, start, scale, window, wide)
     out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     observe(observed, query, start=start, length=length)
     observe(log_sum_exp, softmax.log_sum_exp().reshape(query.shape[:3]), start=start, length=length)
@@ -125,16 +127,25 @@ def _check_chunk(start: int, chunk: int, rows: int) -> None:
         raise InputError(f"causal attention from row {start} needs {start + chunk} key rows, there are {rows}")
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, wide: torch.dtype) -> RunningSoftmax:
-    """The softmax of queries [Hkv, G * C, D] over key rows 0 .. start + C - 1, each up to its own position."""
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int, wide: torch.dtype
+) -> RunningSoftmax:
+    """The softmax of queries [Hkv, G * C, D] over key rows 0 .. start + C - 1, each up to its own position, and where
+    there is a window over the last `window` of these."""
     _, heads, chunk, depth = query.shape
     kv_heads = key.shape[1]
     queries = query[0].to(wide).reshape(kv_heads, -1, depth)
     softmax = RunningSoftmax(tuple(queries.shape[:-1]), value.shape[-1], wide)
     positions = torch.arange(start, start + chunk).repeat(heads // kv_heads)[:, None]
+    reached = max(start - window + 1, 0) if window else 0
     for begin, end in tiles(start + chunk):
+        if end <= reached:
+            continue
+        begin = max(begin, reached)
         scores = (queries @ key[0, :, begin:end].to(wide).transpose(-1, -2)) * scale
         if end > start + 1:  # some query of the chunk must not see the end of this tile
             scores.masked_fill_(torch.arange(begin, end) > positions, -torch.inf)
+        if window:
+            scores.masked_fill_(torch.arange(begin, end) <= positions - window, -torch.inf)
         softmax.add(scores, value[0, :, begin:end].to(wide))
     return softmax

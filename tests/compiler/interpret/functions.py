@@ -19,7 +19,7 @@ def evaluate(text: str, *values: Tensor | float, geometry: Geometry = SMALL, pre
     with mlir():
         attribute = f"{GEOMETRY} = {geometry_attribute(geometry)}"
         module = parse_module(f"module attributes {{{attribute}}} {{\n{text}\n}}", "the test")
-        function = Functions(module, geometry, Types(precision))("f")
+        function = Functions(module, Types(precision))("f")
     del module
     return function(*[value if isinstance(value, Tensor) else torch.tensor(value) for value in values])
 

@@ -59,7 +59,7 @@ def answers(query: Query) -> list[int]:
             keys, values, _ = algorithm.compress(q, k, v, scale, g)
             run.k_cache.append(keys)
             run.v_cache.append(values)
-        run.valid_topk = g.valid_topk(LENGTH)
+        run.prompt_len = LENGTH
         found.append(int(run.decode(query.prompt[-1], position=LENGTH - 1).argmax()))
     return found
 

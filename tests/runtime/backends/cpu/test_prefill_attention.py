@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,10 +65,12 @@ def random_causal(seed: int, dtype: torch.dtype) -> Tensors:
     }
 
 
-def causal_reference(tensors: Tensors, start: int, scale: float) -> Tensors:
+def causal_reference(tensors: Tensors, start: int, scale: float, window: int = 0) -> Tensors:
     out, sums = tensors["out"].double(), tensors["sums"].double()
     query, key, value = (tensors[name].double() for name in ("query", "key", "value"))
-    prompt.causal_attention(query, key, value, out, log_sum_exp=sums, start=start, scale=scale, wide=torch.float64)
+    prompt.causal_attention(
+        query, key, value, out, log_sum_exp=sums, start=start, scale=scale, window=window, wide=torch.float64
+    )
     return {"out": out, "sums": sums}
 
 
@@ -84,6 +87,25 @@ def test_causal_attention_of_random_geometries(seed: int, dtype: torch.dtype, fe
         given["value"][:, :, start + chunk :] = torch.nan
         got = check_pieces(compiled, given, {"start": start}, ["out", "sums"])
         want = causal_reference(given, start, CAUSAL.scale)
+        torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
+        torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("seed", "window"), [(0, 1), (5, 7), (7, 64), (10, 129), (7, 1000)])
+def test_causal_attention_within_a_window(seed: int, window: int, dtype: torch.dtype, features: Features) -> None:
+    """Windows of one position, within a block of keys, over several, and of all there is."""
+    tensors = random_causal(seed, dtype)
+    step = replace(CAUSAL, window=window)
+    chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
+    compiled = Compiled(step, lower_causal_attention, tensors, ["start"], features)
+    for start in sorted({0, (rows - chunk) // 2, rows - chunk}):
+        given = {name: like(tensor) for name, tensor in tensors.items()}
+        given["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
+        given["value"][:, :, start + chunk :] = torch.nan
+        got = check_pieces(compiled, given, {"start": start}, ["out", "sums"])
+        want = causal_reference(given, start, step.scale, window)
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
         torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
 
@@ -145,13 +167,15 @@ def chunk_states(rows: int, obs: int, dtype: torch.dtype) -> Tensors:
 
 @pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("chunk", "obs"), [(8, 4), (20, 50), (128, 32)])
-def test_chunks_append_attend_and_observe(chunk: int, obs: int, dtype: torch.dtype, features: Features) -> None:
-    limit = 3 * chunk
+@pytest.mark.parametrize(("chunk", "obs", "window"), [(8, 4, 0), (20, 50, 0), (128, 32, 0), (20, 4, 9), (128, 32, 150)])
+def test_chunks_append_attend_and_observe(
+    chunk: int, obs: int, window: int, dtype: torch.dtype, features: Features
+) -> None:
+    limit, step = 3 * chunk, replace(CHUNK, window=window)
     shapes = {"query": (1, 6, chunk, 8), "new_key": (1, 2, chunk, 8), "new_value": (1, 2, chunk, 6)}
     example = {name: torch.zeros(shape).to(dtype) for name, shape in shapes.items()}
     example |= {**chunk_states(limit, obs, dtype), "out": torch.zeros(1, 6, chunk, 6).to(dtype)}
-    compiled = Compiled(CHUNK, lower_chunk_attention, example, ["start", "n"], features)
+    compiled = Compiled(step, lower_chunk_attention, example, ["start", "n"], features)
     writes = ["k_scratch", "v_scratch", "observed", "log_sum_exp", "out"]
     for length in (1, chunk - 1, chunk, chunk + 3, limit):
         states = chunk_states(limit, obs, dtype)
@@ -160,7 +184,7 @@ def test_chunks_append_attend_and_observe(chunk: int, obs: int, dtype: torch.dty
             given = {**part, **states, "out": torch.zeros(1, 6, chunk, 6).to(dtype)}
             got = check_pieces(compiled, given, {"start": start, "n": length}, writes)
             want = {name: tensor.double() for name, tensor in given.items()}
-            prompt.chunk_attention(**want, start=start, length=length, scale=0.4, wide=torch.float64)
+            prompt.chunk_attention(**want, start=start, length=length, scale=0.4, window=window, wide=torch.float64)
             for name in ("k_scratch", "v_scratch", "observed"):
                 assert torch.equal(got[name].double().nan_to_num(7.0), want[name].nan_to_num(7.0)), name
             torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
