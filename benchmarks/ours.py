@@ -15,7 +15,7 @@ from pathlib import Path
 import sscc
 from benchmarks.peers.protocol import Setup, Stepper, serve, token_ids
 from benchmarks.peers.registry import ROOT
-from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, INTERPRETERS
+from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 from sscc.runtime.session import Session
 
 SOURCES = ("compiler", "ir", "passes", "runtime")
@@ -29,7 +29,7 @@ OPTIONS = {
     "int4": ("--dtype", "bf16", "--weights", "reference,int4"),
 }
 """Of `sscc compile`, by type of the weights, with "kv8" for int8 rows of the cache."""
-FASTEST = "native" if "native" in INTERPRETERS else DEFAULT_INTERPRETER
+FASTEST = "native" if "native" in BACKENDS else DEFAULT_BACKEND
 NEXT = 5  # the token that every step feeds; which one makes no difference to the time
 
 

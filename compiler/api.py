@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.options import CompileOptions, parse_weights
 from sscc.compiler.result import CompileResult
-from sscc.runtime.backends.opening import DEFAULT_INTERPRETER
+from sscc.runtime.backends.registry import DEFAULT_BACKEND
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -38,7 +38,7 @@ def load(
     path: str | PathLike[str],
     checkpoint: str | PathLike[str] | None = None,
     *,
-    interpreter: str = DEFAULT_INTERPRETER,
+    interpreter: str = DEFAULT_BACKEND,
     threads: int | None = None,
     verify: bool = True,
 ) -> Session:

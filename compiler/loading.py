@@ -12,7 +12,7 @@ from sscc.ir.errors import InputError
 from sscc.runtime.artifact.manifest import WeightsRecord
 from sscc.runtime.artifact.reading import Artifact, Resolver
 from sscc.runtime.artifact.tensor_files import Array, Layout, Packings, TensorSpec, reading, stack_tensors
-from sscc.runtime.backends.opening import DEFAULT_INTERPRETER
+from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def open_session(
     artifact: Artifact,
     checkpoint: Path | None = None,
     *,
-    interpreter: str = DEFAULT_INTERPRETER,
+    interpreter: str = DEFAULT_BACKEND,
     threads: int | None = None,
 ) -> Session:
     """A session on `artifact`.
@@ -31,7 +31,7 @@ def open_session(
     Args:
         checkpoint: run these weights, of the same names and shapes, instead of the artifact's. Where the artifact
             refers to a checkpoint, that one is opened and its digest compared.
-        interpreter: one of `sscc.runtime.backends.opening.INTERPRETERS`.
+        interpreter: one of `sscc.runtime.backends.registry.BACKENDS`.
         threads: how many it may use; None leaves it to the interpreter.
 
     Raises:

@@ -13,21 +13,18 @@ from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.quantization_report import quantization_report
 from sscc.compiler.versions import own_version, tool_versions
-from sscc.ir.errors import InputError, InternalError, OutputError
+from sscc.ir.errors import InternalError
 from sscc.ir.levels import ProgramFacts
 from sscc.ir.machine import FAMILY, load_machine
 from sscc.ir.schedule import Program, launches
 from sscc.ir.sizes import format_bytes
-from sscc.runtime import _native
 from sscc.runtime.artifact.files import MACHINE
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import LoopingRecord, Manifest, WeightsRecord
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Reader, digest_of, layout_of, reading
 from sscc.runtime.artifact.writer import ArtifactWriter
-from sscc.runtime.backends.cpu.library import keep_code
-from sscc.runtime.backends.cpu.weights import packed_weights
-from sscc.runtime.user_cache import UnsafeCacheError
+from sscc.runtime.backends.registry import DEFAULT_BACKEND, NATIVE, backend
 
 
 def write_artifact(
@@ -68,34 +65,22 @@ def write_artifact(
         writer.finish(Manifest(own_version(), tool_versions(), FAMILY, config, signature, weights, tuple(looping)))
     layout = layout_of(program, "weight")
     quantised = quantization_report(layout, facts.dtype, _reader(checkpoint))
-    native = [f"native code: {_keep_native(program)}"] if options.native_code else []
+    native = [f"native code: {backend(NATIVE).lower(program)}"] if options.native_code else []
     return [*_report(program, signature, weights), *native, *quantised]
-
-
-def _keep_native(program: Program) -> str:
-    """Puts code for this CPU into the user's cache, where it can be made. Returns in words what came of it."""
-    try:
-        keep_code(program)
-    except UnsafeCacheError:
-        raise
-    except InputError as error:
-        return f"none ({error})"
-    except OutputError as error:
-        return f"none ({error}); sscc run makes it"
-    features = " ".join(_native.cpu_features()) or "no extensions"
-    return f"in the cache, for {_native.architecture()} with {features}"
 
 
 def _write_weights(
     writer: ArtifactWriter, options: CompileOptions, checkpoint: Checkpoint | None, program: Program
 ) -> WeightsRecord:
     """Embeds the weights or refers to them."""
-    read = _reader(checkpoint)
+    read, packer = _reader(checkpoint), backend(DEFAULT_BACKEND)
     if checkpoint is None or read is None:
         return WeightsRecord("reference", "", None)
     layout = layout_of(program, "weight")
     if options.weights == "embed":
-        return WeightsRecord("embedded", writer.write_weights(layout, read, packed_weights(program)), None)
+        packings = packer.packings(program)
+        digest = writer.write_weights(layout, read, packings)
+        return WeightsRecord("embedded", digest, None, packer.name, tuple(sorted(packings)))
     return WeightsRecord("reference", digest_of(layout, read), str(checkpoint.path.resolve()))
 
 

@@ -23,7 +23,8 @@ from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.interpreter import Interpreter
-from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, open_interpreter
+from sscc.runtime.backends.opening import open_interpreter
+from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.sampling import Sampler, Sampling
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Session:
         cls,
         artifact: Artifact,
         *,
-        interpreter: str = DEFAULT_INTERPRETER,
+        interpreter: str = DEFAULT_BACKEND,
         resolver: Resolver | None = None,
         threads: int | None = None,
         precision: str = "f32",

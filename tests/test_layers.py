@@ -43,8 +43,10 @@ LAYERS: Layers = (
     ("sscc.runtime.timing", "sscc.runtime.validator"),
     ("sscc.runtime.artifact",),
     ("sscc.runtime.backends.interpreter", "sscc.runtime.contract", "sscc.runtime.sampling"),
+    ("sscc.runtime.backends.backend",),
     ("sscc.runtime.backends.cpu", "sscc.runtime.backends.reference"),
-    # Above the backends, since files hold weights as the one for CPUs packs them.
+    ("sscc.runtime.backends.registry",),
+    # Above the backends, since files hold weights as one of them packs them.
     ("sscc.runtime.artifact.reading",),
     ("sscc.runtime.backends.opening",),
     ("sscc.runtime.session",),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, INTERPRETERS
+from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -32,15 +32,15 @@ def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
 
 def add_interpreter_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--interpreter", default=DEFAULT_INTERPRETER, metavar="NAME", help=f"one of: {', '.join(INTERPRETERS)}"
+        "--interpreter", default=DEFAULT_BACKEND, metavar="NAME", help=f"one of: {', '.join(BACKENDS)}"
     )
     group.add_argument("--threads", type=int, metavar="N", help="default: all that this process may use")
 
 
 def check_execution_arguments(args: argparse.Namespace) -> None:
     """Raises UsageError."""
-    if args.interpreter not in INTERPRETERS:
-        raise UsageError(f"--interpreter is {args.interpreter!r}, this version has {' and '.join(INTERPRETERS)}")
+    if args.interpreter not in BACKENDS:
+        raise UsageError(f"--interpreter is {args.interpreter!r}, this version has {' and '.join(BACKENDS)}")
     check_at_least(1, "--threads", args.threads)
 
 

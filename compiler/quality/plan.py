@@ -23,7 +23,7 @@ from sscc.compiler.versions import own_version
 from sscc.ir.errors import UsageError
 from sscc.ir.files import file_digest
 from sscc.ir.geometry import PLAIN
-from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, INTERPRETERS
+from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 
 if TYPE_CHECKING:
     from sscc.runtime.chat_template import ChatTemplate
@@ -66,7 +66,7 @@ class EvalOptions:
     longest: int | None = None
     chat: bool = False
     numbers: Numbers = field(default_factory=Numbers)
-    interpreter: str = DEFAULT_INTERPRETER
+    interpreter: str = DEFAULT_BACKEND
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -82,8 +82,8 @@ class EvalOptions:
             for value in values:
                 if value is not None and value < low:
                     raise UsageError(f"{name} has {value}, it must be at least {low}")
-        if self.interpreter not in INTERPRETERS:
-            raise UsageError(f"--interpreter is {self.interpreter!r}, this version has {' and '.join(INTERPRETERS)}")
+        if self.interpreter not in BACKENDS:
+            raise UsageError(f"--interpreter is {self.interpreter!r}, this version has {' and '.join(BACKENDS)}")
         for name, given in (("tasks", self.tasks), ("lengths", self.lengths), ("budgets", self.budgets)):
             if len(set(given)) < len(given):
                 raise UsageError(f"--{name} has the same one twice")

@@ -28,11 +28,15 @@ class WeightsRecord:
         digest: of the weights that it was compiled with, stacked as the program wants them (`weights_digest`); ""
             if there were none.
         source: the checkpoint's path in mode "reference", else None.
+        packer: the backend for which some are packed; "" where all lie as the schedule has them.
+        packed: the names of those, sorted.
     """
 
     mode: str
     digest: str
     source: str | None
+    packer: str = ""
+    packed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,8 @@ class Manifest:
                 "mode": self.weights.mode,
                 "digest": self.weights.digest,
                 "source": self.weights.source,
+                "packer": self.weights.packer,
+                "packed": list(self.weights.packed),
             },
             "looping": [asdict(record) for record in self.looping],
             "files": {path: {"bytes": r.bytes, "sha256": r.sha256} for path, r in self.files.items()},
@@ -245,7 +251,11 @@ def _weights(data: dict[str, Any]) -> WeightsRecord:
     source = data.get("source")
     if source is not None:
         _take(data, "source", str, "weights.")
-    return WeightsRecord(mode, _take(data, "digest", str, "weights."), source)
+    packed = _take(data, "packed", list, "weights.")
+    if not all(isinstance(name, str) for name in packed):
+        raise InputError(f"the manifest is malformed: weights.packed is {quoted(packed)}, expected names")
+    digest, packer = (_take(data, name, str, "weights.") for name in ("digest", "packer"))
+    return WeightsRecord(mode, digest, source, packer, tuple(packed))
 
 
 def _looping(entries: list[Any]) -> tuple[LoopingRecord, ...]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import InputError, quoted
 from sscc.ir.machine import Machine, parse_machine
 from sscc.ir.schedule import Program
 from sscc.runtime.artifact.files import (
@@ -48,8 +48,10 @@ from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import (
     Array,
     Layout,
+    Packings,
     Specs,
     Stack,
+    Unpacked,
     digest_of,
     layout_of,
     read_specs,
@@ -59,8 +61,7 @@ from sscc.runtime.artifact.tensor_files import (
     stack_tensors,
     stored_specs,
 )
-from sscc.runtime.backends.cpu.storage import Packing, Unpacked
-from sscc.runtime.backends.cpu.weights import packed_weights
+from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND, backend
 from sscc.runtime.contract import prove
 from sscc.runtime.verification import Claim, verify_files
 
@@ -168,13 +169,31 @@ class Artifact:
         held = {"golden/golden.json", "golden/golden.safetensors"} <= {*self.manifest.files}
         return Golden.load(self.path / "golden") if held else None
 
+    @property
+    def packer(self) -> str:
+        """The backend for which weights are packed: in the artifact's files, or where it refers to a checkpoint in the
+        user's cache; "" where they are not."""
+        record = self.manifest.weights
+        return record.packer if record.mode == "embedded" else DEFAULT_BACKEND
+
     @cached_property
-    def packings(self) -> Mapping[str, Packing]:
-        """How the files hold weights that native code wants packed."""
+    def packings(self) -> Packings:
+        """How `packer` packs weights, by name. Raises InputError where its manifest says that others are packed."""
+        if not self.packer:
+            return {}
+        if self.packer not in BACKENDS:
+            raise InputError(f"{self.path}: its weights are packed for {quoted(self.packer)}, which this sscc has not")
         try:
-            return packed_weights(self.program)
+            packings = backend(self.packer).packings(self.program)
         except (KeyError, ValueError, IndexError, StopIteration) as error:
             raise InputError(f"{self.path}: the schedule is malformed: {error!r}") from None
+        record = self.manifest.weights
+        if record.mode == "embedded" and sorted(packings) != list(record.packed):
+            raise InputError(
+                f"{self.path}: its weights are packed in another way than this sscc packs them for {self.packer!r}: "
+                "compile again"
+            )
+        return packings
 
     def weights(
         self, resolver: Resolver | None = None, *, packed: bool = False, check_digest: bool = False

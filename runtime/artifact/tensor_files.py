@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -124,9 +124,41 @@ class Packing(Protocol):
     def pack(self, array: Array, scales: Array | None = None, zeros: Array | None = None) -> Array:
         """A tensor as it is stored, with its companions."""
 
+    def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
+        """What `pack` was given, in its shape."""
+
 
 Packings = Mapping[str, Packing]
 """How tensors are packed, by the name they are stored under; those that it does not name are stored as they are."""
+
+class Unpacked(Mapping[str, Array]):
+    """Tensors, of which some are packed, as the schedule has them: each is unpacked when it is asked for.
+
+    Args:
+        stored: the tensors.
+        packings: how those that are packed were.
+        shapes: in the schedule, of at least those.
+    """
+
+    def __init__(
+        self, stored: Mapping[str, Array], packings: Packings, shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        self._stored = stored
+        self._packings = packings
+        self._shapes = shapes
+
+    def __getitem__(self, name: str) -> Array:
+        array, packing = self._stored[name], self._packings.get(name)
+        if packing is None or array.shape != packing.stored_shape(self._shapes[name]):
+            return array
+        return packing.unpack(array, self._shapes[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
 
 Reader = Callable[[str, TensorSpec], Array]
 """Gives one source by name, of exactly this shape and dtype."""

@@ -64,15 +64,9 @@ class Tiling:
 def tiling(features: Features, dtypes: Sequence[str], depth: int) -> Tiling:
     """Register tiles for the CPU: bf16 pairs where all of `dtypes` are bf16 and `depth` is even."""
     pairs = features.bf16_dot and set(dtypes) == {"bf16"} and depth % 2 == 0
-    if pairs or (features.cpu == "" and _host_has_wide_registers()):
+    if pairs or features.wide_registers:
         return Tiling(pairs, keys=8, vectors=3, block=64)
     return Tiling(pairs, keys=4, vectors=1, block=64)
-
-
-def _host_has_wide_registers() -> bool:
-    from sscc.runtime import _native
-
-    return "avx512f" in _native.cpu_features()
 
 
 # ------------------------------------------------------------------------------------------------ register tiles

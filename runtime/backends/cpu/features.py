@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sscc.runtime import _native
+
 LANES = 16
 """Lanes of every vector of f32; LLVM splits them where the CPU's registers are narrower."""
 
@@ -24,10 +26,15 @@ class Features:
 
     @classmethod
     def of_host(cls) -> Features:
-        from sscc.runtime import _native
-
         found = set(_native.cpu_features())
         return cls(bf16_dot="avx512_bf16" in found, int8_dot="avx512_vnni" in found)
+
+    @property
+    def wide_registers(self) -> bool:
+        """Whether the CPU has 32 registers of 512 bits; else tiles fit 16 of 256."""
+        if self.bf16_dot or self.int8_dot:
+            return True
+        return not self.cpu and "avx512f" in _native.cpu_features()
 
 
 GENERIC = Features()

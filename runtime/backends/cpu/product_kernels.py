@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 from sscc.ir.errors import InternalError
-from sscc.runtime import _native
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.packing import LINE
@@ -43,13 +42,6 @@ def kind_of(a: str, weights: str, features: Features) -> Kind:
     return "dot" if a == "bf16" and features.bf16_dot else "wide"
 
 
-def wide_registers(features: Features) -> bool:
-    """Whether the CPU has 32 registers of 512 bits; else tiles fit 16 of 256."""
-    if features.bf16_dot or features.int8_dot:
-        return True
-    return not features.cpu and "avx512f" in _native.cpu_features()
-
-
 def unit_bytes(kind: Kind) -> int:
     """Bytes of a unit of one packed row."""
     return 8 if kind == "wide" else 4
@@ -61,7 +53,7 @@ def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:
     Few rows wait for memory, which is fastest as one stream: a panel at a time, as long as the block's rows stay in the
     L1 cache. More rows wait for arithmetic, which is fastest where registers are full.
     """
-    if not wide_registers(features):
+    if not features.wide_registers:
         return Tile(rows, 2 if rows <= 2 else 1, 2)
     registers = 24 if kind == "wide" else 28
     if kind == "wide" and rows <= 4 and units >= 512:
@@ -73,7 +65,7 @@ def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:
 
 def block_rows(kind: Kind, features: Features) -> int:
     """Rows of the largest tile."""
-    if not wide_registers(features):
+    if not features.wide_registers:
         return 5
     return 12 if kind == "wide" else 14
 

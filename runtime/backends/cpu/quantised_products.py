@@ -33,7 +33,6 @@ from sscc.runtime.backends.cpu.product_blocks import (
     rounded,
     row_count,
 )
-from sscc.runtime.backends.cpu.product_kernels import wide_registers
 from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
 from sscc.runtime.backends.cpu.quantised_rows import group_bytes, pack_block, sum_quads
 
@@ -83,7 +82,7 @@ def _blocks(a: Operand, panels: QuantisedPanels, features: Features) -> Blocks:
 def _tiles(features: Features) -> list[Tile]:
     """From the largest on: a panel at a time, because memory is fastest as one stream; where there is more arithmetic
     per byte, weights are asked for ahead of time."""
-    most = 8 if features.int8_dot else 4 if wide_registers(features) else 2
+    most = 8 if features.int8_dot else 4 if features.wide_registers else 2
     return [Tile(rows, 1, prefetch=rows >= 4) for rows in (8, 4, 2, 1) if rows <= most]
 
 

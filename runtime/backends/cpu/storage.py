@@ -6,7 +6,6 @@ and zero points of their groups between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,35 +81,6 @@ class Packing:
         if self.panels.n_stride == 1:
             rows = rows.swapaxes(-1, -2)
         return np.ascontiguousarray(rows).reshape(shape)
-
-
-class Unpacked(Mapping[str, Array]):
-    """Tensors, of which some are packed, as the schedule has them: each is unpacked when it is asked for.
-
-    Args:
-        stored: the tensors.
-        packings: how those that are packed were.
-        shapes: in the schedule, of at least those.
-    """
-
-    def __init__(
-        self, stored: Mapping[str, Array], packings: Mapping[str, Packing], shapes: Mapping[str, tuple[int, ...]]
-    ) -> None:
-        self._stored = stored
-        self._packings = packings
-        self._shapes = shapes
-
-    def __getitem__(self, name: str) -> Array:
-        array, packing = self._stored[name], self._packings.get(name)
-        if packing is None or array.shape != packing.stored_shape(self._shapes[name]):
-            return array
-        return packing.unpack(array, self._shapes[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def __len__(self) -> int:
-        return len(self._stored)
 
 
 def _bits(array: Array) -> Array:

@@ -14,8 +14,9 @@ from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import DTYPE_BYTES, Entry, Program, Tensor
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
-from sscc.runtime.backends.opening import DEFAULT_INTERPRETER, INTERPRETERS, open_interpreter
+from sscc.runtime.backends.opening import open_interpreter
 from sscc.runtime.backends.reference.arrays import TORCH_DTYPES, ArrayInterpreter, open_reference, to_array, to_tensors
+from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 from tests.runtime.test_artifact import WEIGHTS, write
 
 STATES = tuple(
@@ -92,7 +93,7 @@ def test_states_are_live_and_outputs_are_not() -> None:
 def test_interpreters_are_opened_by_name(tmp_path: Path) -> None:
     write(tmp_path / "m.rdu")
     artifact = Artifact.load(tmp_path / "m.rdu")
-    assert DEFAULT_INTERPRETER in INTERPRETERS
+    assert DEFAULT_BACKEND in BACKENDS
     interpreter = open_interpreter("reference", artifact, threads=1, checked=True)
     assert torch.get_num_threads() == 1
     assert np.array_equal(interpreter.tensor("w"), WEIGHTS["w"])

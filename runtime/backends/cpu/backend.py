@@ -1,0 +1,45 @@
+"""The CPU as a backend: weights packed for products, and code that LLVM makes of a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sscc.ir.errors import InputError, OutputError, UsageError
+from sscc.ir.schedule import Program
+from sscc.runtime import _native
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
+from sscc.runtime.backends.cpu.library import cached_code, keep_code
+from sscc.runtime.backends.cpu.storage import Packing
+from sscc.runtime.backends.cpu.weights import packed_weights
+from sscc.runtime.backends.interpreter import Interpreter
+from sscc.runtime.user_cache import UnsafeCacheError
+
+
+class Cpu:
+    """See `sscc.runtime.backends.backend.Backend`. Its code is the user's own: made from the schedule, once, and kept
+    in the user's cache."""
+
+    name = "native"
+
+    def packings(self, program: Program) -> Mapping[str, Packing]:
+        return packed_weights(program)
+
+    def lower(self, program: Program) -> str:
+        try:
+            keep_code(program)
+        except UnsafeCacheError:
+            raise
+        except InputError as error:
+            return f"none ({error})"
+        except OutputError as error:
+            return f"none ({error}); sscc run makes it"
+        features = " ".join(_native.cpu_features()) or "no extensions"
+        return f"in the cache, for {_native.architecture()} with {features}"
+
+    def open(self, program: Program, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
+        if conditions.precision != "f32" or conditions.checked:
+            raise UsageError("precision and checked are options of the reference interpreter")
+        code = cached_code(program, conditions.digest or None)
+        return NativeInterpreter(program, weights, packed=conditions.packings, code=code, threads=conditions.threads)

@@ -1,0 +1,27 @@
+"""The reference interpreter as a backend: it executes schedules as they are, and has nothing to prepare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sscc.ir.schedule import Program
+from sscc.runtime.artifact.tensor_files import Array, Packing
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.interpreter import Interpreter
+from sscc.runtime.backends.reference.arrays import open_reference
+
+
+class Reference:
+    """See `sscc.runtime.backends.backend.Backend`."""
+
+    name = "reference"
+
+    def packings(self, program: Program) -> Mapping[str, Packing]:
+        return {}
+
+    def lower(self, program: Program) -> str:
+        return "none"
+
+    def open(self, program: Program, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
+        c = conditions
+        return open_reference(program, weights, threads=c.threads, precision=c.precision, checked=c.checked)
