@@ -72,7 +72,7 @@ class EagerSnapStream:
             raise UsageError("the prompt has 0 tokens, it must have at least 1")
         if n > g.max_context:
             raise UsageError(f"the prompt has {n} tokens, more than max-context {g.max_context}")
-        self.k_cache, self.v_cache, self.selected = [], [], []
+        self.k_cache, self.v_cache, self.selected, self.geometries = [], [], [], []
         self.position = self.prompt_len = n
         logits = self._run(self._prefill_layer, list(prompt), 0)
         if not self.k_cache:

@@ -30,21 +30,31 @@ def has_rows(kind: type[Op]) -> bool:
     return any(operand.element == "row" for operand in spec_of(kind).operands.values())
 
 
+def windows_of(kind: type[Op]) -> tuple[int, ...]:
+    """None, of one position, one that begins within a chunk and one that begins before it."""
+    return (0, 1, 3, 6) if "window" in spec_of(kind).attributes else (0,)
+
+
+def _named(kind: type[Op], number: int, encoded: bool, window: int) -> str:
+    return f"{kind.kind}-{number}{'-encoded' if encoded else ''}{f'-window{window}' if window else ''}"
+
+
 CASES = [
-    pytest.param(kind, scalars, encoded, id=f"{kind.kind}-{number}{'-encoded' if encoded else ''}")
+    pytest.param(kind, scalars, encoded, window, id=_named(kind, number, encoded, window))
     for kind in STEPS
     for number, scalars in enumerate(SCALARS if spec_of(kind).numbers else SCALARS[:1])
     for encoded in ((False, True) if has_rows(kind) else (False,))
+    for window in windows_of(kind)
 ]
 
 
 class Trial:
     """One operation with random contents; rows that are encoded are those of zeros, so that any bytes are numbers."""
 
-    def __init__(self, kind: type[Op], scalars: dict[str, int], encoded: bool) -> None:
-        self.spec = spec_of(kind)
+    def __init__(self, kind: type[Op], scalars: dict[str, int], encoded: bool, window: int = 0) -> None:
+        self.spec, settings = spec_of(kind), {**SETTINGS, "window": window}
         self.scalars = {name: scalars[name] for name in self.spec.numbers}
-        self.sizes = {**SIZES, **self.scalars, **SETTINGS, "valid": INTEGERS["prompt_len"]}
+        self.sizes = {**SIZES, **self.scalars, **settings, "valid": INTEGERS["prompt_len"]}
         generator = torch.Generator().manual_seed(0)
         self.contents: dict[str, torch.Tensor] = {}
         for name, operand in self.spec.operands.items():
@@ -55,7 +65,7 @@ class Trial:
                 shape[-1] += SCALE_BYTES
             self.contents[name] = self._random(name, shape, dtype, generator)
         fields = {name: name for name in (*self.spec.operands, *self.spec.numbers)}
-        self.step = kind(**fields, **{name: SETTINGS[name] for name in self.spec.attributes})
+        self.step = kind(**fields, **{name: settings[name] for name in self.spec.attributes})
 
     def _random(self, name: str, shape: list[int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
         if dtype is torch.int64:
@@ -98,11 +108,11 @@ def same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (one == other) | ((one != one) & (other != other))
 
 
-@pytest.mark.parametrize(("kind", "scalars", "encoded"), CASES)
+@pytest.mark.parametrize(("kind", "scalars", "encoded", "window"), CASES)
 def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
-    kind: type[Op], scalars: dict[str, int], encoded: bool
+    kind: type[Op], scalars: dict[str, int], encoded: bool, window: int
 ) -> None:
-    trial = Trial(kind, scalars, encoded)
+    trial = Trial(kind, scalars, encoded, window)
     after = trial.run(native=True)
     for name, value in after.items():
         operand, (_, written) = trial.spec.operands[name], trial.moved(name)
@@ -118,10 +128,10 @@ def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
             assert int((~same(again[name], poisoned(value))).sum()) >= written
 
 
-@pytest.mark.parametrize(("kind", "scalars", "encoded"), CASES)
-def test_no_more_counts_than_is_read(kind: type[Op], scalars: dict[str, int], encoded: bool) -> None:
+@pytest.mark.parametrize(("kind", "scalars", "encoded", "window"), CASES)
+def test_no_more_counts_than_is_read(kind: type[Op], scalars: dict[str, int], encoded: bool, window: int) -> None:
     """Index by index of the dimension of which only a part moves."""
-    trial = Trial(kind, scalars, encoded)
+    trial = Trial(kind, scalars, encoded, window)
     before = trial.run()
     for name, operand in trial.spec.operands.items():
         if not operand.along:
@@ -144,6 +154,30 @@ def _agrees(before: torch.Tensor, after: torch.Tensor, poisoned_itself: bool, ax
         found = found.clone()
         found.select(axis, index).fill_(True)
     return bool(found.all())
+
+
+WINDOWED = [kind for kind in STEPS if "window" in spec_of(kind).attributes]
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["reference", "native"])
+@pytest.mark.parametrize("window", [1, 3, 6, 100])
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_rows_below_the_window_do_not_matter(kind: type[Op], window: int, native: bool) -> None:
+    """The first query of a chunk is at `start`: what lies a window before it or more may be poison, and a row later
+    counts; as many rows as the specification says are read."""
+    start, chunk = 8, SIZES["C"]
+    trial = Trial(kind, {"start": start, "length": SIZES["T"]}, False, window)
+    keys, values = (name for name in trial.spec.operands if name in ("key", "value", "k_scratch", "v_scratch"))
+    below = max(start - window + 1, 0)
+    assert trial.moved(keys)[0] == SIZES["Hkv"] * SIZES["D"] * (start + chunk - below)
+    before = trial.run(native=native)
+    for rows, poison, agrees in ((below, torch.nan, True), (below + 1, 9.0, False)):
+        changed = {name: trial.contents[name].clone() for name in (keys, values)}
+        for value in changed.values():
+            value[:, :, :rows] = poison
+        after = trial.run(native=native, **changed)
+        written = kind.kind == "chunk_attention" and rows > start  # a row of the chunk's own, before it is read
+        assert torch.equal(before["out"], after["out"]) == (agrees or written)
 
 
 def test_every_step_is_tried() -> None:

@@ -329,7 +329,7 @@ class _Block:
         self._reset()
         limit = self.start + self.first + self.count
         reached = f.max(self.start + self.first - (a.window - 1), 0) if a.window else f.constant(0)
-        with f.loop(reached // a.tiles.block * a.tiles.block, limit, a.tiles.block) as block:
+        with f.loop(reached, limit, a.tiles.block) as block:
             self._keys(block.index, limit)
         self._write()
         if keep is not None:

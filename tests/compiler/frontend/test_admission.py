@@ -10,7 +10,7 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from sscc.compiler.frontend.admission import check_config, check_modules, model_context, suspicions
+from sscc.compiler.frontend.admission import check_config, check_modules, layer_window, model_context, suspicions
 from sscc.compiler.frontend.construction import build_skeleton
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
@@ -72,11 +72,26 @@ def test_static_rope(rope: dict[str, Any]) -> None:
     check_config(tiny("llama", rope_parameters=rope), 128)
 
 
-def test_inert_windows_are_accepted() -> None:
-    check_config(tiny("mistral", sliding_window=128), 128)
-    check_config(tiny("qwen2", sliding_window=16, use_sliding_window=False), 128)
-    check_config(tiny("qwen2", sliding_window=128, use_sliding_window=True, max_window_layers=1), 128)
-    check_config(tiny("gemma3_text", sliding_window=128, head_dim=8), 128)
+WINDOWED: list[tuple[str, dict[str, Any], list[int]]] = [
+    ("mistral", {"sliding_window": 127}, [127, 127]),
+    ("starcoder2", {"sliding_window": 16}, [16, 16]),
+    ("phi3", {"sliding_window": 1}, [1, 1]),
+    ("qwen2", {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1}, [0, 16]),
+    ("gemma3_text", {"sliding_window": 16, "head_dim": 8, "sliding_window_pattern": 2}, [16, 0]),
+    ("mistral", {"sliding_window": 128}, [0, 0]),
+    ("mistral", {"sliding_window": None}, [0, 0]),
+    ("qwen2", {"sliding_window": 16, "use_sliding_window": False}, [0, 0]),
+    ("qwen2", {"sliding_window": 128, "use_sliding_window": True, "max_window_layers": 1}, [0, 0]),
+    ("gemma3_text", {"sliding_window": 128, "head_dim": 8}, [0, 0]),
+]
+
+
+@pytest.mark.parametrize(("model_type", "changes", "windows"), WINDOWED, ids=str)
+def test_windows_are_accepted(model_type: str, changes: dict[str, Any], windows: list[int]) -> None:
+    """Each layer has its own; one that covers the context of 128 tokens is none."""
+    config = tiny(model_type, **changes)
+    check_config(config, 128)
+    assert [layer_window(config, layer, 128) for layer in range(2)] == windows
 
 
 def test_longrope_within_its_original_length() -> None:
@@ -84,14 +99,13 @@ def test_longrope_within_its_original_length() -> None:
 
 
 REFUSED = [
-    ("mistral", {"sliding_window": 127}, "layer 0 is sliding-window attention .*= 127, less than max-context 128"),
-    ("starcoder2", {"sliding_window": 16}, "layer 0 is sliding-window attention"),
+    ("mistral", {"sliding_window": 0}, "layer 0 is sliding-window attention, of no window .sliding_window = 0"),
     (
         "qwen2",
-        {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1},
-        "layer 1 is sliding-window attention",
+        {"sliding_window": -1, "use_sliding_window": True, "max_window_layers": 1},
+        "layer 1 is sliding-window attention, of no window .sliding_window = -1",
     ),
-    ("gemma3_text", {"sliding_window": 16}, "layer 0 is sliding-window attention"),
+    ("gemma3_text", {"sliding_window": None}, "layer 0 is sliding-window attention, of no window"),
     ("gemma2", {"sliding_window": 256}, "soft-capped attention .attn_logit_softcapping = 50"),
     ("t5", {}, "encoder-decoder"),
     ("falcon", {"alibi": True}, "ALiBi"),
@@ -236,17 +250,16 @@ def test_fields_of_another_type(changes: dict[str, Any], message: str) -> None:
 
 
 def test_the_boundaries_of_windows() -> None:
-    """A window of exactly the context is inert, one token less is not; with and without a list of layers."""
-    fields = {"mistral": "sliding_window", "gpt_neo": "window_size", "gemma3_text": "sliding_window"}
-    for model_type, field in fields.items():
-        layers = {"attention_types": [[["global"], 2]]} if model_type == "gpt_neo" else {}
-        check_config(tiny(model_type, **layers, **{field: 128}), 128)
-        check_config(tiny(model_type, **layers, **{field: 129}), 128)
-        with pytest.raises(UnsupportedError, match=f"{field} = 127, less than max-context 128"):
-            check_config(tiny(model_type, **layers, **{field: 127}), 128)
-    check_config(tiny("mistral", sliding_window=None), 256)
-    with pytest.raises(UnsupportedError, match="sliding_window = 0"):
-        check_config(tiny("mistral", sliding_window=0), 128)
+    """A window of exactly the context is none, of one token less it is one; other families' windows are refused."""
+    for model_type in ("mistral", "gemma3_text"):
+        for window, found in ((127, 127), (128, 0), (129, 0)):
+            config = tiny(model_type, sliding_window=window)
+            check_config(config, 128)
+            assert layer_window(config, 0, 128) == found
+    layers = {"attention_types": [[["global"], 2]]}
+    check_config(tiny("gpt_neo", window_size=128, **layers), 128)
+    with pytest.raises(UnsupportedError, match="window_size = 127, less than max-context 128"):
+        check_config(tiny("gpt_neo", window_size=127, **layers), 128)
 
 
 def test_the_boundaries_of_longrope() -> None:
@@ -298,6 +311,8 @@ def with_fields(**fields: Any) -> PreTrainedConfig:
         {"window_layers": 16},
         {"sliding_window": 16, "layer_types": ["full_attention", "attention"]},
         {"sliding_window": 16, "use_sliding_window": False},
+        {"sliding_window": 1},
+        {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
         {"attn_logit_softcapping": 0.0},
         {"final_logit_softcapping": 30.0},
         {"attention_chunk_size": 0},
@@ -323,19 +338,16 @@ def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
             "attention within a window (attn_config.window_size = 127, less than max-context 128)",
         ),
         (
-            {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "sliding_window": 9},
-            "layer 1 is sliding-window attention (sliding_window = 9, less than max-context 128; a window that covers "
-            "the context is accepted)",
+            {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "sliding_window": True},
+            "layer 1 is sliding-window attention, of no window (sliding_window = True)",
         ),
         (
             {"layer_types": ["sliding_attention"]},
-            "layer 0 is sliding-window attention (sliding_window = None, less than max-context 128; a window that "
-            "covers the context is accepted)",
+            "layer 0 is sliding-window attention, of no window (sliding_window = None)",
         ),
         (
-            {"sliding_window": 127},
-            "every layer from layer 0 is sliding-window attention (sliding_window = 127, less than max-context 128; "
-            "a window that covers the context is accepted)",
+            {"sliding_window": 9.0},
+            "every layer from layer 0 is sliding-window attention, of no window (sliding_window = 9.0)",
         ),
         (
             {"layer_types": None, "layers_block_type": ["attention", "mamba", "spiral"]},

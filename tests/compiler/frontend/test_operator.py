@@ -54,15 +54,16 @@ def test_operator_equals_torch() -> None:
 
 def test_observer_replaces_the_operator_inside_its_block() -> None:
     q = torch.randn(1, 2, 3, 4)
-    seen: list[tuple[int, float]] = []
+    seen: list[tuple[int, float, int]] = []
 
-    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
-        seen.append((layer, scale))
+    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+        seen.append((layer, scale, window))
         return torch.zeros_like(q)
 
     with operator.observing(observer):
         assert not operator.attention(q, q, q, 5, 0.5).any()
-    assert seen == [(5, 0.5)]
+        assert not operator.attention(q, q, q, 6, 0.5, 2).any()
+    assert seen == [(5, 0.5, 0), (6, 0.5, 2)]
     assert torch.equal(operator.attention(q, q, q, 5, 0.5)[0], causal_attention(q[0], q[0], q[0], 0.5))
 
 
@@ -79,15 +80,49 @@ def test_a_model_of_its_own_cache_is_refused() -> None:
         model(input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
 
 
-def test_a_window_as_long_as_the_context_is_inert() -> None:
-    config = MistralConfig(**SHAPE, sliding_window=16)
-    with operator.context_limit(16):
-        windowed = run(config)
-    assert torch.equal(windowed, run(MistralConfig(**SHAPE, sliding_window=None)))
-    with operator.context_limit(17), pytest.raises(UnsupportedError, match=r"layer 0 .*sliding_window=16.*17 tokens"):
-        run(config)
-    with pytest.raises(UnsupportedError, match="sliding_window=16 in an unknown context"):
-        run(config)
+def test_the_operator_within_a_window_equals_torch() -> None:
+    q, k, v = torch.randn(2, 8, 7, 16), torch.randn(2, 2, 7, 16), torch.randn(2, 2, 7, 16)
+    back = torch.arange(7)[:, None] - torch.arange(7)
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=(back >= 0) & (back < 3), scale=0.3, enable_gqa=True
+    )
+    torch.testing.assert_close(operator.attention(q, k, v, 0, 0.3, 3), wanted)
+
+
+def test_a_window_reaches_the_operator_unless_it_covers_the_context() -> None:
+    config = MistralConfig(**SHAPE, sliding_window=4)
+    windows: list[int] = []
+
+    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+        windows.append(window)
+        return torch.zeros_like(q)
+
+    with operator.observing(observer):
+        run(config)  # whatever the context may be
+        for context in (3, 4, 5):
+            with operator.context_limit(context):
+                run(config)
+    assert windows == [4, 4, 0, 0, 0, 0, 4, 4]
+
+
+def test_the_model_within_a_window_is_transformers_own() -> None:
+    config = MistralConfig(**SHAPE, sliding_window=4)
+    windowed, whole = run(config), run(MistralConfig(**SHAPE, sliding_window=None))
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(windowed, model(input_ids=torch.arange(9)[None], use_cache=False).logits)
+    assert torch.equal(windowed[:, :4], whole[:, :4])
+    assert not torch.allclose(windowed[:, 4:], whole[:, 4:])
+    with operator.context_limit(4):
+        assert torch.equal(run(config), whole)
+
+
+@pytest.mark.parametrize("window", [0, -1, True, 4.0, "4", (4, 4)])
+def test_a_window_that_is_none_is_refused(window: Any) -> None:
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(UnsupportedError, match=r"layer 3 attends with sliding_window=.*, expected a number of posit"):
+        operator.attention_function(Module(), q, q, q, None, sliding_window=window)
 
 
 def test_soft_capping_and_sinks_are_refused() -> None:

@@ -46,7 +46,8 @@ def answers(query: Query) -> list[int]:
     """The answer of full attention, then of the replayed last token through each compressed cache."""
     layers: list[tuple[Tensor, Tensor, Tensor, float]] = []
 
-    def record(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float) -> Tensor:
+    def record(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+        assert window == 0
         layers.append((q[0], k[0], v[0], scale))
         return algorithm.causal_attention(q[0], k[0], v[0], scale)[None]
 
@@ -57,6 +58,7 @@ def answers(query: Query) -> list[int]:
         run = EagerSnapStream(model(), g)
         for q, k, v, scale in layers:
             keys, values, _ = algorithm.compress(q, k, v, scale, g)
+            run.geometries.append(g)
             run.k_cache.append(keys)
             run.v_cache.append(values)
         run.prompt_len = LENGTH

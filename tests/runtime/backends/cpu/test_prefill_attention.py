@@ -104,6 +104,8 @@ def test_causal_attention_within_a_window(seed: int, window: int, dtype: torch.d
         given = {name: like(tensor) for name, tensor in tensors.items()}
         given["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
         given["value"][:, :, start + chunk :] = torch.nan
+        given["key"][:, :, : max(start - window + 1, 0)] = torch.nan
+        given["value"][:, :, : max(start - window + 1, 0)] = torch.nan
         got = check_pieces(compiled, given, {"start": start}, ["out", "sums"])
         want = causal_reference(given, start, step.scale, window)
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
