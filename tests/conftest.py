@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -88,6 +90,27 @@ def _one_thread() -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or writes the cache of the person who runs the suite."""
     os.environ["SSCC_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _exports_kept() -> Iterator[None]:
+    """What torch.export makes of one model in one shape serves all tests of a process."""
+    if "sscc.compiler.frontend.capture" not in sys.modules:  # no test that was collected captures
+        yield
+        return
+    from tests.captures import exports_kept
+
+    with exports_kept():
+        yield
+
+
+@pytest.fixture
+def exports_anew() -> Iterator[None]:
+    """In this test every model is exported anew."""
+    from tests.captures import exports_anew
+
+    with exports_anew():
+        yield
 
 
 @pytest.fixture(scope="session")

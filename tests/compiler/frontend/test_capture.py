@@ -33,6 +33,8 @@ from sscc.runtime.session import Session
 from tests.compiler.frontend.strange import StrangeConfig
 from tests.families import FAMILIES, SHAPE, Compiler
 
+pytestmark = pytest.mark.usefixtures("exports_anew")
+
 CACHE: dict[str, Any] = {"kv_sink": 2, "kv_recent": 6, "kv_topk": 4, "kv_obs": 4, "kv_pool": 3, "max_context": 32}
 SOURCE_LINE = re.compile(r'"transformers/(models/llama/modeling_llama|activations)\.py":\d+')
 
