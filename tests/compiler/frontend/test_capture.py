@@ -33,8 +33,6 @@ from sscc.runtime.session import Session
 from tests.compiler.frontend.strange import StrangeConfig
 from tests.families import FAMILIES, SHAPE, Compiler
 
-pytestmark = pytest.mark.usefixtures("exports_anew")
-
 CACHE: dict[str, Any] = {"kv_sink": 2, "kv_recent": 6, "kv_topk": 4, "kv_obs": 4, "kv_pool": 3, "max_context": 32}
 SOURCE_LINE = re.compile(r'"transformers/(models/llama/modeling_llama|activations)\.py":\d+')
 
@@ -235,6 +233,7 @@ def test_a_bare_config_compiles_and_has_no_weights(tmp_path: Path) -> None:
         Session.from_artifact(artifact)
 
 
+@pytest.mark.usefixtures("exports_anew")
 def test_the_same_program_with_and_without_weights(compiled: Compiler, tmp_path: Path) -> None:
     """Weights are arguments: whoever has none gets the same schedule."""
     bare = compile_config(FAMILIES["qwen2"], tmp_path)
