@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # is does not matter.
 os.environ["SSCC_NATIVE_CODE"] = "0"
 os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
+torch.set_num_threads(1)  # everything here is tiny: more threads only wait for each other
 
 SAME_MODELS = (
     *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
@@ -80,9 +81,9 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()  # or bindings complain at exit of what is left
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Everything here is tiny: more threads only wait for each other. (`sscc run` sets as many as there are cores.)"""
+    """`sscc run` sets as many as there are cores, and so they would stay for the tests that follow."""
     torch.set_num_threads(1)
 
 
