@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from torch_mlir import ir
+from torch_mlir.dialects import _ods_common
 from torch_mlir.dialects import torch as torch_dialect
 from torch_mlir.passmanager import PassManager
 
@@ -27,6 +28,8 @@ _TEXT_PLACE = re.compile(r'^loc\("-":(\d+):(\d+)\)$')
 @cache
 def context() -> ir.Context:
     """The process's context. The `torch_c` dialect loads with the first torch conversion pass."""
+    # Where the bindings look for a dialect's module. One that they do not find they look for at every single operation.
+    _ods_common._cext.globals.append_dialect_search_prefix("sscc.ir.dialects")
     created = ir.Context()
     torch_dialect.register_dialect(created)
     with created, ir.Location.unknown():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 # is does not matter.
 os.environ["SSCC_NATIVE_CODE"] = "0"
 os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
+torch.set_num_threads(1)  # everything here is tiny: more threads only wait for each other
 
 SAME_MODELS = (
     *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
@@ -78,9 +81,9 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()  # or bindings complain at exit of what is left
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Everything here is tiny: more threads only wait for each other. (`sscc run` sets as many as there are cores.)"""
+    """`sscc run` sets as many as there are cores, and so they would stay for the tests that follow."""
     torch.set_num_threads(1)
 
 
@@ -88,6 +91,27 @@ def _one_thread() -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or writes the cache of the person who runs the suite."""
     os.environ["SSCC_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _exports_kept() -> Iterator[None]:
+    """What torch.export makes of one model in one shape serves all tests of a process."""
+    if "sscc.compiler.frontend.capture" not in sys.modules:  # no test that was collected captures
+        yield
+        return
+    from tests.captures import exports_kept
+
+    with exports_kept():
+        yield
+
+
+@pytest.fixture
+def exports_anew() -> Iterator[None]:
+    """In this test every model is exported anew."""
+    from tests.captures import exports_anew
+
+    with exports_anew():
+        yield
 
 
 @pytest.fixture(scope="session")

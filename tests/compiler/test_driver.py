@@ -158,6 +158,7 @@ def test_the_checkpoint_is_known_again_in_another_dtype(
 # -------------------------------------------------------------------------------------------------------- bytes
 
 
+@pytest.mark.usefixtures("exports_anew")
 def test_a_repeated_compile_is_byte_identical(model: Path, direct: Path, tmp_path: Path) -> None:
     assert contents(compiled(model, tmp_path / "other-name.rdu")) == contents(direct)
 

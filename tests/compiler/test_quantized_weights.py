@@ -237,7 +237,8 @@ def test_weights_of_every_origin(build: Build, compiled: Compiler, tmp_path: Pat
 def test_goldens_are_of_the_quantised_weights(family: str, weights: str, build: Build) -> None:
     """Within the tolerance of any golden, although the model itself is far from it."""
     artifact = build(family, weights, **GOLDEN)
-    assert cli.main(["run", str(artifact.path), "--check", "--interpreter", "reference"]) == 0
+    words = ["--check", "--interpreter", "reference", "--threads", "1"]
+    assert cli.main(["run", str(artifact.path), *words]) == 0
     golden = artifact.golden()
     assert golden is not None
     with torch.no_grad():

@@ -1,7 +1,8 @@
 """Runs the cases of a target in worker processes, under a supervisor that survives whatever a case does.
 
-A worker imports the target once and then runs one seed after the other. The supervisor knows the seed in progress, so a
-worker that crashes, hangs or runs out of memory is a finding with a seed; another worker takes its place.
+A worker is forked from a server that has imported the targets, and runs one seed after the other. The supervisor knows
+the seed in progress, so a worker that crashes, hangs or runs out of memory is a finding with a seed; another worker
+takes its place.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ STALL = 60.0
 
 PREPARATION = 600.0
 """Seconds by the clock until a target has prepared its bases."""
+
+PRELOADED = "tests.fuzz.preloaded"
+"""What the server imports."""
 
 LOG_BYTES = 4000
 """Of a worker's output, its end, in a finding."""
@@ -123,7 +127,8 @@ class _Worker:
         self.spec = spec
         self.folder = tempfile.TemporaryDirectory(prefix="sscc-fuzz-", ignore_cleanup_errors=True)
         self.pipe, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([PRELOADED])
         self.process = context.Process(target=_work, args=(spec, self.folder.name, theirs), daemon=True)
         self.process.start()
         theirs.close()
@@ -227,7 +232,7 @@ def _work(spec: str, folder: str, pipe: Connection) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     faulthandler.enable()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    importlib.import_module(PRELOADED)
     own = Path(folder) / "target"
     own.mkdir()
     os.environ["SSCC_CACHE"] = str(Path(folder) / "cache")

@@ -38,8 +38,10 @@ class Jit:
         context = ir.Context()
         text = module.text(table=_TABLE)
         try:
-            parsed = ir.Module.parse(text, context)
-            passmanager.PassManager.parse(PIPELINE, context).run(parsed.operation)
+            parsed = ir.Module.parse(text, context)  # verified, as LLVM's own form of it will be
+            passes = passmanager.PassManager.parse(PIPELINE, context)
+            passes.enable_verifier(False)  # after each pass it takes longer than the passes
+            passes.run(parsed.operation)
         except (ir.MLIRError, ValueError) as error:
             raise InternalError(f"generated code is malformed: {error}") from None
         if cpu:

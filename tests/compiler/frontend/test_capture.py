@@ -233,6 +233,7 @@ def test_a_bare_config_compiles_and_has_no_weights(tmp_path: Path) -> None:
         Session.from_artifact(artifact)
 
 
+@pytest.mark.usefixtures("exports_anew")
 def test_the_same_program_with_and_without_weights(compiled: Compiler, tmp_path: Path) -> None:
     """Weights are arguments: whoever has none gets the same schedule."""
     bare = compile_config(FAMILIES["qwen2"], tmp_path)

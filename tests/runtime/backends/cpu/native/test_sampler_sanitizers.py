@@ -29,7 +29,7 @@ def executables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     whole = folder / "whole.cpp"
     whole.write_text("".join(f'#include "{source}"\n' for source in SOURCES))
     made = {sanitizer: folder / sanitizer for sanitizer in SANITIZERS}
-    flags = ["-std=c++20", "-O1", "-pthread", "-ffp-contract=off", "-fno-sanitize-recover=all", f"-I{NATIVE}"]
+    flags = ["-std=c++20", "-Og", "-pthread", "-ffp-contract=off", "-fno-sanitize-recover=all", f"-I{NATIVE}"]
     compilations = [
         subprocess.Popen([compiler, *flags, f"-fsanitize={sanitizer}", str(whole), "-o", str(executable)])
         for sanitizer, executable in made.items()

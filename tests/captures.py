@@ -1,0 +1,76 @@
+"""What torch.export makes of a tiny model, kept for the next test that compiles the same one in the same shape.
+
+An export takes a second or two and depends on the model's class, its config and the shapes alone, and where there are
+sliding windows on the context: weights are not in it. Everything after it, from the import into MLIR on, is done anew
+in every compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+
+from sscc.compiler.frontend import capture, operator
+
+KEPT = 64
+"""How many exports, the last that were asked for."""
+
+
+_EXPORT = capture._export
+
+
+class Exports:
+    """In place of `capture._export`, for models built from a config: what was made of an equal one is given again."""
+
+    def __init__(self, export: Callable[..., capture.Captured] = _EXPORT) -> None:
+        self._export = export
+        self._kept: dict[Any, capture.Captured] = {}
+
+    def __call__(self, entry: Any, *arguments: Any) -> capture.Captured:
+        if entry.exported:
+            return self._export(entry, *arguments)
+        # Of the context a forward knows whether a window is inert in it.
+        windows = getattr(entry.model.config, "sliding_window", None) is not None
+        context = operator._context.get() if windows else None
+        key = (_model_key(entry.model), context, _plain(arguments))
+        found = self._kept.pop(key, None) or self._export(entry, *arguments)
+        self._kept[key] = found
+        if len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+        return found
+
+
+@contextmanager
+def exports_kept() -> Iterator[None]:
+    with mock.patch.object(capture, "_export", Exports()):
+        yield
+
+
+@contextmanager
+def exports_anew() -> Iterator[None]:
+    with mock.patch.object(capture, "_export", _EXPORT):
+        yield
+
+
+def _model_key(model: torch.nn.Module) -> Any:
+    """Everything that a forward depends on: buffers that are not persistent are computed from the config."""
+    config: Any = model.config
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return (
+        type(model),
+        config.to_json_string(use_diff=False),
+        config._attn_implementation,
+        tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors),
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(sorted(value.items()))
+    if isinstance(value, (set, frozenset)):
+        return tuple(sorted(value))
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
