@@ -22,8 +22,9 @@ import numpy.typing as npt
 from sscc.runtime import _native
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.figures import LINE
 from sscc.runtime.backends.cpu.mlir import PTR, Module
-from sscc.runtime.backends.cpu.packing import LINE, Panels
+from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.products import emit_product, scratch_bytes
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels

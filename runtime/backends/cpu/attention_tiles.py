@@ -127,7 +127,7 @@ def _outer(
     return made
 
 
-def mask_kernel(module: Module, tiles: Tiling, window: int) -> Function:
+def mask_kernel(module: Module, tiles: Tiling, window: int = 0) -> Function:
     """scores[key][row] = -inf where first + key > positions[row], or with a window (above 0) where it is at most
     positions[row] - window. Parameters: scores, first, count, positions."""
     name = f"attention_mask_{tiles.name}" + (f"_{window}" if window else "")

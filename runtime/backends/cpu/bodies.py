@@ -19,6 +19,7 @@ from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.dequantisation import dequantised_locals
 from sscc.runtime.backends.cpu.elementwise import Elementwise, Place, Range
 from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.figures import L2_BYTES
 from sscc.runtime.backends.cpu.matmul import matmul_of, packed_element
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module, Value
 from sscc.runtime.backends.cpu.nests import Linear, Nest, Regions, Strides, is_tangled, nest_of, untangle
@@ -29,9 +30,6 @@ from sscc.runtime.backends.cpu.positions import Positions
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
 from sscc.runtime.backends.cpu.steps import lower_step
-
-BLOCK_BYTES = 1 << 20
-"""Locals of a block of units: what fits a core's second-level cache beside the operands."""
 
 PARAMS = (("args", PTR), ("scalars", PTR), ("begin", I64), ("end", I64), ("scratch", PTR))
 
@@ -304,7 +302,7 @@ class _Lowering:
         per_unit = sum(self._unit_bytes(name, group.splits[name]) for name in private)
         if per_unit == 0:
             return max(1, group.units)
-        return max(1, min(group.units, BLOCK_BYTES // per_unit))
+        return max(1, min(group.units, L2_BYTES // per_unit))
 
 
 def _range(f: Function, member: Member, first: Value, last: Value) -> Range:

@@ -12,11 +12,12 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import Compress, GatherRows
 from sscc.runtime.backends.cpu.encoded_rows import check_encoded, encode_row
 from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.figures import ROW_BLOCK
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import I64, Function, Value
 from sscc.runtime.backends.cpu.observation_scores import Scorer, holds
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
-from sscc.runtime.backends.cpu.row_copies import ROW_BLOCK, Meta, address, check_operands, copy_row, zero_row
+from sscc.runtime.backends.cpu.row_copies import Meta, address, check_operands, copy_row, zero_row
 from sscc.runtime.backends.cpu.selection import check_pool, choose, key_bytes, pooled_scores, store_keys
 
 

@@ -16,9 +16,10 @@ from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, Inde
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import decay
 from sscc.runtime.backends.cpu.decode_attention_block import NEGATIVE_INFINITY, Block, Result, Scratch
-from sscc.runtime.backends.cpu.decode_attention_chunks import LINE, Rows, in_order, store_row
+from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, in_order, store_row
 from sscc.runtime.backends.cpu.encoded_rows import check_encoded, encode_row
 from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.figures import ADDRESSES, ATTENTION_UNITS, LINE, SPLIT_ROWS
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import F32, I8, I64, Function, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
@@ -27,12 +28,6 @@ from sscc.runtime.backends.cpu.row_copies import copy_row
 Meta = tuple[tuple[int, ...], tuple[int, ...], str]
 """Shape, strides in elements, dtype."""
 
-_UNITS = 32
-"""Units to have at least, where there are rows enough."""
-_SPLIT_ROWS = 128
-"""Rows of the smallest split."""
-_ADDRESSES = 8
-"""Addresses that are computed at once."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +48,8 @@ class Attention:
 
     @property
     def splits(self) -> int:
-        wanted = -(-_UNITS // (self.slots * self.kv_heads))
-        return max(1, min(wanted, self.rows // _SPLIT_ROWS))
+        wanted = -(-ATTENTION_UNITS // (self.slots * self.kv_heads))
+        return max(1, min(wanted, self.rows // SPLIT_ROWS))
 
     @property
     def units(self) -> int:
@@ -259,7 +254,7 @@ def _decode_rows(unit: Unit, step: DecodeAttention) -> UnitRows:
         return at
 
     keys, values = rows_of(step.key, step.k_cache), rows_of(step.value, step.v_cache)
-    return UnitRows(first, count, keys, values, _ADDRESSES, row, _between(first, row, count))
+    return UnitRows(first, count, keys, values, ADDRESSES, row, _between(first, row, count))
 
 
 def _indexed_rows(unit: Unit, step: IndexedAttention, topk: int) -> UnitRows:

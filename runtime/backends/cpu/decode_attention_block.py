@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sscc.runtime.backends.cpu.approximations import decay
-from sscc.runtime.backends.cpu.decode_attention_chunks import LINE, Rows, load_f32
+from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, load_f32
 from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.figures import FOLDED_ROWS, LINE, UNROLLED_ROWS
 from sscc.runtime.backends.cpu.mlir import F32, I64, PTR, Function, Module, Value, vector
 
 NEGATIVE_INFINITY = float("-inf")
-_FOLD = 4
-"""Rows whose scores are computed together."""
-_UNROLL = 8
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Block:
     @property
     def partial_bytes(self) -> int:
         """Of the partial sums of a head's scores."""
-        return self.rows // _FOLD * LINE
+        return self.rows // FOLDED_ROWS * LINE
 
     @property
     def wide(self) -> bool:
@@ -184,19 +182,19 @@ def _scores_kernel(module: Module, block: Block, heads: int, *, prefetch: bool) 
         return module.get(name)
     params = [("keys", PTR), ("values", PTR), ("queries", PTR), ("count", I64), ("partial", PTR)]
     f = module.function(name, params)
-    with f.loop(0, f["count"], _FOLD) as loop:
-        rows = _addresses(f, f["keys"], loop.index, _FOLD)
+    with f.loop(0, f["count"], FOLDED_ROWS) as loop:
+        rows = _addresses(f, f["keys"], loop.index, FOLDED_ROWS)
         if prefetch:
-            _prefetch(f, _addresses(f, f["values"], loop.index, _FOLD), block.values.nbytes)
+            _prefetch(f, _addresses(f, f["values"], loop.index, FOLDED_ROWS), block.values.nbytes)
         scales = _scales(f, keys, rows) if keys.encoded else None
         for low in range(0, heads, together):
             some = range(low, min(low + together, heads))
             queries = [f["queries"] + head * keys.padded_bytes for head in some]
             sums = _products(f, keys, rows, queries)
             for i, head in enumerate(some):
-                folded = _fold_rows(f, sums[i * _FOLD : (i + 1) * _FOLD])
+                folded = _fold_rows(f, sums[i * FOLDED_ROWS : (i + 1) * FOLDED_ROWS])
                 folded = folded if scales is None else folded * scales
-                f.store(folded, f["partial"] + loop.index * (LINE // _FOLD) + head * block.partial_bytes)
+                f.store(folded, f["partial"] + loop.index * (LINE // FOLDED_ROWS) + head * block.partial_bytes)
     f.returns()
     return f
 
@@ -204,7 +202,7 @@ def _scores_kernel(module: Module, block: Block, heads: int, *, prefetch: bool) 
 def _products(f: Function, keys: Rows, rows: Sequence[Value], queries: Sequence[Value]) -> list[Value]:
     """For each query, for each row: 16 partial sums of their products."""
     full = keys.size // keys.elements
-    unroll = max(n for n in range(1, _UNROLL + 1) if full % n == 0)
+    unroll = max(n for n in range(1, UNROLLED_ROWS + 1) if full % n == 0)
     sums = [f.splat(0.0)] * (len(rows) * len(queries))
     if full > 0:
         with f.loop(0, full, unroll, sums) as loop:
@@ -247,10 +245,10 @@ def _fold_rows(f: Function, rows: Sequence[Value]) -> Value:
 
 def _scales(f: Function, keys: Rows, rows: Sequence[Value]) -> Value:
     """The scales of four encoded rows, in the order of `_fold_rows`."""
-    found = f.splat(0.0, _FOLD)
+    found = f.splat(0.0, FOLDED_ROWS)
     for i, row in enumerate(rows):
         found = f.insert(keys.scale(f, row), found, i)
-    return f.shuffle(found, found, [*range(_FOLD)] * (LANES // _FOLD))
+    return f.shuffle(found, found, [*range(FOLDED_ROWS)] * (LANES // FOLDED_ROWS))
 
 
 def _fold_quarters(f: Function, rows: Sequence[Value]) -> Value:
@@ -293,7 +291,7 @@ def _scaled_scores(f: Function, block: Block, head: int) -> Value:
     """Stores the scores of a head in the place of its weights, -inf beyond the rows, and gives the maximum."""
     scale = f.broadcast(f["scale"], LANES)
     with f.loop(0, f["count"], LANES, [f.splat(NEGATIVE_INFINITY)]) as loop:
-        at = f["partial"] + loop.index * (LINE // _FOLD) + head * block.partial_bytes
+        at = f["partial"] + loop.index * (LINE // FOLDED_ROWS) + head * block.partial_bytes
         score = _fold_quarters(f, [f.load(at + i * LINE, vector(F32, LANES)) for i in range(4)]) * scale
         score = f.select(f.first_lanes(f["count"] - loop.index), score, NEGATIVE_INFINITY)
         f.store(score, f["weights"] + loop.index * 4 + head * block.rows * 4)

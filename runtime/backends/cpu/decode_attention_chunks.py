@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from sscc.ir.kv_rows import SCALE_BYTES, encoded_width
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.backends.cpu.features import LANES
+from sscc.runtime.backends.cpu.figures import LINE
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I8, I16, I32, Function, Value, vector
-
-LINE = 64
-"""Bytes of a cache line, and of a vector of f32."""
 
 
 @dataclass(frozen=True)

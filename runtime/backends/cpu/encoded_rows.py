@@ -7,9 +7,10 @@ from sscc.ir.kv_rows import LARGEST_CODE, SCALE_BYTES, SMALLEST_SCALE, STEP, enc
 from sscc.ir.schedule import QuantizeRows
 from sscc.runtime.backends.cpu.decode_attention_chunks import load_f32
 from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.figures import ROW_BLOCK
 from sscc.runtime.backends.cpu.mlir import F32, I8, I32, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
-from sscc.runtime.backends.cpu.row_copies import ROW_BLOCK, SIZES, Meta, address, check_operands
+from sscc.runtime.backends.cpu.row_copies import SIZES, Meta, address, check_operands
 
 
 def check_encoded(kind: str, name: str, meta: Meta, size: int) -> None:

@@ -22,13 +22,11 @@ from sscc.runtime.backends.cpu.attention_tiles import (
     tiling,
 )
 from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.figures import GRAIN, SLICES
 from sscc.runtime.backends.cpu.mlir import F32, I32, Function, Value, vector
 from sscc.runtime.backends.cpu.phases import Context
 from sscc.runtime.backends.cpu.row_copies import Meta, Scratch, address, pack_rows, row_stride
 
-SLICES = 16
-GRAIN = 256
-"""Positions that units divide a prompt into; a multiple of the block of keys, and of 16."""
 LANES = vector(F32, 16)
 KEYS = vector(I32, 16)
 

@@ -10,11 +10,9 @@ import numpy.typing as npt
 
 from sscc.ir.errors import InputError, InternalError
 from sscc.runtime.backends.cpu.features import LANES
+from sscc.runtime.backends.cpu.figures import LINE, PACKED_AT_ONCE
 
-LINE = 64
-"""Bytes of a panel per unit: 16 outputs by one f32, or by two bf16 of neighbouring k."""
 _STORED = {"f32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}
-_CHUNK_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class Panels:
         """One slice [span] into [*packed_shape]."""
         whole = self.n // LANES
         size = source.itemsize
-        step = max(1, _CHUNK_ELEMENTS // (LANES * self.k))
+        step = max(1, PACKED_AT_ONCE // (LANES * self.k))
         for first in range(0, whole, step):
             panels = min(step, whole - first)
             view = np.lib.stride_tricks.as_strided(

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sscc.runtime.backends.cpu.figures import ENOUGH
 from sscc.runtime.backends.cpu.nests import Linear, Nest, merged, merged_around
-
-ENOUGH = 2
-"""Units that a barrier is never worth having more than: a stage fires many tiles, each with its own units."""
 
 PANEL = 16
 """Units of a product are whole panels of packed weights."""

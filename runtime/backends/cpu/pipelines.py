@@ -12,6 +12,7 @@ from sscc.runtime.backends.cpu import plan as plans
 from sscc.runtime.backends.cpu.bodies import Variant
 from sscc.runtime.backends.cpu.draft import PRIVATE, WORKSPACE, Track
 from sscc.runtime.backends.cpu.features import LANES
+from sscc.runtime.backends.cpu.figures import REPLICATED_ELEMENTS
 from sscc.runtime.backends.cpu.hazards import Span
 from sscc.runtime.backends.cpu.nests import Strides
 from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
@@ -25,9 +26,6 @@ from sscc.runtime.backends.cpu.stages import (
     resolve_stages,
 )
 from sscc.runtime.backends.cpu.storage import Packing
-
-REPLICATED_ELEMENTS = 1 << 14
-"""A stage that writes no more than this is computed by every thread for itself: cheaper than to wait for another."""
 
 
 def plan_pipeline(track: Track, call: KernelCall, pipeline: Pipeline, env: Mapping[str, int]) -> list[plans.Item]:

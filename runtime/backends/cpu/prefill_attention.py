@@ -31,6 +31,7 @@ from sscc.runtime.backends.cpu.attention_tiles import (
     tiling,
 )
 from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.figures import KEY_WALK_ROWS, LARGEST_BLOCK_ROWS, LARGEST_QUERY_BLOCK, ROW_BLOCK
 from sscc.runtime.backends.cpu.mlir import F32, I32, Function, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
 from sscc.runtime.backends.cpu.row_copies import (
@@ -44,11 +45,6 @@ from sscc.runtime.backends.cpu.row_copies import (
     row_stride,
     transpose_kernel,
 )
-
-ROW_BLOCK = 32
-"""Rows that a unit of a copying phase moves."""
-_BLOCK_ROWS = 12
-"""What walking the keys once more costs, in query rows."""
 
 
 def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], features: Features) -> Lowered:
@@ -296,18 +292,18 @@ class _Attention:
 
 
 def block_of_queries(group: int, chunk: int, panel: int) -> int:
-    """Queries of a block, up to 96, of up to 256 rows for the group: few rows that only fill up panels, few blocks,
+    """Queries of a block: few rows that only fill up panels, few blocks,
     and pairs of blocks that are alike."""
 
     def rows(queries: int) -> int:
-        return -(-queries * group // panel) * panel + _BLOCK_ROWS if queries else 0
+        return -(-queries * group // panel) * panel + KEY_WALK_ROWS if queries else 0
 
     def cost(queries: int) -> int:
         pairs = -(-chunk // (2 * queries))
         whole = 2 * pairs * rows(queries) if chunk > queries else rows(queries)
         return whole + 3 * (chunk // queries * rows(queries) + rows(chunk % queries))
 
-    largest = min(chunk, 96, max(1, 256 // group))
+    largest = min(chunk, LARGEST_QUERY_BLOCK, max(1, LARGEST_BLOCK_ROWS // group))
     return min(range(1, largest + 1), key=lambda queries: (cost(queries), -queries))
 
 

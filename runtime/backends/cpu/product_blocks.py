@@ -12,16 +12,14 @@ from math import prod
 
 from sscc.ir.errors import InternalError
 from sscc.runtime.backends.cpu.features import LANES
+from sscc.runtime.backends.cpu.figures import L2_BYTES, LINE
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I16, I64, PTR, Function, Module, Value, with_element
-from sscc.runtime.backends.cpu.packing import LINE
 from sscc.runtime.backends.cpu.phases import Operand
 
 SIZE = {"f32": 4, "bf16": 2}
 STORED = {"f32": F32, "bf16": I16}
 """What is loaded and stored: bf16 as bits, which every CPU can move."""
 SPILL = 32 * LINE
-_PACKED_BYTES = 1 << 20
-"""Bytes of packed rows that are multiplied at once: about an L2 cache."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Blocks:
     @property
     def held(self) -> int:
         """Blocks that are packed at once."""
-        return min(self.count, max(1, _PACKED_BYTES // self.block_bytes))
+        return min(self.count, max(1, L2_BYTES // self.block_bytes))
 
     @property
     def packed_bytes(self) -> int:

@@ -19,8 +19,8 @@ from typing import Literal
 
 from sscc.ir.errors import InternalError
 from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.figures import AHEAD_UNITS, L1_ROWS_BYTES, LINE
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I32, I64, PTR, Function, Module, Value, vector
-from sscc.runtime.backends.cpu.packing import LINE
 from sscc.runtime.backends.cpu.product_blocks import SIZE, Tile, rounded
 
 Kind = Literal["dot", "wide", "single"]
@@ -29,8 +29,6 @@ _LANES32 = vector(I32, LANES)
 _LANESF = vector(F32, LANES)
 _PAIRS = vector(BF16, 2 * LANES)
 _ODD = -65536  # 0xffff0000
-_AHEAD = 64  # units that a prefetch is ahead of the loads
-_ROWS_BYTES = 16 << 10  # packed rows that stay in half of an L1 cache
 
 
 def kind_of(a: str, weights: str, features: Features) -> Kind:
@@ -58,7 +56,7 @@ def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:
     registers = 24 if kind == "wide" else 28
     if kind == "wide" and rows <= 4 and units >= 512:
         return Tile(rows, 4, 2)  # a chain of two sums per unit is too slow alone
-    if rows <= 3 or (rows <= 8 and rows * units * unit_bytes(kind) <= _ROWS_BYTES):
+    if rows <= 3 or (rows <= 8 and rows * units * unit_bytes(kind) <= L1_ROWS_BYTES):
         return Tile(rows, 1, 4 if rows <= 4 else 2, prefetch=rows > 5)
     return Tile(rows, max(2, min(3, registers // rows)))
 
@@ -116,8 +114,8 @@ def _accumulate(f: Function, kind: Kind, tile: Tile) -> list[Value]:
 def _ahead(f: Function, unit: Value, tile: Tile) -> Value:
     """Bytes from a panel's line to the one to prefetch: further on in the panel, or at the start of the panel that
     follows this one's in the next tile."""
-    distance = f.constant(_AHEAD * LINE)
-    return f.select(unit + _AHEAD < f["units"], distance, f["panel_bytes"] * (tile.panels - 1) + distance)
+    distance = f.constant(AHEAD_UNITS * LINE)
+    return f.select(unit + AHEAD_UNITS < f["units"], distance, f["panel_bytes"] * (tile.panels - 1) + distance)
 
 
 def _unit(f: Function, kind: Kind, tile: Tile, a: Value, lines: Sequence[Value], sums: list[Value]) -> list[Value]:

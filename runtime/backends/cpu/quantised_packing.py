@@ -9,11 +9,10 @@ import numpy.typing as npt
 
 from sscc.ir.errors import InputError, InternalError
 from sscc.runtime.backends.cpu.features import LANES
-from sscc.runtime.backends.cpu.packing import LINE
+from sscc.runtime.backends.cpu.figures import LINE, PACKED_AT_ONCE
 
 QUAD = 4
 """Neighbouring k that an instruction sums."""
-_CHUNK_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class QuantisedPanels:
         self._check(values, scales, zeros, stacked)
         packed = np.zeros((int(np.prod(stacked)), self.count, self.groups, self.group_bytes), np.uint8)
         parts = [part.reshape(-1, *part.shape[-2:]) for part in (values, scales, zeros) if part is not None]
-        step = max(1, _CHUNK_ELEMENTS // (LANES * self.k)) * LANES
+        step = max(1, PACKED_AT_ONCE // (LANES * self.k)) * LANES
         for layer, target in enumerate(packed):
             for first in range(0, self.n, step):
                 rows = [part[layer, first : first + step] for part in parts]

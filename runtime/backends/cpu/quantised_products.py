@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.figures import AHEAD_BYTES, LINE
 from sscc.runtime.backends.cpu.mlir import F32, I8, I16, I32, I64, PTR, Function, Module, Value, vector
-from sscc.runtime.backends.cpu.packing import LINE
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.product_blocks import (
     Blocks,
@@ -37,7 +37,6 @@ from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
 from sscc.runtime.backends.cpu.quantised_rows import group_bytes, pack_block, sum_quads
 
 _EXACT_K = 512  # 255 * 128 * 512 < 2**24: so many products of a code and a part have an exact sum in f32
-_AHEAD_BYTES = 2 << 10  # that a prefetch is ahead of the loads
 _LANES32 = vector(I32, LANES)
 
 
@@ -148,7 +147,7 @@ def _dot_lines(
         for u in range(unroll):
             line = lines + (loop.index + u) * LINE
             if tile.prefetch:
-                f.prefetch(line + _AHEAD_BYTES)
+                f.prefetch(line + AHEAD_BYTES)
             for half, codes in enumerate(_halves(f, panels, line)):
                 number = u * halves + half
                 quad = a + (loop.index * halves + number) * (8 * rows)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sscc.runtime.backends.cpu.features import LANES
+from sscc.runtime.backends.cpu.figures import LINE
 from sscc.runtime.backends.cpu.mlir import F32, I8, I32, I64, PTR, Function, Module, Value, lanes_of, vector
-from sscc.runtime.backends.cpu.packing import LINE
 from sscc.runtime.backends.cpu.product_blocks import SIZE, STORED, row_address
 from sscc.runtime.backends.cpu.quantised_packing import QUAD
 from sscc.runtime.backends.cpu.transposition import interleave

@@ -17,8 +17,6 @@ Meta = tuple[tuple[int, ...], tuple[int, ...], str]
 
 SIZES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1}
 
-ROW_BLOCK = 32
-"""Rows that a unit copies."""
 
 
 class Scratch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sscc.runtime.backends.cpu.packing import LINE
+from sscc.runtime.backends.cpu.figures import LINE
 from sscc.runtime.backends.cpu.phases import Operand
 
 

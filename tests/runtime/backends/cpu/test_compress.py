@@ -10,7 +10,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import Compress, GatherRows
 from sscc.runtime.backends.cpu.compress import lower_compress, lower_gather_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.observation_scores import GRAIN
+from sscc.runtime.backends.cpu.figures import GRAIN
 from sscc.runtime.backends.reference import cache, compress, selection
 from tests.runtime.backends.cpu.harness_prefill import Compiled, check_pieces, like, meta_of, run_step, strided
 

@@ -272,7 +272,7 @@ def test_random_bodies_compute_what_the_reference_does(seed: int, monkeypatch: p
 
     Every second time weights are packed where they can be; for half of the bodies, blocks are one or a few units.
     """
-    monkeypatch.setattr(bodies, "BLOCK_BYTES", (1, 300, 1 << 20, 1 << 20)[seed // 2 % 4])
+    monkeypatch.setattr(bodies, "L2_BYTES", (1, 300, 1 << 20, 1 << 20)[seed // 2 % 4])
     made = RandomBody(1000 + seed)
     products = [nest for _, nest in nests_of(made.body) if nest.product and seed % 2]
     panels = {nest.inputs[1].region: panels_for(nest, "f32") for nest in products}

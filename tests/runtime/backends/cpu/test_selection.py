@@ -10,7 +10,7 @@ import torch
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import ObservationScores, Pool, Select
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.observation_scores import GRAIN
+from sscc.runtime.backends.cpu.figures import GRAIN
 from sscc.runtime.backends.cpu.selection import lower_observation_scores, lower_pool, lower_select
 from sscc.runtime.backends.reference import selection
 from tests.runtime.backends.cpu.harness_prefill import Compiled, check_pieces, meta_of, run_step

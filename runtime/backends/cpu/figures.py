@@ -1,0 +1,48 @@
+"""What the code for CPUs takes a CPU to be: sizes of its caches, and how much work is worth what it costs.
+
+They are measured on the CPUs that docs/performance.md names. None of them changes a result, but for the order of sums
+that `SLICES`, `ATTENTION_UNITS` and `SPLIT_ROWS` decide.
+"""
+
+LINE = 64
+"""Bytes of a cache line, and of a vector of f32."""
+L1_ROWS_BYTES = 16 << 10
+"""Packed rows that stay in half of a first-level cache."""
+L2_BYTES = 1 << 20
+"""What fits a core's second-level cache beside what streams through it."""
+PACKED_AT_ONCE = 1 << 20
+"""Elements of a weight that are brought into panels at once, when it is packed."""
+
+AHEAD_UNITS = 64
+"""Units of 64 bytes of a panel that a prefetch is ahead of the loads."""
+AHEAD_BYTES = 2 << 10
+"""Bytes that a prefetch is ahead of the loads of quantised panels."""
+
+ENOUGH = 2
+"""Units that a barrier is never worth having more than: a stage fires many tiles, each with its own units."""
+REPLICATED_ELEMENTS = 1 << 14
+"""A stage that writes no more than this is computed by every thread for itself: cheaper than to wait for another."""
+ROW_BLOCK = 32
+"""Rows that a unit of a copying phase moves."""
+
+ATTENTION_UNITS = 32
+"""Units that a step's attention has at least, where there are rows enough."""
+SPLIT_ROWS = 128
+"""Rows of the smallest split of a cache."""
+ADDRESSES = 8
+"""Addresses of rows that are computed at once."""
+FOLDED_ROWS = 4
+"""Cached rows whose scores are computed together."""
+UNROLLED_ROWS = 8
+"""Cached rows whose values are added in one round of a loop."""
+
+LARGEST_QUERY_BLOCK = 96
+"""Queries of a prefill block, at most."""
+LARGEST_BLOCK_ROWS = 256
+"""Query rows of a prefill block, all heads of a group, at most."""
+KEY_WALK_ROWS = 12
+"""What walking the keys once more costs, in query rows."""
+SLICES = 16
+"""Slices of a prompt whose observation scores are units by themselves."""
+GRAIN = 256
+"""Positions that slices are made of; a multiple of the block of keys, and of 16."""
