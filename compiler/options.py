@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sscc.compiler.files import refuse_stdout
+from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import (
     DEFAULT_OBS,
@@ -26,9 +27,6 @@ from sscc.ir.geometry import (
 from sscc.ir.machine import load_machine
 from sscc.ir.weight_format import WeightFormat
 
-LEVELS = ("import", "graph", "kernels", "looped", "fused", "placed", "schedule")  # as sscc.ir.levels, without MLIR
-OPT_LEVELS = (0, 1, 2)
-DTYPES = ("f32", "bf16")
 WEIGHTS = ("embed", "reference", "none")
 
 DEFAULT_BATCH = 1

@@ -14,14 +14,13 @@ from torch_mlir import ir
 
 from sscc.ir.attributes import MalformedRecord, read_record, write_record
 from sscc.ir.cache_plan import check_layers
+from sscc.ir.choices import DTYPES
 from sscc.ir.dialects.kv import GEOMETRY, GROUPS, geometries_of, geometry_attribute, groups_attribute, read_geometry
 from sscc.ir.dialects.shapes import SignatureMismatch
 from sscc.ir.errors import InputError, InternalError
 from sscc.ir.geometry import Geometry
 from sscc.ir.machine import Machine, load_machine, parse_machine
 
-LEVELS = ("import", "graph", "kernels", "looped", "fused", "placed", "schedule")
-DTYPES = ("f32", "bf16")
 LEVEL = "sscc.level"
 PROGRAM = "sscc.program"
 PASSES = "sscc.passes"

@@ -112,13 +112,13 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
+from sscc.ir.choices import CURSOR
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
 
 PROGRESS = "progress"
-CURSOR = ("phase", "chunk")
 PROMPTS = {"k_scratch": "k_prompt", "v_scratch": "v_prompt"}
 """Where rows are indexed: the scratch of a prompt is its slot's part of a state that stays."""
 

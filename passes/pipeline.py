@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from sscc.ir.choices import LEVELS, OPT_LEVELS
 from sscc.ir.errors import UsageError
-from sscc.ir.levels import LEVELS
 from sscc.ir.weight_format import WeightFormat
 from sscc.passes.base import Pass, options_of, step_text
 from sscc.passes.build_entries import BuildEntries
@@ -23,7 +23,6 @@ from sscc.passes.split_layers import SplitLayers
 from sscc.passes.thread_cache import ThreadCache
 from sscc.passes.tile_stages import TileStages
 
-OPT_LEVELS = (0, 1, 2)
 _CAPTURED: tuple[Pass, ...] = (LowerTorch(), SplitLayers(), RepeatLayers(), ThreadCache(), BuildEntries())
 _LAYERS: tuple[Pass, ...] = (OutlineKernels(granularity="layer"), MergeEqualKernels())
 

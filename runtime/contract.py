@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from sscc.ir import schedule as sch
 from sscc.ir.cache_plan import LayerGroup
+from sscc.ir.choices import CURSOR
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
@@ -19,8 +20,6 @@ from sscc.ir.machine import Machine
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.validator import EntryReport, Report, validate
 
-CURSOR = ("phase", "chunk")
-"""What `prefill` takes and gives back: where the next call goes on."""
 _PREFILL = ("length", "slot", *CURSOR, "steps")
 _OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",)}
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.commands.compile import _add_cache_arguments, _add_graph_arguments
-from sscc.compiler.options import LEVELS, OPT_LEVELS, CompileOptions
+from sscc.compiler.options import CompileOptions
+from sscc.ir.choices import LEVELS, OPT_LEVELS
 from sscc.ir.errors import CheckError, UsageError
 from sscc.ir.weight_format import WeightFormat
 

@@ -9,15 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from sscc.compiler.options import (
-    DEFAULT_BATCH,
-    DEFAULT_CHUNK,
-    DEFAULT_GOLDEN_TOKENS,
-    DTYPES,
-    LEVELS,
-    CompileOptions,
-    parse_weights,
-)
+from sscc.compiler.options import DEFAULT_BATCH, DEFAULT_CHUNK, DEFAULT_GOLDEN_TOKENS, CompileOptions, parse_weights
+from sscc.ir.choices import DTYPES, LEVELS
 from sscc.ir.geometry import (
     DEFAULT_OBS,
     DEFAULT_POOL,

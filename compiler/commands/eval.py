@@ -109,10 +109,10 @@ def _shown(values: Iterable[int]) -> str:
 
 def options_from(args: argparse.Namespace) -> EvalOptions:
     """The checked options of a parsed command line. Raises UsageError."""
-    from sscc.compiler.options import DTYPES
     from sscc.compiler.quality.cells import Selection
     from sscc.compiler.quality.model_files import Numbers
     from sscc.compiler.quality.plan import EvalOptions
+    from sscc.ir.choices import DTYPES
     from sscc.ir.weight_format import WeightFormat
 
     if args.dtype is not None and args.dtype not in DTYPES:

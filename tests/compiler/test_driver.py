@@ -13,7 +13,8 @@ import pytest
 from sscc.compiler import cli
 from sscc.compiler.driver import compile_model
 from sscc.compiler.loading import open_session
-from sscc.compiler.options import LEVELS, CompileOptions
+from sscc.compiler.options import CompileOptions
+from sscc.ir.choices import LEVELS
 from sscc.ir.errors import InputError, OutputError, UsageError
 from sscc.passes.pipeline import PIPELINE
 from sscc.runtime.artifact.reading import Artifact

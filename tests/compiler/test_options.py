@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sscc.compiler.options import LEVELS, OPT_LEVELS, CompileOptions
-from sscc.ir import levels
+from sscc.compiler.options import CompileOptions
+from sscc.ir.choices import OPT_LEVELS
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
 from sscc.passes import pipeline
@@ -63,10 +63,8 @@ def test_contradictions_are_refused(values: dict[str, Any], message: str) -> Non
         options(**values)
 
 
-def test_levels_are_those_of_the_ir() -> None:
-    """Said twice, because options are checked before MLIR is imported."""
-    assert LEVELS == levels.LEVELS
-    assert OPT_LEVELS == pipeline.OPT_LEVELS
+def test_every_level_of_optimisation_has_passes() -> None:
+    assert tuple(pipeline.PIPELINES) == OPT_LEVELS
 
 
 def test_everything_is_optimised_unless_told_otherwise() -> None:

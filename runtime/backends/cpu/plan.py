@@ -11,12 +11,12 @@ zeros to whole words; a list is its length and then its items.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal, TypeVar, Union, get_args
+from typing import Literal, Union, get_args
 
-from sscc.ir.errors import InputError, InternalError
+from sscc.ir.errors import InternalError
 from sscc.runtime.scalars import SCALAR_OPS
 
 Kind = Literal["external", "arena", "private"]
@@ -31,13 +31,8 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 OPS = tuple("add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select".split())
 """Scalar operations; their place in this tuple is their number in the file form."""
 
-_DEPTH = 64
-"""Loops and branches nest no deeper."""
 
-T = TypeVar("T")
-
-
-class _Code(IntEnum):
+class Code(IntEnum):
     """What an item begins with in the file form."""
 
     COMPUTE = 0
@@ -187,15 +182,6 @@ class NativePlan:
         except struct.error as error:
             raise InternalError(f"a plan holds a number that does not fit in 64 bits: {error}") from None
 
-    @classmethod
-    def decode(cls, data: bytes) -> NativePlan:
-        """The plan of a file form.
-
-        Raises:
-            InputError: truncated, longer than a plan, or not a plan. Whether numbers make sense is up to the core.
-        """
-        return _Reader(data).plan()
-
     def listing(self) -> str:
         """The plan as text, for people."""
         return "\n".join(_listing(self)) + "\n"
@@ -242,20 +228,20 @@ class _Writer:
                 case Compute():
                     self.compute(item)
                 case Loop():
-                    self.words += [_Code.LOOP, item.register, item.lower, item.upper]
+                    self.words += [Code.LOOP, item.register, item.lower, item.upper]
                     self.body(item.body)
                 case Branch():
-                    self.words += [_Code.BRANCH, item.register]
+                    self.words += [Code.BRANCH, item.register]
                     self.body(item.body)
                 case Execute():
-                    self.words += [_Code.EXECUTE, item.run]
+                    self.words += [Code.EXECUTE, item.run]
                 case Barrier():
-                    self.words.append(_Code.BARRIER)
+                    self.words.append(Code.BARRIER)
 
     def compute(self, item: Compute) -> None:
         if item.op not in OPS or len(item.arguments) != SCALAR_OPS[item.op][0]:
             raise InternalError(f"a plan computes {item.op!r} of {len(item.arguments)} arguments")
-        self.words += [_Code.COMPUTE, OPS.index(item.op), item.target, *item.arguments]
+        self.words += [Code.COMPUTE, OPS.index(item.op), item.target, *item.arguments]
 
     def count(self, items: Sequence[object]) -> None:
         self.words.append(len(items))
@@ -274,102 +260,6 @@ class _Writer:
         padded = data + bytes(-len(data) % 8)
         self.words.append(len(data))
         self.words += struct.unpack(f"<{len(padded) // 8}q", padded)
-
-
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        if len(data) % 8:
-            raise InputError(f"the plan is malformed: {len(data)} bytes are no whole number of words")
-        self._words: tuple[int, ...] = struct.unpack(f"<{len(data) // 8}q", data)
-        self._next = 0
-
-    def plan(self) -> NativePlan:
-        if self.word() != MAGIC:
-            raise InputError("the plan is malformed: it does not begin as a plan does")
-        if (version := self.word()) != VERSION:
-            raise InputError(f"the plan is of version {version}; this sscc reads version {VERSION}")
-        registers, scratch_bytes = self.word(), self.word()
-        plan = NativePlan(
-            regions=self.items(lambda: Region(self.name(), self.choice(KINDS), self.word())),
-            functions=self.items(self.name),
-            labels=self.items(self.name),
-            constants=self.items(self.pair),
-            runs=self.items(self.run),
-            entries=self.items(lambda: Entry(self.name(), self.numbers(), self.numbers(), self.body(0))),
-            registers=registers,
-            scratch_bytes=scratch_bytes,
-        )
-        if self._next != len(self._words):
-            raise InputError(f"the plan is malformed: {len(self._words) - self._next} words after its end")
-        return plan
-
-    def run(self) -> Run:
-        function, mode, units, label = self.word(), self.choice(MODES), self.word(), self.word()
-        grid, arguments = self.items(self.pair), self.items(self.argument)
-        return Run(function, mode, units, grid, arguments, self.numbers(), label)
-
-    def argument(self) -> Argument:
-        return Argument(self.word(), self.word(), self.word(), self.items(self.pair))
-
-    def body(self, depth: int) -> tuple[Item, ...]:
-        if depth > _DEPTH:
-            raise InputError(f"the plan is malformed: loops and branches nest deeper than {_DEPTH}")
-        return self.items(lambda: self.item(depth))
-
-    def item(self, depth: int) -> Item:
-        match self.word():
-            case _Code.COMPUTE:
-                op = self.choice(OPS)
-                return Compute(op, self.word(), tuple(self.word() for _ in range(SCALAR_OPS[op][0])))
-            case _Code.LOOP:
-                return Loop(self.word(), self.word(), self.word(), self.body(depth + 1))
-            case _Code.BRANCH:
-                return Branch(self.word(), self.body(depth + 1))
-            case _Code.EXECUTE:
-                return Execute(self.word())
-            case _Code.BARRIER:
-                return Barrier()
-            case code:
-                raise InputError(f"the plan is malformed: no item has the code {code}")
-
-    def word(self) -> int:
-        if self._next >= len(self._words):
-            raise InputError("the plan is malformed: it ends too early")
-        self._next += 1
-        return self._words[self._next - 1]
-
-    def choice(self, choices: Sequence[T]) -> T:
-        code = self.word()
-        if not 0 <= code < len(choices):
-            raise InputError(f"the plan is malformed: {code} stands for none of {', '.join(map(str, choices))}")
-        return choices[code]
-
-    def count(self) -> int:
-        count = self.word()
-        if not 0 <= count <= len(self._words) - self._next:
-            raise InputError(f"the plan is malformed: a list of {count} items")
-        return count
-
-    def items(self, read: Callable[[], T]) -> tuple[T, ...]:
-        return tuple(read() for _ in range(self.count()))
-
-    def numbers(self) -> tuple[int, ...]:
-        return self.items(self.word)
-
-    def pair(self) -> tuple[int, int]:
-        return self.word(), self.word()
-
-    def name(self) -> str:
-        length = self.word()
-        words = -(-length // 8)
-        if not 0 <= words <= len(self._words) - self._next:
-            raise InputError(f"the plan is malformed: a name of {length} bytes")
-        data = struct.pack(f"<{words}q", *self._words[self._next : self._next + words])
-        self._next += words
-        try:
-            return data[:length].decode()
-        except UnicodeDecodeError:
-            raise InputError("the plan is malformed: a name that is not UTF-8") from None
 
 
 def _listing(plan: NativePlan) -> Iterator[str]:

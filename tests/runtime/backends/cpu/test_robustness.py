@@ -20,11 +20,11 @@ from sscc.ir.schedule import Program
 from sscc.runtime.backends.cpu.features import GENERIC
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.plan import NativePlan
 from sscc.runtime.backends.cpu.planner import plan_program
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import TORCH_DTYPES, to_array
 from sscc.runtime.validator import validate
+from tests.runtime.backends.cpu.plan_reader import decode_plan
 from tests.runtime.broken import bases
 from tests.runtime.broken.mutations import BROKEN, Broken
 
@@ -44,7 +44,7 @@ def plan_or_refuse(program: Program) -> str:
     valid = _is_valid(program)
     try:
         plan = plan_program(program, GENERIC).plan
-        assert NativePlan.decode(plan.encode()) == plan
+        assert decode_plan(plan.encode()) == plan
         outcome = "planned"
     except InputError:
         outcome = "refused"

@@ -1,0 +1,138 @@
+"""Reads the file form of a plan back, as the core in C++ does, so that tests see what it sees."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from sscc.ir.errors import InputError
+from sscc.runtime.backends.cpu.plan import (
+    KINDS,
+    MAGIC,
+    MODES,
+    OPS,
+    VERSION,
+    Argument,
+    Barrier,
+    Branch,
+    Code,
+    Compute,
+    Entry,
+    Execute,
+    Item,
+    Loop,
+    NativePlan,
+    Region,
+    Run,
+)
+from sscc.runtime.scalars import SCALAR_OPS
+
+T = TypeVar("T")
+DEPTH = 64
+"""Loops and branches that the core takes inside each other, at most."""
+
+
+def decode_plan(data: bytes) -> NativePlan:
+    """The plan of a file form.
+
+    Raises:
+        InputError: truncated, longer than a plan, or not a plan. Whether numbers make sense is up to the core.
+    """
+    return _Reader(data).plan()
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        if len(data) % 8:
+            raise InputError(f"the plan is malformed: {len(data)} bytes are no whole number of words")
+        self._words: tuple[int, ...] = struct.unpack(f"<{len(data) // 8}q", data)
+        self._next = 0
+
+    def plan(self) -> NativePlan:
+        if self.word() != MAGIC:
+            raise InputError("the plan is malformed: it does not begin as a plan does")
+        if (version := self.word()) != VERSION:
+            raise InputError(f"the plan is of version {version}; this sscc reads version {VERSION}")
+        registers, scratch_bytes = self.word(), self.word()
+        plan = NativePlan(
+            regions=self.items(lambda: Region(self.name(), self.choice(KINDS), self.word())),
+            functions=self.items(self.name),
+            labels=self.items(self.name),
+            constants=self.items(self.pair),
+            runs=self.items(self.run),
+            entries=self.items(lambda: Entry(self.name(), self.numbers(), self.numbers(), self.body(0))),
+            registers=registers,
+            scratch_bytes=scratch_bytes,
+        )
+        if self._next != len(self._words):
+            raise InputError(f"the plan is malformed: {len(self._words) - self._next} words after its end")
+        return plan
+
+    def run(self) -> Run:
+        function, mode, units, label = self.word(), self.choice(MODES), self.word(), self.word()
+        grid, arguments = self.items(self.pair), self.items(self.argument)
+        return Run(function, mode, units, grid, arguments, self.numbers(), label)
+
+    def argument(self) -> Argument:
+        return Argument(self.word(), self.word(), self.word(), self.items(self.pair))
+
+    def body(self, depth: int) -> tuple[Item, ...]:
+        if depth > DEPTH:
+            raise InputError(f"the plan is malformed: loops and branches nest deeper than {DEPTH}")
+        return self.items(lambda: self.item(depth))
+
+    def item(self, depth: int) -> Item:
+        match self.word():
+            case Code.COMPUTE:
+                op = self.choice(OPS)
+                return Compute(op, self.word(), tuple(self.word() for _ in range(SCALAR_OPS[op][0])))
+            case Code.LOOP:
+                return Loop(self.word(), self.word(), self.word(), self.body(depth + 1))
+            case Code.BRANCH:
+                return Branch(self.word(), self.body(depth + 1))
+            case Code.EXECUTE:
+                return Execute(self.word())
+            case Code.BARRIER:
+                return Barrier()
+            case code:
+                raise InputError(f"the plan is malformed: no item has the code {code}")
+
+    def word(self) -> int:
+        if self._next >= len(self._words):
+            raise InputError("the plan is malformed: it ends too early")
+        self._next += 1
+        return self._words[self._next - 1]
+
+    def choice(self, choices: Sequence[T]) -> T:
+        code = self.word()
+        if not 0 <= code < len(choices):
+            raise InputError(f"the plan is malformed: {code} stands for none of {', '.join(map(str, choices))}")
+        return choices[code]
+
+    def count(self) -> int:
+        count = self.word()
+        if not 0 <= count <= len(self._words) - self._next:
+            raise InputError(f"the plan is malformed: a list of {count} items")
+        return count
+
+    def items(self, read: Callable[[], T]) -> tuple[T, ...]:
+        return tuple(read() for _ in range(self.count()))
+
+    def numbers(self) -> tuple[int, ...]:
+        return self.items(self.word)
+
+    def pair(self) -> tuple[int, int]:
+        return self.word(), self.word()
+
+    def name(self) -> str:
+        length = self.word()
+        words = -(-length // 8)
+        if not 0 <= words <= len(self._words) - self._next:
+            raise InputError(f"the plan is malformed: a name of {length} bytes")
+        data = struct.pack(f"<{words}q", *self._words[self._next : self._next + words])
+        self._next += words
+        try:
+            return data[:length].decode()
+        except UnicodeDecodeError:
+            raise InputError("the plan is malformed: a name that is not UTF-8") from None
