@@ -18,6 +18,10 @@ from sscc.ir.errors import InternalError
 from sscc.ir.levels import check_legal, record_pass, set_level
 
 
+TIDYING = "builtin.module(cse)"
+"""Our operations are pure, on tensors that are values, so that upstream's own pass may take them away."""
+
+
 class Observer:
     """Watches passes run. `text` is the module, printed as dumps are."""
 
@@ -34,10 +38,12 @@ class Pass(ABC):
     Attributes:
         name: the pass's name on the command line and in dumps (`kernel-looping` for kernel_looping.py).
         level: the level that the module has reached once this pass is done.
+        tidied: whether unused operations and all but one of several equal ones go away after it.
     """
 
     name: ClassVar[str]
     level: ClassVar[str]
+    tidied: ClassVar[bool] = True
 
     @abstractmethod
     def run(self, module: ir.Module) -> None:
@@ -113,6 +119,8 @@ def run_passes(
                 check_legal(module, item.level)
             except InternalError as error:
                 raise InternalError(f"after pass {item.name}: {error}") from None
+        if item.tidied:
+            run_upstream(module, TIDYING, f"tidying after pass {item.name}")
         after = print_module(module) if observers else ""
         changed = not observers or after != text
         times.append(PassTime(item.name, seconds, changed, counts))

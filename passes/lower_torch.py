@@ -76,6 +76,8 @@ _TO_LINALG = (
 class LowerTorch(Pass):
     name: ClassVar[str] = "lower-torch"
     level: ClassVar[str] = "graph"
+    # What two layers compute alike must stay two operations until each layer is a function of its own.
+    tidied: ClassVar[bool] = False
 
     def run(self, module: ir.Module) -> None:
         for pipeline in (_TO_BACKEND_CONTRACT, _TO_LINALG):
