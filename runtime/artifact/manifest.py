@@ -194,6 +194,9 @@ def _signature(data: dict[str, Any]) -> Signature:
 
 def _geometry(data: dict[str, Any], where: str) -> Geometry:
     values = _take(data, "geometry", dict, where)
+    for name, value in values.items():
+        if type(value) not in (int, str):
+            raise InputError(f"the manifest is malformed: {where}geometry: {name[:60]!r} is {str(value)[:60]!r}")
     try:
         return Geometry.from_dict(values)
     except (TypeError, UsageError) as error:

@@ -205,3 +205,75 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 15 : 
     return %0 : tensor<2xi64>
   }
 }
+
+// -----
+
+// CASE: a group
+// An operation that names a group is about that group's cache: here of 5 rows.
+// CHECK: "kv.validity"(%{{.*}}) {kv.group = "window5"}
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}, kv.groups = {window5 = {sink = 0 : i64, recent = 5 : i64, topk = 0 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, window = 5 : i64}}} {
+  func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x5xi1> {
+    %0 = "kv.validity"(%position, %position, %active) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    return %0 : tensor<2x5xi1>
+  }
+}
+
+// -----
+
+// CASE: a group that is not there
+// Its geometry must be somewhere.
+// ERROR: InputError: 'kv.validity' its kv.group 'window6' is not in the module's kv.groups
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}, kv.groups = {window5 = {sink = 0 : i64, recent = 5 : i64, topk = 0 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, window = 5 : i64}}} {
+  func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x5xi1> {
+    %0 = "kv.validity"(%position, %position, %active) {kv.group = "window6"} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    return %0 : tensor<2x5xi1>
+  }
+}
+
+// -----
+
+// CASE: no groups
+// The module's own geometry is not one of them.
+// ERROR: InputError: 'kv.validity' its kv.group 'window5' is not in the module's kv.groups
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}} {
+  func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x5xi1> {
+    %0 = "kv.validity"(%position, %position, %active) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    return %0 : tensor<2x5xi1>
+  }
+}
+
+// -----
+
+// CASE: a group that is no name
+// Groups have names.
+// ERROR: InputError: 'kv.validity' kv.group is 5 : i64, expected a name
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}, kv.groups = {window5 = {sink = 0 : i64, recent = 5 : i64, topk = 0 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, window = 5 : i64}}} {
+  func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x5xi1> {
+    %0 = "kv.validity"(%position, %position, %active) {kv.group = 5 : i64} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    return %0 : tensor<2x5xi1>
+  }
+}
+
+// -----
+
+// CASE: groups that are no dictionary
+// Groups are found by name.
+// ERROR: InputError: 'kv.validity' kv.groups is 3 : i64, expected a dictionary
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}, kv.groups = 3 : i64} {
+  func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x5xi1> {
+    %0 = "kv.validity"(%position, %position, %active) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    return %0 : tensor<2x5xi1>
+  }
+}
+
+// -----
+
+// CASE: a window beside sinks
+// A window of so many positions is a ring of as many rows.
+// ERROR: InputError: 'kv.validity' kv.groups.window5 is invalid: a layer that attends within a window of 5 positions keeps a ring of as many rows, not sink 1, recent 5 and topk 0
+module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}, kv.groups = {window5 = {sink = 1 : i64, recent = 5 : i64, topk = 0 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, window = 5 : i64}}} {
+  func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x5xi1> {
+    %0 = "kv.validity"(%position, %position, %active) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    return %0 : tensor<2x5xi1>
+  }
+}

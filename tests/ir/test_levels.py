@@ -14,16 +14,19 @@ from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import InputError, InternalError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import (
+    GroupFacts,
     LayerKinds,
     ProgramFacts,
     check_legal,
     get_facts,
+    get_groups,
     get_kinds,
     get_level,
     passes_done,
     record_pass,
     renamed,
     set_facts,
+    set_groups,
     set_kinds,
     set_level,
     walk,
@@ -70,6 +73,52 @@ def test_facts_survive_printing() -> None:
     assert get_level(again) == "graph"
     assert passes_done(again) == ("one", "two")
     assert get_kinds(again) == LayerKinds("model.layers", (0, 1, 0))
+
+
+WINDOWED = (GroupFacts("window5", (0, 2), GEOMETRY.windowed(5)), GroupFacts("", (1,), GEOMETRY))
+
+
+def test_groups_survive_printing() -> None:
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    alone = (GroupFacts("", (0, 1, 2), GEOMETRY),)
+    set_groups(module, alone)
+    assert "kv.groups" not in str(module)
+    assert get_groups(module) == alone
+    set_groups(module, WINDOWED)
+    assert get_groups(parse_module(str(module), "printed")) == WINDOWED
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "message"),
+    [
+        ("kv.groups", "3 : i64", "kv.groups is 3 : i64, expected a dictionary"),
+        ("kv.groups", "{window5 = 1 : i64}", r"kv.groups.window5 is invalid: it is 1 : i64, expected a dictionary"),
+        ("kv.groups", "{window5 = {sink = 0 : i64}}", r"kv.groups.window5 is invalid: recent is missing"),
+        ("kv.groups", f"{{window5 = {ATTRIBUTE[:-1]}, window = 4 : i64}}}}", "within a window of 4 positions keeps"),
+        ("kv.groups", f"{{window5 = {ATTRIBUTE[:-1]}, window = -4 : i64}}}}", "within a window of -4 positions"),
+        ("kv.groups", "{}", "'window5' is not in the module's kv.groups"),
+        ("kv.groups", None, "'window5' is not in the module's kv.groups"),
+        ("sscc.layers", "3 : i64", "Cannot cast attribute|expected"),
+        ("sscc.layers", "{window5 = 3 : i64}", "Cannot cast attribute|expected"),
+        ("sscc.layers", "{window5 = array<i32: 0, 2>}", "Cannot cast attribute|expected"),
+        ("sscc.layers", "{window5 = array<i64>}", r"the groups' layers are \[\[\], \[0, 1, 2\]\], they must be 3"),
+        ("sscc.layers", "{window5 = array<i64: 2, 0>}", "they must be 3 in all"),
+        ("sscc.layers", "{window5 = array<i64: 0, 0>}", "they must be 3 in all"),
+        ("sscc.layers", "{window5 = array<i64: 0, 3>}", "they must be 3 in all"),
+        ("sscc.layers", "{window5 = array<i64: -1, 0>}", "they must be 3 in all"),
+        ("sscc.layers", "{window7 = array<i64: 0, 2>}", "'window7' is not in the module's kv.groups"),
+    ],
+)
+def test_damaged_groups(attribute: str, value: str | None, message: str) -> None:
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    set_groups(module, WINDOWED)
+    del module.operation.attributes[attribute]
+    if value is not None:
+        module.operation.attributes[attribute] = ir.Attribute.parse(value)
+    with pytest.raises(InputError, match=f"the module's kv.groups or sscc.layers is damaged: .*({message})"):
+        get_groups(parse_module(str(module), "printed"))
 
 
 def test_scratch_is_whole_chunks() -> None:

@@ -479,6 +479,35 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
         (("geometry", "sink"), -1, "geometry: KV sink is -1"),
         (("geometry", "pool"), (1 << 20) + 1, "geometry: KV pool is 1048577, it can be at most 1048575"),
         (("geometry", "extra"), 1, "geometry: .*unexpected keyword"),
+        (("geometry", "recent"), 4.0, "geometry: 'recent' is '4.0'"),
+        (("geometry", "sink"), True, "geometry: 'sink' is 'True'"),
+        (("groups",), {}, "groups is '{}', expected list"),
+        (("groups",), [], "groups has no layers"),
+        (("groups",), [3], r"groups\[0\] is '3', expected dict"),
+        (("groups", 0, "name"), None, r"groups\[0\].name is 'None', expected str"),
+        (("groups", 0, "layers"), "01", r"groups\[0\].layers is '01', expected list"),
+        (("groups", 0, "layers"), [0, True], r"groups\[0\].layers is \[0, True\], expected integers of at least 0"),
+        (("groups", 0, "layers"), [-1], r"groups\[0\].layers is \[-1\], expected integers of at least 0"),
+        (("groups", 0, "layers"), [], "groups has no layers"),
+        (("groups", 0, "layers"), [1], r"the groups' layers are \[\[1\]\], they must be 1 in all"),
+        (("groups", 0, "layers"), [0, 0], "they must be 2 in all"),
+        (("groups", 0, "layers"), [1, 0], "they must be 2 in all"),
+        (("groups", 0, "heads"), "4", r"groups\[0\].heads is '4', expected int"),
+        (("groups", 0, "kv_heads"), 0, r"groups\[0\].heads is .*, expected integers of at least 1"),
+        (("groups", 0, "kv_heads"), 1000, r"groups\[0\].heads is .*, no multiple of its 1000 KV heads"),
+        (("groups", 0, "streams"), [], r"groups\[0\].streams must be k and v"),
+        (("groups", 0, "streams"), [3], r"groups\[0\].streams has '3', expected dict"),
+        (("groups", 0, "streams", 0, "name"), "v", r"groups\[0\].streams must be k and v"),
+        (("groups", 0, "streams", 0, "name"), 3, r"groups\[0\].streams.name is '3', expected str"),
+        (("groups", 0, "streams", 1, "width"), 0, r"groups\[0\].streams.width is \[0\], expected integers"),
+        (("groups", 0, "streams", 1, "width"), None, r"groups\[0\].streams.width is 'None', expected int"),
+        (("groups", 0, "geometry"), None, r"groups\[0\].geometry is 'None', expected dict"),
+        (("groups", 0, "geometry"), {}, r"groups\[0\].geometry: .*missing"),
+        (("groups", 0, "geometry", "recent"), 0, r"groups\[0\].geometry: KV recent is 0"),
+        (("groups", 0, "geometry", "recent"), "4", r"groups\[0\].geometry: "),
+        (("groups", 0, "geometry", "window"), 1, r"groups\[0\].geometry: a layer that attends within a window of 1"),
+        (("groups", 0, "geometry", "window"), "x", r"groups\[0\].geometry: "),
+        (("groups", 0, "geometry", "max_context"), 100000, "their max_context is not the geometry's"),
         (("eos_token_ids",), ["x"], "eos_token_ids is"),
         (("weights", "mode"), "none", "weights.mode is 'none'"),
         (("weights", "source"), 3, "weights.source is '3', expected str"),
@@ -504,6 +533,23 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
 )
 def test_a_malformed_manifest_is_refused(out: Path, path: tuple[str | int, ...], value: Any, message: str) -> None:
     edit(out, *path, value=value)
+    with pytest.raises(InputError, match=message):
+        Artifact.load(out)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "", "layers": [1]}, "two groups have one name"),
+        ({"name": "other"}, r"the groups' layers are \[\[0\], \[0\]\], they must be 2 in all"),
+        ({"name": "other", "layers": [2]}, r"the groups' layers are \[\[0\], \[2\]\], they must be 2 in all"),
+        ({"name": "other", "layers": []}, r"the groups' layers are \[\[0\], \[\]\], they must be 1 in all"),
+        ({"name": "other", "layers": [1]}, "the schedule does not fit its manifest"),
+    ],
+)
+def test_a_group_too_many_is_refused(out: Path, changes: dict[str, Any], message: str) -> None:
+    group = json.loads((out / "manifest.json").read_text())["groups"][0]
+    edit(out, "groups", value=[{**group, "layers": [0]}, {**group, "layers": [0], **changes}])
     with pytest.raises(InputError, match=message):
         Artifact.load(out)
 

@@ -152,6 +152,26 @@ def test_a_row_outside_of_the_cache_is_refused() -> None:
         kv("update", [x["key"], x["new_key"], torch.tensor([0, 11, 99]), x["active"]], [_type(x["key"])], G)
 
 
+@pytest.mark.parametrize("window", [1, 3, C, C + 1, 9, 24])
+@pytest.mark.parametrize("start", [0, C, 8])
+def test_causal_attention_within_a_window(start: int, window: int) -> None:
+    """Query by query over the keys that it sees, without a mask; the geometry of the operation's group says which."""
+    q, k, v = prompt(G, 24)
+    types = [f"tensor<1x{H}x{C}x{DV}xf32>", f"tensor<1x{H}x{C}x1xf32>"]
+    chunk = q[:, :, start : start + C]
+    out, sums = kv("causal_attention", [chunk, k, v, start], types, G.windowed(window), scale=True)
+    whole = algorithm.causal_attention(q[0], k[0], v[0], SCALE, window)
+    for i, position in enumerate(range(start, start + C)):
+        seen = slice(max(position - window + 1, 0), position + 1)
+        for head in range(H):
+            keys, values = (x[0, head // (H // HKV), seen] for x in (k, v))
+            scores = keys @ q[0, head, position] * SCALE
+            expected = scores.softmax(0) @ values
+            torch.testing.assert_close(out[0, head, i], expected)
+            torch.testing.assert_close(whole[head, position], expected)
+            torch.testing.assert_close(sums[0, head, i, 0], scores.logsumexp(0))
+
+
 @pytest.mark.parametrize("start", [0, 8])
 def test_causal_attention_and_its_log_sum_exp(start: int) -> None:
     q, k, v = prompt(G, start + C)

@@ -1,0 +1,361 @@
+"""Models with sliding windows: exact where the other layers keep everything, and one group of layers among others."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    MistralConfig,
+    Phi3Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+)
+from transformers.models.mistral import modeling_mistral
+
+from sscc.compiler import cli
+from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend import operator
+from sscc.compiler.frontend.eager import EagerSnapStream
+from sscc.compiler.options import CompileOptions, cache_options
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.inspection import inspect_artifact
+from sscc.runtime.session import Session
+from tests.families import adapted, random_tokens
+
+WINDOW, CONTEXT, BATCH, CHUNK = 10, 64, 2, 7
+SHAPE: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "sliding_window": WINDOW,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "mistral": MistralConfig(**SHAPE, num_hidden_layers=2),
+    "phi3": Phi3Config(**SHAPE, num_hidden_layers=2),
+    "qwen2": Qwen2Config(**SHAPE, num_hidden_layers=4, use_sliding_window=True, max_window_layers=2),
+    # Two periods of three layers, of which the last is whole, and a remainder of one.
+    "gemma3": Gemma3TextConfig(**SHAPE, num_hidden_layers=7, head_dim=8, sliding_window_pattern=3),
+}
+WINDOWED = {"mistral": (0, 1), "phi3": (0, 1), "qwen2": (2, 3), "gemma3": (0, 1, 3, 4, 6)}
+EVERYTHING = Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+SMALL = Geometry(sink=2, recent=9, topk=5, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+CACHES = {
+    "everything": EVERYTHING,
+    "small": SMALL,
+    "indexed": replace(SMALL, rows="indexed"),
+    "int8": replace(SMALL, dtype="int8"),
+}
+ROW = 2 * 8 * 2 * 4  # bytes of a position in a layer: K and V of two KV heads of 8 in f32
+
+Artifacts = Callable[..., Path]
+
+
+@cache
+def random_model(family: str, attention: str = "eager") -> PreTrainedModel:
+    torch.manual_seed(1)
+    config = copy.deepcopy(CONFIGS[family])
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.requires_grad_(False).eval()
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    """`artifacts(family, cache, opt_level)`: a model, captured once, lowered once per cache, compiled once."""
+    folder = tmp_path_factory.mktemp("windows")
+
+    @cache
+    def checkpoint(family: str) -> Path:
+        random_model(family).save_pretrained(folder / family)
+        return folder / family
+
+    @cache
+    def captured(family: str) -> Path:
+        file = folder / f"{family}.import.mlir"
+        shape = cache_options(EVERYTHING) | {"batch": BATCH, "prefill_chunk": CHUNK}
+        compile_model(CompileOptions(checkpoint(family), file, compile_to="import", **shape))
+        return file
+
+    @cache
+    def graph(family: str, kept: str) -> Path:
+        start, file = folder / f"{family}.{kept}.mlir", folder / f"{family}.{kept}.graph.mlir"
+        adapted(captured(family), start, CACHES[kept])
+        compile_model(CompileOptions(start, file, compile_from="import", compile_to="graph"))
+        return file
+
+    @cache
+    def compiled(family: str, kept: str = "everything", opt_level: int = 2) -> Path:
+        out = folder / f"{family}.{kept}.{opt_level}.rdu"
+        model, weights = graph(family, kept), checkpoint(family)
+        compile_model(CompileOptions(model, out, compile_from="graph", checkpoint=weights, opt_level=opt_level))
+        return out
+
+    return compiled
+
+
+def opened(path: Path, interpreter: str = "native") -> Session:
+    return Session.from_artifact(Artifact.load(path), interpreter=interpreter)
+
+
+@cache
+def generated(family: str, length: int, count: int) -> list[int]:
+    """What transformers generates from a random prompt of so many tokens."""
+    prompt = torch.tensor([random_tokens(length)])
+    out = random_model(family).generate(prompt, max_new_tokens=count, do_sample=False, pad_token_id=0)
+    return [int(token) for token in out[0, length:]]
+
+
+# ----------------------------------------------------------------------------------------------------- exactness
+
+RUNS = [
+    *((family, level, "native") for family, levels in (("gemma3", (1, 2)), ("qwen2", (0, 1, 2))) for level in levels),
+    *((family, 2, "native") for family in ("mistral", "phi3")),
+    *((family, 2, "reference") for family in CONFIGS),
+    ("gemma3", 0, "reference"),
+    ("mistral", 0, "reference"),
+]
+PROMPTS = {0: 3 * WINDOW + 3, 1: WINDOW - 4}
+"""By slot: a prompt of several windows, and one that fits into a window."""
+NEW = 3 * WINDOW
+
+
+@pytest.mark.parametrize(("family", "opt_level", "interpreter"), RUNS)
+def test_tokens_are_those_of_transformers_generate(
+    family: str, opt_level: int, interpreter: str, artifacts: Artifacts
+) -> None:
+    """Two slots decode side by side, each to several windows behind its prompt."""
+    session = opened(artifacts(family, "everything", opt_level), interpreter)
+    wanted = {slot: generated(family, length, NEW) for slot, length in PROMPTS.items()}
+    found = {slot: [int(session.prefill(slot, random_tokens(n)).argmax())] for slot, n in PROMPTS.items()}
+    for _ in range(NEW - 1):
+        logits = session.decode({slot: tokens[-1] for slot, tokens in found.items()})
+        for slot, tokens in found.items():
+            tokens.append(int(logits[slot].argmax()))
+    assert found == wanted
+
+
+def fed(session: Session, prompt: list[int], tokens: list[int], slot: int = 0) -> np.ndarray:
+    rows = [session.prefill(slot, prompt).copy(), *(session.decode({slot: token})[slot].copy() for token in tokens)]
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("length", [2 * WINDOW + 5, WINDOW, 3])
+@pytest.mark.parametrize(
+    ("family", "kept"),
+    [("gemma3", "everything"), ("gemma3", "small"), ("gemma3", "indexed"), ("gemma3", "int8"), ("qwen2", "indexed")],
+)
+def test_levels_agree_with_each_other_and_with_eager_pytorch(
+    family: str, kept: str, length: int, artifacts: Artifacts
+) -> None:
+    """-O2 loops over what -O1 launches, bit for bit; -O0, on the reference, and eager PyTorch round elsewhere."""
+    prompt, tokens = random_tokens(length), random_tokens(WINDOW + 6, seed=1)
+    found = {}
+    for level, interpreter in enumerate(("reference", "native", "native")):
+        session = opened(artifacts(family, kept, level), interpreter)
+        found[level] = fed(session, prompt, tokens, slot=1)
+    assert np.array_equal(found[1], found[2])
+    eager = EagerSnapStream(eager_model(family), CACHES[kept])
+    rows = [eager.prefill(prompt), *(eager.decode(token) for token in tokens)]
+    wanted, tolerance = torch.stack(rows).numpy(), 1e-2 if kept == "int8" else 1e-4
+    for logits in (found[0], found[2]):
+        assert np.linalg.norm(logits - wanted) <= tolerance * np.linalg.norm(wanted)
+
+
+@cache
+def eager_model(family: str) -> PreTrainedModel:
+    """On the weights of the model that is compiled."""
+    model = random_model(family, operator.IMPLEMENTATION)
+    model.load_state_dict(random_model(family).state_dict())
+    return model
+
+
+def test_a_window_is_not_without_effect() -> None:
+    """Or else all of this shows nothing."""
+    whole = copy.deepcopy(CONFIGS["mistral"])
+    whole.sliding_window = None
+    model = AutoModelForCausalLM.from_config(whole, attn_implementation="eager").eval()
+    model.load_state_dict(random_model("mistral").state_dict())
+    ids = torch.tensor([random_tokens(WINDOW + 1)])
+    with torch.no_grad():
+        ours, theirs = (each(ids, use_cache=False).logits[0] for each in (random_model("mistral"), model))
+    assert torch.allclose(ours[:WINDOW], theirs[:WINDOW], atol=1e-5)
+    assert not torch.allclose(ours[WINDOW], theirs[WINDOW], atol=1e-2)
+
+
+# -------------------------------------------------------------------------------------------- looping and memory
+
+
+@pytest.mark.parametrize(
+    ("family", "looped", "launches"),
+    [
+        ("mistral", [2], 3),  # embedding, the layers, head
+        ("qwen2", [2, 2], 4),
+        ("gemma3", [6], 4),  # and the layer that is left
+    ],
+)
+def test_periods_of_mixed_layers_loop_in_one_launch(
+    family: str, looped: list[int], launches: int, artifacts: Artifacts
+) -> None:
+    artifact = Artifact.load(artifacts(family))
+    for entry in ("prefill", "decode"):
+        records = [record for record in artifact.manifest.looping if record.entry == entry]
+        assert [record.layers for record in records] == looped
+        assert all(record.looped for record in records)
+    assert inspect_artifact(artifact).launches_per_token == launches
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_manifest_has_a_group_for_the_windows(family: str, artifacts: Artifacts) -> None:
+    path = artifacts(family)
+    groups = json.loads((path / "manifest.json").read_text())["groups"]
+    windows = next(group for group in groups if group["name"] == f"window{WINDOW}")
+    assert tuple(windows["layers"]) == WINDOWED[family]
+    kept = {name: windows["geometry"][name] for name in ("sink", "recent", "topk", "window", "rows")}
+    assert kept == {"sink": 0, "recent": WINDOW, "topk": 0, "window": WINDOW, "rows": "compact"}
+    others = [group for group in groups if group is not windows]
+    assert [group["name"] for group in others] == [""] * (len(WINDOWED[family]) < CONFIGS[family].num_hidden_layers)
+    assert [group["layers"] for group in groups] == sorted(group["layers"] for group in groups)
+    assert all("window" not in group["geometry"] for group in others)
+    assert Artifact.load(path).signature.plan.layers == CONFIGS[family].num_hidden_layers
+
+
+@pytest.mark.parametrize(
+    ("family", "kept", "held", "read", "full"),
+    [
+        ("mistral", "everything", 2 * 10 * ROW, 2 * 10 * ROW, 2 * 10 * ROW),
+        ("gemma3", "everything", (5 * 10 + 2 * 64) * ROW, (5 * 10 + 2 * 64) * ROW, (5 * 10 + 2 * 64) * ROW),
+        ("gemma3", "small", (5 * 10 + 2 * 16) * ROW, (5 * 10 + 2 * 16) * ROW, (5 * 10 + 2 * 64) * ROW),
+        # 64 tokens are 10 chunks of 7.
+        ("gemma3", "indexed", (5 * 10 + 2 * (11 + 70)) * ROW, (5 * 10 + 2 * 16) * ROW, (5 * 10 + 2 * 64) * ROW),
+        # Codes of 8 and a scale of 4 bytes for 8 numbers of 4.
+        ("gemma3", "int8", (5 * 10 + 2 * 16) * 48, (5 * 10 + 2 * 16) * 48, (5 * 10 + 2 * 64) * ROW),
+    ],
+)
+def test_a_sequence_holds_a_window_per_windowed_layer(
+    family: str, kept: str, held: int, read: int, full: int, artifacts: Artifacts
+) -> None:
+    path = artifacts(family, kept)
+    artifact = Artifact.load(path)
+    found = inspect_artifact(artifact)
+    assert (found.held_kv_bytes, found.kv_bytes, found.full_kv_bytes) == (held, read, full)
+    states = {tensor.name: tensor for tensor in artifact.program.tensors if tensor.role == "state"}
+    rows = {"everything": 64, "small": 16, "indexed": 11, "int8": 16}[kept]
+    windows, layers = len(WINDOWED[family]), CONFIGS[family].num_hidden_layers
+    assert states["k_cache.window10"].shape[:4] == (windows, BATCH, 2, WINDOW)
+    if layers > windows:
+        assert states["k_cache"].shape[:4] == (layers - windows, BATCH, 2, rows)
+    prompts = sorted(name for name in states if "prompt" in name or "selected" in name)
+    assert prompts == {"indexed": ["k_prompt", "selected", "v_prompt"], "everything": []}.get(kept, ["selected"])
+    # One scratch for all layers, named after the first one; indexed layers have their prompts instead.
+    assert [name for name in states if name.startswith("k_scratch")] == ["k_scratch.window10"]
+    session = opened(path)
+    session.prefill(0, random_tokens(20))
+    assert session.kept(0).kv_bytes == held
+
+
+def test_inspect_prints_the_groups(artifacts: Artifacts, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", str(artifacts("gemma3", "indexed"))]) == 0
+    text = capsys.readouterr().out
+    assert "layers     5 of 7 layers: 4/2 heads of 8, the last 10 rows (sliding window)\n" in text
+    assert "layers     2 of 7 layers: 4/2 heads of 8, 16 rows: sink 2, recent 9, top-K 5\n" in text
+    assert "looping    decode: 6 layers in one launch of" in text
+    assert cli.main(["inspect", str(artifacts("mistral")), "--json"]) == 0
+    (group,) = json.loads(capsys.readouterr().out)["signature"]["plan"]["groups"]
+    assert (group["layers"], group["geometry"]["window"]) == ([0, 1], WINDOW)
+    assert cli.main(["inspect", str(artifacts("mistral"))]) == 0
+    assert "all layers: 4/2 heads of 8, the last 10 rows (sliding window)\n" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------- slots and goldens
+
+
+@pytest.mark.parametrize("kept", ["small", "indexed", "int8"])
+@pytest.mark.parametrize("length", [2 * WINDOW + 8, WINDOW - 3])
+def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Artifacts) -> None:
+    session = opened(artifacts("gemma3", kept))
+    prompt, tokens = random_tokens(length), random_tokens(WINDOW + 3, seed=2)
+    session.prefill(1, prompt)
+    snapshot = session.snapshot(1)
+    assert snapshot.nbytes == session.snapshot_bytes(1) == sum(part.nbytes for part in snapshot.states.values())
+    assert {name.rpartition(".")[2] for name in snapshot.states if "." in name} == {"window10"}
+    assert snapshot.states["k_cache.window10"].shape[2] == min(length, WINDOW)
+    wanted = [session.decode({1: token})[1].copy() for token in tokens]
+    session.prefill(0, random_tokens(40, seed=3))  # another prompt, over whose rows the copy goes
+    session.decode({0: 5})
+    session.restore(0, snapshot)
+    assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, wanted, strict=True))
+
+
+def test_goldens_of_a_mixed_stack_are_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random_model("gemma3").save_pretrained(tmp_path / "m")
+    words = "--kv-sink 2 --kv-recent 9 --kv-topk 5 --kv-obs 4 --kv-pool 3 --max-context 64 --prefill-chunk 7".split()
+    words += ["--save-golden", "--golden-tokens", "14", "-q", "--traceback"]
+    assert cli.main(["compile", str(tmp_path / "m"), "-o", str(tmp_path / "a.rdu"), *words]) == 0
+    golden = Artifact.load(tmp_path / "a.rdu").golden()
+    assert golden is not None
+    assert [golden.tensors[f"k_cache.{layer}"].shape[1] for layer in range(7)] == [10, 10, 16, 10, 10, 16, 10]
+    assert [layer for layer in range(7) if f"selected.{layer}" in golden.tensors] == [2, 5]
+    assert cli.main(["run", str(tmp_path / "a.rdu"), "--check"]) == 0
+    assert "agrees" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_a_window_that_only_the_mask_knows_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Captured attention gets no mask: such a model would be compiled without its window."""
+    attend = modeling_mistral.MistralAttention.forward
+
+    def forward(self: Any, *args: Any, **keywords: Any) -> Any:
+        config, self.config = self.config, copy.copy(self.config)
+        self.config.sliding_window = None
+        try:
+            return attend(self, *args, **keywords)
+        finally:
+            self.config = config
+
+    monkeypatch.setattr(modeling_mistral.MistralAttention, "forward", forward)
+    random_model("mistral").save_pretrained(tmp_path)
+    options = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}
+    message = "layer 0 attends within a sliding window of 10 positions by its config, and tells its attention function "
+    with pytest.raises(UnsupportedError, match=message + "of all: sscc would compile something else"):
+        compile_model(CompileOptions(tmp_path, tmp_path / "a.mlir", compile_to="import", **options))
+
+
+@pytest.mark.parametrize("error", [1, -1])
+def test_the_probe_notices_a_window_that_is_off_by_one(
+    error: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    exact = operator.causal_attention
+
+    def causal_attention(q: Any, k: Any, v: Any, scale: float, window: int = 0) -> Any:
+        return exact(q, k, v, scale, window + error if window else 0)
+
+    random_model("qwen2").save_pretrained(tmp_path)
+    options = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}
+    monkeypatch.setattr(operator, "causal_attention", causal_attention)
+    with pytest.raises(UnsupportedError, match="captured with sscc's attention, the model computes something else"):
+        compile_model(CompileOptions(tmp_path, tmp_path / "a.mlir", compile_to="import", **options))
