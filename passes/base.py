@@ -17,7 +17,6 @@ from sscc.ir.context import first_diagnostic, print_module
 from sscc.ir.errors import InternalError
 from sscc.ir.levels import check_legal, record_pass, set_level
 
-
 TIDYING = "builtin.module(cse)"
 """Our operations are pure, on tensors that are values, so that upstream's own pass may take them away."""
 

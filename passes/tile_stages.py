@@ -51,9 +51,7 @@ After, the kernel::
         %wt = tensor.extract_slice %w[0, %o] [64, 1024] [1, 1] : tensor<64x4096xf32> to tensor<64x1024xf32>
         %ws = "df.load"(%wt) {df.stage = "w"} : (tensor<64x1024xf32>) -> tensor<64x1024xf32>
         %yt = func.call @body.proj.tile.0(%hs, %ws) {df.stage = "proj"} : ..
-        ..
-        %p = arith.muli %t, ..
-        %acc1 = tensor.insert_slice %yt into %acc[0, %p] [2, 1024] [1, 1] : tensor<2x1024xf32> into tensor<2x4096xf32>
+        %acc1 = tensor.insert_slice %yt into %acc[0, %o] [2, 1024] [1, 1] : tensor<2x1024xf32> into tensor<2x4096xf32>
         scf.yield %acc1 : tensor<2x4096xf32>
       } {df.tiles}
       return %y : tensor<2x4096xf32>

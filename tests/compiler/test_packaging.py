@@ -19,7 +19,7 @@ from sscc.compiler.packaging import write_artifact
 from sscc.compiler.signatures import program_signature
 from sscc.ir.errors import InputError, InternalError, OutputError
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import ProgramFacts
+from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.ir.schedule import Program, Tensor
 from sscc.runtime.artifact.manifest import LoopingRecord
 from sscc.runtime.artifact.reading import Artifact
@@ -35,7 +35,7 @@ FACTS = ProgramFacts(
 NAMES = tuple(f"model.layers.{i}.mlp.down_proj.weight" for i in range(3))
 SHAPE = (64, 96)
 STATES = {"k_cache": (3, 2, 1, 8, 4), "v_cache": (3, 2, 1, 8, 4), "observed": (1, 2, 2, 4)}
-SIGNATURE = program_signature(FACTS, GEOMETRY, STATES)
+SIGNATURE = program_signature(FACTS, GEOMETRY, [GroupFacts("", (0, 1, 2), GEOMETRY)], STATES)
 PROGRAM = session_program(
     SIGNATURE,
     tensors=(
