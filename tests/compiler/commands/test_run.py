@@ -25,14 +25,14 @@ ROOT = Path(__file__).parents[3]
 WITHOUT_TORCH = """
 import sys
 from sscc.compiler import cli
-from sscc.runtime.backends import opening
+from sscc.runtime import session
 from tests.runtime.fake import FakeInterpreter
 
-def open_fake(artifact, *options):
+def open_fake(name, artifact, *options, **others):
     assert all(array.ndim for array in artifact.weights().values())
     return FakeInterpreter(artifact.signature)
 
-opening._OPENERS["reference"] = open_fake
+session.open_interpreter = open_fake
 cli.main(sys.argv[1:])
 print()
 print([name for name in ("torch", "transformers", "torch_mlir", "gguf", "jinja2") if name in sys.modules])
