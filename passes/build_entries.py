@@ -356,11 +356,11 @@ class _Prefill(_Entry):
         embedded = [self._full_length(result) for result in results_of(self.part("embed"))]
         scratch, caches = dict[str, Argument](), list[Argument]()
         for first in self.firsts():
-            states = self._states(first)
-            for argument in states.scratch:
+            own = self._states(first)
+            for argument in own.scratch:
                 name = first.scratched(argument.name)
                 scratch.setdefault(name, replace(argument, name=name))
-            caches += [self.stacked(argument, first) for argument in (*states.caches, *states.prompts.values())]
+            caches += [self.stacked(argument, first) for argument in (*own.caches, *own.prompts.values())]
         phases = [self._embed(embedded)]
         phases += [self._layer(layer, embedded) for layer in self.layers]
         phases.append(self._head(embedded[0]))

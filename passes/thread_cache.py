@@ -152,8 +152,7 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
     for layer in sorted(kinds):
         members.setdefault(kinds[layer], []).append(layer)
     groups: list[GroupFacts] = []
-    for kind, where in members.items():
-        window = kind[0]
+    for (window, *_), where in members.items():
         name = _unlike(f"window{window}" if window else "", {group.name for group in groups})
         groups.append(GroupFacts(name, tuple(where), geometry.windowed(window) if window else geometry))
     return groups

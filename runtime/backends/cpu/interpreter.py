@@ -10,10 +10,9 @@ import numpy as np
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import Entry, Program, Tensor
 from sscc.runtime import _native
-from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
+from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array, Packing, Packings
 from sscc.runtime.backends.cpu.library import NativeCode, make_code
 from sscc.runtime.backends.cpu.plan import MEMORY
-from sscc.runtime.backends.cpu.storage import Packing
 from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.backends.interpreter import MemoryUse
 
@@ -39,7 +38,7 @@ class NativeInterpreter:
         program: Program,
         weights: Mapping[str, Array],
         *,
-        packed: Mapping[str, Packing] | None = None,
+        packed: Packings | None = None,
         code: NativeCode | None = None,
         threads: int | None = None,
     ) -> None:
@@ -123,7 +122,7 @@ class NativeInterpreter:
         target[...] = value
 
 
-def store_weights(program: Program, packed: Mapping[str, Packing], weights: Mapping[str, Array]) -> dict[str, Array]:
+def store_weights(program: Program, packed: Packings, weights: Mapping[str, Array]) -> dict[str, Array]:
     """Weights and constants as native code reads them: packed for products, dense and aligned.
 
     Args:
