@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 from torch_mlir import ir
@@ -23,7 +23,21 @@ def structure(function: Any, without: Set[str] = frozenset()) -> str:
     return "\n".join(lines)
 
 
-def _describe(op: ir.Operation, numbers: dict[ir.Value, int], lines: list[str], without: Set[str]) -> None:
+def describe(op: ir.Operation, operands: Mapping[ir.Value, str]) -> str:
+    """What an operation computes, as text: two operations of equal text compute the same.
+
+    Args:
+        operands: what stands for each of the values from outside that it reads.
+    """
+    numbers: dict[ir.Value, Any] = dict(operands)
+    attributes = [f"{name}={op.attributes[name]}" for name in sorted(op.attributes)]
+    read = [numbers[value] for value in op.operands]
+    lines = [f"{op.name} {read} {attributes} {[str(result.type) for result in op.results]}"]
+    _describe(op, numbers, lines, frozenset())
+    return "\n".join(lines)
+
+
+def _describe(op: ir.Operation, numbers: dict[ir.Value, Any], lines: list[str], without: Set[str]) -> None:
     for region in op.regions:
         for block in region.blocks:
             for argument in block.arguments:

@@ -58,6 +58,7 @@ from torch_mlir.dialects import func
 from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, module_path, outer_values, producer
+from sscc.ir.structure import describe
 from sscc.passes.base import Pass
 
 EMBED = -1
@@ -106,7 +107,25 @@ class _Splitter:
             self.stage[op] = stage
             if any(value in self.of_token for value in operands):
                 self.of_token.update(op.results)
+        self._share_tables()
         self._sink_to_head()
+
+    def _share_tables(self) -> None:
+        """Makes one of what the embedding computes several times alike: a model may make a table for each layer, and
+        layers that read different ones are not equal."""
+        numbers: dict[ir.Value, int] = {}
+        first: dict[str, ir.Operation] = {}
+        kept: list[tuple[ir.Operation, int]] = []
+        for op, stage in [(op, self.stage[op]) for op in self.ops]:
+            operands = {value: _spelled(value, numbers) for value in outer_values(op)} if stage == EMBED else {}
+            before = first.setdefault(describe(op, operands), op) if stage == EMBED else op
+            if before == op:
+                kept.append((op, stage))
+                continue
+            for result, other in zip(op.results, before.results, strict=True):
+                result.replace_all_uses_with(other)
+        # An operation's hash is made of its operands too, which are others now.
+        self.ops, self.stage = [op for op, _ in kept], dict(kept)
 
     def _sink_to_head(self) -> None:
         """Moves what only the head reads (index arithmetic on the last position) out of the embedding."""
@@ -227,6 +246,14 @@ class _Splitter:
     def _arguments_read(self, ops: list[ir.Operation], writes: list[ir.Value]) -> list[ir.Value]:
         read = {value for op in ops for value in outer_values(op)} | set(writes)
         return [value for value in self.arguments if value in read]
+
+
+def _spelled(value: ir.Value, numbers: dict[ir.Value, int]) -> str:
+    """A word that stands for a value: the same one for constants and empty tensors that are alike."""
+    source = producer(value)
+    if source is not None and is_rematerialised(source) and not list(source.operands):
+        return describe(source, {})
+    return f"%{numbers.setdefault(value, len(numbers))}"
 
 
 def _names(values: list[ir.Value]) -> list[str]:

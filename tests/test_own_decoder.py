@@ -14,6 +14,7 @@ import sscc
 from sscc.compiler import cli
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact.reading import Artifact
 from tests.torch_session import TorchSession
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own_decoder.py"
@@ -84,6 +85,12 @@ def test_beyond_the_budget_it_is_eager_snapstream(artifact: Path, model: nn.Modu
         token = int(theirs.argmax())
         ours, theirs = session.decode({0: token})[0], eager.decode(token)
     assert session.kept(0).kept == GEOMETRY.budget
+
+
+def test_its_layers_are_one_loop(artifact: Path) -> None:
+    """Although each layer has rotary tables of its own, computed alike."""
+    found = [(record.entry, record.layers, record.looped) for record in Artifact.load(artifact).manifest.looping]
+    assert found == [("prefill", 2, True), ("decode", 2, True)]
 
 
 def test_goldens_replay(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -71,6 +71,14 @@ ROW = 2 * 8 * 2 * 4  # bytes of a position in a layer: K and V of two KV heads o
 Artifacts = Callable[..., Path]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _quick_code() -> Iterator[None]:
+    """LLVM takes most of the time here, and what it optimises is tested elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSCC_NATIVE_OPTIMISE", "0")
+        yield
+
+
 @cache
 def random_model(family: str, attention: str = "eager") -> PreTrainedModel:
     torch.manual_seed(1)
@@ -110,7 +118,8 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
     def compiled(family: str, kept: str = "everything", opt_level: int = 2) -> Path:
         out = folder / f"{family}.{kept}.{opt_level}.rdu"
         model, weights = graph(family, kept), checkpoint(family)
-        compile_model(CompileOptions(model, out, compile_from="graph", checkpoint=weights, opt_level=opt_level))
+        options = {"compile_from": "graph", "checkpoint": weights, "opt_level": opt_level}
+        compile_model(CompileOptions(model, out, native_code=False, **options))
         return out
 
     return compiled
@@ -131,7 +140,7 @@ def generated(family: str, length: int, count: int) -> list[int]:
 # ----------------------------------------------------------------------------------------------------- exactness
 
 RUNS = [
-    *((family, level, "native") for family, levels in (("gemma3", (1, 2)), ("qwen2", (0, 1, 2))) for level in levels),
+    *((family, level, "native") for family, levels in (("gemma3", (2,)), ("qwen2", (0, 1, 2))) for level in levels),
     *((family, 2, "native") for family in ("mistral", "phi3")),
     *((family, 2, "reference") for family in CONFIGS),
     ("gemma3", 0, "reference"),
@@ -165,7 +174,7 @@ def fed(session: Session, prompt: list[int], tokens: list[int], slot: int = 0) -
 @pytest.mark.parametrize("length", [2 * WINDOW + 5, WINDOW, 3])
 @pytest.mark.parametrize(
     ("family", "kept"),
-    [("gemma3", "everything"), ("gemma3", "small"), ("gemma3", "indexed"), ("gemma3", "int8"), ("qwen2", "indexed")],
+    [("gemma3", "small"), ("qwen2", "indexed"), ("qwen2", "int8")],
 )
 def test_levels_agree_with_each_other_and_with_eager_pytorch(
     family: str, kept: str, length: int, artifacts: Artifacts
@@ -295,7 +304,7 @@ def test_inspect_prints_the_groups(artifacts: Artifacts, capsys: pytest.CaptureF
 @pytest.mark.parametrize("kept", ["small", "indexed", "int8"])
 @pytest.mark.parametrize("length", [2 * WINDOW + 8, WINDOW - 3])
 def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Artifacts) -> None:
-    session = opened(artifacts("gemma3", kept))
+    session = opened(artifacts("qwen2", kept))
     prompt, tokens = random_tokens(length), random_tokens(WINDOW + 3, seed=2)
     session.prefill(1, prompt)
     snapshot = session.snapshot(1)
@@ -325,6 +334,7 @@ def test_goldens_of_a_mixed_stack_are_met(tmp_path: Path, capsys: pytest.Capture
 # -------------------------------------------------------------------------------------------------------- refusals
 
 
+@pytest.mark.usefixtures("exports_anew")
 def test_a_window_that_only_the_mask_knows_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Captured attention gets no mask: such a model would be compiled without its window."""
     attend = modeling_mistral.MistralAttention.forward

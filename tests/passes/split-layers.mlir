@@ -55,6 +55,35 @@ module attributes {kv.geometry = #geometry} {
 
 // -----
 
+// CASE: a table for each layer
+// Layers that read tables that are computed alike read one, so that they can be equal.
+// PASSES: split-layers
+module attributes {kv.geometry = #geometry} {
+  // CHECK-LABEL: func.func private @decode.embed(
+  // CHECK-SAME: -> (tensor<2x1x1x8xf32> {sscc.output = "hidden"}, tensor<2x1x1x8xf32> {sscc.output = "table.0"}) attributes
+  // CHECK: math.cos
+  // CHECK-NOT: math.cos
+  // CHECK-LABEL: func.func private @decode.layer.0(
+  // CHECK: %[[Q0:.+]] = arith.mulf %arg0, %arg1
+  // CHECK-LABEL: func.func private @decode.layer.1(
+  // CHECK: %[[Q1:.+]] = arith.mulf %arg0, %arg1
+  func.func @decode(%ids: !ids {sscc.input = "ids"}, %positions: !ids {sscc.input = "positions"}) -> !h {
+    %h = arith.sitofp %ids : !ids to !h loc("embed")
+    %p0 = arith.sitofp %positions : !ids to !h loc("model")
+    %cos0 = math.cos %p0 : !h loc("model")
+    %q0 = arith.mulf %h, %cos0 : !h loc("layers.0.attention")
+    %a0 = "kv.self_attention"(%q0, %q0, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.0.attention")
+    %p1 = arith.sitofp %positions : !ids to !h loc("model")
+    %cos1 = math.cos %p1 : !h loc("model")
+    %q1 = arith.mulf %a0, %cos1 : !h loc("layers.1.attention")
+    %a1 = "kv.self_attention"(%q1, %q1, %a0) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.1.attention")
+    %logits = arith.mulf %a1, %a1 : !h loc("norm")
+    return %logits : !h
+  }
+}
+
+// -----
+
 // CASE: work without a layer's name
 // PASSES: split-layers
 // LOCATIONS

@@ -96,6 +96,7 @@ def test_equal_programs_are_equal_files(kept: Path) -> None:
 @needs_linker
 def test_several_libraries_are_loaded_beside_each_other_and_go_away() -> None:
     """The loader knows a library by the name it was opened under, which is that of a descriptor."""
+    gc.collect()  # what other tests have left
     descriptors = len(os.listdir("/proc/self/fd"))
     codes = [cached_code(add_program(amount)) for amount in (1.0, 2.0, 3.0)]
     assert all(works(code, amount) for code, amount in zip(codes, (1.0, 2.0, 3.0), strict=True))
