@@ -302,6 +302,8 @@ class _Groups:
         self.ops = [op.operation for op in block.operations]
         self.work = [op for op in self.ops if computes(op)]
         self.order = {op: index for index, op in enumerate(self.ops)}
+        # What joins operations without computing; asked for once per operation, not once per group.
+        self.between = {op: None for op in self.ops if is_view(op) and op.name != "tensor.insert_slice"}
         self.group = {op: [op] for op in self.work}
 
     def single(self) -> list[list[ir.Operation]]:
@@ -329,7 +331,7 @@ class _Groups:
         found = []
         for use in value.uses:
             user = self._outermost(use.owner.operation)
-            if user in self.order and is_view(user) and user.name != "tensor.insert_slice":
+            if user in self.between:
                 found += self._readers(user.results[0])
             else:
                 found.append(user)
@@ -360,8 +362,8 @@ class _Groups:
     def _sorted(self, members: Sequence[ir.Operation]) -> list[ir.Operation]:
         """`members` and the views between them, in program order."""
         inside = set(members)
-        for op in self.ops:
-            if op not in inside and is_view(op) and op.name != "tensor.insert_slice":
+        for op in self.between:
+            if op not in inside:
                 source = producer(op.operands[0])
                 if source in inside and any(reader in members for reader in self._readers(op.results[0])):
                     inside.add(op)
