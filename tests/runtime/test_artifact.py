@@ -59,6 +59,7 @@ from tests.limits import largest_memory
 from tests.runtime.fake import SIGNATURE
 from tests.runtime.session_program import session_program
 
+OTHERWISE = {"mode": "embedded", "digest": "", "source": None, "packer": "native", "packed": ["w"]}
 READS = f"this sscc reads {FORMAT_VERSION}"
 CHECKPOINT = {
     "layers.0.w": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -511,6 +512,10 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
         (("eos_token_ids",), ["x"], "eos_token_ids is"),
         (("weights", "mode"), "none", "weights.mode is 'none'"),
         (("weights", "source"), 3, "weights.source is '3', expected str"),
+        (("weights", "packed"), [3], "weights.packed is .* expected names"),
+        (("weights", "packer"), None, "weights.packer is 'None', expected str"),
+        (("weights", "packer"), "gpu", "its weights are packed for .*gpu.*, which this sscc has not"),
+        (("weights",), OTHERWISE, "its weights are packed in another way than this sscc packs them for 'native'"),
         (("looping",), {}, "looping is '{}', expected list"),
         (("looping",), [3], r"looping\[0\] is '3', expected dict"),
         (("looping",), [{"entry": "decode"}], r"looping\[0\].kernel is 'None', expected str"),
