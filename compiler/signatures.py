@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream
+from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream, state_name
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import decoded_width
@@ -39,18 +39,19 @@ def program_signature(
 
 def _group(facts: GroupFacts, before: Sequence[LayerGroup], states: States) -> LayerGroup:
     """A group: its caches have its KV heads and widths, and one of the observation windows its query heads."""
-    bare = LayerGroup(facts.name, facts.layers, facts.geometry, 0, 0, ())
-    shapes = [states.get(bare.state(name)) for name in ("k_cache", "v_cache")]
-    for name, shape in zip(("k_cache", "v_cache"), shapes, strict=True):
-        if shape is None:
-            raise InputError(f"the module's entries have no state {bare.state(name)}: it cannot be run")
-    stored = [(shape[-3], shape[-1]) for shape in shapes if shape is not None]
-    widths = [decoded_width(width) if facts.geometry.encoded else width for _, width in stored]
+    shapes = [_shape(states, facts.name, name) for name in ("k_cache", "v_cache")]
+    kv_heads = shapes[0][-3]
+    widths = [decoded_width(shape[-1]) if facts.geometry.encoded else shape[-1] for shape in shapes]
     streams = tuple(Stream(name, width) for name, width in zip("kv", widths, strict=True))
-    observed = states.get(bare.state("observed"))
-    for other in before:
-        alike = (other.kv_heads, other.streams) == (stored[0][0], streams)
-        observed = observed or (states.get(other.state("observed")) if alike else None)
-    if observed is None:
-        raise InputError(f"the module's entries have no state {bare.state('observed')}: it cannot be run")
-    return LayerGroup(facts.name, facts.layers, facts.geometry, observed[1], stored[0][0], streams)
+    alike = (other.name for other in before if (other.kv_heads, other.streams) == (kv_heads, streams))
+    windows = (name for name in (facts.name, *alike) if state_name("observed", name) in states)
+    observed = _shape(states, next(windows, facts.name), "observed")
+    return LayerGroup(facts.name, facts.layers, facts.geometry, observed[1], kv_heads, streams)
+
+
+def _shape(states: States, group: str, name: str) -> tuple[int, ...]:
+    """The shape of a state of a group. Raises InputError where there is none."""
+    whole = state_name(name, group)
+    if whole not in states:
+        raise InputError(f"the module's entries have no state {whole}: it cannot be run")
+    return states[whole]

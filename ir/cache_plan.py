@@ -13,6 +13,11 @@ from dataclasses import dataclass
 from sscc.ir.geometry import Geometry
 
 
+def state_name(name: str, group: str) -> str:
+    """What a state of the layers of a group is called in the entries."""
+    return f"{name}.{group}" if group else name
+
+
 @dataclass(frozen=True)
 class Stream:
     """A sequence of rows, one per position and KV head, that every layer of a group keeps.
@@ -62,7 +67,7 @@ class LayerGroup:
 
     def state(self, name: str) -> str:
         """What a state of a layer is called in the entries."""
-        return f"{name}.{self.name}" if self.name else name
+        return state_name(name, self.name)
 
     @property
     def key(self) -> Stream:
@@ -108,10 +113,6 @@ class CachePlan:
     def scratch(self, group: LayerGroup) -> LayerGroup:
         """The group after which the prompt scratch is named that `group` uses: the first one that it can share."""
         return next(other for other in self.groups if other is group or other.shares_scratch_with(group))
-
-    def scratches(self) -> tuple[LayerGroup, ...]:
-        """The groups after which a prompt scratch is named."""
-        return tuple(group for group in self.groups if self.scratch(group) is group)
 
 
 def check_layers(groups: Sequence[Sequence[int]], layers: int) -> None:

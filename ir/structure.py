@@ -30,11 +30,15 @@ def describe(op: ir.Operation, operands: Mapping[ir.Value, str]) -> str:
         operands: what stands for each of the values from outside that it reads.
     """
     numbers: dict[ir.Value, Any] = dict(operands)
-    attributes = [f"{name}={op.attributes[name]}" for name in sorted(op.attributes)]
-    read = [numbers[value] for value in op.operands]
-    lines = [f"{op.name} {read} {attributes} {[str(result.type) for result in op.results]}"]
+    lines = [_line(op, numbers, frozenset())]
     _describe(op, numbers, lines, frozenset())
     return "\n".join(lines)
+
+
+def _line(op: ir.Operation, numbers: Mapping[ir.Value, Any], without: Set[str]) -> str:
+    operands = [numbers[value] for value in op.operands]
+    attributes = [f"{name}={op.attributes[name]}" for name in sorted(op.attributes) if name not in without]
+    return f"{op.name} {operands} {attributes} {[str(result.type) for result in op.results]}"
 
 
 def _describe(op: ir.Operation, numbers: dict[ir.Value, Any], lines: list[str], without: Set[str]) -> None:
@@ -44,11 +48,7 @@ def _describe(op: ir.Operation, numbers: dict[ir.Value, Any], lines: list[str], 
                 numbers[argument] = len(numbers)
             for inner in block.operations:
                 operation = inner.operation
-                operands = [numbers[value] for value in operation.operands]
-                names = sorted(name for name in operation.attributes if name not in without)
-                attributes = [f"{name}={operation.attributes[name]}" for name in names]
-                types = [str(result.type) for result in operation.results]
-                lines.append(f"{operation.name} {operands} {attributes} {types}")
+                lines.append(_line(operation, numbers, without))
                 for result in operation.results:
                     numbers[result] = len(numbers)
                 _describe(operation, numbers, lines, without)

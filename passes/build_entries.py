@@ -112,6 +112,7 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
+from sscc.ir.cache_plan import state_name
 from sscc.ir.choices import CURSOR
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
@@ -214,25 +215,17 @@ class _Layer:
     def part(self) -> str:
         return f"layer.{self.number}"
 
-    @property
-    def indexed(self) -> bool:
-        return self.group.geometry.indexed
-
     def stacked(self, name: str) -> str:
         """What the state of all layers of the group is called, of which `name` is this layer's."""
-        return _of_group(name, self.group.name)
+        return state_name(name, self.group.name)
 
     def scratched(self, name: str) -> str:
         """What the scratch `name` is called in the entry."""
-        return _of_group(name, self.scratch)
+        return state_name(name, self.scratch)
 
     def is_kept(self, scratch: Argument) -> bool:
         """Whether a scratch is a part of a state that outlives the prefill."""
-        return self.indexed and scratch.name in PROMPTS
-
-
-def _of_group(name: str, group: str) -> str:
-    return f"{name}.{group}" if group else name
+        return self.group.geometry.indexed and scratch.name in PROMPTS
 
 
 def _layers(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> list[_Layer]:

@@ -43,8 +43,9 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = 
         window: that sliding windows are cut down to; None leaves them.
     """
     assert checkpoint.config is not None
-    config = copy.deepcopy(checkpoint.config)
+    config = checkpoint.config
     if window is not None and getattr(config, "sliding_window", None) is not None:
+        config = copy.deepcopy(config)
         config.sliding_window = min(config.sliding_window, window)
     model = build_model(config, dtype)
     held = checkpoint.names()
