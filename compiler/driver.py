@@ -26,6 +26,7 @@ from sscc.compiler.frontend.capture import (
     check_positions,
     check_tables,
     check_windows,
+    count_governed,
     config_constants,
     count_layers,
     layer_count,
@@ -183,7 +184,6 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
         context = model_context(config)
         check_config(config, options.max_context or context)
     shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype])
-    geometry = shape.geometry
     dtype = TORCH_DTYPES[shape.dtype]
     if checkpoint.program is not None and options.dtype is not None and dtype != checkpoint.default_dtype:
         raise UsageError(
@@ -196,6 +196,7 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     captured = _captured(checkpoint, shape, every_layer)
     layers = count_layers(captured, config)
     check_attention(captured.prefill, layers, captured.kinds)
+    geometry = shape.geometry_of(count_governed(captured, layers, shape.geometry.max_context))
     check_positions(captured)
     check_tables(captured.prefill, geometry.max_context)
     tokens = vocabulary(captured.prefill)

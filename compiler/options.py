@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sscc.compiler.files import refuse_stdout
+from sscc.compiler.layer_topk import LayerTopk
 from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import (
@@ -44,6 +45,7 @@ class ProgramShape:
 
     Attributes:
         batch: decode slots B.
+        layer_topk: what each layer selects, where layers differ; the geometry has the most that any of them does.
         chunk: tokens C of one prefill chunk, at least 2.
         dtype: activations and caches, "f32" or "bf16".
     """
@@ -52,6 +54,12 @@ class ProgramShape:
     batch: int
     chunk: int
     dtype: str
+    layer_topk: LayerTopk | None = None
+
+    def geometry_of(self, layers: int) -> Geometry:
+        """The geometry of a model of which it governs so many layers. Raises UsageError where the budgets per layer are
+        not as many."""
+        return self.geometry if self.layer_topk is None else self.geometry.with_layers(self.layer_topk.of(layers))
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,7 @@ class CompileOptions:
         output: the artifact's folder; below level "schedule" the .mlir file to write, "-" for stdout.
         config: a config.json for a .pt file that holds a bare state_dict.
         kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
+        kv_topk_per_layer: in place of `kv_topk`, what each layer selects: numbers, "pyramid:FIRST,LAST" or a file.
         kv_budget: rows of the whole cache; sets `kv_topk` (or `kv_recent`) from the rest.
         kv_obs: last prompt queries that score the prompt.
         kv_pool, kv_pool_mode: odd width and kind ("avg", "max") of the pooling over scores.
@@ -95,6 +104,7 @@ class CompileOptions:
     kv_sink: int | None = None
     kv_recent: int | None = None
     kv_topk: int | None = None
+    kv_topk_per_layer: str | None = None
     kv_budget: int | None = None
     kv_obs: int | None = None
     kv_pool: int | None = None
@@ -158,6 +168,9 @@ class CompileOptions:
             _choice("--kv-rows", self.kv_rows, KV_ROWS)
         if self.kv_dtype is not None:
             _choice("--kv-dtype", self.kv_dtype, KV_DTYPES)
+        if self.kv_topk_per_layer is not None:
+            reason = "is the same for all layers, it cannot be given with --kv-topk-per-layer"
+            _absent(reason, kv_topk=self.kv_topk, kv_budget=self.kv_budget)
         parts = [self.kv_sink, self.kv_recent, self.kv_topk]
         rows = sum(part for part in parts if part is not None)
         if self.kv_budget is not None and None not in parts and rows != self.kv_budget:
@@ -190,6 +203,7 @@ class CompileOptions:
             kv_sink=self.kv_sink,
             kv_recent=self.kv_recent,
             kv_topk=self.kv_topk,
+            kv_topk_per_layer=self.kv_topk_per_layer,
             kv_budget=self.kv_budget,
             kv_obs=self.kv_obs,
             kv_pool=self.kv_pool,
@@ -230,23 +244,26 @@ class CompileOptions:
                 f"--max-context {self.max_context} exceeds the {model_context} tokens the model was made for"
             )
         context = self.max_context or model_context or 1
+        layer_topk = None if self.kv_topk_per_layer is None else LayerTopk.parse(self.kv_topk_per_layer)
+        topk = self.kv_topk if layer_topk is None else layer_topk.most
         return ProgramShape(
-            geometry=self._geometry(context),
+            geometry=self._geometry(context, topk),
+            layer_topk=layer_topk,
             batch=self.batch or DEFAULT_BATCH,
             chunk=self.prefill_chunk or max(MIN_CHUNK, min(DEFAULT_CHUNK, context)),
             dtype=self.dtype or model_dtype,
         )
 
-    def _geometry(self, context: int) -> Geometry:
+    def _geometry(self, context: int, topk: int | None) -> Geometry:
         """A given number is taken as it is; a default gives way until it fits `context`."""
         obs = self.kv_obs or DEFAULT_OBS
         pool = self.kv_pool or DEFAULT_POOL
         mode, rows, dtype = self.kv_pool_mode or "avg", self.kv_rows or KV_ROWS[0], self.kv_dtype or KV_DTYPES[0]
-        room = max(0, context - (self.kv_recent or 1) - (self.kv_topk or 0))
+        room = max(0, context - (self.kv_recent or 1) - (topk or 0))
         sink = min(DEFAULT_SINK, room) if self.kv_sink is None else self.kv_sink
-        if self.kv_topk is not None:
-            sink, recent = self._rows_around_topk(sink, self.kv_topk, context)
-            return Geometry(sink, recent, self.kv_topk, obs, pool, mode, context, rows, dtype)
+        if topk is not None:
+            sink, recent = self._rows_around_topk(sink, topk, context)
+            return Geometry(sink, recent, topk, obs, pool, mode, context, rows, dtype)
         if self.kv_budget is not None:
             return Geometry.from_budget(
                 self.kv_budget,
@@ -279,7 +296,12 @@ class CompileOptions:
 def cache_options(geometry: Geometry) -> dict[str, Any]:
     """The options of `CompileOptions` that ask for exactly this cache."""
     values = geometry.to_dict()
-    return {"max_context": values.pop("max_context")} | {f"kv_{name}": value for name, value in values.items()}
+    options = {"max_context": values.pop("max_context")}
+    layer_topk = values.pop("layer_topk", [])
+    if layer_topk:
+        options["kv_topk_per_layer"] = ",".join(map(str, layer_topk))
+        del values["topk"]
+    return options | {f"kv_{name}": value for name, value in values.items()}
 
 
 def parse_weights(text: str) -> tuple[str, WeightFormat | None]:

@@ -10,6 +10,7 @@ from torch_mlir import ir
 _KINDS: dict[type, tuple[type, str]] = {
     int: (ir.IntegerAttr, "an integer"),
     str: (ir.StringAttr, "a string"),
+    list: (ir.DenseI64ArrayAttr, "an array of i64"),
 }
 
 
@@ -17,24 +18,26 @@ class MalformedRecord(Exception):
     """A dictionary attribute that lacks a field, or has one that nobody knows or of another type."""
 
 
-def write_record(values: Mapping[str, int | str]) -> ir.DictAttr:
-    """`values` as a dictionary of i64 and string attributes."""
-    i64 = ir.IntegerType.get_signless(64)
-    return ir.DictAttr.get(
-        {
-            name: ir.StringAttr.get(value) if isinstance(value, str) else ir.IntegerAttr.get(i64, value)
-            for name, value in values.items()
-        }
-    )
+def write_record(values: Mapping[str, int | str | list[int]]) -> ir.DictAttr:
+    """`values` as a dictionary of i64, string and i64 array attributes."""
+    return ir.DictAttr.get({name: _attribute(value) for name, value in values.items()})
+
+
+def _attribute(value: int | str | list[int]) -> ir.Attribute:
+    if isinstance(value, str):
+        return ir.StringAttr.get(value)
+    if isinstance(value, list):
+        return ir.DenseI64ArrayAttr.get(value)
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
 def read_record(
-    attribute: ir.Attribute, fields: Mapping[str, type], defaults: Mapping[str, int | str] | None = None
+    attribute: ir.Attribute, fields: Mapping[str, type], defaults: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The values of a dictionary attribute.
 
     Args:
-        fields: name -> int or str, of exactly the fields there must be.
+        fields: name -> int, str or list (of integers), of exactly the fields there must be.
         defaults: the values of those that may be missing.
 
     Raises:
@@ -54,5 +57,5 @@ def read_record(
         kind, wanted = _KINDS[type_]
         if not isinstance(given[name], kind):
             raise MalformedRecord(f"{name} is {given[name]}, expected {wanted}")
-        values[name] = given[name].value
+        values[name] = list(given[name]) if type_ is list else given[name].value
     return {name: values[name] for name in fields}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -168,24 +168,48 @@ def index_constant(value: int) -> ir.Value:
     return constant
 
 
+def table_entry(numbers: Sequence[int], index: ir.Value) -> ir.Value:
+    """Number `index`, an index value, of a table."""
+    type_ = ir.RankedTensorType.get([len(numbers)], ir.IndexType.get())
+    literal = ir.DenseElementsAttr.get([ir.IntegerAttr.get(ir.IndexType.get(), number) for number in numbers], type_)
+    value: ir.Value = tensor.ExtractOp(arith.ConstantOp(type_, literal).result, [index]).result
+    return value
+
+
 def positions_tensor(shape: Sequence[int], start: ir.Value, limit: ir.Value) -> ir.Value:
     """An i64 tensor holding min(start + i, limit) along its last dimension; both are index values."""
     i64 = ir.IntegerType.get_signless(64)
     type_ = tensor_type(shape, i64)
-    rank = len(list(shape))
-    empty = tensor.EmptyOp(list(shape), i64).result
-    identity = ir.AffineMap.get_identity(rank)
+
+    def element() -> ir.Value:
+        position = arith.AddIOp(start, linalg.IndexOp(len(list(shape)) - 1).result).result
+        return arith.IndexCastOp(i64, arith.MinSIOp(position, limit).result).result
+
+    return _elementwise([], type_, element)
+
+
+def at_most(numbers: ir.Value, limit: ir.Value) -> ir.Value:
+    """min(number, limit) of every element of an i64 tensor; `limit` is an index value."""
+
+    def element(number: ir.Value) -> ir.Value:
+        return arith.MinSIOp(number, arith.IndexCastOp(number.type, limit).result).result
+
+    return _elementwise([numbers], numbers.type, element)
+
+
+def _elementwise(inputs: Sequence[ir.Value], type_: Any, element: Callable[..., ir.Value]) -> ir.Value:
+    """The tensor of `type_` whose elements are ``element(*those of the inputs)``."""
+    empty = tensor.EmptyOp(list(type_.shape), type_.element_type).result
+    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(type_.rank))
     generic = linalg.GenericOp(
         [type_],
-        [],
+        list(inputs),
         [empty],
-        ir.ArrayAttr.get([ir.AffineMapAttr.get(identity)]),
-        ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * rank),
+        ir.ArrayAttr.get([identity] * (len(inputs) + 1)),
+        ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * type_.rank),
     )
-    block = generic.regions[0].blocks.append(i64)
+    block = generic.regions[0].blocks.append(*(value.type.element_type for value in inputs), type_.element_type)
     with ir.InsertionPoint(block):
-        position = arith.AddIOp(start, linalg.IndexOp(rank - 1).result).result
-        bounded = arith.MinSIOp(position, limit).result
-        linalg.YieldOp([arith.IndexCastOp(i64, bounded).result])
+        linalg.YieldOp([element(*list(block.arguments)[:-1])])
     value: ir.Value = generic.results[0]
     return value

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from sscc.ir.geometry import Geometry
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def state_name(name: str, group: str) -> str:
@@ -68,6 +73,23 @@ class LayerGroup:
     def state(self, name: str) -> str:
         """What a state of a layer is called in the entries."""
         return state_name(name, self.name)
+
+    def geometry_of(self, index: int) -> Geometry:
+        """The rows that one of its layers keeps, counted within the group."""
+        return self.geometry.of_layer(index)
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Rows that a query may see, per layer."""
+        return tuple(self.geometry_of(index).budget for index in range(len(self.layers)))
+
+    def rows(self, array: Array, index: int) -> Array:
+        """Of a state that holds the caches of all its layers, `[L, B, Hkv, R, ..]` or packed `[B, Hkv, rows, ..]`, that
+        of one of them: `[B, Hkv, R, ..]`, a view."""
+        if not self.geometry.packed:
+            return array[index]
+        first = self.geometry.layer_offsets[index]
+        return array[:, :, first : first + self.geometry_of(index).cache_rows]
 
     @property
     def key(self) -> Stream:

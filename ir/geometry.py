@@ -12,7 +12,9 @@ runtime and the command line all ask it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from sscc.ir.errors import UsageError
@@ -46,6 +48,8 @@ class Geometry:
             (`sscc.ir.kv_rows`).
         window: of a layer with sliding-window attention: a query sees its own position and the `window` - 1 before it,
             which are the ring; 0 where it sees every position.
+        layer_topk: where layers select different numbers of positions, that of each layer which the geometry governs,
+            in order; `topk` is then the most that any of them may select.
     """
 
     sink: int
@@ -58,6 +62,7 @@ class Geometry:
     rows: str = COMPACT
     dtype: str = PLAIN
     window: int = 0
+    layer_topk: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, low in (("sink", 0), ("recent", 1), ("topk", 0), ("obs", 1), ("pool", 1), ("max_context", 1)):
@@ -93,11 +98,14 @@ class Geometry:
                 f"a layer that attends within a window of {self.window} positions keeps a ring of as many rows, not "
                 f"sink {self.sink}, recent {self.recent} and topk {self.topk}"
             )
-        if self.indexed and not self.topk:
+        if self.indexed and not min(self.layer_topk, default=self.topk):
             raise UsageError(
                 "--kv-rows indexed keeps the whole prompt to read the selected rows from, and with topk = 0 none are "
                 "selected: raise --kv-topk, or use --kv-rows compact"
             )
+        wrong = [topk for topk in self.layer_topk if not 0 <= topk <= self.topk]
+        if wrong:
+            raise UsageError(f"a layer selects {wrong[0]} positions, it must be 0 .. {self.topk}")
 
     @classmethod
     def from_budget(
@@ -127,7 +135,21 @@ class Geometry:
 
     def windowed(self, window: int) -> Geometry:
         """The geometry of a layer that attends within a window of so many positions, fewer than max_context."""
-        return replace(self, sink=0, recent=window, topk=0, rows=COMPACT, window=window)
+        return replace(self, sink=0, recent=window, topk=0, rows=COMPACT, window=window, layer_topk=())
+
+    def with_layers(self, layer_topk: Sequence[int]) -> Geometry:
+        """The same for layers that select so many positions each; where all select alike they are one number."""
+        if len(set(layer_topk)) == 1:
+            return replace(self, topk=layer_topk[0], layer_topk=())
+        return replace(self, topk=max(layer_topk), layer_topk=tuple(layer_topk))
+
+    def of_layers(self, layers: Sequence[int]) -> Geometry:
+        """That of some of the layers that it governs, counted from 0."""
+        return replace(self, layer_topk=tuple(self.layer_topk[layer] for layer in layers)) if self.layer_topk else self
+
+    def of_layer(self, layer: int) -> Geometry:
+        """That of one of the layers that it governs, counted from 0."""
+        return replace(self, topk=self.layer_topk[layer], layer_topk=()) if self.layer_topk else self
 
     @property
     def sink_recent(self) -> int:
@@ -154,6 +176,23 @@ class Geometry:
         """Rows of the cache itself: all of the budget, or sinks and ring alone where the others are indexed."""
         return self.sink_recent if self.indexed else self.budget
 
+    @property
+    def packed(self) -> bool:
+        """Whether the layers' caches have different numbers of rows, and therefore lie one behind the other in one
+        state instead of being stacked."""
+        return bool(self.layer_topk) and not self.indexed
+
+    @property
+    def layer_offsets(self) -> tuple[int, ...]:
+        """Where the rows of each layer begin in a packed state."""
+        return tuple(accumulate((self.sink_recent + topk for topk in self.layer_topk[:-1]), initial=0))
+
+    @property
+    def packed_rows(self) -> int:
+        """Rows of a packed state: a program sees `cache_rows` from the beginning of each layer, so that behind the last
+        one there are as many as it has fewer than that."""
+        return max(self.layer_offsets) + self.cache_rows
+
     def valid_topk(self, prompt_len: int) -> int:
         """How many top-K rows hold a selected position after a prompt of ``prompt_len`` tokens."""
         return min(max(prompt_len - self.sink_recent, 0), self.topk)
@@ -169,9 +208,11 @@ class Geometry:
         return min(length, self.sink_recent) + self.valid_topk(prompt_len)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, `window` only where there is one."""
-        return {name: value for name, value in asdict(self).items() if name != "window" or value}
+        """The fields by name, `window` and `layer_topk` only where there is one. Lists stand for tuples."""
+        values = asdict(self) | {"layer_topk": list(self.layer_topk)}
+        return {name: value for name, value in values.items() if name not in ("window", "layer_topk") or value}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Geometry:
-        return cls(**values)
+        """What `to_dict` gave. Raises TypeError for other names, UsageError for a geometry that cannot be."""
+        return cls(**{**values, "layer_topk": tuple(values.get("layer_topk", ()))})

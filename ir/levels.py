@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch_mlir import ir
@@ -164,9 +164,20 @@ def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:
         if others:
             groups.append(GroupFacts("", tuple(sorted(others)), geometry))
         check_layers([group.layers for group in groups], facts.layers)
+        governed = sorted(layer for group in groups if not group.geometry.window for layer in group.layers)
+        groups = [replace(group, geometry=_own_geometry(group, governed)) for group in groups]
     except (SignatureMismatch, ValueError) as error:
         raise InputError(f"the module's {GROUPS} or {LAYERS} is damaged: {error}") from None
     return tuple(sorted(groups, key=lambda group: group.layers))
+
+
+def _own_geometry(group: GroupFacts, governed: Sequence[int]) -> Geometry:
+    """The geometry of a group, with the budgets of its own layers alone: a module has those of all that are governed
+    by one. Raises ValueError where there are not as many budgets as layers."""
+    geometry = group.geometry
+    if geometry.layer_topk and len(geometry.layer_topk) != len(governed):
+        raise ValueError(f"there are {len(geometry.layer_topk)} numbers of top-K rows for {len(governed)} layers")
+    return geometry.of_layers([governed.index(layer) for layer in group.layers]) if geometry.layer_topk else geometry
 
 
 def set_level(module: ir.Module, level: str) -> None:

@@ -42,7 +42,7 @@ def _observed(n: Sizes) -> int:
 
 def _kept(n: Sizes) -> int:
     """Rows of a prompt that its compressed cache holds."""
-    return min(n["R"], n["length"])
+    return min(n["R"], n["sink"] + n["recent"] + n["topk"], n["length"])
 
 
 def _gathered(n: Sizes) -> int:
@@ -65,6 +65,10 @@ def _prompt(n: Sizes) -> int:
     return n["T"]
 
 
+def _most_selected(n: Sizes) -> int:
+    return n.get("K", 0)
+
+
 Query = Annotated[str, Operand("B H 1 D:f", "read")]
 NewKey = Annotated[str, Operand("B Hkv 1 D:f", "read")]
 NewValue = Annotated[str, Operand("B Hkv 1 Dv:f", "read")]
@@ -75,6 +79,7 @@ ChunkQuery = Annotated[str, Operand("1 H C D:f", "read")]
 ChunkOut = Annotated[str, Operand("1 H C Dv:f", "write")]
 Start = Annotated[str, Number(_zero, _last_start, _last_start)]
 Length = Annotated[str, Number(_one, _prompt, _prompt)]
+TopK = Annotated[str, Number(_zero, _most_selected, _most_selected)]
 Scale = Annotated[float, Attribute()]
 Sink = Annotated[int, Attribute("sink")]
 Recent = Annotated[int, Attribute("recent")]
@@ -237,13 +242,14 @@ class Pool(Op):
 @dataclass(frozen=True)
 class Select(Op):
     """Top-K positions per KV head: candidates [sink, length - recent) by (score descending, position ascending), the
-    first valid_topk = min(max(length - sink - recent, 0), K) of them, in ascending order of position, then -1 for rows
-    that stay empty."""
+    first valid_topk = min(max(length - sink - recent, 0), topk) of them, in ascending order of position, then -1 for
+    rows that stay empty."""
 
     op, kind = "select", "select"
     scores: Annotated[str, Operand("Hkv T:f32", "read", along="T", reads=_length)]
     selected: Annotated[str, Operand("Hkv K:i64", "write")]
     length: Length
+    topk: TopK
     sink: Sink
     recent: Recent
 
@@ -380,7 +386,7 @@ class Compress(Op):
 
     op, kind, stored = "compress", "compress", True
     order = (
-        *("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "length"),
+        *("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "length", "topk"),
         *("k_compressed", "v_compressed", "selected"),
     )
     observed: Annotated[str, Operand("1 H W D:f", "read")]
@@ -391,6 +397,7 @@ class Compress(Op):
     v_cache: Annotated[str, Operand("1 Hkv R Dv:row", "write", updated="v_compressed")]
     selected: Annotated[str, Operand("Hkv K:i64", "write", optional=True)]
     length: Length
+    topk: TopK
     scale: Scale
     sink: Sink
     recent: Recent

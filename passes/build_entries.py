@@ -118,7 +118,9 @@ from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
+from sscc.passes.thread_cache import FIRST, TOPK
 
+CACHES = ("k_cache", "v_cache")
 PROGRESS = "progress"
 PROMPTS = {"k_scratch": "k_prompt", "v_scratch": "v_prompt"}
 """Where rows are indexed: the scratch of a prompt is its slot's part of a state that stays."""
@@ -223,6 +225,19 @@ class _Layer:
         """What the scratch `name` is called in the entry."""
         return state_name(name, self.scratch)
 
+    def is_packed(self, state: Argument) -> bool:
+        """Whether all layers of the group have this state in common, each its own rows of it."""
+        return self.group.geometry.packed and state.name in CACHES
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """What the layer is told of its budget, where layers differ in that (`passes.thread_cache.NUMBERS`)."""
+        geometry = self.group.geometry
+        if not geometry.layer_topk:
+            return {}
+        first = {FIRST: geometry.layer_offsets[self.index]} if geometry.packed else {}
+        return {TOPK: geometry.layer_topk[self.index]} | first
+
     def is_kept(self, scratch: Argument) -> bool:
         """Whether a scratch is a part of a state that outlives the prefill."""
         return self.group.geometry.indexed and scratch.name in PROMPTS
@@ -271,15 +286,26 @@ class _Entry:
 
     def stacked(self, argument: Argument, first: _Layer) -> Argument:
         """The state of all layers of a group, of which `argument` is the first one's."""
+        if first.is_packed(argument):
+            return replace(argument, name=first.stacked(argument.name))
         shape = [len(first.group.layers), *argument.type.shape]
         return Argument("state", first.stacked(argument.name), tensor_type(shape, argument.type.element_type))
 
-    def layer_slice(self, stacked: ir.Value, layer: int) -> ir.Value:
+    def layer_slice(self, stacked: ir.Value, layer: _Layer, argument: Argument) -> ir.Value:
+        """What a layer takes as `argument` of the state of its group."""
+        if layer.is_packed(argument):
+            return stacked
         shape = list(stacked.type.shape)
-        return extract_slice(stacked, [layer] + [0] * (len(shape) - 1), [1, *shape[1:]], drop=1)
+        return extract_slice(stacked, [layer.index] + [0] * (len(shape) - 1), [1, *shape[1:]], drop=1)
 
-    def put_layer(self, part: ir.Value, stacked: ir.Value, layer: int) -> ir.Value:
-        return insert_slice(part, stacked, [layer] + [0] * (stacked.type.rank - 1))
+    def put_layer(self, part: ir.Value, stacked: ir.Value, layer: _Layer, argument: Argument) -> ir.Value:
+        """The state of the group once a layer has left `part` as `argument`."""
+        if layer.is_packed(argument):
+            return part
+        return insert_slice(part, stacked, [layer.index] + [0] * (stacked.type.rank - 1))
+
+    def numbers(self, layer: _Layer) -> dict[str, ir.Value]:
+        return {name: index_constant(number) for name, number in layer.numbers.items()}
 
 
 class _Decode(_Entry):
@@ -307,12 +333,13 @@ class _Decode(_Entry):
         given = entry.call(self.part("embed"), {"ids": inputs.pop("token"), "positions": positions})
         for layer in self.layers:
             part = self.part(layer.part)
-            slices = {a.name: self.layer_slice(states[layer.stacked(a.name)], layer.index) for a in _states(part)}
-            done = entry.call(part, {**given, **inputs, **slices})
+            own = {a.name: a for a in _states(part)}
+            slices = {name: self.layer_slice(states[layer.stacked(name)], layer, a) for name, a in own.items()}
+            done = entry.call(part, {**given, **inputs, **slices, **self.numbers(layer)})
             given["hidden"] = done.pop("hidden")
             for name, value in done.items():
                 whole = layer.stacked(name)
-                states[whole] = self.put_layer(value, states[whole], layer.index)
+                states[whole] = self.put_layer(value, states[whole], layer, own[name])
         logits = entry.call(self.part("head"), given)["logits"]
         return [reshape(logits, [logits.type.shape[0], logits.type.shape[2]]), *(states[name] for name in made)]
 
@@ -416,13 +443,17 @@ class _Prefill(_Entry):
         for layer, phase in zip(self.layers, layered, strict=True):
             states = self._states(layer)
             whole = {a.name: layer.scratched(a.name) for a in states.scratch}
-            stacks = {a.name: layer.stacked(a.name) for a in (*states.caches, *states.prompts.values())}
+            stacks = {a.name: a for a in (*states.caches, *states.prompts.values())}
             own = {name: state[at] for name, at in whole.items()}
-            own |= {name: self.layer_slice(state[at], layer.index) for name, at in stacks.items()}
-            made = entry.call(phase, {**given, **state, **own, "number": index_constant(layer.number + 1)})
+            own |= {name: self.layer_slice(state[layer.stacked(name)], layer, a) for name, a in stacks.items()}
+            numbers = {"number": index_constant(layer.number + 1), **self.numbers(layer)}
+            made = entry.call(phase, {**given, **state, **own, **numbers})
             for name, value in made.items():
-                at = stacks.get(name)
-                state[at or whole.get(name, name)] = self.put_layer(value, state[at], layer.index) if at else value
+                if name in stacks:
+                    at = layer.stacked(name)
+                    state[at] = self.put_layer(value, state[at], layer, stacks[name])
+                else:
+                    state[whole.get(name, name)] = value
         logits = entry.call(last, {**given, **state, "number": index_constant(len(phases) - 1)})["prefill_logits"]
         finished = arith.CmpIOp(arith.CmpIPredicate.eq, end, total).result
         reached = arith.FloorDivSIOp(end, chunks).result
@@ -479,7 +510,7 @@ class _Prefill(_Entry):
         caches, prompts = own.caches, own.prompts
         lasting = [*own.scratch, *caches, *prompts.values()]
         results = [embedded[0], *lasting]
-        phase = self._phase(layer.part, ["length", "slot"], [*embedded, *lasting], results, [part])
+        phase = self._phase(layer.part, ["length", "slot", *layer.numbers], [*embedded, *lasting], results, [part])
         inputs, given = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 
@@ -496,7 +527,7 @@ class _Prefill(_Entry):
             states, done = self._chunks(phase, {a.name: given[a.name] for a in (embedded[0], *scratch)}, step)
             branch = scf.IfOp(done, [argument.type for argument in caches], has_else=True)
             with ir.InsertionPoint(branch.then_block):
-                made = phase.call(compress, {**given, **states, "slot": inputs["slot"], "length": inputs["length"]})
+                made = phase.call(compress, {**given, **states, **inputs})
                 scf.YieldOp([made[argument.name] for argument in caches])
             with ir.InsertionPoint(branch.else_block):
                 scf.YieldOp([given[argument.name] for argument in caches])

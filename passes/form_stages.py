@@ -460,12 +460,14 @@ class Bodies:
 
 
 def _inputs(ops: Sequence[ir.Operation]) -> list[ir.Value]:
-    """What `ops` read from outside, in order; constants follow their readers instead."""
+    """What `ops` read from outside, in order; constants follow their readers instead. But those that an operation of
+    the cache takes: in a schedule such a number has a name, whatever its value."""
     inside = {result for op in ops for result in op.results}
+    taken = {value for op in ops if op.name.startswith("kv.") for value in op.operands}
     found: dict[ir.Value, None] = {}
     for value in (value for op in ops for value in outer_values(op)):
         source = producer(value)
-        if value not in inside and not (source is not None and is_rematerialised(source)):
+        if value not in inside and (value in taken or source is None or not is_rematerialised(source)):
             found.setdefault(value)
     return list(found)
 

@@ -63,7 +63,8 @@ Before, a decode step, a chunk of prefill and the compression after the last chu
       %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64}
         : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
       %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-      %selected = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x1xi64>
+      %topk = arith.constant 1 : index
+      %selected = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
       %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
       %k_sinks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1]
         : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
@@ -127,7 +128,7 @@ from typing import Any, ClassVar
 
 from torch_mlir import ir
 
-from sscc.ir.builders import extract_slice, insert_slice
+from sscc.ir.builders import Offset, extract_slice, insert_slice
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.levels import get_facts, walk
@@ -346,10 +347,11 @@ def _fuse_compress(insert: ir.Operation) -> bool:
     if not all(_follows(reader, last) for reader in readers):
         return False
     observed, log_sum_exp, _, length = found.operands
+    topk = kv.operand_of(select, "topk")
     with ir.InsertionPoint(last), last.location:
         boxes = [_slot(op) for op in (insert, other)]
         fused = kv.Compress(
-            observed, log_sum_exp, k.scratch, v.scratch, *boxes, length, found.attributes["scale"],
+            observed, log_sum_exp, k.scratch, v.scratch, *boxes, length, topk, found.attributes["scale"],
             *[box.type for box in boxes], select.results[0].type,
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(select))
@@ -371,7 +373,8 @@ def _assembly(insert: ir.Operation) -> _Assembly | None:
     """[sinks,] ring rows and (unless they are indexed) selected rows of one scratch, put side by side into one slot of
     a cache."""
     dynamic = ir.ShapedType.get_dynamic_size()
-    if insert.name != "tensor.insert_slice" or list(insert.attributes["static_offsets"]) != [dynamic, 0, 0, 0]:
+    places = [[dynamic, 0, 0, 0], [dynamic, 0, dynamic, 0]]
+    if insert.name != "tensor.insert_slice" or list(insert.attributes["static_offsets"]) not in places:
         return None
     (rows,), encoders = _decoded([insert.operands[0]])
     concat = _made_by(rows, "tensor.concat")
@@ -430,10 +433,14 @@ def _scores_of(select: ir.Operation, k: _Assembly) -> tuple[ir.Operation, ir.Ope
 
 
 def _slot(insert: ir.Operation) -> ir.Value:
-    cache, slot = list(insert.operands)[1:]
-    return extract_slice(cache, [slot, 0, 0, 0], [1, *list(cache.type.shape)[1:]])
+    return extract_slice(insert.operands[1], _offsets(insert), list(insert.operands[0].type.shape))
 
 
 def _put(rows: ir.Value, insert: ir.Operation) -> ir.Value:
-    cache, slot = list(insert.operands)[1:]
-    return insert_slice(rows, cache, [slot, 0, 0, 0])
+    return insert_slice(rows, insert.operands[1], _offsets(insert))
+
+
+def _offsets(insert: ir.Operation) -> list[Offset]:
+    """Where an insertion into a slot begins: at the slot, and where layers share the cache at the layer's rows."""
+    slot, *first = list(insert.operands)[2:]
+    return [slot, 0, first[0] if first else 0, 0]

@@ -4,7 +4,7 @@ What: consecutive calls of one kernel, or of a repeating sequence of kernels (A,
 that loops over the layers. Every parameter is classified by how its values vary over the run:
 
 * invariant: the same value in every call; passed once;
-* indexed scalar: constants base + i * stride; computed from the loop's index;
+* indexed scalar: constants; computed from the loop's index, or where they are not equally spaced looked up in a table;
 * layer-indexed read: a weight of each layer; one stacked argument [N, ..], iteration i reads slice i;
 * layer-indexed in/out: a slice of a state at base + i * stride, put back at the same place; the state is passed once;
 * carried: a result of call i that call i + 1 takes; it stays on the chip, double-buffered;
@@ -55,7 +55,7 @@ After::
     }
 
 When it does not apply: a value that is none of these (a result that a later call or the caller reads, two layers
-that share a slice of a state, constants that do not form a progression) leaves its run as it was; the module's
+that share a slice of a state, slices that are not equally spaced) leaves its run as it was; the module's
 `sscc.looping` says which runs were looped, and why others were not. A single call is not looped.
 
 Preserves: results, bit for bit.
@@ -78,6 +78,7 @@ from sscc.ir.builders import (
     insert_slice,
     make_function,
     results_of,
+    table_entry,
     tensor_type,
 )
 from sscc.ir.dialects import df
@@ -172,6 +173,7 @@ class _Maker:
         self.plan, self.signature, self.stacks = plan, signature, stacks
         self.parameters: dict[Any, tuple[Argument, str, ir.Value]] = {}
         self.offsets: dict[tuple[int, int], ir.Value] = {}  # computed once: a slice is put back where it was taken
+        self.tables: dict[tuple[int, ...], ir.Value] = {}
         for formal in plan.carried():
             kind = CARRIED if plan.on_chip[plan.carried().index(formal)] else IN_MEMORY
             self._parameter(("carried", formal.source), formal.values[0], kind)
@@ -294,7 +296,7 @@ class _Maker:
         if formal.kind == INVARIANT:
             return self.values["invariant", formal.values[0]]
         if formal.kind == INDEXED:
-            return self._affine(index, formal.base, formal.stride)
+            return self._number(index, formal.numbers)
         if formal.kind == CARRIED:
             return carried[formal.source]
         if formal.kind == READ:
@@ -304,6 +306,15 @@ class _Maker:
             offset = self._affine(index, formal.slice.base, formal.slice.stride)
             return _layer(states[formal.slice.state], offset)
         return made[formal.source]
+
+    def _number(self, index: ir.Value, numbers: tuple[int, ...]) -> ir.Value:
+        """Number `index` of `numbers`, at the loop's own level."""
+        base, stride = numbers[0], numbers[1] - numbers[0]
+        if all(number == base + stride * place for place, number in enumerate(numbers)):
+            return self._affine(index, base, stride)
+        if numbers not in self.tables:
+            self.tables[numbers] = table_entry(numbers, index)
+        return self.tables[numbers]
 
     def _affine(self, index: ir.Value, base: int, stride: int) -> ir.Value:
         """base + index * stride, at the loop's own level."""

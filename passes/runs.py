@@ -90,7 +90,7 @@ class Formal:
     """What a parameter of call `index` of the period gets: its class, and by class
 
     * invariant: `values` is one value;
-    * indexed scalar: `base` and `stride`;
+    * indexed scalar: `numbers`, one per repetition;
     * layer-indexed read: `values` has a weight per repetition;
     * layer-indexed in/out: `slice`;
     * carried: `source` is the (call of the period, result) of the repetition before, `values` what the first one
@@ -99,8 +99,7 @@ class Formal:
 
     kind: str
     values: tuple[ir.Value, ...] = ()
-    base: int = 0
-    stride: int = 0
+    numbers: tuple[int, ...] = ()
     slice: LayerSlice | None = None
     source: tuple[int, int] = (0, 0)
 
@@ -149,8 +148,7 @@ class Plan:
             raise NotLooped(f"{self._name(index, number)} takes results of other calls than the one before")
         numbers = [_constant(value) for value in actuals]
         if all(n is not None for n in numbers):
-            base, stride = _progression([n for n in numbers if n is not None], self._name(index, number))
-            return Formal(INDEXED, base=base, stride=stride)
+            return Formal(INDEXED, numbers=tuple(n for n in numbers if n is not None))
         if all(self.signature.is_stored(value) for value in actuals):
             return Formal(READ, actuals)
         return Formal(INOUT, slice=self._slice(index, number, actuals))

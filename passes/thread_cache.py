@@ -54,7 +54,7 @@ After, once per layer::
     func.func private @prefill.compress.0(%k_scratch: .. "k_scratch"}, %v_scratch: .. "v_scratch"}, %observed: ..
       %scores = "kv.observation_scores"(%observed, %log_sum_exp, %k_scratch, %length) ..
       %pooled = "kv.pool"(%scores, %length) ..
-      %selected = "kv.select"(%pooled, %length) ..
+      %selected = "kv.select"(%pooled, %length, %topk) ..
       %ring = "kv.ring_positions"(%length) ..
       %k_sinks = tensor.extract_slice %k_scratch[0, 0, 0, 0] [1, 4, 1, 8] ..
       %k_recent = "kv.gather"(%k_scratch, %ring) ..
@@ -82,12 +82,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch_mlir import ir
-from torch_mlir.dialects import func, tensor
+from torch_mlir.dialects import arith, func, tensor
 
 from sscc.ir.builders import (
     Argument,
     arguments_of,
+    at_most,
     extract_slice,
+    index_constant,
     insert_slice,
     make_function,
     results_of,
@@ -102,6 +104,9 @@ from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
 from sscc.passes.base import Pass
 
 LAYER = "sscc.layer"
+TOPK, FIRST = "topk", "first"
+"""Inputs of a layer where layers have different budgets: how many positions it selects, and where its rows begin in the
+caches that all layers have in common."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,8 @@ class _Threader:
         return Argument("state", name, tensor_type(shape, self.element))
 
     def _cache(self, name: str, dim: int) -> Argument:
-        return Argument("state", name, self._stored([self.facts.batch, self.kv_heads, self.geometry.cache_rows, dim]))
+        rows = self.geometry.packed_rows if self.geometry.packed else self.geometry.cache_rows
+        return Argument("state", name, self._stored([self.facts.batch, self.kv_heads, rows, dim]))
 
     def _stored(self, shape: list[int]) -> ir.Type:
         """The type of rows [.., D] as a cache holds them."""
@@ -244,7 +250,18 @@ class _Threader:
             Argument("input", "position", slots),
             Argument("input", "prompt_len", slots),
             Argument("input", "active", flags),
+            *(Argument("input", name, ir.IndexType.get()) for name in self._numbers()),
         ]
+
+    def _numbers(self) -> list[str]:
+        """The inputs that say what is this layer's own, where layers differ in the number of rows that they keep."""
+        return [TOPK, *([FIRST] if self.geometry.packed else [])] if self.geometry.layer_topk else []
+
+    def _own(self, added: list[ir.Value]) -> tuple[list[ir.Value], dict[str, ir.Value]]:
+        """The values of added arguments, and the last of them by name: the layer's own numbers."""
+        names = self._numbers()
+        count = len(added) - len(names)
+        return added[:count], dict(zip(names, added[count:], strict=True))
 
     def _scratch(self) -> list[Argument]:
         rows = self.facts.scratch_rows(self.geometry)
@@ -291,7 +308,12 @@ class _Threader:
 
     def _decode_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
-        k_cache, v_cache, *indexed, position, prompt_len, active = added
+        added, own = self._own(added)
+        k_all, v_all, *indexed, position, prompt_len, active = added
+        k_cache, v_cache = (self._window(cache, own) for cache in (k_all, v_all))
+        if TOPK in own:  # as many selected rows are valid as if the prompt were that long
+            most = arith.AddIOp(own[TOPK], index_constant(self.geometry.sink_recent)).result
+            prompt_len = at_most(prompt_len, most)
         row = kv.Row(position, position.type).row
         k_new = kv.Update(k_cache, self._encoded(key), row, active, k_cache.type).updated
         v_new = kv.Update(v_cache, self._encoded(value), row, active, v_cache.type).updated
@@ -303,7 +325,17 @@ class _Threader:
             k_rows = self._with_selected(k_new, k_prompt, selected)
             v_rows = self._with_selected(v_new, v_prompt, selected)
         out = kv.CachedAttention(query, k_rows, v_rows, valid, self.scale, self.attention.results[0].type).out
+        if FIRST in own:
+            offsets = [0, 0, own[FIRST], 0]
+            k_new, v_new = insert_slice(k_new, k_all, offsets), insert_slice(v_new, v_all, offsets)
         return out, [k_new, v_new]
+
+    def _window(self, cache: ir.Value, own: dict[str, ir.Value]) -> ir.Value:
+        """The rows of this layer in a cache; behind them others follow, up to the most that any layer has."""
+        if FIRST not in own:
+            return cache
+        slots, heads, _, width = cache.type.shape
+        return extract_slice(cache, [0, 0, own[FIRST], 0], [slots, heads, self.geometry.cache_rows, width])
 
     def _with_selected(self, cache: ir.Value, prompt: ir.Value, selected: ir.Value) -> ir.Value:
         """The rows of a cache [B, Hkv, SR, D], then those of the prompt [B, Hkv, T, D] that are selected."""
@@ -331,19 +363,24 @@ class _Threader:
         arguments = [
             *self._scratch(),
             *(outputs if g.indexed else self._caches()),
-            Argument("input", "slot", index),
-            Argument("input", "length", index),
+            *(Argument("input", name, index) for name in ("slot", "length", *self._numbers())),
         ]
         location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
         name = f"prefill.compress.{self.layer}"
         function = make_function(self.module, name, arguments, outputs, location, {"sscc.entry": _text("prefill")})
-        k_scratch, v_scratch, observed, log_sum_exp, k_cache, v_cache, *picks, slot, length = function.arguments
+        k_scratch, v_scratch, observed, log_sum_exp, k_cache, v_cache, *others = function.arguments
+        others, own = self._own(others)
+        *picks, slot, length = others
         with ir.InsertionPoint(function.entry_block), location:
-            selected = self._select(observed, log_sum_exp, k_scratch, length, selected_type) if g.topk else None
+            selected = None
+            if g.topk:
+                scores = self._scores(observed, log_sum_exp, k_scratch, length)
+                topk = own[TOPK] if TOPK in own else index_constant(g.topk)
+                selected = kv.Select(scores, length, topk, selected_type).selected
             rows = ir.IntegerType.get_signless(64)
             ring = kv.RingPositions(length, tensor_type([g.recent], rows)).positions
             caches = [
-                insert_slice(self._encoded(self._assemble(scratch, ring, selected)), cache, [slot, 0, 0, 0])
+                insert_slice(self._encoded(self._assemble(scratch, ring, selected)), cache, [slot, 0, own.get(FIRST, 0), 0])
                 for scratch, cache in ((k_scratch, k_cache), (v_scratch, v_cache))
             ]
             if selected is not None and picks:
@@ -351,14 +388,11 @@ class _Threader:
             func.ReturnOp([*caches, *([] if selected is None else [selected])])
         self._note_group(function)
 
-    def _select(
-        self, observed: ir.Value, log_sum_exp: ir.Value, keys: ir.Value, length: ir.Value, type_: ir.Type
-    ) -> ir.Value:
+    def _scores(self, observed: ir.Value, log_sum_exp: ir.Value, keys: ir.Value, length: ir.Value) -> ir.Value:
         scores_type = tensor_type([self.kv_heads, keys.type.shape[2]], ir.F32Type.get())
         scores = kv.ObservationScores(observed, log_sum_exp, keys, length, self.scale, scores_type).scores
-        pooled = kv.Pool(scores, length, scores_type).pooled
-        selected: ir.Value = kv.Select(pooled, length, type_).selected
-        return selected
+        pooled: ir.Value = kv.Pool(scores, length, scores_type).pooled
+        return pooled
 
     def _assemble(self, scratch: ir.Value, ring: ir.Value, selected: ir.Value | None) -> ir.Value:
         g = self.geometry

@@ -180,6 +180,15 @@ def in_memory(value: ir.Value) -> bool:
     return False
 
 
+def _may_overlap(value: ir.Value) -> bool:
+    """Whether a value is several rows of a tensor from one that is only known when the program runs."""
+    op = producer(value)
+    if op is None or op.name != "tensor.extract_slice":
+        return False
+    pairs = zip(op.attributes["static_offsets"], op.attributes["static_sizes"], strict=True)
+    return any(offset == ir.ShapedType.get_dynamic_size() and size > 1 for offset, size in pairs)
+
+
 def carried_on_chip(loop: ir.Operation) -> list[int]:
     """The iteration arguments of a loop that stay on the chip."""
     return list(ir.DenseI64ArrayAttr(loop.attributes[df.CARRIED])) if df.CARRIED in loop.attributes else []
@@ -215,12 +224,17 @@ class _Tiler:
             self._stage(op, found, shared, loaded, kernel)
 
     def _streamed(self, op: ir.Operation) -> set[int]:
-        """The operands that a stage reads from memory through a stream."""
-        fetched = Body(self.bodies[op.attributes["callee"].value]).fetched
+        """The operands that a stage reads from memory through a stream. Not what it updates too, where that overlaps
+        with what other iterations see: a stream would run ahead of the update."""
+        body = Body(self.bodies[op.attributes["callee"].value])
+        updated = [op.operands[index] for index in body.tied.values()]
         return {
             index
             for index, value in enumerate(op.operands)
-            if isinstance(value.type, ir.RankedTensorType) and index not in fetched and in_memory(value)
+            if isinstance(value.type, ir.RankedTensorType)
+            and index not in body.fetched
+            and in_memory(value)
+            and not (value in updated and _may_overlap(value))
         }
 
     def _stage(

@@ -172,7 +172,8 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
     known: dict[str, _Kind] = {}
     for stream in group.streams:
         stored, width = ("i8", encoded_width(stream.width)) if g.encoded else (s.dtype, stream.width)
-        known[group.state(stream.cache)] = ("state", stored, (layers, s.batch, group.kv_heads, g.cache_rows, width))
+        rows = (s.batch, group.kv_heads, g.packed_rows) if g.packed else (layers, s.batch, group.kv_heads, g.cache_rows)
+        known[group.state(stream.cache)] = ("state", stored, (*rows, width))
         prompt = (group.kv_heads, s.scratch_tokens, stream.width)
         if g.indexed:
             known[group.state(stream.prompt)] = ("state", s.dtype, (layers, s.batch, *prompt))

@@ -200,7 +200,7 @@ def _check(name: str, found: Array, golden: Golden, dtype: str, rows: Array | No
 def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> Iterator[Check]:
     """The checks of one layer's caches and picks; equips the slot with the golden's picks where some differ."""
     group, index = session.signature.plan.of(layer)
-    geometry, length = group.geometry, len(golden.prompt)
+    geometry, length = group.geometry_of(index), len(golden.prompt)
     ring = min(length, geometry.sink_recent)
     valid = np.zeros((group.kv_heads, geometry.budget), np.bool_)
     valid[:, :ring] = True
@@ -217,7 +217,7 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
         rows = _by_pick(session, golden, layer, cache, picks) if selected is not None else cache
         yield _check(cache_name, rows, golden, dtype, valid)
         if selected is not None and selected.excused and not geometry.indexed:
-            live = session.interpreter.tensor(group.state(f"{kind}_cache"))[index, 0]
+            live = group.rows(session.interpreter.tensor(group.state(f"{kind}_cache")), index)[0]
             wanted = golden.tensors[cache_name]
             live[:, block] = kv_rows.encode(wanted[:, block]) if geometry.encoded else wanted[:, block]
     if selected is not None:
@@ -230,13 +230,13 @@ def _selected(session: Session, layer: int) -> Array:
     """The picks [Hkv, topk] of slot 0 in a layer, a live view."""
     group, index = session.signature.plan.of(layer)
     picks: Array = session.interpreter.tensor(group.state("selected"))[index]
-    return picks[0] if group.geometry.indexed else picks
+    return (picks[0] if group.geometry.indexed else picks)[:, : group.geometry_of(index).topk]
 
 
 def _cache(session: Session, kind: str, layer: int) -> Array:
     """The rows [Hkv, R, D] of slot 0 in a layer, selected ones included, as the numbers that they stand for."""
     group, index = session.signature.plan.of(layer)
-    cache: Array = session.interpreter.tensor(group.state(f"{kind}_cache"))[index, 0]
+    cache = group.rows(session.interpreter.tensor(group.state(f"{kind}_cache")), index)[0]
     if group.geometry.encoded:
         return kv_rows.decode(cache)
     if not group.geometry.indexed:

@@ -31,6 +31,12 @@ def _select(condition: int, yes: int, no: int) -> int:
     return yes if condition else no
 
 
+def _lookup(index: int, *table: int) -> int:
+    if not 0 <= index < len(table):
+        raise InputError(f"the schedule looks up number {index} of a table of {len(table)}")
+    return table[index]
+
+
 SCALAR_OPS: dict[str, tuple[int, Callable[..., int]]] = {
     "add": (2, operator.add),
     "sub": (2, operator.sub),
@@ -49,8 +55,17 @@ SCALAR_OPS: dict[str, tuple[int, Callable[..., int]]] = {
     "and": (2, operator.and_),
     "or": (2, operator.or_),
     "select": (3, _select),
+    "lookup": (-2, _lookup),
 }
-"""Operation -> number of arguments, function. Comparisons give bool, stored as 0 or 1."""
+"""Operation -> number of arguments (-n: n or more), function. Comparisons give bool, stored as 0 or 1."""
+
+
+def scalar_function(op: str, arguments: int) -> Callable[..., int]:
+    """The function of an operation of so many arguments. Raises InputError where there is none."""
+    arity, function = SCALAR_OPS.get(op, (0, int))
+    if arity == 0 or (arguments < -arity if arity < 0 else arguments != arity):
+        raise InputError(f"{op!r} of {arguments} arguments")
+    return function
 
 
 def value_of(operand: Operand, environment: Mapping[str, int]) -> int:
@@ -64,7 +79,8 @@ def value_of(operand: Operand, environment: Mapping[str, int]) -> int:
 
 def evaluate(scalar: Scalar, environment: Mapping[str, int]) -> int:
     """The value of ``op(args)``. Raises InputError for an unknown operation, a wrong arity or a division by 0."""
-    arity, function = SCALAR_OPS.get(scalar.op, (-1, int))
-    if len(scalar.args) != arity:
-        raise InputError(f"the schedule is malformed: {scalar.op!r} of {len(scalar.args)} arguments")
+    try:
+        function = scalar_function(scalar.op, len(scalar.args))
+    except InputError as error:
+        raise InputError(f"the schedule is malformed: {error}") from None
     return int(function(*[value_of(arg, environment) for arg in scalar.args]))

@@ -361,17 +361,23 @@ class Session:
         self._fill(slot, snapshot.prompt_len, snapshot.last_token)
 
     def _parts(self, slot: int, length: int) -> dict[str, Array]:
-        """Live views of all that decoding reads of a slot after a prompt of so many tokens: [L, Hkv, rows, ..]."""
+        """Live views of all that decoding reads of a slot after a prompt of so many tokens: [L, Hkv, rows, ..], of
+        caches that layers have in common [Hkv, rows, ..]."""
         counts: dict[str, int] = {}
+        parts: dict[str, Array] = {}
         for group in self.signature.plan:
             g = group.geometry
             # A prompt that fills less than sinks and ring selects no rows, so that the valid ones are always the first.
             rows = min(g.kept_rows(length, length), g.cache_rows)
-            counts |= {group.state(stream.cache): rows for stream in group.streams}
+            caches = [group.state(stream.cache) for stream in group.streams]
+            if g.packed:
+                parts |= {name: self.interpreter.tensor(name)[slot] for name in caches}
+            else:
+                counts |= dict.fromkeys(caches, rows)
             if g.indexed:
                 counts |= {group.state(stream.prompt): length for stream in group.streams}
                 counts[group.state("selected")] = g.topk
-        return {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}
+        return parts | {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}
 
     def _fill(self, slot: int, length: int, last_token: int) -> None:
         self._prompt_len[slot] = self._position[slot] = length

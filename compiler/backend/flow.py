@@ -90,6 +90,16 @@ class Flow(ABC):
         self.items[-1].append(scalar)
         self.scalars[result] = scalar.name
 
+    def _lookup(self, op: ir.Operation) -> None:
+        table, index = op.operands
+        constant = producer(table)
+        numbers = None if constant is None or constant.name != "arith.constant" else constant.attributes["value"]
+        if not isinstance(numbers, ir.DenseIntElementsAttr) or table.type.rank != 1:
+            raise UnsupportedError(f"{op.location}: '{op.name}' of what is no table of constants has no place in control")
+        scalar = sch.Scalar(self.scalar_name(), "lookup", (self.scalars[index], *map(int, numbers)))
+        self.items[-1].append(scalar)
+        self.scalars[op.results[0]] = scalar.name
+
     def _reshape(self, op: ir.Operation) -> None:
         source, type_ = self.windows[op.operands[0]], op.results[0].type
         window = reshaped(source, type_.shape)
@@ -240,6 +250,7 @@ def _box(op: ir.Operation) -> list[tuple[int, int, int]] | None:
 
 _HANDLERS: dict[str, Callable[[Flow, ir.Operation], None]] = {
     **dict.fromkeys(RESHAPES, Flow._reshape),
+    "tensor.extract": Flow._lookup,
     "tensor.extract_slice": Flow._extract,
     "tensor.insert_slice": Flow._insert,
     "scf.for": Flow._for,

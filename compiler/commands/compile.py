@@ -60,6 +60,12 @@ def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--kv-sink", type=int, metavar="ROWS", help=f"first tokens, kept (default: {DEFAULT_SINK})")
     group.add_argument("--kv-recent", type=int, metavar="ROWS", help=f"newest tokens (default: up to {DEFAULT_RECENT})")
     group.add_argument("--kv-topk", type=int, metavar="ROWS", help="tokens picked from the prompt (0: StreamingLLM)")
+    group.add_argument(
+        "--kv-topk-per-layer",
+        metavar="ROWS",
+        help="the same where layers differ: N,N,.. for each layer without a sliding window, pyramid:FIRST,LAST, or a "
+        "file of numbers",
+    )
     group.add_argument("--kv-obs", type=int, metavar="N", help=f"last queries that score (default: {DEFAULT_OBS})")
     group.add_argument("--kv-pool", type=int, metavar="N", help=f"odd width of the pooling (default: {DEFAULT_POOL})")
     group.add_argument("--kv-pool-mode", metavar="MODE", help=f"{' or '.join(POOL_MODES)} (default: avg)")

@@ -60,12 +60,13 @@ def _program(i: Inspection) -> Iterator[str]:
     heads = f"{main.heads}/{main.kv_heads} heads of {widths}"
     yield f"model      {i.model}: {s.layers} layers, {heads}, {s.vocab_size} tokens"
     yield f"program    {i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
-    parts = f"sink {g.sink} + recent {g.recent} + topk {g.topk}"
+    most = "up to " if g.layer_topk else ""
+    parts = f"sink {g.sink} + recent {g.recent} + topk {most}{g.topk}"
     where = "; those of topk stay in the prompt's K and V" if g.indexed else ""
     where += "; rows of int8 codes and a scale" if g.encoded else ""
-    yield f"cache      {g.budget} rows = {parts}, for {g.max_context} tokens{where}"
+    yield f"cache      {most}{g.budget} rows = {parts}, for {g.max_context} tokens{where}"
     yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
-    for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name else ():
+    for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.layer_topk else ():
         yield f"layers     {line}"
     yield f"KV         {s.kv_in_words()}"
     steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())

@@ -337,6 +337,13 @@ def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
             )
 
 
+def count_governed(captured: Capture, layers: int, max_context: int) -> int:
+    """How many of a model's layers attend to every position: those whose rows the KV budget decides."""
+    windows = {int(node.args[3]): int((*node.args[5:], 0)[0]) for node in _attention_nodes(captured.prefill)}
+    first = range(layers) if captured.kinds is None else captured.kinds.first
+    return sum(not 0 < windows[first[layer]] < max_context for layer in range(layers))
+
+
 def check_positions(captured: Capture) -> None:
     """Refuses a program that counts its tokens itself instead of reading `positions`: in every chunk and every decode
     step it would start again at zero. A model without any positions passes.

@@ -116,7 +116,8 @@ class EagerSnapStream:
                 f"the model calls sscc::attention for layer {layer} where layer {len(self.k_cache)} was expected: "
                 "every layer must attend exactly once, in order"
             )
-        g = self.geometry.windowed(window) if window else self.geometry
+        governed = sum(not geometry.window for geometry in self.geometries)
+        g = self.geometry.windowed(window) if window else self.geometry.of_layer(governed)
         k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g)
         self.geometries.append(g)
         self.k_cache.append(k_rows)

@@ -181,10 +181,12 @@ def pooled(scores: Tensor, length: int, g: Geometry) -> Tensor:
     return result
 
 
-def select(scores: Tensor, length: int, g: Geometry) -> Tensor:
-    """[Hkv, topk] i64: the best candidates in [sink, length - recent), ties to the earlier, ascending, then -1."""
+def select(scores: Tensor, length: int, topk: int, g: Geometry) -> Tensor:
+    """[Hkv, K] i64: the `topk` best candidates in [sink, length - recent), ties to the earlier, ascending, then -1."""
     selected = torch.full((scores.shape[0], g.topk), -1)
-    count = min(max(length - g.sink_recent, 0), g.topk)
+    if not 0 <= topk <= g.topk:
+        undefined(f"selects {topk} positions, there is room for {g.topk}")
+    count = min(max(length - g.sink_recent, 0), topk)
     if count:
         candidates = scores[:, g.sink : length - g.recent]
         best = torch.argsort(candidates, dim=1, descending=True, stable=True)[:, :count]
@@ -275,7 +277,7 @@ def _pool(op: ir.Operation, b: Builder) -> Compute:
 
 def _select(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
-    return lambda scores, length: select(scores, int(length), g)
+    return lambda scores, length, topk: select(scores, int(length), int(topk), g)
 
 
 def _ring_positions(op: ir.Operation, b: Builder) -> Compute:
@@ -341,11 +343,11 @@ def _compress(op: ir.Operation, b: Builder) -> Several:
 
     def compress(
         observed: Tensor, log_sum_exp: Tensor, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor,
-        length: Tensor,
+        length: Tensor, topk: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         n = int(length)
         scores = observation_scores(observed, log_sum_exp, key, n, scale, g, types)
-        chosen = select(pooled(scores, n, g), n, g)
+        chosen = select(pooled(scores, n, g), n, int(topk), g)
         kept = (assembled(source, chosen, n, g) for source in (key, value))
         return *(encoded(found) if g.encoded else found for found in kept), chosen
 

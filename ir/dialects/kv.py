@@ -36,7 +36,8 @@ class Kv(ext.Dialect, name="kv"):
     """Compressed-cache operations on tensors."""
 
 
-_FIELDS = {field.name: str if field.type == "str" else int for field in fields(Geometry)}
+_TYPES = {"str": str, "int": int}
+_FIELDS = {field.name: _TYPES.get(str(field.type), list) for field in fields(Geometry)}
 _OPTIONAL = {field.name: field.default for field in fields(Geometry) if field.default is not MISSING}
 """Fields that a module may leave out."""
 
@@ -53,7 +54,7 @@ def read_geometry(attribute: ir.Attribute, where: str = GEOMETRY) -> Geometry:
         SignatureMismatch: naming the field that does not fit or the rule that the geometry breaks.
     """
     try:
-        return Geometry(**read_record(attribute, _FIELDS, _OPTIONAL))
+        return Geometry.from_dict(read_record(attribute, _FIELDS, _OPTIONAL))
     except (MalformedRecord, UsageError) as error:
         raise SignatureMismatch(f"{where} is invalid: {error}") from None
 

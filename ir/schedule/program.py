@@ -27,7 +27,7 @@ from sscc.ir.operations import (
 )
 from sscc.ir.schedule.file_form import decode, encode
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
 Dtype = Literal["f32", "bf16", "i64", "i8", "i1"]
@@ -98,7 +98,8 @@ class View:
 class Scalar:
     """``name = op(args)`` on 64-bit integers; comparisons give 0 or 1.
 
-    Operations: add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select.
+    Operations: add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select; and lookup, of an index and
+    the numbers of a table, which the index must be within.
     """
 
     kind: ClassVar[str] = "scalar"

@@ -194,8 +194,10 @@ def _signature(data: dict[str, Any]) -> Signature:
 
 def _geometry(data: dict[str, Any], where: str) -> Geometry:
     values = _take(data, "geometry", dict, where)
+    if "layer_topk" in values:
+        _integers(_take(values, "layer_topk", list, f"{where}geometry."), f"{where}geometry.layer_topk", 0)
     for name, value in values.items():
-        if type(value) not in (int, str):
+        if type(value) not in (int, str) and name != "layer_topk":
             raise InputError(f"the manifest is malformed: {where}geometry: {name[:60]!r} is {str(value)[:60]!r}")
     try:
         return Geometry.from_dict(values)
@@ -230,10 +232,17 @@ def _group(data: Any, where: str) -> LayerGroup:
     streams = [_stream(stream, f"{where}streams.") for stream in _take(data, "streams", list, where)]
     if [stream.name for stream in streams] != ["k", "v"]:
         raise InputError(f"the manifest is malformed: {where}streams must be k and v")
+    layers = _integers(_take(data, "layers", list, where), f"{where}layers", 0)
+    geometry = _geometry(data, where)
+    if geometry.layer_topk and len(geometry.layer_topk) != len(layers):
+        raise InputError(
+            f"the manifest is malformed: {where}geometry.layer_topk has {len(geometry.layer_topk)} numbers for "
+            f"{len(layers)} layers"
+        )
     return LayerGroup(
         name=_take(data, "name", str, where),
-        layers=_integers(_take(data, "layers", list, where), f"{where}layers", 0),
-        geometry=_geometry(data, where),
+        layers=layers,
+        geometry=geometry,
         heads=heads,
         kv_heads=kv_heads,
         streams=tuple(streams),

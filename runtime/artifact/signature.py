@@ -54,7 +54,7 @@ class Signature:
     @property
     def read_bytes(self) -> int:
         """Bytes of K and V that a decode step reads of one sequence whose rows are all in use."""
-        return sum(self.row_bytes(group) * group.geometry.budget for group in self.plan)
+        return sum(self.row_bytes(group) * sum(group.budgets) for group in self.plan)
 
     @property
     def held_bytes(self) -> int:
@@ -62,32 +62,35 @@ class Signature:
         return sum(self.row_bytes(group) * self.held_rows(group) for group in self.plan)
 
     def held_rows(self, group: LayerGroup) -> int:
-        """Rows of K and V that a sequence owns in each layer of a group, per KV head."""
-        g = group.geometry
-        return g.cache_rows + (self.scratch_tokens if g.indexed else 0)
+        """Rows of K and V that a sequence owns in all layers of a group, per KV head."""
+        g, layers = group.geometry, len(group.layers)
+        rows = g.packed_rows if g.packed else layers * g.cache_rows
+        return rows + (layers * self.scratch_tokens if g.indexed else 0)
 
     def row_bytes(self, group: LayerGroup) -> int:
-        """Bytes of a row as it is stored, in all layers, KV heads and streams of a group."""
+        """Bytes of a row of one layer as it is stored, in all KV heads and streams of a group."""
         if not group.geometry.encoded:
             return self._plain_row(group)
-        return len(group.layers) * group.kv_heads * sum(encoded_width(stream.width) for stream in group.streams)
+        return group.kv_heads * sum(encoded_width(stream.width) for stream in group.streams)
 
     def full_kv_bytes(self, tokens: int) -> int:
         """Bytes of K and V of `tokens` tokens in caches that are neither compressed nor encoded; layers that attend
         within a window hold no more than that."""
         windows = ((group, group.geometry.window or tokens) for group in self.plan)
-        return sum(self._plain_row(group) * min(tokens, window) for group, window in windows)
+        return sum(len(group.layers) * self._plain_row(group) * min(tokens, window) for group, window in windows)
 
     def _plain_row(self, group: LayerGroup) -> int:
-        return len(group.layers) * group.kv_heads * group.width * DTYPE_BYTES[self.dtype]
+        return group.kv_heads * group.width * DTYPE_BYTES[self.dtype]
 
     def kv_in_words(self) -> str:
         """What one sequence holds, what a decode step reads of it, and what an uncompressed cache would be."""
         read, full = self.read_bytes, self.full_kv_bytes(self.geometry.max_context)
         plain = f"{format_bytes(full)} uncompressed ({full / read:.1f}x)"
-        if self.held_bytes == read:
-            return f"{format_bytes(read)} a sequence, {plain}"
-        prompt = sum(self.row_bytes(group) * self.scratch_tokens for group in self.plan if group.geometry.indexed)
+        if not self.geometry.indexed:
+            reads = "" if self.held_bytes == read else f", of which a step reads {format_bytes(read)}"
+            return f"{format_bytes(self.held_bytes)} a sequence{reads}, {plain}"
+        prompts = {group: len(group.layers) * self.scratch_tokens for group in self.plan if group.geometry.indexed}
+        prompt = sum(self.row_bytes(group) * rows for group, rows in prompts.items())
         return (
             f"{format_bytes(self.held_bytes)} a sequence ({format_bytes(self.held_bytes - prompt)} of sinks and ring, "
             f"{format_bytes(prompt)} of prompt), of which a step reads the {format_bytes(read)} that compact rows "
@@ -105,6 +108,11 @@ def _in_words(group: LayerGroup, layers: int) -> str:
     heads = f"{group.heads}/{group.kv_heads} heads of {'/'.join(str(w) for w in _widths(group))}"
     if g.window:
         return f"{which}: {heads}, the last {g.window} rows (sliding window)"
+    if g.layer_topk:
+        return (
+            f"{which}: {heads}, {min(group.budgets)} to {max(group.budgets)} rows: sink {g.sink}, recent {g.recent}, "
+            f"top-K by layer {' '.join(map(str, g.layer_topk))}"
+        )
     return f"{which}: {heads}, {g.budget} rows: sink {g.sink}, recent {g.recent}, top-K {g.topk}"
 
 

@@ -294,13 +294,12 @@ def _pool(meter: _Meter, step: Pool) -> None:
     meter.vector(meter.shape(step.scores)[0] * meter.scalar(step.length), step.width)
 
 
-def _top_k(meter: _Meter, selected: str, length: int) -> None:
-    heads, topk = meter.shape(selected)
-    meter.vector(heads * length, ceil(log2(topk)) + 1 if topk else 0)
+def _top_k(meter: _Meter, selected: str, length: int, topk: int) -> None:
+    meter.vector(meter.shape(selected)[0] * length, ceil(log2(topk)) + 1 if topk else 0)
 
 
 def _select(meter: _Meter, step: Select) -> None:
-    _top_k(meter, step.selected, meter.scalar(step.length))
+    _top_k(meter, step.selected, meter.scalar(step.length), meter.scalar(step.topk))
 
 
 def _compress(meter: _Meter, step: Compress) -> None:
@@ -308,10 +307,10 @@ def _compress(meter: _Meter, step: Compress) -> None:
     rows, heads = meter.shape(step.k_cache)[2], meter.shape(step.key)[1]
     _score(meter, step)
     for source, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
-        _convert(meter, cache, source, min(rows, length), ENCODE_OPS)
+        _convert(meter, cache, source, min(rows, step.sink + step.recent + meter.scalar(step.topk), length), ENCODE_OPS)
     meter.vector(heads * length, step.pool)
     if step.selected:
-        _top_k(meter, step.selected, length)
+        _top_k(meter, step.selected, length, meter.scalar(step.topk))
 
 
 def _nothing(meter: _Meter, step: Any) -> None:

@@ -7,7 +7,7 @@ operations of equal arguments are the same variable, so that differences cancel.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -34,6 +34,12 @@ def _divisor(value: int) -> int:
     return value
 
 
+def _looked_up(index: int, *table: int) -> int:
+    if not 0 <= index < len(table):
+        raise InputError(f"the schedule is invalid: it looks up number {index} of a table of {len(table)}")
+    return table[index]
+
+
 _DIVISIONS = ("floordiv", "ceildiv", "mod")
 _CONCRETE: dict[str, tuple[int, Callable[..., int]]] = {
     "add": (2, operator.add),
@@ -47,17 +53,23 @@ _CONCRETE: dict[str, tuple[int, Callable[..., int]]] = {
     "and": (2, operator.and_),
     "or": (2, operator.or_),
     "select": (3, lambda c, a, b: a if c else b),
+    "lookup": (-2, _looked_up),
     **{name: (2, compare) for name, compare in _COMPARISONS.items()},
 }
-"""Operation -> number of arguments, function of their values."""
+"""Operation -> number of arguments (-n: n or more), function of their values."""
+
+
+def _takes(op: str, arguments: int) -> bool:
+    arity = _CONCRETE[op][0] if op in _CONCRETE else arguments + 1
+    return arguments >= -arity if arity < 0 else arguments == arity
 
 
 def evaluate(scalar: Scalar, known: Mapping[str, int], where: str) -> int:
     """The value of a scalar, all values being known."""
     try:
         return int(_CONCRETE[scalar.op][1](*[value_of(arg, known) for arg in scalar.args]))
-    except InputError:
-        refuse(where, f"scalar {scalar.name!r} = {scalar.op} divides by 0")
+    except InputError as error:
+        refuse(where, f"scalar {scalar.name!r} = {scalar.op}: {str(error).removeprefix('the schedule is invalid: it ')}")
 
 
 def value_of(operand: Operand, known: Mapping[str, int]) -> int:
@@ -133,11 +145,13 @@ class Scope:
         self.values[name] = value
 
     def define(self, scalar: Scalar) -> None:
-        if scalar.op not in _CONCRETE or _CONCRETE[scalar.op][0] != len(scalar.args):
+        if not _takes(scalar.op, len(scalar.args)):
             refuse(self.where, f"scalar {scalar.name!r} is {scalar.op!r} of {len(scalar.args)} arguments")
         args = tuple(self.get(arg, f"scalar {scalar.name!r}") for arg in scalar.args)
         if scalar.op in _DIVISIONS:
             self._check_divisor(scalar, args[1])
+        if scalar.op == "lookup":
+            self._check_table(scalar, args[0], args[1:])
         value = self._apply(scalar.op, args)
         for end in self.range_of(value):
             if abs(end) != inf and not -(1 << 63) <= end < 1 << 63:
@@ -148,6 +162,13 @@ class Scope:
         low, high = self.range_of(divisor)
         if low <= 0 <= high and (low, high) != ANY:
             refuse(self.where, f"scalar {scalar.name!r} = {scalar.op} divides by {divisor}, which may be 0")
+
+    def _check_table(self, scalar: Scalar, index: Linear, table: tuple[Linear, ...]) -> None:
+        low, high = self.range_of(index)
+        if low < 0 or high >= len(table):
+            refuse(self.where, f"scalar {scalar.name!r} = lookup takes {index} as index into {len(table)} numbers")
+        if any(number.terms for number in table):
+            refuse(self.where, f"scalar {scalar.name!r} = lookup is of a table with numbers that are not constant")
 
     def get(self, operand: Operand, user: str) -> Linear:
         if isinstance(operand, int):
@@ -182,6 +203,8 @@ class Scope:
             return self._extreme(op, x, y)
         if op == "select":
             return self._select(x, y, args[2])
+        if op == "lookup":
+            return self._lookup(x, [number.const for number in args[1:]])
         bounds = {"mul": self._product, "and": self._bits, "or": self._bits}.get(op, self._quotients)
         return self._opaque(op, args, bounds(op, x, y))
 
@@ -229,6 +252,12 @@ class Scope:
             return no
         (low_y, high_y), (low_n, high_n) = self.range_of(yes), self.range_of(no)
         return self._opaque("select", (condition, yes, no), (min(low_y, low_n), max(high_y, high_n)))
+
+    def _lookup(self, index: Linear, table: Sequence[int]) -> Linear:
+        """What one of the numbers may be that the index can reach."""
+        low, high = self.range_of(index)
+        reached = table[int(low) : int(high) + 1]
+        return self._opaque("lookup", (index, *map(Linear, table)), (min(reached), max(reached)))
 
     def _product(self, op: str, x: Linear, y: Linear) -> Range:
         ends = [a * b if a and b else 0 for a in self.range_of(x) for b in self.range_of(y)]

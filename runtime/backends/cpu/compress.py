@@ -63,7 +63,7 @@ def lower_compress(step: Compress, operands: dict[str, Meta], features: Features
                 mask = f.first_lanes(end - place.index)
                 store_keys(f, found, mask, keys + (place.index - step.sink) * 4)
             target = address(f, context.operands[step.selected], head.index)
-            choose(f, keys, step.sink, end - step.sink, topk, target)
+            choose(f, keys, step.sink, end - step.sink, context.scalars[step.topk], topk, target)
 
     phases = (
         Phase(scorer.units, score, private_bytes=scorer.scratch.nbytes),

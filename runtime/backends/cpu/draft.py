@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Operand, Program, Scalar, Tensor
@@ -46,6 +46,7 @@ class Draft:
         self._region_numbers = {name: i for i, name in enumerate([*self._regions, WORKSPACE, PRIVATE])}
         self._registers = 0
         self._constants: dict[int, int] = {}
+        self._tables: dict[tuple[int, ...], int] = {}
         self._functions: dict[str, int] = {}
         self._labels: dict[str, int] = {}
         self._codes: dict[Variant, BodyCode] = {}
@@ -60,7 +61,10 @@ class Draft:
             functions=tuple(self._functions),
             labels=tuple(self._labels),
             runs=tuple(self.runs),
-            constants=tuple((register, value) for value, register in self._constants.items()),
+            constants=(
+                *((register, value) for value, register in self._constants.items()),
+                *((first + i, value) for table, first in self._tables.items() for i, value in enumerate(table)),
+            ),
             registers=self._registers,
             scratch_bytes=self.scratch_bytes,
             entries=entries,
@@ -90,6 +94,14 @@ class Draft:
         if operand not in env:
             raise InputError(f"the schedule is malformed: scalar {operand!r} is used before it is set")
         return env[operand]
+
+    def table(self, numbers: Sequence[int]) -> int:
+        """The first of the registers, one after the other, that hold `numbers`."""
+        key = tuple(numbers)
+        if key not in self._tables:
+            self._tables[key] = self._registers
+            self._registers += len(key)
+        return self._tables[key]
 
     def compute(self, op: str, *arguments: int) -> plans.Compute:
         """An operation into a new register."""
@@ -130,7 +142,12 @@ class Track:
 
     def scalar(self, item: Scalar, env: dict[str, int]) -> plans.Item:
         """Computes a scalar of the schedule, whose register `env` learns."""
-        compute = self.draft.compute(item.op, *(self.draft.operand(a, env) for a in item.args))
+        if item.op == "lookup":
+            index, *table = item.args
+            first = self.draft.table([number for number in table if isinstance(number, int)])
+            compute = self.draft.compute("lookup", self.draft.operand(index, env), first, len(table))
+        else:
+            compute = self.draft.compute(item.op, *(self.draft.operand(a, env) for a in item.args))
         env[item.name] = compute.target
         return compute
 

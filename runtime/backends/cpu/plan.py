@@ -28,7 +28,7 @@ MEMORY = "memory"
 """The region with the program's tensors, weights and constants aside, at the schedule's addresses."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MODES: tuple[Mode, ...] = get_args(Mode)
-OPS = tuple("add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select".split())
+OPS = tuple("add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select lookup".split())
 """Scalar operations; their place in this tuple is their number in the file form."""
 
 
@@ -97,7 +97,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Compute:
-    """``target = op(arguments)``, a scalar operation on registers (runtime/scalars.py)."""
+    """``target = op(arguments)``, a scalar operation on registers (runtime/scalars.py).
+
+    The arguments of a lookup are the index, the first register of the table, and how many registers it has.
+    """
 
     op: str
     target: int
@@ -239,7 +242,7 @@ class _Writer:
                     self.words.append(Code.BARRIER)
 
     def compute(self, item: Compute) -> None:
-        if item.op not in OPS or len(item.arguments) != SCALAR_OPS[item.op][0]:
+        if item.op not in OPS or len(item.arguments) != (3 if item.op == "lookup" else SCALAR_OPS[item.op][0]):
             raise InternalError(f"a plan computes {item.op!r} of {len(item.arguments)} arguments")
         self.words += [Code.COMPUTE, OPS.index(item.op), item.target, *item.arguments]
 

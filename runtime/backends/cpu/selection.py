@@ -99,7 +99,7 @@ def lower_select(step: Select, operands: dict[str, Meta], features: Features) ->
     check_operands(step.kind, operands, (step.scores, step.selected))
     if step.sink < 0 or step.recent < 0:
         raise InputError(f"{step.kind} takes a sink and a recent that are not negative, not {step.sink}, {step.recent}")
-    (kv_heads, limit), (_, topk) = operands[step.scores][0], operands[step.selected][0]
+    (kv_heads, limit), (_, room) = operands[step.scores][0], operands[step.selected][0]
     row = key_bytes(limit)
 
     def select(context: Context) -> None:
@@ -113,7 +113,7 @@ def lower_select(step: Select, operands: dict[str, Meta], features: Features) ->
                 found = f.load_masked(scores + place.index * 4, mask, SCORES)
                 store_keys(f, found, mask, keys + (place.index - step.sink) * 4)
             target = address(f, context.operands[step.selected], head.index)
-            choose(f, keys, step.sink, end - step.sink, topk, target)
+            choose(f, keys, step.sink, end - step.sink, context.scalars[step.topk], room, target)
 
     return Lowered((Phase(kv_heads, select),), kv_heads * row)
 
@@ -132,13 +132,13 @@ def store_keys(f: Function, scores: Value, mask: Value, target: Value) -> None:
     f.store(f.select(mask, keys, _LOWEST_KEY), target)
 
 
-def choose(f: Function, keys: Value, first: int, candidates: Value, topk: int, target: Value) -> None:
-    """The positions of the `topk` highest keys, the earlier one of equals, ascending; then -1. [topk] i64.
+def choose(f: Function, keys: Value, first: int, candidates: Value, topk: Value, room: int, target: Value) -> None:
+    """The positions of the `topk` highest keys, the earlier one of equals, ascending; then -1. [room] i64.
 
     `keys` are of positions first .. first + candidates - 1, up to a whole vector the lowest. The lowest key that is
     chosen is found bit by bit, counting keys that are not below a guess: a pass over the keys for each bit.
     """
-    count = f.min(candidates, topk)
+    count = f.min(candidates, f.min(f.max(topk, 0), room))
     with f.loop(0, 32, 1, [f.constant(_LOWEST_KEY)]) as bit:
         guess = bit.state[0] + (f.constant(1 << 31) >> bit.index)
         enough = _count_from(f, keys, candidates, guess) >= count
@@ -158,7 +158,7 @@ def choose(f: Function, keys: Value, first: int, candidates: Value, topk: int, t
                 f.store(place + first, target + written * 8)
             lane.carry(written + f.cast("arith.extui", taken, I64), left - f.cast("arith.extui", tie, I64))
         group.carry(*lane.results)
-    with f.loop(count, topk) as rest:
+    with f.loop(count, room) as rest:
         f.store(f.constant(-1), target + rest.index * 8)
 
 

@@ -16,7 +16,7 @@ from sscc.ir.schedule import Compress
 from sscc.runtime.backends.reference.cache import gathered
 from sscc.runtime.backends.reference.encoded_rows import as_stored
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
-from sscc.runtime.backends.reference.selection import POOLS, PromptScores, check_pool
+from sscc.runtime.backends.reference.selection import POOLS, PromptScores, check_pool, check_topk
 from sscc.runtime.backends.reference.softmax import check_groups
 
 
@@ -29,7 +29,8 @@ def compile_compress(step: Compress, interface: Interface) -> Bind:
         interface.refuse(
             f"compress fills {sizes['R']} rows with sink {step.sink} + recent {step.recent} + topk {chosen}"
         )
-    length, wide = interface.scalar(step.length), interface.numerics.accumulate
+    length, topk = interface.scalar(step.length), interface.scalar(step.topk)
+    wide = interface.numerics.accumulate
 
     def bind(views: Views) -> Fire:
         observed, log_sum_exp, key, value = (
@@ -41,7 +42,7 @@ def compile_compress(step: Compress, interface: Interface) -> Bind:
         def fire(scalars: Scalars) -> None:
             n = scalars[length]
             prompt = PromptScores(observed, key, length=n, scale=step.scale, recent=step.recent, wide=wide)
-            select_streaming(prompt, log_sum_exp, selected, step)
+            select_streaming(prompt, log_sum_exp, selected, scalars[topk], step)
             rows = kept_rows(n, step.sink, step.recent).expand(sizes["Hkv"], -1)
             if sizes["R"] > ring:
                 rows = torch.cat([rows, selected], 1)
@@ -60,12 +61,13 @@ def kept_rows(length: int, sink: int, recent: int) -> Tensor:
     return torch.cat([torch.arange(sink), torch.where(ring >= sink, ring, -1)])
 
 
-def select_streaming(prompt: PromptScores, log_sum_exp: Tensor, selected: Tensor, step: Compress) -> None:
+def select_streaming(prompt: PromptScores, log_sum_exp: Tensor, selected: Tensor, topk: int, step: Compress) -> None:
     """What `ObservationScores`, `Pool` and `Select` leave in `selected`, in one pass over the keys.
 
     `log_sum_exp` is [1, H, obs], of the scaled scores of the observed queries over the keys that they see.
     """
-    heads, topk = selected.shape
+    check_topk(topk, selected)
+    heads = selected.shape[0]
     stop = prompt.length - step.recent
     best = TopPositions(heads, topk, prompt.wide)
     if topk and stop > step.sink:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import For, If, Item, Launch, Operand, Pipeline, Scalar, View
-from sscc.runtime.scalars import SCALAR_OPS
+from sscc.runtime.scalars import scalar_function
 
 Environment = dict[str, int]
 Getter = Callable[[Environment], int]
@@ -30,9 +30,10 @@ def getter(operand: Operand, known: set[str], where: str) -> Getter:
 
 def compile_scalar(item: Scalar, known: set[str], where: str) -> Action:
     """Raises InputError for an unknown operation, a wrong number of arguments or an unknown name."""
-    arity, function = SCALAR_OPS.get(item.op, (-1, int))
-    if len(item.args) != arity:
-        raise InputError(f"the schedule is malformed: {where}: {item.op!r} of {len(item.args)} arguments")
+    try:
+        function = scalar_function(item.op, len(item.args))
+    except InputError as error:
+        raise InputError(f"the schedule is malformed: {where}: {error}") from None
     getters = [getter(arg, known, where) for arg in item.args]
     known.add(item.name)
 

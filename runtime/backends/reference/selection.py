@@ -127,25 +127,34 @@ def check_pool(mode: str, width: int, interface: Interface) -> None:
 
 def compile_select(step: Select, interface: Interface) -> Bind:
     interface.match(step)
-    length = interface.scalar(step.length)
+    length, topk = interface.scalar(step.length), interface.scalar(step.topk)
     if step.sink < 0 or step.recent < 0:
         interface.refuse(f"it selects with sink {step.sink} and recent {step.recent}")
 
     def bind(views: Views) -> Fire:
         scores, selected = views[step.scores], views[step.selected]
-        return lambda scalars: select(scores, selected, length=scalars[length], sink=step.sink, recent=step.recent)
+        return lambda scalars: select(
+            scores, selected, length=scalars[length], topk=scalars[topk], sink=step.sink, recent=step.recent
+        )
 
     return bind
 
 
-def select(scores: Tensor, selected: Tensor, *, length: int, sink: int, recent: int) -> None:
+def select(scores: Tensor, selected: Tensor, *, length: int, topk: int, sink: int, recent: int) -> None:
     """The step `Select` (shapes there). A stable sort keeps equal scores in order of position."""
     _check_length(length, scores)
+    check_topk(topk, selected)
     candidates = scores[:, sink : max(length - recent, sink)]
-    count = min(candidates.shape[1], selected.shape[1])
+    count = min(candidates.shape[1], topk)
     order = torch.sort(candidates, dim=1, descending=True, stable=True).indices[:, :count]
     selected[:, :count] = torch.sort(order, dim=1).values + sink
     selected[:, count:] = -1
+
+
+def check_topk(topk: int, selected: Tensor) -> None:
+    """Raises InputError where there is no room for so many positions."""
+    if not 0 <= topk <= selected.shape[1]:
+        raise InputError(f"{topk} positions are selected, there is room for 0 .. {selected.shape[1]}")
 
 
 def _check_length(length: int, scores: Tensor) -> None:

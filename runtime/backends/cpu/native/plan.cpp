@@ -20,7 +20,7 @@ constexpr std::int64_t kMostRegisters = 1 << 20;
 constexpr std::int64_t kMostItems = 1 << 24;  // of a list
 constexpr std::int64_t kMostOfRun = 1 << 10;  // arguments, scalars, axes and terms
 constexpr int kDepth = 64;
-constexpr std::int64_t kScalarOps = static_cast<std::int64_t>(Op::kSelect) + 1;
+constexpr std::int64_t kScalarOps = static_cast<std::int64_t>(Op::kLookup) + 1;
 
 enum Item { kItemCompute, kItemLoop, kItemBranch, kItemExecute, kItemBarrier, kItems };
 
@@ -274,6 +274,8 @@ class Parser {
         made.y = reg();
         if (made.op == Op::kSelect) {
             made.z = reg();
+        } else if (made.op == Op::kLookup) {  // of the registers from y on
+            made.z = static_cast<std::uint32_t>(within(1, plan_.declared_registers - made.y, "a table's size"));
         }
         code.push_back(made);
     }

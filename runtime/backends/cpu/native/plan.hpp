@@ -67,7 +67,8 @@ enum class Op : std::uint32_t {
     kGe,
     kAnd,
     kOr,
-    kSelect,    // each: target = op(x, y, z)
+    kSelect,
+    kLookup,    // each: target = op(x, y, z)
     kLoopInit,  // target = x, target + 1 = y: a loop's counter and its end, in registers that only the loop knows
     kLoopNext,  // jumps where counter x has reached its end; otherwise target = counter, and the counter goes on
     kJump,      // jumps

@@ -106,6 +106,11 @@ inline std::int64_t evaluate(const Instruction& i, const std::int64_t* registers
             return a | b;
         case Op::kSelect:
             return a != 0 ? b : registers[i.z];
+        case Op::kLookup:
+            if (a < 0 || a >= i.z) {
+                throw InputError("the schedule looks up a number that its table does not have");
+            }
+            return registers[i.y + a];
         default:
             return 0;  // control, which the walk handles itself
     }
