@@ -45,6 +45,15 @@ class LayerTopk:
             return cls(_numbers(text, text))
         return cls(_numbers(_read(Path(text)), f"file {text}"))
 
+    def __str__(self) -> str:
+        """What `parse` takes."""
+        return f"{_PYRAMID if self.pyramid else ''}{','.join(map(str, self.numbers))}"
+
+    @property
+    def mean(self) -> int:
+        """The number that all layers select where they select alike and as many in all, to the nearest."""
+        return round(sum(self.numbers) / len(self.numbers))
+
     @property
     def most(self) -> int:
         """The most that any layer selects."""
@@ -69,7 +78,8 @@ def _read(path: Path) -> str:
         with path.open() as file:
             text = file.read(_LONGEST_FILE + 1)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{OPTION} is neither numbers, nor pyramid:FIRST,LAST, nor a file that can be read: {error}") from None
+        what = "neither numbers, nor pyramid:FIRST,LAST, nor a file that can be read"
+        raise UsageError(f"{OPTION} is {what}: {error}") from None
     if len(text) > _LONGEST_FILE:
         raise UsageError(f"{OPTION}: {path} is longer than {_LONGEST_FILE} characters")
     return text

@@ -87,9 +87,11 @@ class LayerGroup:
         """Of a state that holds the caches of all its layers, `[L, B, Hkv, R, ..]` or packed `[B, Hkv, rows, ..]`, that
         of one of them: `[B, Hkv, R, ..]`, a view."""
         if not self.geometry.packed:
-            return array[index]
+            stacked: Array = array[index]
+            return stacked
         first = self.geometry.layer_offsets[index]
-        return array[:, :, first : first + self.geometry_of(index).cache_rows]
+        rows: Array = array[:, :, first : first + self.geometry_of(index).cache_rows]
+        return rows
 
     @property
     def key(self) -> Stream:

@@ -379,8 +379,9 @@ class _Threader:
                 selected = kv.Select(scores, length, topk, selected_type).selected
             rows = ir.IntegerType.get_signless(64)
             ring = kv.RingPositions(length, tensor_type([g.recent], rows)).positions
+            offsets = [slot, 0, own.get(FIRST, 0), 0]
             caches = [
-                insert_slice(self._encoded(self._assemble(scratch, ring, selected)), cache, [slot, 0, own.get(FIRST, 0), 0])
+                insert_slice(self._encoded(self._assemble(scratch, ring, selected)), cache, offsets)
                 for scratch, cache in ((k_scratch, k_cache), (v_scratch, v_cache))
             ]
             if selected is not None and picks:

@@ -236,7 +236,7 @@ def _selected(session: Session, layer: int) -> Array:
 def _cache(session: Session, kind: str, layer: int) -> Array:
     """The rows [Hkv, R, D] of slot 0 in a layer, selected ones included, as the numbers that they stand for."""
     group, index = session.signature.plan.of(layer)
-    cache = group.rows(session.interpreter.tensor(group.state(f"{kind}_cache")), index)[0]
+    cache: Array = group.rows(session.interpreter.tensor(group.state(f"{kind}_cache")), index)[0]
     if group.geometry.encoded:
         return kv_rows.decode(cache)
     if not group.geometry.indexed:

@@ -93,6 +93,13 @@ def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
         help=f"({_shown(defaults.BUDGETS)})",
     )
     group.add_argument(
+        "--kv-topk-per-layer",
+        nargs="+",
+        default=[],
+        metavar="ROWS",
+        help="of snapstream, as of `sscc compile`; each is compared with the same rows in all, shared alike",
+    )
+    group.add_argument(
         "--kv-dtype", nargs="+", default=[PLAIN], metavar="TYPE", help=f"{' and '.join(KV_DTYPES)} ({PLAIN})"
     )
     group.add_argument("--kv-obs", type=int, metavar="N", help=f"last queries that score (default: {DEFAULT_OBS})")
@@ -109,6 +116,7 @@ def _shown(values: Iterable[int]) -> str:
 
 def options_from(args: argparse.Namespace) -> EvalOptions:
     """The checked options of a parsed command line. Raises UsageError."""
+    from sscc.compiler.layer_topk import LayerTopk
     from sscc.compiler.quality.cells import Selection
     from sscc.compiler.quality.model_files import Numbers
     from sscc.compiler.quality.plan import EvalOptions
@@ -130,6 +138,7 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
         methods=tuple(args.methods),
         kv_dtypes=tuple(args.kv_dtype),
         selection=Selection(args.kv_obs, args.kv_pool, args.kv_pool_mode, args.kv_sink, args.kv_recent),
+        layer_topks=tuple(map(LayerTopk.parse, args.kv_topk_per_layer)),
         examples=examples,
         seed=args.seed,
         text=args.text,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.options import CompileOptions
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import DEFAULT_OBS, PLAIN, Geometry
+from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, PLAIN, Geometry
 
 FULL, STREAMING, SNAPKV, SNAPSTREAM = METHODS = ("full", "streamingllm", "snapkv", "snapstream")
 
@@ -27,20 +28,32 @@ class Selection:
 
 @dataclass(frozen=True)
 class Cell:
-    """One method with one budget: a program of its own."""
+    """One method with one budget: a program of its own.
+
+    Attributes:
+        layer_topk: where layers select different numbers of positions; the geometry has the most.
+    """
 
     method: str
     geometry: Geometry
+    layer_topk: LayerTopk | None = None
+
+    @property
+    def budget(self) -> int:
+        """Rows that a query may see, in the mean of the layers that a budget governs."""
+        return self.geometry.budget if self.layer_topk is None else self.geometry.sink_recent + self.layer_topk.mean
 
     @property
     def name(self) -> str:
-        rows = "" if self.method == FULL else f" {self.geometry.budget}"
+        rows = "" if self.method == FULL else f" {self.budget}"
+        rows += "" if self.layer_topk is None else f" by layer {self.layer_topk}"
         return f"{self.method}{rows}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
 
     @property
     def series(self) -> str:
         """What a line of a plot is drawn for."""
-        return f"{self.method}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
+        shape = "" if self.layer_topk is None else " by layer"
+        return f"{self.method}{shape}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
 
 
 def make_cells(
@@ -48,6 +61,7 @@ def make_cells(
     budgets: Sequence[int],
     kv_dtypes: Sequence[str],
     selection: Selection,
+    layer_topks: Sequence[LayerTopk] = (),
     *,
     max_context: int,
     new_tokens: int,
@@ -55,6 +69,7 @@ def make_cells(
     """The cells in the order of a table: the full cache, then each method's budgets; for each dtype of rows.
 
     Args:
+        layer_topks: budgets per layer for SnapStream, each beside the same total that all layers have alike.
         new_tokens: the most that any example generates; SnapKV's window stays while they are made.
 
     Raises:
@@ -72,7 +87,19 @@ def make_cells(
                 for budget in [max_context] if method == FULL else budgets:
                     rows = _rows(method, budget, selection, max_context, new_tokens)
                     cells.append(Cell(method, _geometry(rows, selection, dtype, max_context)))
-    return cells
+        for layer_topk in layer_topks:
+            rows = _shared_rows(layer_topk, selection)
+            alike = _geometry({**rows, "kv_topk": layer_topk.mean}, selection, dtype, max_context)
+            apart = _geometry({**rows, "kv_topk_per_layer": str(layer_topk)}, selection, dtype, max_context)
+            cells += [Cell(SNAPSTREAM, alike), Cell(SNAPSTREAM, apart, layer_topk)]
+    return list({cell.name: cell for cell in cells}.values())
+
+
+def _shared_rows(layer_topk: LayerTopk, selection: Selection) -> dict[str, Any]:
+    """Sinks and ring beside budgets per layer: of the size that they have where a budget is split by default."""
+    least = (selection.obs or DEFAULT_OBS) + (selection.pool or DEFAULT_POOL) // 2
+    recent = selection.recent or min(DEFAULT_RECENT, max(least, layer_topk.mean // 3))
+    return {"kv_sink": selection.sink, "kv_recent": recent}
 
 
 def _rows(method: str, budget: int, selection: Selection, max_context: int, new_tokens: int) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
@@ -16,6 +17,7 @@ import sscc.compiler
 import sscc.ir
 import sscc.passes
 import sscc.runtime
+from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.compiler.quality.prompts import DAY
 from sscc.compiler.versions import own_version, tool_versions
@@ -99,21 +101,28 @@ class ModelFiles:
                     file.write(files[name])
         return folder
 
-    def artifact(self, geometry: Geometry) -> Artifact:
-        """The program for a geometry, compiled if it is not there yet. Raises what `compile_model` raises."""
-        path = self._folder / f"{self._key(geometry)}.rdu"
+    def artifact(self, geometry: Geometry, layer_topk: LayerTopk | None = None) -> Artifact:
+        """The program for a geometry, compiled if it is not there yet. Raises what `compile_model` raises.
+
+        Args:
+            layer_topk: where layers select different numbers of positions.
+        """
+        cache = cache_options(geometry)
+        if layer_topk is not None:
+            cache |= {"kv_topk": None, "kv_topk_per_layer": str(layer_topk)}
+        path = self._folder / f"{self._key(cache)}.rdu"
         if not path.exists():
             _make_folder(self._folder)
-            self._compile(geometry, path)
+            self._compile(cache, path)
         return Artifact.load(path)
 
-    def _compile(self, geometry: Geometry, path: Path) -> None:
+    def _compile(self, cache: Mapping[str, Any], path: Path) -> None:
         from sscc.compiler.driver import compile_model
 
         options = CompileOptions(
             model=self.model,
             output=path,
-            **cache_options(geometry),
+            **cache,
             dtype=self._numbers.dtype,
             prefill_chunk=self._numbers.prefill_chunk,
             weights="reference",
@@ -122,9 +131,9 @@ class ModelFiles:
         logger.debug("compiling %s", path)
         compile_model(options)
 
-    def _key(self, geometry: Geometry) -> str:
+    def _key(self, cache: Mapping[str, Any]) -> str:
         numbers = asdict(self._numbers)
-        made_of = [self.digest, str(self.model.resolve()), geometry.to_dict(), numbers, own_version(), tool_versions()]
+        made_of = [self.digest, str(self.model.resolve()), dict(cache), numbers, own_version(), tool_versions()]
         text = json.dumps([*made_of, _compiler_digest()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
+from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.quality import defaults
 from sscc.compiler.quality.cells import METHODS, Cell, Selection, make_cells
 from sscc.compiler.quality.example import Example
@@ -38,7 +39,7 @@ class EvalOptions:
         tasks: names of TASKS, "perplexity" (of `text`), or "ruler:" and a task of RULER.
         files: JSON lines with examples of one's own.
         lengths: tokens of prompts.
-        budgets, methods, kv_dtypes, selection: the cells (`make_cells`).
+        budgets, methods, kv_dtypes, selection, layer_topks: the cells (`make_cells`).
         examples: per task and length; of `files` the first ones of each task, all if None.
         seed: of the examples.
         text: what perplexity is measured on; `scored` tokens per window.
@@ -59,6 +60,7 @@ class EvalOptions:
     methods: tuple[str, ...] = METHODS
     kv_dtypes: tuple[str, ...] = (PLAIN,)
     selection: Selection = field(default_factory=Selection)
+    layer_topks: tuple[LayerTopk, ...] = ()
     examples: int | None = defaults.EXAMPLES
     seed: int = 0
     text: Path | None = None
@@ -117,6 +119,7 @@ class EvalOptions:
             "methods": list(self.methods),
             "kv_dtypes": list(self.kv_dtypes),
             "selection": dict(vars(self.selection)),
+            "layer_topks": [str(each) for each in self.layer_topks] or None,  # not in earlier journals either
             "seed": self.seed,
             "score_tokens": self.scored,
             "max_prompt": self.longest,
@@ -171,6 +174,7 @@ def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
         options.budgets,
         options.kv_dtypes,
         options.selection,
+        options.layer_topks,
         max_context=max(example.positions for example in examples),
         new_tokens=most_new_tokens(examples),
     )

@@ -35,7 +35,7 @@ def plot(cells: Sequence[CellSummary], title: str) -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": "sscc", "svg.fonttype": "none", "font.size": 8}):
         figure, axes = pyplot.subplots(2, groups, figsize=(1.2 + 2.6 * groups, 5), squeeze=False, layout="constrained")
         for column in range(groups):
-            _draw(axes[0][column], cells, column, lambda cell: cell.cell.geometry.budget, "rows")
+            _draw(axes[0][column], cells, column, lambda cell: cell.cell.budget, "rows")
             _draw(axes[1][column], cells, column, lambda cell: cell.kv_bytes / MIB, "MiB of KV")
             axes[0][column].set_title(cells[0].scores[column].group, fontsize=8)
         axes[0][0].legend(fontsize=7)

@@ -57,7 +57,7 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
         summaries: list[CellSummary] = []
         for cell in cells:
             missing = [example for example in examples if not journal.has(cell.name, example)]
-            artifact = files.artifact(cell.geometry)
+            artifact = files.artifact(cell.geometry, cell.layer_topk)
             if missing:
                 session = open_session(artifact, interpreter=options.interpreter, threads=options.threads)
                 run_cell(session, cell, missing, tokenizer, journal)

@@ -75,7 +75,7 @@ class CellSummary:
         return {
             "name": cell.name,
             "method": cell.method,
-            "budget": None if cell.method == FULL else cell.geometry.budget,
+            "budget": None if cell.method == FULL else cell.budget,
             "geometry": cell.geometry.to_dict(),
             "kv_bytes": self.kv_bytes,
             "full_kv_bytes": self.full_kv_bytes,

@@ -18,6 +18,7 @@ from sscc.runtime.validator.failure import refuse
 Range = tuple[float, float]
 """Lowest and highest value, both included; infinite where unknown."""
 ANY: Range = (-inf, inf)
+_INVALID = "the schedule is invalid: it "
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -30,13 +31,13 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 
 def _divisor(value: int) -> int:
     if value == 0:
-        raise InputError("the schedule is invalid: it divides by a scalar that is 0")
+        raise InputError(f"{_INVALID}divides by 0")
     return value
 
 
 def _looked_up(index: int, *table: int) -> int:
     if not 0 <= index < len(table):
-        raise InputError(f"the schedule is invalid: it looks up number {index} of a table of {len(table)}")
+        raise InputError(f"{_INVALID}looks up number {index} of a table of {len(table)}")
     return table[index]
 
 
@@ -69,7 +70,7 @@ def evaluate(scalar: Scalar, known: Mapping[str, int], where: str) -> int:
     try:
         return int(_CONCRETE[scalar.op][1](*[value_of(arg, known) for arg in scalar.args]))
     except InputError as error:
-        refuse(where, f"scalar {scalar.name!r} = {scalar.op}: {str(error).removeprefix('the schedule is invalid: it ')}")
+        refuse(where, f"scalar {scalar.name!r} = {scalar.op} {str(error).removeprefix(_INVALID)}")
 
 
 def value_of(operand: Operand, known: Mapping[str, int]) -> int:

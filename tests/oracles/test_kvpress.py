@@ -71,7 +71,7 @@ def by_interpreter(name: str, layer: int, g: Geometry) -> tuple[Tensor, Tensor]:
     steps = (
         ObservationScores("observed", "key", "scores", "length", depth**-0.5, g.recent),
         Pool("scores", "pooled", "length", g.pool, g.pool_mode),
-        Select("pooled", "selected", "length", g.sink, g.recent),
+        Select("pooled", "selected", "length", "top", g.sink, g.recent),
     )
     writes = {name: torch.zeros(kv_heads, n + 13) for name in ("scores", "pooled")}
     selected = torch.zeros(kv_heads, g.topk, dtype=torch.int64)

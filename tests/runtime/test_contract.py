@@ -205,10 +205,10 @@ def test_rows_of_another_kind_are_refused(signature: Signature) -> None:
     [
         (Pool("s", "p", "n", 5, "avg"), "pool: its width is 5, the geometry's is 3"),
         (Pool("s", "p", "n", 3, "max"), "pool: its mode is 'max', the geometry's is 'avg'"),
-        (Select("s", "i", "n", 1, 4), "select: its sink is 1, the geometry's is 2"),
-        (Select("s", "i", "n", 2, 5), "select: its recent is 5, the geometry's is 4"),
+        (Select("s", "i", "n", "top", 1, 4), "select: its sink is 1, the geometry's is 2"),
+        (Select("s", "i", "n", "top", 2, 5), "select: its recent is 5, the geometry's is 4"),
         (
-            Compress("o", "l", "k", "v", "kc", "vc", "", "n", 0.5, 2, 4, 7, "avg"),
+            Compress("o", "l", "k", "v", "kc", "vc", "", "n", "top", 0.5, 2, 4, 7, "avg"),
             "compress: its pool is 7, the geometry's is 3",
         ),
     ],

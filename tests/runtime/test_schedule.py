@@ -47,14 +47,14 @@ STEPS = (
     schedule.Observe("o", "q", "s", "n"),
     schedule.ObservationScores("o", "k", "s", "n", 0.125, 8),
     schedule.Pool("s", "p", "n", 7, "avg"),
-    schedule.Select("s", "i", "n", 4, 8),
+    schedule.Select("s", "i", "n", "top", 4, 8),
     schedule.GatherRows("s", "i", "o"),
     schedule.DecodeAttention("q", "k", "v", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.125, 4, 8),
     schedule.IndexedAttention(
         "q", "k", "v", "kc", "vc", "kc", "vc", "kp", "vp", "i", "p", "t", "a", "o", 0.125, 4, 8
     ),
     schedule.ChunkAttention("q", "k", "v", "ks", "vs", "ob", "l", "o", "s", "n", 0.125),
-    schedule.Compress("ob", "l", "k", "v", "kc", "vc", "", "n", 0.125, 4, 8, 7, "max"),
+    schedule.Compress("ob", "l", "k", "v", "kc", "vc", "", "n", "top", 0.125, 4, 8, 7, "max"),
 )
 BODY = Body(
     "b",

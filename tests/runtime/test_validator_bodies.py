@@ -424,7 +424,7 @@ def test_pooling_that_does_not_exist_is_refused(width: int, mode: str) -> None:
         facts(*params, steps=(Pool("s", "p", "n", width, mode),), scalars=("n",))
     prompt = (read("o", 1, 4, 3, 8), read("l", 1, 4, 3), read("k", 1, 2, 16, 8), read("v", 1, 2, 16, 8))
     caches = (write("kc", 1, 2, 4, 8), write("vc", 1, 2, 4, 8))
-    step = Compress("o", "l", "k", "v", "kc", "vc", "", "n", 0.5, 1, 3, width, mode)
+    step = Compress("o", "l", "k", "v", "kc", "vc", "", "n", "top", 0.5, 1, 3, width, mode)
     with pytest.raises(InputError, match=f"it pools with mode '{mode}' and width {width}"):
         facts(*prompt, *caches, steps=(step,), scalars=("n",))
 
@@ -433,7 +433,7 @@ def test_pooling_that_does_not_exist_is_refused(width: int, mode: str) -> None:
 def test_a_selection_of_negative_counts_is_refused(sink: int, recent: int) -> None:
     params = (read("s", 2, 9), write("p", 2, 3, dtype="i64"))
     with pytest.raises(InputError, match=f"it selects with sink {sink} and recent {recent}"):
-        facts(*params, steps=(Select("s", "p", "n", sink, recent),), scalars=("n",))
+        facts(*params, steps=(Select("s", "p", "n", "top", sink, recent),), scalars=("n",))
 
 
 def test_scores_behind_a_ring_of_less_than_nothing_are_refused() -> None:
@@ -689,7 +689,7 @@ def test_rows_are_updated_where_all_are_there_before() -> None:
 
 def test_what_is_written_in_part_may_be_read_as_far_as_it_goes() -> None:
     """The pooled scores beyond the length are left undefined, and the selection does not look at them."""
-    pool, select = Pool("s", "p", "n", 3, "avg"), Select("p", "i", "n", 1, 1)
+    pool, select = Pool("s", "p", "n", 3, "avg"), Select("p", "i", "n", "top", 1, 1)
     params, local = (read("s", 2, 9), write("i", 2, 3, dtype="i64")), Local("p", (2, 9), "f32")
     facts(*params, locals=(local,), steps=(pool, select), scalars=("n",))
     for steps in ((select,), (select, pool)):

@@ -93,7 +93,7 @@ def test_an_index_may_be_for_all_heads_for_each_or_for_every_slot(shape: tuple[i
 
 @pytest.mark.parametrize(("rows", "fits"), [(SR, True), (SR + K, True), (SR + 1, False), (SR + K + 1, False)])
 def test_compress_fills_a_cache_with_or_without_the_selected_rows(rows: int, fits: bool) -> None:
-    step = Compress("ob", "l", "x", "z", "kc", "vc", "i", "n", 0.5, 2, 4, 3, "avg")
+    step = Compress("ob", "l", "x", "z", "kc", "vc", "i", "n", "top", 0.5, 2, 4, 3, "avg")
     params = {
         "ob": read("ob", 1, H, 5, D),
         "l": read("l", 1, H, 5),

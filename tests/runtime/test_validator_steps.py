@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
         {"n": (1, T)},
     ),
     "select": (
-        sch.Select("s", "i", "n", 0, 0),
+        sch.Select("s", "i", "n", "top", 0, 0),
         (read("s", V, T), write("i", V, K, dtype="i64")),
         {"s": (V * T, 0), "i": (0, V * K)},
         {"n": (1, T)},
@@ -129,7 +129,7 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
         {"start": (0, T - C), "n": (1, T)},
     ),
     "compress": (
-        sch.Compress("ob", "l", "k", "v", "kc", "vc", "i", "n", 0.5, 1, R - K - 1, 3, "max"),
+        sch.Compress("ob", "l", "k", "v", "kc", "vc", "i", "n", "top", 0.5, 1, R - K - 1, 3, "max"),
         (read("ob", 1, H, N, D), read("l", 1, H, N), *PROMPT, write("kc", 1, V, R, D), write("vc", 1, V, R, W),
          write("i", V, K, dtype="i64")),
         {"ob": (H * N * D, 0), "l": (H * N, 0), "k": (V * (T + R) * D, 0), "v": (V * R * W, 0),

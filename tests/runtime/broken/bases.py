@@ -383,7 +383,7 @@ def _prefill_bodies() -> tuple[Body, ...]:
                 "k_rows",
                 "v_rows",
                 "picked",
-                "length",
+                "length", "top",
                 DEPTH**-0.5,
                 SINK,
                 RECENT,

@@ -29,7 +29,7 @@ def _seed() -> None:
 def compress_step(sink: int, recent: int, topk: int, pool: int, mode: str) -> Compress:
     selected = "selected" if topk else ""
     return Compress(
-        "observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", selected, "n", SCALE, sink, recent, pool, mode
+        "observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", selected, "n", "top", SCALE, sink, recent, pool, mode
     )
 
 

@@ -70,7 +70,7 @@ def test_names_have_shapes_strides_and_dtypes() -> None:
 
 
 def test_names_of_a_step_that_is_not_affine() -> None:
-    assert regions((3, 4)).names_in(Select("x", "y", "n", 1, 2)) == ["x", "y"]
+    assert regions((3, 4)).names_in(Select("x", "y", "n", "top", 1, 2)) == ["x", "y"]
 
 
 def test_windows_need_dense_memory_and_no_terms() -> None:

@@ -131,7 +131,7 @@ def check_select(compiled: Compiled, scores: torch.Tensor, length: int, step: Se
 @pytest.mark.parametrize(("sink", "recent", "topk"), [(3, 6, 1), (0, 0, 40), (4, 1, 7), (2, 5, 400)])
 def test_select(sink: int, recent: int, topk: int, features: Features) -> None:
     rows = 333
-    step = Select("scores", "selected", "n", sink, recent)
+    step = Select("scores", "selected", "n", "top", sink, recent)
     example = {"scores": torch.zeros(3, rows), "selected": torch.zeros(3, topk, dtype=torch.int64)}
     compiled = Compiled(step, lower_select, example, ["n"], features)
     few = torch.randint(0, 4, (3, rows)).float()
@@ -147,7 +147,7 @@ def test_select(sink: int, recent: int, topk: int, features: Features) -> None:
 def test_select_of_random_scores_and_strides(seed: int) -> None:
     choose = random.Random(seed)
     rows, topk = choose.randint(20, 3000), choose.randint(1, 500)
-    step = Select("scores", "selected", "n", choose.randint(0, 9), choose.randint(0, 9))
+    step = Select("scores", "selected", "n", "top", choose.randint(0, 9), choose.randint(0, 9))
     scores = torch.randn(2, rows + 5).exp()[:, :rows]
     example = {"scores": scores, "selected": torch.zeros(2, topk, dtype=torch.int64)}
     compiled = Compiled(step, lower_select, example, ["n"], Features.of_host())
@@ -158,7 +158,7 @@ def test_select_of_random_scores_and_strides(seed: int) -> None:
 @pytest.mark.parametrize("length", [0, -5, 41])
 def test_a_length_that_the_scores_do_not_hold_writes_nothing(length: int) -> None:
     given = {"scores": torch.randn(2, 40), "selected": torch.full((2, 3), 99)}
-    step = Select("scores", "selected", "n", 1, 2)
+    step = Select("scores", "selected", "n", "top", 1, 2)
     got = run_step(step, lower_select, given, {"n": length}, GENERIC, ["selected"])
     assert torch.equal(got["selected"], given["selected"])
 
@@ -166,4 +166,4 @@ def test_a_length_that_the_scores_do_not_hold_writes_nothing(length: int) -> Non
 def test_selections_that_do_not_fit_are_refused() -> None:
     given = {"scores": torch.randn(2, 40), "selected": torch.full((2, 3), 99)}
     with pytest.raises(InputError, match="not negative, not -1, 2"):
-        lower_select(Select("scores", "selected", "n", -1, 2), meta_of(given), GENERIC)
+        lower_select(Select("scores", "selected", "n", "top", -1, 2), meta_of(given), GENERIC)

@@ -239,7 +239,7 @@ def test_compression_is_gathering_and_encoding(length: int, topk: int, dtype: to
     }
     selected = {"selected": torch.full((2, topk), 99)} if topk else {}
     names = ("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "selected" if topk else "")
-    step = Compress(*names, "n", 0.5, sink, recent, 5, "avg")
+    step = Compress(*names, "n", "top", 0.5, sink, recent, 5, "avg")
     caches = {"k_cache": blank(torch.zeros(1, 2, slots, 8)), "v_cache": blank(torch.zeros(1, 2, slots, 6))}
     got = run_steps((step,), given, {**caches, **selected}, {"n": length}, "write", precision)
     plain = {"k_cache": torch.zeros(1, 2, slots, 8), "v_cache": torch.zeros(1, 2, slots, 6)}

@@ -234,7 +234,7 @@ def test_chunk_attention_beyond_the_scratch_is_refused_and_writes_nothing() -> N
 def compress_step(sink: int, recent: int, topk: int, pool: int, mode: str) -> Compress:
     selected = "selected" if topk else ""
     return Compress(
-        "observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", selected, "n", 0.5, sink, recent, pool, mode
+        "observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", selected, "n", "top", 0.5, sink, recent, pool, mode
     )
 
 
@@ -274,7 +274,7 @@ def compress_unfused(given: Tensors, length: int, sink: int, recent: int, topk: 
             "observed", "key", "scores", "n", 0.5, recent, "log_sum_exp" if "log_sum_exp" in given else ""
         ),
         Pool("scores", "pooled", "n", pool, mode),
-        Select("pooled", "selected", "n", sink, recent),
+        Select("pooled", "selected", "n", "top", sink, recent),
         GatherRows("key", "selected", "k_picked"),
         GatherRows("value", "selected", "v_picked"),
     )

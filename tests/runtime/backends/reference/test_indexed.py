@@ -230,7 +230,7 @@ def test_compress_without_the_selected_rows_keeps_the_rest_as_it_is(length: int)
         "key": torch.randn(1, 2, 40, 8),
         "value": torch.randn(1, 2, 40, 6),
     }
-    step = Compress("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "selected", "n", 0.5, SINK, RECENT,
+    step = Compress("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "selected", "n", "top", 0.5, SINK, RECENT,
                     3, "avg")  # fmt: skip
 
     def compressed(rows: int) -> Tensors:

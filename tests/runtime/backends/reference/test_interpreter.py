@@ -506,7 +506,7 @@ def test_pool(mode: str, length: int, width: int) -> None:
 def test_select_with_ties(length: int, topk: int) -> None:
     sink, recent, rows = 2, 4, 20
     scores = torch.randint(0, 3, (3, rows)).float()
-    step = Select("scores", "selected", "n", sink, recent)
+    step = Select("scores", "selected", "n", "top", sink, recent)
     writes = {"selected": torch.full((3, topk), 99)}
     got = run_steps((step,), {"scores": scores}, writes, {"n": length})["selected"]
     for g in range(3):
