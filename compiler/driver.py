@@ -184,6 +184,9 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
         context = model_context(config)
         check_config(config, options.max_context or context)
     shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype])
+    context = shape.geometry.max_context
+    if config is not None:  # before the capture, which takes its time
+        shape.geometry_of(sum(not layer_window(config, layer, context) for layer in range(layer_count(config))))
     dtype = TORCH_DTYPES[shape.dtype]
     if checkpoint.program is not None and options.dtype is not None and dtype != checkpoint.default_dtype:
         raise UsageError(

@@ -4,7 +4,8 @@ What: consecutive calls of one kernel, or of a repeating sequence of kernels (A,
 that loops over the layers. Every parameter is classified by how its values vary over the run:
 
 * invariant: the same value in every call; passed once;
-* indexed scalar: constants; computed from the loop's index, or where they are not equally spaced looked up in a table;
+* indexed scalar: constants; computed from the loop's index, or where they are not equally spaced looked up in a table.
+  What says a layer's budget always is, so that a schedule shows the budgets of all layers;
 * layer-indexed read: a weight of each layer; one stacked argument [N, ..], iteration i reads slice i;
 * layer-indexed in/out: a slice of a state at base + i * stride, put back at the same place; the state is passed once;
 * carried: a result of call i that call i + 1 takes; it stays on the chip, double-buffered;
@@ -296,7 +297,7 @@ class _Maker:
         if formal.kind == INVARIANT:
             return self.values["invariant", formal.values[0]]
         if formal.kind == INDEXED:
-            return self._number(index, formal.numbers)
+            return self._number(index, formal)
         if formal.kind == CARRIED:
             return carried[formal.source]
         if formal.kind == READ:
@@ -307,10 +308,11 @@ class _Maker:
             return _layer(states[formal.slice.state], offset)
         return made[formal.source]
 
-    def _number(self, index: ir.Value, numbers: tuple[int, ...]) -> ir.Value:
-        """Number `index` of `numbers`, at the loop's own level."""
+    def _number(self, index: ir.Value, formal: Formal) -> ir.Value:
+        """An indexed scalar, at the loop's own level."""
+        numbers = formal.numbers
         base, stride = numbers[0], numbers[1] - numbers[0]
-        if all(number == base + stride * place for place, number in enumerate(numbers)):
+        if not formal.tabled and all(number == base + stride * place for place, number in enumerate(numbers)):
             return self._affine(index, base, stride)
         if numbers not in self.tables:
             self.tables[numbers] = table_entry(numbers, index)

@@ -14,6 +14,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.rewriting import producer
 from sscc.ir.views import bytes_of
 from sscc.passes.stacked_weights import Signature
+from sscc.passes.thread_cache import BUDGET
 
 INVARIANT, INDEXED, READ, INOUT, CARRIED, IN_MEMORY = (
     "invariant",
@@ -90,7 +91,7 @@ class Formal:
     """What a parameter of call `index` of the period gets: its class, and by class
 
     * invariant: `values` is one value;
-    * indexed scalar: `numbers`, one per repetition;
+    * indexed scalar: `numbers`, one per repetition; `tabled` where they are a layer's budget;
     * layer-indexed read: `values` has a weight per repetition;
     * layer-indexed in/out: `slice`;
     * carried: `source` is the (call of the period, result) of the repetition before, `values` what the first one
@@ -100,6 +101,7 @@ class Formal:
     kind: str
     values: tuple[ir.Value, ...] = ()
     numbers: tuple[int, ...] = ()
+    tabled: bool = False
     slice: LayerSlice | None = None
     source: tuple[int, int] = (0, 0)
 
@@ -148,7 +150,8 @@ class Plan:
             raise NotLooped(f"{self._name(index, number)} takes results of other calls than the one before")
         numbers = [_constant(value) for value in actuals]
         if all(n is not None for n in numbers):
-            return Formal(INDEXED, numbers=tuple(n for n in numbers if n is not None))
+            tabled = arguments_of(self.callees[index])[number].name in BUDGET
+            return Formal(INDEXED, numbers=tuple(n for n in numbers if n is not None), tabled=tabled)
         if all(self.signature.is_stored(value) for value in actuals):
             return Formal(READ, actuals)
         return Formal(INOUT, slice=self._slice(index, number, actuals))

@@ -104,7 +104,7 @@ from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
 from sscc.passes.base import Pass
 
 LAYER = "sscc.layer"
-TOPK, FIRST = "topk", "first"
+TOPK, FIRST = BUDGET = "topk", "first"
 """Inputs of a layer where layers have different budgets: how many positions it selects, and where its rows begin in the
 caches that all layers have in common."""
 

@@ -40,6 +40,7 @@ def prove(program: sch.Program, signature: Signature, machine: Machine | None = 
     _check_tensors(program, signature)
     _check_entries(program, signature)
     _check_geometry(program, signature)
+    _check_budgets(program, signature)
     protocol = Protocol(signature)
     report = validate(
         program,
@@ -230,6 +231,24 @@ def _check_geometry(program: sch.Program, signature: Signature) -> None:
                 name, wanted = min(wrong, key=len)[0]
                 where = f"body {body.name!r}, {step.kind}"
                 refuse(f"{where}: its {name} is {getattr(step, name)!r}, the geometry's is {wanted!r}")
+
+
+def _check_budgets(program: sch.Program, signature: Signature) -> None:
+    """What a looped kernel looks up for each layer is what a group says of its layers: what they select, and where
+    their rows are. Windows of caches that layers have in common may overlap, and only this keeps apart what they hold."""
+    budgets = [g for g in (group.geometry for group in signature.plan) if g.layer_topk]
+    tables = [table for g in budgets for table in (g.layer_topk, g.layer_offsets if g.packed else ())]
+    for kernel in program.kernels:
+        for scalar in sch.scalars(kernel.body):
+            if scalar.op == "lookup" and not any(_is_part(scalar.args[1:], table) for table in tables):
+                where = f"kernel {kernel.name!r}, scalar {scalar.name!r}"
+                refuse(f"{where}: it looks up {list(scalar.args[1:])}, which is no group's top-K rows or their places")
+
+
+def _is_part(numbers: Sequence[sch.Operand], table: Sequence[int]) -> bool:
+    """Whether numbers stand in a table one after the other."""
+    starts = range(len(table) - len(numbers) + 1)
+    return any(tuple(numbers) == tuple(table[start : start + len(numbers)]) for start in starts)
 
 
 def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:

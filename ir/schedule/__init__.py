@@ -63,6 +63,7 @@ from sscc.ir.schedule.program import (
     Window,
     launches,
     pipelines,
+    scalars,
 )
 
 __all__ = [
@@ -113,4 +114,5 @@ __all__ = [
     "Window",
     "launches",
     "pipelines",
+    "scalars",
 ]

@@ -457,6 +457,17 @@ def launches(items: Sequence[Item]) -> Iterator[Launch]:
             yield from launches(item.body)
 
 
+def scalars(items: Sequence[Item]) -> Iterator[Scalar]:
+    """Every scalar among `items` once, loops, branches and pipelines entered."""
+    for item in items:
+        if isinstance(item, Scalar):
+            yield item
+        elif isinstance(item, For | If):
+            yield from scalars(item.body)
+        elif isinstance(item, Pipeline):
+            yield from item.scalars
+
+
 def pipelines(items: Sequence[Item]) -> Iterator[Pipeline]:
     """Every pipeline among `items` once, loops and branches entered."""
     for item in items:

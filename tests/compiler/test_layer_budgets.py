@@ -1,0 +1,264 @@
+"""Layers that select different numbers of positions: one loop over packed caches, the definition's results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel
+
+from sscc.compiler import cli
+from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend import algorithm, operator
+from sscc.compiler.frontend.eager import EagerSnapStream
+from sscc.compiler.options import CompileOptions, cache_options
+from sscc.ir.errors import InputError, UsageError
+from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.inspection import inspect_artifact
+from sscc.runtime.session import Session
+from tests.families import adapted, random_tokens
+
+CONTEXT, BATCH, CHUNK = 64, 2, 7
+SHAPE: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(**SHAPE, num_hidden_layers=4),
+    # Layers 2 and 5 attend to everything, the others within a window of 10.
+    "gemma3": Gemma3TextConfig(**SHAPE, num_hidden_layers=7, head_dim=8, sliding_window_pattern=3, sliding_window=10),
+}
+ALIKE = Geometry(sink=2, recent=6, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+BUDGETS = {"llama": (12, 5, 9, 1), "gemma3": (3, 9)}
+ROW = 2 * 8 * 2 * 4  # bytes of a position in a layer: K and V of two KV heads of 8 in f32
+WAYS = {"compact": {}, "indexed": {"rows": "indexed"}, "int8": {"dtype": "int8"}}
+
+Artifacts = Callable[..., Path]
+
+
+def geometry(family: str, way: str = "compact") -> Geometry:
+    return replace(ALIKE, **WAYS[way]).with_layers(BUDGETS[family])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_code() -> Iterator[None]:
+    """LLVM takes most of the time here, and what it optimises is tested elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSCC_NATIVE_OPTIMISE", "0")
+        yield
+
+
+@cache
+def random_model(family: str) -> PreTrainedModel:
+    torch.manual_seed(1)
+    config, attention = CONFIGS[family], operator.IMPLEMENTATION
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.requires_grad_(False).eval()
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    """`artifacts(family, way, opt_level)`: a model, captured once, lowered once per cache, compiled once."""
+    folder = tmp_path_factory.mktemp("budgets")
+
+    @cache
+    def checkpoint(family: str) -> Path:
+        random_model(family).save_pretrained(folder / family)
+        return folder / family
+
+    @cache
+    def captured(family: str) -> Path:
+        file = folder / f"{family}.import.mlir"
+        shape = cache_options(geometry(family)) | {"batch": BATCH, "prefill_chunk": CHUNK}
+        compile_model(CompileOptions(checkpoint(family), file, compile_to="import", **shape))
+        return file
+
+    @cache
+    def graph(family: str, way: str) -> Path:
+        start, file = folder / f"{family}.{way}.mlir", folder / f"{family}.{way}.graph.mlir"
+        adapted(captured(family), start, replace(ALIKE, topk=20) if way == "alike" else geometry(family, way))
+        compile_model(CompileOptions(start, file, compile_from="import", compile_to="graph"))
+        return file
+
+    @cache
+    def compiled(family: str, way: str = "compact", opt_level: int = 2) -> Path:
+        out = folder / f"{family}.{way}.{opt_level}.rdu"
+        model, weights = graph(family, way), checkpoint(family)
+        options = {"compile_from": "graph", "checkpoint": weights, "opt_level": opt_level}
+        compile_model(CompileOptions(model, out, native_code=False, **options))
+        return out
+
+    return compiled
+
+
+def opened(path: Path, interpreter: str = "native") -> Session:
+    return Session.from_artifact(Artifact.load(path), interpreter=interpreter)
+
+
+def fed(session: Session, prompt: list[int], tokens: list[int], slot: int = 0) -> np.ndarray:
+    rows = [session.prefill(slot, prompt).copy(), *(session.decode({slot: token})[slot].copy() for token in tokens)]
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("length", [40, 15, 9, 3])
+@pytest.mark.parametrize(("family", "way"), [("llama", "compact"), ("llama", "indexed"), ("gemma3", "int8")])
+def test_levels_agree_with_each_other_and_with_eager_pytorch(
+    family: str, way: str, length: int, artifacts: Artifacts
+) -> None:
+    """Prompts that fill all layers' rows, some layers', none's selected ones, and not even the ring."""
+    prompt, tokens = random_tokens(length), random_tokens(9, seed=1)
+    levels = {2: "native"} if family == "gemma3" else {0: "reference", 1: "native", 2: "native"}
+    logits = {o: fed(opened(artifacts(family, way, o), how), prompt, tokens, slot=1) for o, how in levels.items()}
+    assert family == "gemma3" or np.array_equal(logits[1], logits[2])
+    eager = EagerSnapStream(random_model(family), geometry(family, way))
+    expected = torch.stack([eager.prefill(prompt), *(eager.decode(token) for token in tokens)]).numpy()
+    tolerance = 1e-2 if way == "int8" else 1e-4
+    for ours in logits.values():
+        assert np.linalg.norm(ours - expected) <= tolerance * np.linalg.norm(expected)
+
+
+def test_each_layer_is_as_if_all_had_its_budget() -> None:
+    """Prefill attends to everything, so that what a layer keeps depends on its own budget alone."""
+    prompt, family = random_tokens(40), "gemma3"
+    ours = EagerSnapStream(random_model(family), geometry(family))
+    ours.prefill(prompt)
+    for layer, budget in zip((2, 5), BUDGETS[family], strict=True):
+        alike = EagerSnapStream(random_model(family), replace(ALIKE, topk=budget))
+        alike.prefill(prompt)
+        assert torch.equal(ours.k_cache[layer], alike.k_cache[layer])
+        assert torch.equal(ours.selected[layer], alike.selected[layer])
+        assert ours.selected[layer].shape[1] == budget
+
+
+def test_the_best_positions_of_a_larger_budget_contain_those_of_a_smaller_one(artifacts: Artifacts) -> None:
+    """`selected` has room for the largest budget; a layer fills as much of it as its own allows."""
+    session = opened(artifacts("llama"))
+    session.prefill(0, random_tokens(50))
+    selected = session.interpreter.tensor("selected")
+    assert [(layer >= 0).sum(-1).tolist() for layer in selected] == [[n] * 2 for n in BUDGETS["llama"]]
+    more = opened(artifacts("llama", "alike"))
+    more.prefill(0, random_tokens(50))
+    for ours, theirs in zip(selected, more.interpreter.tensor("selected"), strict=True):
+        for head in range(2):
+            assert set(ours[head][ours[head] >= 0]) <= set(theirs[head])
+
+
+@pytest.mark.parametrize(("family", "layers", "launches"), [("llama", 4, 3), ("gemma3", 6, 4)])
+def test_layers_are_one_loop(family: str, layers: int, launches: int, artifacts: Artifacts) -> None:
+    artifact = Artifact.load(artifacts(family))
+    assert [record.layers for record in artifact.manifest.looping if record.looped] == [layers, layers]
+    assert inspect_artifact(artifact).launches_per_token == launches
+    alike = Artifact.load(artifacts(family, "alike"))
+    assert len(artifact.program.kernels) == len(alike.program.kernels)
+
+
+@pytest.mark.parametrize(
+    ("way", "held", "read"),
+    [
+        # 4 layers with sinks and ring of 8; 11 rows behind those of the last one, which has 11 less than the first.
+        ("compact", (4 * 8 + 27 + 11) * ROW, (4 * 8 + 27) * ROW),
+        # 64 tokens are 10 chunks of 7.
+        ("indexed", 4 * (8 + 70) * ROW, (4 * 8 + 27) * ROW),
+    ],
+)
+def test_a_sequence_holds_the_sum_of_its_layers(way: str, held: int, read: int, artifacts: Artifacts) -> None:
+    found = inspect_artifact(Artifact.load(artifacts("llama", way)))
+    assert (found.held_kv_bytes, found.kv_bytes) == (held, read)
+    states = {tensor.name: tensor for tensor in found_states(artifacts("llama", way))}
+    if way == "compact":
+        assert states["k_cache"].shape == (BATCH, 2, held // ROW, 8)
+    else:
+        assert states["k_cache"].shape == (4, BATCH, 2, 8, 8)
+
+
+def found_states(path: Path) -> list[Any]:
+    return [tensor for tensor in Artifact.load(path).program.tensors if tensor.role == "state"]
+
+
+def test_inspect_prints_the_budgets(artifacts: Artifacts, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", str(artifacts("gemma3"))]) == 0
+    text = capsys.readouterr().out
+    assert "cache      up to 17 rows = sink 2 + recent 6 + topk up to 9, for 64 tokens\n" in text
+    assert "2 of 7 layers: 4/2 heads of 8, 11 to 17 rows: sink 2, recent 6, top-K by layer 3 9\n" in text
+    groups = json.loads((artifacts("gemma3") / "manifest.json").read_text())["groups"]
+    assert [group["geometry"].get("layer_topk") for group in groups] == [None, [3, 9]]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_slots_are_apart_and_can_be_copied(way: str, artifacts: Artifacts) -> None:
+    """Rows of layers lie side by side: no prompt and no step of another slot may reach them."""
+    session = opened(artifacts("llama", way))
+    prompt, tokens = random_tokens(40), random_tokens(9, seed=2)
+    alone = fed(session, prompt, tokens, slot=1)
+    session.prefill(1, prompt)
+    snapshot = session.snapshot(1)
+    assert snapshot.nbytes == session.snapshot_bytes(1)
+    rows = []
+    for token in tokens:
+        session.prefill(0, random_tokens(20 + token % 30, seed=token))
+        rows.append(session.decode({0: 5, 1: token})[1].copy())
+    assert np.array_equal(np.stack(rows), alone[1:])
+    session.restore(0, snapshot)
+    assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, alone[1:], strict=True))
+
+
+def test_goldens_are_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random_model("llama").save_pretrained(tmp_path / "m")
+    words = "--kv-topk-per-layer pyramid:10,1 --kv-sink 2 --kv-recent 6 --max-context 64 --prefill-chunk 7".split()
+    words += ["--save-golden", "--golden-tokens", "4", "-q", "--traceback"]
+    assert cli.main(["compile", str(tmp_path / "m"), "-o", str(tmp_path / "a.rdu"), *words]) == 0
+    golden = Artifact.load(tmp_path / "a.rdu").golden()
+    assert golden is not None
+    assert [golden.tensors[f"selected.{layer}"].shape[1] for layer in range(4)] == [10, 7, 4, 1]
+    assert cli.main(["run", str(tmp_path / "a.rdu"), "--check"]) == 0
+    assert "17 golden tensors agree" in capsys.readouterr().err
+
+
+def test_budgets_that_are_all_alike_are_one_number() -> None:
+    assert ALIKE.with_layers((7, 7, 7)) == ALIKE
+    around: dict[str, Any] = {"kv_sink": 2, "kv_recent": 6, "max_context": CONTEXT}
+    shape = CompileOptions(Path("m"), kv_topk_per_layer="7,7", **around).resolve(None)
+    plain = CompileOptions(Path("m"), kv_topk=7, **around).resolve(None)
+    assert shape.geometry_of(2) == plain.geometry_of(2)
+
+
+def test_budgets_for_another_number_of_layers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random_model("gemma3").save_pretrained(tmp_path / "m")
+    words = ["compile", str(tmp_path / "m"), "-o", str(tmp_path / "a.rdu"), "--max-context", "64", "--no-weights"]
+    assert cli.main([*words, "--kv-topk-per-layer", "1,2,3"]) == UsageError.exit_code
+    said = capsys.readouterr().err
+    assert "--kv-topk-per-layer has 3 numbers, and the budget governs 2 layers" in said
+
+
+def test_a_dump_with_other_layers_than_budgets_is_refused(artifacts: Artifacts, tmp_path: Path) -> None:
+    graph = artifacts("llama").with_name("llama.compact.graph.mlir").read_text()
+    assert "array<i64: 12, 5, 9, 1>" in graph
+    (tmp_path / "g.mlir").write_text(graph.replace("array<i64: 12, 5, 9, 1>", "array<i64: 12, 5, 9>"))
+    with pytest.raises(InputError, match="3 numbers of top-K rows for 4 layers"):
+        compile_model(CompileOptions(tmp_path / "g.mlir", tmp_path / "a.rdu", compile_from="graph", weights="none"))
+
+
+def test_the_definition_selects_by_the_layer() -> None:
+    g = ALIKE.with_layers((5, 2))
+    scores = torch.rand(2, 40)
+    for layer, count in enumerate((5, 2)):
+        assert algorithm.select(scores, 40, g.of_layer(layer)).shape == (2, count)
