@@ -199,8 +199,46 @@ def _weights(parts: Iterable[Any]) -> list[Argument]:
 
 
 @dataclass(frozen=True)
+class _State:
+    """A state of a layer, and where it is among those of the entry.
+
+    Attributes:
+        argument: as the layer's function takes it, or its phase's.
+        name: what the entry calls the state that it is in.
+        layers, index: of how many layers that state is stacked, and which of them this is; 0 where the layer takes all
+            of it: a scratch that is everybody's in turn, or a cache that has the rows of all layers.
+    """
+
+    argument: Argument
+    name: str
+    layers: int = 0
+    index: int = 0
+
+    @property
+    def whole(self) -> Argument:
+        """The entry's state."""
+        type_ = self.argument.type
+        if self.layers:
+            type_ = tensor_type([self.layers, *type_.shape], type_.element_type)
+        return Argument("state", self.name, type_)
+
+    def take(self, states: dict[str, ir.Value]) -> ir.Value:
+        """The layer's part of the entry's states."""
+        if not self.layers:
+            return states[self.name]
+        shape = list(self.argument.type.shape)
+        return extract_slice(states[self.name], [self.index] + [0] * len(shape), [1, *shape], drop=1)
+
+    def put(self, part: ir.Value, states: dict[str, ir.Value]) -> None:
+        """Makes `part` the layer's part of the entry's states."""
+        if self.layers:
+            part = insert_slice(part, states[self.name], [self.index] + [0] * self.argument.type.rank)
+        states[self.name] = part
+
+
+@dataclass(frozen=True)
 class _Layer:
-    """A decoder layer, and where its states are in those of the entries.
+    """A decoder layer.
 
     Attributes:
         index: which of its group's layers it is.
@@ -217,21 +255,20 @@ class _Layer:
     def part(self) -> str:
         return f"layer.{self.number}"
 
-    def stacked(self, name: str) -> str:
-        """What the state of all layers of the group is called, of which `name` is this layer's."""
-        return state_name(name, self.group.name)
+    def stacked(self, argument: Argument) -> _State:
+        """A state that the layers of the group have each for itself, or packed into one."""
+        name = state_name(argument.name, self.group.name)
+        if self.group.geometry.packed and argument.name in CACHES:
+            return _State(argument, name)
+        return _State(argument, name, len(self.group.layers), self.index)
 
-    def scratched(self, name: str) -> str:
-        """What the scratch `name` is called in the entry."""
-        return state_name(name, self.scratch)
-
-    def is_packed(self, state: Argument) -> bool:
-        """Whether all layers of the group have this state in common, each its own rows of it."""
-        return self.group.geometry.packed and state.name in CACHES
+    def shared(self, argument: Argument) -> _State:
+        """A state that layers use one after the other."""
+        return _State(argument, state_name(argument.name, self.scratch))
 
     @property
-    def numbers(self) -> dict[str, int]:
-        """What the layer is told of its budget, where layers differ in that (`passes.thread_cache.NUMBERS`)."""
+    def budget(self) -> dict[str, int]:
+        """What the layer is told of its own budget, where layers differ in that."""
         geometry = self.group.geometry
         if not geometry.layer_topk:
             return {}
@@ -284,28 +321,16 @@ class _Entry:
         entry.function.attributes["sym_visibility"] = ir.StringAttr.get("public")
         return entry
 
-    def stacked(self, argument: Argument, first: _Layer) -> Argument:
-        """The state of all layers of a group, of which `argument` is the first one's."""
-        if first.is_packed(argument):
-            return replace(argument, name=first.stacked(argument.name))
-        shape = [len(first.group.layers), *argument.type.shape]
-        return Argument("state", first.stacked(argument.name), tensor_type(shape, argument.type.element_type))
-
-    def layer_slice(self, stacked: ir.Value, layer: _Layer, argument: Argument) -> ir.Value:
-        """What a layer takes as `argument` of the state of its group."""
-        if layer.is_packed(argument):
-            return stacked
-        shape = list(stacked.type.shape)
-        return extract_slice(stacked, [layer.index] + [0] * (len(shape) - 1), [1, *shape[1:]], drop=1)
-
-    def put_layer(self, part: ir.Value, stacked: ir.Value, layer: _Layer, argument: Argument) -> ir.Value:
-        """The state of the group once a layer has left `part` as `argument`."""
-        if layer.is_packed(argument):
-            return part
-        return insert_slice(part, stacked, [layer.index] + [0] * (stacked.type.rank - 1))
-
-    def numbers(self, layer: _Layer) -> dict[str, ir.Value]:
-        return {name: index_constant(number) for name, number in layer.numbers.items()}
+    def call(self, entry: _Function, function: Any, layer: _Layer, own: Sequence[_State],
+             states: dict[str, ir.Value], given: dict[str, ir.Value]) -> dict[str, ir.Value]:  # fmt: skip
+        """Calls a layer with its own states and budget, and puts back what it leaves of them. Gives the other results."""
+        budget = {name: index_constant(number) for name, number in layer.budget.items()}
+        parts = {state.argument.name: state.take(states) for state in own}
+        results = entry.call(function, {**given, **parts, **budget})
+        for state in own:
+            if state.argument.name in results:
+                state.put(results.pop(state.argument.name), states)
+        return results
 
 
 class _Decode(_Entry):
@@ -315,33 +340,29 @@ class _Decode(_Entry):
 
     def build(self) -> None:
         layer = {argument.name: argument for argument in arguments_of(self.part("layer.0"))}
-        firsts = self.firsts()
+        firsts = [(first, self.part(first.part)) for first in self.firsts()]
         token = Argument("input", "token", tensor_type([self.facts.batch, 1], ir.IntegerType.get_signless(64)))
-        states = [self.stacked(argument, first) for first in firsts for argument in _states(self.part(first.part))]
-        made = {first.stacked(result.name) for first in firsts for result in results_of(self.part(first.part))}
+        states = [first.stacked(argument) for first, part in firsts for argument in _states(part)]
+        updated = {first.stacked(result).name for first, part in firsts for result in results_of(part)}
         logits = results_of(self.part("head"))[0].type
         out = Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
         slots = [layer[name] for name in ("position", "prompt_len", "active")]
         weights = _weights(self.part(name) for name in ("embed", *(layer.part for layer in self.layers), "head"))
-        entry = self.start([token, *slots, *states, *weights], [out, *(s for s in states if s.name in made)])
+        results = [state.whole for state in states if state.name in updated]
+        entry = self.start([token, *slots, *(state.whole for state in states), *weights], [out, *results])
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
-            func.ReturnOp(self._body(entry, [state.name for state in states if state.name in made]))
+            func.ReturnOp(self._body(entry, [result.name for result in results]))
 
-    def _body(self, entry: _Function, made: Sequence[str]) -> list[ir.Value]:
+    def _body(self, entry: _Function, updated: Sequence[str]) -> list[ir.Value]:
         inputs, states = entry.values_of("input"), entry.values_of("state")
         positions = reshape(inputs["position"], [self.facts.batch, 1])
-        given = entry.call(self.part("embed"), {"ids": inputs.pop("token"), "positions": positions})
+        values = entry.call(self.part("embed"), {"ids": inputs.pop("token"), "positions": positions})
         for layer in self.layers:
             part = self.part(layer.part)
-            own = {a.name: a for a in _states(part)}
-            slices = {name: self.layer_slice(states[layer.stacked(name)], layer, a) for name, a in own.items()}
-            done = entry.call(part, {**given, **inputs, **slices, **self.numbers(layer)})
-            given["hidden"] = done.pop("hidden")
-            for name, value in done.items():
-                whole = layer.stacked(name)
-                states[whole] = self.put_layer(value, states[whole], layer, own[name])
-        logits = entry.call(self.part("head"), given)["logits"]
-        return [reshape(logits, [logits.type.shape[0], logits.type.shape[2]]), *(states[name] for name in made)]
+            own = [layer.stacked(argument) for argument in _states(part)]
+            values |= self.call(entry, part, layer, own, states, {**values, **inputs})
+        logits = entry.call(self.part("head"), values)["logits"]
+        return [reshape(logits, [logits.type.shape[0], logits.type.shape[2]]), *(states[name] for name in updated)]
 
 
 @dataclass(frozen=True)
@@ -357,6 +378,16 @@ class _PrefillStates:
     scratch: list[Argument]
     caches: list[Argument]
     prompts: dict[str, Argument]
+
+    @property
+    def lasting(self) -> list[Argument]:
+        """All of them, in the order in which a phase takes and returns them."""
+        return [*self.scratch, *self.caches, *self.prompts.values()]
+
+    def of(self, layer: _Layer) -> list[_State]:
+        """Where they are in the entry."""
+        own = [*self.caches, *self.prompts.values()]
+        return [*map(layer.shared, self.scratch), *map(layer.stacked, own)]
 
 
 class _Prefill(_Entry):
@@ -374,19 +405,15 @@ class _Prefill(_Entry):
         self.axes = self._token_axes()
         index = ir.IndexType.get()
         embedded = [self._full_length(result) for result in results_of(self.part("embed"))]
-        scratch, caches = dict[str, Argument](), list[Argument]()
-        for first in self.firsts():
-            own = self._states(first)
-            for argument in own.scratch:
-                name = first.scratched(argument.name)
-                scratch.setdefault(name, replace(argument, name=name))
-            caches += [self.stacked(argument, first) for argument in (*own.caches, *own.prompts.values())]
+        own = [state for first in self.firsts() for state in self._states(first).of(first)]
+        own = sorted(own, key=lambda state: state.layers > 0)  # scratches first
+        wholes = {state.name: state.whole for state in own}
         phases = [self._embed(embedded)]
         phases += [self._layer(layer, embedded) for layer in self.layers]
         phases.append(self._head(embedded[0]))
         tokens = Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
         scalars = [Argument("input", name, index) for name in ("length", "slot", *CURSOR, "steps")]
-        logits, states = self._logits(), [*embedded, *scratch.values(), *caches]
+        logits, states = self._logits(), [*embedded, *wholes.values()]
         results = [logits, *(Argument("output", name, index) for name in CURSOR), *states]
         entry = self.start([tokens, *scalars, logits, *states, *_weights(phases)], results)
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
@@ -441,19 +468,9 @@ class _Prefill(_Entry):
         first, *layered, last = phases
         state |= entry.call(first, {**given, **state, "number": index_constant(0)})
         for layer, phase in zip(self.layers, layered, strict=True):
-            states = self._states(layer)
-            whole = {a.name: layer.scratched(a.name) for a in states.scratch}
-            stacks = {a.name: a for a in (*states.caches, *states.prompts.values())}
-            own = {name: state[at] for name, at in whole.items()}
-            own |= {name: self.layer_slice(state[layer.stacked(name)], layer, a) for name, a in stacks.items()}
-            numbers = {"number": index_constant(layer.number + 1), **self.numbers(layer)}
-            made = entry.call(phase, {**given, **state, **own, **numbers})
-            for name, value in made.items():
-                if name in stacks:
-                    at = layer.stacked(name)
-                    state[at] = self.put_layer(value, state[at], layer, stacks[name])
-                else:
-                    state[whole.get(name, name)] = value
+            number = index_constant(layer.number + 1)
+            own = self._states(layer).of(layer)
+            state |= self.call(entry, phase, layer, own, state, {**given, **state, "number": number})
         logits = entry.call(last, {**given, **state, "number": index_constant(len(phases) - 1)})["prefill_logits"]
         finished = arith.CmpIOp(arith.CmpIPredicate.eq, end, total).result
         reached = arith.FloorDivSIOp(end, chunks).result
@@ -508,9 +525,8 @@ class _Prefill(_Entry):
         part, compress = self.part(layer.part), self.part(f"compress.{layer.number}")
         own, scratch = self._states(layer), _states(part)
         caches, prompts = own.caches, own.prompts
-        lasting = [*own.scratch, *caches, *prompts.values()]
-        results = [embedded[0], *lasting]
-        phase = self._phase(layer.part, ["length", "slot", *layer.numbers], [*embedded, *lasting], results, [part])
+        results = [embedded[0], *own.lasting]
+        phase = self._phase(layer.part, ["length", "slot", *layer.budget], [*embedded, *own.lasting], results, [part])
         inputs, given = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 

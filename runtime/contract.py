@@ -235,7 +235,7 @@ def _check_geometry(program: sch.Program, signature: Signature) -> None:
 
 def _check_budgets(program: sch.Program, signature: Signature) -> None:
     """What a looped kernel looks up for each layer is what a group says of its layers: what they select, and where
-    their rows are. Windows of caches that layers have in common may overlap, and only this keeps apart what they hold."""
+    their rows are. Windows of a cache that layers have in common may overlap; only this keeps apart what they hold."""
     budgets = [g for g in (group.geometry for group in signature.plan) if g.layer_topk]
     tables = [table for g in budgets for table in (g.layer_topk, g.layer_offsets if g.packed else ())]
     for kernel in program.kernels:
