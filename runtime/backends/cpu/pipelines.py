@@ -16,6 +16,7 @@ from sscc.runtime.backends.cpu.figures import REPLICATED_ELEMENTS
 from sscc.runtime.backends.cpu.hazards import Span
 from sscc.runtime.backends.cpu.nests import Strides
 from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
+from sscc.runtime.backends.cpu.slots import Slots, UnplacedSlotError, slots_of
 from sscc.runtime.backends.cpu.stages import (
     BufferPort,
     MemoryPort,
@@ -49,17 +50,6 @@ class _Pointer:
     extent: int
     terms: tuple[tuple[int, int], ...]
     span: Span
-
-
-@dataclass(frozen=True)
-class _Slots:
-    """A buffer's place in the workspace: `generations` times `per_iteration` slots."""
-
-    offset: int
-    slot_bytes: int
-    per_iteration: int
-    generations: int
-    private: bool
 
 
 @dataclass(frozen=True)
@@ -139,37 +129,23 @@ class _PipelinePlan:
                 found.append(stage)
         return found
 
-    def _layout(self, private: set[str]) -> dict[str, _Slots]:
-        used = {p.buffer for s in self.stages for p in s.ports if isinstance(p, BufferPort)}
-        slots = {}
-        for buffer in self.pipeline.buffers:
-            if buffer.name not in used:
-                continue
-            per_iteration, generations = self._shape(buffer.name)
-            slot = align(buffer.slot_bytes)
-            total = slot * per_iteration * generations
-            if buffer.name in private:
-                offset, self.private_used = self.private_used, self.private_used + total
-            else:
-                offset, self.used = self.used, self.used + total
-            slots[buffer.name] = _Slots(offset, slot, per_iteration, generations, buffer.name in private)
-        return slots
-
-    def _shape(self, buffer: str) -> tuple[int, int]:
-        """Slots that an iteration fills, and how many iterations' worth of them live at the same time."""
-        per_iteration = 1
-        lags = []
+    def _layout(self, private: set[str]) -> dict[str, Slots]:
+        ports: dict[str, list[tuple[ResolvedStage, BufferPort, bool]]] = {}
         for stage in self.stages:
-            for port in stage.ports:
-                if not isinstance(port, BufferPort) or port.buffer != buffer:
-                    continue
-                if stage.stage.when == "each":
-                    lags.append(port.lag)
-                    if port.per < stage.stage.trips:
-                        per_iteration = max(per_iteration, stage.stage.trips // port.per)
-        if not lags:
-            lags = [0]
-        return per_iteration, -(-(max(lags) - min(lags)) // per_iteration) + 1
+            for port, param in zip(stage.ports, stage.body.params, strict=True):
+                if isinstance(port, BufferPort):
+                    ports.setdefault(port.buffer, []).append((stage, port, param.access != "read"))
+        slots: dict[str, Slots] = {}
+        for buffer in self.pipeline.buffers:
+            if buffer.name in ports:
+                own, size = buffer.name in private, align(buffer.slot_bytes)
+                offset = self.private_used if own else self.used
+                slots[buffer.name] = memory = slots_of(ports[buffer.name], offset, size, private=own)
+                if own:
+                    self.private_used += memory.nbytes
+                else:
+                    self.used += memory.nbytes
+        return slots
 
     # -- control
 
@@ -231,7 +207,7 @@ class _PipelinePlan:
                 if not isinstance(port, BufferPort) or stage.stage.when != "each":
                     continue
                 slots = self.slots[port.buffer]
-                key = (port.lag // slots.per_iteration, slots.generations)
+                key = (slots.ahead(port), slots.generations)
                 if slots.generations == 1 or key in self.generation:
                     continue
                 if number is None:
@@ -328,56 +304,29 @@ class _PipelinePlan:
         size = DTYPE_BYTES[dtype]
         terms = [(self.draft.operand(name, env), c * size) for name, c in port.view.terms]
         offset = slots.offset + port.view.offset * size
-        place, more = self._slot(stage, port, slots, grid)
+        number, more = self._slot(stage, port, slots, grid)
         region = PRIVATE if slots.private else WORKSPACE
-        end = slots.offset + slots.slot_bytes * slots.per_iteration * slots.generations
-        key = (region, slots.offset, end)
+        key = (region, slots.offset, slots.offset + slots.nbytes)
         extent = _extent(port.view.shape, port.view.strides) * size
-        pointer = _Pointer(region, offset + place * slots.slot_bytes, extent, (*terms, *more), key)
+        pointer = _Pointer(region, offset + number * slots.slot_bytes, extent, (*terms, *more), key)
         return port.view.strides, pointer
 
     def _slot(
-        self, stage: ResolvedStage, port: BufferPort, slots: _Slots, grid: list[int]
+        self, stage: ResolvedStage, port: BufferPort, slots: Slots, grid: list[int]
     ) -> tuple[int, list[tuple[int, int]]]:
-        """The place of the slot that a port uses: a number, and terms over registers in bytes."""
-        trips = stage.stage.trips
-        if stage.stage.when == "last":
-            self._check_alive(stage, port, slots)
-        if stage.stage.when != "each" or self.trips == 1:
-            place = port.lag % (slots.per_iteration * slots.generations)
-            if trips == 1 or port.per >= trips:
-                return place, []
-        generation, shift = divmod(port.lag, slots.per_iteration)
-        if shift:
-            raise self._refusal(stage, "a buffer's lag is not a whole number of iterations")
-        whole_run = port.per > trips
-        if whole_run and (self.trips is None or port.per < trips * self.trips):
-            raise self._refusal(stage, "a buffer's slot serves several iterations, but not all of them")
+        """The slot that a port uses: a number, and terms over registers in bytes."""
+        try:
+            place = slots.place(stage, port, self.trips)
+        except UnplacedSlotError as error:
+            raise self._refusal(stage, str(error)) from None
         terms: list[tuple[int, int]] = []
-        if slots.generations > 1 and not whole_run:
-            register = self.generation.get((generation, slots.generations))
+        if place.ahead is not None:
+            register = self.generation.get((place.ahead, slots.generations))
             if register is None:
                 raise self._refusal(stage, "it fills slots of several iterations before or after all of them")
             terms.append((register, slots.per_iteration * slots.slot_bytes))
-        if port.per < trips:
-            if port.per != 1:
-                raise self._refusal(stage, f"a slot takes {port.per} of {trips} firings")
-            step = slots.slot_bytes
-            for register, extent in zip(reversed(grid), reversed(stage.stage.grid), strict=True):
-                terms.append((register, step))
-                step *= extent
-        return 0, terms
-
-    def _check_alive(self, stage: ResolvedStage, port: BufferPort, slots: _Slots) -> None:
-        """An epilogue reads what the last iterations left."""
-        writers = [p for s in self.stages if s.stage.when == "each" for p in _written(s) if p.buffer == port.buffer]
-        if not writers or port.per > 1:
-            return
-        if self.trips is None:
-            raise self._refusal(stage, "it reads a slot by its number after a loop of unknown length")
-        latest = self.trips - 1 + max(p.lag for p in writers) // slots.per_iteration
-        if port.lag // slots.per_iteration <= latest - slots.generations:
-            raise self._refusal(stage, "it reads a slot that many iterations have passed over")
+        moves = reversed(list(zip(grid, place.moves, strict=False)))
+        return place.number, [*terms, *((register, move * slots.slot_bytes) for register, move in moves)]
 
     def _refusal(self, stage: ResolvedStage, why: str) -> NoNativeCodeError:
         return NoNativeCodeError(f"stage {stage.stage.name!r} of {self.where}", why)
