@@ -17,7 +17,6 @@ from sscc.ir.operations import (
     Compress,
     DecodeAttention,
     GatherRows,
-    IndexedAttention,
     ObservationScores,
     Observe,
     Pool,
@@ -27,7 +26,7 @@ from sscc.ir.operations import (
 )
 from sscc.ir.schedule.file_form import decode, encode
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
 Dtype = Literal["f32", "bf16", "i64", "i8", "i1"]
@@ -271,7 +270,6 @@ Step = Union[
     Select,
     GatherRows,
     DecodeAttention,
-    IndexedAttention,
     ChunkAttention,
     Compress,
 ]
