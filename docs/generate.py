@@ -20,7 +20,7 @@ from typing import Any
 from sscc.ir import operations, schedule
 from sscc.ir.dialects import df, kv
 from sscc.ir.operations import OPERATIONS
-from sscc.ir.opspec import Op, OpSpec, spec_of
+from sscc.ir.opspec import Group, Op, Operand, OpSpec, group_operands, spec_of
 from sscc.ir.schedule import program
 from sscc.passes.base import Pass, options_of
 from sscc.passes.pipeline import PIPELINES, REGISTRY, pipeline_text
@@ -148,6 +148,8 @@ def _operation(spec: OpSpec) -> Iterator[str]:
         forms = spec.operands[name].forms if name in spec.operands else ()
         either = "".join(f" or {_tensor(form)}" for form in forms)
         rows.append(f"| {'operand' if name in spec.inputs else 'result'} | `{name}` | {_tensor(pattern)}{either} |")
+    groups = spec.several.items()
+    rows += [f"| operands | `{group}` | up to {kind.most} of {kind.record.__name__} |" for group, kind in groups]
     for name in spec.own_attributes:
         rows.append(f"| attribute | `{name}` | {'float' if spec.kind(name) is float else 'integer'} |")
     yield "\n".join(rows)
@@ -178,6 +180,8 @@ def _schedule() -> Iterator[str]:
         if record is schedule.Product:
             for operation in OPERATIONS:
                 yield from _step(spec_of(operation)) if operation.kind else ()
+                for kind in spec_of(operation).several.values():
+                    yield from _group(kind.record)
 
 
 def _letters() -> str:
@@ -192,14 +196,26 @@ def _step(spec: OpSpec) -> Iterator[str]:
     rows = ["| field | what | |", "|---|---|---|"]
     for name in spec.fields:
         if name in spec.operands:
-            operand = spec.operands[name]
-            shapes = [_tensor(f"{' '.join(operand.step_dims)}:{operand.element}"), *map(_tensor, operand.forms)]
-            optional = ', or ""' if operand.optional else ""
-            rows.append(f"| `{name}` | {' or '.join(shapes)}{optional} | {MODES[operand.mode]} |")
+            rows.append(_operand(name, spec.operands[name]))
+        elif name in spec.several:
+            rows.append(f"| `{name}` | any number of {spec.several[name].record.__name__} | |")
         else:
             kind = "scalar" if name in spec.numbers else f"`{spec.kind(name).__name__}`"
             rows.append(f"| `{name}` | {kind} | |")
     yield "\n".join(rows)
+
+
+def _operand(name: str, operand: Operand) -> str:
+    shapes = [_tensor(f"{' '.join(operand.step_dims)}:{operand.element}"), *map(_tensor, operand.forms)]
+    optional = ', or ""' if operand.optional else ""
+    return f"| `{name}` | {' or '.join(shapes)}{optional} | {MODES[operand.mode]} |"
+
+
+def _group(record: type[Group]) -> Iterator[str]:
+    yield f"## {record.__name__}"
+    yield markdown(inspect.getdoc(record) or "")
+    rows = [_operand(name, operand) for name, operand in group_operands(record).items()]
+    yield "\n".join(["| field | what | |", "|---|---|---|", *rows])
 
 
 def _choices(union: Any) -> str:
@@ -222,7 +238,7 @@ def _record(record: Any) -> Iterator[str]:
 
 def _records() -> list[Any]:
     found: list[Any] = [value for value in vars(program).values() if dataclasses.is_dataclass(value)]
-    own = (record for record in found if not issubclass(record, Op))
+    own = (record for record in found if not issubclass(record, Op | Group))
     return sorted(own, key=lambda record: inspect.getsourcelines(record)[1])
 
 

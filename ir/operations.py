@@ -1,8 +1,11 @@
 """The operations of the algorithm, each declared once: shapes, what is read and written, and what it means.
 
 Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R rows of a cache (sinks, ring, and the
-selected ones unless they are indexed), SR those of sinks and ring, N of the ring, K selected ones, T rows of the prompt
-scratch, C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call.
+selected ones unless they are indexed) or of a segment, N of the ring, K selected ones, T rows of the prompt
+scratch, or of what a segment takes its rows from, C tokens of a chunk, W queries of the observation window, J gathered
+rows, S tokens of a captured call.
+
+Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
 The cache of a layer and a slot has `budget = sink + recent + topk` rows: attention sinks, a ring of recent positions,
 and the prompt positions that the observation window voted for. Where rows are encoded (`sscc.ir.kv_rows`), attention is
@@ -14,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from sscc.ir.opspec import Attribute, Number, Op, Operand, Sizes
+from sscc.ir.opspec import Attribute, Group, Number, Op, Operand, Several, Sizes
 
 
 def _one(n: Sizes) -> int:
@@ -51,6 +54,15 @@ def _gathered(n: Sizes) -> int:
 
 def _scored(n: Sizes) -> int:
     return n["length"] + _kept(n)
+
+
+def _rows(n: Sizes) -> int:
+    return n["R"]
+
+
+def _valid(n: Sizes) -> int:
+    """Rows of a segment that are attended to: rows are numbered through all segments, and the valid ones come first."""
+    return max(min(n["valid"] - n["before"], n["R"]), 0)
 
 
 def _zero(n: Sizes) -> int:
@@ -159,9 +171,25 @@ class QuantizeRows(Op):
     out: Annotated[str, Operand("B Hkv J D:encoded", "write")]
 
 
+SegmentIndex = Annotated[str, Operand("B Hkv R:i64", "read", optional=True)]
+
+
+@dataclass(frozen=True)
+class Segment(Group):
+    """Rows that attention is over, and which of them each slot sees. Without an index they are those of `key` and
+    `value`, R = T; with one, row j of slot b and KV head h is row index[b, h, j] of them, zeros where that is negative.
+    Only what is seen is read."""
+
+    own, alike = ("R", "T"), {"index": {"T": "R"}}
+    key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_rows, by="index", fetched=True)]
+    value: Annotated[str, Operand("B Hkv T Dv:row", "read", along="T", reads=_rows, by="index", fetched=True)]
+    valid: Annotated[str, Operand("B R:i1", "read")]
+    index: SegmentIndex = ""
+
+
 @dataclass(frozen=True)
 class CachedAttention(Op):
-    """Attention of one query per slot over the valid rows of its cache; softmax and sums in f32.
+    """Attention of one query per slot over the valid rows of any number of segments; softmax and sums in f32.
 
     Query head h reads KV head h // (H // Hkv). A slot without a valid row gives zeros. Rows of key and value may be
     encoded.
@@ -169,9 +197,7 @@ class CachedAttention(Op):
 
     op, kind = "cached_attention", "cached_attention"
     query: Query
-    key: Annotated[str, Operand("B Hkv R D:row", "read", fetched=True)]
-    value: Annotated[str, Operand("B Hkv R Dv:row", "read", fetched=True)]
-    valid: Annotated[str, Operand("B R:i1", "read")]
+    segments: Annotated[tuple[Segment, ...], Several(Segment, most=3)]
     out: Attended
     scale: Scale
 
@@ -269,21 +295,31 @@ class GatherRows(Op):
 
 
 @dataclass(frozen=True)
+class MoreRows(Group):
+    """Rows behind those of a cache, as `Segment` has them. Those of an index are fetched one by one, as they are
+    needed."""
+
+    own, alike = Segment.own, Segment.alike
+    key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_valid, by="index", fetched=True)]
+    value: Annotated[str, Operand("B Hkv T Dv:row", "read", along="T", reads=_valid, by="index", fetched=True)]
+    index: SegmentIndex = ""
+
+
+@dataclass(frozen=True)
 class DecodeAttention(Op):
-    """`row`, two `update`s, `validity` and `cached_attention` of one decode step in one, which reads each cached row
-    once.
+    """`row`, two `update`s, `validity` and `cached_attention` of one decode step in one, which reads each row once.
 
-    For every active slot b: row = sink + (p - sink) mod recent for p = position[b] >= sink, else p; new_key and
-    new_value stand in that row of `key` and `value` for the attention, and are written to that row of `k_cache`
-    and `v_cache`, whose other rows keep their bytes. Valid rows are row < min(p + 1, SR), and SR <= row <
-    SR + min(max(prompt_len[b] - SR, 0), R - SR), SR = sink + recent. A slot that is not active writes nothing and
-    returns zeros.
+    Attention is over the rows of the cache, then those of the other segments, numbered through. For every active slot
+    b: row = sink + (p - sink) mod recent for p = position[b] >= sink, else p; new_key and new_value stand in that row
+    of `key` and `value` for the attention, and are written to that row of `k_cache` and `v_cache`, whose other rows
+    keep their bytes. Valid rows are row < min(p + 1, SR), and SR <= row < SR + max(prompt_len[b] - SR, 0), SR = sink +
+    recent. A slot that is not active writes nothing and returns zeros.
 
-    `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. The rows of all
-    four may be encoded; the new row is encoded before it is attended to.
+    `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. Rows may be
+    encoded; the new row is encoded before it is attended to.
     """
 
-    op, kind = "decode_attention", "decode_attention"
+    op, kind, stored = "decode_attention", "decode_attention", True
     query: Query
     new_key: NewKey
     new_value: NewValue
@@ -298,42 +334,7 @@ class DecodeAttention(Op):
     scale: Scale
     sink: Sink
     recent: Recent
-
-
-def _fetched(n: Sizes) -> int:
-    """Rows that are fetched from the prompt: the valid ones beyond those of the cache."""
-    return max(n["valid"] - n["SR"], 0)
-
-
-@dataclass(frozen=True)
-class IndexedAttention(Op):
-    """`decode_attention` where the selected rows are indexed: over caches of SR rows, followed by rows of the prompt
-    that an index stream names, without a gathered tensor.
-
-    Row SR + j of slot b and KV head h is selected[b, h, j] of `k_prompt` and `v_prompt`, zeros where that is negative.
-    Which rows are valid, the new row and the order of rows are those of `DecodeAttention` with R = SR + topk. Rows of
-    the prompt are fetched one by one as they are needed. `key` is either `k_cache` itself or a copy (a stream) of it
-    that was made before; `value` likewise.
-    """
-
-    op, kind = "indexed_attention", "indexed_attention"
-    query: Query
-    new_key: NewKey
-    new_value: NewValue
-    key: Annotated[str, Operand("B Hkv SR D:f", "read", copy_of="k_cache")]
-    value: Annotated[str, Operand("B Hkv SR Dv:f", "read", copy_of="v_cache")]
-    k_cache: Annotated[str, Operand("B Hkv SR D:f", "update", updated="k_updated", along="SR", writes=_one)]
-    v_cache: Annotated[str, Operand("B Hkv SR Dv:f", "update", updated="v_updated", along="SR", writes=_one)]
-    k_prompt: Annotated[str, Operand("B Hkv T D:f", "read", along="T", reads=_fetched, by="selected", fetched=True)]
-    v_prompt: Annotated[str, Operand("B Hkv T Dv:f", "read", along="T", reads=_fetched, by="selected", fetched=True)]
-    selected: Annotated[str, Operand("B Hkv K:i64", "read")]
-    position: PerSlot
-    prompt_len: PerSlot
-    active: Active
-    out: Attended
-    scale: Scale
-    sink: Sink
-    recent: Recent
+    segments: Annotated[tuple[MoreRows, ...], Several(MoreRows, most=2)] = ()
 
 
 @dataclass(frozen=True)
@@ -408,6 +409,6 @@ class Compress(Op):
 OPERATIONS: tuple[type[Op], ...] = (
     *(SelfAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention, Observe),
     *(ObservationScores, Pool, Select, RingPositions, GatherRows),
-    *(DecodeAttention, IndexedAttention, ChunkAttention, Compress),
+    *(DecodeAttention, ChunkAttention, Compress),
 )
 """In the order in which the documentation has them."""

@@ -9,6 +9,10 @@ Shapes are patterns: ``"B Hkv R D:row"`` has a size per dimension, each a number
 size in all operands of the operation, then the element type: ``f`` any float (the same one everywhere in an operation
 of the dialect), ``f32``, ``i64``, ``i1``, ``encoded`` (rows of `sscc.ir.kv_rows`, whose last size is the width of the
 numbers), or ``row``: floats, or encoded where the cache is.
+
+An operation may have any number of a group of operands (`Group`), behind its others. Its specification is made for the
+members at hand: an operand ``key`` of member 0 of ``segments`` is ``segments[0].key`` in it, and of its patterns'
+letters those that each member has for itself bear its number.
 """
 
 from __future__ import annotations
@@ -17,19 +21,21 @@ import functools
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar, Literal
 
 Sizes = Mapping[str, int]
-"""Sizes by letter, and the values of the operation's scalars and whole-numbered attributes by name; `valid`: rows of a
-cache that hold a token."""
+"""Sizes by letter, and the values of the operation's scalars and whole-numbered attributes by name; `valid`: rows that
+hold a token, of all that attention is over. For an operand of a group also `before`: rows in front of its member's."""
 
 Pattern = tuple[str, tuple[str, ...]]
 """Element type, and a size per dimension."""
 
 Count = Callable[[Sizes], int]
 Mode = Literal["read", "write", "part", "update"]
+Members = tuple[tuple[str, ...], ...]
+"""Of each member of a group the names of the operands that it has."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,41 @@ class Attribute:
     default: int | None = None
 
 
+class Group:
+    """Base of what an operation has any number of: operands that belong together. `R` counts the rows of a member.
+
+    Class attributes:
+        own: letters that stand for another size in each member.
+        alike: by the name of an optional operand the letters that are another one where a member has none of it.
+    """
+
+    own: ClassVar[tuple[str, ...]] = ()
+    alike: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+
+
+@dataclass(frozen=True)
+class Several:
+    """Marks the field of an operation that holds the members of a group, as a tuple.
+
+    Attributes:
+        most: members of an operation of the dialect; a step has as many as it likes.
+    """
+
+    record: type[Group]
+    most: int
+
+    @property
+    def needed(self) -> list[str]:
+        """Operands that every member has."""
+        return [name for name, operand in group_operands(self.record).items() if not operand.optional]
+
+    @property
+    def spelled(self) -> str:
+        """The operands of a member, for a reader."""
+        found = group_operands(self.record)
+        return f"({', '.join(name if name in self.needed else f'perhaps {name}' for name in found)})"
+
+
 class Op:
     """Base of all operations: their docstrings define them.
 
@@ -137,12 +178,19 @@ class Op:
 
 @dataclass(frozen=True)
 class OpSpec:
-    """What `spec_of` finds in the annotations of an operation."""
+    """What `spec_of` finds in the annotations of an operation with these members of its group.
+
+    Attributes:
+        operands: those of the members too.
+        several: the field that holds members, and of what; empty where the operation has no group.
+    """
 
     record: type[Op]
     operands: Mapping[str, Operand]
     numbers: Mapping[str, Number]
     attributes: Mapping[str, Attribute]
+    several: Mapping[str, Several]
+    members: Members
 
     @property
     def name(self) -> str:
@@ -150,8 +198,10 @@ class OpSpec:
 
     @functools.cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Operands of the dialect's operation, in order."""
-        return self._ordered([*(name for name in self.fields if name not in self.made and name not in self.attributes)])
+        """Operands of the dialect's operation, in order; those of a group's members are the last."""
+        names = [name for name in self.fields if name in self.operands or name in self.numbers]
+        names += [name for name in self.operands if name not in names]
+        return self._ordered([name for name in names if name not in self.made])
 
     @functools.cached_property
     def made(self) -> tuple[str, ...]:
@@ -195,6 +245,29 @@ class OpSpec:
             found[name] = (element, letters[:-1] if operand.flat else letters)
         return found
 
+    def rows(self, sizes: Sizes) -> int:
+        """How many rows attention is over: those of the cache and of all members."""
+        return sizes.get("R", 0) + sum(sizes[f"R{number}"] for number in range(len(self.members)))
+
+    def regions(self, step: Op) -> dict[str, str]:
+        """What a step names, by the operands that it has."""
+        found = {name: getattr(step, name) for name in self.operands if name in self.fields}
+        for group in self.several:
+            for number, member in enumerate(getattr(step, group)):
+                names = group_operands(type(member))
+                found |= {f"{group}[{number}].{name}": getattr(member, name) for name in names}
+        return {name: found[name] for name, operand in self.operands.items() if found[name] or not operand.optional}
+
+    def step(self, values: Mapping[str, Any]) -> Op:
+        """The step with these values of fields and of operands of members."""
+        given = {name: value for name, value in values.items() if name in self.fields}
+        for group, several in self.several.items():
+            given[group] = tuple(
+                several.record(**{name: values[f"{group}[{number}].{name}"] for name in names})
+                for number, names in enumerate(self.members)
+            )
+        return self.record(**given)
+
     @property
     def own_attributes(self) -> tuple[str, ...]:
         """Attributes that the dialect's operation must have by itself, because the geometry does not."""
@@ -230,21 +303,68 @@ class OpSpec:
         return tuple(sorted(names, key=order.index)) if order else tuple(names)
 
 
-def _annotations(record: type[Op]) -> dict[str, Any]:
+def _annotations(record: type) -> dict[str, Any]:
     hints = typing.get_type_hints(record, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is typing.Annotated}
 
 
-_KNOWN: dict[type[Op], OpSpec] = {}
+_KNOWN: dict[tuple[type[Op], Members], OpSpec] = {}
 
 
-def spec_of(record: type[Op]) -> OpSpec:
-    """The specification of an operation, read once."""
-    if record not in _KNOWN:
+def spec_of(record: type[Op], members: Members = ()) -> OpSpec:
+    """The specification of an operation with these members of its group, read once."""
+    if (record, members) not in _KNOWN:
         found = _annotations(record)
 
         def of(kind: type) -> dict[str, Any]:
             return {name: item for name, item in found.items() if isinstance(item, kind)}
 
-        _KNOWN[record] = OpSpec(record, of(Operand), of(Number), of(Attribute))
-    return _KNOWN[record]
+        operands, several = of(Operand), of(Several)
+        for group, item in several.items():
+            for number, names in enumerate(members):
+                operands |= {f"{group}[{number}].{name}": _member(item.record, names, number, name) for name in names}
+        _KNOWN[record, members] = OpSpec(record, operands, of(Number), of(Attribute), several, members)
+    return _KNOWN[record, members]
+
+
+def spec_of_step(step: Op) -> OpSpec:
+    """The specification of a step, with the members that it has."""
+    record = type(step)
+    (members,) = [getattr(step, group) for group in spec_of(record).several] or [()]
+    present = [[name for name in group_operands(type(member)) if getattr(member, name)] for member in members]
+    return spec_of(record, tuple(map(tuple, present)))
+
+
+_GROUPS: dict[type[Group], Mapping[str, Operand]] = {}
+
+
+def group_operands(record: type[Group]) -> Mapping[str, Operand]:
+    """The operands of a group's members, read once."""
+    if record not in _GROUPS:
+        _GROUPS[record] = _annotations(record)
+    return _GROUPS[record]
+
+
+def _member(record: type[Group], names: tuple[str, ...], number: int, name: str) -> Operand:
+    """An operand of a member: as its group has it, with letters of its own."""
+    operand = group_operands(record)[name]
+    alike = {a: b for missing, pairs in record.alike.items() if missing not in names for a, b in pairs.items()}
+
+    def own(letter: str) -> str:
+        letter = alike.get(letter, letter)
+        return f"{letter}{number}" if letter in record.own else letter
+
+    def counted(count: Count | None) -> Count | None:
+        def within(n: Sizes) -> int:
+            assert count is not None
+            before = n.get("R", 0) + sum(n[f"R{other}"] for other in range(number))
+            return count({**n, **{letter: n[own(letter)] for letter in record.own}, "before": before})
+
+        return None if count is None else within
+
+    dims = " ".join(map(own, operand.dims))
+    by = operand.by if operand.by in names else ""
+    return replace(
+        operand, pattern=f"{dims}:{operand.element}", along=own(operand.along) if operand.along else "", by=by,
+        reads=counted(operand.reads),
+    )  # fmt: skip

@@ -21,6 +21,15 @@ def is_view(op: ir.Operation) -> bool:
     return op.name in RESHAPES or op.name in SLICES or permutation_of(op) is not None
 
 
+def root_of(value: ir.Value) -> ir.Value:
+    """What `value` is a part of, through views."""
+    source = producer(value)
+    while source is not None and is_view(source) and source.name != "tensor.insert_slice":
+        value = source.operands[0]
+        source = producer(value)
+    return value
+
+
 def computes(op: ir.Operation) -> bool:
     """Whether `op` is work on tensors: not a view, not a constant, and not a part of another operation's body."""
     if is_view(op) or is_rematerialised(op) or not op.results or is_lookup(op):

@@ -2,9 +2,9 @@
 
 What: three patterns, each with exactly the same result.
 
-* decode: row, both updates, validity and attention become `kv.decode_attention`, which reads each cached row once; with
-  indexed rows both gathers and both concatenations join them, and it is `kv.indexed_attention`, which fetches the
-  selected rows of the prompt one by one: no gathered tensor;
+* decode: row, both updates, validity and attention become `kv.decode_attention`, which reads each row once. Attention
+  may be over any number of segments, in any order: one of them is the cache that was updated, the others follow it in
+  the rows that the validity numbers;
 * prefill, per chunk: the appends of K and V, causal attention and both observations become `kv.chunk_attention`;
 * prefill, after a layer's last chunk: scores, pooling, top-K, the gathers of K and V, the ring, sinks and assembly
   become `kv.compress`, which writes the decode cache's layout directly: no score per position, no gathered copy. With
@@ -27,7 +27,8 @@ Before, a decode step, a chunk of prefill and the compression after the last chu
       %v1 = "kv.update"(%v, %vn, %row, %a)
         : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
       %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4xi1>
-      %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64}
+      %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64,
+          operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>}
         : (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
       return %o, %k1, %v1 : tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>
     }
@@ -88,7 +89,7 @@ Before, a decode step, a chunk of prefill and the compression after the last chu
 After, the decode step::
 
     func.func private @decode.layer.0(%q: .. "q"}, %k: .. "k_cache"}, %v: .. "v_cache"}, ..
-      %o:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %t, %a) {scale = 5.000000e-01 : f64} ..
+      %o:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %t, %a) ..
       return %o#0, %o#1, %o#2 : ..
     }
 
@@ -132,7 +133,9 @@ from sscc.ir.builders import Offset, extract_slice, insert_slice
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.levels import get_facts, walk
+from sscc.ir.operations import DecodeAttention
 from sscc.ir.rewriting import functions, producer
+from sscc.ir.views import root_of
 from sscc.passes.base import Pass, count
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.plain_kernels import make_plain
@@ -186,40 +189,69 @@ def _erase(*ops: ir.Operation | None) -> None:
 
 
 def _fuse_decode(attention: ir.Operation) -> None:
-    query, *attended, mask = attention.operands
-    k, v = (_rows(value) for value in attended)
-    validity = _made_by(mask, "kv.validity")
-    if validity is None or k is None or v is None or k.index != v.index:
+    """The segment whose K and V are updates becomes the cache; the others stay what they are, in the order of the rows
+    that one validity numbers."""
+    ranges = [(_range(segment["valid"]), segment) for segment in kv.members_of(attention)]
+    known = [(found, segment) for found, segment in ranges if found is not None]
+    placed = sorted(known, key=lambda item: item[0].first)
+    ends = [0, *(found.end for found, _ in placed)]
+    if len(placed) != len(ranges) or [found.first for found, _ in placed] != ends[:-1]:
         return
-    key, value = k.cache, v.cache
-    updates = [_made_by(key, "kv.update"), _made_by(value, "kv.update")]
-    if updates[0] is None or updates[1] is None:
+    validity = placed[0][0].validity
+    if {found.validity for found, _ in placed} != {validity} or ends[-1] != validity.results[0].type.shape[1]:
         return
-    k_update, v_update = (kv.operands_of(update) for update in updates if update)
+    (_, cache), *rest = placed
+    key, value = cache["key"], cache["value"]
+    k_update, v_update = (_made_by(made, "kv.update") for made in (key, value))
+    if k_update is None or v_update is None or "index" in cache:
+        return
+    k, v = kv.operands_of(k_update), kv.operands_of(v_update)
     position, prompt_len, active = validity.operands
-    row = _made_by(k_update["row"], "kv.row")
-    (k_new, v_new), encoders = _decoded([k_update["new"], v_update["new"]])
-    if row is None or k_update["row"] != v_update["row"] or kv.operand_of(row, "position") != position:
+    row = _made_by(k["row"], "kv.row")
+    (k_new, v_new), encoders = _decoded([k["new"], v["new"]])
+    if row is None or k["row"] != v["row"] or kv.operand_of(row, "position") != position:
         return
-    if {k_update["active"], v_update["active"]} != {active}:
+    if {k["active"], v["active"]} != {active} or not _one_group(attention, row, validity, k_update, v_update):
         return
-    k_cache, v_cache = k_update["cache"], v_update["cache"]
-    joining = [*k.ops, *v.ops]
-    readers = [reader for update in (key, value) for reader in _readers(update) if reader not in joining]
-    if any(not _follows(reader, attention) for reader in readers):
+    others = [{name: item for name, item in segment.items() if name != "valid"} for _, segment in rest]
+    caches = [root_of(item) for item in (key, value, k["cache"], v["cache"])]
+    read = [root_of(item) for other in others for item in other.values()]
+    if k["cache"] == v["cache"] or any(item in caches for item in read):
+        return  # what is updated is something else too, perhaps as it was before
+    readers = [reader for made in (key, value) for reader in _readers(made) if reader != attention]
+    if not all(_follows(reader, attention) for reader in readers):
         return
-    if not _one_group(attention, row, validity, *updates):
-        return
-    form = kv.IndexedAttention if joining else kv.DecodeAttention
     with ir.InsertionPoint(attention), attention.location:
-        fused = form(
-            query, k_new, v_new, k_cache, v_cache, k_cache, v_cache, *k.prompt, *v.prompt, *k.index, position,
-            prompt_len, active, attention.attributes["scale"], attention.results[0].type, k_cache.type, v_cache.type,
+        fused = kv.DecodeAttention(
+            attention.operands[0], k_new, v_new, k["cache"], v["cache"], k["cache"], v["cache"], position, prompt_len,
+            active, *kv.members(DecodeAttention, *others), attention.attributes["scale"], attention.results[0].type,
+            key.type, value.type,
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
+    masks = [producer(segment["valid"]) for _, segment in placed]
     _replace([(attention.results[0], fused.out), (key, fused.k_updated), (value, fused.v_updated)])
-    _erase(attention, *joining, *updates, *encoders, validity, row)
+    _erase(attention, k_update, v_update, *encoders, *masks, validity, row)
     count("decode attentions fused")
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Rows first .. end - 1 of those that a `kv.validity` is about."""
+
+    validity: ir.Operation
+    first: int
+    end: int
+
+
+def _range(mask: ir.Value) -> _Range | None:
+    """Whose columns, and which, a mask of all slots is; None where it is something else."""
+    source, first, (slots, rows) = producer(mask), 0, mask.type.shape
+    if source is not None and source.name == "tensor.extract_slice" and len(source.operands) == 1:
+        offsets, strides = list(source.attributes["static_offsets"]), list(source.attributes["static_strides"])
+        if offsets[0] != 0 or strides != [1, 1] or source.operands[0].type.shape[0] != slots:
+            return None
+        source, first = producer(source.operands[0]), offsets[1]
+    return _Range(source, first, first + rows) if source is not None and source.name == "kv.validity" else None
 
 
 def _decoded(rows: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Operation]]:
@@ -227,35 +259,6 @@ def _decoded(rows: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Operatio
     encoders = [op for op in (_made_by(value, "kv.quantize_rows") for value in rows) if op is not None]
     plain = {op.results[0]: op.operands[0] for op in encoders}
     return [plain.get(value, value) for value in rows], encoders
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The rows that attention reads: those of a cache, and where they are indexed those of a prompt behind them.
-
-    Attributes:
-        prompt, index: the prompt, and which of its rows; empty where all rows are the cache's.
-        ops: what puts them side by side, readers first.
-    """
-
-    cache: ir.Value
-    prompt: tuple[ir.Value, ...] = ()
-    index: tuple[ir.Value, ...] = ()
-    ops: tuple[ir.Operation, ...] = ()
-
-
-def _rows(value: ir.Value) -> _Rows | None:
-    """None where rows are put together in another way, or are read by others too."""
-    concat = _made_by(value, "tensor.concat")
-    if concat is None:
-        return _Rows(value)
-    gather = _made_by(concat.operands[-1], "kv.gather")
-    if len(concat.operands) != 2 or concat.attributes["dim"].value != 2 or gather is None:
-        return None
-    prompt, index = gather.operands
-    alone = all(len(_readers(op.results[0])) == 1 for op in (concat, gather))
-    known = alone and index.type.rank == 3
-    return _Rows(concat.operands[0], (prompt,), (index,), (concat, gather)) if known else None
 
 
 def _one_group(*ops: ir.Operation | None) -> bool:

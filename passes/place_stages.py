@@ -269,8 +269,8 @@ def _points(op: ir.Operation) -> int:
     """Points of an operation's iteration space; for attention, of its scores and of the sum of values."""
     if op.name in (*kv.DECODING, "kv.chunk_attention"):
         slots, heads, queries, width = kv.operand_of(op, "query").type.shape
-        attended = {"kv.chunk_attention": ("k_scratch",), "kv.indexed_attention": ("key", "selected")}
-        rows = sum(kv.operand_of(op, name).type.shape[2] for name in attended.get(op.name, ("key",)))
+        near = kv.operand_of(op, "key" if op.name in kv.DECODING else "k_scratch").type.shape[2]
+        rows = near + sum(member.get("index", member["key"]).type.shape[2] for member in kv.members_of(op))
         return 4 * int(slots * heads * queries * width * rows)
     tensors = [v.type for v in [*op.operands, *op.results] if isinstance(v.type, ir.RankedTensorType)]
     shapes = [prod(type_.shape) for type_ in tensors]

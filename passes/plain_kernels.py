@@ -13,8 +13,8 @@ from torch_mlir import ir
 
 from sscc.ir.dialects import kv
 from sscc.ir.levels import walk
-from sscc.ir.rewriting import functions, producer
-from sscc.ir.views import computes, is_view
+from sscc.ir.rewriting import functions
+from sscc.ir.views import computes, is_view, root_of
 from sscc.passes.base import count
 from sscc.passes.build_entries import entries
 from sscc.passes.merge_equal_kernels import MergeEqualKernels
@@ -57,17 +57,8 @@ def _needs_order(op: ir.Operation) -> bool:
     if op.name == "tensor.insert_slice":
         return _is_read(op.results[0], op)
     tied = kv.ties_of(op)
-    touched = [op.results[index] for index in tied] + [_root(op.operands[index]) for index in tied.values()]
+    touched = [op.results[index] for index in tied] + [root_of(op.operands[index]) for index in tied.values()]
     return any(_is_read(value, op) for value in touched)
-
-
-def _root(value: ir.Value) -> ir.Value:
-    """What `value` is a part of, through views."""
-    source = producer(value)
-    while source is not None and is_view(source) and source.name != "tensor.insert_slice":
-        value = source.operands[0]
-        source = producer(value)
-    return value
 
 
 def _is_read(value: ir.Value, by_itself: ir.Operation) -> bool:

@@ -10,7 +10,7 @@ Why: a model as captured knows no cache. With the cache's size fixed here, every
 sizes that do not grow with the context.
 
 With indexed rows (`--kv-rows indexed`) the cache holds sinks and ring alone, `compress` writes these and the selected
-positions, and decode gathers the selected rows of the prompt in every step and attends to both side by side.
+positions, and decode attends to two segments: the cache, and the selected rows of the prompt, which an index names.
 
 With encoded rows (`--kv-dtype int8`) the caches are i8, and what is written into them passes `kv.quantize_rows`.
 
@@ -36,7 +36,7 @@ After, in a decode layer::
       %k_cache1 = "kv.update"(%k_cache, %h, %row, %active) ..
       %v_cache1 = "kv.update"(%v_cache, %h, %row, %active) ..
       %valid = "kv.validity"(%position, %prompt_len, %active) ..
-      %o = "kv.cached_attention"(%h, %k_cache1, %v_cache1, %valid) {scale = 2.500000e-01 : f64} ..
+      %o = "kv.cached_attention"(%h, %k_cache1, %v_cache1, %valid) ..
       return %o, %k_cache1, %v_cache1 : ..
 
 After, in a prefill layer::
@@ -100,6 +100,7 @@ from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
+from sscc.ir.operations import CachedAttention
 from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
 from sscc.passes.base import Pass
 
@@ -317,14 +318,17 @@ class _Threader:
         row = kv.Row(position, position.type).row
         k_new = kv.Update(k_cache, self._encoded(key), row, active, k_cache.type).updated
         v_new = kv.Update(v_cache, self._encoded(value), row, active, v_cache.type).updated
-        flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
+        g, batch = self.geometry, self.facts.batch
+        flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, prompt_len, active, flags).valid
-        k_rows, v_rows = k_new, v_new
+        segments = [{"key": k_new, "value": v_new, "valid": valid}]
         if indexed:
+            segments[0]["valid"] = extract_slice(valid, [0, 0], [batch, g.cache_rows])
             k_prompt, v_prompt, selected = indexed
-            k_rows = self._with_selected(k_new, k_prompt, selected)
-            v_rows = self._with_selected(v_new, v_prompt, selected)
-        out = kv.CachedAttention(query, k_rows, v_rows, valid, self.scale, self.attention.results[0].type).out
+            chosen = extract_slice(valid, [0, g.cache_rows], [batch, g.topk])
+            segments.append({"key": k_prompt, "value": v_prompt, "valid": chosen, "index": selected})
+        members = kv.members(CachedAttention, *segments)
+        out = kv.CachedAttention(query, *members, self.scale, self.attention.results[0].type).out
         if FIRST in own:
             offsets = [0, 0, own[FIRST], 0]
             k_new, v_new = insert_slice(k_new, k_all, offsets), insert_slice(v_new, v_all, offsets)
@@ -336,12 +340,6 @@ class _Threader:
             return cache
         slots, heads, _, width = cache.type.shape
         return extract_slice(cache, [0, 0, own[FIRST], 0], [slots, heads, self.geometry.cache_rows, width])
-
-    def _with_selected(self, cache: ir.Value, prompt: ir.Value, selected: ir.Value) -> ir.Value:
-        """The rows of a cache [B, Hkv, SR, D], then those of the prompt [B, Hkv, T, D] that are selected."""
-        b, h, _, dim = cache.type.shape
-        gathered = kv.Gather(prompt, selected, tensor_type([b, h, self.geometry.topk, dim], self.element)).out
-        return _side_by_side([cache, gathered], self.geometry.budget)
 
     def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv

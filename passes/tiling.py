@@ -159,8 +159,9 @@ def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
     if axes not in ({0}, {1}):
         raise NotTileable("attention has tiles of slots or of KV heads")
     axis = axes.pop()
+    spec = kv.spec_of_op(op)
     for name, value in kv.operands_of(op).items():
-        whole = kv.SPECS[op.name].operands[name].dims[axis : axis + 1] not in (("B",), ("H",), ("Hkv",))
+        whole = spec.operands[name].dims[axis : axis + 1] not in (("B",), ("H",), ("Hkv",))
         tiling.require(value, WHOLE if whole else axis)
 
 

@@ -261,4 +261,4 @@ def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
     ring = [("sink", g.sink), ("recent", g.recent)]
     if isinstance(step, sch.Compress):
         return [*ring, ("pool", g.pool), ("pool_mode", g.pool_mode)]
-    return ring if isinstance(step, sch.DecodeAttention | sch.IndexedAttention | sch.Select) else []
+    return ring if isinstance(step, sch.DecodeAttention | sch.Select) else []

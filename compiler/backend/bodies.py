@@ -395,7 +395,7 @@ def _cleared(e: _BodyEmitter, value: ir.Value) -> str:
 
 def _step(e: _BodyEmitter, op: ir.Operation) -> None:
     """The step that an operation of the algorithm is, as its specification says."""
-    spec = kv.SPECS[op.name]
+    spec = kv.spec_of_op(op)
     e.updates(op)
     values = dict(zip((*spec.inputs, *spec.results), (*op.operands, *op.results), strict=True))
     fields: dict[str, Any] = {
@@ -407,7 +407,7 @@ def _step(e: _BodyEmitter, op: ir.Operation) -> None:
     for name, attribute in spec.attributes.items():
         whose = attribute.geometry
         fields[name] = getattr(e.geometry(op), whose) if whose else op.attributes[name].value
-    step: Any = spec.record(**fields)
+    step: Any = spec.step(fields)
     e.steps.append(step)
 
 

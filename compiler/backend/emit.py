@@ -15,18 +15,9 @@ from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.levels import get_machine
 from sscc.ir.machine import Machine
+from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.rewriting import functions
-from sscc.ir.schedule import (
-    Body,
-    GatherRows,
-    IndexedAttention,
-    Program,
-    Step,
-    Tensor,
-    Vector,
-    launches,
-    pipelines,
-)
+from sscc.ir.schedule import Body, Program, Step, Tensor, Vector, launches, pipelines
 from sscc.ir.sizes import format_bytes
 from sscc.passes.build_entries import entries
 from sscc.passes.outline_kernels import KERNEL
@@ -128,6 +119,8 @@ def _sources(step: Step) -> list[object]:
     """What a step fetches by index."""
     if isinstance(step, Vector):
         return [instr.args[0] for instr in step.body if instr.op == "load"]
-    if isinstance(step, IndexedAttention):
-        return [step.k_prompt, step.v_prompt]
-    return [step.source] if isinstance(step, GatherRows) else []
+    if not isinstance(step, Op):
+        return []
+    spec = spec_of_step(step)
+    by_index = {name for name, operand in spec.operands.items() if operand.fetched and operand.by}
+    return [region for name, region in spec.regions(step).items() if name in by_index]

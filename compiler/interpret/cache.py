@@ -6,6 +6,8 @@ head h reads KV head h // (H // Hkv).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import torch
 from torch import Tensor
 from torch_mlir import ir
@@ -13,8 +15,12 @@ from torch_mlir import ir
 from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, several, single, undefined
 from sscc.compiler.interpret.types import Types
 from sscc.ir import kv_rows
+from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.geometry import Geometry
+
+Segment = Mapping[str, Tensor]
+"""Rows that attention is over: `key` and `value` [B, Hkv, T, D], `valid` [B, R] and perhaps an `index` [B, Hkv, R]."""
 
 # ------------------------------------------------------------------------------------------ rows of the cache
 
@@ -91,15 +97,20 @@ def attention(
     return out.reshape(heads, count, value.shape[2]).to(query.dtype), sums.reshape(heads, count, 1)
 
 
-def cached_attention(query: Tensor, key: Tensor, value: Tensor, valid: Tensor, scale: float, types: Types) -> Tensor:
-    """[B, H, 1, Dv]: each slot's query over the rows of its cache that are valid; zeros where none is."""
-    key, value = decoded(key), decoded(value)
-    out = query.new_zeros(*query.shape[:3], value.shape[3])
+def cached_attention(query: Tensor, segments: Sequence[Segment], scale: float, types: Types) -> Tensor:
+    """[B, H, 1, Dv]: each slot's query over the rows of segments that are valid; zeros where none is."""
+    out = query.new_zeros(*query.shape[:3], decoded(segments[0]["value"][:, :, :0]).shape[3])
     for slot in range(query.shape[0]):
-        if valid[slot].any():
-            k, v = (cache[slot][:, valid[slot]] for cache in (key, value))
+        if any(segment["valid"][slot].any() for segment in segments):
+            k, v = (torch.cat([rows_of(segment, side, slot) for segment in segments], 1) for side in ("key", "value"))
             out[slot], _ = attention(query[slot], k, v, scale, None, types)
     return out
+
+
+def rows_of(segment: Segment, side: str, slot: int) -> Tensor:
+    """[Hkv, N, D]: the valid rows of a slot, as numbers."""
+    rows, valid = segment[side][slot], segment["valid"][slot]
+    return decoded(gather(rows[None], segment["index"][slot][:, valid])[0] if "index" in segment else rows[:, valid])
 
 
 def causal_attention(
@@ -249,8 +260,19 @@ def _validity(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
-    scale, types = _scale(op), b.types
-    return lambda query, key, value, valid: cached_attention(query, key, value, valid, scale, types)
+    scale, types, segments = _scale(op), b.types, _segments(op)
+    return lambda query, *rows: cached_attention(query, segments(rows), scale, types)
+
+
+def _segments(op: ir.Operation) -> Callable[[Sequence[Tensor]], list[Segment]]:
+    """What makes segments of the operands of an operation's members."""
+    members = kv.spec_of_op(op).members
+
+    def segments(rows: Sequence[Tensor]) -> list[Segment]:
+        values = iter(rows)
+        return [{name: next(values) for name in names} for names in members]
+
+    return segments
 
 
 def _causal_attention(op: ir.Operation, b: Builder) -> Several:
@@ -290,34 +312,20 @@ def _gather(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _decode_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), geometry_of(op), b.types
+    scale, g, types, segments = _scale(op), geometry_of(op), b.types, _segments(op)
 
     def decode(
         query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
-        v_cache: Tensor, position: Tensor, prompt_len: Tensor, active: Tensor,
+        v_cache: Tensor, position: Tensor, prompt_len: Tensor, active: Tensor, *rest: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         row, valid = rows(position, g), validity(position, prompt_len, active, g)
         if g.encoded:
             new_key, new_value = encoded(new_key), encoded(new_value)
-        k, v = updated(key, new_key, row, active), updated(value, new_value, row, active)
-        out = cached_attention(query, k, v, valid, scale, types)
-        return out, updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
-
-    return decode
-
-
-def _indexed_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), geometry_of(op), b.types
-
-    def decode(
-        query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
-        v_cache: Tensor, k_prompt: Tensor, v_prompt: Tensor, selected: Tensor, position: Tensor, prompt_len: Tensor,
-        active: Tensor,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        row, valid = rows(position, g), validity(position, prompt_len, active, g)
-        k = torch.cat([updated(key, new_key, row, active), gather(k_prompt, selected)], 2)
-        v = torch.cat([updated(value, new_value, row, active), gather(v_prompt, selected)], 2)
-        out = cached_attention(query, k, v, valid, scale, types)
+        cache = {"key": updated(key, new_key, row, active), "value": updated(value, new_value, row, active)}
+        parts = [cache, *segments(rest)]
+        counts = [part.get("index", part["key"]).shape[2] for part in parts]
+        seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
+        out = cached_attention(query, seen, scale, types)
         return out, updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
 
     return decode
@@ -368,7 +376,6 @@ HANDLERS: dict[str, Handler] = {
     "kv.ring_positions": single(_ring_positions),
     "kv.gather": single(_gather),
     "kv.decode_attention": several(_decode_attention),
-    "kv.indexed_attention": several(_indexed_attention),
     "kv.chunk_attention": several(_chunk_attention),
     "kv.compress": several(_compress),
 }

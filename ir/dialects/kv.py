@@ -23,7 +23,7 @@ from sscc.ir.attributes import MalformedRecord, read_record, write_record
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
-from sscc.ir.opspec import Op, OpSpec, spec_of
+from sscc.ir.opspec import Op, OpSpec, group_operands, spec_of
 
 GEOMETRY = "kv.geometry"
 GROUPS = "kv.groups"
@@ -133,9 +133,11 @@ class Checked(Kv.Operation):
 
     @classmethod
     def _check(cls, op: Any, geometry: Geometry) -> None:
-        spec = SPECS[cls.OPERATION_NAME]
+        spec = spec_of_op(op.operation)
         rows = geometry.cache_rows if spec.record.stored else geometry.budget
-        known = {"K": geometry.topk, "W": geometry.obs, "N": geometry.recent, "SR": geometry.sink_recent, "R": rows}
+        known = {"K": geometry.topk, "W": geometry.obs, "N": geometry.recent, "R": rows}
+        if spec.several and not spec.members and cls.OPERATION_NAME not in DECODING:
+            raise SignatureMismatch("attends to no segment")
         patterns = spec.patterns([_rank(value) for value in op.operation.operands])
         if any(operand.element == "encoded" for operand in spec.operands.values()) and not geometry.encoded:
             raise SignatureMismatch(f"encodes rows, and those of {GEOMETRY} have the dtype {geometry.dtype}")
@@ -144,8 +146,8 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
         if "start" in spec.numbers and "T" in sizes and sizes["T"] % sizes["C"]:
             raise SignatureMismatch(f"{sizes['T']} scratch rows are not a multiple of the chunk of {sizes['C']}")
-        if "k_prompt" in spec.operands and not geometry.indexed:
-            raise SignatureMismatch(f"reads the prompt by index, the rows of {GEOMETRY} are {geometry.rows}")
+        if cls.OPERATION_NAME in DECODING and spec.rows(sizes) != geometry.budget:
+            raise SignatureMismatch(f"is over {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.budget}")
 
 
 def _rank(value: ir.Value) -> int:
@@ -153,11 +155,15 @@ def _rank(value: ir.Value) -> int:
 
 
 def _operation(record: type[Op]) -> Any:
-    """The class of an operation: its operands, then attributes that the geometry does not have, then results."""
+    """The class of an operation: its operands, those that members of its group may have last, then attributes that the
+    geometry does not have, then results."""
     spec = spec_of(record)
     hints: dict[str, Any] = {
         name: ext.Operand[ir.IndexType if name in spec.numbers else ir.RankedTensorType] for name in spec.inputs
     }
+    for group, several in spec.several.items():
+        names = [f"{group}{number}_{name}" for number in range(several.most) for name in group_operands(several.record)]
+        hints |= dict.fromkeys(names, ext.Operand[ir.RankedTensorType] | None)
     hints |= {name: ir.FloatAttr if spec.kind(name) is float else ir.IntegerAttr for name in spec.own_attributes}
     hints |= dict.fromkeys(spec.results, ext.Result[ir.RankedTensorType])
 
@@ -181,16 +187,48 @@ Select = _operation(operations.Select)
 RingPositions = _operation(operations.RingPositions)
 Gather = _operation(operations.GatherRows)
 DecodeAttention = _operation(operations.DecodeAttention)
-IndexedAttention = _operation(operations.IndexedAttention)
 ChunkAttention = _operation(operations.ChunkAttention)
 Compress = _operation(operations.Compress)
 
 SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in operations.OPERATIONS}
-"""By the operations' names."""
+"""By the operations' names, without members of their groups."""
 
 
 DECODING = frozenset(name for name, spec in SPECS.items() if any(item.copy_of for item in spec.operands.values()))
 """Operations that read caches and update them, as operands apart."""
+
+
+def spec_of_op(op: ir.Operation) -> OpSpec:
+    """The specification of an operation of this dialect, with the members that it has.
+
+    Raises:
+        SignatureMismatch: where its `operandSegmentSizes` are not those of whole members.
+    """
+    spec = SPECS[op.name]
+    for several in spec.several.values():
+        sizes = list(op.attributes[PRESENT]) if PRESENT in op.attributes else []
+        fixed, names = len(spec.inputs), list(group_operands(several.record))
+        if len(sizes) != fixed + several.most * len(names) or sizes[:fixed] != [1] * fixed:
+            raise SignatureMismatch(f"{PRESENT} are {sizes}, of {fixed} operands and {several.most} {several.spelled}")
+        parts = [sizes[at : at + len(names)] for at in range(fixed, len(sizes), len(names))]
+        members = [tuple(name for name, size in zip(names, part, strict=True) if size) for part in parts]
+        while members and not members[-1]:
+            members.pop()
+        if any(name not in member for member in members for name in several.needed):
+            raise SignatureMismatch(f"{PRESENT} are {sizes}: each member is {several.spelled}")
+        return spec_of(spec.record, tuple(members))
+    return spec
+
+
+PRESENT = "operandSegmentSizes"
+"""On an operation that has members of a group: a 1 for each operand, and for each that a member might have a 1 or 0."""
+
+
+def members(record: type[Op], *given: Mapping[str, ir.Value]) -> list[ir.Value | None]:
+    """What the class of an operation takes for these members of its group, each an operand by name."""
+    (several,) = spec_of(record).several.values()
+    absent: list[Mapping[str, ir.Value]] = [{}] * (several.most - len(given))
+    return [member.get(name) for member in (*given, *absent) for name in group_operands(several.record)]
 
 
 def operand_of(op: ir.Operation, name: str) -> ir.Value:
@@ -200,7 +238,13 @@ def operand_of(op: ir.Operation, name: str) -> ir.Value:
 
 def operands_of(op: ir.Operation) -> dict[str, ir.Value]:
     """All operands of an operation of this dialect by their names."""
-    return dict(zip(SPECS[op.name].inputs, op.operands, strict=True))
+    return dict(zip(spec_of_op(op).inputs, op.operands, strict=True))
+
+
+def members_of(op: ir.Operation) -> list[dict[str, ir.Value]]:
+    """The members of an operation's group: operands by name."""
+    spec, values = spec_of_op(op), iter(list(op.operands)[len(SPECS[op.name].inputs) :])
+    return [{name: next(values) for name in names} for names in spec.members]
 
 
 def ties_of(op: ir.Operation) -> Mapping[int, int]:
@@ -210,4 +254,4 @@ def ties_of(op: ir.Operation) -> Mapping[int, int]:
 
 def fetched_by(op: ir.Operation) -> tuple[int, ...]:
     """The operands of which an operation fetches the rows that it needs from memory by itself, as it goes."""
-    return SPECS[op.name].fetched if op.name in SPECS else ()
+    return spec_of_op(op).fetched if op.name in SPECS else ()

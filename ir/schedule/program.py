@@ -17,7 +17,6 @@ from sscc.ir.operations import (
     Compress,
     DecodeAttention,
     GatherRows,
-    IndexedAttention,
     ObservationScores,
     Observe,
     Pool,
@@ -272,7 +271,6 @@ Step = Union[
     Select,
     GatherRows,
     DecodeAttention,
-    IndexedAttention,
     ChunkAttention,
     Compress,
 ]

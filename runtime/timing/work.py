@@ -5,8 +5,8 @@ Counting rules, where a step does not simply touch everything it sees once:
 * A parameter that several steps read comes in once per firing; it counts at most with its own size.
 * A gather (`load`, `GatherRows`) moves one element, or row, per point; at most the whole table.
 * `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache:
-  the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. `IndexedAttention`
-  fetches the valid rows of its prompts only: `valid_rows` without those of the cache.
+  the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. Of its other
+  segments it fetches the valid rows only: `valid_rows` without those in front.
 * `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` and `Compress`
   read `length` rows of K; `Compress` reads the R rows that it keeps once more, of K and V.
 * Encoded rows move as they are stored, bytes of codes and a scale, and are computed on as the numbers that they stand
@@ -17,13 +17,13 @@ Counting rules, where a step does not simply touch everything it sees once:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log2, prod
 from typing import Any
 
 from sscc.ir.errors import InputError
-from sscc.ir.opspec import Op, spec_of
+from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import (
     DTYPE_BYTES,
     Access,
@@ -35,13 +35,14 @@ from sscc.ir.schedule import (
     DecodeAttention,
     Dtype,
     GatherRows,
-    IndexedAttention,
+    MoreRows,
     ObservationScores,
     Observe,
     Pool,
     Product,
     QuantizeRows,
     Reduction,
+    Segment,
     Select,
     Step,
     UpdateRows,
@@ -219,13 +220,13 @@ def _product(meter: _Meter, step: Product) -> None:
 
 def _move(meter: _Meter, step: Any) -> None:
     """The elements that an operation of the algorithm moves, as its specification says."""
-    spec = spec_of(type(step))
-    present = {name: getattr(step, name) for name in spec.operands if getattr(step, name)}
+    spec = spec_of_step(step)
+    present = spec.regions(step)
     sizes: dict[str, int] = {name: meter.scalar(getattr(step, name)) for name in spec.numbers} | spec.settings(step)
     patterns = spec.step_patterns({name: len(meter.shape(region)) for name, region in present.items()})
     for name, region in present.items():
         sizes |= dict(zip(patterns[name][1], meter.shape(region), strict=True))
-    sizes["valid"] = meter.valid_rows(sizes.get("SR", 0) + sizes.get("K", 0))
+    sizes["valid"] = meter.valid_rows(spec.rows(sizes))
     for name, region in present.items():
         operand, shape = spec.operands[name], meter.shape(region)
         for count, write in zip(operand.moved(sizes, shape), (False, True), strict=True):
@@ -249,25 +250,27 @@ def _convert(meter: _Meter, cache: str, like: str, rows: int, operations: int) -
         meter.vector(slots * heads * rows * meter.shape(like)[-1], operations)
 
 
-def _attend_cached(meter: _Meter, step: CachedAttention | DecodeAttention) -> None:
-    """The arithmetic of attention over the valid rows of a cache."""
+def _attend_cached(
+    meter: _Meter, step: CachedAttention | DecodeAttention, segments: Sequence[Segment | MoreRows | DecodeAttention]
+) -> None:
+    """The arithmetic of attention over the valid rows of segments."""
     batch, heads = meter.shape(step.query)[:2]
-    valid = meter.valid_rows(meter.shape(step.key)[2])
-    for rows, like in ((step.key, step.query), (step.value, step.out)):
-        _convert(meter, rows, like, valid, DECODE_OPS)
+    rows = sum(meter.shape(getattr(segment, "index", "") or segment.key)[2] for segment in segments)
+    valid = meter.valid_rows(rows)
+    for segment in segments[:1]:
+        _convert(meter, segment.key, step.query, valid, DECODE_OPS)
+        _convert(meter, segment.value, step.out, valid, DECODE_OPS)
     _attend(meter, step.query, step.out, batch * heads * valid)
+
+
+def _cached_attention(meter: _Meter, step: CachedAttention) -> None:
+    _attend_cached(meter, step, step.segments)
 
 
 def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
     for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
         _convert(meter, cache, new, 1, ENCODE_OPS)
-    _attend_cached(meter, step)
-
-
-def _indexed_attention(meter: _Meter, step: IndexedAttention) -> None:
-    batch, heads = meter.shape(step.query)[:2]
-    valid = meter.valid_rows(meter.shape(step.key)[2] + meter.shape(step.selected)[2])
-    _attend(meter, step.query, step.out, batch * heads * valid)
+    _attend_cached(meter, step, (step, *step.segments))
 
 
 def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
@@ -323,7 +326,7 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     Product: _product,
     UpdateRows: _nothing,
     QuantizeRows: _quantize_rows,
-    CachedAttention: _attend_cached,
+    CachedAttention: _cached_attention,
     CausalAttention: _causal,
     Observe: _nothing,
     ObservationScores: _score,
@@ -331,7 +334,6 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     Select: _select,
     GatherRows: _nothing,
     DecodeAttention: _decode_attention,
-    IndexedAttention: _indexed_attention,
     ChunkAttention: _causal,
     Compress: _compress,
 }

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from sscc.ir import schedule as sch
 from sscc.ir.kv_rows import SCALE_BYTES
-from sscc.ir.opspec import Op, Operand, Pattern, Sizes, spec_of
+from sscc.ir.opspec import Op, Operand, Pattern, Sizes, spec_of_step
 from sscc.runtime.validator.failure import Limits, check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Range
 from sscc.runtime.validator.programs import Integer, VectorProgram
@@ -209,16 +209,17 @@ class _BodyProof:
     # -- steps of the algorithm
 
     def _operands(self, step: Op) -> None:
-        spec = spec_of(type(step))
-        used = {f: operand for f, operand in spec.operands.items() if getattr(step, f) or not operand.optional}
-        ranks = {field_name: len(self._place(getattr(step, field_name)).shape) for field_name in used}
+        spec = spec_of_step(step)
+        names = spec.regions(step)
+        used = {field_name: spec.operands[field_name] for field_name in names}
+        ranks = {field_name: len(self._place(name).shape) for field_name, name in names.items()}
         sizes: dict[str, int] = {}
         for field_name, pattern in spec.step_patterns(ranks).items():
-            self._match(getattr(step, field_name), field_name, pattern, sizes)
-        self._alike(step, [field_name for field_name, operand in used.items() if operand.element == "row"])
-        self._apart(step, used)
+            self._match(names[field_name], field_name, pattern, sizes)
+        self._alike([names[field_name] for field_name, operand in used.items() if operand.element == "row"])
+        self._apart(names, used)
         check_sizes(step, sizes, self._refuse)
-        amounts = {**sizes, **spec.settings(step), "valid": sizes.get("SR", 0) + sizes.get("K", 0)}
+        amounts = {**sizes, **spec.settings(step), "valid": spec.rows(sizes)}
         for field_name, number in spec.numbers.items():
             self._scalar(getattr(step, field_name))
             amounts[field_name] = number.most(sizes)
@@ -227,8 +228,8 @@ class _BodyProof:
                 self._needs.append((getattr(step, field_name), low, high, f"{step.kind} {field_name}"))
         for reading in (True, False):
             for field_name, operand in used.items():
-                self._move(self._place(getattr(step, field_name)), operand, amounts, reading)
-        self._data += [f"{self._where}: rows of {getattr(step, f)!r}" for f, operand in used.items() if operand.by]
+                self._move(self._place(names[field_name]), operand, amounts, reading)
+        self._data += [f"{self._where}: rows of {names[f]!r}" for f, operand in used.items() if operand.by]
 
     def _move(self, place: _Place, operand: Operand, amounts: Sizes, reading: bool) -> None:
         reads, writes = operand.moved(amounts, place.shape)
@@ -256,17 +257,17 @@ class _BodyProof:
                 f"{name!r} is {place.dtype} {list(place.shape)}"
             )
 
-    def _alike(self, step: Any, fields: Sequence[str]) -> None:
-        dtypes = {getattr(step, field_name): self._place(getattr(step, field_name)).dtype for field_name in fields}
+    def _alike(self, names: Sequence[str]) -> None:
+        dtypes = {name: self._place(name).dtype for name in names}
         if len({dtype == "i8" for dtype in dtypes.values()}) > 1:
             found = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
             self._refuse(f"its rows must be all encoded, or all floats: {found}")
 
-    def _apart(self, step: Any, used: Mapping[str, Operand]) -> None:
+    def _apart(self, names: Mapping[str, str], used: Mapping[str, Operand]) -> None:
         """What is written is no other operand too, but for a cache that is read as it was written."""
         written = [field_name for field_name, operand in used.items() if operand.mode != "read"]
         for field_name, other_name in ((a, b) for a in written for b in used if a != b):
-            place, other = self._place(getattr(step, field_name)), self._place(getattr(step, other_name))
+            place, other = self._place(names[field_name]), self._place(names[other_name])
             if place.base != other.base or (place == other and used[other_name].copy_of == field_name):
                 continue
             if self._meet(place.region(), other.region()):

@@ -19,7 +19,9 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
     """The sizes of a cache and of the groups of heads: what patterns cannot say."""
     if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
         refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['Hkv']} KV heads")
-    if isinstance(step, sch.DecodeAttention | sch.IndexedAttention | sch.Compress):
+    if isinstance(step, sch.CachedAttention) and not step.segments:
+        refuse("it attends to no segment")
+    if isinstance(step, sch.DecodeAttention | sch.Compress):
         if step.sink < 0 or step.recent < 1:
             refuse(f"the ring has sink {step.sink} and recent {step.recent}")
         _check_rows(step, sizes, refuse)
@@ -42,12 +44,9 @@ def _check_pooling(width: int, mode: str, refuse: Refuse) -> None:
         refuse(f"it pools with mode {mode!r} and width {width}")
 
 
-def _check_rows(step: sch.DecodeAttention | sch.IndexedAttention | sch.Compress, sizes: Sizes, refuse: Refuse) -> None:
-    ring, topk = step.sink + step.recent, sizes.get("K", 0)
-    rows = sizes["SR" if isinstance(step, sch.IndexedAttention) else "R"]
+def _check_rows(step: sch.DecodeAttention | sch.Compress, sizes: Sizes, refuse: Refuse) -> None:
+    ring, topk, rows = step.sink + step.recent, sizes.get("K", 0), sizes["R"]
     if ring > rows:
         refuse(f"rows 0 .. {ring - 1} of sink {step.sink} and recent {step.recent} are used, the cache has {rows} rows")
     if isinstance(step, sch.Compress) and rows not in (ring + topk, ring):
         refuse(f"sink {step.sink} + recent {step.recent} + topk {topk} rows are written, the cache has {rows}")
-    if isinstance(step, sch.IndexedAttention) and ring != rows:
-        refuse(f"sink {step.sink} + recent {step.recent} rows come before the prompt's, the cache has {rows}")

@@ -130,7 +130,7 @@ def test_inspect_shows_what_is_held_for_what_is_read(artifacts: dict[str, Path],
         "KV         14.25 KiB a sequence (1.75 KiB of sinks and ring, 12.5 KiB of prompt), of which a step reads the "
         "3.25 KiB that compact rows would take; 12 KiB uncompressed (3.7x)\n" in text["indexed"]
     )
-    assert "indexed_attention" in text["indexed"]
+    assert "decode_attention" in text["indexed"]
 
 
 def test_a_session_and_run_count_the_prompt(artifacts: dict[str, Path], capsys: Capture) -> None:

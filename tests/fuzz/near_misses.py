@@ -77,7 +77,8 @@ DECODE = Pattern(
     %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
     %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
     %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> !m
-    %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64} : (!q, !c, !c, !m) -> !q
+    %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64,
+        operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !c, !m) -> !q
     return %o, %k1, %v1 : !q, !c, !c""",
     "q=2x4x1x8xf32 c=2x2x4x8xf32 n=2x2x1x8xf32 i=2xi64 f=2xi1 m=2x4xi1",
     "q=!q k=!c v=!c kn=!n vn=!n p=!i t=!i a=!f p2=!i a2=!f m2=!m",

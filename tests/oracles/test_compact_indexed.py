@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts, get_looping, set_facts
-from sscc.ir.schedule import DecodeAttention, GatherRows, IndexedAttention, Program
+from sscc.ir.schedule import CachedAttention, DecodeAttention, GatherRows, Program
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.runtime.artifact.tensor_files import layout_of, reading, stack_tensors
@@ -146,15 +147,16 @@ def test_decode_changes_no_prompt_and_no_index() -> None:
     assert all(torch.equal(session.interpreter.tensor(name), state) for name, state in zip(names, before, strict=True))
 
 
-def test_unfused_rows_are_gathered_and_fused_they_are_not() -> None:
-    def kinds(opt_level: int) -> set[type]:
-        return {type(step) for body in compiled("indexed", opt_level)[0].bodies for step in body.steps}
+def test_rows_that_decode_reads_by_index_are_not_gathered() -> None:
+    def steps(opt_level: int, kind: Any) -> list[Any]:
+        bodies = compiled("indexed", opt_level)[0].bodies
+        return [step for body in bodies for step in body.steps if isinstance(step, kind)]
 
-    assert GatherRows in kinds(0)
-    assert IndexedAttention not in kinds(0)
+    assert {len(step.segments) for step in steps(0, CachedAttention)} == {2}
+    assert not steps(0, DecodeAttention)
     for opt_level in (1, 2):
-        assert IndexedAttention in kinds(opt_level)
-        assert not {GatherRows, DecodeAttention} & kinds(opt_level)
+        assert {len(step.segments) for step in steps(opt_level, DecodeAttention)} == {1}
+        assert not steps(opt_level, GatherRows | CachedAttention)
     for opt_level in (0, 1, 2):
         found = _tables(compiled("indexed", opt_level)[0])
         assert {"k_prompt", "v_prompt"} <= found, "what DDR may hold: a step fetches few of its rows"

@@ -9,7 +9,7 @@
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-LABEL: func.func private @k(
   // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[P:arg5]]: {{.*}}, %[[T:arg6]]: {{.*}}, %[[A:arg7]]: tensor<2xi1>
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]]) {scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]]) {{{.*}}scale = 5.000000e-01 : f64}
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x8xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x4x12xi8> {sscc.state = "k_cache"}, %vc: tensor<2x2x4x12xi8> {sscc.state = "v_cache"}, %p: tensor<2xi64> {sscc.input = "position"},
@@ -21,7 +21,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %vq = "kv.quantize_rows"(%vn) : (tensor<2x2x1x8xf32>) -> tensor<2x2x1x12xi8>
     %v1 = "kv.update"(%vc, %vq, %row, %a) : (tensor<2x2x4x12xi8>, tensor<2x2x1x12xi8>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x12xi8>
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x4x12xi8>, tensor<2x2x4x12xi8>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x4x12xi8>, tensor<2x2x4x12xi8>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
     return %o, %k1, %v1 : tensor<2x4x1x8xf32>, tensor<2x2x4x12xi8>, tensor<2x2x4x12xi8>
   }
 }

@@ -1,4 +1,4 @@
-// Indexed rows: attention over an index stream, and what must stay as it is. B 2, H 4, Hkv 2, D 8, Dv 6, T 8; SR is 3,
+// Indexed rows: attention over several segments, and what must stay as it is. B 2, H 4, Hkv 2, D 8, Dv 6, T 8; SR is 3,
 // topk 2.
 #geometry = {sink = 1 : i64, recent = 2 : i64, topk = 2 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64, rows = "indexed"}
 #no_sink = {sink = 0 : i64, recent = 3 : i64, topk = 2 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64, rows = "indexed"}
@@ -12,7 +12,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // No gathered tensor is left: its index and its source are operands.
   // CHECK-LABEL: func.func private @k(
   // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.indexed_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[KP]], %[[VP]], %[[I]], %[[P]], %[[T]], %[[A]]) {scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 5.000000e-01 : f64}
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
@@ -24,83 +24,24 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
-    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
-    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
-    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
-    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
 }
 
 // -----
 
-// CASE: the gathered rows are read by others too
+// CASE: the cache comes last
 // PASSES: fuse-compressed-attention
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // They must exist, so attention reads them from where they are.
+  // Which segment is the cache is seen from the update; the mask says which rows come first.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-NOT: kv.indexed_attention
-  // CHECK-NOT: kv.decode_attention
-  // CHECK: "kv.cached_attention"
-  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
-      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2x8xf32> {sscc.output = "kg"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
-    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
-    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
-    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
-    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1, %kg : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2x8xf32>
-  }
-}
-
-// -----
-
-// CASE: the attended rows are read by others too
-// PASSES: fuse-compressed-attention
-module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // Likewise the rows side by side.
-  // CHECK-LABEL: func.func private @k(
-  // CHECK-NOT: kv.indexed_attention
-  // CHECK-NOT: kv.decode_attention
-  // CHECK: "kv.cached_attention"
-  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
-      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x5x6xf32> {sscc.output = "vr"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
-    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
-    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
-    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
-    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1, %vr : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x5x6xf32>
-  }
-}
-
-// -----
-
-// CASE: the selected rows come first
-// PASSES: fuse-compressed-attention
-module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // Other rows than those that the mask is about would be valid.
-  // CHECK-LABEL: func.func private @k(
-  // CHECK-NOT: kv.indexed_attention
-  // CHECK-NOT: kv.decode_attention
-  // CHECK: "kv.cached_attention"
+  // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
@@ -111,98 +52,178 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
-    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
-    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
-    %vr = tensor.concat dim(2) %vg, %v1 : (tensor<2x2x2x6xf32>, tensor<2x2x3x6xf32>) -> tensor<2x2x5x6xf32>
-    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+    %o = "kv.cached_attention"(%q, %kp, %vp, %far, %i, %k1, %v1, %near) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
 }
 
 // -----
 
-// CASE: rows of K and V by different indices
+// CASE: three segments
 // PASSES: fuse-compressed-attention
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // An index stream says which rows of both.
+  // Each with its own index.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-NOT: kv.indexed_attention
-  // CHECK-NOT: kv.decode_attention
-  // CHECK: "kv.cached_attention"
+  // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
+  // CHECK-NEXT: %[[I1:.+]] = tensor.extract_slice %[[I]][0, 0, 0] [2, 2, 1]
+  // CHECK-NEXT: %[[I2:.+]] = tensor.extract_slice %[[I]][0, 0, 1] [2, 2, 1]
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I1]], %[[KP]], %[[VP]], %[[I2]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1>, scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %j: tensor<2x2x2xi64> {sscc.input = "j"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %i1 = tensor.extract_slice %i[0, 0, 0] [2, 2, 1] [1, 1, 1] : tensor<2x2x2xi64> to tensor<2x2x1xi64>
+    %i2 = tensor.extract_slice %i[0, 0, 1] [2, 2, 1] [1, 1, 1] : tensor<2x2x2xi64> to tensor<2x2x1xi64>
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
-    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
-    %vg = "kv.gather"(%vp, %j) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
-    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
-    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %one = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x5xi1> to tensor<2x1xi1>
+    %two = tensor.extract_slice %valid[0, 4] [2, 1] [1, 1] : tensor<2x5xi1> to tensor<2x1xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %two, %i2, %kp, %vp, %one, %i1) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x1xi1>, tensor<2x2x1xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
 }
 
 // -----
 
-// CASE: another axis
+// CASE: one segment alone
 // PASSES: fuse-compressed-attention
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // Halves of heads side by side are no rows.
+  // The fused operation is over all rows that the validity is about.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-NOT: kv.indexed_attention
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %h: tensor<2x1x5x6xf32> {sscc.input = "h"}, %g: tensor<2x1x5x6xf32> {sscc.input = "g"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
-    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
-    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
-    %vr = tensor.concat dim(1) %h, %g : (tensor<2x1x5x6xf32>, tensor<2x1x5x6xf32>) -> tensor<2x2x5x6xf32>
-    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
 }
 
 // -----
 
-// CASE: three parts
+// CASE: a segment twice
 // PASSES: fuse-compressed-attention
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // The selected rows follow those of the cache, and nothing else does.
+  // Rows that are seen twice weigh twice.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-NOT: kv.indexed_attention
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %h: tensor<2x2x1x8xf32> {sscc.input = "h"}, %j: tensor<2x2x1xi64> {sscc.input = "j"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %kg = "kv.gather"(%kp, %j) : (tensor<2x2x8x8xf32>, tensor<2x2x1xi64>) -> tensor<2x2x1x8xf32>
-    %kr = tensor.concat dim(2) %k1, %h, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>) -> tensor<2x2x5x8xf32>
-    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
-    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
-    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: rows of the cache once more
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // The update would have to come before and after.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %k1, %v1, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: rows of the cache as it was
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // They are gone once the update has been made in place.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kc, %vc, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: the cache by an index
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // The new row would have to be found in it.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %e: tensor<2x2x1xi64> {sscc.input = "e"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+    %i3 = tensor.concat dim(2) %i, %e : (tensor<2x2x2xi64>, tensor<2x2x1xi64>) -> tensor<2x2x3xi64>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %i3, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x3xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
 }
@@ -214,24 +235,48 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // A mask that is given is not the one that the fused operation computes.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-NOT: kv.indexed_attention
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %m: tensor<2x5xi1> {sscc.input = "m"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %m: tensor<2x2xi1> {sscc.input = "m"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
-    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
-    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
-    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
-    %o = "kv.cached_attention"(%q, %kr, %vr, %m) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %m, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+  }
+}
+
+// -----
+
+// CASE: masks that overlap
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // A row of the mask is a row of one segment.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
+    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %far = tensor.extract_slice %valid[0, 2] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
 }
@@ -243,7 +288,6 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // Slots that are updated are those that attend.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-NOT: kv.indexed_attention
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
@@ -256,11 +300,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
     %valid = "kv.validity"(%p, %t, %b) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
-    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
-    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
-    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
-    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
 }
@@ -272,24 +315,22 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // And at the position that they attend from.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-NOT: kv.indexed_attention
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %r: tensor<2xi64> {sscc.input = "r"})
+      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %s: tensor<2xi64> {sscc.input = "s"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%r, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
-    %kr = tensor.concat dim(2) %k1, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
-    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
-    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
-    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    %valid = "kv.validity"(%s, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
 }
@@ -301,7 +342,6 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // A cache that is not updated is not one of a step.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-NOT: kv.indexed_attention
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
@@ -310,16 +350,12 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %kg = "kv.gather"(%kp, %i) : (tensor<2x2x8x8xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x8xf32>
-    %kr = tensor.concat dim(2) %kc, %kg : (tensor<2x2x3x8xf32>, tensor<2x2x2x8xf32>) -> tensor<2x2x5x8xf32>
-    %vg = "kv.gather"(%vp, %i) : (tensor<2x2x8x6xf32>, tensor<2x2x2xi64>) -> tensor<2x2x2x6xf32>
-    %vr = tensor.concat dim(2) %v1, %vg : (tensor<2x2x3x6xf32>, tensor<2x2x2x6xf32>) -> tensor<2x2x5x6xf32>
-    %o = "kv.cached_attention"(%q, %kr, %vr, %valid) {scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+    %o = "kv.cached_attention"(%q, %kc, %vc, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %kc, %vc : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
 }
 

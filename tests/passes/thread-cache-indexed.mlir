@@ -23,16 +23,14 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[ACTIVE:arg10]]: tensor<2xi1> {sscc.input = "active"}
   // CHECK-SAME: {sscc.output = "hidden"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"})
   //
-  // Every step gathers the selected rows, and puts them behind those of the cache: the rows of a compact cache in order.
+  // Attention is over two segments: the cache, and the selected rows of the prompt, which stay where they are.
   // CHECK-NEXT: %[[ROW:.+]] = "kv.row"(%[[POSITION]])
   // CHECK-NEXT: %[[K1:.+]] = "kv.update"(%[[KC]], %[[K]], %[[ROW]], %[[ACTIVE]])
   // CHECK-NEXT: %[[V1:.+]] = "kv.update"(%[[VC]], %[[V]], %[[ROW]], %[[ACTIVE]])
   // CHECK-NEXT: %[[VALID:.+]] = "kv.validity"(%[[POSITION]], %[[TOPK]], %[[ACTIVE]]) {{.*}} -> tensor<2x4xi1>
-  // CHECK-NEXT: %[[KG:.+]] = "kv.gather"(%[[KP]], %[[I]]) {{.*}} -> tensor<2x2x1x8xf32>
-  // CHECK-NEXT: %[[KR:.+]] = tensor.concat dim(2) %[[K1]], %[[KG]] : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>) -> tensor<2x2x4x8xf32>
-  // CHECK-NEXT: %[[VG:.+]] = "kv.gather"(%[[VP]], %[[I]])
-  // CHECK-NEXT: %[[VR:.+]] = tensor.concat dim(2) %[[V1]], %[[VG]]
-  // CHECK-NEXT: %[[OUT:.+]] = "kv.cached_attention"(%[[Q]], %[[KR]], %[[VR]], %[[VALID]]) {scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: %[[NEAR:.+]] = tensor.extract_slice %[[VALID]][0, 0] [2, 3]
+  // CHECK-NEXT: %[[FAR:.+]] = tensor.extract_slice %[[VALID]][0, 3] [2, 1]
+  // CHECK-NEXT: %[[OUT:.+]] = "kv.cached_attention"(%[[Q]], %[[K1]], %[[V1]], %[[NEAR]], %[[KP]], %[[VP]], %[[FAR]], %[[I]]) {{{.*}}scale = 2.500000e-01 : f64}
   // CHECK-NEXT: return %[[OUT]], %[[K1]], %[[V1]]
   func.func private @decode.layer.3(%q: tensor<2x4x1x8xf32> {sscc.input = "hidden"}, %k: tensor<2x2x1x8xf32> {sscc.weight = "k"},
       %v: tensor<2x2x1x6xf32> {sscc.weight = "v"}) -> (tensor<2x4x1x6xf32> {sscc.output = "hidden"})

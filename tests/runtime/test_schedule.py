@@ -42,7 +42,7 @@ STEPS = (
     schedule.Product((4, 4), (1,), ONE, ONE, ONE),
     schedule.UpdateRows("c", "n", "r", "a"),
     schedule.QuantizeRows("s", "o"),
-    schedule.CachedAttention("q", "k", "v", "m", "o", 0.125),
+    schedule.CachedAttention("q", (schedule.Segment("k", "v", "m"),), "o", 0.125),
     schedule.CausalAttention("q", "k", "v", "o", "s", 0.125, "l"),
     schedule.Observe("o", "q", "s", "n"),
     schedule.ObservationScores("o", "k", "s", "n", 0.125, 8),
@@ -50,8 +50,9 @@ STEPS = (
     schedule.Select("s", "i", "n", "top", 4, 8),
     schedule.GatherRows("s", "i", "o"),
     schedule.DecodeAttention("q", "k", "v", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.125, 4, 8),
-    schedule.IndexedAttention(
-        "q", "k", "v", "kc", "vc", "kc", "vc", "kp", "vp", "i", "p", "t", "a", "o", 0.125, 4, 8
+    schedule.DecodeAttention(
+        *("q", "k", "v", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.125, 4, 8),  # type: ignore[arg-type]
+        (schedule.MoreRows("kp", "vp", "i"), schedule.MoreRows("kr", "vr")),
     ),
     schedule.ChunkAttention("q", "k", "v", "ks", "vs", "ob", "l", "o", "s", "n", 0.125),
     schedule.Compress("ob", "l", "k", "v", "kc", "vc", "", "n", "top", 0.125, 4, 8, 7, "max"),
@@ -150,7 +151,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
     [
         ("{", "is not JSON"),
         ("[]", "format version None"),
-        (edited("version", value=99), "format version 99, this sscc reads 5"),
+        (edited("version", value=99), "format version 99, this sscc reads 6"),
         (edited("arena_bytes", value="64"), "program.arena_bytes is '64', expected int"),
         (edited("arena_bytes", value=True), "program.arena_bytes is 'True', expected int"),
         (edited("arena_bytes", drop=True), r"program is \"\['arena_bytes'\]\", expected the fields of Program"),
@@ -159,7 +160,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
         (edited("tensors", 0, "dtype", value="f8"), r"program.tensors\[0\].dtype is 'f8', expected one of"),
         (edited("tensors", 0, "shape", 1, value=1.5), r"program.tensors\[0\].shape\[1\] is '1.5', expected int"),
         (edited("tensors", 0, value=7), r"program.tensors\[0\] is '7', expected Tensor"),
-        (edited("version", value=1), "format version 1, this sscc reads 5"),
+        (edited("version", value=1), "format version 1, this sscc reads 6"),
         (edited("tensors", 1, "sources", value="w"), r"program.tensors\[1\].sources is 'w', expected a list"),
         (edited("bodies", 0, "steps", 0, "kind", value="vectr"), r"program.bodies\[0\].steps\[0\] is"),
         (edited("bodies", 0, "steps", 0, "dims", drop=True), "expected the fields of Vector"),

@@ -33,6 +33,7 @@ from sscc.ir.schedule import (
     Program,
     QuantizeRows,
     Scalar,
+    Segment,
     Stage,
     Tensor,
     UpdateRows,
@@ -251,11 +252,11 @@ def test_rows_are_encoded_into_four_more_bytes() -> None:
 
 
 def test_attention_over_encoded_rows_reads_their_bytes() -> None:
-    step = CachedAttention("q", "k", "v", "valid", "out", 0.5)
+    step = CachedAttention("q", (Segment("k", "v", "valid"),), "out", 0.5)
     small = (read("q", 2, 4, 1, 8), read("valid", 2, 6, dtype="i1"), write("out", 2, 4, 1, 5))
     moved = _moved(step, *small, read("k", 2, 2, 6, 12, dtype="i8"), read("v", 2, 2, 6, 9, dtype="i8"))
     assert (moved["k"], moved["v"]) == ((2 * 2 * 6 * 12, 0), (2 * 2 * 6 * 9, 0))
-    with pytest.raises(InputError, match=r"out must be float \[B, H, 1, Dv\] with .*'Dv': 1"):
+    with pytest.raises(InputError, match=r"segments\[0\].value must be float \[B, Hkv, R0, Dv\] or .*'Dv': 5"):
         _moved(step, *small, read("k", 2, 2, 6, 12, dtype="i8"), read("v", 2, 2, 6, 5, dtype="i8"))
 
 

@@ -20,9 +20,9 @@ from sscc.ir.schedule import (
     Compress,
     DecodeAttention,
     GatherRows,
-    IndexedAttention,
     Instr,
     Local,
+    MoreRows,
     ObservationScores,
     Param,
     Pool,
@@ -401,13 +401,13 @@ def test_heads_that_do_not_divide_are_refused() -> None:
 
 
 def test_indexed_rows_follow_the_ring() -> None:
-    step = IndexedAttention(*_ATTEND[:7], "kp", "vp", "s", *_ATTEND[7:], 0.5, 1, 4)
+    step = DecodeAttention(*_ATTEND, 0.5, 1, 4, (MoreRows("kp", "vp", "s"),))
     new = (read("nk", 2, 2, 1, 8), read("nv", 2, 2, 1, 8), update("kc", 2, 2, 6, 8), update("vc", 2, 2, 6, 8))
     prompts = (read("kp", 2, 2, 9, 8), read("vp", 2, 2, 9, 8), read("s", 2, 2, 3, dtype="i64"))
     params = (read("q", 2, 4, 1, 8), *new, *prompts, *SLOT, write("out", 2, 4, 1, 8))
-    with pytest.raises(InputError, match=r"sink 1 \+ recent 4 rows come before the prompt's, the cache has 6"):
-        facts(*params, steps=(step,))
-    listed = facts(*params, steps=(dataclasses.replace(step, recent=5),)).data
+    with pytest.raises(InputError, match=r"rows 0 .. 6 of sink 1 and recent 6 are used, the cache has 6"):
+        facts(*params, steps=(dataclasses.replace(step, recent=6),))
+    listed = facts(*params, steps=(step,)).data
     assert [line.rsplit(" ", 1)[1] for line in listed] == ["'kp'", "'vp'"]
 
 

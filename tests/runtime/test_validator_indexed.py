@@ -8,12 +8,24 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Body, Compress, Entry, GatherRows, IndexedAttention, Kernel, Pipeline, Program, Stage
+from sscc.ir.schedule import (
+    Body,
+    Compress,
+    DecodeAttention,
+    Entry,
+    GatherRows,
+    Kernel,
+    MoreRows,
+    Pipeline,
+    Program,
+    Stage,
+)
 from sscc.runtime.validator import Report, validate
 from tests.runtime.broken.build import place, port, read, update, whole, write
 
 B, H, V, D, SR, T, K = 2, 4, 2, 4, 6, 20, 3
-STEP = IndexedAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "kp", "vp", "i", "p", "t", "a", "o", 0.5, 2, 4)
+ROWS = MoreRows("kp", "vp", "i")
+STEP = DecodeAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.5, 2, 4, (ROWS,))
 CACHE, PROMPT = (B, V, SR, D), (B, V, T, D)
 PARAMS = {
     "q": read("q", B, H, 1, D),
@@ -49,8 +61,8 @@ def check(step: Any, params: dict[str, Any], scalars: tuple[str, ...] = ()) -> R
 def test_rows_that_the_index_decides_are_listed_and_counted() -> None:
     report = check(STEP, PARAMS)
     assert [line.rpartition(" (")[2] for line in report.data] == [
-        "indexed_attention): rows of 'kp'",
-        "indexed_attention): rows of 'vp'",
+        "decode_attention): rows of 'kp'",
+        "decode_attention): rows of 'vp'",
     ]
     small = 4 * (B * H * D + 2 * B * V * D) + 8 * (B * V * K + 2 * B) + B  # query, new rows, index, slots
     rows = 2 * 4 * B * V * (SR + K) * D  # of both caches, and of both prompts as many as are selected
@@ -62,14 +74,13 @@ def test_rows_that_the_index_decides_are_listed_and_counted() -> None:
 @pytest.mark.parametrize(
     ("step", "params", "message"),
     [
-        ({"recent": 3}, {}, r"sink 2 \+ recent 3 rows come before the prompt's, the cache has 6"),
         ({"sink": 3}, {}, r"rows 0 .. 6 of sink 3 and recent 4 are used, the cache has 6 rows"),
         ({"recent": 0}, {}, "the ring has sink 2 and recent 0"),
-        ({"k_prompt": "missing"}, {}, "it names 'missing', which does not exist"),
-        ({}, {"vp": read("vp", B, V, T - 1, D)}, r"v_prompt must be float \[B, Hkv, T, Dv\]"),
-        ({}, {"kp": read("kp", B + 1, V, T, D)}, r"k_prompt must be float \[B, Hkv, T, D\]"),
-        ({}, {"i": read("i", V, K, dtype="i64")}, r"selected must be i64 \[B, Hkv, K\]"),
-        ({}, {"i": read("i", B, V, K)}, r"selected must be i64 \[B, Hkv, K\]"),
+        ({"segments": (replace(ROWS, key="missing"),)}, {}, "it names 'missing', which does not exist"),
+        ({}, {"vp": read("vp", B, V, T - 1, D)}, r"segments\[0\].value must be float \[B, Hkv, T0, Dv\]"),
+        ({}, {"kp": read("kp", B + 1, V, T, D)}, r"segments\[0\].key must be float \[B, Hkv, T0, D\]"),
+        ({}, {"i": read("i", V, K, dtype="i64")}, r"segments\[0\].index must be i64 \[B, Hkv, R0\]"),
+        ({}, {"i": read("i", B, V, K)}, r"segments\[0\].index must be i64 \[B, Hkv, R0\]"),
         ({}, {"kc": read("kc", *CACHE)}, "it writes parameter 'kc', which is declared read"),
         ({}, {"q": read("q", B, 3, 1, D), "o": write("o", B, 3, 1, D)}, "3 query heads do not divide into groups of 2"),
     ],

@@ -14,7 +14,8 @@ from functools import partial
 from math import prod
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import DTYPE_BYTES, Body, Product, Reduction, Step, Vector
+from sscc.ir.opspec import Op
+from sscc.ir.schedule import DTYPE_BYTES, Body, Product, Reduction, Vector
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.dequantisation import dequantised_locals
 from sscc.runtime.backends.cpu.elementwise import Elementwise, Place, Range
@@ -129,7 +130,7 @@ class _Lowering:
 
     def run(self) -> BodyCode:
         pending: list[tuple[int, Nest]] = []
-        parts: list[Group | tuple[int, Step]] = []
+        parts: list[Group | tuple[int, Op]] = []
         for number, step in enumerate(self.body.steps):
             if isinstance(step, Vector | Reduction | Product):
                 pending += [(n, self.nests[n]) for n in (2 * number, 2 * number + 1) if n in self.nests]
@@ -194,7 +195,7 @@ class _Lowering:
     def _scalars(self, f: Function) -> dict[str, Value]:
         return {name: f.load(f["scalars"] + 8 * i, I64) for i, name in enumerate(self.body.scalars)}
 
-    def _emit_step(self, number: int, step: Step) -> None:
+    def _emit_step(self, number: int, step: Op) -> None:
         meta = {}
         for name in self.regions.names_in(step):
             piece = self.regions.resolve(name)

@@ -1,4 +1,4 @@
-"""Attention of a decode step: `DecodeAttention` and `IndexedAttention` as phases.
+"""Attention of a decode step: `DecodeAttention` as phases, over any number of segments.
 
 A unit is (slot, KV head, split): all query heads of the group over one part of the rows that the slot sees, so that a
 cached row is read once. How many splits there are depends on shapes alone; where they begin, on the slot's number of
@@ -8,11 +8,11 @@ order. The unit that has the new row writes it to the caches, encoded where they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, IndexedAttention
+from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, MoreRows, Segment
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import decay
 from sscc.runtime.backends.cpu.decode_attention_block import NEGATIVE_INFINITY, Block, Result, Scratch
@@ -31,12 +31,38 @@ Meta = tuple[tuple[int, ...], tuple[int, ...], str]
 
 
 @dataclass(frozen=True)
+class Part:
+    """A segment: rows first .. first + count - 1 of those that attention is over.
+
+    Attributes:
+        index: which rows of `key` and `value` they are; "" where these one after another.
+    """
+
+    key: str
+    value: str
+    index: str
+    first: int
+    count: int
+
+
+def parts_of(segments: Sequence[Segment | MoreRows | DecodeAttention], meta: Mapping[str, Meta]) -> list[Part]:
+    """The segments, numbered through."""
+    parts, first = [], 0
+    for segment in segments:
+        index = "" if isinstance(segment, DecodeAttention) else segment.index
+        count = meta[index or segment.key][0][2]
+        parts.append(Part(segment.key, segment.value, index, first, count))
+        first += count
+    return parts
+
+
+@dataclass(frozen=True)
 class Attention:
     """The sizes of a decode step's attention.
 
     Attributes:
         slots, kv_heads: B and Hkv.
-        rows: R, those that a slot may see.
+        rows: of all segments.
         block: what a unit does with a block of rows.
         splits: parts of a slot's rows.
     """
@@ -57,21 +83,30 @@ class Attention:
 
     @classmethod
     def of(
-        cls, step: CachedAttention | DecodeAttention | IndexedAttention, meta: Mapping[str, Meta], features: Features
+        cls,
+        step: CachedAttention | DecodeAttention,
+        parts: Sequence[Part],
+        meta: Mapping[str, Meta],
+        features: Features,
     ) -> Attention:
-        """Raises InputError where a row of an operand is not contiguous, or neither f32 nor bf16, nor, of keys and
-        values other than an `IndexedAttention`'s, encoded."""
+        """Raises InputError where a row of an operand is not contiguous, or neither f32 nor bf16 nor, of keys and
+        values, encoded, or where segments are of several dtypes."""
         for name in (step.query, step.out):
             check_rows(step.kind, name, meta[name])
         (slots, heads, _, depth), _, query = meta[step.query]
         width = meta[step.out][0][3]
-        for name, size in ((step.key, depth), (step.value, width)):
-            check_rows(step.kind, name, meta[name], 0 if isinstance(step, IndexedAttention) else size)
-        (_, kv_heads, rows, _), _, cache = meta[step.key]
-        values = meta[step.value][2]
+        for side, size in (([part.key for part in parts], depth), ([part.value for part in parts], width)):
+            for name in side:
+                check_rows(step.kind, name, meta[name], size)
+                if meta[name][2] != meta[side[0]][2]:
+                    found = f"{side[0]!r} is {meta[side[0]][2]} and {name!r} {meta[name][2]}"
+                    raise InputError(f"{step.kind} takes segments of one dtype, but {found}")
+        (_, kv_heads, _, _), _, cache = meta[parts[0].key]
+        values = meta[parts[0].value][2]
         dot = features.bf16_dot and query == cache == "bf16"
-        block = Block(Rows(depth, cache, dot), Rows(width, values), heads // kv_heads, features)
-        return cls(slots, kv_heads, rows, block)
+        scattered = any(part.index for part in parts)
+        block = Block(Rows(depth, cache, dot), Rows(width, values), heads // kv_heads, features, scattered)
+        return cls(slots, kv_heads, sum(part.count for part in parts), block)
 
 
 def check_rows(kind: str, name: str, meta: Meta, encoded: int = 0) -> None:
@@ -96,16 +131,28 @@ def check_rows(kind: str, name: str, meta: Meta, encoded: int = 0) -> None:
 def lower_decode_attention(step: DecodeAttention, meta: Mapping[str, Meta], features: Features) -> Lowered:
     """The step on operands of static shapes and strides, named as in the step.
 
-    A negative position of an active slot is reported. Raises InputError where a row is not contiguous, or where
-    keys, values and caches are of dtypes that do not go together.
+    A negative position of an active slot is reported, and an index beyond its rows, which gives a row of zeros, as a
+    negative one does. Raises InputError where a row is not contiguous, or where keys, values and caches are of dtypes
+    that do not go together.
     """
-    attention = Attention.of(step, meta, features)
+    parts = parts_of((step, *step.segments), meta)
+    attention = Attention.of(step, parts, meta, features)
     sides = (step.new_key, step.k_cache, attention.block.keys), (step.new_value, step.v_cache, attention.block.values)
     for new, cache, rows in sides:
         check_rows(step.kind, new, meta[new])
         check_rows(step.kind, cache, meta[cache], rows.size)
     _check_caches(step, meta)
-    return _lowered(attention, step, lambda unit: _decode_rows(unit, step))
+
+    def emit(context: Context) -> None:
+        with context.f.loop(context.begin, context.end) as loop:
+            unit = Unit.of(attention, context, loop.index)
+            rows = _rows(unit, step, parts)
+            _write_new_row(unit, step, rows)
+            attend(unit, context.operands[step.query], rows, step.scale)
+            if attention.splits == 1:
+                write_result(unit, context.operands[step.out])
+
+    return with_merge(attention, step.out, emit)
 
 
 def _check_caches(step: DecodeAttention, meta: Mapping[str, Meta]) -> None:
@@ -119,35 +166,10 @@ def _check_caches(step: DecodeAttention, meta: Mapping[str, Meta]) -> None:
         )
 
 
-def lower_indexed_attention(step: IndexedAttention, meta: Mapping[str, Meta], features: Features) -> Lowered:
-    """As `lower_decode_attention`; an index beyond the prompt gives a row of zeros, as a negative one does."""
-    attention = Attention.of(step, meta, features)
-    for name in (step.new_key, step.new_value, step.k_cache, step.v_cache, step.k_prompt, step.v_prompt):
-        check_rows(step.kind, name, meta[name])
-    topk = meta[step.selected][0][2]
-    attention = replace(attention, rows=attention.rows + topk, block=replace(attention.block, scattered=True))
-    return _lowered(attention, step, lambda unit: _indexed_rows(unit, step, topk))
-
-
-def _lowered(
-    attention: Attention, step: DecodeAttention | IndexedAttention, rows: Callable[[Unit], UnitRows]
-) -> Lowered:
-    def emit(context: Context) -> None:
-        with context.f.loop(context.begin, context.end) as loop:
-            unit = Unit.of(attention, context, loop.index)
-            found = rows(unit)
-            _write_new_row(unit, step, found)
-            attend(unit, context.operands[step.query], found, step.scale)
-            if attention.splits == 1:
-                write_result(unit, context.operands[step.out])
-
-    zeros = max(attention.block.keys.nbytes, attention.block.values.nbytes) + LINE
-    return with_merge(attention, step.out, emit, zeros)
-
-
-def with_merge(attention: Attention, out: str, emit: Callable[[Context], None], extra_bytes: int = 0) -> Lowered:
+def with_merge(attention: Attention, out: str, emit: Callable[[Context], None]) -> Lowered:
     """The phase `emit` of `attention.units` units, and where there are splits, the one that merges them."""
     block = attention.block
+    extra_bytes = max(block.keys.nbytes, block.values.nbytes) + LINE  # a row of zeros
     if attention.splits == 1:
         return Lowered([Phase(attention.units, emit, block.scratch_bytes + block.result_bytes + extra_bytes)])
     merge = Phase(attention.slots * attention.kv_heads, lambda context: _merge(context, attention, out),
@@ -224,7 +246,7 @@ class UnitRows:
     has_new: Value
 
 
-def _visible(unit: Unit, step: DecodeAttention | IndexedAttention, topk: int) -> tuple[Value, Value, Value, Value]:
+def _visible(unit: Unit, step: DecodeAttention, topk: int) -> tuple[Value, Value, Value, Value]:
     """The unit's first row and number of rows, the new row, and how many of the slot's rows come before SR."""
     f, size = unit.context.f, step.sink + step.recent
     position = unit.of_slot(step.position)
@@ -239,61 +261,78 @@ def _visible(unit: Unit, step: DecodeAttention | IndexedAttention, topk: int) ->
     return first, f.min(part, total - first), row, written
 
 
-def _decode_rows(unit: Unit, step: DecodeAttention) -> UnitRows:
+def _rows(unit: Unit, step: DecodeAttention, parts: Sequence[Part]) -> UnitRows:
     f, size = unit.context.f, step.sink + step.recent
     first, count, row, written = _visible(unit, step, unit.attention.rows - size)
+    zeros = zero_row(unit) if any(part.index for part in parts) else None
 
-    def rows_of(source: str, cache: str) -> Callable[[Value], Value]:
-        base, fresh = address(f, unit.at(source)), address(f, unit.at(cache))
+    def rows_of(side: str, cache: str) -> Callable[[Value], Value]:
+        sources = [Source.of(unit, part, getattr(part, side), zeros) for part in parts]
+        fresh = address(f, unit.at(cache))
 
         def at(number: Value) -> Value:
             r = f.select(number < written, number, number + (size - written))
-            usual = r * unit.row_bytes(source) + base
-            return usual if source == cache else f.select(r.eq(row), r * unit.row_bytes(cache) + fresh, usual)
+            found = sources[0].row(r)
+            if sources[0].name != cache:
+                found = f.select(r.eq(row), r * unit.row_bytes(cache) + fresh, found)
+            for source in sources[1:]:
+                inside = (r >= source.part.first) & (r < source.part.first + source.part.count)
+                found = f.select(inside, source.row(r - source.part.first, inside), found)
+            return found
 
         return at
 
-    keys, values = rows_of(step.key, step.k_cache), rows_of(step.value, step.v_cache)
-    return UnitRows(first, count, keys, values, ADDRESSES, row, _between(first, row, count))
+    lanes = ADDRESSES if zeros is None else 1
+    keys, values = rows_of("key", step.k_cache), rows_of("value", step.v_cache)
+    return UnitRows(first, count, keys, values, lanes, row, _between(first, row, count))
 
 
-def _indexed_rows(unit: Unit, step: IndexedAttention, topk: int) -> UnitRows:
-    f = unit.context.f
-    first, count, row, written = _visible(unit, step, topk)
-    zeros = address(f, _zero_row(unit))
-    selected = unit.at(step.selected)
+@dataclass(frozen=True)
+class Source:
+    """K or V of a segment, of the unit's slot and KV head.
 
-    def rows_of(source: str, cache: str, prompt: str) -> Callable[[Value], Value]:
-        base, fresh, far = (address(f, unit.at(name)) for name in (source, cache, prompt))
-        length = unit.context.operands[prompt].shape[2]
+    Attributes:
+        name: the operand.
+        base, index, zeros: addresses as i64 of its first row and of a row of zeros, and a pointer to the first index;
+            the latter two where there is one.
+    """
 
-        def at(number: Value) -> Value:
-            near = number * unit.row_bytes(source) + base
-            if source != cache:
-                near = f.select(number.eq(row), number * unit.row_bytes(cache) + fresh, near)
-            if topk == 0:
-                return near
-            index = f.load(selected + f.max(number - written, 0) * unit.row_bytes(step.selected), I64)
-            report_index(f, (number >= written) & (index >= length))
-            exists = (index >= 0) & (index < length)
-            there = f.select(exists, index * unit.row_bytes(prompt) + far, zeros)
-            return f.select(number < written, near, there)
+    unit: Unit
+    part: Part
+    name: str
+    base: Value
+    index: Value | None
+    zeros: Value | None
 
-        return at
+    @classmethod
+    def of(cls, unit: Unit, part: Part, name: str, zeros: Value | None) -> Source:
+        index = unit.at(part.index) if part.index else None
+        return cls(unit, part, name, address(unit.context.f, unit.at(name)), index, zeros)
 
-    keys, values = rows_of(step.key, step.k_cache, step.k_prompt), rows_of(step.value, step.v_cache, step.v_prompt)
-    return UnitRows(first, count, keys, values, 1, row, _between(first, row, count))
+    def row(self, number: Value, wanted: Value | None = None) -> Value:
+        """The address, as i64, of a row of the segment. Where there is an index, one beyond the rows is reported if it
+        is `wanted`; the number of one that is not may be any."""
+        unit, f = self.unit, self.unit.context.f
+        if self.index is None or self.zeros is None or wanted is None:
+            return number * unit.row_bytes(self.name) + self.base
+        length = unit.context.operands[self.name].shape[2]
+        number = f.min(f.max(number, 0), self.part.count - 1)
+        index = f.load(self.index + number * unit.row_bytes(self.part.index), I64)
+        report_index(f, wanted & (index >= length))
+        exists = (index >= 0) & (index < length)
+        return f.select(exists, index * unit.row_bytes(self.name) + self.base, self.zeros)
 
 
 def _between(first: Value, row: Value, count: Value) -> Value:
     return (row >= first) & (row < first + count)
 
 
-def _zero_row(unit: Unit) -> Value:
+def zero_row(unit: Unit) -> Value:
+    """The address, as i64, of a row of zeros."""
     f, block = unit.context.f, unit.attention.block
     with f.loop(0, max(block.keys.nbytes, block.values.nbytes), LINE) as loop:
         f.store(f.splat(0.0), unit.extra + loop.index)
-    return unit.extra
+    return address(f, unit.extra)
 
 
 def address(f: Function, pointer: Value) -> Value:
@@ -349,7 +388,7 @@ def _list_rows(
         f.store(address_of(f.min(number, f.like(last, number))), entries + loop.index * 8)
 
 
-def _write_new_row(unit: Unit, step: DecodeAttention | IndexedAttention, rows: UnitRows) -> None:
+def _write_new_row(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:
     f = unit.context.f
     with f.when(rows.has_new):
         for new, cache in ((step.new_key, step.k_cache), (step.new_value, step.v_cache)):

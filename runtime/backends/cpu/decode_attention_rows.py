@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import decoded_width
@@ -10,13 +10,16 @@ from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, UpdateRows
 from sscc.runtime.backends.cpu.decode_attention import (
     Attention,
     Meta,
+    Part,
+    Source,
     Unit,
-    address,
     attend_block,
     begin_unit,
     check_rows,
+    parts_of,
     with_merge,
     write_result,
+    zero_row,
 )
 from sscc.runtime.backends.cpu.encoded_rows import copy_bytes
 from sscc.runtime.backends.cpu.features import LANES, Features
@@ -60,11 +63,9 @@ def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Feat
 
 
 def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], features: Features) -> Lowered:
-    """As `lower_decode_attention`, of rows that a mask names; a split is a fixed range of rows.
-
-    Raises InputError where a row is not contiguous.
-    """
-    attention = Attention.of(step, meta, features)
+    """As `lower_decode_attention`, of rows that masks name; a split is a fixed range of rows."""
+    parts = parts_of(step.segments, meta)
+    attention = Attention.of(step, parts, meta, features)
     part, size = -(-attention.rows // (attention.splits * LANES)) * LANES, attention.block.rows
 
     def emit(context: Context) -> None:
@@ -72,10 +73,12 @@ def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], feat
         with f.loop(context.begin, context.end) as loop:
             unit = Unit.of(attention, context, loop.index)
             begin_unit(unit, context.operands[step.query])
+            zeros = zero_row(unit) if any(part.index for part in parts) else None
+            masked = [(part, segment.valid) for part, segment in zip(parts, step.segments, strict=True)]
             first = f.min(unit.split * part, attention.rows)
             last = f.min(first + part, attention.rows)
             with f.loop(first, last, size) as block:
-                count = _list_valid(unit, step, block.index, f.min(block.index + size, last))
+                count = _list_valid(unit, masked, zeros, block.index, f.min(block.index + size, last))
                 with f.when(count > 0):
                     attend_block(unit, count, step.scale)
             if attention.splits == 1:
@@ -84,17 +87,22 @@ def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], feat
     return with_merge(attention, step.out, emit)
 
 
-def _list_valid(unit: Unit, step: CachedAttention, first: Value, last: Value) -> Value:
+def _list_valid(
+    unit: Unit, masked: Sequence[tuple[Part, str]], zeros: Value | None, first: Value, last: Value
+) -> Value:
     """Lists the valid ones of rows first .. last - 1, at most `Block.rows`, and says how many they are."""
     f, context, scratch = unit.context.f, unit.context, unit.scratch
-    keys, values = address(f, unit.at(step.key)), address(f, unit.at(step.value))
-    with f.loop(first, last, 1, [f.constant(0)]) as loop:
-        (count,) = loop.state
-        f.store(loop.index * unit.row_bytes(step.key) + keys, scratch.keys + count * 8)
-        f.store(loop.index * unit.row_bytes(step.value) + values, scratch.values + count * 8)
-        valid = f.load(_element(context, step.valid, unit.slot, loop.index), I8)
-        loop.carry(count + f.cast("arith.extui", valid, I64))
-    (count,) = loop.results
+    count = f.constant(0)
+    for part, mask in masked:
+        keys, values = (Source.of(unit, part, name, zeros) for name in (part.key, part.value))
+        begin, end = (f.min(f.max(at - part.first, 0), part.count) for at in (first, last))
+        with f.loop(begin, end, 1, [count]) as loop:
+            (listed,) = loop.state
+            valid = f.load(_element(context, mask, unit.slot, loop.index), I8)
+            f.store(keys.row(loop.index, valid.ne(0)), scratch.keys + listed * 8)
+            f.store(values.row(loop.index, valid.ne(0)), scratch.values + listed * 8)
+            loop.carry(listed + f.cast("arith.extui", valid, I64))
+        (count,) = loop.results
     with f.when(count > 0), f.loop(count, unit.attention.block.rows) as padding:
         for entries in (scratch.keys, scratch.values):
             f.store(f.load(entries + (count - 1) * 8, PTR), entries + padding.index * 8)

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InternalError
-from sscc.ir.schedule import Access, Body, Instr, Product, Reduction, Step, Vector
+from sscc.ir.opspec import Op, spec_of_step
+from sscc.ir.schedule import Access, Body, Instr, Product, Reduction, Vector
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
 
@@ -89,14 +90,9 @@ class Regions:
         self._body = body.name
         self._windows = {w.name: w.view for w in body.windows}
 
-    def has(self, name: str) -> bool:
-        """Whether a name is a parameter, a local or a window."""
-        return name in self._windows or name in self.shapes
-
-    def names_in(self, step: Step) -> list[str]:
+    def names_in(self, step: Op) -> list[str]:
         """The parameters, locals and windows that a step which is not affine names."""
-        values = [v for v in vars(step).values() if isinstance(v, str) and self.has(v)]
-        return list(dict.fromkeys(values))
+        return list(dict.fromkeys(spec_of_step(step).regions(step).values()))
 
     def add(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
         """One more local."""

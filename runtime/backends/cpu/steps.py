@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Step
+from sscc.ir.opspec import Op
 from sscc.runtime.backends.cpu import (
     compress,
     decode_attention,
@@ -25,7 +25,6 @@ _LOWERINGS: dict[str, Callable[[Any, dict[str, Meta], Features], Lowered]] = {
     "update_rows": decode_attention_rows.lower_update_rows,
     "cached_attention": decode_attention_rows.lower_cached_attention,
     "decode_attention": decode_attention.lower_decode_attention,
-    "indexed_attention": decode_attention.lower_indexed_attention,
     "chunk_attention": prefill_attention.lower_chunk_attention,
     "causal_attention": prefill_attention.lower_causal_attention,
     "observe": prefill_attention.lower_observe,
@@ -38,7 +37,7 @@ _LOWERINGS: dict[str, Callable[[Any, dict[str, Meta], Features], Lowered]] = {
 }
 
 
-def lower_step(step: Step, operands: Mapping[str, Meta], features: Features) -> Lowered:
+def lower_step(step: Op, operands: Mapping[str, Meta], features: Features) -> Lowered:
     """The phases of a step that is no vector program, reduction or product.
 
     Raises InputError for a kind that there is no native code for, or operands that it does not take.

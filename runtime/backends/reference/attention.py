@@ -1,47 +1,60 @@
-"""Attention over the rows of a compressed cache: alone, with the update of the cache, and with rows of the prompt
-that an index names. Rows of a cache may be encoded; they are decoded tile by tile.
+"""Attention over segments of rows: alone, and with the update of the cache that is the first one. Rows may be encoded;
+they are decoded tile by tile.
 
-All walk the rows in tiles with a running softmax, in f32 (f64 where asked). Every tile has KEY_TILE rows, the
-last one zero-padded, so results do not depend, bit for bit, on how many invalid rows follow the valid ones. Query
-heads stand as [Hkv, G, ..]: head h = g * G + j reads KV head g.
+Both walk the rows of all segments in tiles with a running softmax, in f32 (f64 where asked). Every tile has KEY_TILE
+rows, the last one zero-padded, so results do not depend, bit for bit, on how many invalid rows follow the valid ones.
+Query heads stand as [Hkv, G, ..]: head h = g * G + j reads KV head g.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sscc.ir.schedule import CachedAttention, DecodeAttention, IndexedAttention
+from sscc.ir.schedule import CachedAttention, DecodeAttention, MoreRows, Segment
 from sscc.runtime.backends.reference.cache import check_rows, gathered, update_rows
 from sscc.runtime.backends.reference.encoded_rows import as_stored, check_alike, numbers
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
 from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, check_groups, tiles
 
-Tile = Callable[[int, int], Tensor]
-"""Rows begin .. end - 1 of all slots and KV heads, then zeros: [B, Hkv, KEY_TILE, D] in the accumulation dtype."""
+Fetch = Callable[[int, int], Tensor]
+"""Rows begin .. end - 1 of all slots and KV heads of a segment: [B, Hkv, end - begin, D], as numbers."""
 
 
 def compile_cached_attention(step: CachedAttention, interface: Interface) -> Bind:
+    if not step.segments:
+        interface.refuse(f"{step.kind} has no segment")
     sizes = interface.match(step)
     check_groups(sizes, interface)
+    _check_segments(step, step.segments, interface)
     wide = interface.numerics.accumulate
 
     def bind(views: Views) -> Fire:
-        operands = [views[name] for name in (step.query, step.key, step.value, step.valid, step.out)]
-        return lambda _: cached_attention(*operands, scale=step.scale, wide=wide)
+        query, out = views[step.query], views[step.out]
+        segments = [_bound(segment, views) for segment in step.segments]
+        masks = [views[segment.valid] for segment in step.segments]
+        return lambda _: cached_attention(query, segments, masks, out, scale=step.scale, wide=wide)
 
     return bind
 
 
 def cached_attention(
-    query: Tensor, key: Tensor, value: Tensor, valid: Tensor, out: Tensor, *, scale: float, wide: torch.dtype
+    query: Tensor,
+    segments: Sequence[Rows],
+    masks: Sequence[Tensor],
+    out: Tensor,
+    *,
+    scale: float,
+    wide: torch.dtype,
 ) -> None:
-    """The step `CachedAttention` (shapes there)."""
-    queries = _grouped(query, key.shape[1], wide)
-    out.copy_(_attend(queries, _rows(key, wide), _rows(value, wide), out.shape[-1], valid, scale).reshape(out.shape))
+    """The step `CachedAttention` (shapes there). Raises InputError where an index of a valid row is beyond its rows."""
+    rows = [segment.seen(mask) for segment, mask in zip(segments, masks, strict=True)]
+    keys, values = [segment.keys for segment in rows], [segment.values for segment in rows]
+    out.copy_(_attend(query, rows[0].key.shape[1], keys, values, masks, out.shape[-1], scale, wide))
 
 
 def compile_decode_attention(step: DecodeAttention, interface: Interface) -> Bind:
@@ -49,15 +62,21 @@ def compile_decode_attention(step: DecodeAttention, interface: Interface) -> Bin
     check_groups(sizes, interface)
     if step.sink < 0 or step.recent < 1 or step.sink + step.recent > sizes["R"]:
         interface.refuse(f"it has sink {step.sink} and recent {step.recent} in a cache of {sizes['R']} rows")
-    _check_copies(step, interface)
+    for copy, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
+        if interface.param(copy).dtype != interface.param(cache).dtype:
+            interface.refuse(f"{step.kind} reads {copy!r} in place of {cache!r}, which has another dtype")
     check_alike(step.kind, interface, step.k_cache, step.v_cache)
+    _check_segments(step, (step, *step.segments), interface)
     wide = interface.numerics.accumulate
     rows = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
     names = (*rows, step.position, step.prompt_len, step.active, step.out)
 
     def bind(views: Views) -> Fire:
         operands = [views[name] for name in names]
-        return lambda _: decode_attention(*operands, sink=step.sink, recent=step.recent, scale=step.scale, wide=wide)
+        segments = [_bound(segment, views) for segment in step.segments]
+        return lambda _: decode_attention(
+            *operands, segments=segments, sink=step.sink, recent=step.recent, scale=step.scale, wide=wide
+        )
 
     return bind
 
@@ -75,87 +94,38 @@ def decode_attention(
     active: Tensor,
     out: Tensor,
     *,
+    segments: Sequence[Rows] = (),
     sink: int,
     recent: int,
     scale: float,
     wide: torch.dtype,
 ) -> None:
-    """The step `DecodeAttention` (shapes there). Raises InputError where an active slot's row is not in the cache."""
-    row = torch.where(position < sink, position, sink + torch.remainder(position - sink, recent))
-    check_rows(row[active], key.shape[2])
-    new_key, new_value = as_stored(new_key, k_cache), as_stored(new_value, v_cache)
-    keys, values = _rows_with(key, new_key, row, active, wide), _rows_with(value, new_value, row, active, wide)
-    valid = _valid(position, prompt_len, active, key.shape[2], sink + recent)
-    queries = _grouped(query, key.shape[1], wide)
-    out.copy_(_attend(queries, keys, values, out.shape[-1], valid, scale).reshape(out.shape))
-    update_rows(k_cache, new_key, row, active)
-    update_rows(v_cache, new_value, row, active)
+    """The step `DecodeAttention` (shapes there).
 
-
-def compile_indexed_attention(step: IndexedAttention, interface: Interface) -> Bind:
-    sizes = interface.match(step)
-    check_groups(sizes, interface)
-    if step.sink < 0 or step.recent < 1 or step.sink + step.recent != sizes["SR"]:
-        interface.refuse(f"it has sink {step.sink} and recent {step.recent} for a cache of {sizes['SR']} rows")
-    _check_copies(step, interface)
-    for prompt, cache in ((step.k_prompt, step.k_cache), (step.v_prompt, step.v_cache)):
-        if interface.param(prompt).dtype != interface.param(cache).dtype:
-            interface.refuse(f"indexed_attention reads rows of {prompt!r} and of {cache!r}, which has another dtype")
-    wide = interface.numerics.accumulate
-    rows = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
-    prompts = (step.k_prompt, step.v_prompt, step.selected)
-    names = (*rows, *prompts, step.position, step.prompt_len, step.active, step.out)
-
-    def bind(views: Views) -> Fire:
-        operands = [views[name] for name in names]
-        return lambda _: indexed_attention(*operands, sink=step.sink, recent=step.recent, scale=step.scale, wide=wide)
-
-    return bind
-
-
-def indexed_attention(
-    query: Tensor,
-    new_key: Tensor,
-    new_value: Tensor,
-    key: Tensor,
-    value: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    k_prompt: Tensor,
-    v_prompt: Tensor,
-    selected: Tensor,
-    position: Tensor,
-    prompt_len: Tensor,
-    active: Tensor,
-    out: Tensor,
-    *,
-    sink: int,
-    recent: int,
-    scale: float,
-    wide: torch.dtype,
-) -> None:
-    """The step `IndexedAttention` (shapes there).
-
-    Raises InputError where an active slot's row is not in the cache, or an index that is read beyond the prompt.
+    Raises InputError where an active slot's row is not in the cache, or an index that is read beyond its rows.
     """
     row = torch.where(position < sink, position, sink + torch.remainder(position - sink, recent))
     check_rows(row[active], key.shape[2])
     new_key, new_value = as_stored(new_key, k_cache), as_stored(new_value, v_cache)
-    read = (torch.arange(selected.shape[2]) < (prompt_len - sink - recent)[:, None]) & active[:, None]
-    selected = torch.where(read[:, None], selected, -1)  # what no query sees is not read
-    keys = _rows_then(_rows_with(key, new_key, row, active, wide), key.shape[2], k_prompt, selected)
-    values = _rows_then(_rows_with(value, new_value, row, active, wide), value.shape[2], v_prompt, selected)
-    valid = _valid(position, prompt_len, active, key.shape[2] + selected.shape[2], sink + recent)
-    queries = _grouped(query, key.shape[1], wide)
-    out.copy_(_attend(queries, keys, values, out.shape[-1], valid, scale).reshape(out.shape))
+    counts = [key.shape[2], *(segment.count for segment in segments)]
+    masks = _valid(position, prompt_len, active, sum(counts), sink + recent).split(counts, 1)
+    more = [segment.seen(mask) for segment, mask in zip(segments, masks[1:], strict=True)]
+    keys = [_rows_with(key, new_key, row, active), *(segment.keys for segment in more)]
+    values = [_rows_with(value, new_value, row, active), *(segment.values for segment in more)]
+    out.copy_(_attend(query, key.shape[1], keys, values, masks, out.shape[-1], scale, wide))
     update_rows(k_cache, new_key, row, active)
     update_rows(v_cache, new_value, row, active)
 
 
-def _check_copies(step: DecodeAttention | IndexedAttention, interface: Interface) -> None:
-    for copy, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
-        if interface.param(copy).dtype != interface.param(cache).dtype:
-            interface.refuse(f"{step.kind} reads {copy!r} in place of {cache!r}, which has another dtype")
+def _check_segments(
+    step: CachedAttention | DecodeAttention,
+    segments: Sequence[Segment | MoreRows | DecodeAttention],
+    interface: Interface,
+) -> None:
+    for side in ([segment.key for segment in segments], [segment.value for segment in segments]):
+        for name in side[1:]:
+            if interface.param(name).dtype != interface.param(side[0]).dtype:
+                interface.refuse(f"{step.kind} reads rows of {name!r} and of {side[0]!r}, which has another dtype")
 
 
 def _valid(position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink_recent: int) -> Tensor:
@@ -170,57 +140,87 @@ def _valid(position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink
 # --------------------------------------------------------------------------------------------- tiles of rows
 
 
-def _grouped(query: Tensor, kv_heads: int, wide: torch.dtype) -> Tensor:
-    """[B, H, 1, D] as [B, Hkv, G, D] in the accumulation dtype."""
-    return query.to(wide).reshape(query.shape[0], kv_heads, -1, query.shape[3])
+@dataclass(frozen=True)
+class Rows:
+    """K [B, Hkv, T, D] and V of a segment, and which rows of them it is, [B, Hkv, R]: all where None."""
+
+    key: Tensor
+    value: Tensor
+    index: Tensor | None
+
+    @property
+    def count(self) -> int:
+        """R."""
+        return self.key.shape[2] if self.index is None else self.index.shape[2]
+
+    def seen(self, mask: Tensor) -> Rows:
+        """Without the indices of rows that a slot does not see (`mask` [B, R]), so that these are not read."""
+        return self if self.index is None else replace(self, index=torch.where(mask[:, None], self.index, -1))
+
+    @property
+    def keys(self) -> Fetch:
+        return self._of(self.key)
+
+    @property
+    def values(self) -> Fetch:
+        return self._of(self.value)
+
+    def _of(self, source: Tensor) -> Fetch:
+        index = self.index
+        if index is None:
+            return lambda begin, end: numbers(source[:, :, begin:end])
+        return lambda begin, end: numbers(gathered(source, index[:, :, begin:end]))
 
 
-def _rows(source: Tensor, wide: torch.dtype) -> Tile:
-    def tile(begin: int, end: int) -> Tensor:
-        rows = numbers(source[:, :, begin:end])
-        slots, kv_heads, _, depth = rows.shape
-        padded = torch.zeros(slots, kv_heads, KEY_TILE, depth, dtype=wide)
-        padded[:, :, : end - begin] = rows
-        return padded
-
-    return tile
+def _bound(segment: Segment | MoreRows, views: Views) -> Rows:
+    return Rows(views[segment.key], views[segment.value], views[segment.index] if segment.index else None)
 
 
-def _rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor, wide: torch.dtype) -> Tile:
+def _rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Fetch:
     """The rows of `source`, with new[b, :, 0], of its dtype, in place of row[b] for every active slot b."""
     slots = active.nonzero()[:, 0]
-    rows, fresh = row[slots], numbers(new[slots, :, 0]).to(wide)
-    plain = _rows(source, wide)
+    rows, fresh = row[slots], numbers(new[slots, :, 0])
 
-    def tile(begin: int, end: int) -> Tensor:
-        padded = plain(begin, end)
+    def fetch(begin: int, end: int) -> Tensor:
+        found = numbers(source[:, :, begin:end]).clone()
         here = (rows >= begin) & (rows < end)
-        padded[slots[here], :, rows[here] - begin] = fresh[here]
-        return padded
+        found[slots[here], :, rows[here] - begin] = fresh[here]
+        return found
 
-    return tile
-
-
-def _rows_then(cache: Tile, count: int, prompt: Tensor, selected: Tensor) -> Tile:
-    """The first `count` rows as `cache` gives them, then those of `prompt` that `selected` [B, Hkv, topk] names."""
-
-    def tile(begin: int, end: int) -> Tensor:
-        padded = cache(min(begin, count), min(end, count))
-        if end > count:
-            first = max(begin, count)
-            padded[:, :, first - begin : end - begin] = gathered(prompt, selected[:, :, first - count : end - count])
-        return padded
-
-    return tile
+    return fetch
 
 
-def _attend(queries: Tensor, keys: Tile, values: Tile, width: int, valid: Tensor, scale: float) -> Tensor:
-    """Queries [B, Hkv, G, D] over the valid rows; gives [B, Hkv, G, width]."""
+def _attend(
+    query: Tensor,
+    kv_heads: int,
+    keys: Sequence[Fetch],
+    values: Sequence[Fetch],
+    masks: Sequence[Tensor],
+    width: int,
+    scale: float,
+    wide: torch.dtype,
+) -> Tensor:
+    """Queries [B, H, 1, D] over the rows of segments that masks [B, R] name; gives [B, H, 1, width], in the
+    accumulation dtype."""
+    counts, valid = [mask.shape[1] for mask in masks], torch.cat(list(masks), 1)
+    queries = query.to(wide).reshape(query.shape[0], kv_heads, -1, query.shape[3])
     softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, queries.dtype)
     for begin, end in tiles(valid.shape[1]):
         seen = pad(valid[:, begin:end], (0, KEY_TILE - (end - begin)))
         if not bool(seen.any()):
             continue
-        scores = (queries @ keys(begin, end).transpose(-1, -2)) * scale
-        softmax.add(scores.masked_fill(~seen[:, None, None, :], -torch.inf), values(begin, end))
-    return softmax.output()
+        key, value = (_tile(side, counts, begin, end, wide) for side in (keys, values))
+        scores = (queries @ key.transpose(-1, -2)) * scale
+        softmax.add(scores.masked_fill(~seen[:, None, None, :], -torch.inf), value)
+    return softmax.output().reshape(*query.shape[:3], width)
+
+
+def _tile(segments: Sequence[Fetch], counts: Sequence[int], begin: int, end: int, wide: torch.dtype) -> Tensor:
+    """Rows begin .. end - 1 of all segments, then zeros: [B, Hkv, KEY_TILE, D]."""
+    found, first = [], 0
+    for fetch, count in zip(segments, counts, strict=True):
+        low, high = (min(max(at - first, 0), count) for at in (begin, end))
+        if low < high:
+            found.append(fetch(low, high).to(wide))
+        first += count
+    return pad(torch.cat(found, 2), (0, 0, 0, KEY_TILE - (end - begin)))

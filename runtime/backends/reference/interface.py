@@ -15,7 +15,7 @@ import torch
 
 from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import SCALE_BYTES, decoded_width
-from sscc.ir.opspec import Op, Pattern, spec_of
+from sscc.ir.opspec import Op, Pattern, spec_of_step
 from sscc.ir.schedule import Body, Param
 from sscc.runtime.backends.reference.numerics import FLOATS, Numerics
 
@@ -81,13 +81,13 @@ class Interface:
         Raises InputError naming the field and the parameter that does not fit.
         """
         sizes: dict[str, int] = {}
-        operands = spec_of(type(step)).operands
-        names = {name: getattr(step, name) for name, operand in operands.items()}
-        params = {f: self.param(name) for f, name in names.items() if name or not operands[f].optional}
+        spec = spec_of_step(step)
+        names = spec.regions(step)
+        params = {field: self.param(name) for field, name in names.items()}
         ranks = {field: len(param.shape) for field, param in params.items()}
-        for field, pattern in spec_of(type(step)).step_patterns(ranks).items():
+        for field, pattern in spec.step_patterns(ranks).items():
             self._match_one(step.kind, field, params[field], pattern, sizes)
-            if operands[field].mode != "read":
+            if spec.operands[field].mode != "read":
                 self.written(names[field])
         return sizes
 

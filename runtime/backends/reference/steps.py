@@ -18,7 +18,6 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.GatherRows: cache.compile_gather_rows,
     schedule.CachedAttention: attention.compile_cached_attention,
     schedule.DecodeAttention: attention.compile_decode_attention,
-    schedule.IndexedAttention: attention.compile_indexed_attention,
     schedule.CausalAttention: prompt.compile_causal_attention,
     schedule.Observe: prompt.compile_observe,
     schedule.ChunkAttention: prompt.compile_chunk_attention,

@@ -30,13 +30,21 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def kv(
-    operation: str, operands: list[Tensor | int], results: list[str], g: Geometry, *, scale: bool = False
+    operation: str,
+    operands: list[Tensor | int],
+    results: list[str],
+    g: Geometry,
+    *,
+    scale: bool = False,
+    present: str = "",
 ) -> list[Tensor]:
-    """Applies one operation of the dialect; an integer operand is an index."""
+    """Applies one operation of the dialect; an integer operand is an index. `present` are its operandSegmentSizes."""
     types = [_type(operand) for operand in operands]
     names = [f"%a{i}" for i in range(len(operands))]
     arguments = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
     outputs, attributes = ", ".join(results), f" {{scale = {SCALE} : f64}}" if scale else ""
+    if present:
+        attributes = f" {{operandSegmentSizes = array<i32: {', '.join(present)}>, scale = {SCALE} : f64}}"
     text = f"""func.func @f({arguments}) -> ({outputs}) {{
       %r:{len(results)} = "kv.{operation}"({", ".join(names)}){attributes} : ({", ".join(types)}) -> ({outputs})
       return {", ".join(f"%r#{i}" for i in range(len(results)))} : {outputs}
@@ -120,7 +128,7 @@ def test_update_and_cached_attention() -> None:
     (v_new,) = kv("update", [x["value"], x["new_value"], row, x["active"]], [_type(v)], G)
     flags = f"tensor<3x{G.budget}xi1>"
     (valid,) = kv("validity", [x["position"], x["prompt_len"], x["active"]], [flags], G)
-    (found,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, scale=True)
+    (found,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, present="1111000000000")
     assert torch.equal(k_new, k)
     assert torch.equal(v_new, v)
     torch.testing.assert_close(found, out)
@@ -135,7 +143,8 @@ def test_decode_attention_is_all_of_it_in_one(*, streamed: bool) -> None:
     operands = [x[name] for name in names]
     if streamed:
         operands[5], operands[6] = x["key"] + 1, x["value"] + 1
-    found, k_new, v_new = kv("decode_attention", operands, [_type(out), _type(k), _type(v)], G, scale=True)
+    types = [_type(out), _type(k), _type(v)]
+    found, k_new, v_new = kv("decode_attention", operands, types, G, present="1111111111000000")
     torch.testing.assert_close(found, out)
     if not streamed:
         assert torch.equal(k_new, k)

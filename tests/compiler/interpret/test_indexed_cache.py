@@ -49,19 +49,19 @@ def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
     last = [x[name] for name in ("position", "prompt_len", "active")]
     out = _type(torch.zeros(3, 4, 1, 4))
     types = [out, *(_type(x[name]) for name in ("key", "value"))]
-    want, k, v = kv("decode_attention", [*operands, *last], types, G, scale=True)
+    want, k, v = kv("decode_attention", [*operands, *last], types, G, present="1" * 10 + "000000")
     operands = [*operands[:3], *(cache[:, :, :sr].clone() for cache in operands[3:])]
     types = [out, *(_type(x[name][:, :, :sr]) for name in ("key", "value"))]
-    given = [*operands, prompts["key"], prompts["value"], selected, *last]
-    found, k_new, v_new = kv("indexed_attention", given, types, INDEXED, scale=True)
+    given = [*operands, *last, prompts["key"], prompts["value"], selected]
+    found, k_new, v_new = kv("decode_attention", given, types, INDEXED, present="1" * 13 + "000")
     assert selected.shape[2] == topk
     assert torch.equal(found, want)
     assert found[:2].any()
     assert torch.equal(k_new, k[:, :, :sr])
     assert torch.equal(v_new, v[:, :, :sr])
-    given[9] = selected + T
+    given[12] = selected + T
     with pytest.raises(CheckError, match="reads row 47 of a scratch of 24"):
-        kv("indexed_attention", given, types, INDEXED, scale=True)
+        kv("decode_attention", given, types, INDEXED, present="1" * 13 + "000")
 
 
 @pytest.mark.parametrize("length", LENGTHS)

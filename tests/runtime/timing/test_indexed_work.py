@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.schedule import Body, DecodeAttention, GatherRows, IndexedAttention, Param
+from sscc.ir.schedule import Body, CachedAttention, DecodeAttention, MoreRows, Param, Segment
 from sscc.runtime.timing.work import SOFTMAX_OPS, Work, measure
 
 B, H, G, SR, D, T, K = 2, 8, 4, 10, 8, 64, 6
@@ -25,7 +25,8 @@ def shapes(rows: int) -> dict[str, tuple[int, ...]]:
             "ip": (B,), "it": (B,), "m": (B,), "y": (B, H, 1, D)}  # fmt: skip
 
 
-INDEXED = IndexedAttention("q", "nk", "nv", "k", "v", "kc", "vc", "kp", "vp", "is", "ip", "it", "m", "y", 1.0, 2, 8)
+ROWS = MoreRows("kp", "vp", "is")
+INDEXED = DecodeAttention("q", "nk", "nv", "k", "v", "kc", "vc", "ip", "it", "m", "y", 1.0, 2, 8, (ROWS,))
 COMPACT = DecodeAttention("q", "nk", "nv", "k", "v", "kc", "vc", "ip", "it", "m", "y", 1.0, 2, 8)
 
 
@@ -49,7 +50,10 @@ def test_it_moves_what_compact_rows_move_and_the_index() -> None:
     assert sum(indexed.read.values()) == sum(compact.read.values()) + B * G * K * 8
 
 
-def test_unfused_the_rows_are_moved_once_more() -> None:
-    work = counted(GatherRows("kp", "is", "y"), {"kp": (B, G, T, D), "is": (B, G, K), "y": (B, G, K, D)})
-    assert work.read == {"kp": B * G * K * D * 2, "is": B * G * K * 8}
-    assert work.written == {"y": B * G * K * D * 2}
+def test_unfused_all_rows_that_the_index_names_are_fetched() -> None:
+    step = CachedAttention("q", (Segment("k", "v", "m"), Segment("kp", "vp", "m2", "is")), "y", 1.0)
+    sizes = {"k": (B, G, SR, D), "v": (B, G, SR, D), "kp": (B, G, T, D), "vp": (B, G, T, D), "is": (B, G, K)}
+    work = counted(step, {**sizes, "q": (B, H, 1, D), "m": (B, SR), "m2": (B, K), "y": (B, H, 1, D)}, 13)
+    assert work.read["k"] == work.read["v"] == B * G * SR * D * 2
+    assert work.read["kp"] == work.read["vp"] == B * G * K * D * 2
+    assert work.products == {"bf16": 2 * B * H * 13 * 2 * D}

@@ -26,6 +26,7 @@ from sscc.ir.schedule import (
     Product,
     QuantizeRows,
     Reduction,
+    Segment,
     Select,
     Step,
     UpdateRows,
@@ -113,7 +114,7 @@ def test_decode_attention_streams_all_rows_and_computes_on_the_valid_ones(valid:
     assert work.vectors == ((B * H * rows, SOFTMAX_OPS),)
     assert work.read["k"] == work.read["v"] == B * G * R * D * 2
     assert work.written == {"kc": B * G * D * 2, "vc": B * G * D * 2, "y": B * H * D * 2}
-    same = CachedAttention("q", "k", "v", "m", "y", 1.0)
+    same = CachedAttention("q", (Segment("k", "v", "m"),), "y", 1.0)
     cached = counted(same, {**{n: shapes[n] for n in ("q", "k", "v", "y")}, "m": (B, R)}, valid_rows=valid)
     assert (cached.products, cached.read["k"]) == (work.products, work.read["k"])
 
@@ -143,7 +144,7 @@ def test_decode_attention_on_encoded_rows_moves_their_bytes(valid: int | None) -
     encoding = ((B * G * D, ENCODE_OPS), (B * G * W, ENCODE_OPS))
     attention = ((B * G * rows * D, DECODE_OPS), (B * G * rows * W, DECODE_OPS), (B * H * rows, SOFTMAX_OPS))
     assert work.vectors == encoding + attention
-    same = CachedAttention("q", "ek", "ev", "m", "y", 1.0)
+    same = CachedAttention("q", (Segment("ek", "ev", "m"),), "y", 1.0)
     cached = counted(same, {**{n: shapes[n] for n in ("q", "ek", "ev", "y")}, "m": (B, R)}, valid_rows=valid)
     assert (cached.products, cached.vectors, cached.read["ek"]) == (work.products, attention, work.read["ek"])
 

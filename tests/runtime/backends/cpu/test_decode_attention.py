@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import CachedAttention, DecodeAttention, IndexedAttention, UpdateRows
-from sscc.runtime.backends.cpu.decode_attention import Meta, lower_decode_attention, lower_indexed_attention
+from sscc.ir.schedule import CachedAttention, DecodeAttention, MoreRows, Segment, UpdateRows
+from sscc.runtime.backends.cpu.decode_attention import Meta, lower_decode_attention
 from sscc.runtime.backends.cpu.decode_attention_rows import lower_cached_attention, lower_update_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.reference import attention, cache
@@ -31,11 +31,8 @@ DECODE = DecodeAttention(
     "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active",
     "out", 0.2, SINK, RECENT,
 )  # fmt: skip
-INDEXED = IndexedAttention(
-    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "k_prompt", "v_prompt", "selected",
-    "position", "prompt_len", "active", "out", 0.2, SINK, RECENT,
-)  # fmt: skip
-CACHED = CachedAttention("query", "k_cache", "v_cache", "valid", "out", 0.2)
+INDEXED = replace(DECODE, segments=(MoreRows("k_prompt", "v_prompt", "selected"),))
+CACHED = CachedAttention("query", (Segment("k_cache", "v_cache", "valid"),), "out", 0.2)
 # Relative error, of the whole output: the order of sums, and rounding the output to bf16.
 TOLERANCE = {F32: 1e-6, BF16: 4e-3}
 # (query heads, KV heads, D, Dv): groups of 1, 2, 3, 4, 7, 8; sizes that are and are not whole vectors.
@@ -379,8 +376,9 @@ def test_encoded_rows_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match=r"at stride 1, but 'v_cache' has strides \[24000, 12000, 40, 2\]"):
         decode(tensors | {"v_cache": torch.zeros(5, 2, 300, 40, dtype=torch.int8)[..., ::2]})
     indexed, _ = indexed_inputs(1, F32)
-    with pytest.raises(InputError, match="indexed_attention takes rows of f32 or bf16, but 'k_cache' is i8"):
-        lower_indexed_attention(INDEXED, meta_of(indexed | {"k_cache": encoded(indexed["k_cache"])}), HOST)
+    indexed |= {name: encoded(indexed[name]) for name in ("k_cache", "v_cache")}
+    with pytest.raises(InputError, match="takes segments of one dtype, but 'k_cache' is i8 and 'k_prompt' f32"):
+        lower_decode_attention(INDEXED, meta_of(indexed), HOST)
 
 
 # ------------------------------------------------------------------------------------------ indexed attention
@@ -415,7 +413,7 @@ def test_indexed_attention_is_decode_attention_over_the_assembled_rows(
     tensors, compact = indexed_inputs(topk, dtype)
     want = decode_reference(compact)
     meta = meta_of(tensors)
-    CompiledStep(lower_indexed_attention(INDEXED, meta, features), meta, features)(tensors, 3)
+    CompiledStep(lower_decode_attention(INDEXED, meta, features), meta, features)(tensors, 3)
     decode(compact, features)(compact)
     check(compact, want)
     assert torch.equal(tensors["out"], compact["out"])
@@ -423,11 +421,34 @@ def test_indexed_attention_is_decode_attention_over_the_assembled_rows(
         assert torch.equal(tensors[name], compact[name][:, :, :SR])
 
 
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("encode", [False, True])
+def test_any_number_of_segments_is_one_cache_of_their_rows(features: Features, *, encode: bool) -> None:
+    """The cache, some rows in place, some by an index, and some of the same ones in place again."""
+    tensors, compact = indexed_inputs(140, F32)
+    names = {"k": ["k_cache", "k_more", "k_prompt", "k_last"], "v": ["v_cache", "v_more", "v_prompt", "v_last"]}
+    for kind in "kv":
+        rows = compact[f"{kind}_cache"]
+        tensors[f"{kind}_more"], tensors[f"{kind}_last"] = rows[:, :, SR : SR + 37].clone(), rows[:, :, -20:].clone()
+    tensors["selected"] = tensors["selected"][:, :, 37:-20].clone()
+    if encode:
+        for name in (name for side in names.values() for name in side):
+            tensors[name] = encoded(tensors[name])
+        compact |= {name: encoded(compact[name]) for name in ("k_cache", "v_cache")}
+    more = (MoreRows("k_more", "v_more"), INDEXED.segments[0], MoreRows("k_last", "v_last"))
+    meta = meta_of(tensors)
+    step = replace(DECODE, segments=more)
+    CompiledStep(lower_decode_attention(step, meta, features), meta, features)(tensors, 3)
+    decode(compact, features)(compact)
+    assert torch.equal(tensors["out"], compact["out"])
+    assert torch.equal(tensors["k_cache"], compact["k_cache"][:, :, :SR])
+
+
 @pytest.mark.parametrize("index", [500, 2**62])
 def test_an_index_beyond_the_prompt_is_reported_where_it_is_read(index: int) -> None:
     tensors, _ = indexed_inputs(140, F32)
     meta = meta_of(tensors)
-    compiled = CompiledStep(lower_indexed_attention(INDEXED, meta, HOST), meta, HOST)
+    compiled = CompiledStep(lower_decode_attention(INDEXED, meta, HOST), meta, HOST)
     read = min(int(tensors["prompt_len"][0]) - SR, 140)
     tensors["selected"][0, :, read:] = index  # rows that no query sees
     compiled(tensors)
@@ -452,8 +473,9 @@ def test_cached_attention_is_the_references(
     tensors["k_cache"][0, :, ~tensors["valid"][0]] = torch.nan
     want = copied(tensors)
     want["k_cache"].nan_to_num_()
-    operands = (want[name] for name in ("query", "k_cache", "v_cache", "valid", "out"))
-    attention.cached_attention(*operands, scale=CACHED.scale, wide=torch.float64)
+    rows = [attention.Rows(want["k_cache"], want["v_cache"], None)]
+    masks, numerics = [want["valid"]], {"scale": CACHED.scale, "wide": torch.float64}
+    attention.cached_attention(want["query"], rows, masks, want["out"], **numerics)  # type: ignore[arg-type]
     meta = meta_of(tensors)
     compiled = CompiledStep(lower_cached_attention(CACHED, meta, features), meta, features)
     compiled(tensors)
@@ -467,6 +489,28 @@ def test_cached_attention_is_the_references(
 
 
 @pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_cached_attention_over_segments_is_that_over_all_their_rows(features: Features, dtype: torch.dtype) -> None:
+    tensors, compact = indexed_inputs(140, dtype)
+    masks = torch.rand(5, SR + 140, generator=torch.Generator().manual_seed(1)) < 0.6
+    tensors |= {"near": masks[:, :SR].clone(), "far": masks[:, SR:].clone()}
+    compact["valid"] = masks
+    tensors["selected"].masked_fill_(~masks[:, None, SR:], 2**62)  # what is not seen may be anything
+    segments = Segment("k_cache", "v_cache", "near"), Segment("k_prompt", "v_prompt", "far", "selected")
+    for step, given in ((replace(CACHED, segments=segments), tensors), (CACHED, compact)):
+        meta = meta_of(given)
+        compiled = CompiledStep(lower_cached_attention(step, meta, features), meta, features)
+        compiled(given, 3)
+        assert not compiled.reported
+    assert torch.equal(tensors["out"], compact["out"])
+    meta = meta_of(tensors)
+    compiled = CompiledStep(lower_cached_attention(replace(CACHED, segments=segments), meta, HOST), meta, HOST)
+    tensors["far"][2, 5], tensors["selected"][2, :, 5] = True, 500
+    compiled(tensors)
+    assert compiled.reported
+
+
+@pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize(("query", "rows", "depth"), [(F32, 300, 40), (BF16, 70, 64)])
 def test_cached_attention_over_encoded_rows(features: Features, query: torch.dtype, rows: int, depth: int) -> None:
     given = with_encoded_caches(decode_inputs(6, 2, depth, 24, query=query, rows=rows))
@@ -475,8 +519,9 @@ def test_cached_attention_over_encoded_rows(features: Features, query: torch.dty
     tensors["valid"][1], tensors["valid"][2, 61:] = False, False
     want = copied(tensors)
     floats = {name: decoded(tensors[name]).nan_to_num_() for name in ("k_cache", "v_cache")}
-    operands = ((want | floats)[name] for name in ("query", "k_cache", "v_cache", "valid", "out"))
-    attention.cached_attention(*operands, scale=CACHED.scale, wide=torch.float64)
+    rows = [attention.Rows(floats["k_cache"], floats["v_cache"], None)]
+    masks, numerics = [want["valid"]], {"scale": CACHED.scale, "wide": torch.float64}
+    attention.cached_attention(want["query"], rows, masks, want["out"], **numerics)  # type: ignore[arg-type]
     meta = meta_of(tensors)
     CompiledStep(lower_cached_attention(CACHED, meta, features), meta, features)(tensors, 3)
     check(tensors, want)

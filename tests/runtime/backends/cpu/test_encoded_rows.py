@@ -8,7 +8,7 @@ import torch
 
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import CachedAttention, GatherRows, Local, QuantizeRows, UpdateRows
+from sscc.ir.schedule import CachedAttention, GatherRows, Local, QuantizeRows, Segment, UpdateRows
 from sscc.runtime.backends.cpu.encoded_rows import lower_quantize_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.steps import lower_step
@@ -142,7 +142,7 @@ def test_a_body_may_hand_encoded_rows_from_step_to_step() -> None:
     steps = (
         QuantizeRows("new", "fresh"),
         UpdateRows("cache", "fresh", "row", "active"),
-        CachedAttention("query", "cache", "cache", "valid", "out", 0.3),
+        CachedAttention("query", (Segment("cache", "cache", "valid"),), "out", 0.3),
     )
     body = body_of(steps, inputs, writes, locals_=(Local("fresh", (2, 2, 1, 24), "i8"),))
     got = run_kernel(one_stage(body), (body,), inputs, writes)

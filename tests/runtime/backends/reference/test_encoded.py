@@ -17,9 +17,10 @@ from sscc.ir.schedule import (
     Compress,
     DecodeAttention,
     GatherRows,
-    IndexedAttention,
     Local,
+    MoreRows,
     QuantizeRows,
+    Segment,
     UpdateRows,
 )
 from sscc.runtime.backends.reference import attention
@@ -29,6 +30,7 @@ from sscc.runtime.backends.reference.softmax import KEY_TILE
 from tests.runtime.programs import DTYPES, run_steps
 
 Tensors = dict[str, Tensor]
+SEGMENTS = (Segment("key", "value", "valid"),)
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +146,7 @@ def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
         QuantizeRows("new_value", "encoded_value"),
         UpdateRows("k_cache", "encoded_key", "row", "active"),
         UpdateRows("v_cache", "encoded_value", "row", "active"),
-        CachedAttention("query", "k_cache", "v_cache", "valid", "out", 0.3),
+        CachedAttention("query", (Segment("k_cache", "v_cache", "valid"),), "out", 0.3),
     )
     given = {name: inputs[name] for name in ("query", "new_key", "new_value", "active")}
     locals_ = (Local("encoded_key", (slots, 2, 1, 12), "i8"), Local("encoded_value", (slots, 2, 1, 10), "i8"))
@@ -183,7 +185,7 @@ def test_cached_attention_is_over_the_numbers_that_rows_stand_for(
     plain = {"key": torch.randn(3, 2, rows, 8), "value": torch.randn(3, 2, rows, 6)}
     stored = {name: defined(x) if name in encoded else x for name, x in plain.items()}
     plain = {name: decode(stored[name]) if name in encoded else x for name, x in plain.items()}
-    step, out = CachedAttention("query", "key", "value", "valid", "out", 0.3), {"out": torch.zeros(3, 4, 1, 6)}
+    step, out = CachedAttention("query", SEGMENTS, "out", 0.3), {"out": torch.zeros(3, 4, 1, 6)}
     want = run_steps((step,), {**given, **plain}, out, precision=precision)["out"]
     assert torch.equal(run_steps((step,), {**given, **stored}, out, precision=precision)["out"], want)
 
@@ -191,7 +193,7 @@ def test_cached_attention_is_over_the_numbers_that_rows_stand_for(
 def test_attention_is_close_to_that_over_what_was_encoded() -> None:
     given = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, 40) < 0.6}
     plain = {"key": torch.randn(3, 2, 40, 8), "value": torch.randn(3, 2, 40, 6)}
-    step, out = CachedAttention("query", "key", "value", "valid", "out", 0.3), {"out": torch.zeros(3, 4, 1, 6)}
+    step, out = CachedAttention("query", SEGMENTS, "out", 0.3), {"out": torch.zeros(3, 4, 1, 6)}
     want = run_steps((step,), {**given, **plain}, out)["out"]
     got = run_steps((step,), {**given, **{name: defined(x) for name, x in plain.items()}}, out)["out"]
     torch.testing.assert_close(got, want, rtol=0, atol=0.03)
@@ -352,15 +354,16 @@ def test_rows_that_an_index_names_are_floats() -> None:
         i=("i64", (3,)),
         y=("i8", (1, 2, 3, 12)),
     )
-    names = ("query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "k_prompt", "v_prompt")
-    step = IndexedAttention(*names, "selected", "position", "prompt_len", "active", "out", 0.3, SINK, RECENT)
+    names = ("query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache")
+    rows = MoreRows("k_prompt", "v_prompt", "selected")
+    step = DecodeAttention(*names, "position", "prompt_len", "active", "out", 0.3, SINK, RECENT, (rows,))
     refused(
         step,
-        "indexed_attention takes key as float .* but parameter 'k_cache' is i8",
+        "decode_attention reads rows of 'k_prompt' and of 'k_cache', which has another dtype",
         **SLOTS,
         k_cache=("i8", (2, 2, 7, 12)),
         v_cache=("i8", (2, 2, 7, 10)),
-        k_prompt=("i8", (2, 2, 20, 12)),
-        v_prompt=("i8", (2, 2, 20, 10)),
+        k_prompt=("f32", (2, 2, 20, 8)),
+        v_prompt=("f32", (2, 2, 20, 6)),
         selected=("i64", (2, 2, 3)),
     )

@@ -18,6 +18,7 @@ from sscc.ir.schedule import (
     ObservationScores,
     Observe,
     Pool,
+    Segment,
     Select,
     UpdateRows,
     Window,
@@ -70,7 +71,7 @@ def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
     steps = (
         UpdateRows("k_cache", "new_key", "row", "active"),
         UpdateRows("v_cache", "new_value", "row", "active"),
-        CachedAttention("query", "k_cache", "v_cache", "valid", "out", 0.3),
+        CachedAttention("query", (Segment("k_cache", "v_cache", "valid"),), "out", 0.3),
     )
     given = {name: inputs[name] for name in ("query", "new_key", "new_value", "active")}
     out = torch.full((slots, 4, 1, 6), 9.0).to(inputs["query"].dtype)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Compress, DecodeAttention, GatherRows, IndexedAttention
+from sscc.ir.schedule import Compress, DecodeAttention, GatherRows, MoreRows
 from sscc.runtime.backends.reference import attention
 from sscc.runtime.backends.reference.softmax import KEY_TILE
 from tests.runtime.programs import run_steps
@@ -19,14 +19,12 @@ Tensors = dict[str, Tensor]
 SINK, RECENT = 2, 5
 SR = SINK + RECENT
 SMALL = "query new_key new_value position prompt_len active".split()
-INDEXED = IndexedAttention(
-    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "k_prompt", "v_prompt", "selected",
-    "position", "prompt_len", "active", "out", 0.3, SINK, RECENT,
-)  # fmt: skip
+ROWS = MoreRows("k_prompt", "v_prompt", "selected")
 COMPACT = DecodeAttention(
     "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active",
     "out", 0.3, SINK, RECENT,
 )  # fmt: skip
+INDEXED = replace(COMPACT, segments=(ROWS,))
 
 
 @pytest.fixture(autouse=True)
@@ -178,12 +176,11 @@ def test_a_position_that_has_no_row_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"recent": 4}, "sink 2 and recent 4 for a cache of 7 rows"),
-        ({"sink": 3}, "sink 3 and recent 5 for a cache of 7 rows"),
-        ({"sink": 7, "recent": 0}, "sink 7 and recent 0 for a cache of 7 rows"),
-        ({"k_prompt": "v_prompt"}, r"takes k_prompt as float \[B, Hkv, T, D\]"),
-        ({"selected": "position"}, r"takes selected as i64 \[B, Hkv, K\]"),
-        ({"k_cache": "query"}, r"takes k_cache as float \[B, Hkv, SR, D\]"),
+        ({"sink": 3}, "sink 3 and recent 5 in a cache of 7 rows"),
+        ({"sink": 7, "recent": 0}, "sink 7 and recent 0 in a cache of 7 rows"),
+        ({"segments": (replace(ROWS, key="v_prompt"),)}, r"takes segments\[0\].key as float \[B, Hkv, T0, D\]"),
+        ({"segments": (replace(ROWS, index="position"),)}, r"takes segments\[0\].index as i64 \[B, Hkv, R0\]"),
+        ({"k_cache": "query"}, r"takes k_cache as float \[B, Hkv, R, D\]"),
     ],
 )
 def test_a_step_that_does_not_fit_is_refused(change: Any, message: str) -> None:

@@ -27,6 +27,7 @@ from sscc.ir.schedule import (
     Program,
     Reduction,
     Scalar,
+    Segment,
     Select,
     UpdateRows,
     Vector,
@@ -373,7 +374,7 @@ def test_cached_attention(rows: int) -> None:
     query, key = torch.randn(slots, heads, 1, depth), torch.randn(slots, kv_heads, rows, depth)
     value, valid = torch.randn(slots, kv_heads, rows, width), torch.rand(slots, rows) < 0.7
     valid[1] = False
-    step = CachedAttention("query", "key", "value", "valid", "out", 0.3)
+    step = CachedAttention("query", (Segment("key", "value", "valid"),), "out", 0.3)
     inputs = {"query": query, "key": key, "value": value, "valid": valid}
     got = run_steps((step,), inputs, {"out": torch.full((slots, heads, 1, width), 9.0)})["out"]
     assert torch.equal(got[1], torch.zeros_like(got[1]))
@@ -386,7 +387,7 @@ def test_cached_attention(rows: int) -> None:
 
 def test_cached_attention_does_not_depend_on_how_many_invalid_rows_follow() -> None:
     query, key, value = torch.randn(1, 2, 1, 8), torch.randn(1, 1, 600, 8), torch.randn(1, 1, 600, 8)
-    step = CachedAttention("query", "key", "value", "valid", "out", 0.3)
+    step = CachedAttention("query", (Segment("key", "value", "valid"),), "out", 0.3)
     results = []
     for rows in (20, 100, 256, 600):
         valid = (torch.arange(rows) < 20)[None]
