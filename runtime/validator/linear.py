@@ -257,7 +257,7 @@ class Scope:
     def _lookup(self, index: Linear, table: Sequence[int]) -> Linear:
         """What one of the numbers may be that the index can reach."""
         low, high = self.range_of(index)
-        reached = table[int(low) : int(high) + 1] or table  # of no number, where branches contradict each other
+        reached = table[int(low) : int(high) + 1]
         return self._opaque("lookup", (index, *map(Linear, table)), (min(reached), max(reached)))
 
     def _product(self, op: str, x: Linear, y: Linear) -> Range:
