@@ -60,7 +60,9 @@ class LayerTopk:
         return max(self.numbers)
 
     def of(self, layers: int) -> tuple[int, ...]:
-        """The numbers of so many layers. Raises UsageError where there are not as many."""
+        """The numbers of so many layers. Raises UsageError where there are not as many, or no layers."""
+        if not layers:
+            raise UsageError(f"{OPTION}: the budget governs no layer, all attend within a sliding window")
         if not self.pyramid:
             if len(self.numbers) != layers:
                 raise UsageError(

@@ -103,9 +103,10 @@ After, the chunk::
 After, the compression into a slot::
 
     func.func private @prefill.compress.0(%k: .. "k_scratch"}, %v: .. "v_scratch"}, %seen: .. "observed"}, %l: ..
+      %topk = arith.constant 1 : index
       %kc_slot = tensor.extract_slice %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
       %vc_slot = tensor.extract_slice %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
-      %o:3 = "kv.compress"(%seen, %l, %k, %v, %kc_slot, %vc_slot, %n) {scale = 5.000000e-01 : f64} ..
+      %o:3 = "kv.compress"(%seen, %l, %k, %v, %kc_slot, %vc_slot, %n, %topk) {scale = 5.000000e-01 : f64} ..
       %k1 = tensor.insert_slice %o#0 into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
       %v1 = tensor.insert_slice %o#1 into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
       return %k1, %v1, %o#2 : ..

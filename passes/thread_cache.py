@@ -54,6 +54,7 @@ After, once per layer::
     func.func private @prefill.compress.0(%k_scratch: .. "k_scratch"}, %v_scratch: .. "v_scratch"}, %observed: ..
       %scores = "kv.observation_scores"(%observed, %log_sum_exp, %k_scratch, %length) ..
       %pooled = "kv.pool"(%scores, %length) ..
+      %topk = arith.constant 1 : index
       %selected = "kv.select"(%pooled, %length, %topk) ..
       %ring = "kv.ring_positions"(%length) ..
       %k_sinks = tensor.extract_slice %k_scratch[0, 0, 0, 0] [1, 4, 1, 8] ..

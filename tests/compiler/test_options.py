@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.choices import OPT_LEVELS
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
@@ -44,6 +45,14 @@ REFUSED = {
         {"kv_budget": 64, "kv_sink": 4, "kv_recent": 8, "kv_topk": 20},
         r"--kv-budget 64 is not sink \+ recent \+ topk = 4 \+ 8 \+ 20 = 32",
     ),
+    "topk-per-layer-and-topk": (
+        {"kv_topk_per_layer": "3,1", "kv_topk": 3},
+        "--kv-topk is the same for all layers, it cannot be given with --kv-topk-per-layer",
+    ),
+    "topk-per-layer-and-budget": (
+        {"kv_topk_per_layer": "pyramid:3,1", "kv_budget": 64},
+        "--kv-budget is the same for all layers, it cannot be given with --kv-topk-per-layer",
+    ),
     "golden-tokens": ({"golden_tokens": 4}, "--golden-tokens needs --save-golden"),
     "golden-prompt": ({"golden_prompt_file": MODEL}, "--golden-prompt-file needs --save-golden"),
     "no-golden-tokens": ({"save_golden": True, "golden_tokens": 0}, "--golden-tokens is 0"),
@@ -52,6 +61,10 @@ REFUSED = {
     "checkpoint": ({"checkpoint": MODEL}, "--checkpoint only goes with --compile-from"),
     "backwards": ({"compile_from": "graph", "compile_to": "graph"}, "--compile-from graph is not below"),
     "geometry-of-a-dump": ({"compile_from": "graph", "kv_topk": 4}, "--kv-topk is recorded in the dump"),
+    "layers-of-a-dump": (
+        {"compile_from": "graph", "kv_topk_per_layer": "3,1"},
+        "--kv-topk-per-layer is recorded in the dump",
+    ),
     "context-of-a-dump": ({"compile_from": "graph", "max_context": 4}, "--max-context is recorded in the dump"),
     "weights-of-a-dump": ({"compile_from": "graph"}, "a dump holds no weights: give them with --checkpoint"),
 }
@@ -111,6 +124,39 @@ class TestGeometry:
         given = options(kv_sink=1, kv_recent=8, kv_topk=3, kv_obs=2, kv_pool=1, kv_pool_mode="max", max_context=99)
         assert given.resolve(8192).geometry == Geometry(1, 8, 3, 2, 1, "max", 99)
 
+    def test_layers_have_room_for_the_most(self) -> None:
+        shape = options(kv_topk_per_layer="90,300,0").resolve(8192)
+        assert shape.geometry == Geometry(4, 512, 300, 32, 7, "avg", 8192)
+        assert shape.geometry_of(3) == replace(shape.geometry, layer_topk=(90, 300, 0))
+        with pytest.raises(UsageError, match="has 3 numbers, and the budget governs 4 layers"):
+            shape.geometry_of(4)
+
+    def test_a_pyramid_is_of_as_many_layers_as_there_are(self) -> None:
+        shape = options(kv_topk_per_layer="pyramid:30,10", kv_sink=1, kv_recent=8, max_context=99).resolve(8192)
+        assert shape.geometry == Geometry(1, 8, 30, 32, 7, "avg", 99)
+        assert shape.geometry_of(3).layer_topk == (30, 20, 10)
+        assert shape.geometry_of(1) == shape.geometry
+
+    def test_layers_that_select_alike_are_a_usual_cache(self) -> None:
+        shape = options(kv_topk_per_layer="30,30", kv_recent=8).resolve(8192)
+        assert shape.geometry_of(2) == options(kv_topk=30, kv_recent=8).resolve(8192).geometry
+
+    def test_other_geometries_are_the_same_for_any_number_of_layers(self) -> None:
+        shape = options(kv_topk=3).resolve(8192)
+        assert shape.layer_topk is None
+        assert shape.geometry_of(5) == shape.geometry
+
+    @pytest.mark.parametrize(
+        "geometry",
+        [
+            Geometry(1, 8, 30, 2, 3, "max", 99),
+            Geometry(1, 8, 30, 2, 3, "max", 99, dtype="int8").with_layers([30, 0, 7]),
+            Geometry(1, 8, 30, 2, 3, "max", 99, rows="indexed").with_layers([30, 2, 7]),
+        ],
+    )
+    def test_options_that_ask_for_a_geometry_give_it(self, geometry: Geometry) -> None:
+        assert options(**cache_options(geometry)).resolve(99).geometry_of(3) == geometry
+
     def test_full_cache(self) -> None:
         given = options(kv_sink=0, kv_recent=64, kv_topk=0, max_context=64)
         assert given.resolve(None).geometry.budget == 64
@@ -141,12 +187,21 @@ class TestGeometry:
         ({"kv_budget": 16, "kv_topk": 12, "kv_recent": 5}, r"leaves -1 for the sinks after recent 5 \+ topk 12"),
         ({"kv_budget": 200}, "topk = .* exceeds max-context"),
         ({"kv_recent": 200}, "exceed max-context 100"),
+        ({"kv_topk_per_layer": "3,100"}, "topk = .* exceeds max-context|exceed max-context 100"),
+        ({"kv_topk_per_layer": "3,x"}, "nor a file that can be read"),
+        ({"kv_topk_per_layer": "3,-1"}, "must be numbers of rows, none below 0"),
         ({"max_context": 101}, "--max-context 101 exceeds the 100 tokens the model was made for"),
     ],
 )
-def test_impossible_geometries_are_refused_with_the_numbers(values: dict[str, int], message: str) -> None:
+def test_impossible_geometries_are_refused_with_the_numbers(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         options(**values).resolve(100)
+
+
+def test_every_layer_of_an_indexed_cache_selects() -> None:
+    shape = options(kv_topk_per_layer="3,0", kv_rows="indexed").resolve(100)
+    with pytest.raises(UsageError, match="with topk = 0 none are selected"):
+        shape.geometry_of(2)
 
 
 def test_a_model_without_a_context_needs_one() -> None:

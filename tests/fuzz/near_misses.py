@@ -101,10 +101,12 @@ CHUNK = Pattern(
 _SCORES = """
     %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64} : (!o, !l, !c, index) -> !s
     %pooled = "kv.pool"(%scores, %n) : (!s, index) -> !s
-    %picked = "kv.select"(%pooled, %n) : (!s, index) -> !p
+    %picked = "kv.select"(%pooled, %n, %topk) : (!s, index, index) -> !p
     %ring = "kv.ring_positions"(%n) : (index) -> !r"""
 _PROMPT = "o=1x4x2x8xf32 l=1x4x2x1xf32 c=1x2x8x8xf32 s=2x8xf32 p=2x2xi64 r=2xi64 h=1x2x2x8xf32"
-_COMPRESSED = "k=!c v=!c seen=!o l=!l kc=!b vc=!b slot=index n=index slot2=index n2=index ring2=!r picked2=!p"
+_COMPRESSED = (
+    "k=!c v=!c seen=!o l=!l kc=!b vc=!b slot=index n=index slot2=index n2=index ring2=!r picked2=!p topk=index"
+)
 COMPRESS = Pattern(
     f"""{_SCORES}
     %kb = "kv.gather"(%k, %ring) : (!c, !r) -> !h

@@ -6,10 +6,10 @@
 
 // CASE: accepted
 // Positions are i64.
-// CHECK: "kv.select"({{.*}}){{.*}} : (tensor<2x20xf32>, index) -> tensor<2x3xi64>
+// CHECK: "kv.select"({{.*}}){{.*}} : (tensor<2x20xf32>, index, index) -> tensor<2x3xi64>
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%scores: tensor<2x20xf32>, %length: index) -> tensor<2x3xi64> {
-    %0 = "kv.select"(%scores, %length) : (tensor<2x20xf32>, index) -> tensor<2x3xi64>
+  func.func @f(%scores: tensor<2x20xf32>, %length: index, %topk: index) -> tensor<2x3xi64> {
+    %0 = "kv.select"(%scores, %length, %topk) : (tensor<2x20xf32>, index, index) -> tensor<2x3xi64>
     return %0 : tensor<2x3xi64>
   }
 }
@@ -20,8 +20,8 @@ module attributes {kv.geometry = #geometry} {
 // One index set per KV head.
 // ERROR: InputError: 'kv.select' selected is tensor<3xi64>, expected a tensor of rank 2 [Hkv K]
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%scores: tensor<2x20xf32>, %length: index) -> tensor<3xi64> {
-    %0 = "kv.select"(%scores, %length) : (tensor<2x20xf32>, index) -> tensor<3xi64>
+  func.func @f(%scores: tensor<2x20xf32>, %length: index, %topk: index) -> tensor<3xi64> {
+    %0 = "kv.select"(%scores, %length, %topk) : (tensor<2x20xf32>, index, index) -> tensor<3xi64>
     return %0 : tensor<3xi64>
   }
 }
@@ -32,8 +32,8 @@ module attributes {kv.geometry = #geometry} {
 // As many as the geometry selects.
 // ERROR: InputError: 'kv.select' selected is tensor<2x4xi64>: dimension 1 (K) is 4, expected 3
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%scores: tensor<2x20xf32>, %length: index) -> tensor<2x4xi64> {
-    %0 = "kv.select"(%scores, %length) : (tensor<2x20xf32>, index) -> tensor<2x4xi64>
+  func.func @f(%scores: tensor<2x20xf32>, %length: index, %topk: index) -> tensor<2x4xi64> {
+    %0 = "kv.select"(%scores, %length, %topk) : (tensor<2x20xf32>, index, index) -> tensor<2x4xi64>
     return %0 : tensor<2x4xi64>
   }
 }
@@ -44,8 +44,8 @@ module attributes {kv.geometry = #geometry} {
 // Positions are i64.
 // ERROR: InputError: 'kv.select' selected is tensor<2x3xi32>, expected element type i64
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%scores: tensor<2x20xf32>, %length: index) -> tensor<2x3xi32> {
-    %0 = "kv.select"(%scores, %length) : (tensor<2x20xf32>, index) -> tensor<2x3xi32>
+  func.func @f(%scores: tensor<2x20xf32>, %length: index, %topk: index) -> tensor<2x3xi32> {
+    %0 = "kv.select"(%scores, %length, %topk) : (tensor<2x20xf32>, index, index) -> tensor<2x3xi32>
     return %0 : tensor<2x3xi32>
   }
 }

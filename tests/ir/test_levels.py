@@ -89,6 +89,68 @@ def test_groups_survive_printing() -> None:
     assert get_groups(parse_module(str(module), "printed")) == WINDOWED
 
 
+LAYERED = GEOMETRY.with_layers([3, 1])
+"""Of a module of three layers, one of which attends within a window."""
+
+
+def test_a_geometry_of_layers_survives_printing() -> None:
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY.with_layers([3, 1, 0]))
+    assert "layer_topk = array<i64: 3, 1, 0>" in str(module)
+    again = parse_module(str(module), "printed")
+    assert get_facts(again) == (FACTS, GEOMETRY.with_layers([3, 1, 0]))
+    assert get_groups(again) == (GroupFacts("", (0, 1, 2), GEOMETRY.with_layers([3, 1, 0])),)
+
+
+@pytest.mark.parametrize("windowed", [0, 1, 2])
+def test_layers_with_a_window_have_no_budget(windowed: int) -> None:
+    """Budgets are counted over the other layers."""
+    others = tuple(layer for layer in range(3) if layer != windowed)
+    module = ir.Module.create()
+    set_facts(module, FACTS, LAYERED)
+    window = GroupFacts("window5", (windowed,), LAYERED.windowed(5))
+    set_groups(module, (window, GroupFacts("", others, LAYERED)))
+    groups = {group.name: group for group in get_groups(parse_module(str(module), "printed"))}
+    assert groups == {"window5": window, "": GroupFacts("", others, LAYERED)}
+
+
+def test_groups_have_the_budgets_of_their_own_layers() -> None:
+    """Where heads differ too, say: two groups are governed by the same list."""
+    layered = GEOMETRY.with_layers([3, 1, 2])
+    module = ir.Module.create()
+    set_facts(module, FACTS, layered)
+    set_groups(module, (GroupFacts("wide", (0, 2), layered), GroupFacts("", (1,), layered)))
+    found = {group.name: group.geometry for group in get_groups(parse_module(str(module), "printed"))}
+    assert found == {"wide": layered.of_layers([0, 2]), "": layered.of_layers([1])}
+    assert found["wide"].layer_topk == (3, 2)
+
+
+@pytest.mark.parametrize("budgets", [[3, 1], [3, 1, 2, 0]])
+def test_a_budget_for_each_layer_that_has_no_window(budgets: list[int]) -> None:
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY.with_layers(budgets))
+    message = f"the module's kv.groups or sscc.layers is damaged: there are {len(budgets)} numbers of top-K rows for 3 layers"
+    with pytest.raises(InputError, match=message):
+        get_groups(module)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("array<i64: 3, 4>", "a layer selects 4 positions, it must be 0 .. 3"),
+        ("array<i64: -1, 3>", "a layer selects -1 positions"),
+        ("array<i32: 3, 1>", "layer_topk is array<i32: 3, 1>, expected an array of i64"),
+        ("3 : i64", "layer_topk is 3 : i64, expected an array of i64"),
+    ],
+)
+def test_a_damaged_list_of_budgets_is_refused(value: str, message: str) -> None:
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    module.operation.attributes["kv.geometry"] = ir.Attribute.parse(f"{ATTRIBUTE[:-1]}, layer_topk = {value}}}")
+    with pytest.raises(InputError, match=f"the module's kv.geometry is invalid: {message}"):
+        get_facts(module)
+
+
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [

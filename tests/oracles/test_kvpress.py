@@ -76,7 +76,7 @@ def by_interpreter(name: str, layer: int, g: Geometry) -> tuple[Tensor, Tensor]:
     writes = {name: torch.zeros(kv_heads, n + 13) for name in ("scores", "pooled")}
     selected = torch.zeros(kv_heads, g.topk, dtype=torch.int64)
     inputs = {"observed": queries[None], "key": scratch}
-    result = run_steps(steps, inputs, {**writes, "selected": selected}, {"length": n})
+    result = run_steps(steps, inputs, {**writes, "selected": selected}, {"length": n, "top": g.topk})
     return result["pooled"][:, :n], result["selected"]
 
 

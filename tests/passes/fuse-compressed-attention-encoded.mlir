@@ -44,7 +44,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       -> (tensor<2x2x4x12xi8> {sscc.state = "k_cache"}, tensor<2x2x4x12xi8> {sscc.state = "v_cache"}, tensor<2x1xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
     %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-    %selected = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x1xi64>
+    %topk = arith.constant 1 : index
+    %selected = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
     %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
     %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
     %kr = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>

@@ -366,9 +366,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // The positions are what the cache keeps of the selected rows.
   // CHECK-LABEL: func.func private @k(
+  // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 2 : index
   // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %arg4[%arg7, 0, 0, 0] [1, 2, 3, 8]
   // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %arg5[%arg7, 0, 0, 0] [1, 2, 3, 6]
-  // CHECK-NEXT: %[[C:.+]]:3 = "kv.compress"(%arg0, %arg1, %arg2, %arg3, %[[K]], %[[V]], %arg8) {scale = 5.000000e-01 : f64} {{.*}} -> (tensor<1x2x3x8xf32>, tensor<1x2x3x6xf32>, tensor<2x2xi64>)
+  // CHECK-NEXT: %[[C:.+]]:3 = "kv.compress"(%arg0, %arg1, %arg2, %arg3, %[[K]], %[[V]], %arg8, %[[TOPK]]) {scale = 5.000000e-01 : f64} {{.*}} -> (tensor<1x2x3x8xf32>, tensor<1x2x3x6xf32>, tensor<2x2xi64>)
   // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[C]]#0 into %arg4[%arg7, 0, 0, 0]
   // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[C]]#1 into %arg5[%arg7, 0, 0, 0]
   // CHECK-NEXT: %[[I1:.+]] = tensor.insert_slice %[[C]]#2 into %arg6[%arg7, 0, 0]
@@ -380,7 +381,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
     %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-    %sel = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %topk = arith.constant 2 : index
+    %sel = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
     %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
     %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
     %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
@@ -402,9 +404,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 module attributes {kv.geometry = #no_sink, sscc.program = #program} {
   // Ring rows alone make up the cache.
   // CHECK-LABEL: func.func private @k(
+  // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 2 : index
   // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %arg4[%arg7, 0, 0, 0] [1, 2, 3, 8]
   // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %arg5[%arg7, 0, 0, 0] [1, 2, 3, 6]
-  // CHECK-NEXT: %[[C:.+]]:3 = "kv.compress"(%arg0, %arg1, %arg2, %arg3, %[[K]], %[[V]], %arg8) {scale = 5.000000e-01 : f64} {{.*}} -> (tensor<1x2x3x8xf32>, tensor<1x2x3x6xf32>, tensor<2x2xi64>)
+  // CHECK-NEXT: %[[C:.+]]:3 = "kv.compress"(%arg0, %arg1, %arg2, %arg3, %[[K]], %[[V]], %arg8, %[[TOPK]]) {scale = 5.000000e-01 : f64} {{.*}} -> (tensor<1x2x3x8xf32>, tensor<1x2x3x6xf32>, tensor<2x2xi64>)
   // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[C]]#0 into %arg4[%arg7, 0, 0, 0]
   // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[C]]#1 into %arg5[%arg7, 0, 0, 0]
   // CHECK-NEXT: %[[I1:.+]] = tensor.insert_slice %[[C]]#2 into %arg6[%arg7, 0, 0]
@@ -416,7 +419,8 @@ module attributes {kv.geometry = #no_sink, sscc.program = #program} {
       -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
     %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-    %sel = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %topk = arith.constant 2 : index
+    %sel = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
     %ring = "kv.ring_positions"(%n) : (index) -> tensor<3xi64>
     %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<3xi64>) -> tensor<1x2x3x8xf32>
     %k1 = tensor.insert_slice %kg into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
@@ -444,7 +448,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
     %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-    %sel = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %topk = arith.constant 2 : index
+    %sel = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
     %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
     %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
     %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
@@ -476,7 +481,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
     %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-    %sel = "kv.select"(%pooled, %m) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %topk = arith.constant 2 : index
+    %sel = "kv.select"(%pooled, %m, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
     %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
     %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
     %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
@@ -508,7 +514,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}, tensor<2x8xf32> {sscc.output = "pooled"}) attributes {sscc.kernel} {
     %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-    %sel = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %topk = arith.constant 2 : index
+    %sel = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
     %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
     %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
     %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
@@ -540,7 +547,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       -> (tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}, tensor<2x2x2xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
     %scores = "kv.observation_scores"(%ob, %lse, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-    %sel = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %topk = arith.constant 2 : index
+    %sel = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
     %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
     %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
     %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>

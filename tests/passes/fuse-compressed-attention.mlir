@@ -93,9 +93,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // Only what concerns the slot is given to the operation: its rows of both caches. The selection is a result.
   // CHECK-LABEL: func.func private @k(
   // CHECK: scf.if
+  // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 1 : index
   // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %arg4[%arg6, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : tensor<2x2x4x8xf32> to tensor<1x2x4x8xf32>
   // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %arg5[%arg6, 0, 0, 0] [1, 2, 4, 6] [1, 1, 1, 1] : tensor<2x2x4x6xf32> to tensor<1x2x4x6xf32>
-  // CHECK-NEXT: %[[R:.+]]:3 = "kv.compress"(%arg2, %arg3, %arg0, %arg1, %[[K]], %[[V]], %arg7) {scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: %[[R:.+]]:3 = "kv.compress"(%arg2, %arg3, %arg0, %arg1, %[[K]], %[[V]], %arg7, %[[TOPK]]) {scale = 2.500000e-01 : f64}
   // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[R]]#0 into %arg4[%arg6, 0, 0, 0] [1, 2, 4, 8]
   // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[R]]#1 into %arg5[%arg6, 0, 0, 0] [1, 2, 4, 6]
   // CHECK-NEXT: scf.yield %[[K1]], %[[V1]], %[[R]]#2
@@ -108,7 +109,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %r:3 = scf.if %done -> (!k, !v, tensor<2x1xi64>) {
       %scores = "kv.observation_scores"(%s, %l, %k, %n) {scale = 0.25 : f64} : (!o, !l, !ks, index) -> tensor<2x8xf32>
       %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-      %picked = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x1xi64>
+      %topk = arith.constant 1 : index
+      %picked = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
       %ring = "kv.ring_positions"(%n) : (index) -> !i
       %ka = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : !ks to tensor<1x2x1x8xf32>
       %kb = "kv.gather"(%k, %ring) : (!ks, !i) -> tensor<1x2x2x8xf32>
@@ -135,9 +137,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 module attributes {kv.geometry = #no_sink, sscc.program = #program} {
   // The scores say which of the two are the keys. Nobody reads the selection, and it is made anyway.
   // CHECK-LABEL: func.func private @k(
+  // CHECK-DAG: %[[TOPK:.+]] = arith.constant 1 : index
   // CHECK-DAG: %[[K:.+]] = tensor.extract_slice %arg4[
   // CHECK-DAG: %[[V:.+]] = tensor.extract_slice %arg5[
-  // CHECK: %[[R:.+]]:3 = "kv.compress"(%arg2, %arg3, %arg0, %arg1, %[[K]], %[[V]], %arg7)
+  // CHECK: %[[R:.+]]:3 = "kv.compress"(%arg2, %arg3, %arg0, %arg1, %[[K]], %[[V]], %arg7, %[[TOPK]])
   // CHECK-DAG: tensor.insert_slice %[[R]]#0 into %arg4[
   // CHECK-DAG: tensor.insert_slice %[[R]]#1 into %arg5[
   // CHECK-NOT: kv.gather
@@ -148,7 +151,8 @@ module attributes {kv.geometry = #no_sink, sscc.program = #program} {
       -> (!k {sscc.state = "k_cache"}, !v {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %scores = "kv.observation_scores"(%s, %l, %k, %n) {scale = 0.25 : f64} : (!o, !l, !ks, index) -> tensor<2x8xf32>
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-    %picked = "kv.select"(%pooled, %n) : (tensor<2x8xf32>, index) -> tensor<2x1xi64>
+    %topk = arith.constant 1 : index
+    %picked = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
     %ring = "kv.ring_positions"(%n) : (index) -> tensor<3xi64>
     %vb = "kv.gather"(%v, %ring) : (!vs, tensor<3xi64>) -> tensor<1x2x3x6xf32>
     %vd = "kv.gather"(%v, %picked) : (!vs, tensor<2x1xi64>) -> tensor<1x2x1x6xf32>

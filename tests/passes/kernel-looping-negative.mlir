@@ -196,29 +196,6 @@ module {
 
 // -----
 
-// CASE: constants that are no progression
-// PASSES: kernel-looping
-module {
-  // CHECK: layers = 3 : i64, reason = "parameter 'i' of layer takes [0, 1, 3], which is no arithmetic progression"
-  // CHECK-LABEL: func.func public @decode(
-  // CHECK: call @layer(%arg0, %c0
-  func.func private @layer(%h: !h {sscc.input = "hidden"}, %i: index {sscc.input = "i"}) -> (!h {sscc.output = "hidden"}) attributes {sscc.kernel} {
-    %y = math.exp %h : !h
-    return %y : !h
-  }
-  func.func public @decode(%h: !h {sscc.input = "h"}) -> (!h {sscc.output = "logits"}) {
-    %i0 = arith.constant 0 : index
-    %0 = func.call @layer(%h, %i0) : (!h, index) -> !h
-    %i1 = arith.constant 1 : index
-    %1 = func.call @layer(%0, %i1) : (!h, index) -> !h
-    %i2 = arith.constant 3 : index
-    %2 = func.call @layer(%1, %i2) : (!h, index) -> !h
-    return %2 : !h
-  }
-}
-
-// -----
-
 // CASE: slices that are no progression
 // PASSES: kernel-looping
 module {

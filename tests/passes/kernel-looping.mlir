@@ -306,3 +306,52 @@ module {
     return %2 : !h
   }
 }
+
+// -----
+
+// CASE: constants that are no progression
+// PASSES: kernel-looping
+module {
+  // They are looked up in a table, once for all parameters that have the same ones; a progression is computed.
+  // CHECK: sscc.looping = [{entry = "decode", kernel = "layer", layers = 3 : i64, reason = ""}]
+  // CHECK-LABEL: func.func public @decode(
+  // CHECK: call @layer.x3(%arg0, %arg1)
+  // CHECK-LABEL: func.func private @layer.x3(
+  // CHECK-SAME: %[[H:arg0]]: tensor<2x8xf32> {sscc.class = "carried", sscc.state = "hidden"}
+  // CHECK-SAME: %[[S:arg1]]: tensor<16x8xf32> {sscc.class = "carried in memory", sscc.state = "scratch"}
+  // CHECK: scf.for %[[I:arg[0-9]+]] = %c0{{.*}} to %c3{{.*}} step %c1{{.*}} iter_args(%[[HI:.+]] = %[[H]], %[[SI:.+]] = %[[S]])
+  // CHECK-NEXT: %[[T:.+]] = arith.constant dense<[0, 9, 4]> : tensor<3xindex>
+  // CHECK-NEXT: %[[AT:.+]] = tensor.extract %[[T]][%[[I]]] : tensor<3xindex>
+  // CHECK-NEXT: %[[U:.+]] = arith.constant dense<[1, 2, 1]> : tensor<3xindex>
+  // CHECK-NEXT: %[[BY:.+]] = tensor.extract %[[U]][%[[I]]] : tensor<3xindex>
+  // CHECK-NOT: tensor.extract %
+  // CHECK: %[[SCALED:.+]] = arith.muli %[[I]], %c-2
+  // CHECK: %[[BACK:.+]] = arith.addi %[[SCALED]], %c8
+  // CHECK: %[[S1:.+]] = tensor.insert_slice %{{.+}} into %[[SI]][%[[AT]], 0] [2, 8]
+  // CHECK: %[[A:.+]] = arith.addi %[[AT]], %[[BY]]
+  // CHECK: %[[S2:.+]] = tensor.insert_slice %{{.+}} into %[[S1]][%[[A]], 0] [2, 8]
+  // CHECK: tensor.insert_slice %{{.+}} into %[[S2]][%[[BACK]], 0] [2, 8]
+  func.func private @layer(%h: !h {sscc.input = "hidden"}, %i: index {sscc.input = "i"}, %same: index {sscc.input = "same"},
+      %by: index {sscc.input = "by"}, %back: index {sscc.input = "back"}, %s: !s {sscc.state = "scratch"})
+      -> (!h {sscc.output = "hidden"}, !s {sscc.state = "scratch"}) attributes {sscc.kernel} {
+    %y = math.exp %h : !h
+    %s1 = tensor.insert_slice %y into %s[%i, 0] [2, 8] [1, 1] : !h into !s
+    %next = arith.addi %same, %by : index
+    %s2 = tensor.insert_slice %h into %s1[%next, 0] [2, 8] [1, 1] : !h into !s
+    %s3 = tensor.insert_slice %y into %s2[%back, 0] [2, 8] [1, 1] : !h into !s
+    return %y, %s3 : !h, !s
+  }
+  func.func public @decode(%h: !h {sscc.input = "h"}, %s: !s {sscc.state = "scratch"}) -> (!h {sscc.output = "logits"}, !s {sscc.state = "scratch"}) {
+    %i0 = arith.constant 0 : index
+    %i1 = arith.constant 9 : index
+    %i2 = arith.constant 4 : index
+    %one = arith.constant 1 : index
+    %two = arith.constant 2 : index
+    %b0 = arith.constant 8 : index
+    %b1 = arith.constant 6 : index
+    %0:2 = func.call @layer(%h, %i0, %i0, %one, %b0, %s) : (!h, index, index, index, index, !s) -> (!h, !s)
+    %1:2 = func.call @layer(%0#0, %i1, %i1, %two, %b1, %0#1) : (!h, index, index, index, index, !s) -> (!h, !s)
+    %2:2 = func.call @layer(%1#0, %i2, %i2, %one, %i2, %1#1) : (!h, index, index, index, index, !s) -> (!h, !s)
+    return %2#0, %2#1 : !h, !s
+  }
+}

@@ -17,7 +17,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #facts} {
       %l: tensor<1x4x1x1xf32> {sscc.input = "l"}, %n: index {sscc.input = "n"}) -> (tensor<2x2xi64> {sscc.output = "picked"}) {
     %s = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64}
       : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
-    %p = "kv.select"(%s, %n) : (tensor<2x8xf32>, index) -> tensor<2x2xi64>
+    %topk = arith.constant 2 : index
+    %p = "kv.select"(%s, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
     return %p : tensor<2x2xi64>
   }
   func.func public @main(%k: tensor<1x2x8x8xf32> {sscc.input = "k"}, %seen: tensor<1x4x1x8xf32> {sscc.input = "seen"},

@@ -37,7 +37,9 @@ TYPES = {
     COMPRESS: pairs(f"{PROMPT} a=1x2x4x8xf32 b=2x2x4x8xf32"),
     SINKS: pairs(f"{PROMPT} a=1x2x5x8xf32 b=2x2x5x8xf32 z=1x2x1x8xf32"),
 }
-_COMPRESSED = "k=!c v=!c seen=!o l=!l kc=!b vc=!b slot=index n=index slot2=index n2=index ring2=!r picked2=!p"
+_COMPRESSED = (
+    "k=!c v=!c seen=!o l=!l kc=!b vc=!b slot=index n=index slot2=index n2=index ring2=!r picked2=!p topk=index"
+)
 ARGUMENTS = {
     DECODE: pairs("q=!q k=!c v=!c kn=!n vn=!n p=!i t=!i a=!f p2=!i a2=!f m2=!m x=!i"),
     CHUNK: pairs("q=!q k=!c v=!c kn=!n vn=!n seen=!o l=!l s=index n=index s2=index n2=index q2=!q g2=!g"),
@@ -114,7 +116,7 @@ def test_the_pattern_itself_fuses(pattern: str) -> None:
         ),
         pytest.param(CHUNK, "    %o:2", "    %early = math.tanh %v1 : !c\n    %o:2", id="the scratch is read before"),
         pytest.param(COMPRESS, '"kv.pool"(%scores, %n)', '"kv.pool"(%scores, %n2)', id="another length of pooling"),
-        pytest.param(COMPRESS, '"kv.select"(%pooled, %n)', '"kv.select"(%pooled, %n2)', id="of selection"),
+        pytest.param(COMPRESS, '"kv.select"(%pooled, %n,', '"kv.select"(%pooled, %n2,', id="of selection"),
         pytest.param(COMPRESS, '"kv.ring_positions"(%n)', '"kv.ring_positions"(%n2)', id="of the ring"),
         pytest.param(COMPRESS, "%l, %k, %n)", "%l, %k, %n2)", id="of the scores"),
         pytest.param(COMPRESS, '"kv.gather"(%k, %picked)', '"kv.gather"(%k, %picked2)', id="keys selected otherwise"),

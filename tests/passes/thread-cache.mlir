@@ -80,7 +80,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // Keys decide which positions are selected, for keys and values alike.
   // CHECK-NEXT: %[[SCORES:.+]] = "kv.observation_scores"(%arg2, %arg3, %arg0, %[[N]]) {scale = 2.500000e-01 : f64} {{.*}} -> tensor<2x8xf32>
   // CHECK-NEXT: %[[POOLED:.+]] = "kv.pool"(%[[SCORES]], %[[N]])
-  // CHECK-NEXT: %[[PICKED:.+]] = "kv.select"(%[[POOLED]], %[[N]]) {{.*}} -> tensor<2x1xi64>
+  // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 1 : index
+  // CHECK-NEXT: %[[PICKED:.+]] = "kv.select"(%[[POOLED]], %[[N]], %[[TOPK]]) {{.*}} -> tensor<2x1xi64>
   // CHECK-NEXT: %[[RING:.+]] = "kv.ring_positions"(%[[N]]) {{.*}} -> tensor<2xi64>
   //
   // Sinks, then the ring, then what was selected: the rows of the cache in order.

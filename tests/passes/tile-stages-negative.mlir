@@ -130,14 +130,14 @@ module attributes {kv.geometry = #geometry} {
   // CHECK-LABEL: func.func private @k(
   // CHECK-DAG: %[[S:.+]] = "df.load"(%arg2) {df.stage = "observed"}
   // CHECK-DAG: %[[L:.+]] = "df.load"(%arg3) {df.stage = "log_sum_exp"}
-  // CHECK: call @body.compress(%[[S]], %[[L]], %arg0, %arg1, %arg4, %arg5, %arg6)
+  // CHECK: call @body.compress(%[[S]], %[[L]], %arg0, %arg1, %arg4, %arg5, %arg6, %arg7)
   // CHECK-NOT: df.load
   // CHECK: return
   func.func private @k(%k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %v: tensor<1x2x8x8xf32> {sscc.state = "v_scratch"}, %s: tensor<1x4x1x8xf32> {sscc.state = "observed"},
-      %l: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"}, %kc: tensor<1x2x4x8xf32> {sscc.state = "k_cache"}, %vc: tensor<1x2x4x8xf32> {sscc.state = "v_cache"}, %n: index {sscc.input = "length"})
+      %l: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"}, %kc: tensor<1x2x4x8xf32> {sscc.state = "k_cache"}, %vc: tensor<1x2x4x8xf32> {sscc.state = "v_cache"}, %n: index {sscc.input = "length"}, %topk: index {sscc.input = "topk"})
       -> (tensor<1x2x4x8xf32> {sscc.state = "k_cache"}, tensor<1x2x4x8xf32> {sscc.state = "v_cache"}, tensor<2x1xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
-    %r:3 = "kv.compress"(%s, %l, %k, %v, %kc, %vc, %n) {scale = 0.5 : f64}
-      : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, index)
+    %r:3 = "kv.compress"(%s, %l, %k, %v, %kc, %vc, %n, %topk) {scale = 0.5 : f64}
+      : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, index, index)
       -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<2x1xi64>)
     return %r#0, %r#1, %r#2 : tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<2x1xi64>
   }

@@ -39,4 +39,4 @@ def altered(signature: Signature, **changes: Any) -> Signature:
 
 def row_bytes(signature: Signature) -> int:
     """Bytes of one row of K and V in all layers and heads."""
-    return signature.row_bytes(signature.plan.main)
+    return signature.layers * signature.row_bytes(signature.plan.main)

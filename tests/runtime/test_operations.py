@@ -16,8 +16,14 @@ from tests.runtime.programs import DTYPES, one_stage, run_kernel
 
 STEPS = tuple(kind for kind in get_args(Step) if issubclass(kind, Op))
 SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3, "J": 5}
-SCALARS = ({"start": 4, "length": 7}, {"start": 8, "length": 12}, {"start": 0, "length": 3})
-"""A chunk that is partly padding, the last one of the longest prompt, and a prompt shorter than a chunk."""
+SCALARS = (
+    {"start": 4, "length": 7, "topk": 3},
+    {"start": 8, "length": 12, "topk": 2},
+    {"start": 0, "length": 3, "topk": 3},
+    {"start": 8, "length": 12, "topk": 0},
+)
+"""A chunk that is partly padding, the last one of the longest prompt, and a prompt shorter than a chunk; as many
+positions selected as there is room for, fewer, and none."""
 SETTINGS: dict[str, Any] = {
     "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max", "window": 0
 }  # fmt: skip

@@ -264,7 +264,7 @@ def test_compression_into_encoded_rows_writes_their_bytes() -> None:
     step = Compress("o", "l", "k", "v", "kc", "vc", "", "n", "top", 0.5, 1, 3, 1, "avg")
     prompt = (read("o", 1, 4, 3, 8), read("l", 1, 4, 3), read("k", 1, 2, 16, 8), read("v", 1, 2, 16, 6))
     caches = (write("kc", 1, 2, 4, 12, dtype="i8"), write("vc", 1, 2, 4, 10, dtype="i8"))
-    moved = _moved(step, *prompt, *caches, scalars=("n",))
+    moved = _moved(step, *prompt, *caches, scalars=("n", "top"))
     assert (moved["kc"], moved["vc"]) == ((0, 2 * 4 * 12), (0, 2 * 4 * 10))
     assert (moved["k"], moved["v"]) == ((2 * (16 + 4) * 8, 0), (2 * 4 * 6, 0))
 

@@ -426,14 +426,14 @@ def test_pooling_that_does_not_exist_is_refused(width: int, mode: str) -> None:
     caches = (write("kc", 1, 2, 4, 8), write("vc", 1, 2, 4, 8))
     step = Compress("o", "l", "k", "v", "kc", "vc", "", "n", "top", 0.5, 1, 3, width, mode)
     with pytest.raises(InputError, match=f"it pools with mode '{mode}' and width {width}"):
-        facts(*prompt, *caches, steps=(step,), scalars=("n",))
+        facts(*prompt, *caches, steps=(step,), scalars=("n", "top"))
 
 
 @pytest.mark.parametrize(("sink", "recent"), [(-1, 0), (0, -1)])
 def test_a_selection_of_negative_counts_is_refused(sink: int, recent: int) -> None:
     params = (read("s", 2, 9), write("p", 2, 3, dtype="i64"))
     with pytest.raises(InputError, match=f"it selects with sink {sink} and recent {recent}"):
-        facts(*params, steps=(Select("s", "p", "n", "top", sink, recent),), scalars=("n",))
+        facts(*params, steps=(Select("s", "p", "n", "top", sink, recent),), scalars=("n", "top"))
 
 
 def test_scores_behind_a_ring_of_less_than_nothing_are_refused() -> None:
@@ -691,10 +691,10 @@ def test_what_is_written_in_part_may_be_read_as_far_as_it_goes() -> None:
     """The pooled scores beyond the length are left undefined, and the selection does not look at them."""
     pool, select = Pool("s", "p", "n", 3, "avg"), Select("p", "i", "n", "top", 1, 1)
     params, local = (read("s", 2, 9), write("i", 2, 3, dtype="i64")), Local("p", (2, 9), "f32")
-    facts(*params, locals=(local,), steps=(pool, select), scalars=("n",))
+    facts(*params, locals=(local,), steps=(pool, select), scalars=("n", "top"))
     for steps in ((select,), (select, pool)):
         with pytest.raises(InputError, match="reads elements of 'p' that no step before it has written"):
-            facts(*params, locals=(local,), steps=steps, scalars=("n",))
+            facts(*params, locals=(local,), steps=steps, scalars=("n", "top"))
 
 
 # ------------------------------------------------------------------------------------------------- names and windows

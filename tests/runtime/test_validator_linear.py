@@ -44,7 +44,7 @@ def form(where: Scope, op: str, *args: Any) -> Linear:
         ("floordiv", (7, 2), 3), ("floordiv", (-7, 2), -4), ("ceildiv", (7, 2), 4), ("ceildiv", (-7, 2), -3),
         ("ceildiv", (8, 2), 4), ("mod", (7, 4), 3), ("mod", (-7, 4), 1), ("mod", (7, -4), -1),
         ("and", (6, 3), 2), ("or", (6, 3), 7), ("select", (1, 5, 6), 5), ("select", (-1, 5, 6), 5),
-        ("select", (0, 5, 6), 6),
+        ("select", (0, 5, 6), 6), ("lookup", (0, 5), 5), ("lookup", (2, 5, 6, -7), -7),
     ],
 )  # fmt: skip
 def test_an_operation_on_numbers(op: str, args: tuple[int, ...], value: int) -> None:
@@ -65,6 +65,50 @@ def test_no_operation_divides_by_zero(op: str) -> None:
         evaluate(Scalar("r", op, (1, "z")), {"z": 0}, "test")
     with pytest.raises(InputError, match="divides by 0, which may be 0"):
         form(scope(), op, "a", 0)
+
+
+@pytest.mark.parametrize("index", [-1, 3, 1 << 62])
+def test_no_number_is_looked_up_beyond_its_table(index: int) -> None:
+    with pytest.raises(InputError, match=f"test: scalar 'r' = lookup looks up number {index} of a table of 3"):
+        evaluate(Scalar("r", "lookup", ("x", 5, 6, 7)), {"x": index}, "test")
+    with pytest.raises(InputError, match=f"test: scalar 'r' = lookup takes {index} as index into 3 numbers"):
+        form(scope(), "lookup", index, 5, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "fits"),
+    [((0, 2), True), ((1, 1), True), ((-1, 2), False), ((0, 3), False), (ANY, False), ((0, inf), False)],
+)
+def test_an_index_is_within_its_table_whatever_it_may_be(bounds: tuple[float, float], fits: bool) -> None:
+    where = scope(v=bounds)
+    if fits:
+        form(where, "lookup", "v", 5, 6, 7)
+        return
+    with pytest.raises(InputError, match=r"scalar 'r' = lookup takes 1\*v as index into 3 numbers"):
+        form(where, "lookup", "v", 5, 6, 7)
+
+
+def test_a_branch_tells_what_is_looked_up() -> None:
+    where = scope(v=(-4, 9))
+    where.define(Scalar("low", "ge", ("v", 1)))
+    where.define(Scalar("high", "lt", ("v", 3)))
+    where.define(Scalar("both", "and", ("low", "high")))
+    where.assume(where.values["both"])
+    assert where.range_of(form(where, "lookup", "v", 99, 4, 5, 99)) == (4, 5)
+
+
+def test_a_table_is_constant() -> None:
+    where = scope(v=(0, 1), a=(2, 2), b=(2, 3))
+    where.define(Scalar("c", "sub", (9, 1)))
+    form(where, "lookup", "v", "c", 7)
+    with pytest.raises(InputError, match="scalar 'x' = lookup is of a table with numbers that are not constant"):
+        where.define(Scalar("x", "lookup", ("v", 7, "b")))
+
+
+@pytest.mark.parametrize("args", [(), ("v",)])
+def test_a_table_has_a_number(args: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match=f"scalar 'r' is 'lookup' of {len(args)} arguments"):
+        form(scope(v=(0, 0)), "lookup", *args)
 
 
 def test_a_value_is_a_number_or_a_name() -> None:
@@ -118,6 +162,9 @@ def test_a_linear_form_says_what_it_is() -> None:
         ("and", ("a", "p"), (0, 3)), ("and", ("p", "a"), (0, 3)), ("and", ("b", "p"), ANY), ("and", ("p", "b"), ANY),
         ("or", ("a", "p"), (0, 7)), ("or", ("c", "c"), (0, 1)), ("or", ("d", "c"), (0, 15)), ("or", ("b", "c"), ANY),
         ("and", ("c", "d"), (0, 1)),
+        # Of a table only what the index can reach.
+        ("lookup", ("c", 7, 3), (3, 7)), ("lookup", ("c", 7, 3, 99), (3, 7)), ("lookup", ("a", 99, -99, 4, 6, 5, 5), (4, 6)),
+        ("lookup", ("p", 0, 0, -1, 8, 9), (-1, 8)), ("lookup", (1, 7, 3), (3, 3)),
         ("select", ("c", "a", "b"), (-3, 5)), ("select", ("c", "n", "d"), (-3, 9)), ("select", ("c", "d", 2), (2, 9)),
     ],
 )  # fmt: skip
@@ -145,7 +192,7 @@ def test_ranges_of_two_that_vary_hold_every_value(op: str) -> None:
 def test_ranges_of_scalars_hold_every_value() -> None:
     """Random straight-line scalar programs: the concrete value is always within the range of the linear form."""
     choose = random.Random(3)
-    operations = "add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select".split()
+    operations = "add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select lookup".split()
     for _ in range(400):
         bounds = {name: sorted((choose.randint(-6, 9), choose.randint(-6, 9))) for name in "ab"}
         scope = Scope("test")
@@ -160,6 +207,10 @@ def test_ranges_of_scalars_hold_every_value() -> None:
             ]
             if op in ("floordiv", "ceildiv", "mod"):
                 args[1] = choose.randint(1, 4)
+            if op == "lookup":
+                program.append(Scalar(f"i{number}", "mod", (args[0], 3)))
+                scope.define(program[-1])
+                args = [f"i{number}", *(choose.randint(-9, 9) for _ in range(3))]
             scalar = Scalar(f"s{number}", op, tuple(args))
             scope.define(scalar)
             program.append(scalar)

@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
         sch.Select("s", "i", "n", "top", 0, 0),
         (read("s", V, T), write("i", V, K, dtype="i64")),
         {"s": (V * T, 0), "i": (0, V * K)},
-        {"n": (1, T)},
+        {"n": (1, T), "top": (0, K)},
     ),
     "gather": (
         sch.GatherRows("x", "i", "y"),
@@ -143,13 +143,13 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
          write("i", V, K, dtype="i64")),
         {"ob": (H * N * D, 0), "l": (H * N, 0), "k": (V * (T + R) * D, 0), "v": (V * R * W, 0),
          "kc": (0, V * R * D), "vc": (0, V * R * W), "i": (0, V * K)},
-        {"n": (1, T)},
+        {"n": (1, T), "top": (0, K)},
     ),
 }  # fmt: skip
 """A step, the parameters of its body, the elements of each that it reads and writes, the scalars that it needs."""
 
 
-def facts(step: Any, params: tuple[Param, ...], scalars: tuple[str, ...] = ("start", "n")) -> BodyFacts:
+def facts(step: Any, params: tuple[Param, ...], scalars: tuple[str, ...] = ("start", "n", "top")) -> BodyFacts:
     return prove_body(Body("b", params, scalars, (), (), (step,)), Limits())
 
 
@@ -274,7 +274,7 @@ def test_query_heads_are_whole_groups(heads: int) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_scalars_that_a_step_names_exist(name: str) -> None:
     step, params, _, _ = CASES[name]
-    for field in ("start", "length"):
+    for field, scalar in (("start", "start"), ("length", "n"), ("topk", "top")):
         if hasattr(step, field):
-            with pytest.raises(InputError, match=r"it names scalar '(start|n)', which does not exist"):
-                facts(step, params, ("start",) if field == "length" else ("n",))
+            with pytest.raises(InputError, match=f"it names scalar '{scalar}', which does not exist"):
+                facts(step, params, tuple({"start", "n", "top"} - {scalar}))

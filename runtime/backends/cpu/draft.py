@@ -95,9 +95,12 @@ class Draft:
             raise InputError(f"the schedule is malformed: scalar {operand!r} is used before it is set")
         return env[operand]
 
-    def table(self, numbers: Sequence[int]) -> int:
-        """The first of the registers, one after the other, that hold `numbers`."""
-        key = tuple(numbers)
+    def table(self, numbers: Sequence[Operand]) -> int:
+        """The first of the registers, one after the other, that hold `numbers`. Raises InputError where one of them is
+        not constant."""
+        key = tuple(number for number in numbers if isinstance(number, int))
+        if len(key) < len(numbers):
+            raise InputError("the schedule is malformed: it looks up a number in a table that is not constant")
         if key not in self._tables:
             self._tables[key] = self._registers
             self._registers += len(key)
@@ -144,8 +147,7 @@ class Track:
         """Computes a scalar of the schedule, whose register `env` learns."""
         if item.op == "lookup":
             index, *table = item.args
-            first = self.draft.table([number for number in table if isinstance(number, int)])
-            compute = self.draft.compute("lookup", self.draft.operand(index, env), first, len(table))
+            compute = self.draft.compute("lookup", self.draft.operand(index, env), self.draft.table(table), len(table))
         else:
             compute = self.draft.compute(item.op, *(self.draft.operand(a, env) for a in item.args))
         env[item.name] = compute.target

@@ -190,6 +190,11 @@ class NativePlan:
         return "\n".join(_listing(self)) + "\n"
 
 
+def count_arguments(op: str) -> int:
+    """How many arguments a `Compute` of an operation has."""
+    return 3 if op == "lookup" else SCALAR_OPS[op][0]
+
+
 class _Writer:
     def __init__(self) -> None:
         self.words: list[int] = []
@@ -242,7 +247,7 @@ class _Writer:
                     self.words.append(Code.BARRIER)
 
     def compute(self, item: Compute) -> None:
-        if item.op not in OPS or len(item.arguments) != (3 if item.op == "lookup" else SCALAR_OPS[item.op][0]):
+        if item.op not in OPS or len(item.arguments) != count_arguments(item.op):
             raise InternalError(f"a plan computes {item.op!r} of {len(item.arguments)} arguments")
         self.words += [Code.COMPUTE, OPS.index(item.op), item.target, *item.arguments]
 
@@ -298,7 +303,7 @@ def _body(plan: NativePlan, items: Sequence[Item], indent: str) -> Iterator[str]
     for item in items:
         match item:
             case Compute():
-                yield f"{indent}r{item.target} = {item.op} {_registers(item.arguments)}"
+                yield f"{indent}r{item.target} = {item.op} {_operands(item)}"
             case Loop():
                 yield f"{indent}for r{item.register} in r{item.lower} .. r{item.upper}"
                 yield from _body(plan, item.body, indent + "  ")
@@ -310,6 +315,13 @@ def _body(plan: NativePlan, items: Sequence[Item], indent: str) -> Iterator[str]
                 yield f"{indent}run {item.run}: {label}"
             case Barrier():
                 yield f"{indent}barrier"
+
+
+def _operands(item: Compute) -> str:
+    if item.op != "lookup":
+        return _registers(item.arguments)
+    index, first, count = item.arguments
+    return f"r{index} in r{first} .. r{first + count - 1}"
 
 
 def _registers(registers: Sequence[int]) -> str:

@@ -97,6 +97,7 @@ PROGRAM = Program(
             ("n",),
             (
                 Scalar("m", "min", ("n", 2)),
+                Scalar("r", "lookup", ("m", 7, 0, -3)),
                 For(
                     "i",
                     0,
@@ -116,7 +117,7 @@ PROGRAM = Program(
     arena_bytes=128,
 )
 LINES = """\
-schedule: 1 kernels, 2 bodies, 128 bytes of working memory, format 5
+schedule: 1 kernels, 2 bodies, 128 bytes of working memory, format 6
   hbm 0x0000000000 input     f32  2x3                  x
 KERNEL decode_layer.looped    -- model.layers.0 model.py:9
   read   x0: f32[12]
@@ -134,6 +135,7 @@ KERNEL decode_layer.looped    -- model.layers.0 model.py:9
       waits for h
 ENTRY go(x, n) -> (y, n)
   m = min(n, 2)
+  r = lookup(m, 7, 0, -3)
   for i in 0 .. m:
     launch decode_layer.looped(x[3 @ 3*i], y[3 strides 2 @ 1], i)
   if n:

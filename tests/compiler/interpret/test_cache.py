@@ -248,8 +248,11 @@ def test_chunk_attention_is_all_of_it_in_one() -> None:
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("g", GEOMETRIES)
-def test_compression_step_by_step_and_in_one(g: Geometry, length: int) -> None:
+@pytest.mark.parametrize("topk", [None, 2, 0])
+def test_compression_step_by_step_and_in_one(g: Geometry, length: int, topk: int | None) -> None:
+    """As many positions as there is room for, or fewer: as with room for so many."""
     q, k, v = prompt(g, length)
+    own = g if topk is None else dataclasses.replace(g, topk=topk)
     queries, sums = observed(q, k, g, length)
     scores_type, selected_type = f"tensor<{HKV}x24xf32>", f"tensor<{HKV}x{g.topk}xi64>"
     (scores,) = kv("observation_scores", [queries, sums, k, length], [scores_type], g, scale=True)
@@ -259,24 +262,32 @@ def test_compression_step_by_step_and_in_one(g: Geometry, length: int) -> None:
     (pooled,) = kv("pool", [scores, length], [scores_type], g)
     torch.testing.assert_close(pooled[:, :length], algorithm.pool_scores(expected, g))
     assert not pooled[:, length:].any()
-    (selected,) = kv("select", [pooled, length], [selected_type], g)
-    k_rows, v_rows, chosen = algorithm.compress(q[0, :, :length], k[0, :, :length], v[0, :, :length], SCALE, g)
+    (selected,) = kv("select", [pooled, length, own.topk], [selected_type], g)
+    k_rows, v_rows, found = algorithm.compress(q[0, :, :length], k[0, :, :length], v[0, :, :length], SCALE, own)
+    chosen = torch.nn.functional.pad(found, (0, g.topk - own.topk), value=-1)
     assert torch.equal(selected, chosen)
     k_type, v_type = f"tensor<1x{HKV}x{g.budget}x{D}xf32>", f"tensor<1x{HKV}x{g.budget}x{DV}xf32>"
     caches = [torch.zeros(1, HKV, g.budget, width) for width in (D, DV)]
     k_new, v_new, picked = kv(
-        "compress", [queries, sums, k, v, *caches, length], [k_type, v_type, selected_type], g, scale=True
+        "compress", [queries, sums, k, v, *caches, length, own.topk], [k_type, v_type, selected_type], g, scale=True
     )
-    held = algorithm.valid_rows(length - 1, g.valid_topk(length), g)
+    held = algorithm.valid_rows(length - 1, own.valid_topk(length), own)
     assert torch.equal(picked, chosen)
-    assert torch.equal(k_new[0, :, held], k_rows[:, held])
-    assert torch.equal(v_new[0, :, held], v_rows[:, held])
+    for new, rows in ((k_new, k_rows), (v_new, v_rows)):
+        assert torch.equal(new[0, :, : own.budget][:, held], rows[:, held])
+        assert not new[0, :, own.budget :].any()
+
+
+@pytest.mark.parametrize("topk", [-1, G.topk + 1])
+def test_more_positions_than_there_is_room_for_are_refused(topk: int) -> None:
+    with pytest.raises(CheckError, match=f"selects {topk} positions, there is room for {G.topk}"):
+        kv("select", [torch.zeros(HKV, 24), 24, topk], [f"tensor<{HKV}x{G.topk}xi64>"], G)
 
 
 def test_ties_go_to_the_earlier_position() -> None:
     scores = torch.zeros(HKV, 24)
     scores[1, 9] = 1.0
-    (selected,) = kv("select", [scores, 24], [f"tensor<{HKV}x{G.topk}xi64>"], G)
+    (selected,) = kv("select", [scores, 24, G.topk], [f"tensor<{HKV}x{G.topk}xi64>"], G)
     assert selected.tolist() == [[2, 3, 4, 5], [2, 3, 4, 9]]
 
 

@@ -66,7 +66,8 @@ def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("g", GEOMETRIES)
-def test_compress_leaves_the_selected_rows_where_they_are(g: Geometry, length: int) -> None:
+@pytest.mark.parametrize("fewer", [0, 3])
+def test_compress_leaves_the_selected_rows_where_they_are(g: Geometry, length: int, fewer: int) -> None:
     q, k, v = prompt(g, length)
     queries, sums = observed(q, k, g, length)
     results = {}
@@ -74,7 +75,8 @@ def test_compress_leaves_the_selected_rows_where_they_are(g: Geometry, length: i
         at = dataclasses.replace(g, rows=rows)
         caches = [torch.zeros(1, HKV, at.cache_rows, tensor.shape[3]) for tensor in (k, v)]
         types = [*map(_type, caches), f"tensor<{HKV}x{g.topk}xi64>"]
-        results[rows] = kv("compress", [queries, sums, k, v, *caches, length], types, at, scale=True)
+        operands = [queries, sums, k, v, *caches, length, g.topk - fewer]
+        results[rows] = kv("compress", operands, types, at, scale=True)
     (k_all, v_all, picks), (k_kept, v_kept, same) = results["compact"], results["indexed"]
     assert torch.equal(same, picks)
     assert torch.equal(k_kept, k_all[:, :, : g.sink_recent])

@@ -264,6 +264,7 @@ def _layer_pipeline(layers: int, cache: tuple[int, ...]) -> Pipeline:
 
 SLOTS, LAYERS, LONGEST, CHUNK, OBSERVED = 2, 2, 16, 4, 2
 FEATURES = HEADS * DEPTH
+LAYER_TOPK = (TOPK, TOPK - 1)
 RANGES = {"length": (1, LONGEST), "slot": (0, SLOTS - 1)}
 SAMPLES = {"prefill": [{"length": length, "slot": 1} for length in (1, CHUNK, CHUNK + 1, LONGEST)]}
 
@@ -299,11 +300,12 @@ def chunked_prefill() -> Program:
         write("last_hidden", 1, FEATURES),
     )
     finish = If("is_last", (_last_pipeline(),))
+    top = Scalar("top", "lookup", ("layer", *LAYER_TOPK))
     layer = For(
         "layer",
         0,
         LAYERS,
-        (_chunk_pipeline(), _compress_pipeline(), Scalar("is_last", "eq", ("layer", LAYERS - 1)), finish),
+        (_chunk_pipeline(), top, _compress_pipeline(), Scalar("is_last", "eq", ("layer", LAYERS - 1)), finish),
     )
     body = (Scalar("chunks", "ceildiv", ("length", CHUNK)), Scalar("row", "sub", ("length", 1)), layer)
     kernel = Kernel("prefill_layers", params, ("length", "slot"), body)
@@ -371,7 +373,7 @@ def _prefill_bodies() -> tuple[Body, ...]:
             write("v_rows", *cache),
             write("picked", KV, TOPK, dtype="i64"),
         ),
-        ("length",),
+        ("length", "top"),
         (),
         (),
         (
@@ -383,7 +385,8 @@ def _prefill_bodies() -> tuple[Body, ...]:
                 "k_rows",
                 "v_rows",
                 "picked",
-                "length", "top",
+                "length",
+                "top",
                 DEPTH**-0.5,
                 SINK,
                 RECENT,
@@ -474,7 +477,7 @@ def _compress_pipeline() -> Pipeline:
             port("v_cache", cache, terms=here),
             port("selected", (KV, TOPK), terms=(("layer", KV * TOPK),)),
         ),
-        ("length",),
+        ("length", "top"),
         (),
     )
     return Pipeline("compress_once", "i", 0, 1, (), (), (stage,))

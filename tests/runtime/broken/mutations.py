@@ -24,7 +24,7 @@ from sscc.ir.schedule import (
     Vector,
 )
 from tests.runtime.broken import bases
-from tests.runtime.broken.bases import CACHE, CHUNK, FEATURES, KV, LONGEST, TILE, TILES, K, M, N
+from tests.runtime.broken.bases import CACHE, CHUNK, FEATURES, KV, LONGEST, TILE, TILES, TOPK, K, M, N
 from tests.runtime.broken.build import arg_setting, change, copy_body, port, port_setting, read, setting, update
 
 
@@ -771,6 +771,39 @@ CONTROL = (
         _PREFILL,
         _edit(Scalar, "row", setting(op="mod", args=("length", 0))),
         ("scalar 'row' = mod divides by 0, which may be 0",),
+    ),
+    Broken(
+        "table without a number for the last layer",
+        _PREFILL,
+        _edit(Scalar, "top", setting(args=("layer", TOPK))),
+        (r"scalar 'top' = lookup takes 1\*layer as index into 1 numbers",),
+    ),
+    Broken(
+        "table that is looked into before its first number",
+        _PREFILL,
+        _both(
+            _edit(Scalar, "top", setting(args=("before", TOPK, TOPK))),
+            _before("prefill_layers", Scalar("before", "sub", ("slot", 1))),
+        ),
+        (r"scalar 'top' = lookup takes 1\*slot \+ -1 as index into 2 numbers",),
+    ),
+    Broken(
+        "table with a number that is none",
+        _PREFILL,
+        _edit(Scalar, "top", setting(args=("layer", TOPK, "slot"))),
+        ("scalar 'top' = lookup is of a table with numbers that are not constant",),
+    ),
+    Broken(
+        "table of nothing",
+        _PREFILL,
+        _edit(Scalar, "top", setting(args=("layer",))),
+        ("scalar 'top' is 'lookup' of 1 arguments",),
+    ),
+    Broken(
+        "layer that selects more than there is room for",
+        _PREFILL,
+        _edit(Scalar, "top", setting(args=("layer", TOPK, TOPK + 1))),
+        ("compress_stage", "top"),
     ),
     Broken(
         "pipeline in an entry",

@@ -25,8 +25,8 @@ from sscc.runtime.backends.cpu.plan import (
     NativePlan,
     Region,
     Run,
+    count_arguments,
 )
-from sscc.runtime.scalars import SCALAR_OPS
 
 T = TypeVar("T")
 DEPTH = 64
@@ -86,7 +86,7 @@ class _Reader:
         match self.word():
             case Code.COMPUTE:
                 op = self.choice(OPS)
-                return Compute(op, self.word(), tuple(self.word() for _ in range(SCALAR_OPS[op][0])))
+                return Compute(op, self.word(), tuple(self.word() for _ in range(count_arguments(op))))
             case Code.LOOP:
                 return Loop(self.word(), self.word(), self.word(), self.body(depth + 1))
             case Code.BRANCH:

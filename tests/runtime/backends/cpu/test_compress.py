@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -26,11 +28,10 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def compress_step(sink: int, recent: int, topk: int, pool: int, mode: str) -> Compress:
-    selected = "selected" if topk else ""
-    return Compress(
-        "observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", selected, "n", "top", SCALE, sink, recent, pool, mode
-    )
+def compress_step(sink: int, recent: int, room: int, pool: int, mode: str) -> Compress:
+    selected = "selected" if room else ""
+    names = ("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", selected, "n", "top")
+    return Compress(*names, SCALE, sink, recent, pool, mode)
 
 
 def encoded(rows: torch.Tensor) -> torch.Tensor:
@@ -46,9 +47,9 @@ def with_encoded_caches(given: Tensors) -> Tensors:
     return given | {"k_cache": k_cache, "v_cache": strided(v_cache, (0, 2, 1, 3))}
 
 
-def operands(step: Compress, rows: int, obs: int, topk: int, dtype: torch.dtype, indexed: bool = False) -> Tensors:
+def operands(step: Compress, rows: int, obs: int, room: int, dtype: torch.dtype, indexed: bool = False) -> Tensors:
     """Random contents; caches of other rows than the prompt has are full of 99."""
-    cached = step.sink + step.recent + (0 if indexed else topk)
+    cached = step.sink + step.recent + (0 if indexed else room)
     made = {
         "observed": torch.randn(1, HEADS, obs, DEPTH).to(dtype),
         "log_sum_exp": torch.zeros(1, HEADS, obs),
@@ -57,7 +58,7 @@ def operands(step: Compress, rows: int, obs: int, topk: int, dtype: torch.dtype,
         "k_cache": torch.full((1, KV_HEADS, cached, DEPTH), 99.0).to(dtype),
         "v_cache": strided(torch.full((1, KV_HEADS, cached, WIDTH), 99.0).to(dtype), (0, 2, 1, 3)),
     }
-    return made | ({"selected": torch.full((KV_HEADS, topk), 99)} if topk else {})
+    return made | ({"selected": torch.full((KV_HEADS, room), 99)} if room else {})
 
 
 def prompt_of(given: Tensors, length: int, sink: int) -> Tensors:
@@ -76,14 +77,14 @@ def prompt_of(given: Tensors, length: int, sink: int) -> Tensors:
     return case
 
 
-def reference(step: Compress, case: Tensors, length: int) -> Tensors:
+def reference(step: Compress, case: Tensors, length: int, topk: int) -> Tensors:
     """What the step leaves behind, computed in double precision."""
     wide = {name: (t.double() if t.is_floating_point() else t.clone()) for name, t in case.items()}
     scores = selection.PromptScores(
         wide["observed"], wide["key"], length=length, scale=SCALE, recent=step.recent, wide=torch.float64
     )
     selected = wide.get("selected", torch.empty(KV_HEADS, 0, dtype=torch.int64))
-    compress.select_streaming(scores, wide["log_sum_exp"], selected, step)
+    compress.select_streaming(scores, wide["log_sum_exp"], selected, topk, step)
     rows = compress.kept_rows(length, step.sink, step.recent).expand(KV_HEADS, -1)
     if wide["k_cache"].shape[2] > rows.shape[1]:
         rows = torch.cat([rows, selected], 1)
@@ -93,17 +94,18 @@ def reference(step: Compress, case: Tensors, length: int) -> Tensors:
 
 
 def check_lengths(
-    lengths: tuple[int, ...], obs: int, step: Compress, topk: int, dtype: torch.dtype, features: Features,
+    lengths: tuple[int, ...], obs: int, step: Compress, room: int, dtype: torch.dtype, features: Features,
     indexed: bool = False,
 ) -> None:  # fmt: skip
-    given = operands(step, max(*lengths, step.sink) + 3, obs, topk, dtype, indexed)
+    """For every length as many positions as there is room for, and fewer."""
+    given = operands(step, max(*lengths, step.sink) + 3, obs, room, dtype, indexed)
     writes = [name for name in ("k_cache", "v_cache", "selected") if name in given]
-    compiled = Compiled(step, lower_compress, given, ["n"], features)
-    for length in lengths:
+    compiled = Compiled(step, lower_compress, given, ["n", "top"], features)
+    for length, topk in product(lengths, {room, room // 3, 0}):
         case = prompt_of(given, length, step.sink)
-        got = check_pieces(compiled, case, {"n": length}, writes)
-        for name, want in reference(step, case, length).items():
-            assert torch.equal(got[name].to(want.dtype), want), (name, length)
+        got = check_pieces(compiled, case, {"n": length, "top": topk}, writes)
+        for name, want in reference(step, case, length, topk).items():
+            assert torch.equal(got[name].to(want.dtype), want), (name, length, topk)
 
 
 SEAMS = (1, 2, 3, 4, 8, 9, 10, 13, 27, 100)
@@ -123,16 +125,16 @@ def test_compress_without_selection() -> None:
 
 @pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("topk", [0, 50])
-def test_compress_encodes_the_rows_that_it_keeps(topk: int, dtype: torch.dtype, features: Features) -> None:
-    step = compress_step(3, 6, topk, 5, "avg")
-    given = operands(step, max(SEAMS) + 3, 4, topk, dtype)
+@pytest.mark.parametrize(("room", "topk"), [(0, 0), (50, 50), (50, 9)])
+def test_compress_encodes_the_rows_that_it_keeps(room: int, topk: int, dtype: torch.dtype, features: Features) -> None:
+    step = compress_step(3, 6, room, 5, "avg")
+    given = operands(step, max(SEAMS) + 3, 4, room, dtype)
     stored = with_encoded_caches(given)
-    compiled = Compiled(step, lower_compress, stored, ["n"], features)
+    compiled = Compiled(step, lower_compress, stored, ["n", "top"], features)
     for length in SEAMS:
         case, floats = prompt_of(stored, length, step.sink), prompt_of(given, length, step.sink)
-        got = check_pieces(compiled, case, {"n": length}, ["k_cache", "v_cache"])
-        want = reference(step, floats, length)
+        got = check_pieces(compiled, case, {"n": length, "top": topk}, ["k_cache", "v_cache"])
+        want = reference(step, floats, length, topk)
         for name in ("k_cache", "v_cache"):
             assert torch.equal(got[name], encoded(want[name])), (name, length)
         if length < step.sink + step.recent:
@@ -164,21 +166,23 @@ def test_compress_where_selected_rows_stay_in_the_prompt() -> None:
     check_lengths(SEAMS, 4, compress_step(3, 6, 5, 3, "avg"), 5, torch.bfloat16, Features.of_host(), indexed=True)
 
 
-def test_compress_gives_ties_to_the_earlier_position() -> None:
+@pytest.mark.parametrize("topk", [5, 2])
+def test_compress_gives_ties_to_the_earlier_position(topk: int) -> None:
     """All keys equal: all scores are, and the first positions win."""
     length, step = 2 * GRAIN + 50, compress_step(3, 6, 5, 1, "avg")
     given = operands(step, length, 4, 5, torch.float32)
     given["key"].zero_()
     given["log_sum_exp"][:] = torch.log(torch.arange(length - 3, length + 1).float())
-    got = run_step(step, lower_compress, given, {"n": length}, Features.of_host(), ["selected"])
-    assert got["selected"].tolist() == [[3, 4, 5, 6, 7]] * 2
+    got = run_step(step, lower_compress, given, {"n": length, "top": topk}, Features.of_host(), ["selected"])
+    assert got["selected"].tolist() == [[3, 4, 5, 6, 7][:topk] + [-1] * (5 - topk)] * 2
 
 
 @pytest.mark.parametrize("length", [0, 13])
 def test_compress_of_a_prompt_that_the_scratch_does_not_hold_writes_nothing(length: int) -> None:
     step = compress_step(3, 6, 2, 1, "avg")
     given = operands(step, 12, 2, 2, torch.float32)
-    got = run_step(step, lower_compress, given, {"n": length}, GENERIC, ["k_cache", "v_cache", "selected"])
+    scalars = {"n": length, "top": 2}
+    got = run_step(step, lower_compress, given, scalars, GENERIC, ["k_cache", "v_cache", "selected"])
     assert all((tensor == 99).all() for tensor in got.values())
 
 

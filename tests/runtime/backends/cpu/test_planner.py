@@ -34,7 +34,7 @@ from sscc.runtime.backends.cpu.features import GENERIC
 from sscc.runtime.backends.cpu.hazards import Pending
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.plan import Barrier, Branch, Execute, Item, Loop, NativePlan
+from sscc.runtime.backends.cpu.plan import Barrier, Branch, Compute, Execute, Item, Loop, NativePlan
 from sscc.runtime.backends.cpu.planner import plan_program
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
@@ -308,6 +308,36 @@ def test_branches_and_loops_around_launches() -> None:
     assert events(plan_of(program)) == [["only", "|"], "only", "|", ["only", "|", "only", "|"]]
     for n in (0, 1, 2):
         run_alike(program, {"n": n})
+
+
+def looking_up(*table: int | str) -> Program:
+    """Copies element `table[i]` of x to element i of y, and tells the last of them."""
+    body = copy_body("copy", (1,))
+    tensors, end = lay_out(("x", (8,), "f32", "state"), ("y", (8,), "f32", "state"))
+    views = (View("x", (1,), (1,), 0, (("from", 1),)), View("y", (1,), (1,), 0, (("i", 1),)))
+    items = (
+        For("i", 0, 3, (Scalar("from", "lookup", ("i", *table)), Launch(body.name, views))),
+        Scalar("last", "lookup", ("n", *table)),
+    )
+    return Program(tensors, (body,), (one_stage(body),), (Entry("main", (), (), ("n",), ("last",), items),), end)
+
+
+@pytest.mark.parametrize("table", [(4, 0, 7), (0, 0, 6), (1, 2, 3)])
+def test_what_is_looked_up_is_an_offset_and_a_result(table: tuple[int, ...]) -> None:
+    for n in range(3):
+        run_alike(looking_up(*table), {"n": n})
+    made = plan_of(looking_up(*table))
+    values = dict(made.constants)
+    (loop, _), last = made.entries[0].body, made.entries[0].body[-1]
+    assert isinstance(last, Compute) and isinstance(loop, Loop)
+    _, first, count = last.arguments
+    assert [values[first + place] for place in range(count)] == list(table)
+    assert isinstance(loop.body[0], Compute) and loop.body[0].arguments[1:] == (first, count), "one table serves both"
+
+
+def test_a_table_that_is_not_constant_has_no_plan() -> None:
+    with pytest.raises(InputError, match="looks up a number in a table that is not constant"):
+        plan_of(looking_up(1, "n", 3))
 
 
 VALID: dict[str, tuple[Callable[[], Program], dict[str, int] | None]] = {

@@ -119,47 +119,51 @@ def test_pools_that_do_not_exist_are_refused(width: int, mode: str) -> None:
 # --------------------------------------------------------------------------------------------------- selection
 
 
-def check_select(compiled: Compiled, scores: torch.Tensor, length: int, step: Select, topk: int) -> None:
-    given = {"scores": scores, "selected": torch.full((scores.shape[0], topk), 99)}
-    got = check_pieces(compiled, given, {"n": length}, ["selected"])["selected"]
+def check_select(compiled: Compiled, scores: torch.Tensor, length: int, step: Select, room: int, topk: int) -> None:
+    given = {"scores": scores, "selected": torch.full((scores.shape[0], room), 99)}
+    got = check_pieces(compiled, given, {"n": length, "top": topk}, ["selected"])["selected"]
     want = given["selected"].clone()
-    selection.select(scores, want, length=length, sink=step.sink, recent=step.recent)
-    assert torch.equal(got, want), length
+    selection.select(scores, want, length=length, topk=topk, sink=step.sink, recent=step.recent)
+    assert torch.equal(got, want), (length, topk)
 
 
 @pytest.mark.parametrize("features", CPUS)
-@pytest.mark.parametrize(("sink", "recent", "topk"), [(3, 6, 1), (0, 0, 40), (4, 1, 7), (2, 5, 400)])
-def test_select(sink: int, recent: int, topk: int, features: Features) -> None:
+@pytest.mark.parametrize(
+    ("sink", "recent", "room", "topk"),
+    [(3, 6, 1, 1), (0, 0, 40, 40), (4, 1, 7, 7), (2, 5, 400, 400), (3, 6, 1, 0), (0, 0, 40, 17), (4, 1, 7, 6)],
+)
+def test_select(sink: int, recent: int, room: int, topk: int, features: Features) -> None:
     rows = 333
     step = Select("scores", "selected", "n", "top", sink, recent)
-    example = {"scores": torch.zeros(3, rows), "selected": torch.zeros(3, topk, dtype=torch.int64)}
-    compiled = Compiled(step, lower_select, example, ["n"], features)
+    example = {"scores": torch.zeros(3, rows), "selected": torch.zeros(3, room, dtype=torch.int64)}
+    compiled = Compiled(step, lower_select, example, ["n", "top"], features)
     few = torch.randint(0, 4, (3, rows)).float()
     kinds = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1.0, -1.0, INF, -INF, NAN, -NAN, 3e38])
     special = kinds[torch.randint(0, len(kinds), (3, rows))]
     for length in (1, sink + 1, sink + recent, sink + recent + 1, 17, sink + recent + topk, 250, rows):
         if 1 <= length <= rows:
             for scores in (torch.randn(3, rows), few, special, torch.zeros(3, rows), torch.full((3, rows), NAN)):
-                check_select(compiled, scores, length, step, topk)
+                check_select(compiled, scores, length, step, room, topk)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_select_of_random_scores_and_strides(seed: int) -> None:
     choose = random.Random(seed)
-    rows, topk = choose.randint(20, 3000), choose.randint(1, 500)
+    rows, room = choose.randint(20, 3000), choose.randint(1, 500)
     step = Select("scores", "selected", "n", "top", choose.randint(0, 9), choose.randint(0, 9))
     scores = torch.randn(2, rows + 5).exp()[:, :rows]
-    example = {"scores": scores, "selected": torch.zeros(2, topk, dtype=torch.int64)}
-    compiled = Compiled(step, lower_select, example, ["n"], Features.of_host())
+    example = {"scores": scores, "selected": torch.zeros(2, room, dtype=torch.int64)}
+    compiled = Compiled(step, lower_select, example, ["n", "top"], Features.of_host())
     for length in (rows, choose.randint(1, rows)):
-        check_select(compiled, scores, length, step, topk)
+        for topk in (room, choose.randint(0, room)):
+            check_select(compiled, scores, length, step, room, topk)
 
 
 @pytest.mark.parametrize("length", [0, -5, 41])
 def test_a_length_that_the_scores_do_not_hold_writes_nothing(length: int) -> None:
     given = {"scores": torch.randn(2, 40), "selected": torch.full((2, 3), 99)}
     step = Select("scores", "selected", "n", "top", 1, 2)
-    got = run_step(step, lower_select, given, {"n": length}, GENERIC, ["selected"])
+    got = run_step(step, lower_select, given, {"n": length, "top": 3}, GENERIC, ["selected"])
     assert torch.equal(got["selected"], given["selected"])
 
 

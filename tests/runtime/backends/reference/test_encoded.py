@@ -228,24 +228,27 @@ def test_an_update_copies_bytes() -> None:
 
 @pytest.mark.parametrize("precision", ["f32", "f64"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("topk", [0, 4])
+@pytest.mark.parametrize(("room", "topk"), [(0, 0), (4, 4), (4, 2)])
 @pytest.mark.parametrize("length", [1, 4, 9, 11, KEY_TILE + 40])
-def test_compression_is_gathering_and_encoding(length: int, topk: int, dtype: torch.dtype, precision: str) -> None:
+def test_compression_is_gathering_and_encoding(
+    length: int, room: int, topk: int, dtype: torch.dtype, precision: str
+) -> None:
     sink, recent = 3, 6
-    rows, slots = max(length, sink) + 3, sink + recent + topk
+    rows, slots = max(length, sink) + 3, sink + recent + room
+    scalars = {"n": length, "top": topk}
     given = {
         "observed": torch.randn(1, 4, 4, 8).to(dtype),
         "log_sum_exp": torch.randn(1, 4, 4) + 5,
         "key": torch.randn(1, 2, rows, 8).to(dtype),
         "value": torch.randn(1, 2, rows, 6).to(dtype),
     }
-    selected = {"selected": torch.full((2, topk), 99)} if topk else {}
-    names = ("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "selected" if topk else "")
+    selected = {"selected": torch.full((2, room), 99)} if room else {}
+    names = ("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "selected" if room else "")
     step = Compress(*names, "n", "top", 0.5, sink, recent, 5, "avg")
     caches = {"k_cache": blank(torch.zeros(1, 2, slots, 8)), "v_cache": blank(torch.zeros(1, 2, slots, 6))}
-    got = run_steps((step,), given, {**caches, **selected}, {"n": length}, "write", precision)
+    got = run_steps((step,), given, {**caches, **selected}, scalars, "write", precision)
     plain = {"k_cache": torch.zeros(1, 2, slots, 8), "v_cache": torch.zeros(1, 2, slots, 6)}
-    floats = run_steps((step,), given, {**plain, **selected}, {"n": length}, "write", precision)
+    floats = run_steps((step,), given, {**plain, **selected}, scalars, "write", precision)
     chosen = got.get("selected", torch.empty(2, 0, dtype=torch.int64))
     assert torch.equal(chosen, floats.get("selected", chosen))
     index = torch.cat([kept_rows(length, sink, recent).expand(2, -1), chosen], 1)

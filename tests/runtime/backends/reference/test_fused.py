@@ -232,11 +232,10 @@ def test_chunk_attention_beyond_the_scratch_is_refused_and_writes_nothing() -> N
 # ----------------------------------------------------------------------------------------------------- compression
 
 
-def compress_step(sink: int, recent: int, topk: int, pool: int, mode: str) -> Compress:
-    selected = "selected" if topk else ""
-    return Compress(
-        "observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", selected, "n", "top", 0.5, sink, recent, pool, mode
-    )
+def compress_step(sink: int, recent: int, room: int, pool: int, mode: str) -> Compress:
+    selected = "selected" if room else ""
+    names = ("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", selected, "n", "top")
+    return Compress(*names, 0.5, sink, recent, pool, mode)
 
 
 def prompt(length: int, rows: int, obs: int) -> tuple[Tensors, torch.Tensor]:
@@ -254,7 +253,9 @@ def prompt(length: int, rows: int, obs: int) -> tuple[Tensors, torch.Tensor]:
     return {"key": key, "value": value, "observed": observed}, kept
 
 
-def compress_unfused(given: Tensors, length: int, sink: int, recent: int, topk: int, pool: int, mode: str) -> Tensors:
+def compress_unfused(
+    given: Tensors, length: int, sink: int, recent: int, room: int, pool: int, mode: str, topk: int
+) -> Tensors:
     """Scores, pooling, selection and gathers as steps of their own; the ring's positions are written out here.
 
     Scores take the log-sum-exp of `given`, or compute it where there is none.
@@ -268,7 +269,7 @@ def compress_unfused(given: Tensors, length: int, sink: int, recent: int, topk: 
         {"key": given["key"], "value": given["value"], "index": index},
         {"k_cache": torch.zeros(1, 2, head, 8), "v_cache": torch.zeros(1, 2, head, 6)},
     )
-    if not topk:
+    if not room:
         return results
     steps = (
         ObservationScores(
@@ -282,11 +283,11 @@ def compress_unfused(given: Tensors, length: int, sink: int, recent: int, topk: 
     writes = {
         "scores": torch.zeros(2, rows),
         "pooled": torch.zeros(2, rows),
-        "selected": torch.zeros(2, topk, dtype=torch.int64),
-        "k_picked": torch.zeros(1, 2, topk, 8),
-        "v_picked": torch.zeros(1, 2, topk, 6),
+        "selected": torch.zeros(2, room, dtype=torch.int64),
+        "k_picked": torch.zeros(1, 2, room, 8),
+        "v_picked": torch.zeros(1, 2, room, 6),
     }
-    picked = run_steps(steps, given, writes, {"n": length})
+    picked = run_steps(steps, given, writes, {"n": length, "top": topk})
     return {
         "k_cache": torch.cat([results["k_cache"], picked["k_picked"]], 2),
         "v_cache": torch.cat([results["v_cache"], picked["v_picked"]], 2),
@@ -294,18 +295,29 @@ def compress_unfused(given: Tensors, length: int, sink: int, recent: int, topk: 
     }
 
 
+def with_room(results: Tensors, room: int) -> Tensors:
+    """The results of a selection in as much room as it needs, as they are where there is more: -1, and empty rows."""
+    selected = results.get("selected", torch.empty(2, 0, dtype=torch.int64))
+    more = room - selected.shape[1]
+    wide = {name: torch.nn.functional.pad(results[name], (0, 0, 0, more)) for name in ("k_cache", "v_cache")}
+    return wide | ({"selected": torch.nn.functional.pad(selected, (0, more), value=-1)} if room else {})
+
+
 def check_compress(
-    length: int, obs: int, sink: int, recent: int, topk: int, pool: int, mode: str, rows: int | None = None
-) -> None:
-    """`rows`: of the prompt's scratch; by default a few more than the prompt has."""
+    length: int, obs: int, sink: int, recent: int, room: int, pool: int, mode: str, rows: int | None = None,
+    topk: int | None = None,
+) -> None:  # fmt: skip
+    """`rows`: of the prompt's scratch; by default a few more than the prompt has. `topk`: by default `room`."""
+    topk = room if topk is None else topk
     given, kept = prompt(length, rows or max(length, sink) + 3, obs)
     given["key"][:, :, length:sink] = 0.0  # a prompt shorter than the sinks: the rows between are copied as they are
     given["value"][:, :, length:sink] = 0.0
-    computed = compress_unfused(given, length, sink, recent, topk, pool, mode)
+    computed = compress_unfused(given, length, sink, recent, room, pool, mode, topk)
     given["log_sum_exp"] = kept.float()
-    want = compress_unfused(given, length, sink, recent, topk, pool, mode)
+    want = with_room(compress_unfused(given, length, sink, recent, topk, pool, mode, topk), room)
     writes = {name: torch.full_like(tensor, 99) for name, tensor in want.items()}
-    got = run_steps((compress_step(sink, recent, topk, pool, mode),), given, writes, {"n": length}, "write")
+    scalars = {"n": length, "top": topk}
+    got = run_steps((compress_step(sink, recent, room, pool, mode),), given, writes, scalars, "write")
     for name, tensor in want.items():
         assert torch.equal(got[name], tensor), name
         assert torch.equal(computed[name], tensor), f"{name}, with a log-sum-exp computed anew"
@@ -315,18 +327,19 @@ SR = 3 + 6
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 8, SR, SR + 1, SR + 4, 3 * SR, 100])
-@pytest.mark.parametrize("topk", [0, 1, 4, 50])
+@pytest.mark.parametrize(("room", "topk"), [(0, 0), (1, 1), (4, 4), (4, 1), (4, 0), (50, 50), (50, 7)])
 @pytest.mark.parametrize("mode", ["avg", "max"])
-def test_compress_around_the_seams_of_the_cache(length: int, topk: int, mode: str) -> None:
-    check_compress(length, obs=4, sink=3, recent=6, topk=topk, pool=5, mode=mode, rows=103)
+def test_compress_around_the_seams_of_the_cache(length: int, room: int, topk: int, mode: str) -> None:
+    check_compress(length, obs=4, sink=3, recent=6, room=room, pool=5, mode=mode, rows=103, topk=topk)
 
 
 @pytest.mark.parametrize(
     "length", [KEY_TILE - 1, KEY_TILE, KEY_TILE + 1, KEY_TILE + 6, KEY_TILE + 10, 2 * KEY_TILE + 3, 3 * KEY_TILE]
 )
 @pytest.mark.parametrize("mode", ["avg", "max"])
-def test_compress_around_the_seams_of_tiles(length: int, mode: str) -> None:
-    check_compress(length, obs=8, sink=4, recent=6, topk=40, pool=7, mode=mode)
+@pytest.mark.parametrize("topk", [40, 13])
+def test_compress_around_the_seams_of_tiles(length: int, mode: str, topk: int) -> None:
+    check_compress(length, obs=8, sink=4, recent=6, room=40, pool=7, mode=mode, topk=topk)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +358,8 @@ def test_compress_of_other_geometries(length: int, obs: int, sink: int, recent: 
     check_compress(length, obs, sink, recent, 7, pool, mode)
 
 
-def test_compress_gives_ties_to_the_earlier_position() -> None:
+@pytest.mark.parametrize("topk", [5, 2])
+def test_compress_gives_ties_to_the_earlier_position(topk: int) -> None:
     """All keys equal: all scores are. Tiles meet in the running top-K, and the first positions win."""
     length = 2 * KEY_TILE + 50
     given = {
@@ -359,8 +373,8 @@ def test_compress_gives_ties_to_the_earlier_position() -> None:
         "v_cache": torch.zeros(1, 2, 3 + 6 + 5, 6),
         "selected": torch.zeros(2, 5, dtype=torch.int64),
     }
-    got = run_steps((compress_step(3, 6, 5, 1, "avg"),), {**given, "log_sum_exp": kept}, writes, {"n": length})
-    assert got["selected"].tolist() == [[3, 4, 5, 6, 7]] * 2
+    got = run_steps((compress_step(3, 6, 5, 1, "avg"),), {**given, "log_sum_exp": kept}, writes, {"n": length, "top": topk})
+    assert got["selected"].tolist() == [[3, 4, 5, 6, 7][:topk] + [-1] * (5 - topk)] * 2
 
 
 def test_compress_depends_on_the_log_sum_exp_that_was_kept() -> None:
@@ -374,7 +388,7 @@ def test_compress_depends_on_the_log_sum_exp_that_was_kept() -> None:
 
     def best(log_sum_exp: torch.Tensor) -> list[list[int]]:
         inputs = {**given, "log_sum_exp": log_sum_exp.float()}
-        found: list[list[int]] = run_steps((compress_step(2, 4, 3, 1, "avg"),), inputs, writes, {"n": 60})[
+        found: list[list[int]] = run_steps((compress_step(2, 4, 3, 1, "avg"),), inputs, writes, {"n": 60, "top": 3})[
             "selected"
         ].tolist()
         return found
@@ -392,8 +406,19 @@ def test_compress_depends_on_the_log_sum_exp_that_was_kept() -> None:
 def test_compress_of_a_prompt_that_the_scratch_does_not_hold_is_refused(length: int) -> None:
     given, kept = prompt(12, 12, 2)
     writes = {"k_cache": torch.zeros(1, 2, 9, 8), "v_cache": torch.zeros(1, 2, 9, 6)}
+    given["log_sum_exp"] = kept.float()
     with pytest.raises(InputError, match=f"prompt of {length} tokens, the scratch holds 1 .. 12"):
-        run_steps((compress_step(3, 6, 0, 1, "avg"),), {**given, "log_sum_exp": kept.float()}, writes, {"n": length})
+        run_steps((compress_step(3, 6, 0, 1, "avg"),), given, writes, {"n": length, "top": 0})
+
+
+@pytest.mark.parametrize(("room", "topk"), [(0, 1), (3, 4), (3, -1)])
+def test_compress_that_selects_more_than_there_is_room_for_is_refused(room: int, topk: int) -> None:
+    given, kept = prompt(20, 20, 2)
+    writes = {"k_cache": torch.zeros(1, 2, 9 + room, 8), "v_cache": torch.zeros(1, 2, 9 + room, 6)}
+    writes |= {"selected": torch.zeros(2, room, dtype=torch.int64)} if room else {}
+    given["log_sum_exp"] = kept.float()
+    with pytest.raises(InputError, match=f"{topk} positions are selected, there is room for 0 .. {room}"):
+        run_steps((compress_step(3, 6, room, 1, "avg"),), given, writes, {"n": 20, "top": topk})
 
 
 @pytest.mark.parametrize(
@@ -408,4 +433,4 @@ def test_compress_that_does_not_fit_is_refused(step: Compress, message: str) -> 
     given, kept = prompt(12, 12, 2)
     writes = {"k_cache": torch.zeros(1, 2, 9, 8), "v_cache": torch.zeros(1, 2, 9, 6)}
     with pytest.raises(InputError, match=message):
-        run_steps((step,), {**given, "log_sum_exp": kept.float()}, writes, {"n": 12})
+        run_steps((step,), {**given, "log_sum_exp": kept.float()}, writes, {"n": 12, "top": 0})

@@ -219,25 +219,26 @@ def test_an_index_set_for_other_slots_is_refused() -> None:
         run_steps((GatherRows("source", "index", "out"),), given, {"out": torch.zeros(3, 2, 5, 4)})
 
 
+@pytest.mark.parametrize("topk", [4, 1])
 @pytest.mark.parametrize("length", [3, SR, SR + 2, 40])
-def test_compress_without_the_selected_rows_keeps_the_rest_as_it_is(length: int) -> None:
+def test_compress_without_the_selected_rows_keeps_the_rest_as_it_is(length: int, topk: int) -> None:
     given = {
         "observed": torch.randn(1, 4, 3, 8),
         "log_sum_exp": torch.randn(1, 4, 3),
         "key": torch.randn(1, 2, 40, 8),
         "value": torch.randn(1, 2, 40, 6),
     }
-    step = Compress("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "selected", "n", "top", 0.5, SINK, RECENT,
-                    3, "avg")  # fmt: skip
+    names = ("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "selected", "n", "top")
+    step = Compress(*names, 0.5, SINK, RECENT, 3, "avg")
 
     def compressed(rows: int) -> Tensors:
         writes = {"k_cache": torch.full((1, 2, rows, 8), 9.0), "v_cache": torch.full((1, 2, rows, 6), 9.0)}
         writes["selected"] = torch.full((2, 4), 9)
-        return run_steps((step,), given, writes, {"n": length}, "write")
+        return run_steps((step,), given, writes, {"n": length, "top": topk}, "write")
 
     compact, indexed = compressed(SR + 4), compressed(SR)
     assert torch.equal(indexed["selected"], compact["selected"])
-    assert int((indexed["selected"] >= 0).sum(1).max()) == min(max(length - SR, 0), 4)
+    assert int((indexed["selected"] >= 0).sum(1).max()) == min(max(length - SR, 0), topk)
     for name in ("k_cache", "v_cache"):
         assert torch.equal(indexed[name], compact[name][:, :, :SR])
     with pytest.raises(InputError, match="compress fills 8 rows with sink 2"):

@@ -503,17 +503,24 @@ def test_pool(mode: str, length: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 5, 6, 7, 9, 20])
-@pytest.mark.parametrize("topk", [1, 4])
-def test_select_with_ties(length: int, topk: int) -> None:
+@pytest.mark.parametrize(("room", "topk"), [(1, 1), (4, 4), (1, 0), (4, 0), (4, 3)])
+def test_select_with_ties(length: int, room: int, topk: int) -> None:
     sink, recent, rows = 2, 4, 20
     scores = torch.randint(0, 3, (3, rows)).float()
     step = Select("scores", "selected", "n", "top", sink, recent)
-    writes = {"selected": torch.full((3, topk), 99)}
-    got = run_steps((step,), {"scores": scores}, writes, {"n": length})["selected"]
+    writes = {"selected": torch.full((3, room), 99)}
+    got = run_steps((step,), {"scores": scores}, writes, {"n": length, "top": topk})["selected"]
     for g in range(3):
         order = sorted(range(sink, max(sink, length - recent)), key=lambda t: (-float(scores[g, t]), t))
         picked = sorted(order[:topk])
-        assert got[g].tolist() == picked + [-1] * (topk - len(picked))
+        assert got[g].tolist() == picked + [-1] * (room - len(picked))
+
+
+@pytest.mark.parametrize("topk", [-1, 5])
+def test_more_positions_than_there_is_room_for_are_refused(topk: int) -> None:
+    given, writes = {"scores": torch.zeros(3, 20)}, {"selected": torch.full((3, 4), 99)}
+    with pytest.raises(InputError, match=f"{topk} positions are selected, there is room for 0 .. 4"):
+        run_steps((Select("scores", "selected", "n", "top", 2, 4),), given, writes, {"n": 20, "top": topk})
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -31,7 +31,7 @@ def computed(op: str, *values: int) -> int:
     return result
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", [op for op in OPS if op != "lookup"])
 def test_scalars_are_those_of_the_reference(op: str) -> None:
     arity = scalars.SCALAR_OPS[op][0]
     of = plan(Compute(op, arity, tuple(range(arity))), inputs=range(arity), outputs=[arity])
@@ -47,6 +47,27 @@ def test_scalars_are_those_of_the_reference(op: str) -> None:
                 made.run("main", values)
         else:
             assert made.run("main", values) == [expected], values
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_a_number_is_looked_up_in_a_row_of_registers(size: int) -> None:
+    """As the reference does; beyond the table are registers too, and other numbers."""
+    table = [7, LEAST, -3, MOST, 0, 7, 1][:size]
+    constants = [*((3 + place, number) for place, number in enumerate(table)), (2, 98), (3 + size, 99)]
+    of = plan(Compute("lookup", 1, (0, 3, size)), constants=constants, inputs=[0], outputs=[1, 2], registers=12)
+    made = core(of)
+    for index in range(size):
+        assert made.run("main", [index]) == [scalars.evaluate(Scalar("s", "lookup", ("i", *table)), {"i": index}), 98]
+    for index in (-1, size, LEAST, MOST, 1 << 32, -(1 << 32)):
+        with pytest.raises(InputError, match="looks up a number that its table does not have"):
+            made.run("main", [index])
+
+
+def test_what_is_looked_up_may_have_changed() -> None:
+    """A table's registers are registers, and a result may be the index of the next."""
+    again = Compute("lookup", 0, (0, 3, 3))
+    of = plan(again, again, Compute("add", 4, (4, 5)), again, constants=[(3, 2), (4, 0), (5, 1)], inputs=[0], outputs=[0])
+    assert core(of).run("main", [1]) == [scalars.evaluate(Scalar("s", "lookup", (1, 2, 1, 1)), {})]
 
 
 @pytest.mark.parametrize("op", ["floordiv", "ceildiv", "mod"])

@@ -36,7 +36,8 @@ def whole() -> NativePlan:
     regions = [Region("hidden state", "arena", 4096), Region("größe", "external", 64), Region("mine", "private", 100)]
     arguments = [Argument(0, 64, 128, ((1, 64), (2, -8))), Argument(2, 4, 96)]
     runs = [run(units=5, grid=[(2, 3), (3, 4)], arguments=arguments, scalars=[1, 2]), run(mode="serial", label=1)]
-    body = (Execute(0), Barrier(), Branch(6, (Compute("select", 4, (6, 1, 7)), Execute(1))))
+    chosen = (Compute("select", 4, (6, 1, 7)), Compute("lookup", 4, (1, 2, 5)), Execute(1))
+    body = (Execute(0), Barrier(), Branch(6, chosen))
     constants = [(7, -(2**63)), (3, 2**63 - 1)]
     return plan(
         Loop(1, 0, 7, body),
@@ -76,11 +77,21 @@ def test_the_listing_shows_what_is_done() -> None:
         "    barrier\n"
         "    if r6\n"
         "      r4 = select r6, r1, r7\n"
+        "      r4 = lookup r1 in r2 .. r6\n"
         "      run 1: stage 1\n"
     )
 
 
-@pytest.mark.parametrize("item", [Compute("xor", 0, (1, 2)), Compute("add", 0, (1,)), Compute("add", 2**63, (1, 2))])
+@pytest.mark.parametrize(
+    "item",
+    [
+        Compute("xor", 0, (1, 2)),
+        Compute("add", 0, (1,)),
+        Compute("lookup", 0, (1, 2)),
+        Compute("lookup", 0, (1, 2, 1, 1)),
+        Compute("add", 2**63, (1, 2)),
+    ],
+)
 def test_what_has_no_file_form_is_a_bug(item: Item) -> None:
     with pytest.raises(InternalError):
         plan(item).encode()
@@ -161,6 +172,13 @@ X = Region("x", "arena", 64)
         (plan(Execute(-1), runs=[run()]), "entry 'main': run -1 of 1"),
         (plan(Compute("add", 8, (0, 0))), "entry 'main': register 8 of 8"),
         (plan(Compute("select", 0, (0, 0, 8))), "entry 'main': register 8 of 8"),
+        (plan(Compute("lookup", 0, (8, 0, 1))), "entry 'main': register 8 of 8"),
+        (plan(Compute("lookup", 0, (0, 8, 1))), "entry 'main': register 8 of 8"),
+        (plan(Compute("lookup", 0, (0, 5, 4))), "entry 'main': a table's size is 4, outside of 1 .. 3"),
+        (plan(Compute("lookup", 0, (0, 0, 9))), "entry 'main': a table's size is 9, outside of 1 .. 8"),
+        (plan(Compute("lookup", 0, (0, 0, 0))), "entry 'main': a table's size is 0, outside of 1 .. 8"),
+        (plan(Compute("lookup", 0, (0, 0, -1))), "entry 'main': a table's size is -1"),
+        (plan(Compute("lookup", 0, (0, 7, 1 << 40))), "entry 'main': a table's size is 1099511627776"),
         (plan(Loop(8, 0, 0, ())), "entry 'main': register 8 of 8"),
         (plan(Branch(8, ())), "entry 'main': register 8 of 8"),
         (plan(inputs=[8]), "entry 'main': register 8 of 8"),

@@ -1,0 +1,98 @@
+"""Geometries of layers that select different numbers of positions; what one geometry refuses is tested with the options
+that ask for it (`tests/compiler/test_options.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sscc.ir.errors import UsageError
+from sscc.ir.geometry import Geometry
+
+G = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
+LAYERED = G.with_layers([3, 0, 5, 1])
+
+
+def test_the_room_is_that_of_the_layer_that_selects_most() -> None:
+    assert replace(G, topk=5, layer_topk=(3, 0, 5, 1)) == LAYERED
+    assert (LAYERED.topk, LAYERED.budget, LAYERED.cache_rows) == (5, 11, 11)
+
+
+def test_layers_that_select_alike_are_one_number() -> None:
+    assert G.with_layers([7, 7, 7]) == replace(G, topk=7)
+    assert LAYERED.with_layers([4]) == replace(G, topk=4)
+    assert not G.with_layers([7, 7]).packed
+
+
+def test_a_layer_has_a_geometry_of_its_own() -> None:
+    assert [LAYERED.of_layer(layer) for layer in range(4)] == [replace(G, topk=topk) for topk in (3, 0, 5, 1)]
+    assert G.of_layer(9) is G
+
+
+def test_some_of_the_layers_keep_the_room_of_all() -> None:
+    """Programs of all layers are one loop, whichever group a layer is in."""
+    assert LAYERED.of_layers([0, 3]) == replace(G, topk=5, layer_topk=(3, 1))
+    assert LAYERED.of_layers([0, 3]).of_layer(1) == replace(G, topk=1)
+    assert LAYERED.of_layers([2]).packed
+    assert G.of_layers([0, 3]) is G
+
+
+def test_a_sliding_window_is_the_same_for_all_layers() -> None:
+    assert LAYERED.windowed(5) == G.windowed(5)
+
+
+def test_rows_lie_one_behind_the_other() -> None:
+    """6 rows of sinks and ring each; behind the last layer's 7 there are the 4 more that a program sees."""
+    assert LAYERED.packed
+    assert LAYERED.layer_offsets == (0, 9, 15, 26)
+    assert LAYERED.packed_rows == 26 + 11
+    assert not G.packed
+
+
+def test_indexed_rows_are_not_packed() -> None:
+    """Their caches have sinks and ring alone, which are as many in every layer."""
+    indexed = replace(G, rows="indexed").with_layers([3, 5, 1])
+    assert not indexed.packed
+    assert (indexed.cache_rows, indexed.layer_topk) == (6, (3, 5, 1))
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=6), st.integers(0, 3), st.integers(1, 4))
+def test_a_program_sees_as_many_rows_from_the_beginning_of_every_layer(layers: list[int], sink: int, recent: int) -> None:
+    g = Geometry(sink, recent, 9, 2, 3, "avg", 20, layer_topk=tuple(layers))
+    ends = [first + g.of_layer(layer).budget for layer, first in enumerate(g.layer_offsets)]
+    assert list(g.layer_offsets[1:]) == ends[:-1], "no row is between two layers, and none is of both"
+    assert g.layer_offsets[0] == 0
+    assert all(first + g.cache_rows <= g.packed_rows for first in g.layer_offsets)
+    assert all(first < second for first, second in pairwise(g.layer_offsets))
+    assert g.packed_rows - ends[-1] == 9 - layers[-1]
+
+
+@pytest.mark.parametrize("geometry", [G, LAYERED, LAYERED.of_layers([1, 2]), G.windowed(5), replace(G, dtype="int8")])
+def test_a_geometry_survives_its_fields(geometry: Geometry) -> None:
+    assert Geometry.from_dict(geometry.to_dict()) == geometry
+
+
+def test_fields_that_say_nothing_are_left_out() -> None:
+    assert G.to_dict().keys().isdisjoint({"window", "layer_topk"})
+    assert LAYERED.to_dict()["layer_topk"] == [3, 0, 5, 1]
+    assert Geometry.from_dict({**G.to_dict(), "layer_topk": []}) == G
+
+
+@pytest.mark.parametrize(("layers", "wrong"), [((3, 4), 4), ((-1, 3), -1), ((1 << 40,), 1 << 40)])
+def test_a_layer_that_selects_more_than_there_is_room_for_is_refused(layers: tuple[int, ...], wrong: int) -> None:
+    with pytest.raises(UsageError, match=f"a layer selects {wrong} positions, it must be 0 .. 3"):
+        replace(G, layer_topk=layers)
+
+
+def test_every_layer_of_an_indexed_cache_selects() -> None:
+    with pytest.raises(UsageError, match="with topk = 0 none are selected"):
+        replace(G, rows="indexed").with_layers([3, 0])
+
+
+def test_a_room_beyond_the_context_is_refused() -> None:
+    with pytest.raises(UsageError, match="exceed"):
+        G.with_layers([3, 15])
