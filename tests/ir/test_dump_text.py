@@ -13,7 +13,8 @@ LIST = ", ".join(f'"{source}"' for source in SOURCES)
 MODULE = f"""module attributes {{sscc.level = "looped", sscc.passes = [{LIST}], sscc.machine = "{"x" * 200} = #no"}} {{
   func.func private @k(%h: tensor<2xf32> {{sscc.input = "hidden"}},
       %w: tensor<4x2xf32> {{sscc.weight = "model.layers.0-3.self_attn.q_proj.weight", sscc.sources = [{LIST}]}},
-      %b: tensor<2xf32> {{sscc.weight = "model.layers.3.bias"}}, %c: tensor<2xf32> {{sscc.weight = "model.layers.4.bias"}},
+      %b: tensor<2xf32> {{sscc.weight = "model.layers.3.bias"}},
+      %c: tensor<2xf32> {{sscc.weight = "model.layers.4.bias"}},
       %t: tensor<2xf32> {{sscc.state = "table.0"}}, %e: tensor<2xf32> {{sscc.input = "extracted_slice"}}, %n: index,
       %s: tensor<2xf32> {{sscc.input = "3 spaces!"}}, %z: tensor<2xf32> {{sscc.input = "arg1"}})
       -> (tensor<2xf32> {{sscc.output = "%arg1"}}) {{
