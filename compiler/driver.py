@@ -43,7 +43,7 @@ from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.options import CompileOptions, ProgramShape
 from sscc.compiler.packaging import write_artifact
-from sscc.compiler.printing import IrPrinter
+from sscc.compiler.printing import Excerpt, IrPrinter, Showing
 from sscc.compiler.result import CompileResult
 from sscc.compiler.signatures import program_signature
 from sscc.ir.context import mlir, print_module
@@ -123,12 +123,13 @@ def compile_model(options: CompileOptions) -> CompileResult:
 
 
 def _compile(options: CompileOptions, source: Source) -> CompileResult:
-    dumps = _Dumps(options.dump_ir_dir, options.model)
+    excerpt = Excerpt(options.ir_function, options.ir_locations)
     with mlir():
-        dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}", source.module)
+        dumps = _Dumps(source.module, excerpt, options.dump_ir_dir, options.model)
+        dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}")
         done = passes_done(source.module)
         passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format)
-        printer = IrPrinter(options.print_ir_before, options.print_ir_after, sys.stderr)
+        printer = IrPrinter(source.module, options.print_ir_before, options.print_ir_after, sys.stderr, excerpt)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
         times = run_passes(source.module, passes, [*observers, printer] if printer.wanted else observers)
         for item in times:
@@ -138,8 +139,10 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
                 for what, number in item.statistics.items():
                     logger.info("%9d  %s: %s", number, item.name, what)
         if options.compile_to != "schedule":
-            write_text(options.output_path, print_module(source.module))
+            write_text(options.output_path, excerpt.of_result(source.module))
             return CompileResult(options.output_path, options.compile_to)
+        if options.ir_function is not None and not (dumps.seen or printer.seen):
+            raise UsageError(f"--ir-function {options.ir_function}: at no level that is shown is a function called so")
         groups = get_groups(source.module)
         looping = [LoopingRecord(**asdict(item)) for item in get_looping(source.module)]
         program = emit_program(source.module)
@@ -286,13 +289,14 @@ def _golden(options: CompileOptions, source: Source, program: Program) -> Golden
 # ------------------------------------------------------------------------------------------------------- dumps
 
 
-class _Dumps(Observer):
+class _Dumps(Showing):
     """Numbered files: one for the level a compilation starts from, one per pass that changed something.
 
     Dumps of an earlier compilation in the same folder are removed, so that a series is always of one run.
     """
 
-    def __init__(self, folder: Path | None, start: Path) -> None:
+    def __init__(self, module: ir.Module, excerpt: Excerpt, folder: Path | None, start: Path) -> None:
+        super().__init__(module, excerpt)
         self.folder = folder
         self.count = 0
         if folder is None:
@@ -306,17 +310,22 @@ class _Dumps(Observer):
         except OSError as error:
             raise OutputError(f"{folder}: an earlier dump cannot be removed: {error.strerror}") from None
 
-    def write(self, name: str, module: ir.Module) -> None:
+    def write(self, name: str) -> None:
         if self.folder is not None:
-            self._text(f"{name}.mlir", print_module(module))
+            self._module_text(name, self.shown(print_module(self._module)))
 
     def after(self, name: str, text: str, changed: bool) -> None:
+        shown, changed = self.shown_after(text, changed)
         if changed:
-            self._text(f"{name}.mlir", text)
+            self._module_text(name, shown)
 
     def write_schedule(self, program: Program) -> None:
         if self.folder is not None:
             self._text("schedule.json", program.to_json())
+
+    def _module_text(self, name: str, text: str) -> None:
+        if text:
+            self._text(f"{name}.mlir", text)
 
     def _text(self, name: str, text: str) -> None:
         assert self.folder is not None

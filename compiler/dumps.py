@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch_mlir import ir
 
+from sscc.compiler.printing import EXCERPT
 from sscc.ir.context import parse_module
 from sscc.ir.errors import InputError, InternalError
 from sscc.ir.levels import check_legal, get_level
@@ -15,12 +16,15 @@ def read_dump(path: Path) -> ir.Module:
     """The module in a dump, legal at the level that it says it has. To be called inside `mlir()`.
 
     Raises:
-        InputError: it cannot be read, is not IR, is no dump of sscc, or is not legal at its level.
+        InputError: it cannot be read, is not IR, is an excerpt or no dump of sscc, or is not legal at its level.
     """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
+    if text.startswith(EXCERPT):
+        what = text.partition("\n")[0].removeprefix(EXCERPT)
+        raise InputError(f"{path} is no whole module ({what}): dump it without --ir-function and --no-ir-locations")
     module = parse_module(text, str(path))
     level = get_level(module)
     try:

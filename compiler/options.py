@@ -88,6 +88,8 @@ class CompileOptions:
         compile_to, compile_from: levels of LEVELS; stop after one, start at a dump of one.
         checkpoint: the weights of a dump.
         print_ir_before, print_ir_after: passes to print the IR around, on stderr; "all", after also "change".
+        ir_function: of printed and dumped modules, what is shown: functions of this name, or pattern; None for all.
+        ir_locations: whether these say where in the model operations come from.
         timing: report the seconds of each pass.
         pass_statistics: report what each pass counted.
         native_code: whether to put code for this CPU into the user's cache; the default is $SSCC_NATIVE_CODE, 0 for
@@ -127,6 +129,8 @@ class CompileOptions:
     checkpoint: Path | None = None
     print_ir_before: tuple[str, ...] = ()
     print_ir_after: tuple[str, ...] = ()
+    ir_function: str | None = None
+    ir_locations: bool = True
     timing: bool = False
     pass_statistics: bool = False
     native_code: bool = field(default_factory=lambda: os.environ.get("SSCC_NATIVE_CODE", "1") != "0")
@@ -143,12 +147,19 @@ class CompileOptions:
             refuse_stdout(self.output, "an artifact is a folder")
         _choice("--compile-to", self.compile_to, LEVELS)
         _choice("--weights", self.weights, WEIGHTS)
+        self._check_shown()
         if self.opt_level not in OPT_LEVELS:
             raise UsageError(f"there is no -O{self.opt_level}, there are {', '.join(f'-O{n}' for n in OPT_LEVELS)}")
         if self.dtype is not None:
             _choice("--dtype", self.dtype, DTYPES)
         if self.compile_from is not None:
             _choice("--compile-from", self.compile_from, LEVELS[:-1])
+
+    def _check_shown(self) -> None:
+        shows = self.dump_ir_dir is not None or self.print_ir_before or self.print_ir_after
+        if not shows and self.compile_to == "schedule":
+            reason = "goes with --dump-ir-dir, --print-ir-before, --print-ir-after or --compile-to a lower level"
+            _absent(reason, ir_function=self.ir_function, no_ir_locations=None if self.ir_locations else True)
 
     def _check_sizes(self) -> None:
         _at_least("--batch", self.batch, 1)

@@ -83,6 +83,11 @@ def results_of(function: Any) -> list[Argument]:
     return _named(function, "res_attrs", function.type.results)
 
 
+def short_name(name: str) -> str:
+    """The end of a tensor's name, without the part that all layers share: `self_attn.q_proj.weight`."""
+    return ".".join(part for part in name.split(".")[-3:] if not part[:1].isdigit())
+
+
 def _named(function: Any, key: str, types: Sequence[ir.Type]) -> list[Argument]:
     present = function.operation.attributes
     described = list(present[key]) if key in present else [ir.DictAttr.get({})] * len(types)

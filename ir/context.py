@@ -18,6 +18,7 @@ from torch_mlir.passmanager import PassManager
 
 from sscc.ir.dialects.df import Df
 from sscc.ir.dialects.kv import Kv
+from sscc.ir.dump_text import readable
 from sscc.ir.errors import InputError
 
 MAX_DEPTH = 100  # brackets within brackets: dumps have below twenty
@@ -84,7 +85,5 @@ def first_diagnostic(error: ir.MLIRError, name: str = "") -> str:
 
 
 def print_module(module: ir.Module) -> str:
-    """The text form that dumps use: with locations, and with tensor literals elided above 1 KiB (there are
-    none in a legal module)."""
-    text: str = module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False)
-    return text
+    """The text form that dumps use, with locations: what `parse_module` reads back."""
+    return readable(module.operation.get_asm(enable_debug_info=True), module)

@@ -15,7 +15,7 @@ from torch_mlir import ir
 from sscc.ir.attributes import MalformedRecord, read_record, write_record
 from sscc.ir.cache_plan import check_layers
 from sscc.ir.choices import DTYPES
-from sscc.ir.dialects.kv import GEOMETRY, GROUPS, geometries_of, geometry_attribute, groups_attribute, read_geometry
+from sscc.ir.dialects.kv import GEOMETRY, GROUPS, geometry_attribute, group_geometry, groups_attribute, read_geometry
 from sscc.ir.dialects.shapes import SignatureMismatch
 from sscc.ir.errors import InputError, InternalError
 from sscc.ir.geometry import Geometry
@@ -155,11 +155,10 @@ def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:
     attributes = module.operation.attributes
     layers: dict[str, tuple[int, ...]] = {}
     try:
-        geometries = geometries_of(module)
         if LAYERS in attributes:
             named = ir.DictAttr(attributes[LAYERS])
             layers = {entry.name: tuple(ir.DenseI64ArrayAttr(entry.attr)) for entry in named}
-        groups = [GroupFacts(name, where, geometries[name]) for name, where in layers.items()]
+        groups = [GroupFacts(name, where, group_geometry(module, name)) for name, where in layers.items()]
         others = set(range(facts.layers)) - {layer for group in groups for layer in group.layers}
         if others:
             groups.append(GroupFacts("", tuple(sorted(others)), geometry))

@@ -18,7 +18,12 @@ from sscc.ir.errors import InternalError
 from sscc.ir.levels import check_legal, record_pass, set_level
 
 TIDYING = "builtin.module(cse)"
-"""Our operations are pure, on tensors that are values, so that upstream's own pass may take them away."""
+"""Our operations are pure, on tensors that are values, so that upstream's own pass may take them away.
+
+`canonicalize` is no part of it. It folds operations on constants, and a kernel of -O0 that was one is then a kernel of
+nothing, whose result nobody writes. It moves constants away from what reads them, to the front of a function. And it
+makes nothing smaller: of three models at every -O, kernels, bodies and steps of the schedules are as many as without.
+"""
 
 
 class Observer:

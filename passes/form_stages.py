@@ -58,7 +58,8 @@ When it does not apply: a value that two stages read, or that a product reads, i
 its own. Operations of the `kv` dialect are stages by themselves. An operation stays out of a product's stage where no
 axis of the result would then cut the product's weights into tiles (a norm of the product's result needs all of it).
 A reshape of a transposed value that no strides can express makes the transposition a stage that copies; of another
-strided view it is refused.
+strided view it is refused. A stage reads memory as it lies: what is strided outside (a part of a stream) is reshaped
+outside.
 
 Preserves: the order of operations and of every sum; locations. With `fuse=false` (-O0) every operation is a stage.
 """
@@ -124,9 +125,13 @@ class FormStages(Pass):
                     for group in _Groups(block).joined() if fuse else _Groups(block).single():
                         bodies.make_stage(group, stage_name(group))
         if self.fuse:
-            for body in functions(module):
-                if df.BODY in body.attributes:
-                    _fuse(body)
+            fused = [body for body in functions(module) if df.BODY in body.attributes]
+            calls: dict[str, list[ir.Operation]] = {body.name.value: [] for body in fused}
+            for stage in [op for kernel in functions(module) for op in walk(kernel) if df.is_stage(op)]:
+                calls[stage.attributes["callee"].value].append(stage)
+            for body in fused:
+                _fuse(body)
+                _look_outside(body, calls[body.name.value])
 
 
 def _fuse(body: Any) -> None:
@@ -149,6 +154,40 @@ def _fuse(body: Any) -> None:
     _sign(body, inputs, returned[: len(results)])
 
 
+def _look_outside(body: Any, calls: Sequence[ir.Operation]) -> None:
+    """Fusion moves a reshape to the front of what it fuses, and so to what the body reads. Where that is strided
+    outside, each of the `calls` reshapes it instead, as `_Groups.with_views` has it."""
+    block = body.entry_block
+    moved = [
+        (index, op)
+        for index, argument in enumerate(block.arguments)
+        for op in [use.owner.operation for use in argument.uses]
+        if op.name in RESHAPES and not all(_lies_dense(call.operands[index]) for call in calls)
+    ]
+    if not moved:
+        return
+    operands = [list(call.operands) for call in calls]
+    for index, op in moved:
+        for call, shown in zip(calls, operands, strict=True):
+            with ir.InsertionPoint(call):
+                shown.append(clone_with(op, {op.operands[0]: shown[index]}).results[0])
+        op.results[0].replace_all_uses_with(block.add_argument(op.results[0].type, body.location))
+        op.erase()
+    for index in sorted({index for index, _ in moved}, reverse=True):
+        if not any(True for _ in block.arguments[index].uses):
+            block.erase_argument(index)
+            for shown in operands:
+                del shown[index]
+    _sign(body, [argument.type for argument in block.arguments], Body(body).returned)
+    for call, shown in zip(calls, operands, strict=True):
+        with ir.InsertionPoint(call), call.location:
+            made = func.CallOp([result.type for result in call.results], body.name.value, shown).operation
+        made.attributes[df.STAGE] = call.attributes[df.STAGE]
+        for old, new in zip(call.results, made.results, strict=True):
+            old.replace_all_uses_with(new)
+        call.erase()
+
+
 def _as_matrix(value: ir.Value) -> ir.Value:
     """A dequantised weight as what reads it sees it: with its groups side by side."""
     readers = [use.owner.operation for use in value.uses]
@@ -156,17 +195,16 @@ def _as_matrix(value: ir.Value) -> ir.Value:
 
 
 def _sign(body: Any, inputs: Sequence[ir.Type], values: Sequence[ir.Value]) -> None:
-    """Makes a body take `inputs` and return `values`; what is described of the others stays."""
+    """Makes a body take `inputs` and return `values`."""
     terminator = list(body.entry_block.operations)[-1].operation
     with ir.InsertionPoint(terminator), terminator.location:
         func.ReturnOp(list(values))
     terminator.erase()
     results = [value.type for value in values]
     body.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(list(inputs), results))
-    for key, number in (("arg_attrs", len(inputs)), ("res_attrs", len(results))):
-        described = list(body.attributes[key])[:number]
-        described += [ir.DictAttr.get({})] * (number - len(described))
-        body.attributes[key] = ir.ArrayAttr.get(described)
+    for key, role, letter, types in (("arg_attrs", "input", "x", inputs), ("res_attrs", "output", "y", results)):
+        described = [Argument(role, f"{letter}{index}", type_) for index, type_ in enumerate(types)]
+        body.attributes[key] = ir.ArrayAttr.get([argument.attributes() for argument in described])
 
 
 @dataclass(frozen=True)

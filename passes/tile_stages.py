@@ -80,7 +80,15 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import arith, func, linalg, scf, tensor
 
-from sscc.ir.builders import arguments_of, extract_slice, index_constant, insert_slice, make_function, tensor_type
+from sscc.ir.builders import (
+    arguments_of,
+    extract_slice,
+    index_constant,
+    insert_slice,
+    make_function,
+    short_name,
+    tensor_type,
+)
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError
 from sscc.ir.levels import get_machine, walk
@@ -488,5 +496,4 @@ def _load_name(value: ir.Value, kernel: Any, op: ir.Operation) -> str:
             source = producing.operands[1 if producing.name == "tensor.insert_slice" else 0]
         else:
             return f"{df.stage_name(op)}.in"
-    name = arguments_of(kernel)[list(kernel.arguments).index(source)].name
-    return ".".join(part for part in name.split(".")[-3:] if not part[:1].isdigit())
+    return short_name(arguments_of(kernel)[list(kernel.arguments).index(source)].name)

@@ -89,7 +89,7 @@ def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> 
         printed = print_module(module)
         if print_module(parse_module(printed, "the output")) != printed:
             raise WrongOutput("the printed module prints differently once parsed")
-        result: str = printed if locations else module.operation.get_asm()
+        result: str = module.operation.get_asm(enable_debug_info=locations)
         return _inline_locations(result) if locations else result
 
 

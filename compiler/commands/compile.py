@@ -118,11 +118,18 @@ def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dump-ir-dir", type=Path, metavar="DIR", help="write a file per level and per pass that acted")
     group.add_argument("--print-ir-before", action="append", metavar="PASS", help="on stderr; a pass or all")
     group.add_argument("--print-ir-after", action="append", metavar="PASS", help="on stderr; a pass, all or change")
+    add_excerpt_arguments(group)
     group.add_argument("--timing", action="store_true", help="report the seconds of each pass")
     group.add_argument("--pass-statistics", action="store_true", help="report what each pass counted")
     group.add_argument("--compile-to", default="schedule", metavar="LEVEL", help=f"stop after one of: {levels}")
     group.add_argument("--compile-from", metavar="LEVEL", help="MODEL is a dump of this level")
     group.add_argument("--checkpoint", type=Path, metavar="PATH", help="weights for --compile-from")
+
+
+def add_excerpt_arguments(group: argparse._ActionsContainer) -> None:
+    """What of the IR is shown, for all commands that print it."""
+    group.add_argument("--ir-function", metavar="NAME", help="show functions of this name, or pattern, alone")
+    group.add_argument("--no-ir-locations", dest="ir_locations", action="store_false", help="leave out locations")
 
 
 def options_from(args: argparse.Namespace) -> CompileOptions:

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sscc.compiler.commands.compile import add_excerpt_arguments
 from sscc.ir.errors import InternalError, SsccError, UsageError
 
 if TYPE_CHECKING:
     from torch_mlir import ir
 
+    from sscc.compiler.printing import Excerpt
     from sscc.passes.base import Pass, PassTime
 
 
@@ -37,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print-ir-after", action="append", default=[], metavar="PASS", help="on stderr; a name, all or change"
     )
+    add_excerpt_arguments(parser)
     parser.add_argument("--timing", action="store_true", help="seconds of each pass, on stderr")
     parser.add_argument("--pass-statistics", action="store_true", help="what each pass counted, on stderr")
     parser.add_argument(
@@ -78,14 +81,16 @@ def _explain(name: str) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from sscc.compiler.dumps import read_dump
-    from sscc.ir.context import mlir, print_module
+    from sscc.compiler.printing import Excerpt
+    from sscc.ir.context import mlir
     from sscc.passes.pipeline import parse_pipeline
 
+    excerpt = Excerpt(args.ir_function, args.ir_locations)
     passes = parse_pipeline(args.pass_pipeline)
     with mlir():
         module = read_dump(args.file)
-        times = _run_passes(module, passes, args)
-        result = print_module(module)
+        times = _run_passes(module, passes, args, excerpt)
+        result = excerpt.of_result(module)
     for item in times:
         if args.timing:
             print(f"{item.seconds:9.4f} s  {item.name}", file=sys.stderr)
@@ -101,7 +106,9 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_passes(module: ir.Module, passes: Sequence[Pass], args: argparse.Namespace) -> list[PassTime]:
+def _run_passes(
+    module: ir.Module, passes: Sequence[Pass], args: argparse.Namespace, excerpt: Excerpt
+) -> list[PassTime]:
     """Runs the passes; a failure that is not the model's fault leaves a reproducer behind."""
     from sscc.compiler.printing import IrPrinter
     from sscc.compiler.reproducer import LastStep, write_reproducer
@@ -109,7 +116,7 @@ def _run_passes(module: ir.Module, passes: Sequence[Pass], args: argparse.Namesp
     from sscc.passes.pipeline import pipeline_text
 
     last = LastStep()
-    printer = IrPrinter(args.print_ir_before, args.print_ir_after, sys.stderr)
+    printer = IrPrinter(module, args.print_ir_before, args.print_ir_after, sys.stderr, excerpt)
     try:
         return run_passes(module, passes, [last, printer], verify_each=args.verify_each)
     except Exception as error:

@@ -12,6 +12,7 @@ encoded ones, D + 4 bytes of i8 (sscc.ir.kv_rows).
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import lru_cache
 from types import new_class
 from typing import Any
 
@@ -47,6 +48,7 @@ def geometry_attribute(geometry: Geometry) -> ir.DictAttr:
     return write_record(geometry.to_dict())
 
 
+@lru_cache(maxsize=64)  # attributes are unique, and every operation that is verified asks
 def read_geometry(attribute: ir.Attribute, where: str = GEOMETRY) -> Geometry:
     """The geometry that `geometry_attribute` wrote.
 
@@ -70,7 +72,7 @@ def geometry_of(op: ir.Operation) -> Geometry:
     while current is not None:
         current = current.operation
         if GEOMETRY in current.attributes:
-            return geometries_of(current)[name] if name else read_geometry(current.attributes[GEOMETRY])
+            return group_geometry(current, name) if name else read_geometry(current.attributes[GEOMETRY])
         current = current.parent
     raise SignatureMismatch(f"no enclosing module has the attribute {GEOMETRY}")
 
@@ -85,21 +87,16 @@ def group_of(op: ir.Operation) -> str:
     return str(attributes[GROUP].value)
 
 
-class _Geometries(dict[str, Geometry]):
-    def __missing__(self, name: str) -> Geometry:
-        raise SignatureMismatch(f"its {GROUP} {name!r} is not in the module's {GROUPS}")
-
-
-def geometries_of(module: ir.Operation) -> Mapping[str, Geometry]:
-    """The geometries by group that ``kv.groups`` of a module holds; none of that name is a SignatureMismatch."""
+def group_geometry(module: ir.Operation, name: str) -> Geometry:
+    """The geometry of a group of layers by its name. Raises SignatureMismatch where ``kv.groups`` of the module has
+    none, or none that is valid."""
     attributes = module.operation.attributes
-    if GROUPS not in attributes:
-        return _Geometries()
-    if not isinstance(attributes[GROUPS], ir.DictAttr):
-        raise SignatureMismatch(f"{GROUPS} is {attributes[GROUPS]}, expected a dictionary")
-    return _Geometries(
-        {entry.name: read_geometry(entry.attr, f"{GROUPS}.{entry.name}") for entry in ir.DictAttr(attributes[GROUPS])}
-    )
+    groups = attributes[GROUPS] if GROUPS in attributes else ir.DictAttr.get({})
+    if not isinstance(groups, ir.DictAttr):
+        raise SignatureMismatch(f"{GROUPS} is {groups}, expected a dictionary")
+    if name not in groups:
+        raise SignatureMismatch(f"its {GROUP} {name!r} is not in the module's {GROUPS}")
+    return read_geometry(groups[name], f"{GROUPS}.{name}")
 
 
 def groups_attribute(geometries: Mapping[str, Geometry]) -> ir.DictAttr:

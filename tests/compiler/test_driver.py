@@ -444,6 +444,24 @@ def test_dumps_in_a_folder_are_of_one_run(dumps: Path, model: Path, tmp_path: Pa
     assert (folder / "notes.mlir").exists()
 
 
+def test_dumps_of_one_function(dumps: Path, model: Path, tmp_path: Path) -> None:
+    start, options = dumps / "06-outline-kernels.mlir", {"compile_from": "kernels", "checkpoint": model}
+    folder = tmp_path / "dumps"
+    compiled(start, tmp_path / "x.rdu", **options, dump_ir_dir=folder, ir_function="decode.head", ir_locations=False)
+    steps = ["from-kernels", "form-stages", "tile-stages", "place-stages"]  # the passes that change it
+    assert listing(folder) == [*(f"{n:02}-{step}.mlir" for n, step in enumerate(steps)), "04-schedule.json"]
+    for path in folder.glob("*.mlir"):
+        assert re.findall(r"func\.func .*@([\w.]+)\(", path.read_text()) == ["decode.head"]
+    with pytest.raises(InputError, match=r"is no whole module \(functions decode\.head, without locations; "):
+        compiled(folder / "00-from-kernels.mlir", tmp_path / "y.rdu", **options)
+    with pytest.raises(UsageError, match="at no level that is shown is a function called so"):
+        compiled(start, tmp_path / "y.rdu", **options, dump_ir_dir=folder, ir_function="nobody")
+    with pytest.raises(UsageError, match=r"--no-ir-locations goes with --dump-ir-dir, "):
+        compiled(start, tmp_path / "y.rdu", **options, ir_locations=False)
+    compiled(start, tmp_path / "head.mlir", compile_from="kernels", compile_to="fused", ir_function="decode.head")
+    assert (tmp_path / "head.mlir").read_text().startswith("// excerpt: functions decode.head; ")
+
+
 def test_dumps_never_replace_the_dump_they_start_from(dumps: Path, model: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(dumps, tmp_path / "dumps"))
     start = folder / "06-outline-kernels.mlir"

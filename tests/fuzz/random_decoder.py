@@ -19,15 +19,19 @@ class Shape:
     """What a decoder is drawn from.
 
     Attributes:
-        group: query heads per KV head. width: of an MLP, no multiple of anything.
+        kv_heads: of the layers in turn. group: query heads per KV head where these are most; all layers have as many.
+        value: width of a head's V, 0 for that of K. windows: of the layers in turn, 0 for none.
+        width: of an MLP, no multiple of anything.
         rotary: "halves", "pairs" (side by side), or "none" with learned positions; part: how much of a head it turns.
         query_norm: of each head of q and k. cap: logits are softly capped.
     """
 
     layers: int
-    kv_heads: int
+    kv_heads: tuple[int, ...]
     group: int
     head: int
+    value: int
+    windows: tuple[int, ...]
     hidden: int
     width: int
     norm: str
@@ -46,12 +50,17 @@ class Shape:
     def drawn(cls, draw: random.Random) -> Shape:
         """Any of them, all independent of each other."""
         choices = {
-            "layers": (1, 2, 2), "kv_heads": (1, 2, 3), "group": (1, 2, 3), "head": (4, 6, 8, 12),
+            "layers": (1, 2, 2, 4), "kv_heads": ((1,), (2,), (3,), (1, 2), (3, 1)), "group": (1, 2, 3),
+            "head": (4, 6, 8, 12), "value": (0, 0, 6, 10), "windows": ((0,), (0,), (7,), (0, 3), (12, 0), (3, 12)),
             "hidden": (10, 12, 16, 21), "width": (7, 16, 22, 33), "norm": ("rms", "layer", "plain"),
             "activation": ("silu", "gelu", "tanh-gelu", "relu2"), "rotary": ("halves", "pairs", "none"),
             "part": (1.0, 1.0, 0.5),
         }  # fmt: skip
         return cls(**{f.name: draw.choice(choices.get(f.name, (False, True))) for f in fields(cls)})
+
+
+def in_turn(values: tuple[int, ...], layer: int) -> int:
+    return values[layer % len(values)]
 
 
 class Norm(nn.Module):
@@ -71,21 +80,23 @@ class Norm(nn.Module):
 class Attention(nn.Module):
     def __init__(self, index: int, s: Shape) -> None:
         super().__init__()
-        self.index, self.s, self.heads = index, s, s.kv_heads * s.group
-        sizes = [self.heads * s.head, s.kv_heads * s.head, s.kv_heads * s.head]
-        self.sizes = sizes
+        self.index, self.s, self.heads = index, s, max(s.kv_heads) * s.group
+        self.window, kv_heads = in_turn(s.windows, index), in_turn(s.kv_heads, index)
+        self.value = s.value or s.head
+        sizes = self.sizes = [self.heads * s.head, kv_heads * s.head, kv_heads * self.value]
         widths = [sum(sizes)] if s.fused else sizes
         self.inputs = nn.ModuleList(nn.Linear(s.hidden, width, bias=s.bias) for width in widths)
-        self.out = nn.Linear(self.heads * s.head, s.hidden, bias=s.bias)
+        self.out = nn.Linear(self.heads * self.value, s.hidden, bias=s.bias)
         self.q_norm, self.k_norm = (Norm("rms", s.head) if s.query_norm else nn.Identity() for _ in "qk")
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        b, length, _ = x.shape
+        (b, length, _), s = x.shape, self.s
         made = [project(x) for project in self.inputs]
-        parts = list(made[0].split(self.sizes, dim=-1)) if self.s.fused else made
-        q, k, v = (part.view(b, length, -1, self.s.head).transpose(1, 2) for part in parts)
-        q, k = (turned(norm(x), cos, sin, self.s) for norm, x in ((self.q_norm, q), (self.k_norm, k)))
-        mixed = torch.ops.sscc.attention(q, k, v, self.index, self.s.head**-0.5)
+        parts = list(made[0].split(self.sizes, dim=-1)) if s.fused else made
+        heads = zip(parts, (s.head, s.head, self.value), strict=True)
+        q, k, v = (part.unflatten(-1, (-1, width)).transpose(1, 2) for part, width in heads)
+        q, k = (turned(norm(x), cos, sin, s) for norm, x in ((self.q_norm, q), (self.k_norm, k)))
+        mixed = torch.ops.sscc.attention(q, k, v, self.index, s.head**-0.5, self.window)
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(b, length, -1))
         return out
 

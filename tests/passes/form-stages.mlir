@@ -314,6 +314,36 @@ module {
 
 // -----
 
+// CASE: halves of pairs are reshaped outside
+// PASSES: form-stages
+module {
+  // Fusion would reshape what the body reads, for the concatenation; every second number of a stream has no dense
+  // place that a body could reshape. The table is dense, and stays as it is.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK: %[[S:.+]] = tensor.extract_slice %{{.+}}[0, 1] [4, 4] [1, 2]
+  // CHECK: %[[X:.+]] = tensor.expand_shape %[[S]] {{\[}}[0], [1, 2]] output_shape [4, 4, 1]
+  // CHECK-NEXT: call @body.concat(%arg1, %[[X]]) {df.stage = "concat"} : (tensor<4x4xf32>, tensor<4x4x1xf32>) -> tensor<4x4x2xf32>
+  // CHECK-LABEL: func.func private @body.concat(
+  // CHECK-SAME: tensor<4x4xf32> {sscc.input = "x0"}, %arg1: tensor<4x4x1xf32> {sscc.input = "x1"})
+  // CHECK: tensor.expand_shape %arg0
+  // CHECK-NOT: tensor.expand_shape
+  func.func private @k(%h: tensor<4x8xf32> {sscc.input = "h"}, %t: tensor<4x4xf32> {sscc.input = "t"}) -> (tensor<4x8xf32> {sscc.output = "w"}, tensor<4x8xf32> {sscc.output = "y"}) attributes {sscc.kernel} {
+    %e = tensor.empty() : tensor<4x8xf32>
+    %f = tensor.empty() : tensor<4x4xf32>
+    %w = linalg.exp ins(%h : tensor<4x8xf32>) outs(%e : tensor<4x8xf32>) -> tensor<4x8xf32>
+    %o = tensor.extract_slice %w[0, 1] [4, 4] [1, 2] : tensor<4x8xf32> to tensor<4x4xf32>
+    %a = linalg.mul ins(%t, %o : tensor<4x4xf32>, tensor<4x4xf32>) outs(%f : tensor<4x4xf32>) -> tensor<4x4xf32>
+    %b = linalg.sub ins(%t, %o : tensor<4x4xf32>, tensor<4x4xf32>) outs(%f : tensor<4x4xf32>) -> tensor<4x4xf32>
+    %c = tensor.expand_shape %a [[0], [1, 2]] output_shape [4, 4, 1] : tensor<4x4xf32> into tensor<4x4x1xf32>
+    %d = tensor.expand_shape %b [[0], [1, 2]] output_shape [4, 4, 1] : tensor<4x4xf32> into tensor<4x4x1xf32>
+    %g = tensor.concat dim(2) %c, %d : (tensor<4x4x1xf32>, tensor<4x4x1xf32>) -> tensor<4x4x2xf32>
+    %y = tensor.collapse_shape %g [[0], [1, 2]] : tensor<4x4x2xf32> into tensor<4x8xf32>
+    return %w, %y : tensor<4x8xf32>, tensor<4x8xf32>
+  }
+}
+
+// -----
+
 // CASE: a cache is read and updated
 // PASSES: form-stages
 #geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}

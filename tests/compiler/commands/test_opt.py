@@ -88,6 +88,32 @@ def test_a_pass_that_changes_nothing_is_not_a_change(dump: Path, capsys: pytest.
     assert capsys.readouterr().err.count("-----\n") == 2
 
 
+def test_an_excerpt_is_to_be_read(dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["opt", str(dump), "--ir-function", "tanh.*", "--no-ir-locations"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("// excerpt: functions tanh.*, without locations; to be read, not to be compiled on\nmodule ")
+    assert re.findall(r"@([a-z.0-9]+)\(", out) == ["tanh.0", "tanh.1"]
+    assert "loc(" not in out
+    assert "kv.geometry" not in out
+    excerpt = tmp_path / "excerpt.mlir"
+    assert main(["opt", str(dump), "--no-ir-locations", "-o", str(excerpt)]) == 0
+    assert excerpt.read_text().count("func.func") == 3
+    assert "#geometry = {" in excerpt.read_text()
+    assert main(["opt", str(excerpt)]) == 5
+    message = "is no whole module (without locations; to be read, not to be compiled on): dump it without"
+    assert message in capsys.readouterr().err
+    assert main(["opt", str(dump), "--ir-function", "cosh"]) == 2
+    assert "no function of the module is called cosh, there are tanh.0, tanh.1, decode" in capsys.readouterr().err
+
+
+def test_an_excerpt_changes_when_its_function_does(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """merge-equal-kernels leaves the first of equal kernels as it is, and takes the second one away."""
+    words = ["opt", str(dump), "--pass-pipeline=merge-equal-kernels", "--print-ir-after", "change", "--ir-function"]
+    for name, times in (("decode", 1), ("tanh.0", 0), ("*", 1)):
+        assert main([*words, name]) == 0
+        assert capsys.readouterr().err.count("// ----- after merge-equal-kernels -----\n// excerpt: ") == times
+
+
 def test_lists_and_explains(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["opt", "--list-passes"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -1,0 +1,103 @@
+"""How a module reads in a dump: arguments by their names, one to a line, and large attributes out of line.
+
+MLIR prints `%arg17`; what the argument is stands in its attributes (`sscc.weight`, `sscc.state`, ..). Its own way to
+print names, from locations, would name every operation after the module of the model that it comes from, which is what
+our locations have, and the parameters of every loop body. So the text is rewritten. It is the same module: it parses
+back, and prints as the same text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from torch_mlir import ir
+
+from sscc.ir.builders import ROLES, SOURCES, STORED, short_name
+
+LARGE = 100
+"""Characters of an attribute that is written out of line."""
+
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_ARGUMENT = re.compile(rf"{_STRING}|%arg(\d+)(?![\w$.-])")
+_FUNCTION = re.compile(r"^(?=  func\.func )", re.MULTILINE)
+_NAMED = re.compile(r"%([A-Za-z$._-][\w$.-]*)")
+_NO_IDENTIFIER = re.compile(r"[^\w$.-]", re.ASCII)
+_LIST = re.compile(rf"{re.escape(SOURCES)} = (\[{_STRING}(?:, {_STRING})*\])")
+
+
+def readable(text: str, module: ir.Module) -> str:
+    """The printed `text` of `module`, rewritten. Text in MLIR's generic form stays as it is."""
+    head, *functions = _FUNCTION.split(text)
+    present = [op for op in module.body.operations if op.operation.name == "func.func"]
+    if len(present) != len(functions):
+        return text
+    large: dict[str, str] = {}
+    head = _module_attributes(head, module, large)
+    bodies = [_function(item, op, large) for item, op in zip(functions, present, strict=True)]
+    aliases = "".join(f"#{alias} = {_broken(value)}\n" for value, alias in large.items())
+    place = head.rfind("module ") if head.startswith("module ") else head.rfind("\nmodule ") + 1
+    return head[:place] + aliases + head[place:] + "".join(bodies)
+
+
+def _module_attributes(head: str, module: ir.Module, large: dict[str, str]) -> str:
+    for named in list(module.operation.attributes):
+        value = str(module.operation.attributes[named])
+        if len(value) > LARGE and f"{named} = {value}" in head:
+            large.setdefault(value, named.partition(".")[2])
+            head = head.replace(f"{named} = {value}", f"{named} = #{large[value]}", 1)
+    return head
+
+
+def _function(text: str, op: Any, large: dict[str, str]) -> str:
+    names = list(_argument_names(text, op))
+    header, newline, body = text.partition("\n")
+    header = _LIST.sub(lambda match: _out_of_line(match, large), header)
+    header = header.replace(", %arg", ",\n      %arg") if len(header) > 120 else header
+
+    def name(match: re.Match[str]) -> str:
+        number = match.group(1)
+        return match.group() if number is None or int(number) >= len(names) else f"%{names[int(number)]}"
+
+    return _ARGUMENT.sub(name, header + newline + body)
+
+
+def _out_of_line(match: re.Match[str], large: dict[str, str]) -> str:
+    value = match.group(1)
+    if len(value) <= LARGE:
+        return match.group()
+    count = sum(alias.startswith("sources") for alias in large.values())
+    return f"{SOURCES} = #{large.setdefault(value, f'sources{count}')}"
+
+
+def _broken(value: str) -> str:
+    """A list of strings, one to a line."""
+    if not value.startswith('["'):
+        return value
+    return "[\n  " + ",\n  ".join(re.findall(_STRING, value)) + "\n]"
+
+
+def _argument_names(text: str, op: Any) -> Iterator[str]:
+    """Per argument of a function what it is called: unlike each other, and everything else in its `text`."""
+    known = [_role_and_name(ir.DictAttr(attributes)) for attributes in op.attributes.get("arg_attrs", [])]
+    short = Counter(short_name(name) for role, name in known if role in STORED)
+    taken = set(_NAMED.findall(text))
+    for index, (role, given) in enumerate(known):
+        name = short_name(given) if role in STORED and short[short_name(given)] == 1 else given
+        name = _NO_IDENTIFIER.sub("_", name) or f"arg{index}"
+        base = name = f"_{name}" if name[:1].isdigit() else name
+        number = 0
+        while name in taken and name != f"arg{index}":
+            name = f"{base}_{number}"
+            number += 1
+        taken.add(name)
+        yield name
+
+
+def _role_and_name(attributes: ir.DictAttr) -> tuple[str, str]:
+    for role in ROLES:
+        if f"sscc.{role}" in attributes and isinstance(attributes[f"sscc.{role}"], ir.StringAttr):
+            return role, ir.StringAttr(attributes[f"sscc.{role}"]).value
+    return "", ""
