@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -71,14 +71,6 @@ ROW = 2 * 8 * 2 * 4  # bytes of a position in a layer: K and V of two KV heads o
 Artifacts = Callable[..., Path]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_code() -> Iterator[None]:
-    """LLVM takes most of the time here, and what it optimises is tested elsewhere."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SSCC_NATIVE_OPTIMISE", "0")
-        yield
-
-
 @cache
 def random_model(family: str, attention: str = "eager") -> PreTrainedModel:
     torch.manual_seed(1)
@@ -125,8 +117,14 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
     return compiled
 
 
+@cache
+def loaded(path: Path) -> Artifact:
+    """Read and proved once."""
+    return Artifact.load(path)
+
+
 def opened(path: Path, interpreter: str = "native") -> Session:
-    return Session.from_artifact(Artifact.load(path), interpreter=interpreter)
+    return Session.from_artifact(loaded(path), interpreter=interpreter)
 
 
 @cache
@@ -228,7 +226,7 @@ def test_a_window_is_not_without_effect() -> None:
 def test_periods_of_mixed_layers_loop_in_one_launch(
     family: str, looped: list[int], launches: int, artifacts: Artifacts
 ) -> None:
-    artifact = Artifact.load(artifacts(family))
+    artifact = loaded(artifacts(family))
     for entry in ("prefill", "decode"):
         records = [record for record in artifact.manifest.looping if record.entry == entry]
         assert [record.layers for record in records] == looped
@@ -248,7 +246,7 @@ def test_the_manifest_has_a_group_for_the_windows(family: str, artifacts: Artifa
     assert [group["name"] for group in others] == [""] * (len(WINDOWED[family]) < CONFIGS[family].num_hidden_layers)
     assert [group["layers"] for group in groups] == sorted(group["layers"] for group in groups)
     assert all("window" not in group["geometry"] for group in others)
-    assert Artifact.load(path).signature.plan.layers == CONFIGS[family].num_hidden_layers
+    assert loaded(path).signature.plan.layers == CONFIGS[family].num_hidden_layers
 
 
 @pytest.mark.parametrize(
@@ -267,7 +265,7 @@ def test_a_sequence_holds_a_window_per_windowed_layer(
     family: str, kept: str, held: int, read: int, full: int, artifacts: Artifacts
 ) -> None:
     path = artifacts(family, kept)
-    artifact = Artifact.load(path)
+    artifact = loaded(path)
     found = inspect_artifact(artifact)
     assert (found.held_kv_bytes, found.kv_bytes, found.full_kv_bytes) == (held, read, full)
     states = {tensor.name: tensor for tensor in artifact.program.tensors if tensor.role == "state"}
