@@ -69,6 +69,7 @@ CACHES = {
 ROW = 2 * 8 * 2 * 4  # bytes of a position in a layer: K and V of two KV heads of 8 in f32
 
 Artifacts = Callable[..., Path]
+Graphs = Callable[[str, str], tuple[Path, Path]]
 
 
 @cache
@@ -83,8 +84,8 @@ def random_model(family: str, attention: str = "eager") -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
-    """`artifacts(family, cache, opt_level)`: a model, captured once, lowered once per cache, compiled once."""
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
+    """`graphs(family, cache)`: the dump of level graph and the checkpoint; captured once, lowered once per cache."""
     folder = tmp_path_factory.mktemp("windows")
 
     @cache
@@ -100,16 +101,24 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
         return file
 
     @cache
-    def graph(family: str, kept: str) -> Path:
+    def graph(family: str, kept: str) -> tuple[Path, Path]:
         start, file = folder / f"{family}.{kept}.mlir", folder / f"{family}.{kept}.graph.mlir"
         adapted(captured(family), start, CACHES[kept])
         compile_model(CompileOptions(start, file, compile_from="import", compile_to="graph"))
-        return file
+        return file, checkpoint(family)
+
+    return graph
+
+
+@pytest.fixture(scope="module")
+def artifacts(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    """`artifacts(family, cache, opt_level)`: compiled once."""
+    folder = tmp_path_factory.mktemp("artifacts")
 
     @cache
     def compiled(family: str, kept: str = "everything", opt_level: int = 2) -> Path:
         out = folder / f"{family}.{kept}.{opt_level}.rdu"
-        model, weights = graph(family, kept), checkpoint(family)
+        model, weights = graphs(family, kept)
         options = {"compile_from": "graph", "checkpoint": weights, "opt_level": opt_level}
         compile_model(CompileOptions(model, out, native_code=False, **options))
         return out
@@ -316,11 +325,10 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
     assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, wanted, strict=True))
 
 
-def test_goldens_of_a_mixed_stack_are_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    random_model("gemma3").save_pretrained(tmp_path / "m")
-    words = "--kv-sink 2 --kv-recent 9 --kv-topk 5 --kv-obs 4 --kv-pool 3 --max-context 64 --prefill-chunk 7".split()
-    words += ["--save-golden", "--golden-tokens", "14", "-q", "--traceback"]
-    assert cli.main(["compile", str(tmp_path / "m"), "-o", str(tmp_path / "a.rdu"), *words]) == 0
+def test_goldens_of_a_mixed_stack_are_met(graphs: Graphs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph, checkpoint = map(str, graphs("gemma3", "small"))
+    words = ["--compile-from", "graph", "--checkpoint", checkpoint, "--save-golden", "--golden-tokens", "14"]
+    assert cli.main(["compile", graph, "-o", str(tmp_path / "a.rdu"), *words, "-q", "--traceback"]) == 0
     golden = Artifact.load(tmp_path / "a.rdu").golden()
     assert golden is not None
     assert [golden.tensors[f"k_cache.{layer}"].shape[1] for layer in range(7)] == [10, 10, 16, 10, 10, 16, 10]
