@@ -105,7 +105,7 @@ def test_with_less_room_it_is_the_independent_snapstream(family: str, compiled: 
 
 def test_one_graph_serves_every_mix_of_lengths(compiled: Compiler) -> None:
     """Three slots: far beyond the budget, exactly SR, and a single token; each equals the independent SnapStream."""
-    program = compiled("llama", batch=3)
+    program = compiled("llama")
     session = program.session(checked=True)
     prompts = [random_tokens(n) for n in (130, GEOMETRY.sink_recent, 1)]
     oracles = [program.oracle() for _ in prompts]
@@ -123,7 +123,7 @@ def test_one_graph_serves_every_mix_of_lengths(compiled: Compiler) -> None:
 
 def test_permuting_slots_permutes_outputs(compiled: Compiler) -> None:
     """Bit for bit: logits and cache bytes."""
-    program = compiled("llama", batch=3)
+    program = compiled("llama")
     prompts = [random_tokens(n) for n in (130, 40, 81)]
     steps = [random_tokens(3, seed=step) for step in range(5)]
     order = [2, 0, 1]  # slot s of the second run holds what slot order[s] held
@@ -142,7 +142,7 @@ def test_permuting_slots_permutes_outputs(compiled: Compiler) -> None:
 def test_a_slot_does_not_depend_on_the_others(compiled: Compiler) -> None:
     """Within one program a slot's logits and cache are the same bits, whatever else runs. Between programs of another
     batch torch's product may round differently, so there the reference interpreter promises 1e-5 normwise only."""
-    program, alone = compiled("llama", batch=3), compiled("llama")
+    program, alone = compiled("llama"), compiled("llama", batch=1)
     prompt, tokens = random_tokens(130), random_tokens(6, seed=1)
     solo, crowded, single = program.session(), program.session(), alone.session()
     expected = feed(solo, prompt, tokens, slot=1)
@@ -158,7 +158,7 @@ def test_a_slot_does_not_depend_on_the_others(compiled: Compiler) -> None:
 
 
 def test_inactive_slots_write_nothing(compiled: Compiler) -> None:
-    session = compiled("llama", batch=3).session(checked=True)
+    session = compiled("llama").session(checked=True)
     session.prefill(0, random_tokens(130))
     session.prefill(2, random_tokens(30))
     before = {slot: caches(session, slot) for slot in range(3)}
@@ -179,12 +179,12 @@ def test_chunk_size_changes_nothing(compiled: Compiler) -> None:
     prompt, tokens = random_tokens(130), random_tokens(4, seed=1)
     for precision, tolerance in (("f32", 1e-5), ("f64", 1e-12)):
         runs = {}
-        for chunk in (8, 16, 64):
+        for chunk in (7, 16, 64):
             session = compiled("llama", chunk=chunk).session(precision=precision)
             runs[chunk] = (feed(session, prompt, tokens), torch.stack(selected(session)))
         logits, indices = runs[16]
         assert (indices >= 0).all()
-        for chunk in (8, 64):
+        for chunk in (7, 64):
             assert torch.equal(runs[chunk][1], indices)
             assert (runs[chunk][0] - logits).norm() / logits.norm() < tolerance
 
@@ -192,7 +192,7 @@ def test_chunk_size_changes_nothing(compiled: Compiler) -> None:
 @pytest.mark.parametrize("steps", [1, 3])
 def test_prefill_in_pieces_with_decode_steps_in_between(steps: int, compiled: Compiler) -> None:
     """Byte for byte the cache and the logits of an uninterrupted prefill, and of undisturbed decode steps."""
-    program = compiled("llama", batch=3)
+    program = compiled("llama")
     prompt, neighbour = random_tokens(130), random_tokens(85)
     whole, pieces = program.session(), program.session(checked=steps == 3)
     for session in (whole, pieces):

@@ -58,7 +58,7 @@ def lengths(g: Geometry) -> list[int]:
 def test_equals_the_independent_snapstream(name: str, compiled: Compiler) -> None:
     """Selection, the last prompt token replayed over the cache, and decode steps, for every length."""
     g = GEOMETRIES[name]
-    program = compiled(FAMILY, g, chunk=chunk_of(name))
+    program = compiled(FAMILY, g, batch=1, chunk=chunk_of(name))
     session, excused = program.session(checked=True), 0
     for n in lengths(g):
         prompt, oracle = random_tokens(n), program.oracle()
@@ -84,7 +84,7 @@ def test_equals_the_independent_snapstream(name: str, compiled: Compiler) -> Non
 def test_decode_writes_the_row_of_its_position_and_no_other(name: str, compiled: Compiler) -> None:
     """So sinks and top-K keep their bytes over several laps of the ring, and p and p - recent share a row."""
     g = GEOMETRIES[name]
-    session = compiled(FAMILY, g, chunk=chunk_of(name)).session(checked=True)
+    session = compiled(FAMILY, g, batch=1, chunk=chunk_of(name)).session(checked=True)
     n = min(g.budget + 2, CONTEXT - g.recent - 2)
     session.prefill(0, random_tokens(n))
     before = caches(session)
@@ -105,7 +105,7 @@ def test_decode_writes_the_row_of_its_position_and_no_other(name: str, compiled:
 def test_the_ring_after_a_prompt_is_the_ring_after_feeding_it(name: str, compiled: Compiler) -> None:
     """In layer 0, whose K and V depend on token and position alone; deeper layers see other hidden states."""
     g = GEOMETRIES[name]
-    program = compiled(FAMILY, g, chunk=chunk_of(name))
+    program = compiled(FAMILY, g, batch=1, chunk=chunk_of(name))
     for n in (g.sink + 1, g.sink_recent, g.sink_recent + 1, 40):
         tokens = random_tokens(n)
         whole, fed = program.session(), program.session()
@@ -118,8 +118,8 @@ def test_the_ring_after_a_prompt_is_the_ring_after_feeding_it(name: str, compile
 @pytest.mark.parametrize("name", ["random-0", "all-candidates"])
 def test_below_sink_plus_recent_it_is_a_static_cache_bit_for_bit(name: str, compiled: Compiler) -> None:
     g = GEOMETRIES[name]
-    session = compiled(FAMILY, g, chunk=8).session()
-    static = compiled(FAMILY, STATIC, chunk=8).session()
+    session = compiled(FAMILY, g, batch=1, chunk=8).session()
+    static = compiled(FAMILY, STATIC, batch=1, chunk=8).session()
     tokens = random_tokens(g.sink_recent)
     n = max(len(tokens) // 2, 1)
     assert torch.equal(feed(session, tokens[:n], tokens[n:]), feed(static, tokens[:n], tokens[n:]))
@@ -131,7 +131,7 @@ def test_with_every_candidate_kept_the_replayed_query_sees_everything(compiled: 
     """topk >= n - SR: the query of n-1 over the assembled cache is its full causal attention, in f64 to 1e-12; later
     ones lack exactly the positions n - recent .. p - recent."""
     g = GEOMETRIES["all-candidates"]
-    program = compiled(FAMILY, g, chunk=chunk_of("all-candidates"))
+    program = compiled(FAMILY, g, batch=1, chunk=chunk_of("all-candidates"))
     for n in (12, 25, g.budget):
         prompt = random_tokens(n)
         exact = program.session(precision="f64")

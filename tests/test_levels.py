@@ -54,7 +54,7 @@ INT8_TOLERANCE = 3e-3
 
 @dataclass(frozen=True)
 class Case:
-    """A model and a cache to compile at every level; chunks of 7 divide neither prompts nor context."""
+    """A model and a cache to compile at every level."""
 
     family: str
     cache: str = "snapstream"
@@ -67,7 +67,7 @@ class Case:
 
     def compiled(self, compiler: Compiler, opt_level: int) -> Compiled:
         g, target = CACHES[self.cache], compiler.machine(**SLOW_MEMORY) if self.tiled else "rdu"
-        return compiler(self.family, g, batch=3, chunk=7, dtype=self.dtype, opt_level=opt_level, target=target)
+        return compiler(self.family, g, dtype=self.dtype, opt_level=opt_level, target=target)
 
 
 CASES = {

@@ -16,6 +16,7 @@ import torch
 import transformers
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from sscc.compiler.frontend.construction import canonical_names
 from sscc.compiler.frontend.decompositions import decomposition_table
@@ -182,7 +183,8 @@ def _export(
     if with_last:
         args = (*args, torch.zeros(1, dtype=torch.long, device=device))
     try:
-        with quiet_libraries(), torch.no_grad():
+        # An export makes some forty graphs and runs few of them: lazily, torch writes the Python code of these alone.
+        with quiet_libraries(), torch.no_grad(), _use_lazy_graph_module(True):
             program = torch.export.export(entry, args, strict=False)
             program = program.run_decompositions(decomposition_table())
     except UnsupportedError:

@@ -18,7 +18,7 @@ import torch
 import transformers
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
-from transformers import PreTrainedConfig
+from transformers import TOKENIZER_MAPPING, PreTrainedConfig, TokenizersBackend
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 from transformers.integrations.gguf.dequant import GGML_BLOCK
 from transformers.integrations.gguf.reader import GgufHeader, LazyGgufTensor, load_gguf_state_dict, read_gguf_metadata
@@ -107,13 +107,17 @@ class GgufFile:
             link.symlink_to(self.path.resolve())
             saved = Path(folder) / "tokenizer"
             try:
-                tokenizer = transformers.AutoTokenizer.from_pretrained(
-                    folder, gguf_file=link.name, local_files_only=True, trust_remote_code=False
-                )
+                tokenizer = self._tokenizer_class().from_pretrained(folder, gguf_file=link.name, local_files_only=True)
                 tokenizer.save_pretrained(saved)
             except Exception as error:
                 raise InputError(f"{self.path}: its tokenizer cannot be converted: {_short(error)}") from error
             return {path.name: path.read_bytes() for path in sorted(saved.iterdir())}
+
+    def _tokenizer_class(self) -> type[TokenizersBackend]:
+        """The class that `AutoTokenizer` would choose, which first parses all metadata once more, for seconds."""
+        found: type[TokenizersBackend] = TOKENIZER_MAPPING.get(type(self.config), TokenizersBackend)
+        # mistral-common, where it is installed, reads a format of its own.
+        return found if issubclass(found, TokenizersBackend) else TokenizersBackend
 
 
 class GgufSource(TensorSource):

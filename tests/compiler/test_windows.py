@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -69,14 +69,7 @@ CACHES = {
 ROW = 2 * 8 * 2 * 4  # bytes of a position in a layer: K and V of two KV heads of 8 in f32
 
 Artifacts = Callable[..., Path]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_code() -> Iterator[None]:
-    """LLVM takes most of the time here, and what it optimises is tested elsewhere."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SSCC_NATIVE_OPTIMISE", "0")
-        yield
+Graphs = Callable[[str, str], tuple[Path, Path]]
 
 
 @cache
@@ -94,8 +87,9 @@ def random_model(family: str, attention: str = "eager", dtype: str = "f32") -> P
 
 
 @pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
-    """`artifacts(family, cache, opt_level, dtype)`: a model, captured once, lowered once per cache, compiled once."""
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
+    """`graphs(family, cache, dtype)`: the dump of level graph and the checkpoint; captured once, lowered once per
+    cache."""
     folder = tmp_path_factory.mktemp("windows")
 
     @cache
@@ -111,16 +105,24 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
         return file
 
     @cache
-    def graph(family: str, kept: str, dtype: str) -> Path:
+    def graph(family: str, kept: str, dtype: str = "f32") -> tuple[Path, Path]:
         start, file = folder / f"{family}.{kept}.{dtype}.mlir", folder / f"{family}.{kept}.{dtype}.graph.mlir"
         adapted(captured(family, dtype), start, CACHES[kept])
         compile_model(CompileOptions(start, file, compile_from="import", compile_to="graph"))
-        return file
+        return file, checkpoint(family, dtype)
+
+    return graph
+
+
+@pytest.fixture(scope="module")
+def artifacts(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    """`artifacts(family, cache, opt_level, dtype)`: compiled once."""
+    folder = tmp_path_factory.mktemp("artifacts")
 
     @cache
     def compiled(family: str, kept: str = "everything", opt_level: int = 2, dtype: str = "f32") -> Path:
         out = folder / f"{family}.{kept}.{opt_level}.{dtype}.rdu"
-        model, weights = graph(family, kept, dtype), checkpoint(family, dtype)
+        model, weights = graphs(family, kept, dtype)
         options = {"compile_from": "graph", "checkpoint": weights, "opt_level": opt_level}
         compile_model(CompileOptions(model, out, native_code=False, **options))
         return out
@@ -128,8 +130,14 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
     return compiled
 
 
+@cache
+def loaded(path: Path) -> Artifact:
+    """Read and proved once."""
+    return Artifact.load(path)
+
+
 def opened(path: Path, interpreter: str = "native") -> Session:
-    return Session.from_artifact(Artifact.load(path), interpreter=interpreter)
+    return Session.from_artifact(loaded(path), interpreter=interpreter)
 
 
 @cache
@@ -245,7 +253,7 @@ def test_a_window_is_not_without_effect() -> None:
 def test_periods_of_mixed_layers_loop_in_one_launch(
     family: str, looped: list[int], launches: int, artifacts: Artifacts
 ) -> None:
-    artifact = Artifact.load(artifacts(family))
+    artifact = loaded(artifacts(family))
     for entry in ("prefill", "decode"):
         records = [record for record in artifact.manifest.looping if record.entry == entry]
         assert [record.layers for record in records] == looped
@@ -265,7 +273,7 @@ def test_the_manifest_has_a_group_for_the_windows(family: str, artifacts: Artifa
     assert [group["name"] for group in others] == [""] * (len(WINDOWED[family]) < CONFIGS[family].num_hidden_layers)
     assert [group["layers"] for group in groups] == sorted(group["layers"] for group in groups)
     assert all("window" not in group["geometry"] for group in others)
-    assert Artifact.load(path).signature.plan.layers == CONFIGS[family].num_hidden_layers
+    assert loaded(path).signature.plan.layers == CONFIGS[family].num_hidden_layers
 
 
 @pytest.mark.parametrize(
@@ -284,7 +292,7 @@ def test_a_sequence_holds_a_window_per_windowed_layer(
     family: str, kept: str, held: int, read: int, full: int, artifacts: Artifacts
 ) -> None:
     path = artifacts(family, kept)
-    artifact = Artifact.load(path)
+    artifact = loaded(path)
     found = inspect_artifact(artifact)
     assert (found.held_kv_bytes, found.kv_bytes, found.full_kv_bytes) == (held, read, full)
     states = {tensor.name: tensor for tensor in artifact.program.tensors if tensor.role == "state"}
@@ -335,11 +343,10 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
     assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, wanted, strict=True))
 
 
-def test_goldens_of_a_mixed_stack_are_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    random_model("gemma3").save_pretrained(tmp_path / "m")
-    words = "--kv-sink 2 --kv-recent 9 --kv-topk 5 --kv-obs 4 --kv-pool 3 --max-context 64 --prefill-chunk 7".split()
-    words += ["--save-golden", "--golden-tokens", "14", "-q", "--traceback"]
-    assert cli.main(["compile", str(tmp_path / "m"), "-o", str(tmp_path / "a.rdu"), *words]) == 0
+def test_goldens_of_a_mixed_stack_are_met(graphs: Graphs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph, checkpoint = map(str, graphs("gemma3", "small"))
+    words = ["--compile-from", "graph", "--checkpoint", checkpoint, "--save-golden", "--golden-tokens", "14"]
+    assert cli.main(["compile", graph, "-o", str(tmp_path / "a.rdu"), *words, "-q", "--traceback"]) == 0
     golden = Artifact.load(tmp_path / "a.rdu").golden()
     assert golden is not None
     assert [golden.tensors[f"k_cache.{layer}"].shape[1] for layer in range(7)] == [10, 10, 16, 10, 10, 16, 10]

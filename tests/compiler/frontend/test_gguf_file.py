@@ -124,13 +124,40 @@ def test_a_tokenizer_is_converted_without_asking_anybody(
             raise KeyError
         return Converted()
 
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
+    monkeypatch.setattr(transformers.TokenizersBackend, "from_pretrained", from_pretrained)
     checkpoint = open_checkpoint(tmp_path / "m.gguf", weights=False)
     assert checkpoint.tokenizer == {"a": b"a", "b": b"b"}
     assert asked[0].pop("only") == asked[0]["gguf_file"]
-    assert asked == [{"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}]
+    assert asked == [{"gguf_file": "model.gguf", "local_files_only": True}]
     with pytest.raises(InputError, match=r"m.gguf: its tokenizer cannot be converted: KeyError$"):
         open_checkpoint(tmp_path / "m.gguf", weights=False).load_tokenizer()
+
+
+def test_a_tokenizers_class_is_the_one_that_transformers_chooses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which `AutoTokenizer` finds by the config that it parses anew."""
+    asked: list[type] = []
+
+    def from_pretrained(kind: type, *args: object, **options: object) -> None:
+        asked.append(kind)
+        raise KeyError
+
+    monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "from_pretrained", classmethod(from_pretrained))
+    for architecture in ("llama", "mistral", "qwen2", "qwen3", "phi3", "gpt2", "starcoder2", "gemma2", "stablelm"):
+        writer = gguf.GGUFWriter(str(tmp_path / "m.gguf"), architecture)
+        writer.add_array("tokenizer.ggml.tokens", ["a"])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        with pytest.raises(InputError, match=r"cannot be converted: KeyError$"):
+            GgufFile(tmp_path / "m.gguf").tokenizer()
+        with pytest.raises(KeyError):
+            transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file="m.gguf", local_files_only=True)
+        ours, theirs = asked[-2:]
+        assert ours is theirs, architecture
+    assert len(set(asked)) > 2
 
 
 def test_names_that_transformers_has_no_table_for(
