@@ -69,7 +69,7 @@ CACHES = {
 ROW = 2 * 8 * 2 * 4  # bytes of a position in a layer: K and V of two KV heads of 8 in f32
 
 Artifacts = Callable[..., Path]
-Graphs = Callable[[str, str], tuple[Path, Path]]
+Graphs = Callable[..., tuple[Path, Path]]
 
 
 @cache
