@@ -15,9 +15,9 @@ from sscc.compiler.quantization_report import quantization_report
 from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import InternalError
 from sscc.ir.levels import ProgramFacts
-from sscc.ir.machine import FAMILY, load_machine
 from sscc.ir.schedule import Program, launches
 from sscc.ir.sizes import format_bytes
+from sscc.ir.target import FAMILY, load_target
 from sscc.runtime.artifact.files import MACHINE
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import LoopingRecord, Manifest, WeightsRecord
@@ -52,8 +52,7 @@ def write_artifact(
     """
     with ArtifactWriter(options.output_path) as writer:
         writer.write_program(program, list_program(program))
-        machine = load_machine(options.target)
-        writer.write_text(MACHINE, machine.to_json())
+        writer.write_text(MACHINE, load_target(options.target).to_json())
         _write_constants(writer, program, constants)
         if checkpoint is not None:
             for name, data in sorted(checkpoint.tokenizer.items()):

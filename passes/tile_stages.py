@@ -6,9 +6,9 @@ once for all stages that read it. Straight runs of stages, and loops over such r
 pipelined loop of known length, what every iteration loads is loaded once (`df.early`), and so is what the loop carries
 on the chip.
 
-The axis is the one that cuts the most bytes from memory. The number of tiles n minimises bytes / (n * HBM
-bandwidth) + n * firing cost: the first tile's load, which nothing hides, against the cost of n firings. n divides the
-axis.
+The axis is the one that cuts the most bytes from memory. The number of tiles n minimises bytes / (n * bandwidth
+of main memory) + n * firing cost: the first tile's load, which nothing hides, against the cost of n firings. n divides
+the axis.
 
 Why: a matrix of weights does not fit on the chip beside all others, and a stage that waited for all of it would idle.
 In tiles, loading and computing overlap.
@@ -83,10 +83,10 @@ from torch_mlir.dialects import arith, func, linalg, scf, tensor
 from sscc.ir.builders import arguments_of, extract_slice, index_constant, insert_slice, make_function, tensor_type
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError
-from sscc.ir.levels import get_machine, walk
-from sscc.ir.machine import Machine
+from sscc.ir.levels import get_target, walk
 from sscc.ir.rewriting import ValueMap, clone_with, fill_value, functions, is_rematerialised, producer
 from sscc.ir.structure import structure
+from sscc.ir.target import Target
 from sscc.ir.views import RESHAPES, bytes_of, is_view
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.form_stages import Body, body_blocks
@@ -101,9 +101,9 @@ class TileStages(Pass):
     level: ClassVar[str] = "placed"
 
     def run(self, module: ir.Module) -> None:
-        machine = get_machine(module)
+        target = get_target(module)
         bodies = {f.name.value: f for f in functions(module) if df.BODY in f.attributes}
-        tiler = _Tiler(module, machine, bodies)
+        tiler = _Tiler(module, target, bodies)
         for kernel in functions(module):
             if is_plain(kernel):
                 tiler.used |= {op.attributes["callee"].value for op in walk(kernel) if df.is_stage(op)}
@@ -198,7 +198,7 @@ class _Plan:
 @dataclass
 class _Tiler:
     module: ir.Module
-    machine: Machine
+    target: Target
     bodies: dict[str, Any]
     used: set[str] = field(default_factory=set)
     tiled: dict[str, str] = field(default_factory=dict)
@@ -271,8 +271,8 @@ class _Tiler:
 
     def _count(self, nbytes: int, limit: int) -> int:
         """The divisor of `limit` that minimises the time that nothing hides."""
-        exposed = self.machine.hbm_seconds(nbytes)
-        firing = self.machine.firing_seconds.value
+        exposed = self.target.seconds({self.target.main.name: nbytes})
+        firing = self.target.costs.firing_seconds.value
         wanted = sqrt(exposed / firing)
         divisors = [n for n in range(1, limit + 1) if limit % n == 0]
         return min(divisors, key=lambda n: (exposed / n + n * firing, abs(n - wanted)))

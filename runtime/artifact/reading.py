@@ -26,8 +26,8 @@ from functools import cached_property
 from pathlib import Path
 
 from sscc.ir.errors import InputError, quoted
-from sscc.ir.machine import Machine, parse_machine
 from sscc.ir.schedule import Program
+from sscc.ir.target import Target, parse_target
 from sscc.runtime.artifact.files import (
     CONSTANTS,
     FOREIGN_CODE,
@@ -157,12 +157,12 @@ class Artifact:
         return self.manifest.files[SCHEDULE].sha256
 
     @property
-    def machine(self) -> Machine:
+    def target(self) -> Target:
         """The machine it was compiled for. Raises InputError where the artifact does not say."""
         if MACHINE not in self.manifest.files:
             raise InputError(f"{self.path} has no {MACHINE}")
         data = read_checked(self.path, MACHINE, self.manifest.files[MACHINE])
-        return parse_machine(decoded(data, self.path / MACHINE), str(self.path / MACHINE))
+        return parse_target(decoded(data, self.path / MACHINE), str(self.path / MACHINE))
 
     def golden(self) -> Golden | None:
         """The recorded run, if the artifact was compiled with one."""
