@@ -31,7 +31,7 @@ def measure(config: Path, level: int, context: int, batch: int) -> dict[str, Any
     """Compiles in this process; per number of sockets the modelled step, with and without prefetch."""
     from sscc.compiler import driver
     from sscc.compiler.options import CompileOptions
-    from sscc.ir.machine import load_machine
+    from sscc.ir.target import load_target
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.inspection import time_decode
 
@@ -50,7 +50,7 @@ def measure(config: Path, level: int, context: int, batch: int) -> dict[str, Any
         artifact = Artifact.load(out)
     steps = []
     for sockets in SOCKETS:
-        machine = load_machine("rdu").with_sockets(sockets)
+        machine = load_target("rdu").with_sockets(sockets)
         timing = time_decode(artifact, machine, context)
         steps.append(
             {
@@ -59,7 +59,7 @@ def measure(config: Path, level: int, context: int, batch: int) -> dict[str, Any
                 "seconds": timing.seconds,
                 "overhead": len(timing.launches) * timing.launch_overhead,
                 "hbm_bytes": timing.nbytes.get("hbm", 0),
-                "hbm_fraction": timing.hbm_fraction,
+                "roofline_fraction": timing.roofline_fraction,
                 "without_prefetch": time_decode(artifact, machine, context, prefetch=False).seconds,
                 "assumptions": timing.assumptions,
             }
@@ -97,7 +97,7 @@ def _print_table(results: list[dict[str, Any]]) -> None:
             gain = step["seconds"] / looped["steps"][index]["seconds"]
             print(
                 f"{sockets:8}{'-O' + str(result['level']):>7}{step['launches']:10}{step['seconds'] * 1e3:10.3f}"
-                f"{100 * step['overhead'] / step['seconds']:17.1f}%{100 * step['hbm_fraction']:13.1f}%"
+                f"{100 * step['overhead'] / step['seconds']:17.1f}%{100 * step['roofline_fraction']:13.1f}%"
                 f"{gain:17.2f}x{step['without_prefetch'] * 1e3:17.3f}"
             )
 

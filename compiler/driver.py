@@ -55,13 +55,13 @@ from sscc.ir.levels import (
     get_groups,
     get_level,
     get_looping,
-    get_machine,
+    get_target,
     passes_done,
-    set_machine,
+    set_target,
 )
-from sscc.ir.machine import Machine, load_machine
 from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_bytes
+from sscc.ir.target import Target, load_target
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.passes.repeat_layers import LayersDiffer
@@ -146,10 +146,10 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         groups = get_groups(source.module)
         looping = [LoopingRecord(**asdict(item)) for item in get_looping(source.module)]
         program = emit_program(source.module)
-        machine = get_machine(source.module)
+        target = get_target(source.module)
     shapes = {tensor.name: tensor.shape for tensor in program.tensors}
     signature = program_signature(source.facts, source.geometry, groups, shapes)
-    _prove(program, signature, machine, options)
+    _prove(program, signature, target, options)
     dumps.write_schedule(program)
     golden = _golden(options, source, program)
     constants = source.constants()
@@ -157,22 +157,25 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
     return CompileResult(options.output_path, "schedule", tuple(report))
 
 
-def _prove(program: Program, signature: Signature, machine: Machine, options: CompileOptions) -> None:
+def _prove(program: Program, signature: Signature, target: Target, options: CompileOptions) -> None:
     """Has the schedule proved by the validator, which knows nothing of how it was made."""
     try:
-        report = prove(program, signature, machine)
+        report = prove(program, signature, target)
     except InputError as error:
         if options.compile_from:
             raise InputError(f"{options.model} gives a schedule that does not validate: {error}") from None
         raise InternalError(f"the schedule that was made does not validate: {error}") from None
     logger.debug("validated: %d bounds proved", report.proved)
-    spilled = sum(tensor.nbytes for tensor in program.tensors if tensor.tier == "ddr")
-    if spilled:
-        logger.warning(
-            "sscc: %s do not fit into %s of HBM and lie in DDR",
-            format_bytes(spilled),
-            format_bytes(int(machine.hbm_bytes.value * machine.sockets.value)),
-        )
+    for level in target.far:
+        spilled = sum(tensor.nbytes for tensor in program.tensors if tensor.tier == level.name)
+        if spilled:
+            logger.warning(
+                "sscc: %s do not fit into %s of %s and lie in %s",
+                format_bytes(spilled),
+                format_bytes(target.capacity(target.main.name)),
+                target.main.label,
+                level.label,
+            )
 
 
 # ------------------------------------------------------------------------------------------------ where it starts
@@ -221,7 +224,7 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     )
     module = import_capture(captured, facts, geometry)
     with mlir():
-        set_machine(module, load_machine(options.target))
+        set_target(module, load_target(options.target))
     return Source(module, facts, geometry, checkpoint, lambda: captured.constants)
 
 

@@ -25,7 +25,7 @@ from sscc.ir.geometry import (
     POOL_MODES,
     Geometry,
 )
-from sscc.ir.machine import load_machine
+from sscc.ir.target import load_target
 from sscc.ir.weight_format import WeightFormat
 
 WEIGHTS = ("embed", "reference", "none")
@@ -68,7 +68,7 @@ class CompileOptions:
 
     Attributes:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
-        target: the machine, "rdu" or "rdu:FILE" (sscc.ir.machine).
+        target: the machine, "rdu" or "rdu:FILE" (sscc.ir.target).
         output: the artifact's folder; below level "schedule" the .mlir file to write, "-" for stdout.
         config: a config.json for a .pt file that holds a bare state_dict.
         kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
@@ -142,7 +142,7 @@ class CompileOptions:
         self._check_levels()
 
     def _check_choices(self) -> None:
-        load_machine(self.target)
+        load_target(self.target)
         if self.compile_to == "schedule":
             refuse_stdout(self.output, "an artifact is a folder")
         _choice("--compile-to", self.compile_to, LEVELS)

@@ -15,16 +15,17 @@ from sscc.compiler.quantization_report import quantization_report
 from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import InternalError
 from sscc.ir.levels import ProgramFacts
-from sscc.ir.machine import FAMILY, load_machine
 from sscc.ir.schedule import Program, launches
 from sscc.ir.sizes import format_bytes
+from sscc.ir.target import FAMILY, load_target
 from sscc.runtime.artifact.files import MACHINE
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import LoopingRecord, Manifest, WeightsRecord
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Reader, digest_of, layout_of, reading
 from sscc.runtime.artifact.writer import ArtifactWriter
-from sscc.runtime.backends.registry import DEFAULT_BACKEND, NATIVE, backend
+from sscc.runtime.backends.backend import Backend
+from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend
 
 
 def write_artifact(
@@ -50,37 +51,36 @@ def write_artifact(
         OutputError: it cannot be written; nothing is left behind.
         UnsafeCacheError: native code cannot be kept, because others could have written what is in the cache.
     """
+    packer = backend(DEFAULT_BACKEND, program)
     with ArtifactWriter(options.output_path) as writer:
         writer.write_program(program, list_program(program))
-        machine = load_machine(options.target)
-        writer.write_text(MACHINE, machine.to_json())
+        writer.write_text(MACHINE, load_target(options.target).to_json())
         _write_constants(writer, program, constants)
         if checkpoint is not None:
             for name, data in sorted(checkpoint.tokenizer.items()):
                 writer.write_bytes(f"tokenizer/{name}", data)
         if golden is not None:
             golden.save(writer)
-        weights = _write_weights(writer, options, checkpoint, program)
+        weights = _write_weights(writer, options, checkpoint, program, packer)
         config = json.loads(facts.config)
         writer.finish(Manifest(own_version(), tool_versions(), FAMILY, config, signature, weights, tuple(looping)))
     layout = layout_of(program, "weight")
     quantised = quantization_report(layout, facts.dtype, _reader(checkpoint))
-    native = [f"native code: {backend(NATIVE).lower(program)}"] if options.native_code else []
+    native = [f"native code: {packer.lower()}"] if options.native_code else []
     return [*_report(program, signature, weights), *native, *quantised]
 
 
 def _write_weights(
-    writer: ArtifactWriter, options: CompileOptions, checkpoint: Checkpoint | None, program: Program
+    writer: ArtifactWriter, options: CompileOptions, checkpoint: Checkpoint | None, program: Program, packer: Backend
 ) -> WeightsRecord:
     """Embeds the weights or refers to them."""
-    read, packer = _reader(checkpoint), backend(DEFAULT_BACKEND)
+    read = _reader(checkpoint)
     if checkpoint is None or read is None:
         return WeightsRecord("reference", "", None)
     layout = layout_of(program, "weight")
     if options.weights == "embed":
-        packings = packer.packings(program)
-        digest = writer.write_weights(layout, read, packings)
-        return WeightsRecord("embedded", digest, None, packer.name, tuple(sorted(packings)))
+        digest = writer.write_weights(layout, read, packer.packings)
+        return WeightsRecord("embedded", digest, None, packer.name, tuple(sorted(packer.packings)))
     return WeightsRecord("reference", digest_of(layout, read), str(checkpoint.path.resolve()))
 
 

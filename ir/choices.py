@@ -1,4 +1,7 @@
-"""Words that options, dumps and passes share. Nothing is imported here: the command line asks for them first."""
+"""Words that options, dumps, schedules and passes share. Nothing of sscc is imported here: the command
+line asks for them first."""
+
+from typing import Literal, get_args
 
 LEVELS = ("import", "graph", "kernels", "looped", "fused", "placed", "schedule")
 """Of the compiler, in the order in which a compilation passes through them."""
@@ -8,3 +11,9 @@ DTYPES = ("f32", "bf16")
 """Of activations and caches."""
 CURSOR = ("phase", "chunk")
 """What the entry `prefill` takes and gives back: where the next call goes on."""
+
+Tier = Literal["sram", "hbm", "ddr"]
+"""Levels of memory, as schedules call them, the nearest first."""
+TIERS: tuple[Tier, ...] = get_args(Tier)
+ON_CHIP, MAIN = TIERS[:2]
+"""Where buffers are, and where tensors are as long as there is room."""

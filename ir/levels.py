@@ -19,7 +19,7 @@ from sscc.ir.dialects.kv import GEOMETRY, GROUPS, geometry_attribute, group_geom
 from sscc.ir.dialects.shapes import SignatureMismatch
 from sscc.ir.errors import InputError, InternalError
 from sscc.ir.geometry import Geometry
-from sscc.ir.machine import Machine, load_machine, parse_machine
+from sscc.ir.target import Target, load_target, parse_target
 
 LEVEL = "sscc.level"
 PROGRAM = "sscc.program"
@@ -70,16 +70,16 @@ class ProgramFacts:
         return -(-geometry.max_context // self.chunk) * self.chunk
 
 
-def set_machine(module: ir.Module, machine: Machine) -> None:
+def set_target(module: ir.Module, target: Target) -> None:
     """Notes the machine that the module is compiled for."""
-    module.operation.attributes[MACHINE] = ir.StringAttr.get(machine.to_json())
+    module.operation.attributes[MACHINE] = ir.StringAttr.get(target.to_json())
 
 
-def get_machine(module: ir.Module) -> Machine:
-    """What `set_machine` noted; the machine that comes with sscc where nobody did. Raises InputError where damaged."""
+def get_target(module: ir.Module) -> Target:
+    """What `set_target` noted; the machine that comes with sscc where nobody did. Raises InputError where damaged."""
     if MACHINE not in module.operation.attributes:
-        return load_machine("rdu")
-    return parse_machine(ir.StringAttr(module.operation.attributes[MACHINE]).value, f"in the module's {MACHINE}")
+        return load_target("rdu")
+    return parse_target(ir.StringAttr(module.operation.attributes[MACHINE]).value, f"in the module's {MACHINE}")
 
 
 _FIELDS = {name: int if name in ("batch", "chunk", "layers", "vocab_size") else str

@@ -323,7 +323,7 @@ class _Entry:
 
     def call(self, entry: _Function, function: Any, layer: _Layer, own: Sequence[_State],
              states: dict[str, ir.Value], given: dict[str, ir.Value]) -> dict[str, ir.Value]:  # fmt: skip
-        """Calls a layer with its own states and budget, puts back what it leaves of them and gives the other results."""
+        """Calls a layer with its own states and budget. Puts back what it leaves of them, gives its other results."""
         budget = {name: index_constant(number) for name, number in layer.budget.items()}
         parts = {state.argument.name: state.take(states) for state in own}
         results = entry.call(function, {**given, **parts, **budget})

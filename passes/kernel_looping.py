@@ -83,7 +83,7 @@ from sscc.ir.builders import (
     tensor_type,
 )
 from sscc.ir.dialects import df
-from sscc.ir.levels import Looping, add_looping, get_machine, walk
+from sscc.ir.levels import Looping, add_looping, get_target, walk
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised
 from sscc.passes.base import Pass, count
 from sscc.passes.build_entries import entries
@@ -101,7 +101,7 @@ class KernelLooping(Pass):
 
     def run(self, module: ir.Module) -> None:
         kernels = {f.name.value: f for f in functions(module) if KERNEL in f.attributes}
-        capacity = int(get_machine(module).sram_bytes)
+        capacity = int(get_target(module).nearest.capacity.value)
         signatures = [Signature(entry) for entry in entries(module)]
         stacks: dict[tuple[str, ...], Argument] = {}
         for signature in signatures:

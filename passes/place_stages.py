@@ -67,10 +67,10 @@ from torch_mlir import ir
 from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.dialects import df, kv
 from sscc.ir.errors import UnsupportedError
-from sscc.ir.levels import get_machine
-from sscc.ir.machine import Machine
+from sscc.ir.levels import get_target
 from sscc.ir.rewriting import functions
 from sscc.ir.sizes import align, format_bytes
+from sscc.ir.target import MemoryLevel, Target
 from sscc.ir.views import bytes_of, computes, is_view
 from sscc.passes.base import Pass, count
 from sscc.passes.form_stages import Body, body_blocks
@@ -86,11 +86,11 @@ class PlaceStages(Pass):
     level: ClassVar[str] = "placed"
 
     def run(self, module: ir.Module) -> None:
-        machine = get_machine(module)
+        target = get_target(module)
         for kernel in functions(module):
             if KERNEL in kernel.attributes and not is_plain(kernel):
                 for pipeline in _pipelines(kernel):
-                    pipeline.place(machine, kernel.name.value)
+                    pipeline.place(target, kernel.name.value)
 
 
 @dataclass
@@ -123,18 +123,19 @@ class _Pipeline:
     handed: list[ir.Value] = field(default_factory=list)
     overlapping: bool = False
 
-    def place(self, machine: Machine, kernel: str) -> None:
-        self._buffers(machine, kernel)
-        self._units(machine, kernel)
+    def place(self, target: Target, kernel: str) -> None:
+        self._buffers(target, kernel)
+        self._units(target, kernel)
 
-    def _buffers(self, machine: Machine, kernel: str) -> None:
+    def _buffers(self, target: Target, kernel: str) -> None:
         between = (2, 1) if self.overlapping else (1,)
         fixed = {"tile": 2, "early": 1, "carried": 2}
         choices = [{**fixed, "whole": whole, "between": n} for whole in (2, 1) for n in between]
-        depths = next((d for d in choices if self._bytes(d) <= machine.sram_bytes), choices[-1])
-        while self._bytes(depths) > machine.sram_bytes:
+        room = target.nearest.capacity.value
+        depths = next((d for d in choices if self._bytes(d) <= room), choices[-1])
+        while self._bytes(depths) > room:
             if not self._leave_in_memory(depths):
-                self._refuse(depths, machine, kernel)
+                self._refuse(depths, target.nearest, kernel)
         address = 0
         places = {}
         for stream in self.streams:
@@ -142,7 +143,7 @@ class _Pipeline:
             places[id(stream.op), stream.index] = df.BufferPlace(depth, address)
             address += align(depth * stream.slot)
         count("buffers", len(self.streams))
-        count("bytes of SRAM, all pipelines", address)
+        count("bytes on the chip, all pipelines", address)
         for op in [*self.stages, *(stream.op for stream in self.streams)]:
             updated = df.BufferPlace(0)
             carried = df.BufferPlace(depths["carried"])  # where the loop's own value is
@@ -164,18 +165,19 @@ class _Pipeline:
     def _bytes(self, depths: dict[str, int]) -> int:
         return sum(align(depths[stream.kind] * stream.slot) for stream in self.streams)
 
-    def _refuse(self, depths: dict[str, int], machine: Machine, kernel: str) -> None:
+    def _refuse(self, depths: dict[str, int], memory: MemoryLevel, kernel: str) -> None:
         largest = sorted(self.streams, key=lambda s: -depths[s.kind] * s.slot)[:3]
         listed = ", ".join(f"{s.name} {format_bytes(depths[s.kind] * s.slot)}" for s in largest)
         raise UnsupportedError(
-            f"required {format_bytes(self._bytes(depths))} of SRAM, capacity {format_bytes(int(machine.sram_bytes))}: "
-            f"kernel {kernel}, largest buffers {listed}; a smaller --batch or --prefill-chunk needs less"
+            f"required {format_bytes(self._bytes(depths))} of {memory.label}, "
+            f"capacity {format_bytes(int(memory.capacity.value))}: kernel {kernel}, largest buffers {listed}; "
+            "a smaller --batch or --prefill-chunk needs less"
         )
 
-    def _units(self, machine: Machine, kernel: str) -> None:
+    def _units(self, target: Target, kernel: str) -> None:
         """Compute units by work, at least one each."""
         work = {id(op): _work(op) for op in self.stages}
-        units = int(machine.pcus.value)
+        units = int(target.units.pcus.value)
         if len(self.stages) > units:
             raise UnsupportedError(
                 f"required {len(self.stages)} PCUs, capacity {units}: kernel {kernel} has that many stages at a time"

@@ -6,9 +6,10 @@ once for all stages that read it. Straight runs of stages, and loops over such r
 pipelined loop of known length, what every iteration loads is loaded once (`df.early`), and so is what the loop carries
 on the chip.
 
-The axis is the one that cuts the most bytes from memory. The number of tiles n minimises bytes / (n * HBM
-bandwidth) + n * firing cost: the first tile's load, which nothing hides, against the cost of n firings. n divides the
-axis.
+The axis is the one that cuts the most bytes from memory. The number of tiles n minimises bytes / (n * bandwidth
+of main memory) + n * firing cost: the first tile's load, which nothing hides, against the cost of n firings. n divides
+the axis; matrices into tiles of a multiple of 16 rows, where that costs no more than a quarter of the load: a backend
+that multiplies by so many rows at once, as the CPU's does, would find others split between two tiles.
 
 Why: a matrix of weights does not fit on the chip beside all others, and a stage that waited for all of it would idle.
 In tiles, loading and computing overlap.
@@ -73,6 +74,7 @@ Preserves: results; a product's sums run over the same elements in the same orde
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import gcd, prod, sqrt
 from typing import Any, ClassVar
@@ -91,10 +93,11 @@ from sscc.ir.builders import (
 )
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError
-from sscc.ir.levels import get_machine, walk
-from sscc.ir.machine import Machine
+from sscc.ir.levels import get_target, walk
 from sscc.ir.rewriting import ValueMap, clone_with, fill_value, functions, is_rematerialised, producer
+from sscc.ir.sizes import TILE_ROWS
 from sscc.ir.structure import structure
+from sscc.ir.target import Target
 from sscc.ir.views import RESHAPES, bytes_of, is_view
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.form_stages import Body, body_blocks
@@ -109,9 +112,9 @@ class TileStages(Pass):
     level: ClassVar[str] = "placed"
 
     def run(self, module: ir.Module) -> None:
-        machine = get_machine(module)
+        target = get_target(module)
         bodies = {f.name.value: f for f in functions(module) if df.BODY in f.attributes}
-        tiler = _Tiler(module, machine, bodies)
+        tiler = _Tiler(module, target, bodies)
         for kernel in functions(module):
             if is_plain(kernel):
                 tiler.used |= {op.attributes["callee"].value for op in walk(kernel) if df.is_stage(op)}
@@ -124,6 +127,11 @@ class TileStages(Pass):
         for body in bodies.values():
             if body.name.value not in tiler.used:
                 body.operation.erase()
+
+
+def _is_matrix(shape: Sequence[int]) -> bool:
+    """Whether a shape has two axes, others of one element left out."""
+    return sum(size != 1 for size in shape) == 2
 
 
 def _mark_pipelines(kernel: Any) -> None:
@@ -215,7 +223,7 @@ class _Plan:
 @dataclass
 class _Tiler:
     module: ir.Module
-    machine: Machine
+    target: Target
     bodies: dict[str, Any]
     used: set[str] = field(default_factory=set)
     tiled: dict[str, str] = field(default_factory=dict)
@@ -288,16 +296,24 @@ class _Tiler:
             limit = gcd(*tiling.lengths())
             if nbytes > most and limit > 1:
                 most = nbytes
-                best = _Plan(self._count(nbytes, limit), operands, [axis] * len(returned), tiling)
+                arguments = [(body.function.arguments[i].type.shape, operands[i]) for i in streamed]
+                rows = [shape[cut] for shape, cut in arguments if cut != WHOLE and _is_matrix(shape)]
+                best = _Plan(self._count(nbytes, limit, gcd(*rows)), operands, [axis] * len(returned), tiling)
         return best
 
-    def _count(self, nbytes: int, limit: int) -> int:
-        """The divisor of `limit` that minimises the time that nothing hides."""
-        exposed = self.machine.hbm_seconds(nbytes)
-        firing = self.machine.firing_seconds.value
-        wanted = sqrt(exposed / firing)
+    def _count(self, nbytes: int, limit: int, rows: int) -> int:
+        """The divisor of `limit` that minimises the time that nothing hides; `rows` of matrices are cut."""
+        load = self.target.seconds({self.target.main.name: nbytes})
+        firing = self.target.costs.firing_seconds.value
+        wanted = sqrt(load / firing)
+
+        def cost(n: int) -> tuple[float, float]:
+            return load / n + n * firing, abs(n - wanted)
+
         divisors = [n for n in range(1, limit + 1) if limit % n == 0]
-        return min(divisors, key=lambda n: (exposed / n + n * firing, abs(n - wanted)))
+        best = min(divisors, key=cost)
+        even = min((n for n in divisors if n > 1 and rows % (n * TILE_ROWS) == 0), key=cost, default=best)
+        return even if best > 1 and cost(even)[0] - cost(best)[0] <= load / 4 else best
 
     # --------------------------------------------------------------------------------------------------- the loop
 

@@ -16,7 +16,7 @@ from sscc.ir.choices import CURSOR
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
-from sscc.ir.machine import Machine
+from sscc.ir.target import Target
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.validator import EntryReport, Report, validate
 
@@ -28,11 +28,11 @@ _Kind = tuple[str, str, tuple[int, ...]]
 """Role, dtype and shape of a tensor."""
 
 
-def prove(program: sch.Program, signature: Signature, machine: Machine | None = None) -> Report:
+def prove(program: sch.Program, signature: Signature, target: Target | None = None) -> Report:
     """Proves that a session can run a schedule under its signature, in every call that it makes.
 
     Args:
-        machine: whose capacities the schedule has to fit; None where they do not matter, as for an interpreter.
+        target: whose capacities the schedule has to fit; None where they do not matter, as for an interpreter.
 
     Raises:
         InputError: schedule and signature differ, or the schedule is invalid; the first thing that is wrong.
@@ -44,7 +44,7 @@ def prove(program: sch.Program, signature: Signature, machine: Machine | None = 
     protocol = Protocol(signature)
     report = validate(
         program,
-        machine,
+        target,
         ranges=protocol.ranges(),
         samples={"prefill": list(protocol.samples())},
         longest=max(signature.layers, signature.chunks(signature.geometry.max_context)),

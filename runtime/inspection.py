@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from math import ceil
 
 from sscc.ir.errors import UsageError
-from sscc.ir.machine import Machine
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
+from sscc.ir.target import Target
 from sscc.runtime.artifact.manifest import LoopingRecord
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.timing import KernelSummary, Timing, time_entry
 
 DECODE, PREFILL = "decode", "prefill"
-MEMORIES = ("hbm", "ddr")
 ROWS = ("k_cache", "v_cache", "k_prompt", "v_prompt")
 """The states that hold rows of K and V from one decode step to the next."""
 
@@ -41,7 +40,7 @@ class KernelReport:
     seconds: float
     pcus: int
     pmus: int
-    sram_bytes: int
+    on_chip_bytes: int
     slowest: str
     bound: str
 
@@ -53,7 +52,7 @@ class TimingReport:
     Attributes:
         launches: kernel launches. overhead_seconds: their launch and boundary cost, a part of `seconds`.
         nbytes, bandwidth: bytes, and bytes/s over the whole call, per tier.
-        hbm_fraction: share of the HBM roofline.
+        roofline_fraction: share of main memory's roofline.
         kernels: the most expensive first.
         assumptions: what the times rest on.
     """
@@ -63,14 +62,23 @@ class TimingReport:
     overhead_seconds: float
     nbytes: Mapping[str, int]
     bandwidth: Mapping[str, float]
-    hbm_fraction: float
+    roofline_fraction: float
     kernels: tuple[KernelReport, ...]
     assumptions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
+class LevelReport:
+    """What a program takes of a level of memory, and what all sockets have: bytes. On the chip it takes the
+    high-water mark of its buffers."""
+
+    nbytes: int
+    capacity_bytes: int
+
+
+@dataclass(frozen=True)
 class Inspection:
-    """What `sscc inspect` prints. Capacities are those of all sockets.
+    """What `sscc inspect` prints. Capacities are those of all sockets; tiers are in the target's order.
 
     Attributes:
         target, model: what it was compiled for, and the architecture's name.
@@ -86,13 +94,13 @@ class Inspection:
         weight_bytes: weights and constants.
         kv_bytes, full_kv_bytes: of one sequence, what a decode step reads, and uncompressed at max_context.
         held_kv_bytes: K and V that one sequence holds, its whole prompt too where the selected rows are indexed.
-        decode_traffic_bytes: moved by one decode step of all slots, in HBM and DDR.
-        decode_floor_bytes: weights and caches, once. decode_floor_ddr_bytes: those of them that lie in DDR.
-        hbm_bytes, ddr_bytes: what the program places there. sram_bytes: high-water mark of its buffers.
+        levels: of memory, by tier.
+        decode_traffic_bytes: moved by one decode step of all slots, on the chip left out.
+        decode_floor_bytes: weights and caches, once. decode_floor_tiers: the same by the tier that they lie in.
         decode_floor_seconds: the least time of a decode step, by bandwidth alone: a bound, not a model.
         full_cache_floor_seconds: the same with uncompressed caches of max_context rows, which take the room that the
-            program leaves in HBM, and beyond it DDR; None where the machine does not hold them.
-        full_cache_ddr_bytes: those bytes of such caches for which HBM has no room.
+            program leaves in main memory, and beyond it farther ones; None where the target does not hold them.
+        full_cache_tiers: bytes of such caches, by the tier that has room for them.
         context: tokens that each slot holds in `decode`. prompt: tokens of `prefill`, 0 if it was not asked for.
         tokens_per_second: of all slots together.
     """
@@ -116,20 +124,15 @@ class Inspection:
     full_kv_bytes: int
     decode_traffic_bytes: int
     decode_floor_bytes: int
-    decode_floor_ddr_bytes: int
-    sram_bytes: int
-    sram_capacity_bytes: int
-    hbm_bytes: int
-    hbm_capacity_bytes: int
-    ddr_bytes: int
-    ddr_capacity_bytes: int
+    decode_floor_tiers: Mapping[str, int]
+    levels: Mapping[str, LevelReport]
     pcus: int
     pcus_capacity: int
     pmus: int
     pmus_capacity: int
     decode_floor_seconds: float
     full_cache_floor_seconds: float | None
-    full_cache_ddr_bytes: int
+    full_cache_tiers: Mapping[str, int]
     context: int
     decode: TimingReport
     tokens_per_second: float
@@ -138,12 +141,12 @@ class Inspection:
 
 
 def inspect_artifact(
-    artifact: Artifact, machine: Machine | None = None, *, context: int | None = None, prompt: int | None = None
+    artifact: Artifact, target: Target | None = None, *, context: int | None = None, prompt: int | None = None
 ) -> Inspection:
     """Reads everything off the manifest and the schedule, and times the entries.
 
     Args:
-        machine: to time on; the one that it was compiled for if None.
+        target: to time on; the one that it was compiled for if None.
         context: tokens in each slot of the decode step, prompt and new ones; max_context if None.
         prompt: tokens of a prefill to time as well.
 
@@ -151,20 +154,20 @@ def inspect_artifact(
         UsageError: a context or prompt that the program does not take.
     """
     program, signature = artifact.program, artifact.signature
-    machine = artifact.machine if machine is None else machine
-    sockets = machine.sockets.value
-    timing = time_decode(artifact, machine, context)
-    prefill = None if prompt is None else time_prefill(artifact, machine, prompt)
+    target = artifact.target if target is None else target
+    timing = time_decode(artifact, target, context)
+    prefill = None if prompt is None else time_prefill(artifact, target, prompt)
     geometry = signature.geometry
     state = sum(t.nbytes for t in program.tensors if t.role in ("state", "input", "output"))
     weights = [t for t in program.tensors if t.role in ("weight", "constant")]
-    floor, full = decode_floor(program, timing), _FullCaches.on(machine, artifact, timing)
-    sram, placed = sram_bytes(program), placed_bytes(program)
+    floor, full = decode_floor(program, timing), _FullCaches.on(target, artifact, timing)
+    on_chip = on_chip_bytes(program)
+    taken = {target.nearest.name: on_chip, **placed_bytes(program, target)}
     return Inspection(
         target=artifact.manifest.target,
         model=str(artifact.manifest.model.get("model_type", "exported program")),
-        machine=machine.name,
-        sockets=int(sockets),
+        machine=target.name,
+        sockets=int(target.sockets.value),
         signature=signature,
         kernels=len(program.kernels),
         stages=sum(len(pipeline.stages) for pipeline in _pipelines(program)),
@@ -178,22 +181,17 @@ def inspect_artifact(
         kv_bytes=signature.read_bytes,
         held_kv_bytes=signature.held_bytes,
         full_kv_bytes=signature.full_kv_bytes(geometry.max_context),
-        decode_traffic_bytes=sum(timing.nbytes.get(tier, 0) for tier in ("hbm", "ddr")),
+        decode_traffic_bytes=sum(timing.nbytes.get(level.name, 0) for level in target.memories),
         decode_floor_bytes=sum(floor.values()),
-        decode_floor_ddr_bytes=floor["ddr"],
-        sram_bytes=sram,
-        sram_capacity_bytes=int(machine.sram_bytes * sockets),
-        hbm_bytes=placed["hbm"],
-        hbm_capacity_bytes=int(machine.hbm_bytes.value * sockets),
-        ddr_bytes=placed["ddr"],
-        ddr_capacity_bytes=int(machine.ddr_bytes.value * sockets),
+        decode_floor_tiers=floor,
+        levels={tier: LevelReport(nbytes, target.capacity(tier)) for tier, nbytes in taken.items()},
         pcus=timing.pcus,
-        pcus_capacity=int(machine.pcus.value),
-        pmus=ceil(sram / machine.pmu_bytes.value),
-        pmus_capacity=int(machine.pmus.value),
-        decode_floor_seconds=_least_seconds(machine, floor),
+        pcus_capacity=int(target.units.pcus.value),
+        pmus=ceil(on_chip / target.units.pmu_bytes.value),
+        pmus_capacity=target.pmus,
+        decode_floor_seconds=target.seconds(floor),
         full_cache_floor_seconds=full.seconds,
-        full_cache_ddr_bytes=full.beyond_hbm,
+        full_cache_tiers=full.nbytes,
         context=geometry.max_context if context is None else context,
         decode=report(timing),
         tokens_per_second=signature.batch / timing.seconds,
@@ -203,21 +201,21 @@ def inspect_artifact(
 
 
 def time_decode(
-    artifact: Artifact, machine: Machine, context: int | None = None, *, prefetch: bool = True, record: bool = False
+    artifact: Artifact, target: Target, context: int | None = None, *, prefetch: bool = True, record: bool = False
 ) -> Timing:
     """A decode step of all slots, each of which holds `context` tokens (max_context if None), most from its prompt."""
     geometry = artifact.signature.geometry
     tokens = geometry.max_context if context is None else context
     _check_tokens("context", tokens, geometry.max_context)
-    return time_entry(artifact.program, DECODE, machine, valid_rows=tokens, prefetch=prefetch, record=record)
+    return time_entry(artifact.program, DECODE, target, valid_rows=tokens, prefetch=prefetch, record=record)
 
 
-def time_prefill(artifact: Artifact, machine: Machine, prompt: int, *, record: bool = False) -> Timing:
+def time_prefill(artifact: Artifact, target: Target, prompt: int, *, record: bool = False) -> Timing:
     """The prefill of one prompt of `prompt` tokens, in one call."""
     signature = artifact.signature
     _check_tokens("prompt", prompt, signature.geometry.max_context)
     scalars = {"length": prompt, "slot": 0, "phase": 0, "chunk": 0, "steps": signature.prefill_steps(prompt)}
-    return time_entry(artifact.program, PREFILL, machine, scalars, record=record)
+    return time_entry(artifact.program, PREFILL, target, scalars, record=record)
 
 
 def _check_tokens(name: str, tokens: int, limit: int) -> None:
@@ -233,7 +231,7 @@ def report(timing: Timing) -> TimingReport:
         overhead_seconds=len(timing.launches) * timing.launch_overhead,
         nbytes=dict(timing.nbytes),
         bandwidth={tier: timing.bandwidth(tier) for tier in timing.nbytes},
-        hbm_fraction=timing.hbm_fraction,
+        roofline_fraction=timing.roofline_fraction,
         kernels=tuple(_kernel(kernel) for kernel in timing.kernels()),
         assumptions=timing.assumptions,
     )
@@ -248,7 +246,7 @@ def _kernel(kernel: KernelSummary) -> KernelReport:
         seconds=kernel.seconds,
         pcus=kernel.pcus,
         pmus=kernel.pmus,
-        sram_bytes=kernel.sram_bytes,
+        on_chip_bytes=kernel.on_chip_bytes,
         slowest="" if slowest is None else slowest.name,
         bound="" if slowest is None else slowest.bound,
     )
@@ -258,28 +256,30 @@ def _pipelines(program: Program) -> Iterator[Pipeline]:
     return (pipeline for kernel in program.kernels for pipeline in pipelines(kernel.body))
 
 
-def sram_bytes(program: Program) -> int:
+def on_chip_bytes(program: Program) -> int:
     """High-water mark of the on-chip memory: the end of the last buffer of any pipeline."""
-    buffers = (buffer for pipeline in _pipelines(program) for buffer in pipeline.buffers if buffer.tier == "sram")
+    buffers = (buffer for pipeline in _pipelines(program) for buffer in pipeline.buffers if buffer.on_chip)
     return max((buffer.address + buffer.nbytes for buffer in buffers), default=0)
 
 
-def placed_bytes(program: Program) -> dict[str, int]:
-    """What a program takes of HBM and of DDR: its arena, and the weights and constants behind it."""
+def placed_bytes(program: Program, target: Target) -> dict[str, int]:
+    """What a program takes of each memory: its arena, and the weights and constants behind it."""
     stored = sum(tensor.nbytes for tensor in program.tensors if tensor.role in ("weight", "constant"))
-    in_ddr = sum(tensor.nbytes for tensor in program.tensors if tensor.tier == "ddr")
-    return {"hbm": program.arena_bytes + stored - in_ddr, "ddr": in_ddr}
+    far: dict[str, int] = {
+        level.name: sum(tensor.nbytes for tensor in program.tensors if tensor.tier == level.name)
+        for level in target.far
+    }
+    return {target.main.name: program.arena_bytes + stored - sum(far.values()), **far}
 
 
 def decode_floor(program: Program, timing: Timing) -> dict[str, int]:
     """Bytes of weights, constants and K/V that a decode step touches, each counted once, per tier."""
-    stored, rows = _once(program, timing, _is_stored), _once(program, timing, _holds_rows)
-    return {tier: stored[tier] + rows[tier] for tier in MEMORIES}
+    return _once(program, timing, lambda tensor: _is_stored(tensor) or _holds_rows(tensor))
 
 
 def _once(program: Program, timing: Timing, counts: Callable[[Tensor], bool]) -> dict[str, int]:
     """Per tier, what a call moves of the tensors that count, none beyond its size."""
-    moved = dict.fromkeys(MEMORIES, 0)
+    moved = {str(level.name): 0 for level in timing.target.memories}
     for tensor in filter(counts, program.tensors):
         moved[tensor.tier] += min(tensor.nbytes, timing.tensor_bytes.get(tensor.name, 0))
     return moved
@@ -293,35 +293,30 @@ def _holds_rows(tensor: Tensor) -> bool:
     return tensor.role == "state" and tensor.name.partition(".")[0] in ROWS
 
 
-def _least_seconds(machine: Machine, nbytes: Mapping[str, int]) -> float:
-    """The least time in which a machine moves these bytes through each tier, side by side."""
-    return max(machine.hbm_seconds(nbytes["hbm"]), machine.ddr_seconds(nbytes["ddr"]))
-
-
 @dataclass(frozen=True)
 class _FullCaches:
     """A decode step of the same program over uncompressed caches of max_context rows, as far as bandwidth goes.
 
     Attributes:
-        seconds: None where the machine does not hold such caches.
-        beyond_hbm: bytes of them for which HBM has no room beside the rest of the program.
+        seconds: None where the target does not hold such caches.
+        nbytes: of the caches, per tier: as much as each has room for beside the rest of the program, the rest in the
+            last one.
     """
 
     seconds: float | None
-    beyond_hbm: int
+    nbytes: Mapping[str, int]
 
     @classmethod
-    def on(cls, machine: Machine, artifact: Artifact, timing: Timing) -> _FullCaches:
+    def on(cls, target: Target, artifact: Artifact, timing: Timing) -> _FullCaches:
         program, signature = artifact.program, artifact.signature
-        full = signature.batch * signature.full_kv_bytes(signature.geometry.max_context)
-        room = {"hbm": machine.hbm_bytes.value * machine.sockets.value}
-        room["ddr"] = machine.ddr_bytes.value * machine.sockets.value
-        for tier, nbytes in placed_bytes(program).items():
+        left = signature.batch * signature.full_kv_bytes(signature.geometry.max_context)
+        nbytes: dict[str, int] = {}
+        for tier, taken in placed_bytes(program, target).items():
             caches = sum(t.nbytes for t in program.tensors if t.tier == tier and _holds_rows(t))
-            room[tier] -= nbytes - caches
-        beyond = max(0, full - max(0, int(room["hbm"])))
-        if beyond > room["ddr"]:
-            return cls(None, beyond)
+            nbytes[tier] = min(left, max(0, target.capacity(tier) - (taken - caches)))
+            left -= nbytes[tier]
+        if left:
+            nbytes[target.levels[-1].name] += left
+            return cls(None, nbytes)
         stored = _once(program, timing, _is_stored)
-        moved = {"hbm": stored["hbm"] + full - beyond, "ddr": stored["ddr"] + beyond}
-        return cls(_least_seconds(machine, moved), beyond)
+        return cls(target.seconds({tier: moved + stored[tier] for tier, moved in nbytes.items()}), nbytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -35,11 +35,12 @@ from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.context import mlir, print_module
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import decode
-from sscc.ir.levels import get_facts, set_facts, set_machine
-from sscc.ir.machine import load_machine
+from sscc.ir.levels import get_facts, set_facts, set_target
+from sscc.ir.target import load_target
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
 from tests.oracles.independent import IndependentSnapStream
+from tests.targets import described
 from tests.torch_session import TorchSession
 
 VOCABULARY = 96
@@ -211,11 +212,9 @@ class Compiler:
             self._done[key] = self._compile(*key)
         return self._done[key]
 
-    def machine(self, **figures: float) -> str:
+    def target(self, figures: Mapping[str, float]) -> str:
         """A target like "rdu", with other figures."""
-        data = json.loads(load_machine("rdu").to_json())
-        for name, value in figures.items():
-            data["figures"][name]["value"] = value
+        data = described(figures)
         data["name"] = "-".join(f"{name}-{value:g}" for name, value in figures.items())
         file = self._folder / f"{data['name']}.json"
         file.write_text(json.dumps(data))
@@ -264,7 +263,7 @@ def adapted(captured: Path, file: Path, geometry: Geometry, target: str = "rdu")
     with mlir():
         module = read_dump(captured)
         set_facts(module, get_facts(module)[0], geometry)
-        set_machine(module, load_machine(target))
+        set_target(module, load_target(target))
         file.write_text(print_module(module))
 
 

@@ -39,7 +39,7 @@ CACHES = {
     "full": Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT),
 }
 
-SLOW_MEMORY = {"hbm_bandwidth": 1e9}
+SLOW_MEMORY = {"hbm.bandwidth": 1e9}
 """A machine on which even these tiny models are worth cutting: their weights and caches arrive in tiles."""
 
 F32_TOLERANCE = 1e-5
@@ -66,7 +66,7 @@ class Case:
         return BF16_TOLERANCE if self.dtype == "bf16" else INT8_TOLERANCE if self.cache == "int8" else f32
 
     def compiled(self, compiler: Compiler, opt_level: int) -> Compiled:
-        g, target = CACHES[self.cache], compiler.machine(**SLOW_MEMORY) if self.tiled else "rdu"
+        g, target = CACHES[self.cache], compiler.target(SLOW_MEMORY) if self.tiled else "rdu"
         return compiler(self.family, g, dtype=self.dtype, opt_level=opt_level, target=target)
 
 

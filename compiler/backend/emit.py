@@ -13,12 +13,12 @@ from sscc.compiler.backend.memory import pack, share, spill
 from sscc.ir.builders import STORED
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError, UnsupportedError
-from sscc.ir.levels import get_machine
-from sscc.ir.machine import Machine
+from sscc.ir.levels import get_target
 from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.rewriting import functions
-from sscc.ir.schedule import Body, Program, Step, Tensor, Vector, launches, pipelines
+from sscc.ir.schedule import Body, Program, Step, Tensor, Tier, Vector, launches, pipelines
 from sscc.ir.sizes import format_bytes
+from sscc.ir.target import Target
 from sscc.passes.build_entries import entries
 from sscc.passes.outline_kernels import KERNEL
 
@@ -46,7 +46,7 @@ def emit_program(module: ir.Module) -> Program:
         tuple(item.entry for item in emitted),
         arena,
     )
-    return _with_tiers(program, get_machine(module))
+    return _with_tiers(program, get_target(module))
 
 
 def _place(emitted: list[EmittedEntry]) -> tuple[list[Tensor], int]:
@@ -73,22 +73,24 @@ def _place(emitted: list[EmittedEntry]) -> tuple[list[Tensor], int]:
     return kept, end
 
 
-def _with_tiers(program: Program, machine: Machine) -> Program:
-    """Puts into DDR what HBM does not hold: tables of which few rows are read first, then what leaves least behind."""
-    capacity, behind = (int(f.value * machine.sockets.value) for f in (machine.hbm_bytes, machine.ddr_bytes))
+def _with_tiers(program: Program, target: Target) -> Program:
+    """Puts what a memory does not hold into the next one: tables of which few rows are read first, then what leaves
+    least behind."""
     sizes = {tensor.name: tensor.nbytes for tensor in program.tensors}
     tables = _tables(program)
     roles = {tensor.name: tensor.role in STORED for tensor in program.tensors}
-    order = sorted(sizes, key=lambda name: (name in tables, roles[name], -sizes[name], name))
-    spilled = spill(sizes, order, capacity)
-    total = sum(sizes[name] for name in spilled)
-    if total > behind:
+    left = sorted(sizes, key=lambda name: (name in tables, roles[name], -sizes[name], name))
+    tiers: dict[str, Tier] = {}
+    for level in target.memories:
+        tiers |= dict.fromkeys(left, level.name)
+        left = spill(sizes, left, target.capacity(level.name))
+    if left:
+        room = " and ".join(f"{format_bytes(target.capacity(m.name))} of {m.label}" for m in target.memories)
         raise UnsupportedError(
-            f"required {format_bytes(sum(sizes.values()))} of memory, capacity {format_bytes(capacity)} of HBM and "
-            f"{format_bytes(behind)} of DDR on {machine.sockets.value:g} sockets"
+            f"required {format_bytes(sum(sizes.values()))} of memory, capacity {room} on "
+            f"{target.sockets.value:g} sockets"
         )
-    tensors = [replace(t, tier="ddr") if t.name in spilled else t for t in program.tensors]
-    return replace(program, tensors=tuple(tensors))
+    return replace(program, tensors=tuple(replace(t, tier=tiers[t.name]) for t in program.tensors))
 
 
 def _tables(program: Program) -> set[str]:

@@ -14,6 +14,7 @@ from sscc.compiler.backend.memory import Lifetime
 from sscc.compiler.backend.windows import whole
 from sscc.ir import schedule as sch
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
+from sscc.ir.choices import MAIN
 
 
 @dataclass
@@ -68,7 +69,7 @@ class EntryEmitter(Flow):
     def _tensor(
         self, name: str, type_: ir.RankedTensorType, role: Any, sources: tuple[str, ...] = (), encoding: str = ""
     ) -> sch.View:
-        self.tensors[name] = sch.Tensor(name, tuple(type_.shape), dtype_of(type_), role, "hbm", 0, sources, encoding)
+        self.tensors[name] = sch.Tensor(name, tuple(type_.shape), dtype_of(type_), role, MAIN, 0, sources, encoding)
         return whole(name, type_.shape)
 
     def temporary(self, type_: ir.RankedTensorType) -> sch.View:

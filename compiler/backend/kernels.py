@@ -18,6 +18,7 @@ from sscc.compiler.backend.bodies import EmittedBody, describe_location, dtype_o
 from sscc.compiler.backend.flow import Flow
 from sscc.compiler.backend.windows import dropped, is_whole, whole
 from sscc.ir import schedule as sch
+from sscc.ir.choices import ON_CHIP
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError
 
@@ -384,7 +385,7 @@ class KernelEmitter(Flow):
             name = f"{base}.{len(pipeline.buffers)}"
         place = df.buffers_of(op)[index]
         shape, dtype = tuple(result.type.shape), dtype_of(result.type)
-        pipeline.buffers[name] = sch.Buffer(name, shape, dtype, "sram", place.address, place.depth)
+        pipeline.buffers[name] = sch.Buffer(name, shape, dtype, ON_CHIP, place.address, place.depth)
         return name
 
     # ------------------------------------------------------------------------------------------------ ports

@@ -1,4 +1,4 @@
-"""Addresses and tiers: what lasts lies side by side, temporaries share space, and what exceeds HBM goes to DDR."""
+"""Addresses and tiers: what lasts lies side by side, temporaries share space, what exceeds a memory is in the next."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _first_gap(live: Sequence[tuple[int, int, int]], base: int, size: int) -> in
 
 
 def spill(sizes: Mapping[str, int], order: Sequence[str], capacity: int) -> list[str]:
-    """Which of `sizes` lie in the next tier when those that come first in `order` get the room that there is."""
+    """Which of `sizes` lie in the next memory when those that come first in `order` get the room that there is."""
     spilled = []
     for name in order:
         if align(sizes[name]) <= capacity:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sscc.ir.machine import load_machine
+from sscc.ir.choices import MAIN, ON_CHIP, TIERS
 from sscc.ir.sizes import format_bytes
+from sscc.ir.target import load_target
 
 if TYPE_CHECKING:
     from sscc.runtime.inspection import Inspection, TimingReport
@@ -34,12 +35,12 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.timing import write_trace
 
     artifact = Artifact.load(args.artifact)
-    machine = artifact.machine if args.target is None else load_machine(args.target)
+    target = artifact.target if args.target is None else load_target(args.target)
     if args.sockets is not None:
-        machine = machine.with_sockets(args.sockets)
-    found = inspect_artifact(artifact, machine, context=args.context, prompt=args.prompt)
+        target = target.with_sockets(args.sockets)
+    found = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt)
     if args.trace is not None:
-        write_trace(time_decode(artifact, machine, args.context, record=True), args.trace)
+        write_trace(time_decode(artifact, target, args.context, record=True), args.trace)
     print(json.dumps(asdict(found)) if args.json else "\n".join(described(found)))
     return 0
 
@@ -89,10 +90,9 @@ def _memory(i: Inspection) -> Iterator[str]:
         f"memory     weights {format_bytes(i.weight_bytes)}, states {format_bytes(i.state_bytes)}, "
         f"temporaries {format_bytes(i.temporary_bytes)}"
     )
-    yield f"SRAM       {_fits(i.sram_bytes, i.sram_capacity_bytes)}"
-    yield f"HBM        {_fits(i.hbm_bytes, i.hbm_capacity_bytes)}"
-    if i.ddr_bytes:
-        yield f"DDR        {_fits(i.ddr_bytes, i.ddr_capacity_bytes)}"
+    for tier, level in i.levels.items():
+        if level.nbytes or tier in (ON_CHIP, MAIN):
+            yield f"{tier.upper():10} {_fits(level.nbytes, level.capacity_bytes)}"
     yield f"units      {_share(i.pcus, i.pcus_capacity)} PCUs, {_share(i.pmus, i.pmus_capacity)} PMUs"
 
 
@@ -111,9 +111,11 @@ def _bounds(i: Inspection) -> Iterator[str]:
         f"decode     moves {format_bytes(moved)} a step, at least {format_bytes(floor)} "
         f"(weights and caches once): {moved / floor:.2f}x"
     )
-    in_ddr = i.decode_floor_ddr_bytes
-    tiers = f"HBM and DDR bandwidth alone ({format_bytes(in_ddr)} of it from DDR)" if in_ddr else "HBM bandwidth alone"
-    yield f"bound      {_duration(i.decode_floor_seconds)} a step by {tiers}, {_full_caches(i)}"
+    far = _far(i.decode_floor_tiers)
+    tiers = " and ".join(tier.upper() for tier in (MAIN, *far))
+    parts = ", ".join(f"{format_bytes(nbytes)} of it from {tier.upper()}" for tier, nbytes in far.items())
+    alone = f"{tiers} bandwidth alone" + (f" ({parts})" if parts else "")
+    yield f"bound      {_duration(i.decode_floor_seconds)} a step by {alone}, {_full_caches(i)}"
 
 
 def _full_caches(i: Inspection) -> str:
@@ -121,8 +123,14 @@ def _full_caches(i: Inspection) -> str:
     caches = f"full caches of {i.signature.geometry.max_context} tokens"
     if i.full_cache_floor_seconds is None:
         return f"{caches} ({format_bytes(i.signature.batch * i.full_kv_bytes)}) do not fit into the machine"
-    where = f", {format_bytes(i.full_cache_ddr_bytes)} of them in DDR" if i.full_cache_ddr_bytes else ""
+    far = _far(i.full_cache_tiers).items()
+    where = "".join(f", {format_bytes(nbytes)} of them in {tier.upper()}" for tier, nbytes in far)
     return f"{_duration(i.full_cache_floor_seconds)} with {caches}{where}"
+
+
+def _far(nbytes: Mapping[str, int]) -> dict[str, int]:
+    """What lies behind main memory, per tier."""
+    return {tier: part for tier, part in nbytes.items() if tier != MAIN and part}
 
 
 def _times(i: Inspection) -> Iterator[str]:
@@ -145,8 +153,9 @@ def _times(i: Inspection) -> Iterator[str]:
 
 
 def _bandwidth(r: TimingReport) -> str:
-    rates = [f"{tier.upper()} {r.bandwidth[tier] / 1e9:.4g} GB/s" for tier in ("hbm", "ddr") if tier in r.bandwidth]
-    return f"{', '.join(rates)}: {100 * r.hbm_fraction:.1f}% of the HBM roofline"
+    tiers = [tier for tier in TIERS if tier != ON_CHIP and tier in r.bandwidth]
+    rates = [f"{tier.upper()} {r.bandwidth[tier] / 1e9:.4g} GB/s" for tier in tiers]
+    return f"{', '.join(rates)}: {100 * r.roofline_fraction:.1f}% of the {MAIN.upper()} roofline"
 
 
 def _kernels(i: Inspection, r: TimingReport) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sscc.ir.machine import FAMILY, load_machine
+from sscc.ir.target import FAMILY, load_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,12 +13,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    machine = load_machine(args.target)
+    target = load_target(args.target)
     if args.json:
-        print(machine.to_json(), end="")
+        print(target.to_json(), end="")
         return 0
-    print(f"{args.target}: {machine.name}. {machine.note}")
-    for name, figure in machine.figures.items():
+    print(f"{args.target}: {target.name}. {target.note}")
+    for name, figure in target.figures.items():
         value = f"{figure.value:.10g} {figure.unit}".strip()
         print(f"  {name:16} {value:32} {figure.origin:10} {figure.note}")
     return 0

@@ -13,6 +13,7 @@ The file form is canonical JSON (`Program.to_json`): keys sorted, no spaces, so 
 equal bytes. Unknown fields, kinds or operations are refused at load.
 """
 
+from sscc.ir.choices import Tier
 from sscc.ir.operations import (
     CachedAttention,
     CausalAttention,
@@ -57,7 +58,6 @@ from sscc.ir.schedule.program import (
     Stage,
     Step,
     Tensor,
-    Tier,
     Vector,
     View,
     When,

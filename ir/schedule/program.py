@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar, Literal, Union
 
+from sscc.ir.choices import ON_CHIP, Tier
 from sscc.ir.errors import InputError
 from sscc.ir.operations import (
     CachedAttention,
@@ -31,7 +32,6 @@ DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
 Dtype = Literal["f32", "bf16", "i64", "i8", "i1"]
 Role = Literal["weight", "constant", "input", "output", "state", "temporary"]
-Tier = Literal["sram", "hbm", "ddr"]
 ParamAccess = Literal["read", "write", "update"]
 When = Literal["each", "first", "last"]
 
@@ -309,6 +309,10 @@ class Buffer:
     tier: Tier
     address: int
     depth: int
+
+    @property
+    def on_chip(self) -> bool:
+        return self.tier == ON_CHIP
 
     @property
     def slot_bytes(self) -> int:

@@ -26,8 +26,8 @@ from functools import cached_property
 from pathlib import Path
 
 from sscc.ir.errors import InputError, quoted
-from sscc.ir.machine import Machine, parse_machine
 from sscc.ir.schedule import Program
+from sscc.ir.target import Target, parse_target
 from sscc.runtime.artifact.files import (
     CONSTANTS,
     FOREIGN_CODE,
@@ -61,6 +61,7 @@ from sscc.runtime.artifact.tensor_files import (
     stack_tensors,
     stored_specs,
 )
+from sscc.runtime.backends.backend import Backend
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND, backend
 from sscc.runtime.contract import prove
 from sscc.runtime.verification import Claim, verify_files
@@ -157,12 +158,12 @@ class Artifact:
         return self.manifest.files[SCHEDULE].sha256
 
     @property
-    def machine(self) -> Machine:
+    def target(self) -> Target:
         """The machine it was compiled for. Raises InputError where the artifact does not say."""
         if MACHINE not in self.manifest.files:
             raise InputError(f"{self.path} has no {MACHINE}")
         data = read_checked(self.path, MACHINE, self.manifest.files[MACHINE])
-        return parse_machine(decoded(data, self.path / MACHINE), str(self.path / MACHINE))
+        return parse_target(decoded(data, self.path / MACHINE), str(self.path / MACHINE))
 
     def golden(self) -> Golden | None:
         """The recorded run, if the artifact was compiled with one."""
@@ -176,6 +177,16 @@ class Artifact:
         record = self.manifest.weights
         return record.packer if record.mode == "embedded" else DEFAULT_BACKEND
 
+    def backend(self, name: str) -> Backend:
+        """The program on the backend of that name, one for each. Raises UsageError where there is none."""
+        if name not in self._backends:
+            self._backends[name] = backend(name, self.program)
+        return self._backends[name]
+
+    @cached_property
+    def _backends(self) -> dict[str, Backend]:
+        return {}
+
     @cached_property
     def packings(self) -> Packings:
         """How `packer` packs weights, by name. Raises InputError where its manifest says that others are packed."""
@@ -184,7 +195,7 @@ class Artifact:
         if self.packer not in BACKENDS:
             raise InputError(f"{self.path}: its weights are packed for {quoted(self.packer)}, which this sscc has not")
         try:
-            packings = backend(self.packer).packings(self.program)
+            packings = self.backend(self.packer).packings
         except (KeyError, ValueError, IndexError, StopIteration) as error:
             raise InputError(f"{self.path}: the schedule is malformed: {error!r}") from None
         record = self.manifest.weights

@@ -1,15 +1,14 @@
-"""What a backend is: it says how it wants weights to lie, makes its code of a schedule, and executes it."""
+"""What a backend is: for a program, it says how it wants weights to lie, makes its code, and executes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from sscc.runtime.backends.interpreter import Interpreter
 
 if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
-    from sscc.ir.schedule import Program
     from sscc.runtime.artifact.tensor_files import Array, Packing
 
 
@@ -19,21 +18,19 @@ class Conditions:
 
     Attributes:
         digest: sha256 of the schedule's file form; "" where nobody knows it.
-        packings: how weights are packed among those that are given, by name.
         threads: how many may be used; None leaves it to the backend.
         precision: "f32", or "f64" where a backend can compute everything in f64.
         checked: whether reads of what nobody wrote are refused, where a backend can.
     """
 
     digest: str = ""
-    packings: Mapping[str, Packing] = field(default_factory=dict)
     threads: int | None = None
     precision: str = "f32"
     checked: bool = False
 
 
 class Backend(Protocol):
-    """Something that executes schedules.
+    """Something that executes schedules, and the one that it is to execute.
 
     Attributes:
         name: what `--interpreter` and manifests call it.
@@ -41,18 +38,19 @@ class Backend(Protocol):
 
     name: str
 
-    def packings(self, program: Program) -> Mapping[str, Packing]:
-        """How it wants weights to lie, by name; those that are not named, as the schedule has them."""
+    @property
+    def packings(self) -> Mapping[str, Packing]:
+        """How it wants weights to lie, by name; those that are not named, as the schedule has them. Found once."""
 
-    def lower(self, program: Program) -> str:
-        """Makes its code of a program ahead of time and keeps it for this machine. Returns in words what came of it.
+    def lower(self) -> str:
+        """Makes its code ahead of time and keeps it for this machine. Returns in words what came of it.
 
         Raises:
             UnsafeCacheError: others could have written what is where it is kept.
         """
 
-    def open(self, program: Program, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
-        """The program with its weights, ready to be called.
+    def open(self, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
+        """The program with its weights, as the schedule has them or packed, ready to be called.
 
         Raises:
             UsageError: conditions that it cannot meet.

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.interpreter import Interpreter
-from sscc.runtime.backends.registry import backend
 
 if TYPE_CHECKING:
     from sscc.runtime.artifact.reading import Artifact, Resolver
@@ -31,10 +30,7 @@ def open_interpreter(
         UsageError: there is no such backend, or it cannot do what is asked.
         InputError: the weights are missing or others than the program wants, or the program is malformed.
     """
-    opened = backend(name)
+    backend = artifact.backend(name)
     # Weights that are packed as the backend wants them are used where they lie.
-    as_packed = artifact.packer == opened.name
-    weights = artifact.weights(resolver, packed=as_packed)
-    packings = artifact.packings if as_packed else opened.packings(artifact.program)
-    conditions = Conditions(artifact.schedule_digest, packings, threads, precision, checked)
-    return opened.open(artifact.program, weights, conditions)
+    weights = artifact.weights(resolver, packed=artifact.packer == backend.name)
+    return backend.open(weights, Conditions(artifact.schedule_digest, threads, precision, checked))

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sscc.ir.errors import UsageError
 from sscc.runtime.backends.backend import Backend
+
+if TYPE_CHECKING:  # the command line asks for names alone
+    from sscc.ir.schedule import Program
 
 NATIVE, REFERENCE = BACKENDS = ("native", "reference")
 DEFAULT_BACKEND = NATIVE
 
 
-def backend(name: str) -> Backend:
-    """Raises UsageError where there is none of that name."""
+def backend(name: str, program: Program) -> Backend:
+    """The backend of that name for a program. Raises UsageError where there is none of that name."""
     if name == NATIVE:
         from sscc.runtime.backends.cpu.backend import Cpu
 
-        return Cpu()
+        return Cpu(program)
     if name == REFERENCE:
         from sscc.runtime.backends.reference.backend import Reference  # imports torch, which takes seconds
 
-        return Reference()
+        return Reference(program)
     raise UsageError(f"there is no interpreter {name!r}, this version has {' and '.join(BACKENDS)}")

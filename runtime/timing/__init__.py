@@ -1,4 +1,4 @@
-"""The timing model: replays a schedule on the machine description. It computes no values and needs no torch.
+"""The timing model: replays a schedule on a target. It computes no values and needs no torch.
 
 `time_entry` gives a `Timing`; `write_trace` writes one as a Chrome trace.
 """

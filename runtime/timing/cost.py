@@ -1,4 +1,4 @@
-"""Work and machine figures become durations.
+"""Work and a target's figures become durations.
 
 Time is counted in whole femtoseconds, so that a steady state repeats exactly.
 """
@@ -6,24 +6,30 @@ Time is counted in whole femtoseconds, so that a steady state repeats exactly.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from sscc.ir.machine import Machine
+from sscc.ir.choices import ON_CHIP
+from sscc.ir.target import Target
 from sscc.runtime.timing.work import Work
 
 SECOND = 10**15  # femtoseconds
-TIERS = ("sram", "hbm", "ddr")
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Bytes that one firing moves through a tier, and how long that takes at full bandwidth, in femtoseconds."""
+    """Bytes that one firing moves through a tier.
+
+    Attributes:
+        duration: how long that takes at full bandwidth, in femtoseconds.
+        latency: how long the firing takes at least, in femtoseconds.
+    """
 
     tier: str
     nbytes: int
     duration: int
+    latency: int = 0
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: the replay counts firings per cost
@@ -44,14 +50,14 @@ class Cost:
     @functools.cached_property
     def overlapped(self) -> tuple[Phase, ...]:
         """Everything at once."""
-        return (Phase(self.fixed + self.compute, _merged((*self.reads, *self.writes))),)
+        return (Phase.of(self.fixed + self.compute, (*self.reads, *self.writes)),)
 
     @functools.cached_property
     def in_turn(self) -> tuple[Phase, ...]:
         """Memory in, compute, memory out; on-chip traffic belongs to the computation."""
-        inner = [transfer for transfer in (*self.reads, *self.writes) if transfer.tier == "sram"]
-        sides = [tuple(t for t in side if t.tier != "sram") for side in (self.reads, self.writes)]
-        return (Phase(0, sides[0]), Phase(self.fixed + self.compute, _merged(inner)), Phase(0, sides[1]))
+        inner = [transfer for transfer in (*self.reads, *self.writes) if transfer.tier == ON_CHIP]
+        sides = [[t for t in side if t.tier != ON_CHIP] for side in (self.reads, self.writes)]
+        return (Phase.of(0, sides[0]), Phase.of(self.fixed + self.compute, inner), Phase.of(0, sides[1]))
 
     def duration(self, overlapped: bool) -> int:
         """Femtoseconds of a firing that has the tiers for itself."""
@@ -64,10 +70,19 @@ class Cost:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a firing: arithmetic and transfers side by side, at most one per tier."""
+    """A part of a firing: arithmetic and transfers side by side.
+
+    Attributes:
+        compute: femtoseconds that it takes besides transfers: of arithmetic, or of a latency that outlasts it.
+        transfers: at most one per tier.
+    """
 
     compute: int
     transfers: tuple[Transfer, ...]
+
+    @classmethod
+    def of(cls, compute: int, transfers: Sequence[Transfer]) -> Phase:
+        return cls(max([compute, *(transfer.latency for transfer in transfers)]), _merged(transfers))
 
     @property
     def alone(self) -> int:
@@ -78,28 +93,28 @@ def _merged(transfers: Iterable[Transfer]) -> tuple[Transfer, ...]:
     merged: dict[str, Transfer] = {}
     for one in transfers:
         other = merged.get(one.tier, Transfer(one.tier, 0, 0))
-        merged[one.tier] = Transfer(one.tier, other.nbytes + one.nbytes, other.duration + one.duration)
+        moved, duration = other.nbytes + one.nbytes, other.duration + one.duration
+        merged[one.tier] = Transfer(one.tier, moved, duration, one.latency)
     return tuple(merged.values())
 
 
 class CostModel:
-    """The rates of all sockets of a machine together."""
+    """The rates of all sockets of a target together."""
 
-    def __init__(self, machine: Machine) -> None:
-        sockets = machine.sockets.value
-        self._pcus = machine.pcus.value
-        self._flops = {"bf16": machine.bf16_flops.value * sockets, "f32": machine.f32_flops.value * sockets}
-        self._lanes = machine.simd_lanes.value * machine.clock.value * sockets  # per PCU and second
-        self._stages = machine.simd_stages.value
-        self._firing = round(machine.firing_seconds.value * SECOND)
-        self._bandwidth = {
-            "sram": machine.sram_bandwidth.value * sockets,
-            "hbm": machine.hbm_bandwidth.value * sockets,
-            "ddr": machine.ddr_bandwidth.value * sockets,
-        }
+    def __init__(self, target: Target) -> None:
+        sockets, units = target.sockets.value, target.units
+        self._pcus = units.pcus.value
+        self._flops = {"bf16": units.bf16_flops.value * sockets, "f32": units.f32_flops.value * sockets}
+        self._lanes = units.simd_lanes.value * units.clock.value * sockets  # per PCU and second
+        self._stages = units.simd_stages.value
+        self._firing = round(target.costs.firing_seconds.value * SECOND)
+        self._bandwidth: dict[str, float] = {level.name: target.bandwidth(level.name) for level in target.levels}
+        latencies = {level.name: level.latency for level in target.levels if level.latency is not None}
+        self._latency: dict[str, int] = {name: round(figure.value * SECOND) for name, figure in latencies.items()}
 
     def transfer(self, tier: str, nbytes: int) -> Transfer:
-        return Transfer(tier, nbytes, round(nbytes * SECOND / self._bandwidth[tier]))
+        duration = round(nbytes * SECOND / self._bandwidth[tier])
+        return Transfer(tier, nbytes, duration, self._latency.get(tier, 0))
 
     def compute(self, work: Work, pcus: int) -> int:
         """Femtoseconds of the arithmetic on `pcus` compute units per socket, 0 for all of them.
@@ -113,9 +128,9 @@ class CostModel:
         return round(seconds * SECOND)
 
     def cost(self, work: Work, pcus: int, read: Mapping[str, int], written: Mapping[str, int]) -> Cost:
-        """The cost of a firing that moves `read` and `written` bytes per tier; the locals' bytes are SRAM's too."""
-        reads = tuple(self.transfer(tier, read[tier]) for tier in TIERS if read.get(tier))
-        local = {"sram": work.local_bytes} if work.local_bytes else {}
-        out = {tier: written.get(tier, 0) + local.get(tier, 0) for tier in TIERS}
+        """The cost of a firing that moves `read` and `written` bytes per tier; its locals are on the chip."""
+        reads = tuple(self.transfer(tier, read[tier]) for tier in self._bandwidth if read.get(tier))
+        local: dict[str, int] = {ON_CHIP: work.local_bytes}
+        out = {tier: written.get(tier, 0) + local.get(tier, 0) for tier in self._bandwidth}
         writes = tuple(self.transfer(tier, nbytes) for tier, nbytes in out.items() if nbytes)
         return Cost(self.compute(work, pcus), self._firing, reads, writes)

@@ -6,30 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.ir.machine import Machine
 from sscc.ir.schedule import For, If, Item, Launch, Program, Scalar, Tensor
+from sscc.ir.target import Target
 from sscc.runtime.scalars import evaluate, value_of
-from sscc.runtime.timing.cost import TIERS
 from sscc.runtime.timing.kernel import Binding, KernelTimer, Settings, repeat_limit
 from sscc.runtime.timing.result import LaunchTiming, Timing
-
-_FIGURES = (
-    "boundary_seconds",
-    "launch_seconds",
-    "firing_seconds",
-    "hbm_bandwidth",
-    "ddr_bandwidth",
-    "clock",
-    "simd_lanes",
-    "simd_stages",
-    "f32_flops",
-)
 
 
 def time_entry(
     program: Program,
     entry: str,
-    machine: Machine,
+    target: Target,
     scalars: Mapping[str, int] | None = None,
     *,
     valid_rows: int | None = None,
@@ -47,22 +34,24 @@ def time_entry(
         extrapolate: skip the periods of a steady state; the result is the same.
 
     Raises:
-        UsageError: other scalars than the entry takes. InputError: no such entry, or a schedule that is malformed
-            or deadlocks.
+        UsageError: other scalars than the entry takes. InputError: no such entry, a tier that the target has not, or a
+            schedule that is malformed or deadlocks.
     """
     given = dict(scalars or {})
-    target = program.entry(entry)
-    if set(given) != set(target.scalar_inputs):
-        raise UsageError(f"entry {entry!r} takes scalars {sorted(target.scalar_inputs)}, it was given {sorted(given)}")
+    called = program.entry(entry)
+    if set(given) != set(called.scalar_inputs):
+        raise UsageError(f"entry {entry!r} takes scalars {sorted(called.scalar_inputs)}, it was given {sorted(given)}")
     if valid_rows is not None and valid_rows < 0:
         raise UsageError(f"a cache cannot have {valid_rows} valid rows")
-    timer = KernelTimer(program, machine, Settings(valid_rows, prefetch, record, extrapolate))
+    for tier in {tensor.tier for tensor in program.tensors}:
+        target.level(tier)
+    timer = KernelTimer(program, target, Settings(valid_rows, prefetch, record, extrapolate))
     tensors = {tensor.name: tensor for tensor in program.tensors}
-    overhead = machine.launch_seconds.value + machine.boundary_seconds.value
+    overhead = target.costs.launch_seconds.value + target.costs.boundary_seconds.value
     launches: list[LaunchTiming] = []
     moved: Counter[str] = Counter()
     now = 0.0
-    for launch, values in _launched(target.body, dict(given)):
+    for launch, values in _launched(called.body, dict(given)):
         kernel = timer.kernel(launch.kernel)
         if len(launch.args) != len(kernel.params) or len(values) != len(kernel.scalars):
             raise InputError(
@@ -76,12 +65,12 @@ def time_entry(
             moved[view.tensor] += timing.param_bytes.get(param.name, 0)
     return Timing(
         entry=entry,
-        machine=machine,
+        target=target,
         scalars=given,
         launches=tuple(launches),
         launch_overhead=overhead,
         tensor_bytes={name: nbytes for name, nbytes in moved.items() if nbytes},
-        assumptions=tuple(_assumptions(machine, valid_rows, prefetch)),
+        assumptions=tuple(_assumptions(target, valid_rows, prefetch)),
     )
 
 
@@ -111,18 +100,23 @@ def _launched(items: Sequence[Item], environment: dict[str, int]) -> Iterator[tu
             raise InputError(f"the schedule is malformed: pipeline {item.name!r} stands in an entry")
 
 
-def _assumptions(machine: Machine, valid_rows: int | None, prefetch: bool) -> Iterator[str]:
-    for name in _FIGURES:
-        figure = machine.figures[name]
-        yield f"{name} {figure.value:g} {figure.unit}: {figure.origin}, {figure.note}"
+def _assumptions(target: Target, valid_rows: int | None, prefetch: bool) -> Iterator[str]:
+    used = ["boundary_seconds", "launch_seconds", "firing_seconds"]
+    used += [f"{level.name}.{what}" for level in target.memories for what in ("bandwidth", "latency")]
+    used += ["clock", "simd_lanes", "simd_stages", "f32_flops"]
+    for name in used:
+        figure = target.figures.get(name)
+        if figure is not None:  # a level of memory may have no latency
+            yield f"{name} {figure.value:g} {figure.unit}: {figure.origin}, {figure.note}"
     yield "every launch pays launch_seconds and boundary_seconds, then fills its pipelines in the replay"
-    yield f"tiers ({', '.join(TIERS)}) move their full bandwidth; transfers under way at a time share it equally"
+    tiers = ", ".join(level.name for level in target.levels)
+    yield f"tiers ({tiers}) move their full bandwidth; transfers under way at a time share it equally"
     yield "products run at the peak rate of their stage's compute units"
     rows = "all rows" if valid_rows is None else f"those that {valid_rows} tokens fill"
     yield f"every slot is active; decode attention reads every row of a cache and computes on {rows} of each slot"
-    if machine.sockets.value > 1:
+    if target.sockets.value > 1:
         yield (
-            f"{machine.sockets.value:g} sockets are that many sockets' worth of bandwidth, arithmetic and capacity: "
+            f"{target.sockets.value:g} sockets are that many sockets' worth of bandwidth, arithmetic and capacity: "
             "no tensor parallelism, no traffic between sockets"
         )
     if not prefetch:

@@ -9,7 +9,6 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from sscc.ir.errors import InputError
-from sscc.ir.machine import Machine
 from sscc.ir.schedule import (
     DTYPE_BYTES,
     Body,
@@ -25,6 +24,7 @@ from sscc.ir.schedule import (
     Stage,
     View,
 )
+from sscc.ir.target import Target
 from sscc.runtime.scalars import evaluate, value_of
 from sscc.runtime.timing.cost import SECOND, Cost, CostModel
 from sscc.runtime.timing.replay import BUSY, WAIT_INPUT, WAIT_MEMORY, WAIT_ORDER, WAIT_ROOM, Link, StagePlan, replay
@@ -54,9 +54,9 @@ class Settings:
 class KernelTimer:
     """Times kernels of a program on a machine; equal executions are replayed once."""
 
-    def __init__(self, program: Program, machine: Machine, settings: Settings) -> None:
-        self._machine, self._settings = machine, settings
-        self._model = CostModel(machine)
+    def __init__(self, program: Program, target: Target, settings: Settings) -> None:
+        self._target, self._settings = target, settings
+        self._model = CostModel(target)
         self._bodies = {body.name: body for body in program.bodies}
         self._kernels = {kernel.name: kernel for kernel in program.kernels}
         self._relevant: dict[str, frozenset[str]] = {}
@@ -83,13 +83,13 @@ class KernelTimer:
         pipelines = tuple(
             self._once(kernel, pipeline, params, scope) for pipeline, scope in _executed(kernel.body, environment)
         )
-        sram = max((pipeline.sram_bytes for pipeline in pipelines), default=0)
+        sram = max((pipeline.on_chip_bytes for pipeline in pipelines), default=0)
         return KernelTiming(
             name=kernel.name,
             location=kernel.location,
             pipelines=pipelines,
             pcus=max((pipeline.pcus for pipeline in pipelines), default=0),
-            pmus=ceil(sram / self._machine.pmu_bytes.value),
+            pmus=ceil(sram / self._target.units.pmu_bytes.value),
         )
 
     def _once(
@@ -130,12 +130,12 @@ class KernelTimer:
             stages.append(_stage_timing(stage.stage, counters, fired))
             for cost, count in fired.items():
                 moved.update({name: count * nbytes for name, nbytes in stage.param_bytes(cost).items()})
-        whole = int(self._machine.pcus.value)
+        whole = int(self._target.units.pcus.value)
         return PipelineTiming(
             name=pipeline.name,
             iterations=len(span),
             seconds=outcome.duration / SECOND,
-            sram_bytes=max((b.address + b.nbytes for b in pipeline.buffers if b.tier == "sram"), default=0),
+            on_chip_bytes=max((b.address + b.nbytes for b in pipeline.buffers if b.on_chip), default=0),
             pcus=whole if any(not s.pcus and s.compute_seconds for s in stages) else sum(s.pcus for s in stages),
             stages=tuple(stages),
             param_bytes=dict(moved),

@@ -363,7 +363,7 @@ class _Replay:
     # -- recording
 
     def _occupy(self, buffer: int, sign: int) -> None:
-        if self._recording is not None and self._buffers[buffer].tier == "sram":
+        if self._recording is not None and self._buffers[buffer].on_chip:
             self._recording.occupancy.append((self._now, sign * self._buffers[buffer].slot_bytes))
 
     def _record(self, index: int, recording: Recording, server: _Server) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from sscc.ir.machine import Machine
 from sscc.ir.schedule import Launch
+from sscc.ir.target import Target
 from sscc.runtime.timing.replay import Recording
 
 
@@ -52,7 +52,7 @@ class PipelineTiming:
     """One execution of a pipeline.
 
     Attributes:
-        sram_bytes: end of its buffers in the on-chip memory. pcus: of all its stages, per socket.
+        on_chip_bytes: end of its buffers in the on-chip memory. pcus: of all its stages, per socket.
         param_bytes: moved per parameter of the kernel.
         recording: every firing, if that was asked for.
     """
@@ -60,7 +60,7 @@ class PipelineTiming:
     name: str
     iterations: int
     seconds: float
-    sram_bytes: int
+    on_chip_bytes: int
     pcus: int
     stages: tuple[StageTiming, ...]
     param_bytes: Mapping[str, int]
@@ -86,8 +86,8 @@ class KernelTiming:
         return sum(pipeline.seconds for pipeline in self.pipelines)
 
     @cached_property
-    def sram_bytes(self) -> int:
-        return max((pipeline.sram_bytes for pipeline in self.pipelines), default=0)
+    def on_chip_bytes(self) -> int:
+        return max((pipeline.on_chip_bytes for pipeline in self.pipelines), default=0)
 
     @cached_property
     def nbytes(self) -> Mapping[str, int]:
@@ -126,7 +126,7 @@ class KernelSummary:
     nbytes: Mapping[str, int]
     pcus: int
     pmus: int
-    sram_bytes: int
+    on_chip_bytes: int
     slowest: StageTiming | None
 
 
@@ -141,7 +141,7 @@ class Timing:
     """
 
     entry: str
-    machine: Machine
+    target: Target
     scalars: Mapping[str, int]
     launches: tuple[LaunchTiming, ...]
     launch_overhead: float
@@ -166,14 +166,15 @@ class Timing:
         return self.nbytes.get(tier, 0) / self.seconds if self.seconds else 0.0
 
     @property
-    def hbm_fraction(self) -> float:
-        """The share of the HBM roofline: the least time for the bytes over the time it takes."""
-        return self.machine.hbm_seconds(self.nbytes.get("hbm", 0)) / self.seconds if self.seconds else 0.0
+    def roofline_fraction(self) -> float:
+        """The share of main memory's roofline: the least time for its bytes over the time it takes."""
+        main = self.target.main.name
+        return self.target.seconds({main: self.nbytes.get(main, 0)}) / self.seconds if self.seconds else 0.0
 
     @property
-    def sram_bytes(self) -> int:
+    def on_chip_bytes(self) -> int:
         """High-water mark of the on-chip memory, by the buffers' addresses."""
-        return max((launch.kernel.sram_bytes for launch in self.launches), default=0)
+        return max((launch.kernel.on_chip_bytes for launch in self.launches), default=0)
 
     @property
     def pcus(self) -> int:
@@ -203,7 +204,7 @@ class Timing:
             nbytes=_total(kernel.nbytes for kernel in group),
             pcus=_most(group, lambda kernel: kernel.pcus),
             pmus=_most(group, lambda kernel: kernel.pmus),
-            sram_bytes=_most(group, lambda kernel: kernel.sram_bytes),
+            on_chip_bytes=_most(group, lambda kernel: kernel.on_chip_bytes),
             slowest=longest.slowest,
         )
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,7 @@ from sscc.ir.files import replacing
 from sscc.runtime.timing.replay import Recording, Span
 from sscc.runtime.timing.result import KernelTiming, LaunchTiming, PipelineTiming, Timing
 
-KERNELS, ITERATIONS, HBM, DDR, FIRST_STAGE = range(1, 6)
-_TIER_TRACKS = {"hbm": HBM, "ddr": DDR}
+KERNELS, ITERATIONS, FIRST_TIER = range(1, 4)
 _FEMTO = 1e-9  # femtoseconds in microseconds
 _MICRO = 1e6
 
@@ -43,8 +44,8 @@ def write_trace(timing: Timing, path: Path) -> None:
 
 def trace_events(timing: Timing) -> Iterator[Event]:
     """All events, metadata first."""
-    tracks = _stage_tracks(timing)
-    sockets = range(int(timing.machine.sockets.value))
+    tracks = _Tracks.of(timing)
+    sockets = range(int(timing.target.sockets.value))
     for socket in sockets:
         yield from _metadata(socket, tracks)
     for socket in sockets:
@@ -53,37 +54,45 @@ def trace_events(timing: Timing) -> Iterator[Event]:
                 yield {**event, "pid": socket}
 
 
-def _stage_tracks(timing: Timing) -> dict[tuple[str, str, str], int]:
-    """Thread number by kernel, pipeline and stage, in order of appearance."""
-    kernels = {id(launch.kernel): launch.kernel for launch in timing.launches}.values()
-    names = [
-        (kernel.name, pipeline.name, stage.name)
-        for kernel in kernels
-        for pipeline in kernel.pipelines
-        for stage in pipeline.stages
-    ]
-    return {name: FIRST_STAGE + number for number, name in enumerate(dict.fromkeys(names))}
+@dataclass(frozen=True)
+class _Tracks:
+    """Thread numbers, of the memory tiers and then of stages by kernel, pipeline and stage, in order of appearance."""
+
+    tiers: dict[str, int]
+    stages: dict[tuple[str, str, str], int]
+
+    @classmethod
+    def of(cls, timing: Timing) -> _Tracks:
+        numbers = count(FIRST_TIER)
+        tiers: dict[str, int] = {level.name: next(numbers) for level in timing.target.memories}
+        kernels = {id(launch.kernel): launch.kernel for launch in timing.launches}.values()
+        names = [
+            (kernel.name, pipeline.name, stage.name)
+            for kernel in kernels
+            for pipeline in kernel.pipelines
+            for stage in pipeline.stages
+        ]
+        return cls(tiers, {name: next(numbers) for name in dict.fromkeys(names)})
 
 
-def _metadata(socket: int, tracks: dict[tuple[str, str, str], int]) -> Iterator[Event]:
-    named = {KERNELS: "kernels", ITERATIONS: "loop iterations", HBM: "HBM", DDR: "DDR"}
-    named.update({track: f"{kernel}: {stage}" for (kernel, _, stage), track in tracks.items()})
+def _metadata(socket: int, tracks: _Tracks) -> Iterator[Event]:
+    named = {KERNELS: "kernels", ITERATIONS: "loop iterations"}
+    named.update({track: tier.upper() for tier, track in tracks.tiers.items()})
+    named.update({track: f"{kernel}: {stage}" for (kernel, _, stage), track in tracks.stages.items()})
     yield {"ph": "M", "pid": socket, "name": "process_name", "args": {"name": f"socket {socket}"}}
     for track, name in named.items():
         yield {"ph": "M", "pid": socket, "tid": track, "name": "thread_name", "args": {"name": name}}
         yield {"ph": "M", "pid": socket, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}
 
 
-def _launch(
-    timing: Timing, launch: LaunchTiming, number: int, tracks: dict[tuple[str, str, str], int]
-) -> Iterator[Event]:
-    kernel, machine = launch.kernel, timing.machine
+def _launch(timing: Timing, launch: LaunchTiming, number: int, tracks: _Tracks) -> Iterator[Event]:
+    kernel, costs = launch.kernel, timing.target.costs
     begin, overhead = launch.begin * _MICRO, timing.launch_overhead * _MICRO
     args = {"location": kernel.location, "bytes": dict(kernel.nbytes), "pcus": kernel.pcus, "pmus": kernel.pmus}
     yield _complete(KERNELS, kernel.name, begin, overhead + kernel.seconds * _MICRO, args)
-    yield _complete(KERNELS, "launch", begin, machine.launch_seconds.value * _MICRO, {})
-    boundary = machine.boundary_seconds.value * _MICRO
-    yield _complete(KERNELS, "boundary", begin + machine.launch_seconds.value * _MICRO, boundary, {})
+    yield _complete(KERNELS, "launch", begin, costs.launch_seconds.value * _MICRO, {})
+    boundary = costs.boundary_seconds.value * _MICRO
+    yield _complete(KERNELS, "boundary", begin + costs.launch_seconds.value * _MICRO, boundary, {})
     begin += overhead
     for order, pipeline in enumerate(kernel.pipelines):
         yield _complete(KERNELS, pipeline.name, begin, pipeline.seconds * _MICRO, {"iterations": pipeline.iterations})
@@ -92,22 +101,18 @@ def _launch(
 
 
 def _pipeline(
-    kernel: KernelTiming,
-    pipeline: PipelineTiming,
-    begin: float,
-    identity: str,
-    tracks: dict[tuple[str, str, str], int],
+    kernel: KernelTiming, pipeline: PipelineTiming, begin: float, identity: str, tracks: _Tracks
 ) -> Iterator[Event]:
     recording = pipeline.recording
     if recording is None:
         raise UsageError("a trace needs a timing that was recorded")
     for stage, spans in zip(pipeline.stages, recording.stages, strict=True):
         for span in spans:
-            yield _span(tracks[kernel.name, pipeline.name, stage.name], span, begin)
+            yield _span(tracks.stages[kernel.name, pipeline.name, stage.name], span, begin)
     for tier, spans in recording.tiers.items():
-        if tier in _TIER_TRACKS:
+        if tier in tracks.tiers:
             for span in spans:
-                yield _span(_TIER_TRACKS[tier], span, begin)
+                yield _span(tracks.tiers[tier], span, begin)
     yield from _iterations(kernel, recording, begin, identity)
     yield from _occupancy(recording, begin)
 

@@ -10,8 +10,9 @@ from itertools import pairwise
 from math import prod
 
 from sscc.ir import schedule as sch
-from sscc.ir.machine import Machine
+from sscc.ir.choices import ON_CHIP
 from sscc.ir.sizes import dense_strides
+from sscc.ir.target import Target
 from sscc.runtime.validator.bodies import BodyFacts, prove_body
 from sscc.runtime.validator.failure import Limits, check_numbers, megabytes, refuse
 from sscc.runtime.validator.hazards import check_hazards
@@ -75,7 +76,7 @@ class KernelFacts:
             (facts.view.where, buffer)
             for facts in self.pipelines.values()
             for buffer in facts.view.pipeline.buffers
-            if buffer.tier != "sram"
+            if not buffer.on_chip
         ]
 
 
@@ -83,12 +84,12 @@ def prove_kernel(
     kernel: sch.Kernel,
     bodies: Mapping[str, BodyFacts],
     caller: Caller,
-    machine: Machine | None,
+    target: Target | None,
     limits: Limits,
     longest: float,
 ) -> KernelFacts:
     """Raises InputError naming kernel, pipeline, stage and numbers where it is not right."""
-    return _KernelProof(kernel, bodies, caller, machine, limits, longest).prove()
+    return _KernelProof(kernel, bodies, caller, target, limits, longest).prove()
 
 
 class _KernelProof:
@@ -97,12 +98,12 @@ class _KernelProof:
         kernel: sch.Kernel,
         bodies: Mapping[str, BodyFacts],
         caller: Caller,
-        machine: Machine | None,
+        target: Target | None,
         limits: Limits,
         longest: float,
     ) -> None:
         self._kernel, self._bodies, self._caller = kernel, bodies, caller
-        self._machine, self._limits, self._longest = machine, limits, longest
+        self._target, self._limits, self._longest = target, limits, longest
         self._where = f"kernel {kernel.name!r}" + (f" ({kernel.location})" if kernel.location else "")
         self._facts = KernelFacts(kernel)
         self._names: set[str] = set()
@@ -167,32 +168,32 @@ class _KernelProof:
     # -- capacities
 
     def _check_capacity(self, view: PipelineView) -> None:
-        placed = sorted((b.address, b.address + b.nbytes, b.name) for b in view.pipeline.buffers if b.tier == "sram")
+        placed = sorted((b.address, b.address + b.nbytes, b.name) for b in view.pipeline.buffers if b.on_chip)
         for (low, high, one), (begin, _, other) in pairwise(placed):
             if begin < high:
                 refuse(view.where, f"buffers {one!r} at {low} .. {high - 1} and {other!r} at {begin} overlap in SRAM")
         if placed and placed[0][0] < 0:
             refuse(view.where, f"buffer {placed[0][2]!r} is at address {placed[0][0]}")
-        machine = self._machine
-        if machine is None:
+        target = self._target
+        if target is None:
             return
         pcus = sum(facts.stage.pcus for facts in view.stages)
-        if pcus > machine.pcus.value:
+        if pcus > target.units.pcus.value:
             most = sorted(view.stages, key=lambda facts: -facts.stage.pcus)[:3]
             largest = ", ".join(f"{facts.stage.name} {facts.stage.pcus}" for facts in most)
-            refuse(
-                view.where, f"required {pcus} PCUs, the machine has {machine.pcus.value:.0f}: largest stages {largest}"
-            )
+            has = f"the machine has {target.units.pcus.value:.0f}"
+            refuse(view.where, f"required {pcus} PCUs, {has}: largest stages {largest}")
         needed = max((high for _, high, _ in placed), default=0)
-        if needed > machine.sram_bytes:
-            sizes = sorted(((b.nbytes, b.name) for b in view.pipeline.buffers if b.tier == "sram"), reverse=True)
+        room, label = target.nearest.capacity.value, target.nearest.label
+        if needed > room:
+            sizes = sorted(((b.nbytes, b.name) for b in view.pipeline.buffers if b.on_chip), reverse=True)
             largest = ", ".join(f"{name} {megabytes(nbytes)}" for nbytes, name in sizes[:3])
-            required = f"required {megabytes(needed)} of SRAM, capacity {megabytes(machine.sram_bytes)}"
+            required = f"required {megabytes(needed)} of {label}, capacity {megabytes(room)}"
             refuse(view.where, f"{required}: largest buffers {largest}")
 
     def _report(self, view: PipelineView) -> PipelineReport:
-        buffers = [b for b in view.pipeline.buffers if b.tier == "sram"]
-        unit = self._machine.pmu_bytes.value if self._machine else 0
+        buffers = [b for b in view.pipeline.buffers if b.on_chip]
+        unit = self._target.units.pmu_bytes.value if self._target else 0
         each = traffic(view, self._caller.tiers, once=False)
         once = traffic(view, self._caller.tiers, once=True)
         return PipelineReport(
@@ -349,7 +350,7 @@ def traffic(view: PipelineView, tiers: Mapping[str, str], *, once: bool) -> tupl
             continue
         for port in facts.ports:
             tier = tiers.get(port.name, "none") if port.memory else view.buffers[port.name].tier
-            if not port.memory and tier == "sram":
+            if not port.memory and tier == ON_CHIP:
                 continue
             loaded, stored = port.bytes
             loads[tier] += loaded * facts.trips

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import prod
 
 from sscc.ir import schedule as sch
-from sscc.ir.machine import Machine
+from sscc.ir.target import Target
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.validator.entries import EntryFacts
 from sscc.runtime.validator.failure import check_numbers, megabytes, refuse
@@ -50,7 +50,7 @@ def check_sizes(program: sch.Program) -> None:
     """
     kept = [b for kernel in program.kernels for p in sch.pipelines(kernel.body) for b in p.buffers]
     ends = [t.address + t.nbytes for t in program.tensors if t.role not in _STORED]
-    spilled = [buffer for buffer in kept if buffer.tier != "sram"]
+    spilled = [buffer for buffer in kept if not buffer.on_chip]
     ends += [buffer.address + buffer.nbytes for buffer in spilled]
     if program.arena_bytes > -(-max(ends, default=0) // ALIGNMENT) * ALIGNMENT:
         refuse("memory", f"the arena has {program.arena_bytes} bytes, what lies in it ends at {max(ends, default=0)}")
@@ -62,7 +62,7 @@ def check_sizes(program: sch.Program) -> None:
         for pipeline in sch.pipelines(kernel.body):
             where = f"kernel {kernel.name!r}, pipeline {pipeline.name!r}"
             _check_room(where, [(buffer.nbytes, buffer.name) for buffer in pipeline.buffers], room)
-            ends = [buffer.address + buffer.nbytes for buffer in pipeline.buffers if buffer.tier == "sram"]
+            ends = [buffer.address + buffer.nbytes for buffer in pipeline.buffers if buffer.on_chip]
             if max(ends, default=0) > room:
                 refuse(where, f"a buffer on chip ends at {max(ends)}, what lies there may take {megabytes(room)}")
 
@@ -189,11 +189,10 @@ def _union(spans: Sequence[tuple[int, int]]) -> int:
     return total
 
 
-def check_capacity(program: sch.Program, taken: Mapping[str, int], machine: Machine) -> None:
+def check_capacity(program: sch.Program, taken: Mapping[str, int], target: Target) -> None:
     """Refuses a tier that holds more than all sockets have."""
-    capacities = {"hbm": machine.hbm_bytes.value, "ddr": machine.ddr_bytes.value, "sram": machine.sram_bytes}
     for tier, nbytes in taken.items():
-        capacity = capacities[tier] * machine.sockets.value
+        capacity = target.capacity(tier)
         if nbytes <= capacity:
             continue
         largest = sorted(((t.nbytes, t.name) for t in program.tensors if t.tier == tier), reverse=True)[:3]

@@ -15,7 +15,7 @@ class PipelineReport:
 
     Attributes:
         iterations: their number, None where it depends on scalars.
-        sram_bytes: end of the highest buffer. pmus: sum over buffers of their bytes in units of `pmu_bytes`, rounded
+        on_chip_bytes: end of the highest buffer. pmus: sum over buffers of their bytes in units of `pmu_bytes`, rounded
             up (0 without a machine). pcus: of all stages.
         loads, stores: bytes per iteration and tier, at most; spilled buffers included.
         once_loads, once_stores: of stages that fire first or last.
@@ -25,7 +25,7 @@ class PipelineReport:
     iterations: int | None
     stages: int
     buffers: int
-    sram_bytes: int
+    on_chip_bytes: int
     pmus: int
     pcus: int
     loads: Traffic
@@ -42,8 +42,8 @@ class KernelReport:
     pipelines: tuple[PipelineReport, ...]
 
     @property
-    def sram_bytes(self) -> int:
-        return max((p.sram_bytes for p in self.pipelines), default=0)
+    def on_chip_bytes(self) -> int:
+        return max((p.on_chip_bytes for p in self.pipelines), default=0)
 
     @property
     def pmus(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
+from sscc.ir.choices import MAIN, ON_CHIP
 from sscc.ir.schedule import DTYPE_BYTES, Stage
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.linear import Linear
@@ -22,11 +23,11 @@ def check_rates(view: PipelineView) -> None:
     for buffer in view.pipeline.buffers:
         if buffer.depth < 1 or any(size < 1 for size in buffer.shape):
             refuse(view.where, f"buffer {buffer.name!r} has depth {buffer.depth} and shape {list(buffer.shape)}")
-        if buffer.tier == "ddr" or buffer.address % DTYPE_BYTES[buffer.dtype]:
+        if buffer.tier not in (ON_CHIP, MAIN) or buffer.address % DTYPE_BYTES[buffer.dtype]:
             refuse(
                 view.where,
                 f"buffer {buffer.name!r} of {buffer.dtype} is in {buffer.tier.upper()} at {buffer.address}; it must be "
-                "on chip or in HBM, at a multiple of its elements' size",
+                f"on chip or in {MAIN.upper()}, at a multiple of its elements' size",
             )
     for iterations in _cases(view):
         streams = Streams(view, iterations)

@@ -7,7 +7,7 @@ from math import inf
 from typing import NoReturn
 
 from sscc.ir import schedule as sch
-from sscc.ir.machine import Machine
+from sscc.ir.target import Target
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.entries import EntryFacts, Pair, callers, lifetimes, prove_entry
 from sscc.runtime.validator.failure import Limits, refuse
@@ -22,7 +22,7 @@ Samples = Mapping[str, Sequence[Mapping[str, int]]]
 
 def validate(
     program: sch.Program,
-    machine: Machine | None = None,
+    target: Target | None = None,
     *,
     ranges: Mapping[str, tuple[int, int]] | None = None,
     samples: Samples | None = None,
@@ -36,7 +36,7 @@ def validate(
     read, without deadlock and without overwriting; that memory which stages share is touched in a fixed order.
 
     Args:
-        machine: whose capacities to check; None checks none.
+        target: whose capacities to check; None checks none.
         ranges: lowest and highest value of entries' scalar inputs, by name. Without one: any value.
         samples: for each entry, values of its scalar inputs. They decide what ranges do not prove, and give exact
             counts. An entry without scalar inputs is always run once.
@@ -62,14 +62,14 @@ def validate(
     entries = [prove_entry(entry, tensors, by_name, ranges or {}, loops) for entry in program.entries]
     found = callers(entries, by_name, tensors)
     kernels = {
-        name: prove_kernel(kernel, bodies, found[name], machine, limits, loops) for name, kernel in by_name.items()
+        name: prove_kernel(kernel, bodies, found[name], target, limits, loops) for name, kernel in by_name.items()
     }
     lives = {facts.entry.name: lifetimes(facts, tensors, limits) for facts in entries}
     check_overlaps(program, entries, lives, kernels)
     check_sizes(program)
     taken = tier_bytes(program, kernels)
-    if machine is not None:
-        check_capacity(program, taken, machine)
+    if target is not None:
+        check_capacity(program, taken, target)
     sampler = Sampler(program, entries, kernels, ranges or {}, limits)
     reports = tuple(_run(facts, sampler, samples or {}) for facts in entries)
     data = tuple(sorted({line for facts in kernels.values() for line in facts.data}))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import sscc
-import sscc.ir as ir_package
 from sscc.compiler import cli
 from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
@@ -24,6 +23,7 @@ from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.golden_replay import replay
 from tests.compiler.kv_options import CACHE, G, compile_each
 from tests.families import random_tokens
+from tests.targets import described
 
 CHUNK = "--prefill-chunk 10".split()
 SR, BUDGET, SCRATCH = 7, 13, 50  # 48 tokens are 5 chunks of 10
@@ -151,9 +151,7 @@ def test_a_session_and_run_count_the_prompt(artifacts: dict[str, Path], capsys: 
 def test_prompts_are_the_first_to_go_to_ddr(model: Path, artifacts: dict[str, Path], tmp_path: Path) -> None:
     """A step fetches few of their rows, so they come last to HBM: where a byte is missing, one of them leaves it."""
     needed = sum(align(tensor.nbytes) for tensor in Artifact.load(artifacts["indexed"]).program.tensors)
-    machine = json.loads((Path(ir_package.__file__).parent / "machines" / "sn40l.json").read_text())
-    machine["figures"]["hbm_bytes"]["value"] = needed - 1
-    (tmp_path / "small.json").write_text(json.dumps(machine))
+    (tmp_path / "small.json").write_text(json.dumps(described({"hbm.capacity": needed - 1})))
     words = ["compile", str(model), "-o", str(tmp_path / "out.rdu"), *CACHE, *CHUNK, "--kv-rows", "indexed", "-q"]
     assert cli.main([*words, "--target", f"rdu:{tmp_path / 'small.json'}"]) == 0
     session = sscc.load(tmp_path / "out.rdu")

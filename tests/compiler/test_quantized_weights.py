@@ -31,7 +31,7 @@ from tests.torch_session import TorchSession
 CONTEXT = 64
 G = Geometry(sink=2, recent=9, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 ROWS = {name: getattr(G, name.removeprefix("kv_")) for name in ("kv_sink", "kv_recent", "kv_topk", "kv_obs", "kv_pool")}
-SLOW_MEMORY = {"hbm_bandwidth": 1e9}  # even these tiny weights are worth cutting into tiles
+SLOW_MEMORY = {"hbm.bandwidth": 1e9}  # even these tiny weights are worth cutting into tiles
 F32_TOLERANCE = 1e-5
 """||a - b|| / ||b|| of a step's logits. Weights are the same numbers in both; sums run in another order. Measured 2e-6
 at most. The weights' own error is four orders above it."""
@@ -50,7 +50,7 @@ Build = Callable[..., Artifact]
 def build(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Build:
     """`build(family, weights, **options)`: an artifact, compiled once, from a capture that all share."""
     folder, done = tmp_path_factory.mktemp("quantised"), dict[str, Artifact]()
-    shape = {"max_context": CONTEXT, "prefill_chunk": 7, "batch": 2, "target": compiled.machine(**SLOW_MEMORY), **ROWS}
+    shape = {"max_context": CONTEXT, "prefill_chunk": 7, "batch": 2, "target": compiled.target(SLOW_MEMORY), **ROWS}
 
     def build(family: str, weights: str, **options: Any) -> Artifact:
         key = repr((family, weights, sorted(options.items())))
@@ -134,7 +134,7 @@ def test_levels_agree(
         "--dtype",
         dtype,
     ]
-    assert cli.main([*arguments, *rows, "--target", compiled.machine(**SLOW_MEMORY)]) == 0
+    assert cli.main([*arguments, *rows, "--target", compiled.target(SLOW_MEMORY)]) == 0
     assert f"all agree within {'0.05' if dtype == 'bf16' else '1e-05'}" in capsys.readouterr().out
 
 
@@ -227,7 +227,7 @@ def test_weights_of_every_origin(build: Build, compiled: Compiler, tmp_path: Pat
     changed = logits(TorchSession(sscc.load(embedded.path, checkpoint=other, interpreter="reference")))
     made = sscc.compile(
         other, output=tmp_path / "other.rdu", weights="int4:16", max_context=CONTEXT, prefill_chunk=7, batch=2,
-        target=compiled.machine(**SLOW_MEMORY), **ROWS,
+        target=compiled.target(SLOW_MEMORY), **ROWS,
     )  # fmt: skip
     assert torch.equal(changed, logits(TorchSession(sscc.load(made.path, interpreter="reference"))))
     assert difference(changed, expected) > 0.01

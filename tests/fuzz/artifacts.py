@@ -295,7 +295,7 @@ class Artifacts(Target):
         encode(tokenizer, TEXT)
         if template is not None:
             template.encode(tokenizer, [{"role": "user", "content": TEXT}])
-        inspect_artifact(artifact, artifact.machine)
+        inspect_artifact(artifact, artifact.target)
         artifact.golden()
         session = open_session(artifact, threads=1)
         tokens = list(session.generate(PROMPT, NEW_TOKENS, eos=()))

@@ -29,8 +29,8 @@ from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir
 from sscc.ir.errors import SsccError
-from sscc.ir.levels import get_facts, get_kinds, get_looping, get_machine, passes_done
-from sscc.ir.machine import load_machine
+from sscc.ir.levels import get_facts, get_kinds, get_looping, get_target, passes_done
+from sscc.ir.target import load_target
 from tests.compiler.frontend.test_checkpoint import save_tokenizer, tiny_llama, write_gguf
 from tests.fuzz.harness import Finding, Target
 
@@ -98,7 +98,7 @@ def _make_bases(folder: Path) -> list[Path]:
     write_gguf(bases["gguf"] / "model.gguf", model)
     torch.export.save(export(Decoder()), bases["pt2"] / "own.pt2")
     model.config.to_json_file(bases["config"] / "config.json")
-    (bases["machine"] / "machine.json").write_text(load_machine("rdu").to_json())
+    (bases["machine"] / "machine.json").write_text(load_target("rdu").to_json())
     return [*bases.values(), *_make_dumps(bases["config"] / "config.json", folder)]
 
 
@@ -317,7 +317,7 @@ def _use(case: Path, rng: random.Random) -> None:
     if form.suffix == ".mlir":
         return _use_dump(form, rng)
     if form.name == "machine.json":
-        load_machine(f"rdu:{form}").to_json()
+        load_target(f"rdu:{form}").to_json()
         return None
     single = form if form.suffix in (".pt", ".gguf", ".pt2") or form.name == "config.json" else case
     single = case if (case / "model.safetensors").exists() or len(list(case.iterdir())) > 2 else single
@@ -358,4 +358,4 @@ def _use_dump(path: Path, rng: random.Random) -> None:
         return
     with mlir():
         module = read_dump(path)
-        get_facts(module), get_kinds(module), get_looping(module), get_machine(module), passes_done(module)
+        get_facts(module), get_kinds(module), get_looping(module), get_target(module), passes_done(module)

@@ -18,6 +18,7 @@ from typing import Any
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Program
 from tests.runtime.signatures import uniform
+from tests.targets import described
 
 FILE = Path(__file__).with_name("corpus.json.gz")
 
@@ -105,7 +106,6 @@ def _compile(recipe: _Recipe, folder: Path) -> Program:
     from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
     import sscc
-    from sscc.ir.machine import load_machine
     from sscc.runtime.artifact.reading import Artifact
 
     shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 8, "num_hidden_layers": LAYERS}
@@ -114,9 +114,7 @@ def _compile(recipe: _Recipe, folder: Path) -> Program:
     torch.manual_seed(0)
     config = llama if recipe.family == "llama" else GPT2Config(**shape, n_inner=12)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    machine = json.loads(load_machine("rdu").to_json())
-    if recipe.slow:
-        machine["figures"]["hbm_bandwidth"]["value"] = 2e8
+    machine = described({"hbm.bandwidth": 2e8} if recipe.slow else {})
     (folder / "machine.json").write_text(json.dumps({**machine, "name": "tiny"}))
     rows = {f"kv_{name}": getattr(GEOMETRY, name) for name in ("sink", "recent", "topk", "obs", "pool")}
     given = {"batch": BATCH, "max_context": CONTEXT, "prefill_chunk": CHUNK, "dtype": recipe.dtype, **rows}

@@ -18,7 +18,7 @@ from sscc.compiler.interpret.module import signature_of
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.errors import InputError, InternalError, SsccError
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import ProgramFacts, set_machine
+from sscc.ir.levels import ProgramFacts, set_target
 from sscc.ir.schedule import Program
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import PIPELINES
@@ -95,7 +95,7 @@ def _lower(text: str, level: int, facts: ProgramFacts) -> tuple[Program, Signatu
     machine = slow_machine()
     with mlir():
         module = parse_module(text, "case")
-        set_machine(module, machine)
+        set_target(module, machine)
         run_passes(module, PIPELINES[level], verify_each=False)
         program, signature = emit_program(module), signature_of(module)
     ranges = {"length": (1, CONTEXT), "slot": (0, 0), "phase": (0, facts.layers + 2),

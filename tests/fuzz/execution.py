@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.kv_rows import decode
-from sscc.ir.machine import load_machine
 from sscc.ir.schedule import Program, Tensor
+from sscc.ir.target import load_target
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
@@ -70,7 +70,7 @@ class Situation:
 
 def admit(program: Program, situation: Situation) -> None:
     """What a program must pass before anything of it runs. Raises InputError."""
-    machine = load_machine("rdu")
+    machine = load_target("rdu")
     if situation.signature is not None:
         prove(program, situation.signature, machine)
     else:

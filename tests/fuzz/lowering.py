@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -13,9 +13,9 @@ from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.interpret.module import ModuleInterpreter
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import CheckError, InputError, InternalError, SsccError, UnsupportedError
-from sscc.ir.levels import set_machine
-from sscc.ir.machine import Machine, load_machine
+from sscc.ir.levels import set_target
 from sscc.ir.schedule import Program
+from sscc.ir.target import Target
 from sscc.passes.base import run_passes
 from sscc.passes.outline_kernels import OutlineKernels
 from sscc.passes.pipeline import PIPELINES
@@ -25,6 +25,7 @@ from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding
+from tests.targets import changed
 
 Tensors = Mapping[str, torch.Tensor]
 SLOW_MEMORY = 1e6
@@ -41,10 +42,9 @@ class Call:
     ranges: Mapping[str, tuple[int, int]]
 
 
-def slow_machine() -> Machine:
+def slow_machine() -> Target:
     """The shipped machine, whose memory is so slow that stages work on tiles."""
-    machine = load_machine("rdu")
-    return replace(machine, hbm_bandwidth=replace(machine.hbm_bandwidth, value=SLOW_MEMORY))
+    return changed({"hbm.bandwidth": SLOW_MEMORY})
 
 
 def evaluate(text: str, call: Call) -> dict[str, torch.Tensor]:
@@ -58,13 +58,13 @@ def evaluate(text: str, call: Call) -> dict[str, torch.Tensor]:
     return {**{name: interpreter.tensor(name) for name in states}, **outputs}
 
 
-def lower(text: str, opt_level: int, machine: Machine, ranges: Mapping[str, tuple[int, int]]) -> Program:
+def lower(text: str, opt_level: int, machine: Target, ranges: Mapping[str, tuple[int, int]]) -> Program:
     """The schedule of a module of level graph with entries, validated. Raises SsccError."""
     steps = PIPELINES[opt_level]
     first = next(index for index, step in enumerate(steps) if isinstance(step, OutlineKernels))
     with mlir():
         module = parse_module(text, "case")
-        set_machine(module, machine)
+        set_target(module, machine)
         run_passes(module, steps[first:])
         program = emit_program(module)
     validate(program, machine, ranges=ranges)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 
 import pytest
 from torch_mlir import ir
 
 from sscc.ir.context import mlir, parse_module, print_module
-from sscc.ir.levels import Looping, get_looping, get_machine, set_machine
+from sscc.ir.levels import Looping, get_looping, set_target
 from sscc.passes.base import run_passes
 from sscc.passes.kernel_looping import KernelLooping
 from sscc.passes.runs import find_runs
 from sscc.passes.stacked_weights import stack_name
+from tests.targets import with_chip
 
 KERNEL = """
   func.func private @{name}(%h: tensor<2x8xf32> {{sscc.input = "hidden"}}, %w: tensor<2x8xf32> {{sscc.weight = "w"}})
@@ -135,9 +135,7 @@ def test_a_second_run_changes_nothing() -> None:
 def test_carried_values_that_do_not_fit_are_refused(nbytes: int, reason: str) -> None:
     """2 x 8 floats, twice, are 128 bytes."""
     module = stack("aa")
-    machine = get_machine(module)
-    one = dataclasses.replace(machine.pmus, value=1)
-    set_machine(module, dataclasses.replace(machine, pmus=one, pmu_bytes=dataclasses.replace(one, value=nbytes)))
+    set_target(module, with_chip(nbytes))
     run_passes(module, [KernelLooping()])
     assert get_looping(module) == (Looping("decode", "a", 2, reason),)
     assert callees(module) == (["a", "a"] if reason else ["a.x2"])

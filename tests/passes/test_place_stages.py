@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
@@ -14,10 +13,12 @@ from sscc.ir.context import mlir, parse_module
 from sscc.ir.dialects import df
 from sscc.ir.dialects.df import BufferPlace, buffers_of, stage_name
 from sscc.ir.errors import UnsupportedError
-from sscc.ir.levels import get_machine, set_machine, walk
+from sscc.ir.levels import set_target, walk
 from sscc.ir.sizes import align
+from sscc.ir.target import load_target
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import parse_pipeline
+from tests.targets import changed, with_chip
 
 CHUNKS = """
 func.func private @k(%h: tensor<64x64xf32> {sscc.state = "h"}, %w: tensor<64x256xf32> {sscc.weight = "w"},
@@ -61,13 +62,8 @@ def _context() -> Iterator[None]:
 def placed(text: str = CHUNKS, sram: int | None = None, pcus: int | None = None) -> ir.Module:
     """`text`, placed on a machine of `sram` bytes and `pcus` compute units (default: as it comes)."""
     module = parse_module("module {\n" + text + "\n}", "the test")
-    machine = get_machine(module)
-    if sram is not None:
-        one, size = dataclasses.replace(machine.pmus, value=1), dataclasses.replace(machine.pmu_bytes, value=sram)
-        machine = dataclasses.replace(machine, pmus=one, pmu_bytes=size)
-    if pcus is not None:
-        machine = dataclasses.replace(machine, pcus=dataclasses.replace(machine.pcus, value=pcus))
-    set_machine(module, machine)
+    target = load_target("rdu") if sram is None else with_chip(sram)
+    set_target(module, target if pcus is None else changed({"pcus": pcus}, target))
     run_passes(module, parse_pipeline("form-stages,tile-stages,place-stages"))
     return module
 

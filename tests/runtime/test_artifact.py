@@ -641,7 +641,7 @@ def test_files_that_the_manifest_does_not_name_are_not_read(out: Path) -> None:
     assert artifact.tokenizer_files == {"tokenizer.json"}
     assert ChatTemplate.load(out / "tokenizer", names=artifact.tokenizer_files) is None
     with pytest.raises(InputError, match=r"has no machine.json"):
-        _ = artifact.machine
+        _ = artifact.target
     edit(out, "files", value={name: record for name, record in files_of(out).items() if "golden.json" not in name})
     (out / "golden/golden.json").unlink()
     os.mkfifo(out / "golden/golden.json")

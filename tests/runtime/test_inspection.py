@@ -13,7 +13,6 @@ import pytest
 from sscc.compiler.cli import main
 from sscc.compiler.commands.inspect import described
 from sscc.ir.errors import UsageError
-from sscc.ir.machine import Machine
 from sscc.ir.schedule import (
     Body,
     DecodeAttention,
@@ -36,9 +35,17 @@ from sscc.runtime.artifact.files import MACHINE as MACHINE_FILE
 from sscc.runtime.artifact.manifest import LoopingRecord, Manifest, WeightsRecord
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.writer import ArtifactWriter
-from sscc.runtime.inspection import decode_floor, inspect_artifact, sram_bytes, time_decode, time_prefill
+from sscc.runtime.inspection import (
+    LevelReport,
+    decode_floor,
+    inspect_artifact,
+    on_chip_bytes,
+    time_decode,
+    time_prefill,
+)
 from tests.runtime.fake import GEOMETRY, SIGNATURE
 from tests.runtime.timing.programs import MACHINE, TILE, streamed, view
+from tests.targets import changed
 
 MAIN = SIGNATURE.plan.main
 B, L, H, G, D, R = SIGNATURE.batch, SIGNATURE.layers, MAIN.heads, MAIN.kv_heads, MAIN.key.width, 9
@@ -132,9 +139,12 @@ def test_bytes_of_a_decode_step() -> None:
 def test_what_lies_where() -> None:
     found = inspect_artifact(artifact(), MACHINE.with_sockets(2))
     assert found.weight_bytes == 2 * WEIGHTS + 28
-    assert (found.hbm_bytes, found.ddr_bytes) == (WEIGHTS + 28 + 4096, WEIGHTS)
-    assert found.sram_bytes == sram_bytes(artifact_program()) == 2 * TILE * 2
-    assert (found.sram_capacity_bytes, found.hbm_capacity_bytes) == (2 * 10 * 1000, 2 * 64 * 2**30)
+    assert on_chip_bytes(artifact_program()) == 2 * TILE * 2
+    assert found.levels == {
+        "sram": LevelReport(2 * TILE * 2, 2 * 10 * 1000),
+        "hbm": LevelReport(WEIGHTS + 28 + 4096, 2 * 64 * 2**30),
+        "ddr": LevelReport(WEIGHTS, 2 * 1500 * 10**9),
+    }
     assert (found.pcus, found.pmus) == (10, 1)
     assert (found.kernels, found.stages) == (2, 3)
     assert found.steps == {"decode_attention": 1, "product": 1, "vector": 1}
@@ -156,7 +166,7 @@ def test_times_are_those_of_the_model() -> None:
 
 
 def test_a_short_context_saves_arithmetic_and_no_traffic() -> None:
-    machine = replace(MACHINE, f32_flops=replace(MACHINE.f32_flops, value=1e6))
+    machine = changed({"f32_flops": 1e6}, MACHINE)
     full, short = (time_decode(artifact(), machine, context) for context in (None, 3))
     assert full.nbytes == short.nbytes
     flops = 2 * L * B * H * 2 * D * (R - 3)
@@ -185,10 +195,10 @@ def with_caches_in_ddr() -> Artifact:
 
 
 def test_the_bound_knows_the_speed_of_each_tier() -> None:
-    slow = replace(MACHINE, ddr_bandwidth=replace(MACHINE.ddr_bandwidth, value=1e7))
+    slow = changed({"ddr.bandwidth": 1e7}, MACHINE)
     found = inspect_artifact(with_caches_in_ddr(), slow)
     assert found.decode_floor_bytes == WEIGHTS + L * KV
-    assert found.decode_floor_ddr_bytes == L * KV
+    assert found.decode_floor_tiers == {"hbm": WEIGHTS, "ddr": L * KV}
     assert found.decode_floor_seconds == pytest.approx(L * KV / 1e7)
     assert found.decode_floor_seconds < found.decode.seconds
 
@@ -196,18 +206,14 @@ def test_the_bound_knows_the_speed_of_each_tier() -> None:
 def test_full_caches_take_what_the_program_leaves_of_hbm_and_then_ddr() -> None:
     found = inspect_artifact(artifact(), MACHINE)
     full = SIGNATURE.batch * found.full_kv_bytes
-    held = found.hbm_bytes - L * KV  # by all but the compressed caches
-    machine = replace(MACHINE, ddr_bandwidth=replace(MACHINE.ddr_bandwidth, value=1e7))
-    part = inspect_artifact(artifact(), _with_memory(machine, hbm=held + full - 100, ddr=found.ddr_bytes + 100))
-    assert part.full_cache_ddr_bytes == 100
+    held = found.levels["hbm"].nbytes - L * KV  # by all but the compressed caches
+    room = {"ddr.bandwidth": 1e7, "hbm.capacity": held + full - 100}
+    in_ddr = found.levels["ddr"].nbytes
+    part = inspect_artifact(artifact(), changed({**room, "ddr.capacity": in_ddr + 100}, MACHINE))
+    assert part.full_cache_tiers == {"hbm": full - 100, "ddr": 100}
     assert part.full_cache_floor_seconds == pytest.approx(max((WEIGHTS + full - 100) / 1e9, 100 / 1e7))
-    none = inspect_artifact(artifact(), _with_memory(machine, hbm=held + full - 100, ddr=found.ddr_bytes + 99))
+    none = inspect_artifact(artifact(), changed({**room, "ddr.capacity": in_ddr + 99}, MACHINE))
     assert none.full_cache_floor_seconds is None
-
-
-def _with_memory(machine: Machine, hbm: int, ddr: int) -> Machine:
-    sizes = {"hbm_bytes": replace(machine.hbm_bytes, value=hbm), "ddr_bytes": replace(machine.ddr_bytes, value=ddr)}
-    return replace(machine, **sizes)
 
 
 def test_the_words_of_the_bound() -> None:
@@ -217,7 +223,7 @@ def test_the_words_of_the_bound() -> None:
     assert "with full caches of 20 tokens\n" in words
     in_ddr = inspect_artifact(with_caches_in_ddr(), MACHINE)
     assert "by HBM and DDR bandwidth alone (2.25 KiB of it from DDR), " in "\n".join(described(in_ddr))
-    beyond = "\n".join(described(replace(found, full_cache_ddr_bytes=100)))
+    beyond = "\n".join(described(replace(found, full_cache_tiers={"hbm": 5000, "ddr": 100})))
     assert "with full caches of 20 tokens, 100 bytes of them in DDR\n" in beyond
     homeless = "\n".join(described(replace(found, full_cache_floor_seconds=None)))
     assert "full caches of 20 tokens (5 KiB) do not fit into the machine\n" in homeless

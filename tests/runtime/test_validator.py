@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.ir.machine import load_machine
 from sscc.ir.schedule import (
     Access,
     Body,
@@ -39,6 +38,7 @@ from sscc.ir.schedule import (
     UpdateRows,
     Vector,
 )
+from sscc.ir.target import load_target
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.validator import Limits, Report, validate
 from sscc.runtime.validator.bodies import prove_body
@@ -59,7 +59,7 @@ from tests.runtime.broken.build import (
 )
 from tests.runtime.broken.mutations import BROKEN, Broken
 
-MACHINE = load_machine("rdu")
+MACHINE = load_target("rdu")
 BASES: tuple[Callable[[], Program], ...] = (
     bases.streamed_product,
     bases.looped_layers,
@@ -186,7 +186,7 @@ def test_report_of_a_streamed_product() -> None:
     kernel = report.kernel("linear")
     x, w, y = (4 * size for size in (bases.M * bases.K, bases.N * bases.K, bases.M * bases.N))
     assert (kernel.stages, kernel.buffers, kernel.pcus, kernel.pmus) == (4, 3, 11, 3)
-    assert kernel.sram_bytes == x + 2 * 4 * bases.TILE * bases.K + y
+    assert kernel.on_chip_bytes == x + 2 * 4 * bases.TILE * bases.K + y
     assert kernel.pipelines[0].loads == {"hbm": x + w}
     assert kernel.pipelines[0].stores == {"hbm": y}
     (run,) = report.entry("main").runs
@@ -290,7 +290,7 @@ def test_report_counts_loops_as_often_as_they_run() -> None:
 def test_spilled_buffers_count_as_memory_traffic() -> None:
     spilled = check(bases.chained_launches()).kernel("spilled_copy").pipelines[0]
     assert (spilled.loads, spilled.stores) == ({"hbm": 256}, {"hbm": 256})
-    assert (spilled.sram_bytes, spilled.pmus) == (0, 0)
+    assert (spilled.on_chip_bytes, spilled.pmus) == (0, 0)
 
 
 # -------------------------------------------------------------------------------- ranges, samples and what is left

@@ -25,8 +25,9 @@ COPIED = (read("x", 4), update("y", 4))
 
 
 def machine(pcus: int = 100, sram: int = 1 << 20, pmu: int = 1 << 10) -> Any:
-    sizes = {"pcus": pcus, "pmu_bytes": pmu}
-    return SimpleNamespace(sram_bytes=sram, **{name: SimpleNamespace(value=value) for name, value in sizes.items()})
+    figures = [SimpleNamespace(value=value) for value in (sram, pcus, pmu)]
+    nearest = SimpleNamespace(capacity=figures[0], label="SRAM")
+    return SimpleNamespace(nearest=nearest, units=SimpleNamespace(pcus=figures[1], pmu_bytes=figures[2]))
 
 
 def facts(
@@ -110,14 +111,14 @@ def test_what_a_pipeline_takes_is_reported() -> None:
     given = streaming(buffer("a", 0, 2), buffer("b", 64), buffer("c", 0, 1, "hbm"), pcus=(1, 3, 2, 5))
     report = facts(given, on=machine(pmu=15), tiers={"x": "ddr", "y": "hbm"}).report.pipelines[0]
     assert (report.name, report.iterations, report.stages, report.buffers) == ("p", 3, 4, 3)
-    assert (report.sram_bytes, report.pmus, report.pcus) == (72, 2 + 1, 11)
+    assert (report.on_chip_bytes, report.pmus, report.pcus) == (72, 2 + 1, 11)
     assert (report.loads, report.stores) == ({"ddr": 8, "hbm": 8}, {"hbm": 8 + 8})
     assert (report.once_loads, report.once_stores) == ({}, {})
     assert facts(given).report.pmus == 0
     once = facts(copying(when="last", upper=5)).report.pipelines[0]
     assert (once.loads, once.stores, once.once_loads, once.once_stores) == ({}, {}, {"hbm": 16}, {"hbm": 16})
     idle = facts(copying(upper="n"), n=(1, 2), tiers={"x": "none", "y": "hbm"}).report.pipelines[0]
-    assert (idle.iterations, idle.sram_bytes, idle.loads, idle.stores) == (None, 0, {"none": 16}, {"hbm": 16})
+    assert (idle.iterations, idle.on_chip_bytes, idle.loads, idle.stores) == (None, 0, {"none": 16}, {"hbm": 16})
 
 
 # --------------------------------------------------------------------------------------------------------- control

@@ -19,6 +19,7 @@ from sscc.runtime.validator.placement import (
     check_tensors,
     tier_bytes,
 )
+from tests.targets import changed
 
 LINE = 64
 GIGABYTE = 1 << 30
@@ -229,19 +230,15 @@ def test_what_is_kept_is_no_larger_than_what_tensors_hold(nbytes: int, room: int
 @pytest.mark.parametrize("tier", ["hbm", "ddr", "sram"])
 def test_a_tier_holds_as_much_as_all_sockets_have(tier: Any) -> None:
     capacities = {"hbm": 2 << 20, "ddr": 3 << 20, "sram": 4 << 20}
-    machine: Any = SimpleNamespace(
-        hbm_bytes=SimpleNamespace(value=capacities["hbm"]),
-        ddr_bytes=SimpleNamespace(value=capacities["ddr"]),
-        sram_bytes=capacities["sram"],
-        sockets=SimpleNamespace(value=2),
-    )
+    given = {f"{name}.capacity": float(nbytes) for name, nbytes in capacities.items()}
+    target = changed(given).with_sockets(2)
     sizes = (5, 4 << 20, 2 << 20, 7)
     other = "ddr" if tier == "hbm" else "hbm"
     tensors = tuple(tensor(f"t{n}", size, 0, "input", tier) for n, size in enumerate(sizes))
     program = Program((*tensors, tensor("far", 1 << 30, 0, "input", other)), (), (), (), 0)
     most = 2 * capacities[tier]
-    assert refusal(check_capacity, program, {tier: most}, machine) == ""
-    assert refusal(check_capacity, program, {other: 0, tier: most + (1 << 20)}, machine) == (
+    assert refusal(check_capacity, program, {tier: most}, target) == ""
+    assert refusal(check_capacity, program, {other: 0, tier: most + (1 << 20)}, target) == (
         f"memory: required {(most >> 20) + 1} MB of {tier.upper()}, capacity {most >> 20} MB: largest tensors t1 4 MB, "
         "t2 2 MB, t3 7 bytes"
     )

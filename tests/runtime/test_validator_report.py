@@ -15,8 +15,8 @@ def test_a_kernel_needs_the_most_that_one_of_its_pipelines_needs() -> None:
         for name, stages, buffers, sram, pmus, pcus in (("p", 2, 3, 100, 7, 4), ("q", 5, 1, 60, 9, 8))
     )
     full, idle = KernelReport("full", (one, other)), KernelReport("idle", ())
-    assert (full.sram_bytes, full.pmus, full.pcus, full.stages, full.buffers) == (100, 9, 8, 7, 4)
-    assert (idle.sram_bytes, idle.pmus, idle.pcus, idle.stages, idle.buffers) == (0, 0, 0, 0, 0)
+    assert (full.on_chip_bytes, full.pmus, full.pcus, full.stages, full.buffers) == (100, 9, 8, 7, 4)
+    assert (idle.on_chip_bytes, idle.pmus, idle.pcus, idle.stages, idle.buffers) == (0, 0, 0, 0, 0)
     entries = tuple(EntryReport(name, launches, ()) for name, launches in (("main", 1), ("other", 2)))
     report = Report((idle, full), entries, 0, (), (), {})
     assert report.kernel("full") is full

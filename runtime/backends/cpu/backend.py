@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from sscc.ir.errors import InputError, OutputError, UsageError
 from sscc.ir.schedule import Program
@@ -23,12 +24,16 @@ class Cpu:
 
     name = "native"
 
-    def packings(self, program: Program) -> Mapping[str, Packing]:
-        return packed_weights(program)
+    def __init__(self, program: Program) -> None:
+        self._program = program
 
-    def lower(self, program: Program) -> str:
+    @cached_property
+    def packings(self) -> Mapping[str, Packing]:
+        return packed_weights(self._program)
+
+    def lower(self) -> str:
         try:
-            keep_code(program)
+            keep_code(self._program, self.packings)
         except UnsafeCacheError:
             raise
         except InputError as error:
@@ -38,8 +43,8 @@ class Cpu:
         features = " ".join(_native.cpu_features()) or "no extensions"
         return f"in the cache, for {_native.architecture()} with {features}"
 
-    def open(self, program: Program, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
+    def open(self, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
         if conditions.precision != "f32" or conditions.checked:
             raise UsageError("precision and checked are options of the reference interpreter")
-        code = cached_code(program, conditions.digest or None)
-        return NativeInterpreter(program, weights, packed=conditions.packings, code=code, threads=conditions.threads)
+        code = cached_code(self._program, conditions.digest or None, self.packings)
+        return NativeInterpreter(self._program, weights, packed=self.packings, code=code, threads=conditions.threads)

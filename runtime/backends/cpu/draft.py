@@ -12,7 +12,8 @@ from sscc.runtime.backends.cpu.bodies import BodyCode, Variant, lower_body
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.hazards import Pending, Span
 from sscc.runtime.backends.cpu.mlir import Module
-from sscc.runtime.backends.cpu.weights import aliased_params, packed_weights
+from sscc.runtime.backends.cpu.storage import Packings
+from sscc.runtime.backends.cpu.weights import aliased_params
 
 WORKSPACE, PRIVATE = "workspace", "private"
 """Regions besides `plan.MEMORY`: buffers and scratch of stages; what each thread has alone."""
@@ -25,13 +26,14 @@ class Draft:
         program: the schedule.
         features: what code may use of the CPU.
         module: what the functions of bodies are written to.
+        packed: how weights are packed.
     """
 
-    def __init__(self, program: Program, features: Features, module: Module) -> None:
+    def __init__(self, program: Program, features: Features, module: Module, packed: Packings) -> None:
         self.program = program
         self.features = features
         self.module = module
-        self.packed = packed_weights(program)
+        self.packed = packed
         self.tensors = {t.name: t for t in program.tensors}
         self.bodies = {b.name: b for b in program.bodies}
         self.kernels = {k.name: k for k in program.kernels}

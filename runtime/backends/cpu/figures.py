@@ -13,6 +13,20 @@ L2_BYTES = 1 << 20
 PACKED_AT_ONCE = 1 << 20
 """Elements of a weight that are brought into panels at once, when it is packed."""
 
+ACCUMULATORS = 28
+"""Of 32 wide registers, those that a product's tile sums in."""
+WIDENING_ACCUMULATORS = 24
+"""The same where pairs of bf16 are widened, which takes registers too."""
+NARROW_TILE_ROWS = 5
+"""Rows of the largest tile of a product where there are 16 registers of 256 bits."""
+STREAMED_ROWS = 8
+"""Rows with which a product waits for its weights rather than for arithmetic, at most."""
+LONG_UNITS = 512
+"""Units of a panel so long that its sums are better spread over several panels than follow one another."""
+QUANTISED_TILE_ROWS = 8
+"""Rows of a tile of a product with codes where there are dot products of 8-bit integers; half of it where registers
+are wide alone, a quarter elsewhere."""
+
 AHEAD_UNITS = 64
 """Units of 64 bytes of a panel that a prefetch is ahead of the loads."""
 AHEAD_BYTES = 2 << 10

@@ -10,9 +10,10 @@ import numpy as np
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import Entry, Program, Tensor
 from sscc.runtime import _native
-from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array, Packing, Packings
+from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
 from sscc.runtime.backends.cpu.library import NativeCode, make_code
 from sscc.runtime.backends.cpu.plan import MEMORY
+from sscc.runtime.backends.cpu.storage import Packing, Packings
 from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.backends.interpreter import MemoryUse
 
@@ -43,8 +44,9 @@ class NativeInterpreter:
         threads: int | None = None,
     ) -> None:
         self.program = program
-        self._code = make_code(program) if code is None else code
-        self._weights = store_weights(program, packed_weights(program) if packed is None else packed, weights)
+        packings = packed_weights(program) if packed is None else packed
+        self._code = make_code(program, packings=packings) if code is None else code
+        self._weights = store_weights(program, packings, weights)
         externals = [(name, array.ctypes.data, array.nbytes) for name, array in self._weights.items()]
         count = threads or _native.usable_threads()
         guarded = self._code.violations is not None

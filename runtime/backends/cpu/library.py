@@ -34,6 +34,7 @@ from sscc.runtime import _native
 from sscc.runtime.backends.cpu.checks import CheckedModule, Violations
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.mlir import Module
+from sscc.runtime.backends.cpu.storage import Packings
 from sscc.runtime.user_cache import NATIVE, UnsafeCacheError, make_cache_folder, open_cached, replacing_cached
 
 LINKER = "cc"
@@ -130,29 +131,38 @@ def can_link() -> bool:
 
 
 def make_code(
-    program: Program, features: Features | None = None, optimise: int | None = None, *, checked: bool = False
+    program: Program,
+    features: Features | None = None,
+    optimise: int | None = None,
+    packings: Packings | None = None,
+    *,
+    checked: bool = False,
 ) -> NativeCode:
     """Compiles a program in memory, in seconds.
 
     Args:
         features: what code may use; what this host has if None.
         optimise: LLVM's level, 0 to 3; $SSCC_NATIVE_OPTIMISE, or 3, if None.
+        packings: how weights are packed, as `packed_weights` finds it; found here if None.
         checked: whether every access to memory is checked (sscc.runtime.backends.cpu.checks), for tests: slow.
     """
     module = CheckedModule() if checked else Module()
-    compiled, names, plan = _generate(program, features, optimise, module)
+    compiled, names, plan = _generate(program, features, optimise, module, packings)
     addresses = compiled.addresses
     violations = module.violations if isinstance(module, CheckedModule) else None
     return NativeCode(plan, [addresses[name] for name in names], compiled, violations)
 
 
-def cached_code(program: Program, schedule: str | None = None) -> NativeCode:
+def cached_code(
+    program: Program, schedule: str | None = None, packings: Packings | None = None
+) -> NativeCode:
     """The program's code from the user's cache; made and kept there where there is none, or where it is damaged.
 
     Where it cannot be kept, it is made for this process alone. All of that is said through the logger.
 
     Args:
         schedule: sha256 of the program's file form; computed if None.
+        packings: how weights are packed, as `packed_weights` finds it; found here if None.
 
     Raises UnsafeCacheError where somebody else could have written what is in the cache, and InputError where there is
     no native code for the program.
@@ -163,37 +173,37 @@ def cached_code(program: Program, schedule: str | None = None) -> NativeCode:
         return code
     _LOGGER.info("compiling the schedule for this CPU")
     try:
-        return _parsed(_keep(program, key))
+        return _parsed(_keep(program, key, packings))
     except (OutputError, CodeError) as error:
         _LOGGER.info(f"its code is not kept and will be made again in every run: {error}")
-        return make_code(program)
+        return make_code(program, packings=packings)
 
 
-def keep_code(program: Program) -> None:
+def keep_code(program: Program, packings: Packings | None = None) -> None:
     """Puts a program's code into the user's cache, unless it is there already, for whoever runs it here later.
 
     Raises as `cached_code` does, and OutputError where there is no linker, it fails, or the cache cannot be written.
     """
     key = code_key(schedule_digest(program))
     if _kept(key) is None:
-        _keep(program, key)
+        _keep(program, key, packings)
 
 
-def _keep(program: Program, key: str) -> bytes:
+def _keep(program: Program, key: str, packings: Packings | None) -> bytes:
     """Makes a program's code and writes it into the cache. Returns the file. Raises OutputError."""
     make_cache_folder(NATIVE)  # first: compiling takes seconds
-    data = _file(program)
+    data = _file(program, packings)
     with replacing_cached(_name(key)) as file:
         file.write(data)
     return data
 
 
-def _file(program: Program) -> bytes:
+def _file(program: Program, packings: Packings | None = None) -> bytes:
     from sscc.runtime.backends.cpu.compile import link
 
     if not can_link():
         raise OutputError(f"there is no linker ({LINKER})")
-    compiled, names, plan = _generate(program, None, None, Module())
+    compiled, names, plan = _generate(program, None, None, Module(), packings)
     try:
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder) / "code.so"
@@ -206,13 +216,13 @@ def _file(program: Program) -> bytes:
 
 
 def _generate(
-    program: Program, features: Features | None, optimise: int | None, module: Module
+    program: Program, features: Features | None, optimise: int | None, module: Module, packings: Packings | None
 ) -> tuple[Any, list[str], bytes]:
     from sscc.runtime.backends.cpu.compile import Jit
     from sscc.runtime.backends.cpu.planner import plan_program
 
     chosen = Features.of_host() if features is None else features
-    native = plan_program(program, chosen, module)
+    native = plan_program(program, chosen, module, packings)
     compiled = Jit(native.module, chosen.cpu, _optimisation() if optimise is None else optimise)
     return compiled, list(native.plan.functions), native.plan.encode()
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import ENOUGH
 from sscc.runtime.backends.cpu.nests import Linear, Nest, merged, merged_around
-
-PANEL = 16
-"""Units of a product are whole panels of packed weights."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def _best(steps: list[Step]) -> Group:
 
 def _granule(nest: Nest, dim: int) -> int:
     """Units of consecutive elements are whole vectors."""
-    return PANEL if nest.output.coefficients[dim] == 1 and nest.dims[dim] >= PANEL else 1
+    return LANES if nest.output.coefficients[dim] == 1 and nest.dims[dim] >= LANES else 1
 
 
 def _try(steps: list[Step], seed: Nest, dim: int, granule: int) -> Group | None:
@@ -194,4 +192,4 @@ def _whole_panels(nest: Nest, dim: int, granule: int) -> bool:
     if dim not in columns:
         return False
     row = min(b[d] for d in columns)
-    return granule * b[dim] % (PANEL * row) == 0
+    return granule * b[dim] % (LANES * row) == 0

@@ -19,6 +19,8 @@ from sscc.runtime.backends.cpu.hazards import Pending
 from sscc.runtime.backends.cpu.mlir import Module
 from sscc.runtime.backends.cpu.names import check_names
 from sscc.runtime.backends.cpu.pipelines import KernelCall, plan_pipeline
+from sscc.runtime.backends.cpu.storage import Packings
+from sscc.runtime.backends.cpu.weights import packed_weights
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,18 @@ class Native:
     module: Module
 
 
-def plan_program(program: Program, features: Features, module: Module | None = None) -> Native:
+def plan_program(
+    program: Program, features: Features, module: Module | None = None, packings: Packings | None = None
+) -> Native:
     """Plans all entries. Raises InputError for a schedule that native execution cannot do, naming what and where.
 
     Args:
         module: an empty one to write functions to; None for one of the usual kind.
+        packings: how weights are packed, as `packed_weights` finds it; found here if None.
     """
     check_names(program)
-    draft = Draft(program, features, Module() if module is None else module)
+    packed = packed_weights(program) if packings is None else packings
+    draft = Draft(program, features, Module() if module is None else module, packed)
     entries = tuple(_entry(draft, entry) for entry in program.entries)
     return Native(draft.finish(entries), draft.module)
 

@@ -19,7 +19,16 @@ from typing import Literal
 
 from sscc.ir.errors import InternalError
 from sscc.runtime.backends.cpu.features import LANES, Features
-from sscc.runtime.backends.cpu.figures import AHEAD_UNITS, L1_ROWS_BYTES, LINE
+from sscc.runtime.backends.cpu.figures import (
+    ACCUMULATORS,
+    AHEAD_UNITS,
+    L1_ROWS_BYTES,
+    LINE,
+    LONG_UNITS,
+    NARROW_TILE_ROWS,
+    STREAMED_ROWS,
+    WIDENING_ACCUMULATORS,
+)
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.product_blocks import SIZE, Tile, rounded
 
@@ -53,19 +62,22 @@ def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:
     """
     if not features.wide_registers:
         return Tile(rows, 2 if rows <= 2 else 1, 2)
-    registers = 24 if kind == "wide" else 28
-    if kind == "wide" and rows <= 4 and units >= 512:
+    if kind == "wide" and rows <= 4 and units >= LONG_UNITS:
         return Tile(rows, 4, 2)  # a chain of two sums per unit is too slow alone
-    if rows <= 3 or (rows <= 8 and rows * units * unit_bytes(kind) <= L1_ROWS_BYTES):
+    if rows <= 3 or (rows <= STREAMED_ROWS and rows * units * unit_bytes(kind) <= L1_ROWS_BYTES):
         return Tile(rows, 1, 4 if rows <= 4 else 2, prefetch=rows > 5)
-    return Tile(rows, max(2, min(3, registers // rows)))
+    return Tile(rows, max(2, min(3, _accumulators(kind) // rows)))
 
 
 def block_rows(kind: Kind, features: Features) -> int:
     """Rows of the largest tile."""
     if not features.wide_registers:
-        return 5
-    return 12 if kind == "wide" else 14
+        return NARROW_TILE_ROWS
+    return _accumulators(kind) // 2  # by two panels
+
+
+def _accumulators(kind: Kind) -> int:
+    return WIDENING_ACCUMULATORS if kind == "wide" else ACCUMULATORS
 
 
 def kernel(module: Module, kind: Kind, tile: Tile, dtype: str) -> Function:

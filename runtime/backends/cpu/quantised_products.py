@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from sscc.runtime.backends.cpu.features import LANES, Features
-from sscc.runtime.backends.cpu.figures import AHEAD_BYTES, LINE
+from sscc.runtime.backends.cpu.figures import AHEAD_BYTES, LINE, QUANTISED_TILE_ROWS
 from sscc.runtime.backends.cpu.mlir import F32, I8, I16, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.product_blocks import (
@@ -81,7 +81,7 @@ def _blocks(a: Operand, panels: QuantisedPanels, features: Features) -> Blocks:
 def _tiles(features: Features) -> list[Tile]:
     """From the largest on: a panel at a time, because memory is fastest as one stream; where there is more arithmetic
     per byte, weights are asked for ahead of time."""
-    most = 8 if features.int8_dot else 4 if features.wide_registers else 2
+    most = QUANTISED_TILE_ROWS // (1 if features.int8_dot else 2 if features.wide_registers else 4)
     return [Tile(rows, 1, prefetch=rows >= 4) for rows in (8, 4, 2, 1) if rows <= most]
 
 

@@ -6,6 +6,7 @@ and zero points of their groups between them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +82,10 @@ class Packing:
         if self.panels.n_stride == 1:
             rows = rows.swapaxes(-1, -2)
         return np.ascontiguousarray(rows).reshape(shape)
+
+
+Packings = Mapping[str, Packing]
+"""How weights are packed, by name; those without one are as the schedule has them."""
 
 
 def _bits(array: Array) -> Array:

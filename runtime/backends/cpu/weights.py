@@ -57,7 +57,7 @@ def _launches(program: Program) -> Iterator[Launch]:
 
 @dataclass(frozen=True)
 class Use:
-    """How a stage reads a weight: its body's parameter, and the window that it sees."""
+    """A stage that reads a weight: its body's parameter, and the window that it sees."""
 
     body: Body
     param: str
@@ -66,12 +66,33 @@ class Use:
     coefficients: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class InPanels:
+    """What a product reads: the rows of these panels."""
+
+    panels: Panels | QuantisedPanels
+
+
+@dataclass(frozen=True)
+class RowByRow:
+    """What a gather reads: rows that it picks itself, of panels too."""
+
+
+@dataclass(frozen=True)
+class AsItLies:
+    """What anything else reads, or a window that has no strides: the weight as the schedule has it."""
+
+
+Wanted = InPanels | RowByRow | AsItLies
+"""How a stage wants a weight to lie."""
+
+
 def packed_weights(program: Program) -> dict[str, Packing]:
     """How to pack each weight that only products (and gathers of rows) read, by name.
 
     A weight of shape [.., N, K] is a stack of slices that are packed one by one.
     """
-    uses: dict[str, list[Use]] = {}
+    uses: dict[str, list[Use | AsItLies]] = {}
     bodies = {b.name: b for b in program.bodies}
     kernels = {k.name: k for k in program.kernels}
     weights = {t.name: t for t in program.tensors if t.role == "weight" and t.dtype in ("f32", "bf16", "i8")}
@@ -92,61 +113,51 @@ def _stages(kernel: Kernel, bodies: dict[str, Body], aliased: frozenset[str]) ->
     return [s for pipeline in pipelines(kernel.body) for s in resolve_stages(kernel, pipeline, bodies, aliased)]
 
 
-def _use(stage: ResolvedStage, place: int, port: MemoryPort, given: View, kernel: Kernel) -> Use:
+def _use(stage: ResolvedStage, place: int, port: MemoryPort, given: View, kernel: Kernel) -> Use | AsItLies:
     """The strides of a launch's view stand for those of the parameter: packed weights are whole or nothing."""
     shape = next(p.shape for p in kernel.params if p.name == port.param)
     view = compose(port.view, shape, given, firings(stage.stage))
-    strides = tuple(p.view.strides for p in stage.ports)
     if view is None:
-        return Use(stage.body, "", strides, 0, ())
+        return AsItLies()
+    strides = tuple(p.view.strides for p in stage.ports)
     strides = (*strides[:place], view.strides, *strides[place + 1 :])
     return Use(stage.body, stage.body.params[place].name, strides, view.offset, tuple(c for _, c in view.terms))
 
 
-def _packing(tensor: Tensor, uses: list[Use]) -> Packing | None:
-    """What serves every use, or None. Gathers of rows read panels of whole rows."""
-    wanted = [_wanted(use, tensor) for use in uses]
-    widest = max((w for w in wanted if w is not None and w.panels is not None), key=_rows, default=None)
-    if widest is None or widest.panels is None or any(w is None for w in wanted) or len(tensor.shape) < 2:
+def _packing(tensor: Tensor, uses: list[Use | AsItLies]) -> Packing | None:
+    """What serves every use; None where nothing but the weight as it lies does. Gathers of rows read panels of whole
+    rows."""
+    wanted = [(use, _wanted(use, tensor)) for use in uses]
+    served = [(use, want) for use, want in wanted if not (isinstance(use, AsItLies) or isinstance(want, AsItLies))]
+    products = [want.panels for _, want in served if isinstance(want, InPanels)]
+    if len(served) < len(uses) or not products or len(tensor.shape) < 2:
         return None
+    widest = max(products, key=lambda panels: panels.n)
     slice_elements = tensor.shape[-1] * tensor.shape[-2]
-    rows = tensor.shape[-2] if isinstance(widest.panels, QuantisedPanels) else slice_elements // widest.panels.k
-    panels = replace(widest.panels, n=rows)
+    rows = tensor.shape[-2] if isinstance(widest, QuantisedPanels) else slice_elements // widest.k
+    panels = replace(widest, n=rows)
     if isinstance(panels, Panels) and (rows * panels.k != slice_elements or panels.span != slice_elements):
         return None
     row = panels.n_stride if isinstance(panels, Panels) else tensor.shape[-1]
     packing = Packing(panels, slice_elements, row)
-    served = all(_served(use, w, tensor, packing) for use, w in zip(uses, wanted, strict=True) if w is not None)
-    return packing if served else None
+    return packing if all(_serves(packing, use, want, tensor) for use, want in served) else None
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a use reads: the panels of its rows, or (None) rows that it picks itself."""
-
-    panels: Panels | QuantisedPanels | None
-
-
-def _rows(wanted: Wanted) -> int:
-    return 0 if wanted.panels is None else wanted.panels.n
-
-
-def _wanted(use: Use, tensor: Tensor) -> Wanted | None:
-    """None where a use is neither of a product nor a gather."""
-    if not use.param:
-        return None
+def _wanted(use: Use | AsItLies, tensor: Tensor) -> Wanted:
+    if isinstance(use, AsItLies):
+        return use
     regions = Regions(use.body, {p.name: s for p, s in zip(use.body.params, use.strides, strict=True)})
     try:
         return _wanted_codes(use, regions) if tensor.dtype == "i8" else _wanted_rows(use, regions, tensor.dtype)
     except InternalError:  # a window of memory that is not dense
-        return None
+        return AsItLies()
 
 
-def _wanted_codes(use: Use, regions: Regions) -> Wanted | None:
+def _wanted_codes(use: Use, regions: Regions) -> Wanted:
     """Of the values of a quantised weight."""
     made = {local: d for local, d in dequantised_locals(use.body, regions).items() if d.values == use.param}
     if len(made) != 1 or _readers(use, regions) != 1:
-        return None
+        return AsItLies()
     ((local, found),) = made.items()
     for step in use.body.steps:
         if isinstance(step, Product):
@@ -155,10 +166,10 @@ def _wanted_codes(use: Use, regions: Regions) -> Wanted | None:
             if nest.inputs[1].region == local and (
                 panels is None or (panels.n, panels.k, panels.n_stride) != (found.rows, found.k, found.k)
             ):
-                return None
+                return AsItLies()
     if found.group % 8 and found.group != found.k:
-        return None
-    return Wanted(QuantisedPanels(found.rows, found.k, found.bits, found.group, bool(found.zeros)))
+        return AsItLies()
+    return InPanels(QuantisedPanels(found.rows, found.k, found.bits, found.group, bool(found.zeros)))
 
 
 def _readers(use: Use, regions: Regions) -> int:
@@ -174,35 +185,36 @@ def _readers(use: Use, regions: Regions) -> int:
     return count
 
 
-def _wanted_rows(use: Use, regions: Regions, dtype: str) -> Wanted | None:
-    found: Wanted | None = None
+def _wanted_rows(use: Use, regions: Regions, dtype: str) -> Wanted:
+    found: Wanted = AsItLies()  # where no step reads it
     for step in use.body.steps:
         if isinstance(step, Product):
             nest = nest_of(step, regions)
             if nest.inputs[0].region == use.param:
-                return None
+                return AsItLies()
             if nest.inputs[1].region == use.param:
                 panels = panels_for(nest, dtype)
-                if panels is None or (found is not None and found.panels not in (None, panels)):
-                    return None
-                found = Wanted(panels)
+                if panels is None or (isinstance(found, InPanels) and found.panels != panels):
+                    return AsItLies()
+                found = InPanels(panels)
         elif isinstance(step, Vector | Reduction):
             nest = nest_of(step, regions)
             if any(a.region == use.param for a in nest.inputs):
-                return None
+                return AsItLies()
             if any(g.region == use.param for g in nest.loads.values()):
-                found = found or Wanted(None)
+                found = found if isinstance(found, InPanels) else RowByRow()
         elif any(regions.resolve(name).region == use.param for name in regions.names_in(step)):
-            return None
+            return AsItLies()
     return found
 
 
-def _served(use: Use, wanted: Wanted, tensor: Tensor, packing: Packing) -> bool:
+def _serves(packing: Packing, use: Use, wanted: InPanels | RowByRow, tensor: Tensor) -> bool:
     """Whether packed slices hold what a use reads, as whole panels that begin where it begins."""
-    whole, part = packing.panels, wanted.panels
-    if part is None:
+    whole = packing.panels
+    if isinstance(wanted, RowByRow):
         plain = isinstance(whole, Panels) and whole.n_stride == whole.k and tensor.shape[-2:] == (whole.n, whole.k)
         return plain and prod(tensor.shape) == packing.slice_elements and not use.offset and not use.coefficients
+    part = wanted.panels
     if replace(part, n=whole.n) != whole:
         return False
     rows = packing.row_elements * LANES

@@ -16,12 +16,13 @@ class Reference:
 
     name = "reference"
 
-    def packings(self, program: Program) -> Mapping[str, Packing]:
-        return {}
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.packings: Mapping[str, Packing] = {}
 
-    def lower(self, program: Program) -> str:
+    def lower(self) -> str:
         return "none"
 
-    def open(self, program: Program, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
+    def open(self, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
         c = conditions
-        return open_reference(program, weights, threads=c.threads, precision=c.precision, checked=c.checked)
+        return open_reference(self._program, weights, threads=c.threads, precision=c.precision, checked=c.checked)

@@ -12,6 +12,7 @@ from math import prod
 
 import torch
 
+from sscc.ir.choices import MAIN, ON_CHIP
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import DTYPE_BYTES, Buffer, For, If, Item, Pipeline, Program, Tensor
 from sscc.runtime.backends.reference.numerics import FLOATS, Numerics
@@ -41,10 +42,10 @@ class Memory:
         self._numerics = numerics
         self._limit = program.arena_bytes
         self._arena = _allocate(program.arena_bytes * numerics.address_scale)
-        self._sram = _allocate(_sram_bytes(program) * numerics.address_scale)
+        self._chip = _allocate(_on_chip_bytes(program) * numerics.address_scale)
         if poison:
             self._arena.fill_(_POISON)
-            self._sram.fill_(_POISON)
+            self._chip.fill_(_POISON)
         self.declared: dict[str, Tensor] = {}
         self.tensors: dict[str, torch.Tensor] = {}
         for tensor in program.tensors:
@@ -63,15 +64,15 @@ class Memory:
 
     def slots(self, buffer: Buffer) -> list[torch.Tensor]:
         """The places of a buffer: its slots, as tensors of its shape. Raises InputError for an address out of reach."""
-        arena = self._sram if buffer.tier == "sram" else self._arena
+        arena = self._chip if buffer.on_chip else self._arena
         limit = arena.numel() // self._numerics.address_scale
         unit = DTYPE_BYTES[buffer.dtype]
-        fits = buffer.tier in ("sram", "hbm") and buffer.depth >= 1 and min((*buffer.shape, 1)) >= 1
+        fits = buffer.tier in (ON_CHIP, MAIN) and buffer.depth >= 1 and min((*buffer.shape, 1)) >= 1
         if not fits or buffer.address < 0 or buffer.address % unit or buffer.address + buffer.nbytes > limit:
             raise InputError(
                 f"the schedule is malformed: buffer {buffer.name!r} of {buffer.depth} slots of {list(buffer.shape)} in "
                 f"{buffer.tier!r} takes {buffer.nbytes} bytes at address {buffer.address}; it must be a multiple of "
-                f"{unit} within {limit} bytes of sram or hbm"
+                f"{unit} within {limit} bytes of {ON_CHIP} or {MAIN}"
             )
         addresses = range(buffer.address, buffer.address + buffer.nbytes, buffer.slot_bytes)
         return [self._view(arena, address, buffer.shape, buffer.dtype) for address in addresses]
@@ -121,8 +122,8 @@ def buffers_of(items: tuple[Item, ...]) -> Iterator[Buffer]:
             yield from buffers_of(item.body)
 
 
-def _sram_bytes(program: Program) -> int:
-    on_chip = [b for kernel in program.kernels for b in buffers_of(kernel.body) if b.tier == "sram"]
+def _on_chip_bytes(program: Program) -> int:
+    on_chip = [b for kernel in program.kernels for b in buffers_of(kernel.body) if b.on_chip]
     return max((buffer.address + buffer.nbytes for buffer in on_chip), default=0)
 
 
@@ -158,7 +159,7 @@ class Written:
 
     def under(self, buffer: Buffer) -> set[str]:
         """The tensors whose bytes a spilled buffer takes over."""
-        return set(_overlapping(buffer, self._placed)) if buffer.tier == "hbm" else set()
+        return set(_overlapping(buffer, self._placed)) if buffer.tier == MAIN else set()
 
     def undefine(self, names: set[str]) -> None:
         self._defined -= names

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sscc.compiler.backend.emit import _with_tiers
 from sscc.compiler.backend.memory import Lifetime, pack, share
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.schedule import Program, Tensor
 from sscc.ir.sizes import ALIGNMENT, align
+from sscc.ir.target import Target
+from tests.targets import changed
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
 BASE = 4 * ALIGNMENT
@@ -84,3 +92,30 @@ def test_the_last_use_still_counts() -> None:
     """A launch that reads one temporary and writes another needs both."""
     addresses, _ = share({"read": Lifetime(64, 0, 5), "written": Lifetime(64, 5, 6)}, 0)
     assert addresses["read"] != addresses["written"]
+
+
+def weights(*sizes: int) -> Program:
+    tensors = [Tensor(f"w{n}", (size,), "i8", "weight", "hbm", 0, (f"w{n}",)) for n, size in enumerate(sizes)]
+    return Program(tuple(tensors), (), (), (), 0)
+
+
+def tiers(program: Program, target: Target) -> list[str]:
+    return [tensor.tier for tensor in _with_tiers(program, target).tensors]
+
+
+def test_what_a_memory_does_not_hold_is_in_the_next() -> None:
+    target = changed({"hbm.capacity": 192, "ddr.capacity": 128})
+    assert tiers(weights(64, 64, 64), target) == ["hbm"] * 3
+    assert tiers(weights(64, 128, 64), target) == ["hbm", "hbm", "ddr"]
+    assert tiers(weights(64, 64, 64, 64, 64), target) == ["hbm"] * 3 + ["ddr"] * 2
+    message = "required 384 bytes of memory, capacity 192 bytes of HBM and 128 bytes of DDR on 1 sockets"
+    with pytest.raises(UnsupportedError, match=message):
+        tiers(weights(*[64] * 6), target)
+
+
+def test_a_target_without_far_memory() -> None:
+    target = changed({"hbm.capacity": 192})
+    near = replace(target, levels=target.levels[:2])
+    assert tiers(weights(64, 128), near) == ["hbm"] * 2
+    with pytest.raises(UnsupportedError, match="required 256 bytes of memory, capacity 192 bytes of HBM on 1 sockets"):
+        tiers(weights(128, 128), near)

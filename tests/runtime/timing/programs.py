@@ -6,10 +6,8 @@ element-wise work and firing as such take no time.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from sscc.ir.machine import Machine, load_machine
 from sscc.ir.schedule import (
     Access,
     Body,
@@ -31,31 +29,27 @@ from sscc.ir.schedule import (
     View,
 )
 from sscc.ir.sizes import dense_strides
+from tests.targets import changed
 
 NS = 1e-9
 TILE = 100  # elements of a tile, all of them bf16
 
 
-def machine(**values: float) -> Machine:
-    """The shipped machine with other figures."""
-    base = load_machine("rdu")
-    changed = {name: dataclasses.replace(base.figures[name], value=value) for name, value in values.items()}
-    return dataclasses.replace(base, **changed)  # type: ignore[arg-type]
-
-
-MACHINE = machine(
-    pcus=10,
-    pmus=10,
-    pmu_bytes=1000,
-    bf16_flops=1e9,
-    f32_flops=1e9,
-    simd_lanes=1e12,
-    sram_bandwidth=1e30,
-    hbm_bandwidth=1e9,
-    ddr_bandwidth=1e8,
-    launch_seconds=1000 * NS,
-    firing_seconds=1e-30,
-    boundary_seconds=500 * NS,
+MACHINE = changed(
+    {
+        "pcus": 10,
+        "pmu_bytes": 1000,
+        "bf16_flops": 1e9,
+        "f32_flops": 1e9,
+        "simd_lanes": 1e12,
+        "sram.capacity": 10 * 1000,
+        "sram.bandwidth": 1e30,
+        "hbm.bandwidth": 1e9,
+        "ddr.bandwidth": 1e8,
+        "launch_seconds": 1000 * NS,
+        "firing_seconds": 1e-30,
+        "boundary_seconds": 500 * NS,
+    }
 )
 
 

@@ -24,6 +24,7 @@ from sscc.ir.schedule import (
     Stage,
     View,
 )
+from sscc.ir.target import Figure, load_target
 from sscc.runtime.timing import Timing, time_entry
 from tests.runtime.timing.decoder import decoder
 from tests.runtime.timing.programs import (
@@ -34,13 +35,13 @@ from tests.runtime.timing.programs import (
     consume,
     kernel,
     load,
-    machine,
     product,
     program,
     streamed,
     tiles,
     view,
 )
+from tests.targets import changed
 
 ON_CHIP = {"y": "sram"}
 
@@ -82,14 +83,35 @@ def test_stalls_say_who_waits_for_what() -> None:
 
 def test_every_firing_costs_something_beside_its_transfers() -> None:
     def with_cost(nanoseconds: float) -> Timing:
-        figure = dataclasses.replace(MACHINE.firing_seconds, value=nanoseconds * NS)
-        target = dataclasses.replace(MACHINE, firing_seconds=figure)
+        target = changed({"firing_seconds": nanoseconds * NS}, MACHINE)
         return time_entry(program(*streamed(10, 50), tiers=ON_CHIP), "main", target)
 
     assert ns(with_cost(30)) == pytest.approx(10 * 200 + 30 + 50)
     assert ns(with_cost(300)) == pytest.approx(300 + 10 * (300 + 50))
     stages = with_cost(300).launches[0].kernel.pipelines[0].stages
     assert [stage.bound for stage in stages] == ["firings", "firings"]
+
+
+def test_a_firing_takes_at_least_the_latency_of_the_memory_that_it_reaches() -> None:
+    def with_latency(nanoseconds: float, depth: int) -> Timing:
+        latency = Figure(nanoseconds * NS, "s", "assumed", "a test")
+        levels = [dataclasses.replace(level, latency=latency) for level in MACHINE.memories]
+        target = dataclasses.replace(MACHINE, levels=(MACHINE.nearest, *levels))
+        return time_entry(program(*streamed(10, 50, depth=depth), tiers=ON_CHIP), "main", target)
+
+    assert ns(with_latency(200, 2)) == ns(timed(10, 50))
+    slow = with_latency(300, 2)
+    assert ns(slow) == pytest.approx(10 * 300 + 50)
+    assert slow.launches[0].kernel.pipelines[0].stages[0].bound == "memory"
+    assert ns(with_latency(300, 1)) == pytest.approx(10 * (300 + 50))
+    assert "hbm.latency 3e-07 s: assumed, a test" in slow.assumptions
+
+
+def test_a_tier_that_the_target_has_not() -> None:
+    target = dataclasses.replace(MACHINE, levels=MACHINE.levels[:2])
+    given = program(*streamed(4, 100), tiers={**ON_CHIP, "w": "ddr"})
+    with pytest.raises(InputError, match="the target sn40l has no DDR, which the program uses"):
+        time_entry(given, "main", target)
 
 
 def test_launches_and_boundaries_add() -> None:
@@ -106,8 +128,8 @@ def test_a_pipeline_bound_by_memory_reaches_the_roofline() -> None:
     timing = timed(8, 150, iterations=100)
     assert timing.nbytes["hbm"] == 100 * 8 * 200
     assert timing.nbytes["hbm"] / 1e9 / timing.execution_seconds == pytest.approx(1, abs=1e-3)
-    assert timing.hbm_fraction == pytest.approx(160000 / (160000 + 150 + 1500))
-    assert timing.bandwidth("hbm") == pytest.approx(1e9 * timing.hbm_fraction)
+    assert timing.roofline_fraction == pytest.approx(160000 / (160000 + 150 + 1500))
+    assert timing.bandwidth("hbm") == pytest.approx(1e9 * timing.roofline_fraction)
 
 
 def test_without_prefetch_the_loads_of_an_iteration_wait_for_the_one_before() -> None:
@@ -167,14 +189,14 @@ def test_a_spilled_buffer_moves_through_hbm() -> None:
     assert ns(timing) == pytest.approx(
         200 + 200 + 200
     )  # in and out by the load; in by the product, which takes as long
-    assert timing.sram_bytes == 0
+    assert timing.on_chip_bytes == 0
 
 
 def test_sockets_multiply_every_rate() -> None:
     one = time_entry(program(*streamed(4, 400), tiers=ON_CHIP), "main", MACHINE)
     four = time_entry(program(*streamed(4, 400), tiers=ON_CHIP), "main", MACHINE.with_sockets(4))
     assert four.execution_seconds == pytest.approx(one.execution_seconds / 4)
-    assert four.hbm_fraction < one.hbm_fraction  # launches take as long as before
+    assert four.roofline_fraction < one.roofline_fraction  # launches take as long as before
     assert any("4 sockets" in line and "no tensor parallelism" in line for line in four.assumptions)
 
 
@@ -198,8 +220,8 @@ def test_a_broadcast_view_moves_its_elements_once() -> None:
 def test_units_and_the_high_water_mark() -> None:
     timing = timed(4, 100, depth=7)
     found = timing.launches[0].kernel
-    assert (found.pcus, found.pmus, found.sram_bytes) == (10, 2, 1400)
-    assert timing.sram_bytes == 1400
+    assert (found.pcus, found.pmus, found.on_chip_bytes) == (10, 2, 1400)
+    assert timing.on_chip_bytes == 1400
     assert found.slowest is not None
     assert found.slowest.name == "load"
 
@@ -317,10 +339,10 @@ def test_malformed_schedules() -> None:
 
 def looping_speedup(sockets: int, boundary: float | None = None) -> tuple[float, float]:
     """How much faster a looped decoder is than one launch per layer, and its share of the roofline."""
-    target = (machine() if boundary is None else machine(boundary_seconds=boundary)).with_sockets(sockets)
+    target = changed({} if boundary is None else {"boundary_seconds": boundary}).with_sockets(sockets)
     single, looped = (time_entry(decoder(choice), "main", target) for choice in (False, True))
     assert single.nbytes["hbm"] == pytest.approx(looped.nbytes["hbm"], rel=1e-4)
-    return single.seconds / looped.seconds, looped.hbm_fraction
+    return single.seconds / looped.seconds, looped.roofline_fraction
 
 
 def test_the_boundary_explains_what_looping_was_published_to_gain() -> None:
@@ -332,7 +354,7 @@ def test_the_boundary_explains_what_looping_was_published_to_gain() -> None:
 
 
 def test_every_figure_that_is_no_published_one_is_named() -> None:
-    lines = time_entry(decoder(True), "main", machine()).assumptions
+    lines = time_entry(decoder(True), "main", load_target("rdu")).assumptions
     for name in (
         "boundary_seconds",
         "launch_seconds",

@@ -79,7 +79,7 @@ def test_iterations_overlap(tmp_path: Path) -> None:
 def test_the_counter_goes_up_to_what_is_placed_and_back_to_nothing(tmp_path: Path) -> None:
     timing = recorded()
     values = [event["args"]["bytes"] for event in events(timing, tmp_path) if event["ph"] == "C"]
-    assert max(values) == timing.sram_bytes
+    assert max(values) == timing.on_chip_bytes
     assert min(values) == values[-1] == 0
 
 

@@ -36,7 +36,7 @@ from sscc.ir.schedule import (
 )
 from sscc.runtime.timing.cost import SECOND, CostModel
 from sscc.runtime.timing.work import ARITHMETIC, DECODE_OPS, ENCODE_OPS, SOFTMAX_OPS, Work, dynamic_scalars, measure
-from tests.runtime.timing.programs import machine
+from tests.targets import changed
 
 B, H, G, R, D, T, C, OBS, K = 2, 8, 4, 16, 8, 64, 4, 3, 5
 
@@ -233,7 +233,9 @@ def test_an_unknown_name() -> None:
 
 def test_rates() -> None:
     model = CostModel(
-        machine(pcus=10, bf16_flops=1e9, f32_flops=5e8, simd_lanes=4, simd_stages=2, clock=1e6).with_sockets(2)
+        changed(
+            {"pcus": 10, "bf16_flops": 1e9, "f32_flops": 5e8, "simd_lanes": 4, "simd_stages": 2, "clock": 1e6}
+        ).with_sockets(2)
     )
     assert model.compute(Work({"bf16": 1000}, (), {}, {}, 0), 0) == SECOND * 1000 // int(2e9)
     assert model.compute(Work({"f32": 1000}, (), {}, {}, 0), 5) == SECOND * 1000 // int(5e8)

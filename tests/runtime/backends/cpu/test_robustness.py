@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError, InternalError
-from sscc.ir.machine import load_machine
 from sscc.ir.schedule import Program
+from sscc.ir.target import load_target
 from sscc.runtime.backends.cpu.features import GENERIC
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
@@ -28,7 +28,7 @@ from tests.runtime.backends.cpu.plan_reader import decode_plan
 from tests.runtime.broken import bases
 from tests.runtime.broken.mutations import BROKEN, Broken
 
-MACHINE = load_machine("rdu")
+MACHINE = load_target("rdu")
 BASES = (bases.streamed_product, bases.looped_layers, bases.chunked_prefill, bases.chained_launches)
 CALLS = {"length": 9, "slot": 1}
 EXECUTED = 4

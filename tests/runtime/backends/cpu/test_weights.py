@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ from sscc.ir.schedule import (
     View,
     Window,
 )
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.cpu import backend as cpu_backend
+from sscc.runtime.backends.cpu import interpreter, planner
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter, store_weights
 from sscc.runtime.backends.cpu.library import make_code
 from sscc.runtime.backends.cpu.packing import Panels
@@ -393,3 +397,23 @@ def test_packed_weights_are_not_read_as_plain_ones() -> None:
     entry = dataclasses.replace(program.entries[0], body=(dataclasses.replace(launch, args=tuple(views)),))
     with pytest.raises(InputError, match=r"cannot multiply by packed weights 'w.*--interpreter reference"):
         make_code(dataclasses.replace(program, entries=(entry,)), optimise=0)
+
+
+def test_a_backend_finds_out_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """For the artifact's files, the code and the weights in memory alike."""
+    monkeypatch.setenv("SSCC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SSCC_NATIVE_OPTIMISE", "0")
+    found: list[Program] = []
+
+    def counted(program: Program) -> dict[str, Packing]:
+        found.append(program)
+        return packed_weights(program)
+
+    for module in (cpu_backend, interpreter, planner):
+        monkeypatch.setattr(module, "packed_weights", counted)
+    program = program_of((40, K), linear(0, 40))
+    backend = cpu_backend.Cpu(program)
+    assert set(backend.packings) == {"w"}
+    assert "cache" in backend.lower()
+    backend.open({"w": np.zeros((40, K), np.float32)}, Conditions(threads=1))
+    assert len(found) == 1

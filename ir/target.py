@@ -1,0 +1,313 @@
+"""The description of what a program is compiled for: every figure of the modelled hardware, as data, with where it
+comes from.
+
+`rdu` names the description that ships with sscc, `rdu:FILE` one's own in the same form. Nothing else in the
+code knows a figure of the hardware. The CPU that executes schedules is not described here: it is a backend
+(`sscc.runtime.backends`), whose figures are its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sscc.ir.choices import TIERS, Tier
+from sscc.ir.errors import InputError, UsageError, quoted
+
+DEFAULT = "sn40l"
+FAMILY = "rdu"
+FORMAT_VERSION = 2
+LARGEST = 1e30  # of any figure in its unit; products of several are far from what floats end at
+ORIGINS = ("published", "assumed", "fitted", "chosen")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a target.
+
+    Attributes:
+        origin: "published"; "assumed" where no source gives it; "fitted" to a published result; "chosen".
+    """
+
+    value: float
+    unit: str
+    origin: str
+    note: str
+
+
+@dataclass(frozen=True)
+class MemoryLevel:
+    """One level of memory, per socket.
+
+    Attributes:
+        name: the tier that schedules call it (`sscc.ir.choices.Tier`).
+        capacity: bytes. bandwidth: bytes/s.
+        latency: seconds that a firing takes at least which moves something through it; None where that is nothing
+            beside what every firing costs.
+    """
+
+    name: Tier
+    capacity: Figure
+    bandwidth: Figure
+    latency: Figure | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return self.name.upper()
+
+
+@dataclass(frozen=True)
+class Units:
+    """What computes, per socket.
+
+    Attributes:
+        pcus: compute units. pmu_bytes: what a memory unit holds, of which the nearest level of memory is made.
+        bf16_flops, f32_flops: peak of dense products, by the operands' dtype, in FLOP/s.
+        simd_lanes, simd_stages: elements that a PCU takes per cycle, and operations that it does on each of them,
+            in its mode for element-wise work.
+        clock: Hz.
+    """
+
+    pcus: Figure
+    pmu_bytes: Figure
+    bf16_flops: Figure
+    f32_flops: Figure
+    simd_lanes: Figure
+    simd_stages: Figure
+    clock: Figure
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds that something takes whatever it computes.
+
+    Attributes:
+        launch_seconds: one kernel launch. boundary_seconds: lost at each launch besides, while pipelines drain and
+            refill. firing_seconds: one firing of a stage.
+    """
+
+    launch_seconds: Figure
+    firing_seconds: Figure
+    boundary_seconds: Figure
+
+
+@dataclass(frozen=True)
+class Link:
+    """What joins sockets.
+
+    Attributes:
+        bandwidth: bytes/s. latency: seconds that a message takes at least; None where nobody says.
+    """
+
+    name: str
+    bandwidth: Figure
+    latency: Figure | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """An SN40L-like RDU: sockets that each have levels of memory, units that compute, and costs.
+
+    Attributes:
+        sockets: sockets that work together.
+        levels: of memory, the nearest first: the one on the chip, which buffers are in, main memory, which holds a
+            program, and any that take what main memory has no room for. They are the first of `TIERS`.
+        links: between sockets, the shortest first; none for a single socket.
+    """
+
+    name: str
+    note: str
+    sockets: Figure
+    levels: tuple[MemoryLevel, ...]
+    units: Units
+    costs: Costs
+    links: tuple[Link, ...] = ()
+
+    @property
+    def nearest(self) -> MemoryLevel:
+        """The memory on the chip."""
+        return self.levels[0]
+
+    @property
+    def memories(self) -> tuple[MemoryLevel, ...]:
+        """The levels behind it, where tensors lie: main memory, then farther ones."""
+        return self.levels[1:]
+
+    @property
+    def main(self) -> MemoryLevel:
+        """Main memory."""
+        return self.levels[1]
+
+    @property
+    def far(self) -> tuple[MemoryLevel, ...]:
+        """The levels behind main memory, the nearer first; there may be none."""
+        return self.levels[2:]
+
+    @property
+    def pmus(self) -> int:
+        """Memory units of a socket."""
+        return int(self.nearest.capacity.value // self.units.pmu_bytes.value)
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """Name -> figure, in order. Those of a level or a link have its name in front (`hbm.bandwidth`)."""
+        parts: list[MemoryLevel | Link] = [*self.levels, *self.links]
+        named = {f"{part.name}.{name}": figure for part in parts for name, figure in _figures_of(part).items()}
+        return {"sockets": self.sockets} | named | _figures_of(self.units) | _figures_of(self.costs)
+
+    def level(self, tier: str) -> MemoryLevel:
+        """The level that schedules call `tier`. Raises InputError where the target has none."""
+        for level in self.levels:
+            if level.name == tier:
+                return level
+        raise InputError(f"the target {self.name} has no {tier.upper()}, which the program uses")
+
+    def capacity(self, tier: str) -> int:
+        """Bytes of a level that all sockets have together."""
+        return int(self.level(tier).capacity.value * self.sockets.value)
+
+    def bandwidth(self, tier: str) -> float:
+        """Bytes/s that all sockets together move through a level."""
+        return self.level(tier).bandwidth.value * self.sockets.value
+
+    def seconds(self, nbytes: Mapping[str, int]) -> float:
+        """The least time in which all sockets together move so many bytes through each tier, side by side."""
+        return max((moved / self.bandwidth(tier) for tier, moved in nbytes.items()), default=0.0)
+
+    def with_sockets(self, sockets: int) -> Target:
+        """The same target with another number of sockets. Raises UsageError below 1, and where nothing joins them."""
+        if sockets < 1:
+            raise UsageError(f"a machine of {sockets} sockets does not exist: give at least 1")
+        if sockets > 1 and not self.links:
+            raise UsageError(f"{self.name} has no links, which {sockets} sockets would need")
+        chosen = dataclasses.replace(self.sockets, value=sockets, origin="chosen")
+        return dataclasses.replace(self, sockets=chosen)
+
+    def to_json(self) -> str:
+        """The file form; `parse_target` reads it back."""
+        data = {"format": FORMAT_VERSION, **dataclasses.asdict(self)}
+        for item in (*data["levels"], *data["links"]):
+            if item["latency"] is None:
+                del item["latency"]
+        return json.dumps(data, indent=2) + "\n"
+
+
+def _figures_of(record: Any) -> dict[str, Figure]:
+    """The figures of a part of a target, by name."""
+    found = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return {name: value for name, value in found.items() if isinstance(value, Figure)}
+
+
+def load_target(target: str) -> Target:
+    """The target that ``--target`` names: ``rdu``, or ``rdu:FILE``.
+
+    Raises:
+        UsageError: another family. InputError: a file that is missing, or no description of a target.
+    """
+    family, colon, file = target.partition(":")
+    if family != FAMILY or (colon and not file):
+        raise UsageError(f"--target is {target!r}, it must be {FAMILY} or {FAMILY}:FILE")
+    if not colon:
+        text = files("sscc.ir").joinpath("targets", f"{DEFAULT}.json").read_text(encoding="utf-8")
+        return parse_target(text, DEFAULT)
+    try:
+        return parse_target(Path(file).read_text(encoding="utf-8"), file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the target description {file} cannot be read: {error}") from None
+
+
+def parse_target(text: str, origin: str) -> Target:
+    """A description from its file form. Raises InputError naming what is missing, unknown or out of range."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the target description {origin} is not JSON: {error}") from None
+    return _Reader(f"the target description {origin}").target(data)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the file form; `where` is what refusals begin with."""
+
+    where: str
+
+    def target(self, data: Any) -> Target:
+        if isinstance(data, dict) and data.get("format", 1) != FORMAT_VERSION:
+            found = quoted(repr(data.get("format", 1)))
+            raise InputError(
+                f"{self.where} has format {found}, this sscc reads {FORMAT_VERSION}: `sscc targets --json` prints one "
+                "to start from; what was compiled for another has to be compiled again"
+            )
+        data = self._fields("it", data, ["format", *(field.name for field in dataclasses.fields(Target))])
+        if not all(isinstance(data[key], str) for key in ("name", "note")):
+            raise InputError(f"{self.where}: name and note must be words")
+        target = Target(
+            data["name"],
+            data["note"],
+            self._figure("sockets", data["sockets"]),
+            tuple(MemoryLevel(**self._named("levels", item)) for item in self._list("levels", data["levels"])),
+            Units(**self._record("units", data["units"], Units)),
+            Costs(**self._record("costs", data["costs"], Costs)),
+            tuple(Link(**self._named("links", item)) for item in self._list("links", data["links"])),
+        )
+        self._check(target)
+        return target
+
+    def _check(self, target: Target) -> None:
+        """What the parts must be to each other."""
+        names = tuple(level.name for level in target.levels)
+        if len(names) < 2 or names != TIERS[: len(names)]:
+            found, known = quoted(", ".join(names)), ", ".join(TIERS)
+            raise InputError(f"{self.where}: its levels are {found}, they must be {known}, at least 2")
+        links = [link.name for link in target.links]
+        if len({*links, *names}) < len(links) + len(names):
+            raise InputError(f"{self.where}: two of {quoted(', '.join((*names, *links)))} have the same name")
+        if target.nearest.capacity.value % target.units.pmu_bytes.value:
+            raise InputError(f"{self.where}: {target.nearest.name}.capacity is no multiple of pmu_bytes")
+        if target.sockets.value % 1:
+            raise InputError(f"{self.where}: sockets is {target.sockets.value}, it must be a whole number")
+        if target.sockets.value > 1 and not links:
+            raise InputError(f"{self.where} has {target.sockets.value:g} sockets and no links between them")
+
+    def _fields(self, what: str, data: Any, wanted: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
+        if not isinstance(data, dict) or not {*wanted} <= data.keys() <= {*wanted, *optional}:
+            odd = sorted({*wanted} ^ ({*data} - {*optional})) if isinstance(data, dict) else list(wanted)
+            raise InputError(f"{self.where}: missing or unknown in {what}: {quoted(', '.join(odd))}")
+        return data
+
+    def _list(self, what: str, data: Any) -> list[Any]:
+        if not isinstance(data, list):
+            raise InputError(f"{self.where}: {what} must be a list")
+        return data
+
+    def _record(self, what: str, data: Any, kind: type[Units | Costs]) -> dict[str, Figure]:
+        names = [field.name for field in dataclasses.fields(kind)]
+        data = self._fields(what, data, names)
+        return {name: self._figure(name, data[name]) for name in names}
+
+    def _named(self, what: str, data: Any) -> dict[str, Any]:
+        """The fields of a level or a link."""
+        data = self._fields(what, data, ["name", "bandwidth", *(["capacity"] if what == "levels" else [])], ["latency"])
+        if not isinstance(data["name"], str) or not data["name"].isidentifier():
+            raise InputError(f"{self.where}: {quoted(repr(data['name']))} is no name of one of its {what}")
+        name = data["name"]
+        figures = {key: self._figure(f"{name}.{key}", value) for key, value in data.items() if key != "name"}
+        return {"name": name, **figures}
+
+    def _figure(self, name: str, data: Any) -> Figure:
+        wanted = {"value", "unit", "origin", "note"}
+        if not isinstance(data, dict) or set(data) != wanted:
+            raise InputError(f"{self.where}: {name} needs {', '.join(sorted(wanted))}")
+        value = data["value"]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST:
+            shown = quoted(repr(value))
+            raise InputError(f"{self.where}: {name} is {shown}, it must be a positive number up to {LARGEST:.0e}")
+        if not isinstance(data["origin"], str) or data["origin"] not in ORIGINS:
+            raise InputError(f"{self.where}: origin of {name} must be one of {', '.join(ORIGINS)}")
+        return Figure(value, str(data["unit"]), data["origin"], str(data["note"]))
