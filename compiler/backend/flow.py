@@ -95,7 +95,7 @@ class Flow(ABC):
         constant = producer(table)
         numbers = None if constant is None or constant.name != "arith.constant" else constant.attributes["value"]
         if not isinstance(numbers, ir.DenseIntElementsAttr) or table.type.rank != 1:
-            raise UnsupportedError(f"{op.location}: '{op.name}' of what is no table of constants has no place in control")
+            raise UnsupportedError(f"{op.location}: '{op.name}' of what is no table of constants is not part of control")
         scalar = sch.Scalar(self.scalar_name(), "lookup", (self.scalars[index], *map(int, numbers)))
         self.items[-1].append(scalar)
         self.scalars[op.results[0]] = scalar.name
