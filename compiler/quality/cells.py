@@ -10,7 +10,7 @@ from typing import Any
 from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.options import CompileOptions
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, PLAIN, Geometry
+from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, PLAIN, Geometry
 
 FULL, STREAMING, SNAPKV, SNAPSTREAM = METHODS = ("full", "streamingllm", "snapkv", "snapstream")
 
@@ -98,7 +98,8 @@ def make_cells(
 def _shared_rows(layer_topk: LayerTopk, selection: Selection) -> dict[str, Any]:
     """Sinks and ring beside budgets per layer: of the size that they have where a budget is split by default."""
     least = (selection.obs or DEFAULT_OBS) + (selection.pool or DEFAULT_POOL) // 2
-    recent = selection.recent or min(DEFAULT_RECENT, max(least, layer_topk.mean // 3))
+    sink = DEFAULT_SINK if selection.sink is None else selection.sink
+    recent = selection.recent or min(DEFAULT_RECENT, max(least, (sink + layer_topk.mean) // 3))  # a quarter of all
     return {"kv_sink": selection.sink, "kv_recent": recent}
 
 

@@ -80,7 +80,7 @@ def test_a_list_is_for_as_many_layers() -> None:
     budgets = LayerTopk((3, 1, 2))
     assert (budgets.of(3), budgets.most, budgets.mean) == ((3, 1, 2), 3, 2)
     for layers in (2, 4):
-        with pytest.raises(UsageError, match=f"has 3 numbers, and the budget governs {layers} layers: give one for each"):
+        with pytest.raises(UsageError, match=f"has 3 numbers, and the budget governs {layers} layers: give one for"):
             budgets.of(layers)
 
 

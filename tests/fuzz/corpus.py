@@ -1,8 +1,9 @@
 """Schedules that the compiler has made of tiny random decoders, kept so that a case does not depend on the compiler.
 
 ``python -m tests.fuzz.corpus`` makes the file anew, which is needed when the schedule's format changes; whatever the
-compiler does otherwise, old schedules stay as good as any. Models are the smallest that have everything: two layers,
-two heads, and for some a machine with slow memory, so that weights and caches arrive in tiles.
+compiler does otherwise, old schedules stay as good as any. Models are the smallest that have everything: two layers
+(three where each keeps another number of rows, as two numbers are always a progression), two heads, and for some a
+machine with slow memory, so that weights and caches arrive in tiles.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Program
-from tests.runtime.signatures import uniform
+from tests.runtime.signatures import altered, uniform
 from tests.targets import described
 
 FILE = Path(__file__).with_name("corpus.json.gz")
@@ -53,6 +54,7 @@ class _Recipe:
     dtype: str = "f32"
     slow: bool = True
     whole: bool = False
+    layers: int = LAYERS
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -66,6 +68,7 @@ _RECIPES = {
     "indexed": _Recipe(options={"kv_rows": "indexed"}),
     "int8-weights": _Recipe(opt_level=1, options={"weights": "int8:4"}),
     "int4-weights": _Recipe(options={"weights": "int4:4:zero-point"}),
+    "per-layer": _Recipe(layers=3, options={"kv_topk": None, "kv_topk_per_layer": "3,1,2"}),
     "gpt2-max-pooled": _Recipe("gpt2", opt_level=1, options={"kv_pool_mode": "max"}),
 }
 
@@ -92,7 +95,8 @@ def make_corpus() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         for name, recipe in _RECIPES.items():
             program = _compile(recipe, Path(folder) / name)
-            calls = {"prefill": PREFILL, "decode": {}}
+            steps = altered(SIGNATURE, layers=recipe.layers).prefill_steps(LENGTH)
+            calls = {"prefill": {**PREFILL, "steps": steps}, "decode": {}}
             if recipe.whole:
                 add(name, program, calls)
             for number, piece in enumerate(slices(program, calls)):
@@ -108,7 +112,7 @@ def _compile(recipe: _Recipe, folder: Path) -> Program:
     import sscc
     from sscc.runtime.artifact.reading import Artifact
 
-    shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 8, "num_hidden_layers": LAYERS}
+    shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 8, "num_hidden_layers": recipe.layers}
     shape |= {"num_attention_heads": 2, "max_position_embeddings": 24, "bos_token_id": None, "eos_token_id": None}
     llama = LlamaConfig(**shape, intermediate_size=12, num_key_value_heads=1)
     torch.manual_seed(0)

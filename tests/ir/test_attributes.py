@@ -40,11 +40,11 @@ def test_a_list_that_is_left_out_has_its_default() -> None:
 )
 def test_what_is_no_list_is_refused(value: str) -> None:
     attribute = ir.Attribute.parse(f'{{rows = 7 : i64, mode = "a", layers = {value}}}')
-    with pytest.raises(MalformedRecord, match="layers is .*, expected an array of i64"):
+    with pytest.raises(MalformedRecord, match=r"layers is .*, expected an array of i64"):
         read_record(attribute, FIELDS)
 
 
 def test_a_list_is_no_number() -> None:
     attribute = ir.Attribute.parse('{rows = array<i64: 7>, mode = "a", layers = array<i64>}')
-    with pytest.raises(MalformedRecord, match="rows is .*, expected an integer"):
+    with pytest.raises(MalformedRecord, match=r"rows is .*, expected an integer"):
         read_record(attribute, FIELDS)

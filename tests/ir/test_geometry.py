@@ -61,7 +61,7 @@ def test_indexed_rows_are_not_packed() -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=6), st.integers(0, 3), st.integers(1, 4))
-def test_a_program_sees_as_many_rows_from_the_beginning_of_every_layer(layers: list[int], sink: int, recent: int) -> None:
+def test_a_program_sees_as_many_rows_from_where_a_layer_begins(layers: list[int], sink: int, recent: int) -> None:
     g = Geometry(sink, recent, 9, 2, 3, "avg", 20, layer_topk=tuple(layers))
     ends = [first + g.of_layer(layer).budget for layer, first in enumerate(g.layer_offsets)]
     assert list(g.layer_offsets[1:]) == ends[:-1], "no row is between two layers, and none is of both"

@@ -11,7 +11,7 @@ from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session import Session
-from tests.runtime.signatures import uniform
+from tests.runtime.signatures import altered, uniform
 
 GEOMETRY = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
 SIGNATURE = uniform(
@@ -27,6 +27,7 @@ SIGNATURE = uniform(
     vocab_size=11,
     eos_token_ids=(7,),
 )
+LAYERED = altered(SIGNATURE, geometry=GEOMETRY.with_layers([3, 1]))
 
 
 class FakeInterpreter:
@@ -36,7 +37,9 @@ class FakeInterpreter:
         self.signature = signature
         s, g = signature, signature.geometry
         main = s.plan.main
-        shape = (s.layers, s.batch, main.kv_heads, g.budget, main.key.width)
+        slots = (s.batch, main.kv_heads)
+        rows = (*slots, g.packed_rows) if g.packed else (s.layers, *slots, g.budget)
+        shape = (*rows, main.key.width)
         generator = np.random.default_rng(0)
         self.states: dict[str, Array] = {
             "k_cache": generator.standard_normal(shape, np.float32),

@@ -71,7 +71,8 @@ def _tensors(s: Signature) -> tuple[Tensor, ...]:
     g = s.geometry
     main = s.plan.main
     key, value = (stream.width for stream in main.streams)
-    cache = (s.layers, s.batch, main.kv_heads, g.cache_rows)
+    slots = (s.batch, main.kv_heads)
+    cache = (*slots, g.packed_rows) if g.packed else (s.layers, *slots, g.cache_rows)
     scratch = (1, main.kv_heads, s.scratch_tokens)
     shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
         "tokens": ("i64", (1, s.scratch_tokens)),

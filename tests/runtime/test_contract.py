@@ -28,7 +28,7 @@ from sscc.ir.schedule import (
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.contract import Protocol, prove
 from tests.runtime.broken.build import change, read, setting, write
-from tests.runtime.fake import SIGNATURE
+from tests.runtime.fake import GEOMETRY, LAYERED, SIGNATURE
 from tests.runtime.session_program import session_program
 from tests.runtime.signatures import altered, row_bytes
 
@@ -38,7 +38,7 @@ WIDE = altered(SIGNATURE, value_dim=6)
 SHORT = altered(SIGNATURE, geometry=Geometry(1, 2, 0, 1, 1, "max", 3))
 
 
-@pytest.mark.parametrize("signature", [SIGNATURE, WIDE, altered(SIGNATURE, layers=1, batch=1)])
+@pytest.mark.parametrize("signature", [SIGNATURE, WIDE, altered(SIGNATURE, layers=1, batch=1), LAYERED])
 def test_a_program_that_fits_is_proved(signature: Signature) -> None:
     report = prove(session_program(signature), signature)
     assert report.entry("decode").runs[0].written == {"logits"}
@@ -198,6 +198,35 @@ def test_inputs_that_no_session_gives_are_refused() -> None:
 def test_rows_of_another_kind_are_refused(signature: Signature) -> None:
     with pytest.raises(InputError, match=r"'k_cache' is state f32 \[2, 2, 2, 9, 4\], it must be state"):
         prove(session_program(SIGNATURE), signature)
+
+
+def test_layers_that_keep_different_numbers_of_rows_have_one_cache() -> None:
+    """9 rows of the first layer and 7 of the second one, of which a program sees 9."""
+    with pytest.raises(InputError, match=r"'k_cache' is .* \[2, 2, 2, 9, 4\], it must be state f32 \[2, 2, 18, 4\]"):
+        prove(session_program(SIGNATURE), LAYERED)
+    with pytest.raises(InputError, match=r"'k_cache' is .* \[2, 2, 18, 4\], it must be state f32 \[2, 2, 2, 9, 4\]"):
+        prove(session_program(LAYERED), SIGNATURE)
+    other = altered(SIGNATURE, geometry=GEOMETRY.with_layers([1, 3]))
+    with pytest.raises(InputError, match=r"'k_cache' is .* \[2, 2, 18, 4\], it must be state f32 \[2, 2, 16, 4\]"):
+        prove(session_program(LAYERED), other)
+
+
+def test_indexed_caches_of_layers_that_select_different_numbers_are_stacked() -> None:
+    signature = altered(INDEXED, geometry=INDEXED.geometry.with_layers([3, 1]))
+    with pytest.raises(InputError, match=r"it must be state f32 \[2, 2, 2, 6, 4\]"):
+        prove(session_program(SIGNATURE), signature)
+
+
+def test_what_layers_of_different_numbers_of_rows_hold_and_read() -> None:
+    row = LAYERED.row_bytes(LAYERED.plan.main)
+    assert (LAYERED.read_bytes, LAYERED.held_bytes) == ((9 + 7) * row, 18 * row)
+    assert LAYERED.full_kv_bytes(20) == SIGNATURE.full_kv_bytes(20) == 20 * 2 * row
+    assert LAYERED.kv_in_words() == "1.125 KiB a sequence, of which a step reads 1 KiB, 2.5 KiB uncompressed (2.5x)"
+    assert LAYERED.groups_in_words() == [
+        "all layers: 4/2 heads of 4, 7 to 9 rows: sink 2, recent 4, top-K by layer 3 1"
+    ]
+    indexed = altered(INDEXED, geometry=INDEXED.geometry.with_layers([3, 1]))
+    assert (indexed.read_bytes, indexed.held_bytes) == ((9 + 7) * row, 2 * (6 + 24) * row)
 
 
 @pytest.mark.parametrize(

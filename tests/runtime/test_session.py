@@ -9,7 +9,7 @@ import pytest
 
 from sscc.ir.errors import UsageError
 from sscc.runtime.session import Session
-from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
+from tests.runtime.fake import LAYERED, SIGNATURE, FakeInterpreter, fake_session
 from tests.runtime.signatures import row_bytes
 
 
@@ -157,6 +157,24 @@ def test_a_snapshot_has_the_rows_that_are_valid(length: int, rows: int) -> None:
     assert session.position(1) == length
     assert session.kept(1) == session.kept(0)
     assert np.array_equal(session.replay(1), session.replay(0))
+
+
+@pytest.mark.parametrize("length", [3, 8, 20])
+def test_a_snapshot_of_rows_of_all_layers_has_all_of_them(length: int) -> None:
+    interpreter = FakeInterpreter(LAYERED)
+    session = Session(LAYERED, interpreter)
+    session.prefill(0, [1] * length)
+    snapshot = session.snapshot(0)
+    assert snapshot.nbytes == session.snapshot_bytes(0) == LAYERED.held_bytes
+    before = {name: interpreter.states[name].copy() for name in ("k_cache", "v_cache")}
+    interpreter.states["k_cache"][0] = 0
+    session.restore(1, snapshot)
+    assert np.array_equal(interpreter.states["k_cache"][1], before["k_cache"][0])
+    assert np.array_equal(interpreter.states["v_cache"], before["v_cache"][[0, 0]])
+    assert not interpreter.states["k_cache"][0].any(), "the slot that it was taken of is another one"
+    session.restore(0, snapshot)
+    assert np.array_equal(interpreter.states["k_cache"], before["k_cache"][[0, 0]])
+    assert session.position(1) == length
 
 
 def test_snapshots_are_of_prompts_and_for_slots_at_rest() -> None:

@@ -54,7 +54,7 @@ def check(step: Any, params: dict[str, Any], scalars: tuple[str, ...] = ()) -> R
     results = tuple(p.name for p in params.values() if p.access == "write")
     launch = replace(whole(tensors, "k", *params), scalars=scalars)
     entry = Entry("main", given, results, scalars, (), (launch,))
-    ranges = dict.fromkeys(scalars, (1, T))
+    ranges = {name: (0, K) if name == "top" else (1, T) for name in scalars}
     return validate(Program(tensors, (body,), (kernel,), (entry,), arena), ranges=ranges)
 
 
@@ -115,7 +115,8 @@ def test_compress_fills_a_cache_with_or_without_the_selected_rows(rows: int, fit
         "i": write("i", V, K, dtype="i64"),
     }
     if fits:
-        assert check(step, params, ("n", "top")).kernel("k").pipelines[0].stores == {"hbm": 8 * V * rows * D + 8 * V * K}
+        (pipeline,) = check(step, params, ("n", "top")).kernel("k").pipelines
+        assert pipeline.stores == {"hbm": 8 * V * rows * D + 8 * V * K}
         return
     with pytest.raises(InputError, match=rf"sink 2 \+ recent 4 \+ topk 3 rows are written, the cache has {rows}"):
         check(step, params, ("n", "top"))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.quality.cells import METHODS, Cell, Selection, make_cells
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
@@ -14,8 +17,10 @@ def cells(
     budgets: tuple[int, ...] = (128, 256),
     dtypes: tuple[str, ...] = ("model",),
     selection: Selection | None = None,
+    layer_topks: tuple[str, ...] = (),
 ) -> list[Cell]:
-    return make_cells(methods, budgets, dtypes, selection or Selection(), max_context=1100, new_tokens=64)
+    layered = [LayerTopk.parse(text) for text in layer_topks]
+    return make_cells(methods, budgets, dtypes, selection or Selection(), layered, max_context=1100, new_tokens=64)
 
 
 def rows(geometry: Geometry) -> tuple[int, int, int]:
@@ -50,6 +55,49 @@ def test_the_full_cache_comes_once_per_dtype_and_first() -> None:
     assert names == ["full", "snapstream 128", "full int8", "snapstream 128 int8"]
 
 
+def test_layers_that_differ_stand_beside_the_same_rows_shared_alike() -> None:
+    found = cells(("full",), (), ("model", "int8"), layer_topks=("pyramid:120,60", "30,90,60"))
+    assert [(cell.name, cell.series) for cell in found if cell.geometry.dtype == "model"] == [
+        ("full", "full"),
+        ("snapstream 129", "snapstream"),
+        ("snapstream 129 by layer pyramid:120,60", "snapstream by layer"),
+        ("snapstream 99", "snapstream"),
+        ("snapstream 99 by layer 30,90,60", "snapstream by layer"),
+    ]
+    assert [cell.name for cell in found[5:]] == [f"{cell.name} int8" for cell in found[:5]]
+    alike, apart = found[1:3]
+    assert (rows(alike.geometry), rows(apart.geometry)) == ((4, 35, 90), (4, 35, 120))
+    assert (alike.layer_topk, apart.layer_topk) == (None, LayerTopk((120, 60), True))
+    assert alike.budget == apart.budget == 129, "the mean of the layers"
+    assert apart.geometry.budget == 159, "what the layer that selects most has room for"
+
+
+def test_layers_that_differ_have_the_ring_of_the_same_budget() -> None:
+    selection = Selection(obs=8, pool=5, pool_mode="max", sink=2, recent=16)
+    alike, apart = cells(("full",), (), selection=selection, layer_topks=("64,32",))[1:]
+    assert alike.geometry == Geometry(2, 16, 48, 8, 5, "max", 1100)
+    assert apart.geometry == Geometry(2, 16, 64, 8, 5, "max", 1100)
+    alike, apart = cells(("full",), (), layer_topks=("400,200",))[1:]
+    assert (rows(alike.geometry), rows(apart.geometry)) == ((4, 101, 300), (4, 101, 400))
+
+
+@given(st.integers(0, 800), st.integers(0, 8))
+def test_layers_that_differ_stand_beside_what_their_budget_is_by_default(mean: int, sink: int) -> None:
+    """A name of a cell is of one geometry."""
+    selection = Selection(sink=sink)
+    _, alike, _ = cells(("full",), (), selection=selection, layer_topks=(f"{mean},{mean}",))
+    (default,) = cells(("snapstream",), (alike.budget,), selection=selection)
+    assert alike == default
+
+
+def test_a_budget_that_is_there_already_is_not_measured_twice() -> None:
+    found = cells(("snapstream",), (128,), layer_topks=("100,78", "78,100"))
+    assert [cell.name for cell in found] == [
+        "snapstream 128", "snapstream 128 by layer 100,78", "snapstream 128 by layer 78,100"
+    ]  # fmt: skip
+    assert rows(found[0].geometry) == (4, 35, 89)
+
+
 def test_refusals() -> None:
     with pytest.raises(UsageError, match="--methods has 'h2o', it must be one of full, streamingllm"):
         cells(("h2o",))
@@ -61,4 +109,6 @@ def test_refusals() -> None:
         cells(budgets=())
     with pytest.raises(UsageError, match="lower --kv-topk or raise --max-context"):
         cells(("snapstream",), (2000,))
+    with pytest.raises(UsageError, match="exceed"):
+        cells(("full",), (), layer_topks=("20,2000",))
     assert [cell.name for cell in cells(("full",), ())] == ["full"]

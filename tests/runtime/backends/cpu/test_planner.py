@@ -329,10 +329,12 @@ def test_what_is_looked_up_is_an_offset_and_a_result(table: tuple[int, ...]) -> 
     made = plan_of(looking_up(*table))
     values = dict(made.constants)
     (loop, _), last = made.entries[0].body, made.entries[0].body[-1]
-    assert isinstance(last, Compute) and isinstance(loop, Loop)
+    assert isinstance(last, Compute)
+    assert isinstance(loop, Loop)
     _, first, count = last.arguments
     assert [values[first + place] for place in range(count)] == list(table)
-    assert isinstance(loop.body[0], Compute) and loop.body[0].arguments[1:] == (first, count), "one table serves both"
+    assert isinstance(loop.body[0], Compute)
+    assert loop.body[0].arguments[1:] == (first, count), "one table serves both"
 
 
 def test_a_table_that_is_not_constant_has_no_plan() -> None:

@@ -373,7 +373,8 @@ def test_compress_gives_ties_to_the_earlier_position(topk: int) -> None:
         "v_cache": torch.zeros(1, 2, 3 + 6 + 5, 6),
         "selected": torch.zeros(2, 5, dtype=torch.int64),
     }
-    got = run_steps((compress_step(3, 6, 5, 1, "avg"),), {**given, "log_sum_exp": kept}, writes, {"n": length, "top": topk})
+    given["log_sum_exp"] = kept
+    got = run_steps((compress_step(3, 6, 5, 1, "avg"),), given, writes, {"n": length, "top": topk})
     assert got["selected"].tolist() == [[3, 4, 5, 6, 7][:topk] + [-1] * (5 - topk)] * 2
 
 
