@@ -174,8 +174,8 @@ def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constant
     if checkpoint is None or not checkpoint.has_weights:
         tensors = random_tensors(weights, args.seed)
     else:
-        wanted = {name for stack in weights.values() for name in stack.sources}
-        tensors = {name: checkpoint.tensor(name) for name in wanted & checkpoint.names().keys()}
+        names = {name for stack in weights.values() for name in stack.sources}
+        tensors = {name: checkpoint.tensor(name) for name in names & checkpoint.names().keys()}
     return {**tensors, **(source.constants() if constants else {})}
 
 
