@@ -129,7 +129,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format)
         printer = IrPrinter(options.print_ir_before, options.print_ir_after, sys.stderr)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
-        times = run_passes(source.module, passes, [*observers, printer] if printer.wanted else observers)
+        times = run_passes(source.module, passes, [*observers, printer] if printer.is_needed else observers)
         for item in times:
             level_of = logging.INFO if options.timing else logging.DEBUG
             logger.log(level_of, "%9.4f s  %s%s", item.seconds, item.name, "" if item.changed else "  (no change)")

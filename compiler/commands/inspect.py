@@ -37,10 +37,10 @@ def main(args: argparse.Namespace) -> int:
     machine = artifact.machine if args.target is None else load_machine(args.target)
     if args.sockets is not None:
         machine = machine.with_sockets(args.sockets)
-    found = inspect_artifact(artifact, machine, context=args.context, prompt=args.prompt)
+    report = inspect_artifact(artifact, machine, context=args.context, prompt=args.prompt)
     if args.trace is not None:
         write_trace(time_decode(artifact, machine, args.context, record=True), args.trace)
-    print(json.dumps(asdict(found)) if args.json else "\n".join(described(found)))
+    print(json.dumps(asdict(report)) if args.json else "\n".join(described(report)))
     return 0
 
 

@@ -146,8 +146,8 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
 
 def _model_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     """transformers' own class for the config."""
-    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    cls: type[PreTrainedModel] | None = found[0] if isinstance(found, tuple) else found
+    mapped = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    cls: type[PreTrainedModel] | None = mapped[0] if isinstance(mapped, tuple) else mapped
     return cls
 
 

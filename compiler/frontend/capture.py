@@ -145,11 +145,11 @@ def capture(
 
 def _all_layers(shapes: dict[str, tuple[int, ...]], kinds: LayerKinds | None) -> dict[str, tuple[int, ...]]:
     """The shapes of every layer's weights, from those of the captured layers."""
-    found = dict(shapes)
+    all_shapes = dict(shapes)
     for layer, first in enumerate(kinds.first if kinds else ()):
         for name, shape in shapes.items():
-            found.setdefault(renamed(name, kinds.path if kinds else "", first, layer), shape)
-    return found
+            all_shapes.setdefault(renamed(name, kinds.path if kinds else "", first, layer), shape)
+    return all_shapes
 
 
 def _freeze_frequencies(module: torch.nn.Module) -> None:
@@ -305,15 +305,15 @@ def _attention_nodes(captured: Captured) -> list[Any]:
 def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = None) -> None:
     """Refuses a program that does not call the attention operator exactly once per layer 0 .. layers-1 (of those,
     the captured ones): some models export cleanly while computing attention in a way of their own."""
-    found = attention_layers(captured)
-    wanted = list(range(layers)) if kinds is None else list(kinds.captured)
-    if found == wanted:
+    attentions = attention_layers(captured)
+    expected = list(range(layers)) if kinds is None else list(kinds.captured)
+    if attentions == expected:
         return
-    missing = [layer for layer in wanted if layer not in found]
-    doubled = sorted({layer for layer in found if found.count(layer) > 1})
+    missing = [layer for layer in expected if layer not in attentions]
+    doubled = sorted({layer for layer in attentions if attentions.count(layer) > 1})
     detail = f"layers {missing[:8]} never call it" if missing else f"layers {doubled[:8]} call it more than once"
     if not missing and not doubled:
-        detail = f"it is called for layers {found[:8]} in this order"
+        detail = f"it is called for layers {attentions[:8]} in this order"
     raise UnsupportedError(
         f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}: "
         "it computes attention in a way of its own, which would bypass the KV cache"
@@ -329,11 +329,11 @@ def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
     """
     for node in _attention_nodes(captured):
         layer, _, *rest = node.args[3:]
-        found, wanted = (rest[0] if rest else 0), windows(layer)
-        if found != wanted:
+        window, expected = (rest[0] if rest else 0), windows(layer)
+        if window != expected:
             raise UnsupportedError(
-                f"layer {layer} attends within a sliding window of {wanted or 'all'} positions by its config, and "
-                f"tells its attention function of {found or 'all'}: sscc would compile something else"
+                f"layer {layer} attends within a sliding window of {expected or 'all'} positions by its config, and "
+                f"tells its attention function of {window or 'all'}: sscc would compile something else"
             )
 
 

@@ -80,16 +80,16 @@ class SafetensorsSource(TensorSource):
         """`files`: path -> the names the index gives it, or None for all it holds."""
         self._files: dict[str, Any] = {}  # tensor name -> open handle
         self._names: dict[str, TensorInfo] = {}
-        for path, wanted in files.items():
-            self._add(path, wanted)
+        for path, names in files.items():
+            self._add(path, names)
 
-    def _add(self, path: Path, wanted: Iterable[str] | None) -> None:
+    def _add(self, path: Path, names: Iterable[str] | None) -> None:
         try:
             handle: Any = safe_open(str(path), framework="pt", device="cpu")
             held = set(handle.keys())
         except (SafetensorError, OSError, ValueError) as error:
             raise InputError(f"{path} is truncated or corrupted: {error}") from error
-        for name in held if wanted is None else wanted:
+        for name in held if names is None else names:
             if name not in held:
                 raise InputError(f"{path} lacks tensor {name!r}, which the index of the checkpoint places there")
             view = handle.get_slice(name)

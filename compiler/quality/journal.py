@@ -134,11 +134,11 @@ class Journal:
     def _check_options(self, header: dict[str, Any], options: dict[str, Any]) -> None:
         if header.get("format") != FORMAT or not isinstance(header.get("options"), dict):
             raise InputError(f"{self.path} is no journal of `sscc eval` of format {FORMAT}: give another --output")
-        made: dict[str, Any] = header["options"]
-        for name in sorted({*made, *options}):
-            if made.get(name) != options.get(name):
+        recorded: dict[str, Any] = header["options"]
+        for name in sorted({*recorded, *options}):
+            if recorded.get(name) != options.get(name):
                 raise UsageError(
-                    f"{self.path} was made with {name} {json.dumps(made.get(name))}, not "
+                    f"{self.path} was made with {name} {json.dumps(recorded.get(name))}, not "
                     f"{json.dumps(options.get(name))}: give another --output, or the same options"
                 )
 

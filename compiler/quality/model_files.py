@@ -140,8 +140,8 @@ def _compiler_digest() -> str:
     for package in (sscc.compiler, sscc.ir, sscc.passes, sscc.runtime):
         for root in map(Path, package.__path__):
             skipped = [root / name for name in NOT_COMPILING]
-            found = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-            files += [p for p in found if not any(p.is_relative_to(folder) for folder in skipped)]
+            sources = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+            files += [p for p in sources if not any(p.is_relative_to(folder) for folder in skipped)]
     return _digest(sorted(files))
 
 

@@ -84,8 +84,8 @@ class EvalOptions:
                     raise UsageError(f"{name} has {value}, it must be at least {low}")
         if self.interpreter not in BACKENDS:
             raise UsageError(f"--interpreter is {self.interpreter!r}, this version has {' and '.join(BACKENDS)}")
-        for name, given in (("tasks", self.tasks), ("lengths", self.lengths), ("budgets", self.budgets)):
-            if len(set(given)) < len(given):
+        for name, items in (("tasks", self.tasks), ("lengths", self.lengths), ("budgets", self.budgets)):
+            if len(set(items)) < len(items):
                 raise UsageError(f"--{name} has the same one twice")
 
     def _check_tasks(self) -> None:

@@ -70,21 +70,21 @@ class SlotTable:
         if job.request.logprobs is not None:
             self.telling.add(slot)
 
-    def append(self, tokens: Array, given: Array, now: float) -> tuple[Array, list[tuple[int, Finish]]]:
+    def append(self, tokens: Array, receivers: Array, now: float) -> tuple[Array, list[tuple[int, Finish]]]:
         """Adds a token to some of the active slots.
 
         Args:
             tokens: [B] i64.
-            given: [B] bool, the slots that get theirs.
+            receivers: [B] bool, the slots that get theirs.
             now: when, in seconds.
 
         Returns [n] f64, what passed since the newest token of each of them before (no meaning for a first token); and
         the slots whose request is over with it.
         """
-        gaps = np.empty(len(given))
-        made, ended = self._native.append(tokens, given, now, gaps, self._finish)
+        gaps = np.empty(len(receivers))
+        count, ended = self._native.append(tokens, receivers, now, gaps, self._finish)
         slots = np.flatnonzero(self._finish).tolist() if ended else []
-        return gaps[:made], [(slot, _FINISH[int(self._finish[slot])]) for slot in slots]
+        return gaps[:count], [(slot, _FINISH[int(self._finish[slot])]) for slot in slots]
 
     def tokens(self, slot: int, start: int = 0) -> Array:
         """A copy of the slot's new tokens from number `start` on."""
@@ -101,5 +101,5 @@ class SlotTable:
 
     def lengths(self) -> Array:
         """[n] i64, per active slot the positions that its cache was given: the newest token was not fed yet."""
-        given: Array = (self.prompt_lens + np.maximum(self.counts - 1, 0))[self.active]
-        return given
+        fed_positions: Array = (self.prompt_lens + np.maximum(self.counts - 1, 0))[self.active]
+        return fed_positions

@@ -50,10 +50,10 @@ def time_entry(
         UsageError: other scalars than the entry takes. InputError: no such entry, or a schedule that is malformed
             or deadlocks.
     """
-    given = dict(scalars or {})
+    inputs = dict(scalars or {})
     target = program.entry(entry)
-    if set(given) != set(target.scalar_inputs):
-        raise UsageError(f"entry {entry!r} takes scalars {sorted(target.scalar_inputs)}, it was given {sorted(given)}")
+    if set(inputs) != set(target.scalar_inputs):
+        raise UsageError(f"entry {entry!r} takes scalars {sorted(target.scalar_inputs)}, it was given {sorted(inputs)}")
     if valid_rows is not None and valid_rows < 0:
         raise UsageError(f"a cache cannot have {valid_rows} valid rows")
     timer = KernelTimer(program, machine, Settings(valid_rows, prefetch, record, extrapolate))
@@ -62,7 +62,7 @@ def time_entry(
     launches: list[LaunchTiming] = []
     moved: Counter[str] = Counter()
     now = 0.0
-    for launch, values in _launched(target.body, dict(given)):
+    for launch, values in _launched(target.body, dict(inputs)):
         kernel = timer.kernel(launch.kernel)
         if len(launch.args) != len(kernel.params) or len(values) != len(kernel.scalars):
             raise InputError(
@@ -77,7 +77,7 @@ def time_entry(
     return Timing(
         entry=entry,
         machine=machine,
-        scalars=given,
+        scalars=inputs,
         launches=tuple(launches),
         launch_overhead=overhead,
         tensor_bytes={name: nbytes for name, nbytes in moved.items() if nbytes},

@@ -259,8 +259,8 @@ class _BodyProof:
     def _alike(self, step: Any, fields: Sequence[str]) -> None:
         dtypes = {getattr(step, field_name): self._place(getattr(step, field_name)).dtype for field_name in fields}
         if len({dtype == "i8" for dtype in dtypes.values()}) > 1:
-            found = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
-            self._refuse(f"its rows must be all encoded, or all floats: {found}")
+            detail = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
+            self._refuse(f"its rows must be all encoded, or all floats: {detail}")
 
     def _apart(self, step: Any, used: Mapping[str, Operand]) -> None:
         """What is written is no other operand too, but for a cache that is read as it was written."""

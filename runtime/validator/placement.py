@@ -117,7 +117,7 @@ def _tensor_block(tensor: sch.Tensor, arena: int, lives: Mapping[str, Mapping[st
         refuse(f"{tensor.role} {tensor.name!r}", f"address {tensor.address} is inside the arena of {arena} bytes")
     if tensor.role != "temporary":
         return _Block(f"{tensor.role} {tensor.name!r}", tensor.address, end, None)
-    ranges = {entry: found[tensor.name] for entry, found in lives.items() if tensor.name in found}
+    ranges = {entry: lifetime[tensor.name] for entry, lifetime in lives.items() if tensor.name in lifetime}
     return _Block(f"temporary {tensor.name!r}", tensor.address, end, ranges)
 
 
@@ -178,7 +178,7 @@ def tier_bytes(program: sch.Program, kernels: Mapping[str, KernelFacts]) -> dict
     for facts in kernels.values():
         for _, buffer in facts.spilled:
             spans.setdefault(buffer.tier, []).append((buffer.address, buffer.address + buffer.nbytes))
-    return {tier: _union(found) for tier, found in sorted(spans.items())}
+    return {tier: _union(ranges) for tier, ranges in sorted(spans.items())}
 
 
 def _union(spans: Sequence[tuple[int, int]]) -> int:

@@ -60,9 +60,9 @@ def validate(
     bodies = {body.name: prove_body(body, limits) for body in program.bodies}
     by_name = {kernel.name: kernel for kernel in program.kernels}
     entries = [prove_entry(entry, tensors, by_name, ranges or {}, loops) for entry in program.entries]
-    found = callers(entries, by_name, tensors)
+    callers_of = callers(entries, by_name, tensors)
     kernels = {
-        name: prove_kernel(kernel, bodies, found[name], machine, limits, loops) for name, kernel in by_name.items()
+        name: prove_kernel(kernel, bodies, callers_of[name], machine, limits, loops) for name, kernel in by_name.items()
     }
     lives = {facts.entry.name: lifetimes(facts, tensors, limits) for facts in entries}
     check_overlaps(program, entries, lives, kernels)
@@ -87,10 +87,10 @@ def _check_unique(what: str, names: Sequence[str]) -> None:
 
 
 def _run(facts: EntryFacts, sampler: Sampler, samples: Samples) -> EntryReport:
-    given = samples.get(facts.entry.name, ())
-    if not given and not facts.entry.scalar_inputs:
-        given = ({},)
-    runs = tuple(sampler.run(facts.entry, scalars) for scalars in given)
+    scalar_sets = samples.get(facts.entry.name, ())
+    if not scalar_sets and not facts.entry.scalar_inputs:
+        scalar_sets = ({},)
+    runs = tuple(sampler.run(facts.entry, scalars) for scalars in scalar_sets)
     return EntryReport(facts.entry.name, len(facts.launches), runs)
 
 
