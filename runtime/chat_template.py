@@ -290,7 +290,7 @@ class _Bounds(NodeTransformer):
     def visit_List(self, node: List | Dict | Tuple) -> Node:
         self.generic_visit(node)
         constant = all(isinstance(item, Const) for item in node.items)
-        return node if constant else _call("made", [node], node)
+        return node if constant else _call("count_items", [node], node)
 
     visit_Dict = visit_List
 
