@@ -121,7 +121,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReplayReport:
     """The outcome of a replay, tensors in execution order."""
 
     dtype: str
@@ -157,7 +157,7 @@ class Report:
             raise CheckError(self.summary())
 
 
-def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Report:
+def replay(session: Session, golden: Golden, *, quantised: bool = False) -> ReplayReport:
     """Runs the golden's prompt and tokens in slot 0 and compares every tensor that the golden holds.
 
     Only valid rows of caches are compared. Picks may differ where scores are nearly equal (`EXCUSED`); rows of
@@ -185,7 +185,7 @@ def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Repo
     if len(checks) != len(golden.tensors):
         unknown = sorted(set(golden.tensors) - {check.name for check in checks})
         raise InputError(f"the golden holds tensors that this program does not make: {unknown}")
-    return Report(dtype, sorted(checks, key=lambda check: list(golden.tensors).index(check.name)))
+    return ReplayReport(dtype, sorted(checks, key=lambda check: list(golden.tensors).index(check.name)))
 
 
 def _check(name: str, values: Array, golden: Golden, dtype: str, rows: Array | None = None) -> Check:

@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.engine import Engine, EngineOptions
     from sscc.runtime.server.app import create_app
-    from sscc.runtime.server.jobs import Limits, Model
+    from sscc.runtime.server.jobs import Model, RequestLimits
     from sscc.runtime.server.protocol import MAX_CHOICES
     from sscc.runtime.server.service import bind, serve, url_of
 
@@ -87,7 +87,7 @@ def main(args: argparse.Namespace) -> int:
         tokenizer=tokenizer,
         chat_template=template,
     )
-    limits = Limits(
+    limits = RequestLimits(
         max_body=args.max_body,
         max_prompt=args.max_prompt,
         max_new_tokens=args.max_new_tokens,

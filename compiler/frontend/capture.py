@@ -82,7 +82,7 @@ class Capture:
     kinds: LayerKinds | None
 
 
-class _Entry(torch.nn.Module):
+class _DecoderFunction(torch.nn.Module):
     """A decoder as a function of ids, positions and, in prefill, the index of the last prompt token."""
 
     def __init__(self, model: torch.nn.Module, exported: bool) -> None:
@@ -130,7 +130,7 @@ def capture(
     _freeze_frequencies(module)
     constants = _lift_hidden_buffers(module)
     # An exported program guards its tensors' device, so it stays where it is; a model needs no memory at all.
-    entry = _Entry(module if exported else module.to("meta"), exported)
+    entry = _DecoderFunction(module if exported else module.to("meta"), exported)
     with context_limit(max_context), only_captured(module, kinds):
         prefill = _export(entry, (1, chunk), True, aliases, set(constants))
         decode = _export(entry, (batch, 1), False, aliases, set(constants))
@@ -174,7 +174,7 @@ def _lift_hidden_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _export(
-    entry: _Entry, shape: tuple[int, int], with_last: bool, aliases: dict[str, str], hidden: set[str]
+    entry: _DecoderFunction, shape: tuple[int, int], with_last: bool, aliases: dict[str, str], hidden: set[str]
 ) -> Captured:
     device = next(entry.parameters()).device
     ids = torch.zeros(shape, dtype=torch.long, device=device)

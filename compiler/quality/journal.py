@@ -21,7 +21,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Record:
-    """A line: one example through one cell. The fields are those of `Example` and `Outcome`."""
+    """A line: one example through one cell. The fields are those of `Example` and `ExampleResult`."""
 
     cell: str
     example: str

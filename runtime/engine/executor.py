@@ -46,7 +46,7 @@ class Close(Enum):
 
 
 @dataclass
-class _Prefill:
+class _PrefillJob:
     job: Job
     slot: int
     left: int  # chunk steps
@@ -77,7 +77,7 @@ class Executor:
         self._inbox: SimpleQueue[Job | tuple[Job, Finish] | Close] = SimpleQueue()
         self._queue: OrderedDict[int, Job] = OrderedDict()
         self._table = SlotTable(signature.batch, signature.geometry.max_context)
-        self._prefilling: _Prefill | None = None
+        self._prefilling: _PrefillJob | None = None
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
         self._prompts = PromptCache(options.prompt_cache_bytes)
@@ -276,7 +276,7 @@ class Executor:
                 budget -= self._one_chunk  # copying a cache may take as long
         return worked
 
-    def _admit(self) -> _Prefill | None:
+    def _admit(self) -> _PrefillJob | None:
         """Gives a free slot to the request that has waited longest, and begins its prefill; None where either lacks.
 
         Where its prompt is kept, it is copied into the slot, and no step is left.
@@ -299,15 +299,15 @@ class Executor:
                 self.session.restore(slot, kept.snapshot)
                 job.cached = True
                 self._first_token(job, slot, kept.logits)
-                return _Prefill(job, slot, 0)
+                return _PrefillJob(job, slot, 0)
             self.session.start_prefill(slot, job.prompt)
-            prefill = _Prefill(job, slot, self.session.signature.prefill_steps(len(job.prompt)))
+            prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt)))
             with self._lock:
                 self._prefilling = prefill
             return prefill
         return None
 
-    def _step_prefill(self, prefill: _Prefill, steps: int) -> None:
+    def _step_prefill(self, prefill: _PrefillJob, steps: int) -> None:
         before = self.session.interpreter_ns
         finished = self.session.step_prefill(steps)
         prefill.left -= steps

@@ -38,7 +38,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.conn = self._parser = _Parser(h11.SERVER, HEAD_BYTES)
+        self.conn = self._parser = _HttpParser(h11.SERVER, HEAD_BYTES)
         self._head_timer: asyncio.TimerHandle | None = None
         self._waits_since = 0.0
         self._refused = False
@@ -108,7 +108,7 @@ class Connection(H11Protocol):
             min(idle, key=lambda other: other._waits_since).transport.abort()
 
 
-class _Parser(h11.Connection):
+class _HttpParser(h11.Connection):
     """Refuses bodies in very many very small pieces, each of which takes as long as a large one.
 
     Attributes:

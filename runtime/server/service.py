@@ -81,7 +81,7 @@ def serve(
     gc.collect()
     gc.freeze()  # what was imported is never garbage: looking at all of it takes longer than a decode step
     config = config_of(app, int(drain_seconds + _AFTER_DRAIN_SECONDS))
-    server = _Server(config, app, engine, drain_seconds, when_ready)
+    server = _EngineServer(config, app, engine, drain_seconds, when_ready)
     try:
         asyncio.run(server.serve([bound]))
     except OSError as error:
@@ -93,7 +93,7 @@ def serve(
         gc.unfreeze()  # the application is part of what was frozen, and holds the engine
 
 
-class _Server(uvicorn.Server):
+class _EngineServer(uvicorn.Server):
     """Uvicorn's, which ends with its engine, and for which a signal is no reason to fail."""
 
     def __init__(

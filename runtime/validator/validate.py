@@ -15,7 +15,7 @@ from sscc.runtime.validator.kernels import KernelFacts, prove_kernel
 from sscc.runtime.validator.pipeline import Bound
 from sscc.runtime.validator.placement import check_capacity, check_overlaps, check_sizes, check_tensors, tier_bytes
 from sscc.runtime.validator.report import EntryReport, Report
-from sscc.runtime.validator.samples import Sampler
+from sscc.runtime.validator.samples import SampleRunner
 
 Samples = Mapping[str, Sequence[Mapping[str, int]]]
 
@@ -70,7 +70,7 @@ def validate(
     taken = tier_bytes(program, kernels)
     if machine is not None:
         check_capacity(program, taken, machine)
-    sampler = Sampler(program, entries, kernels, ranges or {}, limits)
+    sampler = SampleRunner(program, entries, kernels, ranges or {}, limits)
     reports = tuple(_run(facts, sampler, samples or {}) for facts in entries)
     data = tuple(sorted({line for facts in kernels.values() for line in facts.data}))
     proved = sum(facts.proved for facts in entries) + sum(facts.proved for facts in kernels.values())
@@ -86,7 +86,7 @@ def _check_unique(what: str, names: Sequence[str]) -> None:
         seen.add(name)
 
 
-def _run(facts: EntryFacts, sampler: Sampler, samples: Samples) -> EntryReport:
+def _run(facts: EntryFacts, sampler: SampleRunner, samples: Samples) -> EntryReport:
     scalar_sets = samples.get(facts.entry.name, ())
     if not scalar_sets and not facts.entry.scalar_inputs:
         scalar_sets = ({},)
@@ -98,7 +98,9 @@ def _refuse_open(item: Bound | Pair) -> NoReturn:
     refuse(item.where, f"{item.what} is not proved to fit for all values of the scalars, and no sample run reaches it")
 
 
-def _sampled(entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts], sampler: Sampler) -> tuple[str, ...]:
+def _sampled(
+    entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts], sampler: SampleRunner
+) -> tuple[str, ...]:
     """What samples have decided. Refuses what none of them has reached."""
     lines = []
     for facts in entries:

@@ -20,7 +20,7 @@ import httpx2
 
 from sscc.runtime.engine import Engine, EngineOptions, Request
 from sscc.runtime.server.app import create_app
-from sscc.runtime.server.jobs import Limits
+from sscc.runtime.server.jobs import RequestLimits
 from sscc.runtime.server.protocol import NO_EFFECT, UNSUPPORTED, ChatBody, CompletionBody
 from sscc.runtime.session import Session
 from tests.fuzz.harness import Finding, Target
@@ -214,7 +214,7 @@ class HttpBodies(Target):
             Session(SIGNATURE, AlphabetInterpreter(SIGNATURE)), TOKENIZER, EngineOptions(max_queue=61)
         )
         atexit.register(self._engine.close, drain=False)
-        limits = Limits(max_body=MAX_BODY, max_choices=64)
+        limits = RequestLimits(max_body=MAX_BODY, max_choices=64)
         self._app = create_app(self._engine, MODEL, limits)
 
     def run(self, seed: int) -> str:

@@ -24,7 +24,7 @@ from sscc.compiler.quality.journal import Record
 from sscc.compiler.quality.plan import EvalOptions
 from sscc.compiler.quality.plot import plot
 from sscc.compiler.quality.runner import JOURNAL, WORK, Evaluation, evaluate
-from sscc.compiler.quality.scoring import Outcome, run_example
+from sscc.compiler.quality.scoring import ExampleResult, run_example
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.tensor_files import Array
@@ -177,7 +177,7 @@ class TestResuming:
         """The examples that were really run."""
         names: list[str] = []
 
-        def run(session: Any, example: Any, tokenizer: Any) -> Outcome:
+        def run(session: Any, example: Any, tokenizer: Any) -> ExampleResult:
             names.append(example.name)
             return run_example(session, example, tokenizer)
 
@@ -213,7 +213,7 @@ class TestResuming:
     ) -> None:
         left = iter(range(done))
 
-        def killed(session: Any, example: Any, tokenizer: Any) -> Outcome:
+        def killed(session: Any, example: Any, tokenizer: Any) -> ExampleResult:
             if next(left, None) is None:
                 raise KeyboardInterrupt
             return run_example(session, example, tokenizer)

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from sscc.runtime.server import gate
-from sscc.runtime.server.jobs import Limits
+from sscc.runtime.server.jobs import RequestLimits
 from tests.runtime.server.fake import CONTEXT, NAME, Running, listening, reply, running
 
 GREEDY: dict[str, Any] = {"model": NAME, "temperature": 0}
@@ -166,7 +166,7 @@ class TestKey:
 
 class TestLimits:
     def test_a_large_body_by_its_header(self) -> None:
-        with running(limits=Limits(max_body=1000)) as server:
+        with running(limits=RequestLimits(max_body=1000)) as server:
             response = httpx2.post(f"{server.v1}/completions", content=b" " * 1001, headers=JSON)
             found = error_of(response, 413)
             assert found["code"] == "body_too_large"
@@ -177,7 +177,7 @@ class TestLimits:
 
     def test_a_large_body_while_it_comes(self) -> None:
         """In chunks, whose sum nobody said: refused before the end, which never comes."""
-        with running(limits=Limits(max_body=1000)) as server:
+        with running(limits=RequestLimits(max_body=1000)) as server:
             with socket.create_connection(_address(server.url), 10) as connection:
                 connection.sendall(
                     b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
@@ -196,7 +196,7 @@ class TestLimits:
             assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
 
     def test_prompts_and_answers(self) -> None:
-        limits = Limits(max_prompt=10, max_new_tokens=5)
+        limits = RequestLimits(max_prompt=10, max_new_tokens=5)
         with running(limits=limits) as server, openai.OpenAI(base_url=server.v1, api_key="any") as client:
             with pytest.raises(openai.BadRequestError, match="takes at most 10") as caught:
                 client.completions.create(prompt="x" * 11, **GREEDY)
@@ -208,7 +208,7 @@ class TestLimits:
             assert chat.choices[0].message.content == reply("u:hi;a:", 5)
 
     def test_time(self) -> None:
-        with running(limits=Limits(timeout=0.2)) as server:
+        with running(limits=RequestLimits(timeout=0.2)) as server:
             server.interpreter.seconds = 0.02
             with openai.OpenAI(base_url=server.v1, api_key="any") as client:
                 # The client does not try again by itself: 2 more times would show in the metrics.

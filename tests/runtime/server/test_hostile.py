@@ -17,7 +17,7 @@ import pytest
 from sscc.runtime.server import bodies, connections
 from sscc.runtime.server.bodies import BodyMemory
 from sscc.runtime.server.errors import ApiError
-from sscc.runtime.server.jobs import Limits
+from sscc.runtime.server.jobs import RequestLimits
 from sscc.runtime.server.protocol import ChatBody, CompletionBody
 from sscc.runtime.server.workers import LARGE, Workers
 from tests.runtime.server.fake import CONTEXT, NAME, TOKENIZER, Running, reply, running
@@ -142,7 +142,7 @@ def test_a_long_text_is_refused_before_it_is_tokenised() -> None:
 
 
 def test_a_limit_of_prompts_counts_too() -> None:
-    with running(tokenizer=Watched(), limits=Limits(max_prompt=10)) as server:
+    with running(tokenizer=Watched(), limits=RequestLimits(max_prompt=10)) as server:
         found = error_of(post(server, prompt="x" * (10 * len("<|end|>") + 1)))
         assert "which no 10 tokens can say" in found["message"]
 
@@ -273,7 +273,7 @@ def test_large_bodies_share_a_bound() -> None:
 def test_a_client_that_sends_everything_before_it_reads(chunked: bool) -> None:
     """It finds the refusal, and not a connection that was reset."""
     size = 12 << 20
-    with running(limits=Limits(max_body=100_000)) as server, connection(server) as found:
+    with running(limits=RequestLimits(max_body=100_000)) as server, connection(server) as found:
         kind = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % size
         head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n" + kind + b"\r\n\r\n"
         found.sendall(head)
