@@ -68,16 +68,16 @@ def _holds_module(part: str) -> bool:
 
 
 def _read_case(aliases: str, line: int, text: str) -> Case:
-    given: dict[str, list[str]] = {}
+    directives: dict[str, list[str]] = {}
     for match in _DIRECTIVE.finditer(text):
-        given.setdefault(match.group(1), []).append(match.group(2) or "")
-    error = " ".join(given.get("ERROR", []))
-    if "CASE" not in given:
+        directives.setdefault(match.group(1), []).append(match.group(2) or "")
+    error = " ".join(directives.get("ERROR", []))
+    if "CASE" not in directives:
         raise ValueError(f"line {line}: the case has no // CASE: line")
     if bool(error) == ("// CHECK" in text):
         raise ValueError(f"line {line}: a case has either // ERROR: or // CHECK lines")
-    passes = tuple(name.strip() for listed in given.get("PASSES", []) for name in listed.split(","))
-    return Case(given["CASE"][0], line, aliases, text, passes, error, "LOCATIONS" in given)
+    passes = tuple(name.strip() for listed in directives.get("PASSES", []) for name in listed.split(","))
+    return Case(directives["CASE"][0], line, aliases, text, passes, error, "LOCATIONS" in directives)
 
 
 def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> str:
@@ -95,10 +95,10 @@ def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> 
 
 def _inline_locations(text: str) -> str:
     """Puts what ``#loc7 = loc(..)`` says where ``#loc7`` stands, so that a CHECK line can ask for it."""
-    found = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
+    locations = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
     body = re.sub(r"^#loc\d* = .*\n", "", text, flags=re.MULTILINE)
     while re.search(r"#loc\d*\b", body):
-        body = re.sub(r"#loc\d*\b", lambda match: found[match.group()], body)
+        body = re.sub(r"#loc\d*\b", lambda match: locations[match.group()], body)
     return body
 
 

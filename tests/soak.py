@@ -174,17 +174,17 @@ def probe(url: str, pipe: Connection) -> None:
 def good_bodies() -> list[tuple[str, dict[str, Any]]]:
     """Paths and bodies of good requests, greedy and drawn, short and long."""
     choose = random.Random(1)
-    found: list[tuple[str, dict[str, Any]]] = []
+    bodies: list[tuple[str, dict[str, Any]]] = []
     for number in range(REFERENCES):
         text = "".join(choose.choices("abcdefgh é🎉", k=choose.choice([3, 40, 300])))
         body: dict[str, Any] = {"model": NAME, "max_tokens": choose.choice([1, 8, 40]), "seed": number}
         body["temperature"] = choose.choice([0, 1.0])
         if number % 3 == 0:
             body |= {"messages": [{"role": "user", "content": text}], "logprobs": True, "top_logprobs": 3}
-            found.append(("/v1/chat/completions", body))
+            bodies.append(("/v1/chat/completions", body))
         else:
-            found.append(("/v1/completions", body | {"prompt": text, "logprobs": number % 4}))
-    return found
+            bodies.append(("/v1/completions", body | {"prompt": text, "logprobs": number % 4}))
+    return bodies
 
 
 class Clients:

@@ -27,8 +27,8 @@ class TorchInterpreter:
     def run(
         self, entry: str, inputs: Mapping[str, Tensor], scalars: Mapping[str, int] | None = None
     ) -> tuple[dict[str, Tensor], tuple[int, ...]]:
-        given = {name: to_array(tensor) for name, tensor in inputs.items()}
-        outputs, results = self._interpreter.run(entry, given, scalars)
+        arrays = {name: to_array(tensor) for name, tensor in inputs.items()}
+        outputs, results = self._interpreter.run(entry, arrays, scalars)
         return to_tensors(outputs), results
 
     def tensor(self, name: str) -> Tensor:

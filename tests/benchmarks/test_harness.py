@@ -38,8 +38,8 @@ def no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Iterator[Runner]:
-    with (tmp_path / "log").open("w+") as log, started("talks", log) as made:
-        yield made
+    with (tmp_path / "log").open("w+") as log, started("talks", log) as runner:
+        yield runner
 
 
 def started(behaviour: str, log: object) -> Runner:
@@ -56,18 +56,18 @@ def state(runner: Runner) -> str:
 def test_every_peer_gets_every_task_or_says_why_not() -> None:
     peers = (fake("decodes", "broken", "dies"), fake("talks", name="other"))
     done = benchmark.run(options(), [DECODE, PREFILL], peers=peers, bandwidth=lambda: BANDWIDTH)
-    found = {(result.peer, result.dtype, result.workload.kind): result for result in done.results}
-    assert len(found) == len(done.results) == 8
-    good = found["other", "talks", "decode"]
+    cells = {(result.peer, result.dtype, result.workload.kind): result for result in done.results}
+    assert len(cells) == len(done.results) == 8
+    good = cells["other", "talks", "decode"]
     assert good.seconds == [4e-3, 4e-3]
     assert good.rate == pytest.approx(2 * 4 / 4e-3)
     assert good.version == "1.0"
-    assert found["other", "talks", "prefill"].rate == pytest.approx(1e4)
-    assert found["fake", "decodes", "decode"].rate == good.rate
-    assert found["fake", "decodes", "prefill"].error == "Unsupported: it only decodes"
-    assert found["fake", "broken", "decode"].error == "RuntimeError: the model is too large"
-    assert found["fake", "dies", "decode"].error == "it ended with 3"
-    assert "ended with 3" in found["fake", "dies", "prefill"].error
+    assert cells["other", "talks", "prefill"].rate == pytest.approx(1e4)
+    assert cells["fake", "decodes", "decode"].rate == good.rate
+    assert cells["fake", "decodes", "prefill"].error == "Unsupported: it only decodes"
+    assert cells["fake", "broken", "decode"].error == "RuntimeError: the model is too large"
+    assert cells["fake", "dies", "decode"].error == "it ended with 3"
+    assert "ended with 3" in cells["fake", "dies", "prefill"].error
 
 
 @pytest.mark.usefixtures("no_model")

@@ -49,11 +49,11 @@ def server() -> Iterator[tuple[str, list[dict[str, object]]]]:
 
 
 def test_jobs_are_the_same_for_the_same_seed_and_stay_within_their_lengths() -> None:
-    made = load.make_requests(50, (64, 512), 9, 1000, 1)
-    assert made == load.make_requests(50, (64, 512), 9, 1000, 1) != load.make_requests(50, (64, 512), 9, 1000, 2)
-    lengths = [len(request.prompt) for request in made]
+    requests = load.make_requests(50, (64, 512), 9, 1000, 1)
+    assert requests == load.make_requests(50, (64, 512), 9, 1000, 1) != load.make_requests(50, (64, 512), 9, 1000, 2)
+    lengths = [len(request.prompt) for request in requests]
     assert 64 <= min(lengths) < 100 < 400 < max(lengths) <= 512
-    assert all(load.FIRST_TOKEN <= token < 1000 for request in made for token in request.prompt)
+    assert all(load.FIRST_TOKEN <= token < 1000 for request in requests for token in request.prompt)
 
 
 def test_answers_are_counted_and_timed(server: tuple[str, list[dict[str, object]]]) -> None:
@@ -66,17 +66,17 @@ def test_answers_are_counted_and_timed(server: tuple[str, list[dict[str, object]
         assert 0 < answer.first <= answer.ended - answer.sent
         assert len(answer.gaps) == answer.tokens - 1
     assert all(body["prompt"] == [11, 12] and body["ignore_eos"] and body["stream"] for body in bodies)
-    found = load.summary(done)
-    assert (found.requests, found.failed) == (3, 0)
-    assert found.new_tokens_per_second == pytest.approx(9 / found.seconds)
-    assert found.prompt_tokens_per_second == pytest.approx(6 / found.seconds)
+    summary = load.summary(done)
+    assert (summary.requests, summary.failed) == (3, 0)
+    assert summary.new_tokens_per_second == pytest.approx(9 / summary.seconds)
+    assert summary.prompt_tokens_per_second == pytest.approx(6 / summary.seconds)
 
 
 def test_failures_are_counted_and_named(server: tuple[str, list[dict[str, object]]]) -> None:
     done = asyncio.run(load.poisson(server[0], [LoadRequest((11,), 4), LoadRequest((11, 12), 4)], 1000.0, 0, 30))
     assert [bool(answer.error) for answer in done] == [True, False]
-    found = load.summary(done)
-    assert (found.requests, found.failed, found.failure) == (2, 1, "status 400: too short")
+    summary = load.summary(done)
+    assert (summary.requests, summary.failed, summary.failure) == (2, 1, "status 400: too short")
 
 
 def test_a_load_that_fails_as_a_whole_says_why() -> None:

@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def result(peer: str, workload: Workload, seconds: list[float], error: str = "") -> PeerResult:
-    made = PeerResult(peer, "bf16", "1.2", "m125", workload, 0.2e9, seconds, [30e9] * len(seconds))
-    made.error = error
-    return made
+    result = PeerResult(peer, "bf16", "1.2", "m125", workload, 0.2e9, seconds, [30e9] * len(seconds))
+    result.error = error
+    return result
 
 
 def test_one_row_per_peer_and_one_column_per_task() -> None:

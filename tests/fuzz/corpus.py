@@ -119,9 +119,9 @@ def _compile(recipe: _Recipe, folder: Path) -> Program:
         machine["figures"]["hbm_bandwidth"]["value"] = 2e8
     (folder / "machine.json").write_text(json.dumps({**machine, "name": "tiny"}))
     rows = {f"kv_{name}": getattr(GEOMETRY, name) for name in ("sink", "recent", "topk", "obs", "pool")}
-    given = {"batch": BATCH, "max_context": CONTEXT, "prefill_chunk": CHUNK, "dtype": recipe.dtype, **rows}
+    defaults = {"batch": BATCH, "max_context": CONTEXT, "prefill_chunk": CHUNK, "dtype": recipe.dtype, **rows}
     target = f"rdu:{folder / 'machine.json'}"
-    options = {**given, "opt_level": recipe.opt_level, "target": target, **recipe.options}
+    options = {**defaults, "opt_level": recipe.opt_level, "target": target, **recipe.options}
     return Artifact.load(sscc.compile(folder, output=folder / "out.rdu", **options).path).program
 
 

@@ -243,10 +243,10 @@ class HttpBodies(Target):
                 raise Finding(f"a stream that ends otherwise: {text[-300:]}")
             return "streamed"
         with suppress(ValueError):
-            found = response.json()
-            if status == 200 and found["choices"]:
+            answer = response.json()
+            if status == 200 and answer["choices"]:
                 return "answered"
-            if 400 <= status < 500 and set(found["error"]) == {"message", "type", "param", "code"}:
+            if 400 <= status < 500 and set(answer["error"]) == {"message", "type", "param", "code"}:
                 return f"refused, {status}"
         raise Finding(f"status {status}: {text[:300]}")
 

@@ -87,8 +87,8 @@ def execute(program: Program, call: Call) -> Iterator[tuple[str, dict[str, torch
     native = NativeInterpreter(program, arrays, code=make_code(program, optimise=0), threads=2)
     for name in states:
         native.tensor(name)[...] = to_array(call.contents[name])
-    found, _ = native.run(call.entry, {name: to_array(value) for name, value in inputs.items()}, scalars)
-    yield "native", to_tensors({**{name: native.tensor(name).copy() for name in states}, **found})
+    native_outputs, _ = native.run(call.entry, {name: to_array(value) for name, value in inputs.items()}, scalars)
+    yield "native", to_tensors({**{name: native.tensor(name).copy() for name in states}, **native_outputs})
 
 
 def compare(text: str, call: Call, levels: Iterable[int] = (0, 1, 2)) -> str:

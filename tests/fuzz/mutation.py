@@ -155,23 +155,23 @@ def replaced(data: Json, path: Path, value: Json) -> Json:
 
 def places(data: dict[str, Json]) -> list[Place]:
     """Every place of a schedule's tree, the root aside."""
-    found: list[Place] = []
-    _walk(data, (), "Program", found)
-    return found
+    places: list[Place] = []
+    _walk(data, (), "Program", places)
+    return places
 
 
-def _walk(data: Json, path: Path, group: str, found: list[Place]) -> None:
+def _walk(data: Json, path: Path, group: str, places: list[Place]) -> None:
     if path:
-        found.append(Place(path, group))
+        places.append(Place(path, group))
     if isinstance(data, dict):
         record = _KINDS.get(data.get("kind", ""), group.removesuffix("[]"))
         record = _RECORDS.get(record, record)
         for key, value in data.items():
             if key not in ("kind", "location"):
-                _walk(value, (*path, key), f"{record}.{key}", found)
+                _walk(value, (*path, key), f"{record}.{key}", places)
     elif isinstance(data, list):
         for i, item in enumerate(data):
-            _walk(item, (*path, i), f"{group}[]", found)
+            _walk(item, (*path, i), f"{group}[]", places)
 
 
 def _record_of(hint: Any) -> str | None:

@@ -81,8 +81,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         b, length, _ = x.shape
-        made = [project(x) for project in self.inputs]
-        parts = list(made[0].split(self.sizes, dim=-1)) if self.s.fused else made
+        products = [project(x) for project in self.inputs]
+        parts = list(products[0].split(self.sizes, dim=-1)) if self.s.fused else products
         q, k, v = (part.view(b, length, -1, self.s.head).transpose(1, 2) for part in parts)
         q, k = (turned(norm(x), cos, sin, self.s) for norm, x in ((self.q_norm, q), (self.k_norm, k)))
         mixed = torch.ops.sscc.attention(q, k, v, self.index, self.s.head**-0.5)

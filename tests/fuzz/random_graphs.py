@@ -48,13 +48,15 @@ class RandomGraph:
             self._argument("input", tuple(self.draw.choice(EXTENTS) for _ in range(rank)))
         while steps:
             steps -= self._step()
-        outputs = [self.values[-1], *self.draw.sample(self.values, self.draw.randint(0, 1))]
-        made = [value for value in dict.fromkeys(outputs) if value.name.startswith("v")] or [self._mapped(self._pick())]
-        given = ", ".join(f'%{name}: {kind} {{sscc.{role} = "{name}"}}' for role, name, kind in self.arguments)
-        types = ", ".join(f'{value.type} {{sscc.output = "y{index}"}}' for index, value in enumerate(made))
-        returned = f"{', '.join(f'%{v.name}' for v in made)} : {', '.join(v.type for v in made)}"
+        values = [self.values[-1], *self.draw.sample(self.values, self.draw.randint(0, 1))]
+        outputs = [value for value in dict.fromkeys(values) if value.name.startswith("v")]
+        outputs = outputs or [self._mapped(self._pick())]
+        parameters = ", ".join(f'%{name}: {kind} {{sscc.{role} = "{name}"}}' for role, name, kind in self.arguments)
+        types = ", ".join(f'{value.type} {{sscc.output = "y{index}"}}' for index, value in enumerate(outputs))
+        returned = f"{', '.join(f'%{v.name}' for v in outputs)} : {', '.join(v.type for v in outputs)}"
         body = "\n".join(f"    {line}" for line in self.lines)
-        return f"{HEADER}  func.func private @layer({given}) -> ({types}) {{\n{body}\n    return {returned}\n  }}\n}}\n"
+        function = f"  func.func private @layer({parameters}) -> ({types}) {{\n{body}\n    return {returned}\n  }}\n"
+        return f"{HEADER}{function}}}\n"
 
     def _step(self) -> int:
         """Adds an operation; 0 where the drawn one does not fit the drawn value."""
@@ -62,8 +64,8 @@ class RandomGraph:
             self._mapped, self._joined, self._broadcast, self._reduced, self._normalised, self._product,
             self._transposed, self._sliced, self._sliced, self._reshaped, self._concatenated, self._gathered,
         )  # fmt: skip
-        made = self.draw.choice(kinds)(self._pick())
-        return int(made is not None)
+        value = self.draw.choice(kinds)(self._pick())
+        return int(value is not None)
 
     def _pick(self) -> Value:
         """A value, a late one more likely."""
@@ -109,7 +111,7 @@ class RandomGraph:
         """A linalg.generic; maps and `axes` name the dimension of each axis, `body` computes %r from %x0, .. and %o."""
         rank = 1 + max([*axes, *(dim for dims in maps for dim in dims)], default=-1)
         dims = ", ".join(f"d{dim}" for dim in range(rank))
-        read = [f"affine_map<({dims}) -> ({', '.join(f'd{dim}' for dim in found)})>" for found in (*maps, axes)]
+        read = [f"affine_map<({dims}) -> ({', '.join(f'd{dim}' for dim in axes_of)})>" for axes_of in (*maps, axes)]
         kinds = ", ".join('"reduction"' if dim == reduced else '"parallel"' for dim in range(rank))
         block = ", ".join([*(f"%x{index}: f32" for index in range(len(inputs))), "%o: f32"])
         ins = f"ins({', '.join(f'%{v.name}' for v in inputs)} : {', '.join(v.type for v in inputs)}) " if inputs else ""
@@ -219,9 +221,9 @@ class RandomGraph:
             steps.append(step)
             sizes.append(most if self.draw.random() < 0.7 else self.draw.randint(1, most))
         shape = tuple(sizes)
-        made = Value("", shape)
+        result = Value("", shape)
         return self._put(
-            shape, f"tensor.extract_slice %{value.name}{offsets} {sizes} {steps} : {value.type} to {made.type}"
+            shape, f"tensor.extract_slice %{value.name}{offsets} {sizes} {steps} : {value.type} to {result.type}"
         )
 
     def _reshaped(self, value: Value) -> Value | None:

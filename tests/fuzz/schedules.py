@@ -47,7 +47,7 @@ def hand_written() -> list[Base]:
         bases.chunked_prefill,
         bases.chained_launches,
     )
-    found = []
+    cases = []
     for make in makers:
         program = make()
         calls = tuple(Call(entry.name, {}) for entry in program.entries)
@@ -55,8 +55,8 @@ def hand_written() -> list[Base]:
         if program.entries[0].scalar_inputs:
             calls = tuple(Call("prefill", scalars) for scalars in bases.SAMPLES["prefill"][1:3])
             situation = Situation(calls, None, bases.RANGES, bases.SAMPLES, frozenset({"hidden"}))
-        found.append(Base(make.__name__, program, situation))
-    return found
+        cases.append(Base(make.__name__, program, situation))
+    return cases
 
 
 def compiled() -> list[Base]:

@@ -48,7 +48,7 @@ def test_an_interpreter_that_does_something_else_is_noticed(
     target: schedules.Schedules, monkeypatch: pytest.MonkeyPatch, change: Callable[[Outcome], Outcome]
 ) -> None:
     assert target.judged(BASE.program, BASE.situation) == "agrees"
-    monkeypatch.setattr(schedules, "run_native", lambda *given: change(run_native(*given)))
+    monkeypatch.setattr(schedules, "run_native", lambda *arguments: change(run_native(*arguments)))
     with pytest.raises(Finding, match=r"differs from reference|alone refuses"):
         target.judged(BASE.program, BASE.situation)
 
@@ -56,7 +56,7 @@ def test_an_interpreter_that_does_something_else_is_noticed(
 def test_products_that_are_wrong_are_noticed(target: schedules.Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums in another order do not excuse them."""
     base = schedules.hand_written()[0]
-    monkeypatch.setattr(schedules, "run_native", lambda *given: _one_more(run_native(*given)))
+    monkeypatch.setattr(schedules, "run_native", lambda *arguments: _one_more(run_native(*arguments)))
     with pytest.raises(Finding, match=r"differs from reference: call 0 \(main\): 'y'"):
         target.judged(base.program, base.situation)
 

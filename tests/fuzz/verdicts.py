@@ -35,8 +35,8 @@ def verdicts(seeds: range) -> Iterator[str]:
 
 
 def recorded() -> list[str]:
-    found: list[str] = json.loads(gzip.decompress(FILE.read_bytes()))
-    return found
+    lines: list[str] = json.loads(gzip.decompress(FILE.read_bytes()))
+    return lines
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ class Group:
     stages: tuple[tuple[str, ...], ...]
 
     def sources(self, root: Path) -> list[str]:
-        found = {str(path.relative_to(root)) for pattern in self.files for path in root.glob(pattern)}
-        return sorted(name for name in found if not name.endswith("__init__.py"))
+        names = {str(path.relative_to(root)) for pattern in self.files for path in root.glob(pattern)}
+        return sorted(name for name in names if not name.endswith("__init__.py"))
 
     def tests(self, root: Path, file: str) -> Iterator[tuple[str, ...]]:
         """The stages for one file."""

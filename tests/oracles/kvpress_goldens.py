@@ -87,10 +87,10 @@ def outside(venv: Path) -> None:
     report = subprocess.run(
         [*install, "--dry-run", "--report", "-", *PACKAGES], check=True, stdout=subprocess.PIPE, text=True
     )
-    wanted = [item["metadata"]["name"] for item in json.loads(report.stdout)["install"]]
-    if any(name.startswith("nvidia") for name in wanted):
+    packages = [item["metadata"]["name"] for item in json.loads(report.stdout)["install"]]
+    if any(name.startswith("nvidia") for name in packages):
         sys.exit("pip would fetch CUDA packages: set PIP_EXTRA_INDEX_URL, see the head of this file")
-    if wanted:
+    if packages:
         subprocess.run([*install, *PACKAGES], check=True)
     subprocess.run([str(python), __file__], check=True, env={**os.environ, INSIDE: "1"})
 

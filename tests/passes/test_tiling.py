@@ -45,12 +45,12 @@ class Example:
     """A function's operations, and its arguments by name; they live as long as this does."""
 
     def __init__(self, body: str, arguments: str = ARGUMENTS) -> None:
-        function = f"func.func @f({arguments}) {{\n{body}\n  return\n}}"
-        self.module = parse_module(f"module attributes {{kv.geometry = {GEOMETRY}}} {{\n{function}\n}}", "the test")
-        made = self.module.body.operations[0]
-        self.ops = [op.operation for op in made.entry_block.operations][:-1]
+        text = f"func.func @f({arguments}) {{\n{body}\n  return\n}}"
+        self.module = parse_module(f"module attributes {{kv.geometry = {GEOMETRY}}} {{\n{text}\n}}", "the test")
+        function = self.module.body.operations[0]
+        self.ops = [op.operation for op in function.entry_block.operations][:-1]
         names = [part.partition(":")[0].strip(" %") for part in arguments.split(", %")]
-        self.arguments = dict(zip(names, made.arguments, strict=True))
+        self.arguments = dict(zip(names, function.arguments, strict=True))
 
     def axes(self, axis: int, *arguments: str) -> list[int | None]:
         """Along which axis each argument is cut when the first result of the last operation is cut along `axis`."""
@@ -77,7 +77,7 @@ def test_the_lengths_of_all_cut_axes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "axis", "argument", "wanted"),
+    ("body", "axis", "argument", "expected"),
     [
         pytest.param(
             "%t0 = tensor.empty() : tensor<6x4xf32>\n"
@@ -110,8 +110,8 @@ def test_the_lengths_of_all_cut_axes() -> None:
         ),
     ],
 )  # fmt: skip
-def test_views(body: str, axis: int, argument: str, wanted: int) -> None:
-    assert Example(body).axes(axis, argument) == [wanted]
+def test_views(body: str, axis: int, argument: str, expected: int) -> None:
+    assert Example(body).axes(axis, argument) == [expected]
 
 
 REDUCTION = """
@@ -222,14 +222,14 @@ CACHES = (
 
 
 @pytest.mark.parametrize(
-    ("axis", "wanted"),
+    ("axis", "expected"),
     [(0, [0] * 8), (1, [1, 1, 1, 1, 1, WHOLE, WHOLE, WHOLE])],
     ids=["slots", "KV heads"],
 )
-def test_attention(axis: int, wanted: list[int]) -> None:
+def test_attention(axis: int, expected: list[int]) -> None:
     example = Example(ATTENTION, CACHES)
     tiling = tile_back(example.ops, [(result, axis) for result in example.ops[0].results])
-    assert [tiling.axes[value] for value in example.arguments.values()] == wanted
+    assert [tiling.axes[value] for value in example.arguments.values()] == expected
 
 
 def test_attention_has_no_tiles_of_rows() -> None:

@@ -62,9 +62,9 @@ def held(out: Path, whole: dict[str, dict[str, bytes]]) -> str | None:
     if not out.exists():
         return None
     assert not any(path.is_symlink() for path in (out, *out.rglob("*")))
-    found = contents(out)
-    modes = [mode for mode in MODES if whole[mode] == found]
-    assert modes, sorted(found)
+    present = contents(out)
+    modes = [mode for mode in MODES if whole[mode] == present]
+    assert modes, sorted(present)
     return modes[0]
 
 

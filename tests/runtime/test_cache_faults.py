@@ -92,10 +92,10 @@ def code(monkeypatch: pytest.MonkeyPatch) -> NativeCode:
     """The program's code, made once: what is tested is where it goes."""
     if not can_link():
         pytest.skip("there is no linker here")
-    data, made = library._file(add_program()), library.make_code(add_program())
+    data, new_code = library._file(add_program()), library.make_code(add_program())
     monkeypatch.setattr(library, "_file", lambda program: data)
-    monkeypatch.setattr(library, "make_code", lambda program: made)
-    return made
+    monkeypatch.setattr(library, "make_code", lambda program: new_code)
+    return new_code
 
 
 @pytest.mark.parametrize("error", CODES)
@@ -124,8 +124,8 @@ def test_code_whose_writer_was_killed_is_made_again(cache: Path, code: NativeCod
 
 
 def pack() -> None:
-    found = packed_weights(weights.RECORD, weights.LAYOUT, weights.READ, weights.no_progress)
-    assert all(np.array_equal(found[name], array) for name, array in weights.WEIGHTS.items())
+    packed = packed_weights(weights.RECORD, weights.LAYOUT, weights.READ, weights.no_progress)
+    assert all(np.array_equal(packed[name], array) for name, array in weights.WEIGHTS.items())
 
 
 @pytest.mark.parametrize("code", CODES)

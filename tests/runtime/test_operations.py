@@ -82,14 +82,14 @@ class Trial:
 
     def run(self, native: bool = False, **changed: torch.Tensor) -> dict[str, torch.Tensor]:
         """Every operand after the operation."""
-        given = {name: value.clone() for name, value in {**self.contents, **changed}.items()}
+        tensors = {name: value.clone() for name, value in {**self.contents, **changed}.items()}
         params = tuple(
             Param(name, tuple(value.shape), DTYPES[value.dtype], "read" if self.reads(name) else "update")  # type: ignore[arg-type]
-            for name, value in given.items()
+            for name, value in tensors.items()
         )
         body = Body("k", params, tuple(self.scalars), (), (), (self.step,))  # type: ignore[arg-type]
-        inputs = {name: value for name, value in given.items() if self.reads(name)}
-        writes = {name: value for name, value in given.items() if not self.reads(name)}
+        inputs = {name: value for name, value in tensors.items() if self.reads(name)}
+        writes = {name: value for name, value in tensors.items() if not self.reads(name)}
         return run_kernel(one_stage(body), (body,), inputs, writes, self.scalars, native=native)
 
     def reads(self, name: str) -> bool:
@@ -123,7 +123,7 @@ def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
             equal = {other: same(again[other], after[other]) for other in after}
             if operand.padded:
                 equal[name] = equal[name][:, :, : trial.sizes["length"] - trial.sizes["start"]]
-            assert all(bool(found.all()) for found in equal.values())
+            assert all(bool(equality.all()) for equality in equal.values())
         elif operand.mode == "part":
             assert int((~same(again[name], poisoned(value))).sum()) >= written
 
@@ -149,11 +149,11 @@ def test_no_more_counts_than_is_read(kind: type[Op], scalars: dict[str, int], en
 
 def _agrees(before: torch.Tensor, after: torch.Tensor, poisoned_itself: bool, axis: int, index: int) -> bool:
     """Whether nothing has changed but the poison itself."""
-    found = same(before, after)
+    equality = same(before, after)
     if poisoned_itself:
-        found = found.clone()
-        found.select(axis, index).fill_(True)
-    return bool(found.all())
+        equality = equality.clone()
+        equality.select(axis, index).fill_(True)
+    return bool(equality.all())
 
 
 WINDOWED = [kind for kind in STEPS if "window" in spec_of(kind).attributes]

@@ -142,15 +142,15 @@ def test_a_temporary_lives_as_long_as_it_is_needed() -> None:
         try:
             first, last = lifetimes(facts_of(uses, loops, sure), TENSORS, Limits())["t"]
         except InputError as refusal:
-            found = str(refusal)
+            message = str(refusal)
         else:
-            found = ""
+            message = ""
         if wrong is not None:
-            assert wrong[0] in found, (uses, sure)
-            assert f"launch {wrong[1]}: " in found
+            assert wrong[0] in message, (uses, sure)
+            assert f"launch {wrong[1]}: " in message
             seen[wrong[0]] += 1
             continue
-        assert not found, (uses, sure, found)
+        assert not message, (uses, sure, message)
         kept = needed(uses, loops)
         assert first <= min(kept), (uses, loops)
         assert max(kept) <= last, (uses, loops)
@@ -174,12 +174,12 @@ def _is_fresh(uses: list[Use], loop: int) -> bool:
 
 def random_views(choose: random.Random) -> list[tuple[str, View]]:
     """Arguments with how they are used: parts of one of two tensors, dense or not."""
-    found = []
+    views = []
     for _ in range(3):
         strides, shape = choose.choice((((1,), (4,)), ((2,), (3,)), ((6, 1), (2, 2)), ((1,), (1,)), ((4, 2), (2, 2))))
         view = View(choose.choice("tu"), shape, strides, choose.choice((0, 0, 1, 4, 8)), ())
-        found.append((choose.choice(("read", "read", "write", "update")), view))
-    return found
+        views.append((choose.choice(("read", "read", "write", "update")), view))
+    return views
 
 
 def _elements(view: View) -> set[int]:
@@ -195,11 +195,11 @@ def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
     tiers: Any = {"t": "hbm", "u": "ddr"}
     tensors = {name: Tensor(name, (24,), "f32", "state", tier, 0) for name, tier in tiers.items()}
     for _ in range(2000):
-        given = random_views(choose)
-        params = tuple(PARAMS[access](f"p{n}", *view.shape) for n, (access, view) in enumerate(given))
+        accesses = random_views(choose)
+        params = tuple(PARAMS[access](f"p{n}", *view.shape) for n, (access, view) in enumerate(accesses))
         kernels = {"k": Kernel("k", params, (), ()), "idle": Kernel("idle", params, ("n",), ())}
-        launch = Launch("k", tuple(view for _, view in given))
-        pairs = [(one, other) for one, other in combinations(given, 2) if {one[0], other[0]} != {"read"}]
+        launch = Launch("k", tuple(view for _, view in accesses))
+        pairs = [(one, other) for one, other in combinations(accesses, 2) if {one[0], other[0]} != {"read"}]
         views = [(one, other) for (_, one), (_, other) in pairs if one.tensor == other.tensor and one != other]
         entry = Entry("main", (), (), (), (), (launch,))
         if any(_elements(one) & _elements(other) for one, other in views):
@@ -208,11 +208,11 @@ def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
             seen[False] += 1
             continue
         facts = prove_entry(entry, tensors, kernels, {}, inf)
-        aliases = {f"p{n}": f"p{[other for _, other in given].index(view)}" for n, (_, view) in enumerate(given)}
+        aliases = {f"p{n}": f"p{[other for _, other in accesses].index(view)}" for n, (_, view) in enumerate(accesses)}
         caller = callers([facts], kernels, tensors)["k"]
         assert caller.aliases == [aliases]
-        assert caller.tiers == {f"p{n}": tiers[view.tensor] for n, (_, view) in enumerate(given)}
-        dense = {n for n, (_, view) in enumerate(given) if _elements(view) == _row(view)}
+        assert caller.tiers == {f"p{n}": tiers[view.tensor] for n, (_, view) in enumerate(accesses)}
+        dense = {n for n, (_, view) in enumerate(accesses) if _elements(view) == _row(view)}
         assert caller.strided == {f"p{n}" for n in range(3) if n not in dense}
         idle = callers([facts], kernels, tensors)["idle"]
         assert (dict(idle.scalars), set(idle.tiers.values()), idle.aliases) == ({"n": (-inf, inf)}, {"none"}, [])

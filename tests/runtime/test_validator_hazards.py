@@ -164,15 +164,15 @@ def _order(parts: list[Part], iterations: int) -> set[Any]:
                 for n in range(total[b]):
                     if 0 <= (last := (n // per_read - one.lag + 1) * per - 1) < total[a]:
                         after[a, last].add((b, n))
-    found = set()
+    pairs = set()
     for begin in after:
         reached, waiting = set(), [begin]
         while waiting:
             fresh = after[waiting.pop()] - reached
             reached |= fresh
             waiting += fresh
-        found |= {(begin, end) for end in reached}
-    return found
+        pairs |= {(begin, end) for end in reached}
+    return pairs
 
 
 # ------------------------------------------------------------------------------------------------ random pipelines
@@ -371,9 +371,9 @@ def test_firings_of_one_iteration_are_compared_in_every_iteration() -> None:
 
 
 def refusal(parts: list[Part], iterations: int, buffers: dict[str, int] | None = None) -> str:
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as error:
         check_hazards(view_of(parts, iterations, buffers or {}), {}, Limits())
-    return str(found.value).removeprefix("the schedule is invalid: kernel 'k', pipeline 'p': ")
+    return str(error.value).removeprefix("the schedule is invalid: kernel 'k', pipeline 'p': ")
 
 
 @pytest.mark.parametrize("stages", [1, 2])

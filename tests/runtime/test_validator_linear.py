@@ -22,10 +22,10 @@ RANGES = {"a": (2, 5), "b": (-3, 4), "c": (0, 1), "d": (4, 9), "n": (-3, -2), "p
 
 
 def scope(**ranges: tuple[float, float]) -> Scope:
-    found = Scope("test")
+    scope = Scope("test")
     for name, bounds in (ranges or RANGES).items():
-        found.variable(name, bounds)
-    return found
+        scope.variable(name, bounds)
+    return scope
 
 
 def form(where: Scope, op: str, *args: Any) -> Linear:
@@ -217,8 +217,8 @@ def test_a_comparison_is_decided_exactly_where_all_values_agree(op: str) -> None
     for low, high, other in ((x, y, z) for x, y, z in product(range(-2, 3), repeat=3) if x <= y):
         where = scope(v=(low, high))
         results = {COMPARE[op](value, other) for value in range(low, high + 1)}
-        found = form(where, op, "v", other)
-        assert where.range_of(found) == (min(results), max(results)), (low, high, other)
+        comparison = form(where, op, "v", other)
+        assert where.range_of(comparison) == (min(results), max(results)), (low, high, other)
 
 
 def test_equal_operations_of_equal_arguments_cancel() -> None:

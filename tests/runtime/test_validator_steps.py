@@ -157,14 +157,14 @@ def test_every_step_is_here() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_step_moves_and_needs(name: str) -> None:
     step, params, moved, needs = CASES[name]
-    found = facts(step, params)
-    assert {param: (use.reads, use.writes) for param, use in found.uses.items()} == moved
-    assert {scalar: (low, high) for scalar, low, high, _ in found.needs} == needs
+    body_facts = facts(step, params)
+    assert {param: (use.reads, use.writes) for param, use in body_facts.uses.items()} == moved
+    assert {scalar: (low, high) for scalar, low, high, _ in body_facts.needs} == needs
     rows = {"UpdateRows": ["kc"], "GatherRows": ["x"], "IndexedAttention": ["kp", "vp"]}.get(type(step).__name__, [])
-    assert found.data == tuple(f"body 'b', step 0 ({step.kind}): rows of {param!r}" for param in rows)
+    assert body_facts.data == tuple(f"body 'b', step 0 ({step.kind}): rows of {param!r}" for param in rows)
     partly = {field for field, operand in spec_of(type(step)).operands.items() if operand.mode == "part"}
     for param in params:
-        use = found.uses[param.name]
+        use = body_facts.uses[param.name]
         assert use.bounded is (param.name in {getattr(step, field) for field in partly})
         assert use.complete is (param.access == "write" and not use.bounded)
 

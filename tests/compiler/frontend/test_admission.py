@@ -252,10 +252,10 @@ def test_fields_of_another_type(changes: dict[str, Any], message: str) -> None:
 def test_the_boundaries_of_windows() -> None:
     """A window of exactly the context is none, of one token less it is one; other families' windows are refused."""
     for model_type in ("mistral", "gemma3_text"):
-        for window, found in ((127, 127), (128, 0), (129, 0)):
+        for window, kept_window in ((127, 127), (128, 0), (129, 0)):
             config = tiny(model_type, sliding_window=window)
             check_config(config, 128)
-            assert layer_window(config, 0, 128) == found
+            assert layer_window(config, 0, 128) == kept_window
     layers = {"attention_types": [[["global"], 2]]}
     check_config(tiny("gpt_neo", window_size=128, **layers), 128)
     with pytest.raises(UnsupportedError, match="window_size = 127, less than max-context 128"):

@@ -120,11 +120,11 @@ def test_update_and_cached_attention() -> None:
     (v_new,) = kv("update", [x["value"], x["new_value"], row, x["active"]], [_type(v)], G)
     flags = f"tensor<3x{G.budget}xi1>"
     (valid,) = kv("validity", [x["position"], x["prompt_len"], x["active"]], [flags], G)
-    (found,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, scale=True)
+    (result,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, scale=True)
     assert torch.equal(k_new, k)
     assert torch.equal(v_new, v)
-    torch.testing.assert_close(found, out)
-    assert not found[2].any()
+    torch.testing.assert_close(result, out)
+    assert not result[2].any()
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -135,8 +135,8 @@ def test_decode_attention_is_all_of_it_in_one(*, streamed: bool) -> None:
     operands = [x[name] for name in names]
     if streamed:
         operands[5], operands[6] = x["key"] + 1, x["value"] + 1
-    found, k_new, v_new = kv("decode_attention", operands, [_type(out), _type(k), _type(v)], G, scale=True)
-    torch.testing.assert_close(found, out)
+    result, k_new, v_new = kv("decode_attention", operands, [_type(out), _type(k), _type(v)], G, scale=True)
+    torch.testing.assert_close(result, out)
     if not streamed:
         assert torch.equal(k_new, k)
         assert torch.equal(v_new, v)
@@ -274,11 +274,11 @@ def test_ties_go_to_the_earlier_position() -> None:
 @pytest.mark.parametrize("index", [torch.tensor([3, -1, 0]), torch.tensor([[3, -1, 0], [5, 5, -1]])])
 def test_gather_by_head_or_for_all(index: Tensor) -> None:
     _, k, _ = prompt(G, 24)
-    (found,) = kv("gather", [k, index], [f"tensor<1x{HKV}x3x{D}xf32>"], G)
+    (rows,) = kv("gather", [k, index], [f"tensor<1x{HKV}x3x{D}xf32>"], G)
     for head in range(HKV):
         for j, position in enumerate((index if index.ndim == 1 else index[head]).tolist()):
             expected = torch.zeros(D) if position < 0 else k[0, head, position]
-            assert torch.equal(found[0, head, j], expected)
+            assert torch.equal(rows[0, head, j], expected)
 
 
 def test_an_index_behind_the_scratch_is_refused() -> None:

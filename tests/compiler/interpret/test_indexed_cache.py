@@ -28,11 +28,11 @@ T = 24
 
 def test_rows_of_every_slot_are_gathered() -> None:
     source, index = randn(3, HKV, T, 8), torch.randint(-1, T, (3, HKV, 5), generator=torch.Generator().manual_seed(0))
-    (found,) = kv("gather", [source, index], [f"tensor<3x{HKV}x5x8xf32>"], INDEXED)
+    (rows,) = kv("gather", [source, index], [f"tensor<3x{HKV}x5x8xf32>"], INDEXED)
     for b in range(3):
         for h in range(HKV):
             for j, p in enumerate(index[b, h].tolist()):
-                assert torch.equal(found[b, h, j], source[b, h, p] if p >= 0 else torch.zeros(8))
+                assert torch.equal(rows[b, h, j], source[b, h, p] if p >= 0 else torch.zeros(8))
 
 
 def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
@@ -52,16 +52,16 @@ def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
     want, k, v = kv("decode_attention", [*operands, *last], types, G, scale=True)
     operands = [*operands[:3], *(cache[:, :, :sr].clone() for cache in operands[3:])]
     types = [out, *(_type(x[name][:, :, :sr]) for name in ("key", "value"))]
-    given = [*operands, prompts["key"], prompts["value"], selected, *last]
-    found, k_new, v_new = kv("indexed_attention", given, types, INDEXED, scale=True)
+    arguments = [*operands, prompts["key"], prompts["value"], selected, *last]
+    result, k_new, v_new = kv("indexed_attention", arguments, types, INDEXED, scale=True)
     assert selected.shape[2] == topk
-    assert torch.equal(found, want)
-    assert found[:2].any()
+    assert torch.equal(result, want)
+    assert result[:2].any()
     assert torch.equal(k_new, k[:, :, :sr])
     assert torch.equal(v_new, v[:, :, :sr])
-    given[9] = selected + T
+    arguments[9] = selected + T
     with pytest.raises(CheckError, match="reads row 47 of a scratch of 24"):
-        kv("indexed_attention", given, types, INDEXED, scale=True)
+        kv("indexed_attention", arguments, types, INDEXED, scale=True)
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -51,10 +51,11 @@ BEGIN = END + 1
 @pytest.fixture(scope="module")
 def beginning() -> Tokenizer:
     """One token per byte; <|end|>; and <|begin|>, which it puts before every text itself."""
-    made = byte_tokenizer()
-    made.add_special_tokens(["<|begin|>"])
-    made.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", BEGIN)])
-    return made
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens(["<|begin|>"])
+    begin = [("<|begin|>", BEGIN)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=begin)
+    return tokenizer
 
 
 @pytest.fixture

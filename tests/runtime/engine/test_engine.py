@@ -157,7 +157,7 @@ def test_a_full_queue_refuses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("impossible", "message"),
     [
         (request(*[1] * 21), "the prompt has 21 tokens"),
         (request(*[1] * 15, new=6), r"15 prompt tokens \+ 6 new tokens = 21 exceed"),
@@ -170,10 +170,10 @@ def test_a_full_queue_refuses() -> None:
         (request(1, logprobs=12), "logprobs is 12"),
     ],
 )
-def test_impossible_requests_are_refused(given: Request, message: str) -> None:
+def test_impossible_requests_are_refused(impossible: Request, message: str) -> None:
     with serving() as engine:
         with pytest.raises(UsageError, match=message):
-            engine.submit(given)
+            engine.submit(impossible)
         assert engine.metrics().submitted == 0
         assert engine.generate(request(1, new=1)).tokens == (2,)
 

@@ -26,8 +26,8 @@ def error_of(response: httpx2.Response, status: int) -> dict[str, Any]:
     assert set(body) == {"error"}
     assert set(body["error"]) == {"message", "type", "param", "code"}
     assert body["error"]["message"]
-    found: dict[str, Any] = body["error"]
-    return found
+    error: dict[str, Any] = body["error"]
+    return error
 
 
 MALFORMED: dict[str, tuple[bytes, str]] = {
@@ -46,9 +46,9 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize(("body", "message"), MALFORMED.values(), ids=MALFORMED)
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
 def test_malformed_bodies(path: str, body: bytes, message: str, server: Running) -> None:
-    found = error_of(httpx2.post(f"{server.v1}/{path}", content=body, headers=JSON), 400)
-    assert found["type"] == "invalid_request_error"
-    assert message in found["message"] or "is missing" in found["message"]
+    error = error_of(httpx2.post(f"{server.v1}/{path}", content=body, headers=JSON), 400)
+    assert error["type"] == "invalid_request_error"
+    assert message in error["message"] or "is missing" in error["message"]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str | None, str]] = {
@@ -101,9 +101,9 @@ def test_refusals(stream: bool, changes: dict[str, Any], param: str | None, mess
     body: dict[str, Any] = {"model": NAME, "prompt": "hello", "stream": stream} | changes
     if "stream_options" in changes and "stream" not in changes:
         body["stream"] = False
-    found = error_of(httpx2.post(f"{server.v1}/completions", content=json.dumps(body), headers=JSON), 400)
-    assert (found["param"], found["type"]) == (param, "invalid_request_error")
-    assert message in found["message"]
+    error = error_of(httpx2.post(f"{server.v1}/completions", content=json.dumps(body), headers=JSON), 400)
+    assert (error["param"], error["type"]) == (param, "invalid_request_error")
+    assert message in error["message"]
 
 
 def test_lengths_have_a_code_of_their_own(server: Running) -> None:
@@ -168,9 +168,9 @@ class TestLimits:
     def test_a_large_body_by_its_header(self) -> None:
         with running(limits=RequestLimits(max_body=1000)) as server:
             response = httpx2.post(f"{server.v1}/completions", content=b" " * 1001, headers=JSON)
-            found = error_of(response, 413)
-            assert found["code"] == "body_too_large"
-            assert "1000 bytes" in found["message"]
+            error = error_of(response, 413)
+            assert error["code"] == "body_too_large"
+            assert "1000 bytes" in error["message"]
             body = {"prompt": "a", "max_tokens": 2} | GREEDY
             padded = json.dumps(body).ljust(1000).encode()
             assert httpx2.post(f"{server.v1}/completions", content=padded, headers=JSON).status_code == 200

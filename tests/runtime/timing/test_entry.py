@@ -197,11 +197,11 @@ def test_a_broadcast_view_moves_its_elements_once() -> None:
 
 def test_units_and_the_high_water_mark() -> None:
     timing = timed(4, 100, depth=7)
-    found = timing.launches[0].kernel
-    assert (found.pcus, found.pmus, found.sram_bytes) == (10, 2, 1400)
+    kernel_timing = timing.launches[0].kernel
+    assert (kernel_timing.pcus, kernel_timing.pmus, kernel_timing.sram_bytes) == (10, 2, 1400)
     assert timing.sram_bytes == 1400
-    assert found.slowest is not None
-    assert found.slowest.name == "load"
+    assert kernel_timing.slowest is not None
+    assert kernel_timing.slowest.name == "load"
 
 
 # ------------------------------------------------------------------------------------------------------ control

@@ -87,9 +87,9 @@ def check_pieces(
     """What the step leaves in `writes`, after checking that bits do not depend on how units are shared out."""
     results: list[dict[str, torch.Tensor]] = []
     for pieces in (1, 3):
-        given = {name: (like(tensor) if name in writes else tensor) for name, tensor in tensors.items()}
-        compiled.run(given, scalars, pieces)
-        results.append({name: given[name] for name in writes})
+        memory = {name: (like(tensor) if name in writes else tensor) for name, tensor in tensors.items()}
+        compiled.run(memory, scalars, pieces)
+        results.append({name: memory[name] for name in writes})
     for name in writes:
         one, other = (bits(result[name]) for result in results)
         assert torch.equal(one, other), f"{name} depends on how units are shared out"

@@ -37,19 +37,19 @@ def encoded(rows: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(kv_rows.encode(rows.float().numpy()))
 
 
-def with_encoded_caches(given: Tensors) -> Tensors:
+def with_encoded_caches(tensors: Tensors) -> Tensors:
     """The operands with caches of encoded rows, each byte 99, laid out as the caches are."""
     k_cache, v_cache = (
-        torch.full((*given[name].shape[:3], size + 4), 99, dtype=torch.int8)
+        torch.full((*tensors[name].shape[:3], size + 4), 99, dtype=torch.int8)
         for name, size in (("k_cache", DEPTH), ("v_cache", WIDTH))
     )
-    return given | {"k_cache": k_cache, "v_cache": strided(v_cache, (0, 2, 1, 3))}
+    return tensors | {"k_cache": k_cache, "v_cache": strided(v_cache, (0, 2, 1, 3))}
 
 
 def operands(step: Compress, rows: int, obs: int, topk: int, dtype: torch.dtype, indexed: bool = False) -> Tensors:
     """Random contents; caches of other rows than the prompt has are full of 99."""
     cached = step.sink + step.recent + (0 if indexed else topk)
-    made = {
+    tensors = {
         "observed": torch.randn(1, HEADS, obs, DEPTH).to(dtype),
         "log_sum_exp": torch.zeros(1, HEADS, obs),
         "key": strided(torch.randn(1, KV_HEADS, rows, DEPTH).to(dtype), (0, 2, 1, 3)),
@@ -57,12 +57,12 @@ def operands(step: Compress, rows: int, obs: int, topk: int, dtype: torch.dtype,
         "k_cache": torch.full((1, KV_HEADS, cached, DEPTH), 99.0).to(dtype),
         "v_cache": strided(torch.full((1, KV_HEADS, cached, WIDTH), 99.0).to(dtype), (0, 2, 1, 3)),
     }
-    return made | ({"selected": torch.full((KV_HEADS, topk), 99)} if topk else {})
+    return tensors | ({"selected": torch.full((KV_HEADS, topk), 99)} if topk else {})
 
 
-def prompt_of(given: Tensors, length: int, sink: int) -> Tensors:
+def prompt_of(tensors: Tensors, length: int, sink: int) -> Tensors:
     """The operands with NaN behind the prompt's end (zeros in the rows of sinks) and the true log-sum-exp."""
-    case = {name: like(tensor) for name, tensor in given.items()}
+    case = {name: like(tensor) for name, tensor in tensors.items()}
     for name in ("key", "value"):
         case[name][:, :, length:] = NAN
         case[name][:, :, length:sink] = 0.0
@@ -96,11 +96,11 @@ def check_lengths(
     lengths: tuple[int, ...], obs: int, step: Compress, topk: int, dtype: torch.dtype, features: Features,
     indexed: bool = False,
 ) -> None:  # fmt: skip
-    given = operands(step, max(*lengths, step.sink) + 3, obs, topk, dtype, indexed)
-    writes = [name for name in ("k_cache", "v_cache", "selected") if name in given]
-    compiled = Compiled(step, lower_compress, given, ["n"], features)
+    tensors = operands(step, max(*lengths, step.sink) + 3, obs, topk, dtype, indexed)
+    writes = [name for name in ("k_cache", "v_cache", "selected") if name in tensors]
+    compiled = Compiled(step, lower_compress, tensors, ["n"], features)
     for length in lengths:
-        case = prompt_of(given, length, step.sink)
+        case = prompt_of(tensors, length, step.sink)
         got = check_pieces(compiled, case, {"n": length}, writes)
         for name, want in reference(step, case, length).items():
             assert torch.equal(got[name].to(want.dtype), want), (name, length)
@@ -126,11 +126,11 @@ def test_compress_without_selection() -> None:
 @pytest.mark.parametrize("topk", [0, 50])
 def test_compress_encodes_the_rows_that_it_keeps(topk: int, dtype: torch.dtype, features: Features) -> None:
     step = compress_step(3, 6, topk, 5, "avg")
-    given = operands(step, max(SEAMS) + 3, 4, topk, dtype)
-    stored = with_encoded_caches(given)
+    tensors = operands(step, max(SEAMS) + 3, 4, topk, dtype)
+    stored = with_encoded_caches(tensors)
     compiled = Compiled(step, lower_compress, stored, ["n"], features)
     for length in SEAMS:
-        case, floats = prompt_of(stored, length, step.sink), prompt_of(given, length, step.sink)
+        case, floats = prompt_of(stored, length, step.sink), prompt_of(tensors, length, step.sink)
         got = check_pieces(compiled, case, {"n": length}, ["k_cache", "v_cache"])
         want = reference(step, floats, length)
         for name in ("k_cache", "v_cache"):
@@ -167,18 +167,18 @@ def test_compress_where_selected_rows_stay_in_the_prompt() -> None:
 def test_compress_gives_ties_to_the_earlier_position() -> None:
     """All keys equal: all scores are, and the first positions win."""
     length, step = 2 * GRAIN + 50, compress_step(3, 6, 5, 1, "avg")
-    given = operands(step, length, 4, 5, torch.float32)
-    given["key"].zero_()
-    given["log_sum_exp"][:] = torch.log(torch.arange(length - 3, length + 1).float())
-    got = run_step(step, lower_compress, given, {"n": length}, Features.of_host(), ["selected"])
+    tensors = operands(step, length, 4, 5, torch.float32)
+    tensors["key"].zero_()
+    tensors["log_sum_exp"][:] = torch.log(torch.arange(length - 3, length + 1).float())
+    got = run_step(step, lower_compress, tensors, {"n": length}, Features.of_host(), ["selected"])
     assert got["selected"].tolist() == [[3, 4, 5, 6, 7]] * 2
 
 
 @pytest.mark.parametrize("length", [0, 13])
 def test_compress_of_a_prompt_that_the_scratch_does_not_hold_writes_nothing(length: int) -> None:
     step = compress_step(3, 6, 2, 1, "avg")
-    given = operands(step, 12, 2, 2, torch.float32)
-    got = run_step(step, lower_compress, given, {"n": length}, GENERIC, ["k_cache", "v_cache", "selected"])
+    tensors = operands(step, 12, 2, 2, torch.float32)
+    got = run_step(step, lower_compress, tensors, {"n": length}, GENERIC, ["k_cache", "v_cache", "selected"])
     assert all((tensor == 99).all() for tensor in got.values())
 
 
@@ -191,19 +191,19 @@ def test_compress_of_a_prompt_that_the_scratch_does_not_hold_writes_nothing(leng
     ],
 )
 def test_compress_that_does_not_fit_is_refused(step: Compress, message: str) -> None:
-    given = operands(compress_step(3, 6, 0, 1, "avg"), 12, 2, 0, torch.float32)
+    tensors = operands(compress_step(3, 6, 0, 1, "avg"), 12, 2, 0, torch.float32)
     with pytest.raises(InputError, match=message):
-        lower_compress(step, meta_of(given), GENERIC)
+        lower_compress(step, meta_of(tensors), GENERIC)
 
 
 def test_compress_refuses_encoded_rows_where_they_do_not_fit() -> None:
     step = compress_step(3, 6, 0, 1, "avg")
-    given = operands(step, 12, 2, 0, torch.float32)
-    narrow = given | {"v_cache": torch.zeros(1, KV_HEADS, 9, WIDTH, dtype=torch.int8)}
+    tensors = operands(step, 12, 2, 0, torch.float32)
+    narrow = tensors | {"v_cache": torch.zeros(1, KV_HEADS, 9, WIDTH, dtype=torch.int8)}
     with pytest.raises(InputError, match="takes encoded rows of 6 numbers as 10 of i8, but 'v_cache' has 6 of i8"):
         lower_compress(step, meta_of(narrow), GENERIC)
     with pytest.raises(InputError, match="compress takes no operand of dtype i8 as 'key'"):
-        lower_compress(step, meta_of(given | {"key": encoded(given["key"])}), GENERIC)
+        lower_compress(step, meta_of(tensors | {"key": encoded(tensors["key"])}), GENERIC)
 
 
 # ------------------------------------------------------------------------------------------------------ gathers
@@ -213,35 +213,35 @@ def test_compress_refuses_encoded_rows_where_they_do_not_fit() -> None:
 @pytest.mark.parametrize(("source", "out"), [("f32", "f32"), ("bf16", "bf16"), ("f32", "bf16"), ("bf16", "f32")])
 def test_gather_rows_of_any_dtype(source: str, out: str, features: Features) -> None:
     types = {"f32": torch.float32, "bf16": torch.bfloat16}
-    given = {
+    tensors = {
         "source": strided(torch.randn(2, 3, 20, 37).to(types[source]), (0, 2, 1, 3)),
         "index": torch.randint(-2, 20, (2, 3, 70)),
         "out": torch.full((2, 3, 70, 37), 9.0).to(types[out]),
     }
-    got = run_step(GatherRows("source", "index", "out"), lower_gather_rows, given, {}, features, ["out"])
-    want = given["out"].clone()
-    cache.gather_rows(given["source"], given["index"], want)
+    got = run_step(GatherRows("source", "index", "out"), lower_gather_rows, tensors, {}, features, ["out"])
+    want = tensors["out"].clone()
+    cache.gather_rows(tensors["source"], tensors["index"], want)
     assert torch.equal(got["out"], want)
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (5,)])
 def test_gather_rows_by_an_index_for_all_heads(shape: tuple[int, ...]) -> None:
-    given = {
+    tensors = {
         "source": torch.randn(1, 3, 20, 200),
         "index": torch.randint(-2, 20, shape),
         "out": torch.full((1, 3, 5, 200), 9.0),
     }
-    got = run_step(GatherRows("source", "index", "out"), lower_gather_rows, given, {}, GENERIC, ["out"])
-    want = given["out"].clone()
-    cache.gather_rows(given["source"], given["index"], want)
+    got = run_step(GatherRows("source", "index", "out"), lower_gather_rows, tensors, {}, GENERIC, ["out"])
+    want = tensors["out"].clone()
+    cache.gather_rows(tensors["source"], tensors["index"], want)
     assert torch.equal(got["out"], want)
 
 
 @pytest.mark.parametrize(("index", "reported"), [(3, False), (-1, False), (4, True), (1 << 50, True)])
 def test_an_index_beyond_the_source_is_reported(index: int, reported: bool) -> None:
-    given = {"source": torch.randn(1, 1, 4, 3), "index": torch.tensor([3, index]), "out": torch.ones(1, 1, 2, 3)}
+    tensors = {"source": torch.randn(1, 1, 4, 3), "index": torch.tensor([3, index]), "out": torch.ones(1, 1, 2, 3)}
     step = GatherRows("source", "index", "out")
-    compiled = Compiled(step, lower_gather_rows, given, (), GENERIC)
-    compiled.run(given, {})
+    compiled = Compiled(step, lower_gather_rows, tensors, (), GENERIC)
+    compiled.run(tensors, {})
     assert compiled.reported == reported
-    assert torch.equal(given["out"][0, 0, 0], given["source"][0, 0, 3])
+    assert torch.equal(tensors["out"][0, 0, 0], tensors["source"][0, 0, 3])

@@ -82,11 +82,11 @@ def test_causal_attention_of_random_geometries(seed: int, dtype: torch.dtype, fe
     chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
     compiled = Compiled(CAUSAL, lower_causal_attention, tensors, ["start"], features)
     for start in sorted({0, (rows - chunk) // 2, rows - chunk}):
-        given = {name: like(tensor) for name, tensor in tensors.items()}
-        given["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
-        given["value"][:, :, start + chunk :] = torch.nan
-        got = check_pieces(compiled, given, {"start": start}, ["out", "sums"])
-        want = causal_reference(given, start, CAUSAL.scale)
+        memory = {name: like(tensor) for name, tensor in tensors.items()}
+        memory["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
+        memory["value"][:, :, start + chunk :] = torch.nan
+        got = check_pieces(compiled, memory, {"start": start}, ["out", "sums"])
+        want = causal_reference(memory, start, CAUSAL.scale)
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
         torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
 
@@ -101,13 +101,13 @@ def test_causal_attention_within_a_window(seed: int, window: int, dtype: torch.d
     chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
     compiled = Compiled(step, lower_causal_attention, tensors, ["start"], features)
     for start in sorted({0, (rows - chunk) // 2, rows - chunk}):
-        given = {name: like(tensor) for name, tensor in tensors.items()}
-        given["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
-        given["value"][:, :, start + chunk :] = torch.nan
-        given["key"][:, :, : max(start - window + 1, 0)] = torch.nan
-        given["value"][:, :, : max(start - window + 1, 0)] = torch.nan
-        got = check_pieces(compiled, given, {"start": start}, ["out", "sums"])
-        want = causal_reference(given, start, step.scale, window)
+        memory = {name: like(tensor) for name, tensor in tensors.items()}
+        memory["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
+        memory["value"][:, :, start + chunk :] = torch.nan
+        memory["key"][:, :, : max(start - window + 1, 0)] = torch.nan
+        memory["value"][:, :, : max(start - window + 1, 0)] = torch.nan
+        got = check_pieces(compiled, memory, {"start": start}, ["out", "sums"])
+        want = causal_reference(memory, start, step.scale, window)
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
         torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
 
@@ -149,8 +149,8 @@ def test_a_query_does_not_depend_on_later_queries() -> None:
     assert half > 0
     changed["query"][:, :, half:] = 3.0
     changed["key"][:, :, half:] = 5.0
-    for given in (tensors, changed):
-        compiled.run(given, {"start": 0})
+    for memory in (tensors, changed):
+        compiled.run(memory, {"start": 0})
     assert torch.equal(bits(tensors["out"][:, :, :half]), bits(changed["out"][:, :, :half]))
     assert not torch.equal(tensors["out"], changed["out"])
 
@@ -183,9 +183,9 @@ def test_chunks_append_attend_and_observe(
         states = chunk_states(limit, obs, dtype)
         for start in range(0, length, chunk):
             part = {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
-            given = {**part, **states, "out": torch.zeros(1, 6, chunk, 6).to(dtype)}
-            got = check_pieces(compiled, given, {"start": start, "n": length}, writes)
-            want = {name: tensor.double() for name, tensor in given.items()}
+            memory = {**part, **states, "out": torch.zeros(1, 6, chunk, 6).to(dtype)}
+            got = check_pieces(compiled, memory, {"start": start, "n": length}, writes)
+            want = {name: tensor.double() for name, tensor in memory.items()}
             prompt.chunk_attention(**want, start=start, length=length, scale=0.4, window=window, wide=torch.float64)
             for name in ("k_scratch", "v_scratch", "observed"):
                 assert torch.equal(got[name].double().nan_to_num(7.0), want[name].nan_to_num(7.0)), name

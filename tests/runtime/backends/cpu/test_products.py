@@ -105,10 +105,10 @@ class Compiled:
         weights.bytes[:] = packed.reshape(-1).view(np.uint8)
         for begin, end in itertools.pairwise([0, *cuts, case.n]):
             function(left.ctypes.data, weights.address, result.ctypes.data, scratch.address, begin, end)
-        found = loaded(result_view, case.out).reshape(case.m, case.n)
+        values = loaded(result_view, case.out).reshape(case.m, case.n)
         result_view[...] = stored(np.full(1, GUARD, np.float32), case.out)
         assert (loaded(result, case.out) == GUARD).all(), "bytes that are not the product's were written"
-        return found
+        return values
 
 
 @pytest.fixture(scope="module", params=list(FEATURES))

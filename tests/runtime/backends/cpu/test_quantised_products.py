@@ -115,23 +115,23 @@ class Compiled:
         weights.bytes[:] = packed.reshape(-1)
         for begin, end in itertools.pairwise([0, *cuts, case.n]):
             function(left.ctypes.data, weights.address, result.ctypes.data, scratch.address, begin, end)
-        found = loaded(result, case.out)
-        assert found[-1] == 7.0
-        return found[:-1].reshape(case.m, case.n)
+        values = loaded(result, case.out)
+        assert values[-1] == 7.0
+        return values[:-1].reshape(case.m, case.n)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("kind", list(FEATURES))
 def test_agrees_with_dequantised_weights(kind: str, case: Case) -> None:
     a, weight = normal(1, case.m, case.k), Weight.of(case.panels)
-    found = Compiled.of(kind).run(case, a, weight)
+    result = Compiled.of(kind).run(case, a, weight)
     expected = a.astype(np.float64) @ weight.stands_for.T
     # Half a step of x per element, the sums' own roundings, and that of the result.
     steps = np.abs(a).reshape(case.m, -1, case.group).max(axis=-1) / 32639
     magnitude = np.abs(weight.stands_for).reshape(case.n, -1, case.group).sum(axis=-1)
     tolerance = 0.51 * steps @ magnitude.T + 2.0**-20 * np.abs(a).astype(np.float64) @ np.abs(weight.stands_for).T
-    assert (np.abs(found - expected) <= tolerance + (2.0**-8 * np.abs(expected) if case.out == "bf16" else 0)).all()
-    assert np.linalg.norm(found - expected) <= (4e-3 if case.out == "bf16" else 1e-4) * np.linalg.norm(expected)
+    assert (np.abs(result - expected) <= tolerance + (2.0**-8 * np.abs(expected) if case.out == "bf16" else 0)).all()
+    assert np.linalg.norm(result - expected) <= (4e-3 if case.out == "bf16" else 1e-4) * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -158,8 +158,8 @@ def test_rows_of_zeros_and_of_tiny_numbers(kind: str) -> None:
     case = CASES[0]
     weight = Weight.of(case.panels)
     for value in (0.0, 1e-40):
-        found = Compiled.of(kind).run(case, np.full((1, case.k), value, np.float32), weight)
-        assert (found == 0).all()
+        result = Compiled.of(kind).run(case, np.full((1, case.k), value, np.float32), weight)
+        assert (result == 0).all()
 
 
 @pytest.mark.parametrize("bits", [8, 4])

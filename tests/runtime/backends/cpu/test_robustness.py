@@ -112,8 +112,8 @@ def execute(program: Program) -> None:
             np.testing.assert_allclose(actual[name], to_array(value), rtol=2e-5, atol=2e-5, err_msg=name)
     for tensor in program.tensors:
         if tensor.role == "state":
-            wanted = to_array(reference.tensor(tensor.name))
-            np.testing.assert_allclose(native.tensor(tensor.name), wanted, rtol=2e-5, atol=2e-5, err_msg=tensor.name)
+            golden = to_array(reference.tensor(tensor.name))
+            np.testing.assert_allclose(native.tensor(tensor.name), golden, rtol=2e-5, atol=2e-5, err_msg=tensor.name)
 
 
 def _contents(tensor: Any, generator: torch.Generator) -> torch.Tensor:

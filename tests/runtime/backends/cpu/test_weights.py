@@ -106,7 +106,7 @@ def sums(number: int, n: int, k: int = K) -> Use:
 def program_of(shape: tuple[int, ...], *uses: Use, dtype: str = "f32") -> Program:
     tensors, end = lay_out(
         ("w", shape, dtype, "weight"),
-        *((*given, "input") for use in uses for given in use.inputs),
+        *((*source, "input") for use in uses for source in use.inputs),
         *((*use.output, "output") for use in uses),
     )
     by_name = {t.name: t for t in tensors}
@@ -134,13 +134,13 @@ def packing_of(program: Program) -> Packing | None:
     }
     weights = {t.name: values[t.name] for t in program.tensors if t.role == "weight"}
     inputs = {name: values[name] for name in program.entries[0].inputs}
-    wanted, _ = ReferenceInterpreter(program, weights).run("main", inputs)
+    expected, _ = ReferenceInterpreter(program, weights).run("main", inputs)
     arrays = {name: to_array(value) for name, value in weights.items()}
     native = NativeInterpreter(program, arrays, code=make_code(program, optimise=0), threads=2)
-    found, _ = native.run("main", {name: to_array(value) for name, value in inputs.items()})
-    for name, value in to_tensors(found).items():
+    outputs, _ = native.run("main", {name: to_array(value) for name, value in inputs.items()})
+    for name, value in to_tensors(outputs).items():
         close = 2e-2 if value.dtype is torch.bfloat16 else 1e-5
-        torch.testing.assert_close(value, wanted[name], rtol=close, atol=close)
+        torch.testing.assert_close(value, expected[name], rtol=close, atol=close)
     return packed_weights(program).get("w")
 
 
@@ -279,9 +279,9 @@ def dequantising(n: int, k: int, group: int, *, zero: bool = False, second: bool
 @pytest.mark.parametrize(("n", "k", "group", "zero"), [(32, 64, 32, False), (40, 24, 24, False), (20, 48, 16, True)])
 def test_quantised_values_of_a_product_are_packed_with_their_scales(n: int, k: int, group: int, zero: bool) -> None:
     program = dequantising(n, k, group, zero=zero)
-    found = packed_weights(program)
-    assert found == {"values": Packing(QuantisedPanels(n, k, 8, group, zero), n * k, k)}
-    assert found["values"].quantised
+    packings = packed_weights(program)
+    assert packings == {"values": Packing(QuantisedPanels(n, k, 8, group, zero), n * k, k)}
+    assert packings["values"].quantised
 
 
 def test_quantised_values_that_are_read_in_another_way_are_not_packed() -> None:
@@ -297,15 +297,15 @@ def test_quantised_programs_compute_the_same(zero: bool) -> None:
     values = draw.integers(-128, 128, (n, k)).astype(np.int8)
     scales = torch.rand(n, k // group).bfloat16()
     zeros = draw.integers(-128, 128, (n, k // group)).astype(np.int8)
-    given = {"values": values, "scales": to_array(scales), "zeros": zeros}
-    weights = {t.name: given[t.name] for t in program.tensors if t.role == "weight"}
+    parts = {"values": values, "scales": to_array(scales), "zeros": zeros}
+    weights = {t.name: parts[t.name] for t in program.tensors if t.role == "weight"}
     x = draw.standard_normal((M, k)).astype(np.float32)
     native = NativeInterpreter(program, weights, code=make_code(program, optimise=0), threads=2)
-    (found, _) = native.run("main", {"x": x})
+    (outputs, _) = native.run("main", {"x": x})
     codes = values.astype(np.float64) - (np.repeat(zeros, group, 1) if zero else 0)
     dense = codes * np.repeat(scales.double().numpy(), group, 1)
-    wanted = x @ dense.T
-    error = np.linalg.norm(found["y"] - wanted) / np.linalg.norm(wanted)
+    expected = x @ dense.T
+    error = np.linalg.norm(outputs["y"] - expected) / np.linalg.norm(expected)
     assert error < 2e-2
 
 

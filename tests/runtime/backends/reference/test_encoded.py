@@ -146,9 +146,9 @@ def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
         UpdateRows("v_cache", "encoded_value", "row", "active"),
         CachedAttention("query", "k_cache", "v_cache", "valid", "out", 0.3),
     )
-    given = {name: inputs[name] for name in ("query", "new_key", "new_value", "active")}
+    plain_inputs = {name: inputs[name] for name in ("query", "new_key", "new_value", "active")}
     locals_ = (Local("encoded_key", (slots, 2, 1, 12), "i8"), Local("encoded_value", (slots, 2, 1, 10), "i8"))
-    return run_steps(steps, {**given, "row": row, "valid": valid}, caches, precision=precision, locals_=locals_)
+    return run_steps(steps, {**plain_inputs, "row": row, "valid": valid}, caches, precision=precision, locals_=locals_)
 
 
 @pytest.mark.parametrize("precision", ["f32", "f64"])
@@ -179,21 +179,21 @@ def test_decode_attention_is_encoding_update_and_attention(
 def test_cached_attention_is_over_the_numbers_that_rows_stand_for(
     rows: int, encoded: tuple[str, ...], precision: str
 ) -> None:
-    given = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, rows) < 0.6}
+    inputs = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, rows) < 0.6}
     plain = {"key": torch.randn(3, 2, rows, 8), "value": torch.randn(3, 2, rows, 6)}
     stored = {name: defined(x) if name in encoded else x for name, x in plain.items()}
     plain = {name: decode(stored[name]) if name in encoded else x for name, x in plain.items()}
     step, out = CachedAttention("query", "key", "value", "valid", "out", 0.3), {"out": torch.zeros(3, 4, 1, 6)}
-    want = run_steps((step,), {**given, **plain}, out, precision=precision)["out"]
-    assert torch.equal(run_steps((step,), {**given, **stored}, out, precision=precision)["out"], want)
+    want = run_steps((step,), {**inputs, **plain}, out, precision=precision)["out"]
+    assert torch.equal(run_steps((step,), {**inputs, **stored}, out, precision=precision)["out"], want)
 
 
 def test_attention_is_close_to_that_over_what_was_encoded() -> None:
-    given = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, 40) < 0.6}
+    inputs = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, 40) < 0.6}
     plain = {"key": torch.randn(3, 2, 40, 8), "value": torch.randn(3, 2, 40, 6)}
     step, out = CachedAttention("query", "key", "value", "valid", "out", 0.3), {"out": torch.zeros(3, 4, 1, 6)}
-    want = run_steps((step,), {**given, **plain}, out)["out"]
-    got = run_steps((step,), {**given, **{name: defined(x) for name, x in plain.items()}}, out)["out"]
+    want = run_steps((step,), {**inputs, **plain}, out)["out"]
+    got = run_steps((step,), {**inputs, **{name: defined(x) for name, x in plain.items()}}, out)["out"]
     torch.testing.assert_close(got, want, rtol=0, atol=0.03)
     assert not torch.equal(got, want)
 
@@ -231,7 +231,7 @@ def test_an_update_copies_bytes() -> None:
 def test_compression_is_gathering_and_encoding(length: int, topk: int, dtype: torch.dtype, precision: str) -> None:
     sink, recent = 3, 6
     rows, slots = max(length, sink) + 3, sink + recent + topk
-    given = {
+    inputs = {
         "observed": torch.randn(1, 4, 4, 8).to(dtype),
         "log_sum_exp": torch.randn(1, 4, 4) + 5,
         "key": torch.randn(1, 2, rows, 8).to(dtype),
@@ -241,9 +241,9 @@ def test_compression_is_gathering_and_encoding(length: int, topk: int, dtype: to
     names = ("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "selected" if topk else "")
     step = Compress(*names, "n", 0.5, sink, recent, 5, "avg")
     caches = {"k_cache": blank(torch.zeros(1, 2, slots, 8)), "v_cache": blank(torch.zeros(1, 2, slots, 6))}
-    got = run_steps((step,), given, {**caches, **selected}, {"n": length}, "write", precision)
+    got = run_steps((step,), inputs, {**caches, **selected}, {"n": length}, "write", precision)
     plain = {"k_cache": torch.zeros(1, 2, slots, 8), "v_cache": torch.zeros(1, 2, slots, 6)}
-    floats = run_steps((step,), given, {**plain, **selected}, {"n": length}, "write", precision)
+    floats = run_steps((step,), inputs, {**plain, **selected}, {"n": length}, "write", precision)
     chosen = got.get("selected", torch.empty(2, 0, dtype=torch.int64))
     assert torch.equal(chosen, floats.get("selected", chosen))
     index = torch.cat([kept_rows(length, sink, recent).expand(2, -1), chosen], 1)
@@ -255,7 +255,7 @@ def test_compression_is_gathering_and_encoding(length: int, topk: int, dtype: to
     )
     kind = DTYPES[dtype]
     locals_ = (Local("k_rows", (1, 2, slots, 8), kind), Local("v_rows", (1, 2, slots, 6), kind))
-    sources = {"key": given["key"], "value": given["value"], "index": index}
+    sources = {"key": inputs["key"], "value": inputs["value"], "index": index}
     want = run_steps(steps, sources, caches, access="write", precision=precision, locals_=locals_)
     for name, tensor in want.items():
         assert torch.equal(got[name], tensor), name

@@ -82,11 +82,11 @@ def run_both(
     """What the step gives over indexed rows, and over the same rows in a cache."""
     out = torch.full((*inputs["query"].shape[:3], 6), 9.0).to(inputs["query"].dtype)
     fields = {"sink": sink, "recent": recent}
-    given = {name: inputs[name] for name in SMALL}
+    small = {name: inputs[name] for name in SMALL}
     indexed = run_steps((replace(INDEXED, **fields),), inputs, {**caches, "out": out}, precision=precision)  # type: ignore[arg-type]
     compact = run_steps(
         (replace(COMPACT, **fields),),  # type: ignore[arg-type]
-        given,
+        small,
         {**assembled(inputs, caches), "out": out},
         precision=precision,
     )
@@ -214,17 +214,17 @@ def test_rows_of_every_slot_are_gathered() -> None:
 
 
 def test_an_index_set_for_other_slots_is_refused() -> None:
-    given = {"source": torch.zeros(3, 2, 9, 4), "index": torch.zeros(2, 2, 5, dtype=torch.int64)}
+    inputs = {"source": torch.zeros(3, 2, 9, 4), "index": torch.zeros(2, 2, 5, dtype=torch.int64)}
     with pytest.raises(InputError, match=r"gather_rows takes index as i64 \[B, Hkv, J\] with {'B': 3"):
-        run_steps((GatherRows("source", "index", "out"),), given, {"out": torch.zeros(3, 2, 5, 4)})
-    given["index"] = torch.zeros(2, 5, dtype=torch.int64)
+        run_steps((GatherRows("source", "index", "out"),), inputs, {"out": torch.zeros(3, 2, 5, 4)})
+    inputs["index"] = torch.zeros(2, 5, dtype=torch.int64)
     with pytest.raises(InputError, match=r"gather_rows takes source as float \[1, Hkv, T, D\]"):
-        run_steps((GatherRows("source", "index", "out"),), given, {"out": torch.zeros(3, 2, 5, 4)})
+        run_steps((GatherRows("source", "index", "out"),), inputs, {"out": torch.zeros(3, 2, 5, 4)})
 
 
 @pytest.mark.parametrize("length", [3, SR, SR + 2, 40])
 def test_compress_without_the_selected_rows_keeps_the_rest_as_it_is(length: int) -> None:
-    given = {
+    inputs = {
         "observed": torch.randn(1, 4, 3, 8),
         "log_sum_exp": torch.randn(1, 4, 3),
         "key": torch.randn(1, 2, 40, 8),
@@ -236,7 +236,7 @@ def test_compress_without_the_selected_rows_keeps_the_rest_as_it_is(length: int)
     def compressed(rows: int) -> Tensors:
         writes = {"k_cache": torch.full((1, 2, rows, 8), 9.0), "v_cache": torch.full((1, 2, rows, 6), 9.0)}
         writes["selected"] = torch.full((2, 4), 9)
-        return run_steps((step,), given, writes, {"n": length}, "write")
+        return run_steps((step,), inputs, writes, {"n": length}, "write")
 
     compact, indexed = compressed(SR + 4), compressed(SR)
     assert torch.equal(indexed["selected"], compact["selected"])
