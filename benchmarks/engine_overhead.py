@@ -61,7 +61,7 @@ class StepTimes:
 
 
 def by_nobody(engine: Engine, requests: Sequence[Request], done: threading.Event) -> None:
-    """Tickets are held, and nobody reads."""
+    """Holds the tickets, so that requests go on, and reads nothing."""
     tickets = [engine.submit(request) for request in requests]
     done.wait()
     for ticket in tickets:
@@ -69,7 +69,7 @@ def by_nobody(engine: Engine, requests: Sequence[Request], done: threading.Event
 
 
 def by_threads(engine: Engine, requests: Sequence[Request], done: threading.Event) -> None:
-    """A thread per request reads its pieces."""
+    """Reads the pieces of each request in a thread of its own."""
 
     def read(request: Request) -> None:
         for _ in engine.stream(request):
@@ -84,7 +84,7 @@ def by_threads(engine: Engine, requests: Sequence[Request], done: threading.Even
 
 
 def by_tasks(engine: Engine, requests: Sequence[Request], done: threading.Event) -> None:
-    """A task per request reads its pieces, all in one event loop."""
+    """Reads the pieces of each request in a task of its own, all in one event loop."""
 
     async def read(request: Request) -> None:
         async for _ in engine.astream(request):
@@ -139,7 +139,7 @@ def wait_for(engine: Engine, steps: int) -> Metrics:
 
 
 def cells(words: argparse.Namespace) -> list[StepTimes]:
-    """Every type, sampling and way of reading; repeats interleave."""
+    """Measures every type, sampling and way of reading; repeats interleave."""
     results = []
     for dtype in words.types:
         path = artifact(models.checkpoint(words.model), dtype, words.batch, CONTEXT)

@@ -96,7 +96,7 @@ class PeerResult:
         return statistics.median(step / read for step, read in zip(steps, self.bandwidth, strict=True))
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as JSON holds it."""
         measured = {"tokens_per_second": self.rate, "best": self.best, "share": self.share} if self.seconds else {}
         names = ("peer", "dtype", "version", "model", "step_bytes", "seconds", "bandwidth", "error")
         return asdict(self.workload) | {name: getattr(self, name) for name in names} | measured
@@ -217,7 +217,7 @@ def interleave(
 
 
 def say(text: str) -> None:
-    """Progress, on stderr."""
+    """Prints progress on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 

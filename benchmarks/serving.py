@@ -55,7 +55,7 @@ class Server:
 
     @property
     def kv_rows(self) -> int:
-        """Of all its sequences, per layer and KV head."""
+        """Rows of K and V of all its sequences together, per layer and KV head."""
         return self.slots * self.rows
 
 

@@ -1,4 +1,4 @@
-"""The functions behind `sscc.compile` and `sscc.load`; what is heavy they import when they are called."""
+"""The functions behind `sscc.compile` and `sscc.load`; heavy modules are imported only when one is called."""
 
 from __future__ import annotations
 

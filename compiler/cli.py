@@ -41,7 +41,7 @@ REPORT_HINT = "this is a bug in sscc: please report it with what --traceback pri
 
 
 class _ArgumentParser(argparse.ArgumentParser):
-    """Reports a wrong command line as every other error of the person's: one line, exit code 2."""
+    """Reports a wrong command line like every other mistake of the user: in one line, with exit code 2."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see `{self.prog} --help`)")
@@ -105,7 +105,7 @@ def _described(error: Exception) -> str:
 
 
 def _silence_stdout() -> None:
-    """Whoever read stdout is gone: the flush at exit must not complain about it."""
+    """Points stdout at /dev/null. Its reader is gone, so the flush at exit would otherwise fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -100,7 +100,7 @@ def compile_model(options: CompileOptions) -> CompileResult:
         SsccError: the subclass says whether the input, the model, an option or the output is at fault.
     """
     if options.native_code and options.compile_to == "schedule":
-        check_cache_folder(NATIVE)  # now, not after a minute of work
+        check_cache_folder(NATIVE)  # an unsafe folder is refused now, and not after a minute of work
     if options.compile_from:
         try:
             return _compile(options, _from_dump(options))
@@ -253,7 +253,7 @@ def _from_dump(options: CompileOptions) -> Source:
 
 
 def _dump_constants(facts: ProgramFacts, checkpoint: Checkpoint | None) -> dict[str, torch.Tensor]:
-    """Constants are in no dump: computed again from the config, or read from the exported program."""
+    """A dump holds no constants: they are computed again from the config, or read from the exported program."""
     if checkpoint is not None and checkpoint.program is not None:
         return program_constants(checkpoint.program)
     config = json.loads(facts.config)

@@ -18,7 +18,7 @@ class IrPrinter(Observer):
     Args:
         before: pass names, or "all".
         after: pass names, "all", or "change" (after every pass that changed something).
-        out: where to.
+        out: the stream that is written to.
 
     Raises:
         UsageError: a name that no pass has.

@@ -94,7 +94,7 @@ class ChatTemplate:
             self._template = self._environment.from_string(source)
         except jinja2.TemplateError as error:
             raise InputError(f"{where} is not a chat template that can be read: {_one_line(error)}") from None
-        except (SyntaxError, RecursionError, MemoryError, ValueError) as error:  # of the Python that Jinja makes of it
+        except (SyntaxError, RecursionError, MemoryError, ValueError) as error:  # of the Python that Jinja generates
             raise InputError(
                 f"{where} is not a chat template that can be read: its blocks or expressions are nested too deeply "
                 f"({type(error).__name__})"
@@ -110,7 +110,7 @@ class ChatTemplate:
         the one called "default" is taken, or the only one. Raises InputError where a file is damaged.
         """
         config = _read_json(folder, CONFIG_FILE, names)
-        # As transformers: the older file counts, and more, where the newer one does not describe the tokens itself.
+        # As in transformers, the older file takes precedence where the newer one does not describe the tokens itself.
         older = {} if "added_tokens_decoder" in config else _read_json(folder, SPECIAL_TOKENS_FILE, names)
         special_tokens = special_token_texts(config, older)
         file = folder / TEMPLATE_FILE
@@ -135,11 +135,11 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
             )
-            text.encode()  # half a surrogate pair is a string to Python and JSON, and no text to a tokenizer
+            text.encode()  # fails for half of a surrogate pair, which Python and JSON allow and tokenizers do not
             return text
         except jinja2.TemplateError as error:
             raise UsageError(f"the chat template refuses the messages: {_one_line(error)}") from None
-        except Exception as error:  # whatever an expression of the template raises on values it did not expect
+        except Exception as error:  # an expression of the template may raise anything on values that it did not expect
             raise UsageError(
                 f"the chat template cannot render the messages: {type(error).__name__}: {_one_line(error)}"
             ) from None
@@ -207,7 +207,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.filters = {name: bounded_filter(name, function, self.count_items) for name, function in filters}
 
     def begin(self) -> None:
-        """To be called by a thread before it renders."""
+        """Resets the limits. A thread calls it before it renders."""
         self._left.steps = _MOST_STEPS
         self._left.letters = MOST_LETTERS
         self._left.weighed = _MOST_WEIGHED
@@ -232,7 +232,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return markup_join(texts)
 
     def count_items(self, value: Any) -> Any:
-        """Called with every list and dictionary that the template makes, which is returned."""
+        """Counts the items of every list and dictionary that the template makes, and returns it unchanged."""
         if isinstance(value, list | tuple | dict) and hasattr(self._left, "weighed"):
             self._left.weighed -= weigh(value)
             if self._left.weighed < 0:
@@ -264,7 +264,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def _charge(self, letters: int) -> None:
         if not hasattr(self._left, "letters"):
-            return  # Jinja writes constants when it compiles, maybe in another thread
+            return  # Jinja writes constants while it compiles, maybe in a thread that has not called `begin`
         self._left.letters -= letters
         if self._left.letters < 0:
             raise TooLarge(f"it writes more than {MOST_LETTERS} letters")
@@ -295,7 +295,7 @@ class _Bounds(NodeTransformer):
     visit_Dict = visit_List
 
     def visit_Tuple(self, node: Tuple) -> Node:
-        """One that is stored to is no value: the names of a loop or of a `set`."""
+        """Leaves a tuple alone that is assigned to (the names of a loop or of a `set`), because it is no value."""
         return self.visit_List(node) if node.ctx == "load" else node
 
 

@@ -1,4 +1,4 @@
-"""How large a text may become that a chat template makes: templates come with models, and bring their own bombs.
+"""Bounds the texts that a chat template makes: templates come with models, and may be written to exhaust memory.
 
 Loops are counted where they are, see `chat_template`. Here is what one expression could do: widths, repetitions and
 replacements by which a few letters of a template become gigabytes.
@@ -16,11 +16,11 @@ from jinja2.sandbox import SandboxedFormatter
 
 MOST_LETTERS = 1 << 24  # of a text, elements of a list, binary digits of a number
 MOST_WIDTH = 1 << 12  # to which one expression fills up a text, and by which it indents a line
-_WIDE = re.compile(r"\d{5,}|\*")  # a width or a precision of a format, or one that is another argument
+_WIDE = re.compile(r"\d{5,}|\*")  # a width or a precision in a format; "*" takes it from an argument
 _PERCENT = re.compile(r"%(?:\([^)]*\))?([-+ #0-9.*]*)")  # a conversion of %-formatting, its flags and widths apart
 
 WIDENING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "indent", "batch", "slice", "wordwrap"})
-REPEATED = {"indent": "\n", "expandtabs": "\t"}  # what the width is taken once for
+REPEATED = {"indent": "\n", "expandtabs": "\t"}  # the width is added once for each of these in the text
 
 
 class TooLarge(jinja2.TemplateRuntimeError):

@@ -80,7 +80,7 @@ def check_cache_folder(name: str) -> None:
     except LinkError as error:
         raise _unsafe_link(error) from None
     except OSError:
-        return  # it is not there, or cannot be used at all: whoever tries to will say so
+        return  # it is missing or unusable, which whoever uses it will report
 
 
 def make_cache_folder(name: str) -> Path:

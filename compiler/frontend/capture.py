@@ -99,7 +99,7 @@ class _DecoderFunction(torch.nn.Module):
             return logits if last is None else logits.index_select(1, last)
         keep: dict[str, Any] = {} if last is None else {"logits_to_keep": last}
         result: torch.Tensor = self.model(input_ids=ids, position_ids=positions, use_cache=False, **keep).logits
-        # Some models take `logits_to_keep` without a word and give the logits of every token.
+        # Some models accept `logits_to_keep` and ignore it: they return the logits of every token.
         return result if last is None or result.shape[1] == 1 else result.index_select(1, last)
 
 
@@ -153,8 +153,8 @@ def _all_layers(shapes: dict[str, tuple[int, ...]], kinds: LayerKinds | None) ->
 
 
 def _freeze_frequencies(module: torch.nn.Module) -> None:
-    """Makes rotary embeddings static that would choose their frequencies anew in every call, by the longest position
-    they see (longrope): within the original context, which admission has checked, the choice is the one at hand."""
+    """Makes longrope static. It would choose its frequencies in every call, by the longest position it sees. Admission
+    has checked that no context exceeds the original one, and there the choice is always the table it holds now."""
     for child in module.modules():
         if getattr(child, "rope_type", None) == "longrope":
             vars(child)["rope_type"] = "default"
@@ -365,7 +365,7 @@ def check_tables(captured: Captured, max_context: int) -> None:
     Raises:
         UsageError: naming the table, its rows and the context.
     """
-    # What is read at a position, the type of a token say, is no position itself.
+    # A value that is looked up at a position (the type of a token, say) is not itself a position.
     positions = _reached(captured, "positions", beyond=LOOKUPS)
     for node in captured.program.graph.nodes:
         if node.target not in (torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor):

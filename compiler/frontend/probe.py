@@ -87,7 +87,7 @@ def quantize_model(model: torch.nn.Module, layout: Layout) -> None:
 
 
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:
-    """Compares the model as it is captured with what it is: untouched, over a short random text in one go.
+    """Compares the model as it is captured with the untouched model, which gets a short random text in one go.
 
     The text is longer than a sliding window, which is cut down for that.
 

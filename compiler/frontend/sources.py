@@ -148,7 +148,8 @@ def open_folder_weights(folder: Path) -> TensorSource | None:
 
 def _shards(index: Path) -> dict[Path, list[str]]:
     """Shard -> tensor names, checked to lie beside the index."""
-    weight_map = read_json(index, unique=True).get("weight_map")  # a tensor in two shards could be either's
+    # Names must be unique: of a tensor in two shards nobody could tell which one counts.
+    weight_map = read_json(index, unique=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(f"{index} has no weight_map: it must map every tensor to its shard")
     shards: dict[Path, list[str]] = {}
@@ -187,7 +188,7 @@ def load_weights_only(path: Path) -> Any:
     if not archive and _starts_with(path, b"PK"):
         raise InputError(f"{path} is a truncated or damaged archive")
     try:
-        with warnings.catch_warnings():  # the message we raise says it
+        with warnings.catch_warnings():  # the error that is raised here says the same
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except pickle.UnpicklingError as error:

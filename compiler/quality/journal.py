@@ -1,4 +1,4 @@
-"""What is done, one JSON line per example, written as it is done: a run that was ended goes on where it stopped."""
+"""The journal of an evaluation: each example adds one JSON line, so a run that was ended goes on where it stopped."""
 
 from __future__ import annotations
 

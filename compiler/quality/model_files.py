@@ -92,7 +92,7 @@ class ModelFiles:
             from sscc.compiler.frontend.tokenizer_files import TOKENIZER_FILES
 
             files = open_checkpoint(self.model).tokenizer
-            # The one that tells that the others are there comes last.
+            # tokenizer.json is written last: once it is there, so are the other files.
             for name in sorted(files.keys() & TOKENIZER_FILES, key=lambda name: name == TOKENIZER):
                 _make_folder(folder)
                 with replacing(folder / name) as file:

@@ -120,7 +120,7 @@ class EvalOptions:
             "seed": self.seed,
             "score_tokens": self.scored,
             "max_prompt": self.longest,
-            "chat": self.chat or None,  # not in the journals of earlier versions, which is None to them
+            "chat": self.chat or None,  # journals of earlier versions lack this name, which reads as None
             "dtype": numbers.dtype,
             "weights": None if numbers.weight_format is None else str(numbers.weight_format),
             "prefill_chunk": numbers.prefill_chunk,

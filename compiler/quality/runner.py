@@ -30,7 +30,7 @@ WORK = "work"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of it."""
+    """The results of an evaluation."""
 
     digest: str
     examples: list[Example]

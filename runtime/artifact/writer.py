@@ -196,7 +196,7 @@ def _make_folder(path: Path) -> int:
         os.mkdir(path)
         try:
             return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:  # it was taken for a leftover
+        except FileNotFoundError:  # another writer took it for a leftover and removed it
             continue
 
 

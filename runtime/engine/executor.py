@@ -85,7 +85,7 @@ class Executor:
         self._ids = 0
         self._open = 0  # requests that have not ended
         self._closing = False
-        self._earliest = float("inf")  # no deadline of an open request is before it
+        self._earliest = float("inf")  # no open request has an earlier deadline, so until then none is looked at
         session.abandon_prefill()
         for slot in range(signature.batch):
             session.release(slot)
@@ -322,7 +322,7 @@ class Executor:
             self._first_token(prefill.job, prefill.slot, logits)
 
     def _first_token(self, job: Job, slot: int, logits: Array) -> None:
-        """The slot's prompt is there: its first token comes from the prompt's own logits [V] f32."""
+        """Activates a slot whose prompt is there, and picks its first token from the prompt's own logits [V] f32."""
         self._first_logits[slot] = logits
         only = np.zeros(len(self._table.active), np.bool_)
         only[slot] = True

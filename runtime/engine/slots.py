@@ -63,7 +63,7 @@ class SlotTable:
         return job
 
     def activate(self, slot: int, job: Job) -> None:
-        """The slot's prompt is there: from now on it makes tokens."""
+        """Starts decoding in a slot, once its prompt is there."""
         self.active[slot] = True
         self.prompt_lens[slot] = len(job.prompt)
         self._native.start(slot, job.request.max_new_tokens, job.ends.tolist())
@@ -76,10 +76,10 @@ class SlotTable:
         Args:
             tokens: [B] i64.
             receivers: [B] bool, the slots that get theirs.
-            now: when, in seconds.
+            now: the time of this step, in seconds.
 
-        Returns [n] f64, what passed since the newest token of each of them before (no meaning for a first token); and
-        the slots whose request is over with it.
+        Returns [n] f64, the seconds since the previous token of each of them (of a first token it means nothing); and
+        the slots whose request ends with this token.
         """
         gaps = np.empty(len(receivers))
         count, ended = self._native.append(tokens, receivers, now, gaps, self._finish)
@@ -100,6 +100,6 @@ class SlotTable:
         self._free.append(slot)
 
     def lengths(self) -> Array:
-        """[n] i64, per active slot the positions that its cache was given: the newest token was not fed yet."""
+        """[n] i64, per active slot the positions in its cache, which the newest token has not reached yet."""
         fed_positions: Array = (self.prompt_lens + np.maximum(self.counts - 1, 0))[self.active]
         return fed_positions

@@ -130,7 +130,7 @@ def requests_for(
 ) -> list[Request]:
     """One request per answer, those of one prompt beside each other. Raises ApiError.
 
-    Answer i of a prompt draws with seed + i, so that each of them can be had again alone.
+    Answer i of a prompt draws with seed + i, so that a request with that seed gives this answer alone.
     """
     for token in map(int, body.logit_bias):
         if token >= model.vocab_size:

@@ -73,7 +73,7 @@ class _Snapshot(Collector):
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
-    """Prometheus counts what is at most a bound, and so cumulatively; the engine counts what is between two."""
+    """A histogram for Prometheus, whose buckets are cumulative; those of the engine count between two bounds."""
     total, buckets = 0, []
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
         total += count

@@ -19,7 +19,7 @@ from sscc.runtime.server.jobs import cancel_all
 T = TypeVar("T")
 
 KEEP_ALIVE_SECONDS = 15.0
-"""A comment is sent where nothing else was for so long: connections that nothing passes over are taken for dead."""
+"""A comment is sent after so long without anything else, because proxies close connections that are silent."""
 
 _KEEP_ALIVE = b": waiting\n\n"
 _DONE = b"data: [DONE]\n\n"
