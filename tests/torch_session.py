@@ -18,7 +18,7 @@ def to_tensor(array: Array) -> Tensor:
     return to_tensors({"": array})[""]
 
 
-class TorchInterpreter:
+class TensorInterpreter:
     """An interpreter with torch tensors, on the same memory."""
 
     def __init__(self, interpreter: Interpreter) -> None:
@@ -40,7 +40,7 @@ class TorchSession:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.interpreter = TorchInterpreter(session.interpreter)
+        self.interpreter = TensorInterpreter(session.interpreter)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.session, name)

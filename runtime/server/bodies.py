@@ -39,7 +39,7 @@ class BodyMemory:
 
     @contextmanager
     def hold(self) -> Iterator[Callable[[int], None]]:
-        """Gives a function to call with the size of a body so far; it raises ApiError where all bodies take too much."""
+        """Gives a function to call with the size of a body so far; it raises ApiError where bodies take too much."""
         held = 0
 
         def grow(size: int) -> None:

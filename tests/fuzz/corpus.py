@@ -33,7 +33,7 @@ PREFILL = {"length": LENGTH, "slot": 1, "phase": 0, "chunk": 0, "steps": SIGNATU
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CorpusProgram:
     """A compiled program, or a slice of one, and the scalars to call its entries with."""
 
     name: str
@@ -69,10 +69,10 @@ _RECIPES = {
 }
 
 
-def load_corpus() -> Iterator[Compiled]:
+def load_corpus() -> Iterator[CorpusProgram]:
     """Whole programs and slices."""
     for item in json.loads(gzip.decompress(FILE.read_bytes())):
-        yield Compiled(item["name"], Program.from_json(json.dumps(item["program"])), item["scalars"])
+        yield CorpusProgram(item["name"], Program.from_json(json.dumps(item["program"])), item["scalars"])
 
 
 def make_corpus() -> bytes:

@@ -30,7 +30,7 @@ from sscc.runtime.session import Session
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding, Target
 from tests.fuzz.lowering import slow_machine
-from tests.fuzz.random_decoder import CONTEXT, VOCABULARY, Decoder, Shape, exported
+from tests.fuzz.random_decoder import CONTEXT, VOCABULARY, DecoderShape, RandomDecoder, exported
 from tests.torch_session import TorchSession
 
 GEOMETRY = Geometry(sink=2, recent=4, topk=3, obs=3, pool=3, pool_mode="avg", max_context=CONTEXT)
@@ -47,16 +47,16 @@ class Decoders(Target):
         del folder
 
     def run(self, seed: int) -> str:
-        shape = Shape.drawn(random.Random(seed))
+        shape = DecoderShape.drawn(random.Random(seed))
         torch.manual_seed(seed)
-        model = Decoder(shape).requires_grad_(False)
+        model = RandomDecoder(shape).requires_grad_(False)
         try:
             return _compare(model, seed)
         except Finding as finding:
             raise Finding(f"{finding}\n{shape}") from None
 
 
-def _compare(model: Decoder, seed: int) -> str:
+def _compare(model: RandomDecoder, seed: int) -> str:
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, VOCABULARY, (PROMPT + STEPS,), generator=generator).tolist()
     eager = EagerSnapStream(model, GEOMETRY)

@@ -41,7 +41,7 @@ WORDS: dict[str, Sequence[str]] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class JsonPlace:
     path: Path
     group: str
 
@@ -68,7 +68,7 @@ class Mutator:
 
     def __init__(self, data: dict[str, Json]) -> None:
         self.data = data
-        self._groups: dict[str, list[Place]] = defaultdict(list)
+        self._groups: dict[str, list[JsonPlace]] = defaultdict(list)
         self._values: dict[str, list[Json]] = defaultdict(list)
         for place in places(data):
             self._groups[place.group].append(place)
@@ -153,16 +153,16 @@ def replaced(data: Json, path: Path, value: Json) -> Json:
     return copy
 
 
-def places(data: dict[str, Json]) -> list[Place]:
+def places(data: dict[str, Json]) -> list[JsonPlace]:
     """Every place of a schedule's tree, the root aside."""
-    places: list[Place] = []
+    places: list[JsonPlace] = []
     _walk(data, (), "Program", places)
     return places
 
 
-def _walk(data: Json, path: Path, group: str, places: list[Place]) -> None:
+def _walk(data: Json, path: Path, group: str, places: list[JsonPlace]) -> None:
     if path:
-        places.append(Place(path, group))
+        places.append(JsonPlace(path, group))
     if isinstance(data, dict):
         record = _KINDS.get(data.get("kind", ""), group.removesuffix("[]"))
         record = _RECORDS.get(record, record)

@@ -20,7 +20,7 @@ from sscc.ir.builders import arguments_of
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.rewriting import functions
 from tests.fuzz.harness import Finding, Target
-from tests.fuzz.lowering import Call, compare
+from tests.fuzz.lowering import FilledCall, compare
 from tests.fuzz.modules import Edits, with_entry
 from tests.fuzz.reduce_ir import reduced_finding
 
@@ -166,13 +166,13 @@ class NearMisses(Target):
         return reduced_finding(text, lambda module: compare(module, call), tries)
 
 
-def call_of(text: str, seed: int) -> Call:
+def call_of(text: str, seed: int) -> FilledCall:
     """Random contents and scalars for a near miss."""
     draw = random.Random(seed)
     scalars = {name: draw.randint(*limits) for name, limits in SCALARS.items()}
     if "causal_attention" in text:  # what is behind the prompt is undefined: a chunk without padding
         scalars |= {"n": 8, "n2": 8}
-    return Call(ENTRY, contents(text, seed), scalars, SCALARS)
+    return FilledCall(ENTRY, contents(text, seed), scalars, SCALARS)
 
 
 def changed(seed: int) -> tuple[str, list[str]]:

@@ -48,7 +48,7 @@ CASES = [
 ]
 
 
-class Trial:
+class OperationTrial:
     """One operation with random contents; rows that are encoded are those of zeros, so that any bytes are numbers."""
 
     def __init__(self, kind: type[Op], scalars: dict[str, int], encoded: bool, window: int = 0) -> None:
@@ -112,7 +112,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
     kind: type[Op], scalars: dict[str, int], encoded: bool, window: int
 ) -> None:
-    trial = Trial(kind, scalars, encoded, window)
+    trial = OperationTrial(kind, scalars, encoded, window)
     after = trial.run(native=True)
     for name, value in after.items():
         operand, (_, written) = trial.spec.operands[name], trial.moved(name)
@@ -131,7 +131,7 @@ def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
 @pytest.mark.parametrize(("kind", "scalars", "encoded", "window"), CASES)
 def test_no_more_counts_than_is_read(kind: type[Op], scalars: dict[str, int], encoded: bool, window: int) -> None:
     """Index by index of the dimension of which only a part moves."""
-    trial = Trial(kind, scalars, encoded, window)
+    trial = OperationTrial(kind, scalars, encoded, window)
     before = trial.run()
     for name, operand in trial.spec.operands.items():
         if not operand.along:
@@ -166,7 +166,7 @@ def test_rows_below_the_window_do_not_matter(kind: type[Op], window: int, native
     """The first query of a chunk is at `start`: what lies a window before it or more may be poison, and a row later
     counts; as many rows as the specification says are read."""
     start, chunk = 8, SIZES["C"]
-    trial = Trial(kind, {"start": start, "length": SIZES["T"]}, False, window)
+    trial = OperationTrial(kind, {"start": start, "length": SIZES["T"]}, False, window)
     keys, values = (name for name in trial.spec.operands if name in ("key", "value", "k_scratch", "v_scratch"))
     below = max(start - window + 1, 0)
     assert trial.moved(keys)[0] == SIZES["Hkv"] * SIZES["D"] * (start + chunk - below)

@@ -25,7 +25,7 @@ PARAMS = {"read": read, "write": write, "update": update}
 
 
 @dataclass(frozen=True)
-class Use:
+class LaunchUse:
     """A launch that touches elements `begin` .. ``end - 1``, or other ones each time; or another tensor only.
 
     `path`: the blocks around it.
@@ -41,9 +41,9 @@ class Use:
         return set(range(self.begin, self.end))
 
 
-def random_uses(choose: random.Random) -> tuple[list[Use], set[int], set[int]]:
+def random_uses(choose: random.Random) -> tuple[list[LaunchUse], set[int], set[int]]:
     """Uses in order, the blocks that are loops, and those that are surely entered."""
-    uses: list[Use] = []
+    uses: list[LaunchUse] = []
     loops: set[int] = set()
     sure: set[int] = set()
     count = [0]
@@ -59,13 +59,13 @@ def random_uses(choose: random.Random) -> tuple[list[Use], set[int], set[int]]:
                 continue
             begin, end = choose.choice(((0, SIZE), (0, SIZE), (0, 2), (2, SIZE), (1, SIZE)))
             access = choose.choice(("write", "write", "read", "update", "other", "other"))
-            uses.append(Use(access, begin, end, path, choose.random() < 0.1))
+            uses.append(LaunchUse(access, begin, end, path, choose.random() < 0.1))
 
     block(())
     return uses, loops, sure
 
 
-def facts_of(uses: list[Use], loops: set[int], sure: set[int]) -> EntryFacts:
+def facts_of(uses: list[LaunchUse], loops: set[int], sure: set[int]) -> EntryFacts:
     facts = EntryFacts(Entry("main", (), (), (), (), ()), sure=sure)
     for position, use in enumerate(uses):
         size = use.end - use.begin
@@ -79,7 +79,7 @@ def facts_of(uses: list[Use], loops: set[int], sure: set[int]) -> EntryFacts:
     return facts
 
 
-def undefined(uses: list[Use], sure: set[int]) -> tuple[str, int] | None:
+def undefined(uses: list[LaunchUse], sure: set[int]) -> tuple[str, int] | None:
     """What is wrong with the first read of what may not have been written, control entering nothing but it must."""
     for position, use in enumerate(uses):
         if use.access in ("write", "other"):
@@ -98,7 +98,7 @@ def undefined(uses: list[Use], sure: set[int]) -> tuple[str, int] | None:
     return None
 
 
-def needed(uses: list[Use], loops: set[int]) -> set[int]:
+def needed(uses: list[LaunchUse], loops: set[int]) -> set[int]:
     """The positions between which something is kept, when every loop runs three times and every branch is taken."""
 
     def played(begin: int, end: int, depth: int) -> list[int]:
@@ -161,7 +161,7 @@ def test_a_temporary_lives_as_long_as_it_is_needed() -> None:
     assert min(seen.values()) > 100, seen
 
 
-def _is_fresh(uses: list[Use], loop: int) -> bool:
+def _is_fresh(uses: list[LaunchUse], loop: int) -> bool:
     """Whether its first use is to write all, and nothing was used before; or whether it does not use it."""
     touching = [use for use in uses if use.access != "other"]
     held = [use for use in touching if loop in use.path]

@@ -577,7 +577,7 @@ def test_gguf_whose_features_transformers_drops(tmp_path: Path, model: transform
 # ------------------------------------------------------------------------------------------------------------- pt2
 
 
-class Decoder(torch.nn.Module):
+class PositionDecoder(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = torch.nn.Embedding(64, 16)
@@ -597,7 +597,7 @@ def export(path: Path, *, dynamic: bool = True, dtype: torch.dtype = torch.int64
     batch, length = torch.export.Dim("b", min=1), torch.export.Dim("s", min=1)
     shapes = {"ids": {0: batch, 1: length}, "positions": {0: batch, 1: length}} if dynamic else None
     ids = torch.zeros(2, 3, dtype=dtype)
-    program = torch.export.export(Decoder().eval(), (ids, ids), dynamic_shapes=shapes)
+    program = torch.export.export(PositionDecoder().eval(), (ids, ids), dynamic_shapes=shapes)
     torch.export.save(program, path)
 
 

@@ -121,7 +121,7 @@ def test_cancelling_what_decodes_leaves_what_prefills() -> None:
         assert ends(prefilling).tokens == (3, 4)
 
 
-class Damaged(GatedInterpreter):
+class GatedNanInterpreter(GatedInterpreter):
     """What follows token 9 is no number."""
 
     def _logits(self, token: int) -> Any:
@@ -131,7 +131,7 @@ class Damaged(GatedInterpreter):
 
 def test_damage_found_while_others_decode_costs_them_no_step() -> None:
     """Neither at a first token nor at a later one: every token of theirs is fed once."""
-    interpreter = Damaged(SIGNATURE)
+    interpreter = GatedNanInterpreter(SIGNATURE)
     with Engine(Session(SIGNATURE, interpreter)) as engine:
         good = engine.submit(request(10, new=9))
         interpreter.wait()
@@ -223,7 +223,7 @@ def test_every_end_wakes_who_waits_for_it(
 
 @pytest.mark.parametrize("token", [9, 6])
 def test_damage_wakes_who_waits(token: int) -> None:
-    interpreter = Damaged(SIGNATURE)
+    interpreter = GatedNanInterpreter(SIGNATURE)
     with Engine(Session(SIGNATURE, interpreter)) as engine:
         bad = engine.submit(request(token, new=8))
         told = reader(bad)

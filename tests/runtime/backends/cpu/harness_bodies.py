@@ -18,7 +18,7 @@ from sscc.runtime.backends.cpu.nests import Strides
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.reference.arrays import to_array
-from tests.runtime.backends.cpu.product_data import Buffer
+from tests.runtime.backends.cpu.product_data import AlignedArray
 from tests.runtime.backends.cpu.scalar_words import ScalarWords
 from tests.runtime.programs import DTYPES, one_stage, run_kernel
 
@@ -82,7 +82,7 @@ class NativeBody:
     def run(self, memory: Mapping[str, np.ndarray], scalars: Sequence[int] = (), shares: Shares = at_once) -> None:
         """Calls all functions on what the parameters point to; every call finds garbage in its scratch. `reported` says
         whether one found an index outside of what it indexes."""
-        shared, private = Buffer(self.code.shared_bytes), Buffer(self.code.private_bytes)
+        shared, private = AlignedArray(self.code.shared_bytes), AlignedArray(self.code.private_bytes)
         shared.bytes[:] = _GARBAGE
         pointers = [*(memory[p.name].ctypes.data for p in self.body.params), shared.address]
         arguments = (ctypes.c_void_p * len(pointers))(*pointers)

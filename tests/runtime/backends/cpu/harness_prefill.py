@@ -29,7 +29,7 @@ def meta_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Meta]:
     return {name: (tuple(t.shape), tuple(t.stride()), DTYPES[t.dtype]) for name, t in tensors.items()}
 
 
-class Compiled:
+class CompiledStages:
     """A step, lowered and compiled; every phase is `fn(args**, scalars*, begin, end, private*)`, with the shared
     scratch behind the operands in args."""
 
@@ -82,7 +82,7 @@ class Compiled:
 
 
 def check_pieces(
-    compiled: Compiled, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int], writes: Sequence[str]
+    compiled: CompiledStages, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int], writes: Sequence[str]
 ) -> dict[str, torch.Tensor]:
     """What the step leaves in `writes`, after checking that bits do not depend on how units are shared out."""
     results: list[dict[str, torch.Tensor]] = []
@@ -105,7 +105,7 @@ def run_step(
     writes: Sequence[str],
 ) -> dict[str, torch.Tensor]:
     """Compiles a step and checks and runs it as `check_pieces`."""
-    return check_pieces(Compiled(step, lower, tensors, list(scalars), features), tensors, scalars, writes)
+    return check_pieces(CompiledStages(step, lower, tensors, list(scalars), features), tensors, scalars, writes)
 
 
 def aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

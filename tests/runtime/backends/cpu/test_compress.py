@@ -12,7 +12,7 @@ from sscc.runtime.backends.cpu.compress import lower_compress, lower_gather_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.figures import GRAIN
 from sscc.runtime.backends.reference import cache, compress, selection
-from tests.runtime.backends.cpu.harness_prefill import Compiled, check_pieces, like, meta_of, run_step, strided
+from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, meta_of, run_step, strided
 
 Tensors = dict[str, torch.Tensor]
 
@@ -98,7 +98,7 @@ def check_lengths(
 ) -> None:  # fmt: skip
     tensors = operands(step, max(*lengths, step.sink) + 3, obs, topk, dtype, indexed)
     writes = [name for name in ("k_cache", "v_cache", "selected") if name in tensors]
-    compiled = Compiled(step, lower_compress, tensors, ["n"], features)
+    compiled = CompiledStages(step, lower_compress, tensors, ["n"], features)
     for length in lengths:
         case = prompt_of(tensors, length, step.sink)
         got = check_pieces(compiled, case, {"n": length}, writes)
@@ -128,7 +128,7 @@ def test_compress_encodes_the_rows_that_it_keeps(topk: int, dtype: torch.dtype, 
     step = compress_step(3, 6, topk, 5, "avg")
     tensors = operands(step, max(SEAMS) + 3, 4, topk, dtype)
     stored = with_encoded_caches(tensors)
-    compiled = Compiled(step, lower_compress, stored, ["n"], features)
+    compiled = CompiledStages(step, lower_compress, stored, ["n"], features)
     for length in SEAMS:
         case, floats = prompt_of(stored, length, step.sink), prompt_of(tensors, length, step.sink)
         got = check_pieces(compiled, case, {"n": length}, ["k_cache", "v_cache"])
@@ -241,7 +241,7 @@ def test_gather_rows_by_an_index_for_all_heads(shape: tuple[int, ...]) -> None:
 def test_an_index_beyond_the_source_is_reported(index: int, reported: bool) -> None:
     tensors = {"source": torch.randn(1, 1, 4, 3), "index": torch.tensor([3, index]), "out": torch.ones(1, 1, 2, 3)}
     step = GatherRows("source", "index", "out")
-    compiled = Compiled(step, lower_gather_rows, tensors, (), GENERIC)
+    compiled = CompiledStages(step, lower_gather_rows, tensors, (), GENERIC)
     compiled.run(tensors, {})
     assert compiled.reported == reported
     assert torch.equal(tensors["out"][0, 0, 0], tensors["source"][0, 0, 3])

@@ -13,7 +13,7 @@ from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.figures import GRAIN
 from sscc.runtime.backends.cpu.selection import lower_observation_scores, lower_pool, lower_select
 from sscc.runtime.backends.reference import selection
-from tests.runtime.backends.cpu.harness_prefill import Compiled, check_pieces, meta_of, run_step
+from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, meta_of, run_step
 
 Tensors = dict[str, torch.Tensor]
 
@@ -62,7 +62,7 @@ def test_observation_scores(
         "scores": torch.full((2, rows), 9.0),
     }
     step = ObservationScores("observed", "key", "scores", "n", 0.5, recent, "sums" if known else "")
-    compiled = Compiled(step, lower_observation_scores, tensors, ["n"], features)
+    compiled = CompiledStages(step, lower_observation_scores, tensors, ["n"], features)
     for length in (1, 5, obs, obs + 1, GRAIN, GRAIN + recent + 3, rows):
         case = {name: tensor.clone() for name, tensor in tensors.items()}
         case["key"][:, :, length:] = NAN
@@ -101,7 +101,7 @@ def test_pool(width: int, mode: str, features: Features) -> None:
     rows = GRAIN + 77
     tensors = {"scores": torch.randn(3, rows), "pooled": torch.full((3, rows), 9.0)}
     tensors["scores"][1, 20], tensors["scores"][1, 50], tensors["scores"][1, 80] = NAN, INF, -INF
-    compiled = Compiled(Pool("scores", "pooled", "n", width, mode), lower_pool, tensors, ["n"], features)
+    compiled = CompiledStages(Pool("scores", "pooled", "n", width, mode), lower_pool, tensors, ["n"], features)
     for length in (1, 2, 15, 16, 33, GRAIN + 1, rows):
         got = check_pieces(compiled, tensors, {"n": length}, ["pooled"])["pooled"]
         want = tensors["pooled"].clone()
@@ -119,7 +119,7 @@ def test_pools_that_do_not_exist_are_refused(width: int, mode: str) -> None:
 # --------------------------------------------------------------------------------------------------- selection
 
 
-def check_select(compiled: Compiled, scores: torch.Tensor, length: int, step: Select, topk: int) -> None:
+def check_select(compiled: CompiledStages, scores: torch.Tensor, length: int, step: Select, topk: int) -> None:
     tensors = {"scores": scores, "selected": torch.full((scores.shape[0], topk), 99)}
     got = check_pieces(compiled, tensors, {"n": length}, ["selected"])["selected"]
     want = tensors["selected"].clone()
@@ -133,7 +133,7 @@ def test_select(sink: int, recent: int, topk: int, features: Features) -> None:
     rows = 333
     step = Select("scores", "selected", "n", sink, recent)
     example = {"scores": torch.zeros(3, rows), "selected": torch.zeros(3, topk, dtype=torch.int64)}
-    compiled = Compiled(step, lower_select, example, ["n"], features)
+    compiled = CompiledStages(step, lower_select, example, ["n"], features)
     few = torch.randint(0, 4, (3, rows)).float()
     kinds = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1.0, -1.0, INF, -INF, NAN, -NAN, 3e38])
     special = kinds[torch.randint(0, len(kinds), (3, rows))]
@@ -150,7 +150,7 @@ def test_select_of_random_scores_and_strides(seed: int) -> None:
     step = Select("scores", "selected", "n", choose.randint(0, 9), choose.randint(0, 9))
     scores = torch.randn(2, rows + 5).exp()[:, :rows]
     example = {"scores": scores, "selected": torch.zeros(2, topk, dtype=torch.int64)}
-    compiled = Compiled(step, lower_select, example, ["n"], Features.of_host())
+    compiled = CompiledStages(step, lower_select, example, ["n"], Features.of_host())
     for length in (rows, choose.randint(1, rows)):
         check_select(compiled, scores, length, step, topk)
 

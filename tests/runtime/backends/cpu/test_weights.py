@@ -45,7 +45,7 @@ ROWS = identity(3)
 
 
 @dataclasses.dataclass(frozen=True)
-class Use:
+class WeightUse:
     """A kernel that reads the weight `w` through a view, and what else it takes and writes."""
 
     kernel: Kernel
@@ -64,15 +64,15 @@ def product(name: str, n: int, k: int = K, *, transposed: bool = False, dtype: A
     return Body(name, params, (), (), (), (step,))
 
 
-def linear(number: int, n: int, k: int = K, offset: int = 0, **options: Any) -> Use:
+def linear(number: int, n: int, k: int = K, offset: int = 0, **options: Any) -> WeightUse:
     """A product with n rows of `w`, from an element on."""
     body = product(f"linear{number}", n, k, **options)
     dtype = body.params[0].dtype
     x, y = (f"x{number}", (M, k), dtype), (f"y{number}", (M, n), dtype)
-    return Use(one_stage(body), (body,), view_of("w", body.params[1].shape, offset), (x,), y)
+    return WeightUse(one_stage(body), (body,), view_of("w", body.params[1].shape, offset), (x,), y)
 
 
-def tiled(number: int, n: int, tile: int, k: int = K) -> Use:
+def tiled(number: int, n: int, tile: int, k: int = K) -> WeightUse:
     """A product that fires once per tile of rows."""
     body = product(f"tile{number}", tile, k)
     out = View("y", (M, tile), (n, 1), 0, (("t0", tile),))
@@ -80,30 +80,31 @@ def tiled(number: int, n: int, tile: int, k: int = K) -> Use:
     stage = Stage("tiles", body.name, (n // tile,), ports, (), ())
     pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))
     kernel = Kernel(f"tiled{number}", (read("x", (M, k)), read("w", (n, k)), write("y", (M, n))), (), (pipeline,))
-    return Use(kernel, (body,), view_of("w", (n, k)), ((f"x{number}", (M, k), "f32"),), (f"y{number}", (M, n), "f32"))
+    inputs = ((f"x{number}", (M, k), "f32"),)
+    return WeightUse(kernel, (body,), view_of("w", (n, k)), inputs, (f"y{number}", (M, n), "f32"))
 
 
-def gather(number: int, n: int, k: int = K, offset: int = 0, dtype: Any = "f32") -> Use:
+def gather(number: int, n: int, k: int = K, offset: int = 0, dtype: Any = "f32") -> WeightUse:
     """Rows of `w` by number, as of an embedding."""
     program = (Instr("j", "index", (1,), "index"), Instr("r", "load", ("w", "in0", "j"), dtype))
     step = Vector((M, k), (access("rows", (1, 0, 0)),), Access("y", identity(2)), program, "r")
     params = (read("rows", (M,), "i64"), read("w", (n, k), dtype), write("y", (M, k), dtype))
     body = Body(f"gather{number}", params, (), (), (), (step,))
     inputs = ((f"rows{number}", (M,), "i64"),)
-    return Use(one_stage(body), (body,), view_of("w", (n, k), offset), inputs, (f"y{number}", (M, k), dtype))
+    return WeightUse(one_stage(body), (body,), view_of("w", (n, k), offset), inputs, (f"y{number}", (M, k), dtype))
 
 
-def sums(number: int, n: int, k: int = K) -> Use:
+def sums(number: int, n: int, k: int = K) -> WeightUse:
     """w + x, element by element."""
     add = (Instr("r", "addf", ("in0", "in1"), "f32"),)
     both = (Access("x", identity(2)), Access("w", identity(2)))
     step = Vector((n, k), both, Access("y", identity(2)), add, "r")
     body = Body(f"sum{number}", (read("x", (n, k)), read("w", (n, k)), write("y", (n, k))), (), (), (), (step,))
     x, y = (f"x{number}", (n, k), "f32"), (f"y{number}", (n, k), "f32")
-    return Use(one_stage(body), (body,), view_of("w", (n, k)), (x,), y)
+    return WeightUse(one_stage(body), (body,), view_of("w", (n, k)), (x,), y)
 
 
-def program_of(shape: tuple[int, ...], *uses: Use, dtype: str = "f32") -> Program:
+def program_of(shape: tuple[int, ...], *uses: WeightUse, dtype: str = "f32") -> Program:
     tensors, end = lay_out(
         ("w", shape, dtype, "weight"),
         *((*source, "input") for use in uses for source in use.inputs),
