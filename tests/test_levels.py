@@ -62,7 +62,7 @@ class LevelCase:
     tiled: bool = False
 
     def tolerance(self, f32: float) -> float:
-        """Of a difference that is at most `f32` in a plain cache of f32."""
+        """The tolerance of a difference that is at most `f32` where the cache is plain and of f32."""
         return BF16_TOLERANCE if self.dtype == "bf16" else INT8_TOLERANCE if self.cache == "int8" else f32
 
     def compiled(self, compiler: Compiler, opt_level: int) -> CompiledModel:

@@ -26,7 +26,7 @@ GEOMETRY = Geometry(sink=1, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", ma
 SIGNATURE = uniform(
     GEOMETRY, BATCH, CHUNK, "f32", LAYERS, heads=2, kv_heads=1, head_dim=4, value_dim=4, vocab_size=VOCABULARY
 )
-"""Of the whole programs."""
+"""The signature of the whole programs of the corpus."""
 
 PREFILL = {"length": LENGTH, "slot": 1, "phase": 0, "chunk": 0, "steps": SIGNATURE.prefill_steps(LENGTH)}
 """One call that takes a prompt through all phases."""

@@ -36,7 +36,7 @@ from tests.torch_session import TorchSession
 GEOMETRY = Geometry(sink=2, recent=4, topk=3, obs=3, pool=3, pool_mode="avg", max_context=CONTEXT)
 CHUNK, PROMPT, STEPS = 5, 17, 4
 TOLERANCE = 1e-4
-"""Of a row's norm, in f32: as `sscc run --check` takes it."""
+"""Largest error as a share of a row's norm, in f32, as in `sscc run --check`."""
 
 
 class Decoders(Target):

@@ -33,7 +33,7 @@ CLOSE = {"f32": 1e-3, "bf16": 6e-2, "i8": 2e-2}
 """Largest difference, of the largest number, by dtype: a mutation may cancel what its base does not."""
 
 ROUNDING = 2.0**-22
-"""Of a sum of products, what another order of its terms may change, per unit of the sum of their magnitudes."""
+"""What another order of the terms may change in a sum of products, per unit of the sum of their magnitudes."""
 
 ORDERS = 3
 """How often the reference is asked again, with sums in other orders."""

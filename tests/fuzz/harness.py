@@ -35,10 +35,10 @@ PREPARATION = 600.0
 """Seconds by the clock until a target has prepared its bases."""
 
 PRELOADED = "tests.fuzz.preloaded"
-"""What the server imports."""
+"""The module that the fork server imports before it forks workers."""
 
 LOG_BYTES = 4000
-"""Of a worker's output, its end, in a finding."""
+"""How much of the end of a worker's output a finding repeats."""
 
 _POLL = 0.5
 
@@ -266,7 +266,7 @@ def _address_space() -> int:
 
 
 def _processor_seconds(pid: int | None) -> float:
-    """Of a process and its threads; of one that is gone, none."""
+    """The CPU time of a process and its threads; 0 for a process that is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -21,7 +21,7 @@ SEEDS = 2500
 
 
 def verdicts(seeds: range) -> Iterator[str]:
-    """Of each seed, the words of the refusal; "accepted" where there is none."""
+    """The validator's verdict on each seed: the words of its refusal, or "accepted"."""
     target = Schedules(Path())
     for seed in seeds:
         base, program, _, reason = target.case(seed)

@@ -33,7 +33,7 @@ SINK_AND_MORE_RECENT = [(0, 0), (4, 0), (3, 5), (0, 10)]
 """sink, and by how much `recent` exceeds the window."""
 
 SCORE_TOLERANCE = 2e-6
-"""Of scores, relative to the largest: f32 sums of up to 16 attention weights, in two orders."""
+"""Tolerance of scores relative to the largest: f32 sums of up to 16 attention weights, in two orders."""
 TIE = 4e-6
 """Scores nearer than this, relative to the largest, are ties: twice the above."""
 MODEL_TIE = 1e-4

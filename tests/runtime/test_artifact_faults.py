@@ -17,7 +17,7 @@ from tests.faults import CODES, fails, faults, killed_at, slows
 from tests.runtime.test_artifact import contents, write
 
 MODES = ("embedded", "reference")
-"""Of the artifact that is there, and of the one that is written: what they hold differs."""
+"""Modes of the artifact that is there and of the one that is written, so that their contents differ."""
 
 
 @pytest.fixture(autouse=True)

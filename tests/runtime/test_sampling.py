@@ -72,7 +72,7 @@ def in_f32(x: Array, logits: Array) -> Array:
 
 
 def defined(x: Array, sampling: Sampling) -> tuple[Array, Array, Array]:
-    """Of adjusted logits: every token's weight, whether it is kept, and whether rounding may decide that; in f64."""
+    """Computes from adjusted logits, in f64, each token's weight, whether it is kept, and if rounding decides that."""
     with np.errstate(over="ignore"):
         exponents = (x.astype(np.float64) - float(x.max())) / sampling.temperature
     weights = np.exp(exponents)
@@ -241,7 +241,7 @@ def warpers(sampling: Sampling) -> Any:
 
 
 def test_draws_are_numpys_philox() -> None:
-    """Of equal logits, u * V rounded down is the token."""
+    """Where all logits are equal, the token is u * V rounded down."""
     for seed in (0, 1, 2**63 - 1, 0x0123456789ABCDEF):
         expected = (uniforms(seed, 50) * 4096).astype(int)
         assert draws(Sampling(1.0, seed=seed), 50, np.zeros(4096)) == expected.tolist()

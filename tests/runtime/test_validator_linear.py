@@ -128,7 +128,7 @@ def test_the_range_of_an_operation(op: str, args: tuple[Any, ...], bounds: tuple
 
 @pytest.mark.parametrize("op", ["floordiv", "ceildiv", "mod", "mul", "and", "or", "min", "max"])
 def test_ranges_of_two_that_vary_hold_every_value(op: str) -> None:
-    """Of divisions by a range without 0; the others are as narrow as can be, but for bits."""
+    """Divisors do not range over 0. Ranges are as narrow as can be, except for operations on bits."""
     intervals = [(low, low + more) for low in range(-4, 5) for more in (0, 1, 3)]
     for x, y in product(intervals, repeat=2):
         if op in ("floordiv", "ceildiv", "mod") and y[0] <= 0 <= y[1]:

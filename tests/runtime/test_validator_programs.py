@@ -18,7 +18,7 @@ from sscc.runtime.validator.programs import Integer, VectorProgram, _compare
 from tests.runtime.broken.build import identity
 
 DTYPES = ("f32", "bf16", "i64", "i32", "i8", "i1")
-"""Of the inputs: in0, in1, .."""
+"""Dtypes of the inputs in0, in1, .."""
 NAMES = {dtype: f"in{number}" for number, dtype in enumerate(DTYPES)}
 BITS = {"i64": 64, "i32": 32, "i8": 8}
 DIMS = (4, 3)

@@ -129,7 +129,7 @@ def _words(choose: random.Random) -> Any:
 
 
 def test_firings_bytes_and_what_is_written_are_those_of_listed_firings() -> None:
-    """Of pipelines in loops and branches, whose stages fire in each iteration, first or last."""
+    """Pipelines lie in loops and branches, and their stages fire in each iteration, in the first or after the last."""
     choose, seen = random.Random(2), Counter[Any]()
     for _ in range(500):
         role = choose.choice(("output", "output", "state"))

@@ -58,7 +58,7 @@ class Net:
         return self._played(iterations) is True
 
     def first_too_early(self, iterations: int) -> tuple[str, ...] | None:
-        """Of the firing that the careless stage should not have begun: stage, firing, iteration, what it does, slot."""
+        """The first firing that came too early: stage, firing, iteration, what it does, slot."""
         result = self._played(iterations)
         return None if isinstance(result, bool) else result
 

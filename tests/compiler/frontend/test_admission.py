@@ -421,7 +421,7 @@ def test_layers_with_configs_of_their_own_that_say_the_same() -> None:
 
 
 def test_modules_that_mix_tokens_or_choose_among_experts() -> None:
-    """Of a model of any class: only what it is built of counts."""
+    """Only what a model is built of counts, whatever its class is called."""
 
     def built(**modules: torch.nn.Module) -> torch.nn.Module:
         return torch.nn.ModuleDict(modules)

@@ -186,7 +186,7 @@ def test_names_without_the_prefix_of_the_model(form: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "base_model.model.", "model.model."])
 def test_names_with_a_wrapper_s_prefix_are_named_as_they_are(prefix: str, tmp_path: Path) -> None:
-    """Of torch.compile, of data parallel, of adapters: nothing is guessed, and the message shows what is held."""
+    """Prefixes of torch.compile, data parallel and adapters are not guessed away; the message shows what is held."""
     state = tiny_llama().state_dict()
     checkpoint = open_checkpoint(save_folder(tmp_path / "model", {f"{prefix}{name}": state[name] for name in state}))
     with pytest.raises(InputError, match=rf"parameters are missing: model.*the checkpoint holds {prefix}"):

@@ -149,7 +149,7 @@ def test_damage_found_while_others_decode_costs_them_no_step() -> None:
 
 
 def test_logprobs_come_with_the_tokens_of_those_who_asked() -> None:
-    """Of a slot that told some before, too."""
+    """A request that asks for none gets none, also in a slot whose last request asked for some."""
     asked, silent = request(1, new=4, logprobs=2), request(2, new=6)
     _, jobs = finished(fake_session(), asked, silent, request(3, new=6), request(4, new=2, logprobs=0))
     assert [len(job.logprobs) for job in jobs] == [4, 0, 0, 2]

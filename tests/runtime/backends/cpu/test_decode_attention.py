@@ -41,7 +41,7 @@ TOLERANCE = {F32: 1e-6, BF16: 4e-3}
 # (query heads, KV heads, D, Dv): groups of 1, 2, 3, 4, 7, 8; sizes that are and are not whole vectors.
 SIZES = [(2, 2, 64, 64), (4, 2, 20, 33), (3, 1, 16, 128), (8, 2, 80, 96), (7, 1, 96, 7), (8, 1, 128, 32), (5, 5, 3, 1)]
 DTYPES = [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)]
-"""Of caches, and of everything else."""
+"""Dtype of the caches, and dtype of everything else."""
 SLOTS = {
     "position": [700, 0, 60, 152, 2],
     "prompt_len": [SR + 130, SR + 5, 9, SR + 1, SR + 40],

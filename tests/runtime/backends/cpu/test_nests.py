@@ -30,7 +30,7 @@ from tests.runtime.programs import identity
 
 
 def regions(shape: tuple[int, ...], strides: tuple[int, ...] | None = None, *windows: Window) -> Regions:
-    """Of a body with a parameter `x` that may be strided, a local `h` and a dense parameter `y` of the same shape."""
+    """Regions of a body with a parameter `x` that may be strided, a local `h` and a dense `y` of the same shape."""
     params = (Param("x", shape, "f32", "read"), Param("y", shape, "bf16", "write"))
     body = Body("b", params, (), (Local("h", shape, "i64"),), windows, ())
     return Regions(body, {"x": strides or dense_strides(shape), "y": dense_strides(shape)})

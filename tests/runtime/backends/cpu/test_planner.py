@@ -377,7 +377,7 @@ def test_slots_that_serve_some_iterations() -> None:
 
 
 def test_an_epilogue_reads_what_is_still_there() -> None:
-    """Of a loop of unknown length nobody knows what that is."""
+    """Where the length of the loop is unknown, so is what is still there."""
     program = carried(4, SMALL)
     late = change(program, Stage, "leave", lambda s: dataclasses.replace(s, ports=(slot("h", SMALL, 1, 1), s.ports[1])))
     assert "'leave' of k.p: it reads a slot that many iterations have passed over" in refusal(late)

@@ -30,7 +30,7 @@ def nest(dims: tuple[int, ...], *inputs: Linear, output: Linear, reduce: frozens
 
 
 def product_of(output: Linear) -> Nest:
-    """Of CHUNK rows and 64 columns."""
+    """A product of CHUNK rows and 64 columns."""
     a, b = Linear("a", 0, (32, 0, 1)), Linear("b", 0, (0, 32, 1))
     return replace(nest((CHUNK, 64, 32), a, b, output=output, reduce=frozenset({2})), combine="addf", product=True)
 

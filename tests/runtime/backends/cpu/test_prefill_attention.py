@@ -45,7 +45,7 @@ def _seed() -> None:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Of an output whose values are of order 1: rounding of the output and, with bf16, of the softmax's weights."""
+    """Tolerance for values of order 1, which the output and, with bf16, the softmax's weights are rounded to."""
     return 1e-5 if dtype == torch.float32 else 2e-2
 
 
