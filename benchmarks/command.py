@@ -1,4 +1,4 @@
-"""What `decode.py` and `prefill.py` share: options, the run over models and tasks, the reports."""
+"""What `decode.py` and `prefill.py` share: options, the run over models and workloads, the reports."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import IO
 from benchmarks import models, table
 from benchmarks.harness import (
     PASSIVE,
-    Result,
+    PeerResult,
     Runner,
     RunnerError,
-    Task,
+    Workload,
     chosen,
     command,
     environment,
@@ -26,110 +26,118 @@ from benchmarks.harness import (
     native_bandwidth,
     say,
 )
-from benchmarks.peers.registry import PEERS, Peer, Variant
+from benchmarks.peers.registry import PEERS, Peer, Precision
 
-LIMIT = 1200.0  # seconds that one measurement may take: 16384 tokens through the slowest peer, then its steps
+LIMIT = 1200.0  # seconds that one measurement may take; the slowest peer needs most of it for 16384 tokens and steps
 BUDGETS = {"sscc": 1024, "kvpress SnapKV": 1024}  # rows that a compressed cache keeps of a long sequence
 
 
 @dataclass(frozen=True)
-class Report:
-    results: list[Result]
+class Measurements:
+    """What was measured, and for every peer that was not, the line that says how to install it."""
+
+    results: list[PeerResult]
     skipped: list[str]
 
 
 def parser(description: str) -> argparse.ArgumentParser:
     """The options of both commands."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--models", nargs="+", default=["m125"], choices=models.MODELS, metavar="NAME", help="m125, m1b")
-    made.add_argument("--threads", type=int, default=2)
-    made.add_argument("--repeats", type=int, default=5)
-    made.add_argument("--only", nargs="+", default=[], metavar="WORD", help="peers whose name and type contain a WORD")
-    made.add_argument(
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--models", nargs="+", default=["m125"], choices=models.MODELS, metavar="NAME", help="m125, m1b"
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="peers whose name and type contain a WORD"
+    )
+    parser.add_argument(
         "--together", type=int, default=0, metavar="N", help="load N peers at a time (all), to save memory"
     )
-    made.add_argument("--passive", action="store_true", help="no thread waits by spinning: for a machine that is busy")
-    made.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    made.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
-    made.add_argument("--block", metavar="NAME", help="of the page (default: the command and its models)")
-    return made
+    parser.add_argument(
+        "--passive", action="store_true", help="no thread waits by spinning: for a machine that is busy"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
+    parser.add_argument("--block", metavar="NAME", help="of the page (default: the command and its models)")
+    return parser
 
 
 def run(
     words: argparse.Namespace,
-    tasks: Sequence[Task],
+    workloads: Sequence[Workload],
     *,
     peers: Sequence[Peer] = PEERS,
     bandwidth: Callable[[], float] | None = None,
-) -> Report:
-    """Measures all tasks on all models with every peer that is installed; the others are named in `skipped`.
+) -> Measurements:
+    """Measures all workloads on all models with every peer that is installed; the others are named in `skipped`.
 
     Repeats interleave among the peers that are loaded together.
     """
     read = bandwidth or native_bandwidth(words.threads)
     pairs, skipped = [], []
-    for peer, variant in chosen(peers, words.only):
+    for peer, precision in chosen(peers, words.only):
         missing = peer.missing()
         if missing:
             skipped.append(missing)
         else:
-            pairs.append((peer, variant))
-    results: list[Result] = []
+            pairs.append((peer, precision))
+    results: list[PeerResult] = []
     for name in words.models:
-        able = [(peer, variant) for peer, variant in pairs if name in (peer.models or words.models)]
+        able = [(peer, precision) for peer, precision in pairs if name in (peer.models or words.models)]
         size = words.together or max(len(able), 1)
         for start in range(0, len(able), size):
-            results += _measure_model(name, able[start : start + size], tasks, words, read)
-    return Report(results, list(dict.fromkeys(skipped)))
+            results += _measure_model(name, able[start : start + size], workloads, words, read)
+    return Measurements(results, list(dict.fromkeys(skipped)))
 
 
 def _measure_model(
     name: str,
-    pairs: Sequence[tuple[Peer, Variant]],
-    tasks: Sequence[Task],
+    pairs: Sequence[tuple[Peer, Precision]],
+    workloads: Sequence[Workload],
     words: argparse.Namespace,
     read: Callable[[], float],
-) -> list[Result]:
+) -> list[PeerResult]:
     folder = models.checkpoint(name)
     if any(peer.environment == "llama" for peer, _ in pairs):
         models.gguf_file(name)
-    results: list[Result] = []
+    results: list[PeerResult] = []
     with ExitStack() as stack:
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
         runners = {pair: _start(stack, pair, folder, words, log) for pair in pairs}
-        for task in tasks:
-            say(f"{name}: {task.label}")
+        for workload in workloads:
+            say(f"{name}: {workload.label}")
             row = []
-            for (peer, variant), runner in runners.items():
-                size = task.bytes_per_step(models.MODELS[name], variant, BUDGETS.get(peer.name, 0))
-                result = Result(peer.name, variant.dtype, "", name, task, size)
+            for (peer, precision), runner in runners.items():
+                size = workload.bytes_per_step(models.MODELS[name], precision, BUDGETS.get(peer.name, 0))
+                result = PeerResult(peer.name, precision.dtype, "", name, workload, size)
                 results.append(result)
                 if isinstance(runner, Runner):
                     result.version = runner.version
                     row.append((result, runner))
                 else:
                     result.error = runner
-            interleave(row, task, words.repeats, read, LIMIT)
+            interleave(row, workload, words.repeats, read, LIMIT)
             for result, _ in row:
                 say(f"  {result.peer} {result.dtype}: {result.error or f'{result.rate:.4g} tokens/s'}")
     return results
 
 
 def _start(
-    stack: ExitStack, pair: tuple[Peer, Variant], folder: Path, words: argparse.Namespace, log: IO[str]
+    stack: ExitStack, pair: tuple[Peer, Precision], folder: Path, words: argparse.Namespace, log: IO[str]
 ) -> Runner | str:
     """The loaded peer, or why it does not load."""
-    peer, variant = pair
-    say(f"loading {peer.name} {variant.dtype}")
+    peer, precision = pair
+    say(f"loading {peer.name} {precision.dtype}")
     try:
-        started = command(peer, variant, folder, words.threads)
+        started = command(peer, precision, folder, words.threads)
         return stack.enter_context(Runner(started, environment(words.threads, words.passive), log))
     except (RunnerError, OSError) as error:
         say(f"  {error}")
         return str(error)
 
 
-def report(done: Report, words: argparse.Namespace, block: str) -> None:
+def report(done: Measurements, words: argparse.Namespace, block: str) -> None:
     """Prints the table or the JSON, and writes the page's block. Raises ValueError for a page without the block."""
     waiting = "; thread pools set not to spin" if words.passive else ""
     heading = (

@@ -15,16 +15,16 @@ if __package__ is None or __package__ == "":
     sys.path[0] = str(Path(__file__).parents[1])
 
 from benchmarks.command import parser, report, run
-from benchmarks.harness import Task
+from benchmarks.harness import Workload
 
 BLOCK = "benchmarks/decode.py"
 CASES = ("1x128", "1x4096", "1x16384", "8x128")
 
 
-def task(case: str, steps: int) -> Task:
+def workload(case: str, steps: int) -> Workload:
     """`BATCHxCONTEXT`. Raises ValueError for anything else."""
     batch, context = (int(word) for word in case.split("x"))
-    return Task("decode", batch, context, steps)
+    return Workload("decode", batch, context, steps)
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     options.add_argument("--cases", nargs="+", default=CASES, metavar="BATCHxCONTEXT", help=", ".join(CASES))
     options.add_argument("--steps", type=int, default=32, help="decoded in one measurement (32)")
     words = options.parse_args()
-    report(run(words, [task(case, words.steps) for case in words.cases]), words, BLOCK)
+    report(run(words, [workload(case, words.steps) for case in words.cases]), words, BLOCK)
 
 
 if __name__ == "__main__":

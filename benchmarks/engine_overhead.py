@@ -34,7 +34,7 @@ BLOCK = "benchmarks/engine_overhead.py"
 CONTEXT = 1024
 PROMPT = 128
 WARM_UP = 8  # steps
-POLL = 0.05  # seconds; who asks more often takes the engine's time
+POLL = 0.05  # seconds between questions to the engine, which answers them in time that it would measure as its own
 SAMPLINGS = {
     "greedy": Sampling(),
     "temperature 0.8": Sampling(temperature=0.8),
@@ -44,7 +44,7 @@ SAMPLINGS = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class StepTimes:
     """Medians over the repeats: seconds of the interpreter and of the engine's own, per decode step."""
 
     dtype: str
@@ -56,12 +56,12 @@ class Cell:
 
     @property
     def share(self) -> float:
-        """Of the step, overhead included."""
+        """The overhead as a fraction of the whole step, which includes it."""
         return self.overhead / (self.step + self.overhead)
 
 
 def by_nobody(engine: Engine, requests: Sequence[Request], done: threading.Event) -> None:
-    """Tickets are held, and nobody reads."""
+    """Holds the tickets, so that requests go on, and reads nothing."""
     tickets = [engine.submit(request) for request in requests]
     done.wait()
     for ticket in tickets:
@@ -69,7 +69,7 @@ def by_nobody(engine: Engine, requests: Sequence[Request], done: threading.Event
 
 
 def by_threads(engine: Engine, requests: Sequence[Request], done: threading.Event) -> None:
-    """A thread per request reads its pieces."""
+    """Reads the pieces of each request in a thread of its own."""
 
     def read(request: Request) -> None:
         for _ in engine.stream(request):
@@ -84,7 +84,7 @@ def by_threads(engine: Engine, requests: Sequence[Request], done: threading.Even
 
 
 def by_tasks(engine: Engine, requests: Sequence[Request], done: threading.Event) -> None:
-    """A task per request reads its pieces, all in one event loop."""
+    """Reads the pieces of each request in a task of its own, all in one event loop."""
 
     async def read(request: Request) -> None:
         async for _ in engine.astream(request):
@@ -122,11 +122,11 @@ def measure(session: Session, sampling: Sampling, readers: str, steps: int) -> t
         last = wait_for(engine, first.decode_steps + steps)
         done.set()
         reading.join()
-    made = last.decode_steps - first.decode_steps
+    steps_done = last.decode_steps - first.decode_steps
     if last.running != batch or last.prefill_steps != first.prefill_steps:
         raise RuntimeError("not every slot decoded all the time: measure fewer steps")
     inside, beside = (getattr(last, name) - getattr(first, name) for name in ("decode_seconds", "overhead_seconds"))
-    return inside / made, beside / made
+    return inside / steps_done, beside / steps_done
 
 
 def wait_for(engine: Engine, steps: int) -> Metrics:
@@ -138,9 +138,9 @@ def wait_for(engine: Engine, steps: int) -> Metrics:
         time.sleep(POLL)
 
 
-def cells(words: argparse.Namespace) -> list[Cell]:
-    """Every type, sampling and way of reading; repeats interleave."""
-    found = []
+def cells(words: argparse.Namespace) -> list[StepTimes]:
+    """Measures every type, sampling and way of reading; repeats interleave."""
+    results = []
     for dtype in words.types:
         path = artifact(models.checkpoint(words.model), dtype, words.batch, CONTEXT)
         session = sscc.load(path, interpreter=FASTEST, threads=words.threads)
@@ -151,11 +151,11 @@ def cells(words: argparse.Namespace) -> list[Cell]:
                 taken[sampling, readers].append(measure(session, SAMPLINGS[sampling], readers, words.steps))
         for (sampling, readers), each in taken.items():
             step, overhead = (statistics.median(seconds) for seconds in zip(*each, strict=True))
-            found.append(Cell(dtype, sampling, readers, words.batch, step, overhead))
-    return found
+            results.append(StepTimes(dtype, sampling, readers, words.batch, step, overhead))
+    return results
 
 
-def render(found: Sequence[Cell], words: argparse.Namespace) -> str:
+def render(results: Sequence[StepTimes], words: argparse.Namespace) -> str:
     """Markdown: a row per type and sampling, a column per way of reading."""
     lines = [
         f"{table.machine()}; {words.model}, batch {words.batch}, {words.threads} threads; medians of {words.repeats} "
@@ -164,8 +164,8 @@ def render(found: Sequence[Cell], words: argparse.Namespace) -> str:
         "| weights | sampling | step, ms | " + " | ".join(f"read by {each}" for each in words.readers) + " |",
         "|---|---|---:|" + "---:|" * len(words.readers),
     ]
-    for dtype, sampling in dict.fromkeys((cell.dtype, cell.sampling) for cell in found):
-        row = [cell for cell in found if (cell.dtype, cell.sampling) == (dtype, sampling)]
+    for dtype, sampling in dict.fromkeys((cell.dtype, cell.sampling) for cell in results):
+        row = [cell for cell in results if (cell.dtype, cell.sampling) == (dtype, sampling)]
         step = 1e3 * statistics.median(cell.step for cell in row)
         figures = [f"{1e6 * cell.overhead:.0f} us ({100 * cell.share:.1f}%)" for cell in row]
         lines.append(f"| {dtype} | {sampling} | {step:.2f} | " + " | ".join(figures) + " |")
@@ -184,9 +184,9 @@ def main() -> None:
     options.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     options.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
     words = options.parse_args()
-    found = cells(words)
-    text = render(found, words)
-    document = {"machine": table.machine(), "cells": [asdict(cell) | {"share": cell.share} for cell in found]}
+    results = cells(words)
+    text = render(results, words)
+    document = {"machine": table.machine(), "cells": [asdict(cell) | {"share": cell.share} for cell in results]}
     print(json.dumps(document) if words.json else text)
     if words.write:
         words.write.write_text(table.replace_block(words.write.read_text(), BLOCK, text))

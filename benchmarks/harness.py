@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.models import Shape
-from benchmarks.peers.registry import ROOT, Peer, Variant
+from benchmarks.models import LlamaShape
+from benchmarks.peers.registry import ROOT, Peer, Precision
 
 CALIBRATION_BYTES = 256 * 2**20
 LOAD_LIMIT = 1800.0  # seconds: exporting a large model and compiling it
@@ -28,7 +28,7 @@ PASSIVE = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME":
 
 
 @dataclass(frozen=True)
-class Task:
+class Workload:
     """What is measured: decode steps of `batch` sequences of `context` tokens, or a prompt of `context` tokens."""
 
     kind: str
@@ -52,22 +52,22 @@ class Task:
             return {"measure": "prefill", "tokens": self.context}
         return {"measure": "decode", "batch": self.batch, "context": self.context, "steps": self.steps}
 
-    def bytes_per_step(self, shape: Shape, variant: Variant, budget: int = 0) -> float:
+    def bytes_per_step(self, shape: LlamaShape, precision: Precision, budget: int = 0) -> float:
         """Bytes that a decode step cannot avoid to read: every weight once, and the rows cached (at most `budget`)."""
         rows = min(self.context, budget) if budget else self.context
-        weights = shape.weights_per_token * variant.weight_bits
-        return (weights + self.batch * rows * shape.kv_per_row * variant.kv_bits) / 8
+        weights = shape.weights_per_token * precision.weight_bits
+        return (weights + self.batch * rows * shape.kv_per_row * precision.kv_bits) / 8
 
 
 @dataclass
-class Result:
+class PeerResult:
     """One cell: seconds and read bandwidth (bytes/s) of every repeat, or why there are none."""
 
     peer: str
     dtype: str
     version: str
     model: str
-    task: Task
+    workload: Workload
     step_bytes: float
     seconds: list[float] = field(default_factory=list)
     bandwidth: list[float] = field(default_factory=list)
@@ -76,11 +76,11 @@ class Result:
     @property
     def rate(self) -> float:
         """Tokens per second, of the median repeat."""
-        return self.task.tokens / statistics.median(self.seconds)
+        return self.workload.tokens / statistics.median(self.seconds)
 
     @property
     def best(self) -> float:
-        return self.task.tokens / min(self.seconds)
+        return self.workload.tokens / min(self.seconds)
 
     @property
     def calibration(self) -> float:
@@ -90,16 +90,16 @@ class Result:
     @property
     def share(self) -> float | None:
         """Share of the read bandwidth that the bytes of a step come to; None in prefill, which computes."""
-        if self.task.kind == "prefill":
+        if self.workload.kind == "prefill":
             return None
-        steps = (self.step_bytes * self.task.steps / taken for taken in self.seconds)
+        steps = (self.step_bytes * self.workload.steps / taken for taken in self.seconds)
         return statistics.median(step / read for step, read in zip(steps, self.bandwidth, strict=True))
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as JSON holds it."""
         measured = {"tokens_per_second": self.rate, "best": self.best, "share": self.share} if self.seconds else {}
         names = ("peer", "dtype", "version", "model", "step_bytes", "seconds", "bandwidth", "error")
-        return asdict(self.task) | {name: getattr(self, name) for name in names} | measured
+        return asdict(self.workload) | {name: getattr(self, name) for name in names} | measured
 
 
 class RunnerError(Exception):
@@ -173,9 +173,9 @@ class Runner:
         self.close()
 
 
-def command(peer: Peer, variant: Variant, model: Path, threads: int) -> list[str]:
+def command(peer: Peer, precision: Precision, model: Path, threads: int) -> list[str]:
     """How a peer's runner is started."""
-    words = ("--model", model, "--dtype", variant.dtype, "--threads", threads)
+    words = ("--model", model, "--dtype", precision.dtype, "--threads", threads)
     return [str(word) for word in (peer.python, "-m", peer.module, *words)]
 
 
@@ -194,7 +194,11 @@ def native_bandwidth(threads: int) -> Callable[[], float]:
 
 
 def interleave(
-    runners: Sequence[tuple[Result, Runner]], task: Task, repeats: int, bandwidth: Callable[[], float], limit: float
+    runners: Sequence[tuple[PeerResult, Runner]],
+    workload: Workload,
+    repeats: int,
+    bandwidth: Callable[[], float],
+    limit: float,
 ) -> None:
     """Fills the results: `repeats` times every runner in turn. One that fails is left out from then on."""
     for _ in range(repeats):
@@ -203,7 +207,7 @@ def interleave(
                 continue
             before = bandwidth()
             try:
-                result.seconds.append(runner.ask(task.request(), limit))
+                result.seconds.append(runner.ask(workload.request(), limit))
             except RunnerError as error:
                 result.error = str(error)
                 result.seconds.clear()
@@ -213,13 +217,13 @@ def interleave(
 
 
 def say(text: str) -> None:
-    """Progress, on stderr."""
+    """Prints progress on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
-def chosen(peers: Iterable[Peer], only: Sequence[str]) -> list[tuple[Peer, Variant]]:
+def chosen(peers: Iterable[Peer], only: Sequence[str]) -> list[tuple[Peer, Precision]]:
     """Peers and their types whose `NAME TYPE` contains one of `only` (any, if there are none), ignoring case."""
-    pairs = [(peer, variant) for peer in peers for variant in peer.variants]
+    pairs = [(peer, precision) for peer in peers for precision in peer.precisions]
     if not only:
         return pairs
     return [pair for pair in pairs if any(word.lower() in f"{pair[0].name} {pair[1].dtype}".lower() for word in only)]

@@ -1,4 +1,4 @@
-"""A load on a server that speaks OpenAI's protocol: seeded requests, closed-loop or Poisson arrivals, what came of it.
+"""Loads a server that speaks OpenAI's protocol with seeded requests, closed-loop or Poisson, and sums up the answers.
 
 Requests are prompts of token ids with streamed answers, so that any server of the protocol takes the same ones.
 """
@@ -19,11 +19,11 @@ import httpx2
 
 MODEL = "model"
 """What requests call the model."""
-FIRST_TOKEN = 10  # below it lie tokens that mean something
+FIRST_TOKEN = 10  # the ids below it are special tokens in some vocabularies
 
 
 @dataclass(frozen=True)
-class Job:
+class LoadRequest:
     """One request: a prompt, and how many tokens to answer it with."""
 
     prompt: tuple[int, ...]
@@ -31,7 +31,7 @@ class Job:
 
 
 @dataclass
-class Outcome:
+class Answer:
     """What one request got; times in seconds, `sent` and `ended` since the load began.
 
     Attributes:
@@ -40,7 +40,7 @@ class Outcome:
         tokens: new ones, as the server counts them.
     """
 
-    job: Job
+    request: LoadRequest
     sent: float = 0.0
     ended: float = 0.0
     first: float = math.nan
@@ -49,23 +49,26 @@ class Outcome:
     error: str = ""
 
 
-def jobs(count: int, lengths: tuple[int, int], new_tokens: int, vocabulary: int, seed: int) -> list[Job]:
+def make_requests(
+    count: int, lengths: tuple[int, int], new_tokens: int, vocabulary: int, seed: int
+) -> list[LoadRequest]:
     """Prompts of seeded tokens; lengths are log-uniform within `lengths`, both included."""
     numbers = random.Random(seed)
     low, high = (math.log(length) for length in lengths)
-    made = []
+    requests = []
     for _ in range(count):
         length = round(math.exp(numbers.uniform(low, high)))
-        made.append(Job(tuple(numbers.randrange(FIRST_TOKEN, vocabulary) for _ in range(length)), new_tokens))
-    return made
+        prompt = tuple(numbers.randrange(FIRST_TOKEN, vocabulary) for _ in range(length))
+        requests.append(LoadRequest(prompt, new_tokens))
+    return requests
 
 
-async def closed(url: str, work: Sequence[Job], clients: int, limit: float) -> list[Outcome]:
+async def closed(url: str, work: Sequence[LoadRequest], clients: int, limit: float) -> list[Answer]:
     """`clients` clients: each sends its next request when its last one is answered."""
     waiting = list(reversed(work))
-    done: list[Outcome] = []
+    done: list[Answer] = []
 
-    async def client(ask: Callable[[Job], Awaitable[Outcome]]) -> None:
+    async def client(ask: Callable[[LoadRequest], Awaitable[Answer]]) -> None:
         while waiting:
             done.append(await ask(waiting.pop()))
 
@@ -74,41 +77,41 @@ async def closed(url: str, work: Sequence[Job], clients: int, limit: float) -> l
     return done
 
 
-async def poisson(url: str, work: Sequence[Job], rate: float, seed: int, limit: float) -> list[Outcome]:
+async def poisson(url: str, work: Sequence[LoadRequest], rate: float, seed: int, limit: float) -> list[Answer]:
     """Requests arrive at `rate` per second, independently of each other and of what the server does."""
     numbers = random.Random(seed)
     async with _asking(url, limit) as ask:
         tasks = []
-        for job in work:
-            tasks.append(asyncio.create_task(ask(job)))
+        for request in work:
+            tasks.append(asyncio.create_task(ask(request)))
             await asyncio.sleep(numbers.expovariate(rate))
         return list(await asyncio.gather(*tasks))
 
 
 @asynccontextmanager
-async def _asking(url: str, limit: float) -> AsyncIterator[Callable[[Job], Awaitable[Outcome]]]:
-    """A function that sends a job and reads its answer to the end; an answer may pause for `limit` seconds."""
+async def _asking(url: str, limit: float) -> AsyncIterator[Callable[[LoadRequest], Awaitable[Answer]]]:
+    """A function that sends a request and reads its answer to the end; an answer may pause for `limit` seconds."""
     begin = time.perf_counter()
     async with httpx2.AsyncClient(timeout=limit, limits=httpx2.Limits(max_connections=None)) as client:
 
-        async def ask(job: Job) -> Outcome:
+        async def ask(request: LoadRequest) -> Answer:
             start = time.perf_counter()
-            outcome = Outcome(job, start - begin)
+            answer = Answer(request, start - begin)
             try:
-                await _read(client, url, outcome, start)
+                await _read(client, url, answer, start)
             except (httpx2.HTTPError, ValueError, KeyError) as error:
-                outcome.error = f"{type(error).__name__}: {error}"
-            outcome.ended = time.perf_counter() - begin
-            return outcome
+                answer.error = f"{type(error).__name__}: {error}"
+            answer.ended = time.perf_counter() - begin
+            return answer
 
         yield ask
 
 
-async def _read(client: httpx2.AsyncClient, url: str, outcome: Outcome, start: float) -> None:
+async def _read(client: httpx2.AsyncClient, url: str, answer: Answer, start: float) -> None:
     body = {
         "model": MODEL,
-        "prompt": list(outcome.job.prompt),
-        "max_tokens": outcome.job.new_tokens,
+        "prompt": list(answer.request.prompt),
+        "max_tokens": answer.request.new_tokens,
         "temperature": 0,
         "ignore_eos": True,
         "stream": True,
@@ -117,26 +120,26 @@ async def _read(client: httpx2.AsyncClient, url: str, outcome: Outcome, start: f
     last = start
     async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
         if response.status_code != 200:
-            outcome.error = f"status {response.status_code}: {(await response.aread())[:200].decode()}"
+            answer.error = f"status {response.status_code}: {(await response.aread())[:200].decode()}"
             return
         async for line in response.aiter_lines():
             if not line.startswith("data: ") or line == "data: [DONE]":
                 continue
             event, now = json.loads(line[6:]), time.perf_counter()
             if event.get("choices"):
-                if math.isnan(outcome.first):
-                    outcome.first = now - start
+                if math.isnan(answer.first):
+                    answer.first = now - start
                 else:
-                    outcome.gaps.append(now - last)
+                    answer.gaps.append(now - last)
                 last = now
             if event.get("usage"):
-                outcome.tokens = event["usage"]["completion_tokens"]
+                answer.tokens = event["usage"]["completion_tokens"]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Of a load. Rates are per second of its whole time; percentiles are (50th, 90th, 99th), in seconds; `failure` is
-    what the first request that failed got."""
+    """What a load came to. Rates are per second of its whole time; percentiles are (50th, 90th, 99th), in seconds;
+    `failure` is what the first request that failed got."""
 
     requests: int
     failed: int
@@ -149,22 +152,22 @@ class Summary:
     whole: tuple[float, float, float]
 
 
-def summary(outcomes: Sequence[Outcome]) -> Summary:
+def summary(answers: Sequence[Answer]) -> Summary:
     """Raises ValueError where no request succeeded; the message is the first failure."""
-    good = [outcome for outcome in outcomes if not outcome.error]
+    good = [answer for answer in answers if not answer.error]
     if not good:
-        raise ValueError(outcomes[0].error if outcomes else "no requests")
-    seconds = max(outcome.ended for outcome in outcomes)
+        raise ValueError(answers[0].error if answers else "no requests")
+    seconds = max(answer.ended for answer in answers)
     return Summary(
-        requests=len(outcomes),
-        failed=len(outcomes) - len(good),
-        failure=next((outcome.error for outcome in outcomes if outcome.error), ""),
+        requests=len(answers),
+        failed=len(answers) - len(good),
+        failure=next((answer.error for answer in answers if answer.error), ""),
         seconds=seconds,
-        new_tokens_per_second=sum(outcome.tokens for outcome in good) / seconds,
-        prompt_tokens_per_second=sum(len(outcome.job.prompt) for outcome in good) / seconds,
-        first_token=percentiles([outcome.first for outcome in good]),
-        between_tokens=percentiles([gap for outcome in good for gap in outcome.gaps]),
-        whole=percentiles([outcome.ended - outcome.sent for outcome in good]),
+        new_tokens_per_second=sum(answer.tokens for answer in good) / seconds,
+        prompt_tokens_per_second=sum(len(answer.request.prompt) for answer in good) / seconds,
+        first_token=percentiles([answer.first for answer in good]),
+        between_tokens=percentiles([gap for answer in good for gap in answer.gaps]),
+        whole=percentiles([answer.ended - answer.sent for answer in good]),
     )
 
 

@@ -25,7 +25,7 @@ DEVIATION = 0.02
 
 
 @dataclass(frozen=True)
-class Shape:
+class LlamaShape:
     """A Llama's sizes; embedding and head are two matrices."""
 
     hidden: int
@@ -77,8 +77,8 @@ class Shape:
 
 
 MODELS = {
-    "m125": Shape(hidden=768, layers=12, heads=12, kv_heads=4, ffn=2048),
-    "m1b": Shape(hidden=2048, layers=16, heads=32, kv_heads=8, ffn=8192),
+    "m125": LlamaShape(hidden=768, layers=12, heads=12, kv_heads=4, ffn=2048),
+    "m1b": LlamaShape(hidden=2048, layers=16, heads=32, kv_heads=8, ffn=8192),
 }
 
 
@@ -108,7 +108,7 @@ def _made(path: Path, write: Callable[[Path], None]) -> Path:
     return path
 
 
-def tensors(shape: Shape) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors(shape: LlamaShape) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and bf16 tensors of the checkpoint, in order: normal with deviation 0.02, the norms' weights one."""
     import torch
 
@@ -135,7 +135,7 @@ def tensors(shape: Shape) -> Iterator[tuple[str, torch.Tensor]]:
     yield "lm_head.weight", matrix(shape.vocab, shape.hidden)
 
 
-def write_checkpoint(shape: Shape, path: Path) -> None:
+def write_checkpoint(shape: LlamaShape, path: Path) -> None:
     """Writes the Hugging Face folder `path`."""
     from safetensors.torch import save_file
     from tokenizers import Tokenizer
@@ -152,7 +152,7 @@ def write_checkpoint(shape: Shape, path: Path) -> None:
     (path / "tokenizer_config.json").write_text(json.dumps(words, indent=2) + "\n")
 
 
-def write_gguf(shape: Shape, source: Path, path: Path) -> None:
+def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
     """Writes the weights of a Hugging Face folder as one GGUF file for llama.cpp's architecture `llama`."""
     import gguf
     import torch

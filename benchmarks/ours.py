@@ -28,7 +28,7 @@ OPTIONS = {
     "int8-kv8": ("--dtype", "bf16", "--weights", "reference,int8", "--kv-dtype", "int8"),
     "int4": ("--dtype", "bf16", "--weights", "reference,int4"),
 }
-"""Of `sscc compile`, by type of the weights, with "kv8" for int8 rows of the cache."""
+"""Options of `sscc compile` by the type of the weights; "kv8" stands for int8 rows of the cache."""
 FASTEST = "native" if "native" in BACKENDS else DEFAULT_BACKEND
 NEXT = 5  # the token that every step feeds; which one makes no difference to the time
 
@@ -45,7 +45,7 @@ class Ours(Stepper):
         """An empty session of `batch` slots for sequences of `tokens`; the one before is given up where it differs."""
         context = max(BUDGET, -(-tokens // 1024) * 1024)
         if self._session is None or self._loaded != (batch, context):
-            self._session = None  # its weights go before the next ones come
+            self._session = None  # frees its weights before the next ones are loaded
             path = artifact(self.setup.model, self.setup.dtype, batch, context)
             self._session = sscc.load(path, interpreter=FASTEST, threads=self.setup.threads)
             self._loaded = (batch, context)

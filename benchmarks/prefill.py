@@ -15,7 +15,7 @@ if __package__ is None or __package__ == "":
     sys.path[0] = str(Path(__file__).parents[1])
 
 from benchmarks.command import parser, report, run
-from benchmarks.harness import Task
+from benchmarks.harness import Workload
 
 BLOCK = "benchmarks/prefill.py"
 
@@ -24,7 +24,7 @@ def main() -> None:
     options = parser("Measures prompts.")
     options.add_argument("--tokens", nargs="+", type=int, default=[2048], metavar="N", help="of the prompts (2048)")
     words = options.parse_args()
-    report(run(words, [Task("prefill", 1, count, 1) for count in words.tokens]), words, BLOCK)
+    report(run(words, [Workload("prefill", 1, count, 1) for count in words.tokens]), words, BLOCK)
 
 
 if __name__ == "__main__":

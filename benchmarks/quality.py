@@ -33,7 +33,7 @@ ESSAYS_SHA256 = "8d8494303fb8b444e4ca159160ff60926765d4a1d7cb97ba456305190214e8d
 
 
 @dataclass(frozen=True)
-class Run:
+class EvalRun:
     """A table: the options of `sscc eval`, and how many examples it has by default."""
 
     model: str
@@ -42,81 +42,81 @@ class Run:
 
 
 RUNS = {
-    "tiny": Run(
+    "tiny": EvalRun(
         "tiny",
         "--examples-file {tiny} --budgets 32 64 --kv-obs 8 --kv-recent 8",
         128,
     ),
-    "smollm2": Run(
+    "smollm2": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single niah_multivalue kv_retrieval --lengths 1024 --budgets 128 256 512",
         20,
     ),
-    "smollm2-keys": Run(
+    "smollm2-keys": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_multikey niah_multiquery --lengths 1024 --budgets 256 512 --methods full "
         "streamingllm snapstream",
         20,
     ),
-    "smollm2-pool": Run(
+    "smollm2-pool": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single niah_multivalue --lengths 1024 --budgets 256 --methods full snapstream "
         "--kv-pool 15",
         20,
     ),
-    "smollm2-chat": Run(
+    "smollm2-chat": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single niah_multivalue --lengths 1024 --budgets 256 512 --methods full snapstream "
         "--chat",
         20,
     ),
-    "smollm2-chat-pool": Run(
+    "smollm2-chat-pool": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single niah_multivalue --lengths 1024 --budgets 256 --methods full snapstream "
         "--kv-pool 15 --chat",
         20,
     ),
-    "smollm2-2k": Run(
+    "smollm2-2k": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single passkey --lengths 2000 --budgets 512 1024 --methods full streamingllm "
         "snapstream",
         20,
     ),
-    "smollm2-int8": Run(
+    "smollm2-int8": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single kv_retrieval --lengths 1024 --budgets 256 --methods full snapstream "
         "--kv-dtype model int8",
         20,
     ),
-    "smollm2-perplexity": Run(
+    "smollm2-perplexity": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 256 512",
         12,
     ),
-    "qwen": Run(
+    "qwen": EvalRun(
         "qwen",
         "--dtype f32 --tasks niah_multivalue kv_retrieval variable_tracking common_words --lengths 1024 --budgets 256 "
         "--methods full streamingllm snapstream",
         12,
     ),
-    "qwen-pool": Run(
+    "qwen-pool": EvalRun(
         "qwen",
         "--dtype f32 --tasks niah_multivalue kv_retrieval --lengths 1024 --budgets 256 --methods full snapstream "
         "--kv-pool 15",
         12,
     ),
-    "qwen-4k": Run(
+    "qwen-4k": EvalRun(
         "qwen",
         "--dtype bf16 --tasks niah_single niah_multivalue --lengths 4096 --budgets 512 --methods full streamingllm "
         "snapstream",
         12,
     ),
-    "qwen-8k": Run(
+    "qwen-8k": EvalRun(
         "qwen",
         "--dtype bf16 --tasks niah_single --lengths 8000 --budgets 512 1024 --methods full streamingllm snapstream",
         8,
     ),
-    "kvpress": Run(
+    "kvpress": EvalRun(
         "smollm2",
         "--dtype f32 --tasks niah_single kv_retrieval --lengths 768 --budgets 256 --methods full streamingllm snapkv",
         20,
@@ -136,7 +136,7 @@ def model(name: str) -> Path:
 
 
 def gguf(script: Path) -> Path:
-    """What a script fetches."""
+    """Runs a script that fetches a model, and returns the path that it prints."""
     done = subprocess.run([sys.executable, script, FOLDER], check=True, stdout=subprocess.PIPE, text=True)
     return Path(done.stdout.strip())
 
@@ -168,23 +168,23 @@ def sscc(*words: str) -> None:
 def evaluate(name: str, examples: int | None, threads: int) -> Path:
     """Runs `sscc eval` for a table. Returns its folder."""
     run, output = RUNS[name], FOLDER / name
-    given = [
+    options = [
         word.format(tiny=tiny_queries() if "{tiny}" in word else "", essays=essays() if "{essays}" in word else "")
         for word in run.options.split()
     ]
     count = ["--examples", str(examples or run.examples), "--threads", str(threads)]
-    sscc("eval", str(model(run.model)), "-o", str(output), *given, *count)
+    sscc("eval", str(model(run.model)), "-o", str(output), *options, *count)
     return output
 
 
 def outside(output: Path, threads: int) -> str:
     """kvpress's scores beside those of a folder."""
-    python, found = PEERS / "kvpress" / "bin" / "python", output / "kvpress.json"
+    python, scores_file = PEERS / "kvpress" / "bin" / "python", output / "kvpress.json"
     if not python.exists():
         raise FileNotFoundError("kvpress is not installed: python benchmarks/peers/install.py kvpress")
     script = ROOT / "benchmarks" / "peers" / "quality_kvpress.py"
     checkpoint = gguf(ROOT / "examples" / "fetch_demo_model.py")
-    command = [python, script, output, checkpoint, "-o", found, "--threads", str(threads)]
+    command = [python, script, output, checkpoint, "-o", scores_file, "--threads", str(threads)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -31,11 +31,11 @@ import httpx2
 
 from benchmarks import load, models, table
 from benchmarks.harness import environment, native_bandwidth, say
-from benchmarks.load import MODEL, Job, Outcome, Summary
+from benchmarks.load import MODEL, Answer, LoadRequest, Summary
 from benchmarks.ours import compiled
 from benchmarks.peers.llama import TOOLS
 
-Session = Coroutine[Any, Any, list[Outcome]]
+RunningLoad = Coroutine[Any, Any, list[Answer]]
 """A load under way."""
 
 BLOCK = "benchmarks/serving.py"
@@ -55,7 +55,7 @@ class Server:
 
     @property
     def kv_rows(self) -> int:
-        """Of all its sequences, per layer and KV head."""
+        """Rows of K and V of all its sequences together, per layer and KV head."""
         return self.slots * self.rows
 
 
@@ -72,7 +72,7 @@ def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
         options = ("--served-model-name", MODEL, "--max-queue", 4096)
         return Server(f"sscc, {name} cache", batch, held, lambda port: (*serve, *options, "--port", port))
 
-    found = [
+    servers = [
         ours("compressed", slots, ("--kv-budget", words.budget)),
         ours("full", full, ("--kv-sink", 0, "--kv-recent", context, "--kv-topk", 0)),
     ]
@@ -80,10 +80,10 @@ def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
     if program.exists():
         file = models.gguf_file(words.model)
         peer = (program, "-m", file, "-t", words.threads, "-np", full, "-c", full * context, "-fa", "on", "--no-webui")
-        found.append(Server("llama-server", full, context, lambda port: (*peer, "--port", port)))
+        servers.append(Server("llama-server", full, context, lambda port: (*peer, "--port", port)))
     else:
         say("llama.cpp is not installed: python benchmarks/peers/install.py llama")
-    return found
+    return servers
 
 
 @contextmanager
@@ -134,27 +134,28 @@ def measure(server: Server, words: argparse.Namespace) -> dict[str, Summary]:
     results: dict[str, Summary] = {}
     with running(server, words.threads) as url:
         _run(load.closed(url, _work(words, 0)[:1], 1, words.limit))  # the first request also touches the weights
-        for name, session in _loads(url, words):
-            results[name] = load.summary(_run(session))
+        for name, running_load in _loads(url, words):
+            results[name] = load.summary(_run(running_load))
             shown = results[name]
             say(f"  {name}: {shown.new_tokens_per_second:.4g} new tokens/s, {shown.failed} failed")
     return results
 
 
-def _loads(url: str, words: argparse.Namespace) -> Iterator[tuple[str, Session]]:
+def _loads(url: str, words: argparse.Namespace) -> Iterator[tuple[str, RunningLoad]]:
     yield f"{words.slots} clients", load.closed(url, _work(words, 1), words.slots, words.limit)
     for number, rate in enumerate(words.rates, 2):
         yield f"{rate:g} requests/s", load.poisson(url, _work(words, number), rate, SEED, words.limit)
 
 
-def _work(words: argparse.Namespace, number: int) -> list[Job]:
+def _work(words: argparse.Namespace, number: int) -> list[LoadRequest]:
     """The requests of a load; no prompt comes twice, because servers remember prompts."""
     low, high = words.lengths
-    return load.jobs(words.requests, (low, high), words.new_tokens, models.MODELS[words.model].vocab, SEED + number)
+    vocabulary = models.MODELS[words.model].vocab
+    return load.make_requests(words.requests, (low, high), words.new_tokens, vocabulary, SEED + number)
 
 
-def _run(session: Session) -> list[Outcome]:
-    return asyncio.run(session)
+def _run(running_load: RunningLoad) -> list[Answer]:
+    return asyncio.run(running_load)
 
 
 def render(results: dict[Server, dict[str, Summary]], words: argparse.Namespace, bandwidth: float) -> str:

@@ -55,19 +55,18 @@ class Measured:
     nbytes: int
 
 
-class Buffer:
-    """Bytes that begin at a line."""
+class AlignedBytes:
+    """Memory whose first byte is at the start of a cache line."""
 
     def __init__(self, nbytes: int) -> None:
-        self._held = np.full(
-            nbytes + LINE, 0x3F, np.uint8
-        )  # 0.75 in bf16 and f32; written, so that it has its own pages
+        # The bytes 0x3F read as 0.75 in bf16 and f32. They are written so that the array has pages of its own.
+        self._held = np.full(nbytes + LINE, 0x3F, np.uint8)
         start = -self._held.ctypes.data % LINE
         self.bytes: npt.NDArray[np.uint8] = self._held[start : start + nbytes]
         self.address = int(self.bytes.ctypes.data)
 
 
-def measure(case: Case, weights: Buffer, seconds: float, features: Features) -> Measured:
+def measure(case: Case, weights: AlignedBytes, seconds: float, features: Features) -> Measured:
     """The best time of a call, per product; calls go through the copies for about `seconds`."""
     panels: Panels | QuantisedPanels
     if case.dtype.startswith("int"):
@@ -84,14 +83,14 @@ def measure(case: Case, weights: Buffer, seconds: float, features: Features) -> 
         at = f["weights"] + copy.index * panels.packed_bytes
         if isinstance(panels, Panels):
             emit_product(f, a, at, panels, out, 0, case.n, f["scratch"], features)
-            scratch = Buffer(scratch_bytes(a, panels, out, features))
+            scratch = AlignedBytes(scratch_bytes(a, panels, out, features))
         else:
             emit_quantised_product(f, a, at, panels, out, 0, case.n, f["scratch"], features)
-            scratch = Buffer(quantised_scratch_bytes(a, panels, out, features))
+            scratch = AlignedBytes(quantised_scratch_bytes(a, panels, out, features))
     f.returns()
     jit = Jit(module, features.cpu)
     sweep = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(jit.addresses["sweep"])
-    rows, results = Buffer(case.m * case.k * 4), Buffer(case.m * case.n * 4)
+    rows, results = AlignedBytes(case.m * case.k * 4), AlignedBytes(case.m * case.n * 4)
     best, stop, offset = float("inf"), time.perf_counter() + seconds, 0
     while best == float("inf") or time.perf_counter() < stop:
         start = time.perf_counter()
@@ -119,15 +118,15 @@ def main() -> None:
     chosen = list(cases(options.only, options.dtypes.split(",")))
     largest = max(case.n * case.k * (4 if case.dtype == "f32" else 2) for case in chosen)
     features = Features.of_host()
-    weights = Buffer(max(options.megabytes << 20, largest))
+    weights = AlignedBytes(max(options.megabytes << 20, largest))
     read = max(_native.read_bandwidth(1, 512 << 20, 3) for _ in range(3))
     print(f"streaming read, one thread: {read:.1f} GB/s\n")
     print(f"{'dtype':5} {'m':>5} {'n':>6} {'k':>5} {'us':>10} {'GB/s':>7} {'of read':>8} {'GFLOP/s':>8}")
     for case in chosen:
-        found = measure(case, weights, options.seconds, features)
-        rate = found.nbytes / found.seconds / 1e9
-        flops = 2 * case.m * case.n * case.k / found.seconds / 1e9
-        shape = f"{case.dtype:5} {case.m:5} {case.n:6} {case.k:5} {found.seconds * 1e6:10.1f}"
+        measured = measure(case, weights, options.seconds, features)
+        rate = measured.nbytes / measured.seconds / 1e9
+        flops = 2 * case.m * case.n * case.k / measured.seconds / 1e9
+        shape = f"{case.dtype:5} {case.m:5} {case.n:6} {case.k:5} {measured.seconds * 1e6:10.1f}"
         print(f"{shape} {rate:7.1f} {rate / read:8.0%} {flops:8.0f}", flush=True)
 
 

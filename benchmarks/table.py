@@ -1,4 +1,4 @@
-"""Results as Markdown: one table per model, a row per peer and type, a column per task; and where it goes in a page."""
+"""Writes results into a Markdown page: one table per model, a row per peer and type, a column per workload."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness import Result
+from benchmarks.harness import PeerResult
 
 UNITS = 1e9
 
 
-def render(results: Sequence[Result], skipped: Sequence[str], heading: str) -> str:
+def render(results: Sequence[PeerResult], skipped: Sequence[str], heading: str) -> str:
     """Markdown: `heading`, a table for every model, then why cells and peers are missing."""
     parts = [heading]
     for model in dict.fromkeys(result.model for result in results):
         parts.append(_table(model, [result for result in results if result.model == model]))
-    notes = [f"{result.peer} {result.dtype}, {result.task.label}: {result.error}" for result in results if result.error]
+    failures = [result for result in results if result.error]
+    notes = [f"{result.peer} {result.dtype}, {result.workload.label}: {result.error}" for result in failures]
     notes = [*dict.fromkeys([*notes, *skipped])]
     if notes:
         parts.append("Not measured:\n\n" + "\n".join(f"* {note}" for note in notes))
@@ -27,21 +28,21 @@ def render(results: Sequence[Result], skipped: Sequence[str], heading: str) -> s
     return "\n\n".join(parts) + "\n"
 
 
-def _table(model: str, results: Sequence[Result]) -> str:
-    tasks = list(dict.fromkeys(result.task for result in results))
-    cells = {(result.peer, result.dtype, result.task): result for result in results}
+def _table(model: str, results: Sequence[PeerResult]) -> str:
+    workloads = list(dict.fromkeys(result.workload for result in results))
+    cells = {(result.peer, result.dtype, result.workload): result for result in results}
     lines = [
-        "| " + " | ".join([f"{model}, tokens/s", "weights", *(task.label for task in tasks), "read GB/s"]) + " |",
-        "|" + "|".join(["---", "---", *("---:" for _ in tasks), "---:"]) + "|",
+        "| " + " | ".join([f"{model}, tokens/s", "weights", *(each.label for each in workloads), "read GB/s"]) + " |",
+        "|" + "|".join(["---", "---", *("---:" for _ in workloads), "---:"]) + "|",
     ]
     for peer, dtype in dict.fromkeys((result.peer, result.dtype) for result in results):
-        row = [cells[peer, dtype, task] for task in tasks if (peer, dtype, task) in cells]
-        figures = [_cell(cells.get((peer, dtype, task))) for task in tasks]
+        row = [cells[peer, dtype, workload] for workload in workloads if (peer, dtype, workload) in cells]
+        figures = [_cell(cells.get((peer, dtype, workload))) for workload in workloads]
         lines.append("| " + " | ".join([peer, dtype, *figures, _calibration(row)]) + " |")
     return "\n".join(lines)
 
 
-def _cell(result: Result | None) -> str:
+def _cell(result: PeerResult | None) -> str:
     """Median tokens per second, the best repeat, and the share of the read bandwidth."""
     if result is None or not result.seconds:
         return ""
@@ -49,8 +50,8 @@ def _cell(result: Result | None) -> str:
     return text + (")" if result.share is None else f"; {100 * result.share:.0f}%)")
 
 
-def _calibration(row: Sequence[Result]) -> str:
-    """The range of the row's read bandwidths, one for each task."""
+def _calibration(row: Sequence[PeerResult]) -> str:
+    """The range of the row's read bandwidths, one for each workload."""
     values = sorted(result.calibration / UNITS for result in row if result.bandwidth)
     if not values:
         return ""
@@ -70,8 +71,8 @@ def machine() -> str:
         return f"{platform.machine()}, {os.cpu_count()} processors"
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     named = {name.strip(): value.strip() for name, value in fields.items()}
-    wanted = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
-    flags = [flag for flag in wanted if flag in named.get("flags", "").split()]
+    small_type_flags = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
+    flags = [flag for flag in small_type_flags if flag in named.get("flags", "").split()]
     name = named.get("model name", platform.machine())
     return f"{name} ({', '.join(flags)}), {len(os.sched_getaffinity(0))} processors"
 
@@ -82,8 +83,8 @@ def replace_block(page: str, name: str, text: str) -> str:
     Raises ValueError where the page does not have the two lines once, in this order.
     """
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
-    before, found, rest = page.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed or begin in rest or end in after:
+    before, opening, rest = page.partition(begin)
+    _, closing, after = rest.partition(end)
+    if not opening or not closing or begin in rest or end in after:
         raise ValueError(f"the page must have the lines {begin.strip()} and {end} once")
     return f"{before}{begin}\n{text.strip()}\n\n{end}{after}"

@@ -1,4 +1,4 @@
-"""The functions behind `sscc.compile` and `sscc.load`; what is heavy they import when they are called."""
+"""The functions behind `sscc.compile` and `sscc.load`; heavy modules are imported only when one is called."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def load(
     from sscc.compiler.loading import open_session
     from sscc.runtime.artifact.reading import Artifact
 
-    given = None if checkpoint is None else Path(checkpoint)
-    return open_session(Artifact.load(path, verify=verify), given, interpreter=interpreter, threads=threads)
+    checkpoint_path = None if checkpoint is None else Path(checkpoint)
+    return open_session(Artifact.load(path, verify=verify), checkpoint_path, interpreter=interpreter, threads=threads)

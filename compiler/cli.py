@@ -40,8 +40,8 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 REPORT_HINT = "this is a bug in sscc: please report it with what --traceback prints"
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong command line as every other error of the person's: one line, exit code 2."""
+class _ArgumentParser(argparse.ArgumentParser):
+    """Reports a wrong command line like every other mistake of the user: in one line, with exit code 2."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see `{self.prog} --help`)")
@@ -49,9 +49,10 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser of every command, or of one alone, which spares the time to import the others."""
-    parser = _Parser(prog="sscc", description="Compiles language models for decoding over a compressed KV cache.")
+    purpose = "Compiles language models for decoding over a compressed KV cache."
+    parser = _ArgumentParser(prog="sscc", description=purpose)
     parser.add_argument("--version", action="version", version=f"sscc {sscc.__version__}")
-    common = _Parser(add_help=False)
+    common = _ArgumentParser(add_help=False)
     common.add_argument(
         "--traceback", action="store_true", help="show Python's traceback of an error (SSCC_TRACEBACK=1)"
     )
@@ -104,7 +105,7 @@ def _described(error: Exception) -> str:
 
 
 def _silence_stdout() -> None:
-    """Whoever read stdout is gone: the flush at exit must not complain about it."""
+    """Points stdout at /dev/null. Its reader is gone, so the flush at exit would otherwise fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -101,7 +101,7 @@ def compile_model(options: CompileOptions) -> CompileResult:
         SsccError: the subclass says whether the input, the model, an option or the output is at fault.
     """
     if options.native_code and options.compile_to == "schedule":
-        check_cache_folder(NATIVE)  # now, not after a minute of work
+        check_cache_folder(NATIVE)  # an unsafe folder is refused now, and not after a minute of work
     if options.compile_from:
         try:
             return _compile(options, _from_dump(options))
@@ -131,7 +131,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format)
         printer = IrPrinter(source.module, options.print_ir_before, options.print_ir_after, sys.stderr, excerpt)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
-        times = run_passes(source.module, passes, [*observers, printer] if printer.wanted else observers)
+        times = run_passes(source.module, passes, [*observers, printer] if printer.is_needed else observers)
         for item in times:
             level_of = logging.INFO if options.timing else logging.DEBUG
             logger.log(level_of, "%9.4f s  %s%s", item.seconds, item.name, "" if item.changed else "  (no change)")
@@ -263,7 +263,7 @@ def _from_dump(options: CompileOptions) -> Source:
 
 
 def _dump_constants(facts: ProgramFacts, checkpoint: Checkpoint | None) -> dict[str, torch.Tensor]:
-    """Constants are in no dump: computed again from the config, or read from the exported program."""
+    """A dump holds no constants: they are computed again from the config, or read from the exported program."""
     if checkpoint is not None and checkpoint.program is not None:
         return program_constants(checkpoint.program)
     config = json.loads(facts.config)

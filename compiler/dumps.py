@@ -29,6 +29,6 @@ def read_dump(path: Path) -> ir.Module:
     level = get_level(module)
     try:
         check_legal(module, level)
-    except InternalError as error:  # here it is the person's file, not a pass of ours
+    except InternalError as error:  # here the user's file is at fault, and no pass
         raise InputError(f"{path} is not a dump of level {level}: {error}") from None
     return module

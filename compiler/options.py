@@ -341,8 +341,8 @@ def _at_least(option: str, value: int | None, low: int) -> None:
         raise UsageError(f"{option} is {value}, it must be at least {low}")
 
 
-def _absent(reason: str, **given: object) -> None:
-    for name, value in given.items():
+def _absent(reason: str, **options: object) -> None:
+    for name, value in options.items():
         if value is not None:
             raise UsageError(f"--{name.replace('_', '-')} {reason}")
 

@@ -112,7 +112,7 @@ class IrPrinter(Showing):
         self._before, self._after, self._out = set(before), set(after), out
 
     @property
-    def wanted(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether there is anything to print at all."""
         return bool(self._before or self._after)
 

@@ -43,13 +43,13 @@ def quantization_report(layout: Layout, dtype: str, read: Reader | None) -> list
     if read is None:
         return [summary, *_left(layout)]
     errors = {kind: _errors(stacks, read) for kind, stacks in kinds.items()}
-    total = sum((error for found in errors.values() for error in found.values()), Error())
+    total = sum((error for by_source in errors.values() for error in by_source.values()), Error())
     lines = [f"{summary}; ||W' - W|| / ||W|| = {total.normwise:.2e}, by kind of weight:"]
     width = max(map(len, kinds))
-    for kind, found in errors.items():
-        worst = max(found, key=lambda name: found[name].normwise)
-        line = f"  {kind:{width}}  {sum(found.values(), Error()).normwise:.2e}"
-        lines.append(line if len(found) == 1 else f"{line}, at most {found[worst].normwise:.2e} ({worst})")
+    for kind, by_source in errors.items():
+        worst = max(by_source, key=lambda name: by_source[name].normwise)
+        line = f"  {kind:{width}}  {sum(by_source.values(), Error()).normwise:.2e}"
+        lines.append(line if len(by_source) == 1 else f"{line}, at most {by_source[worst].normwise:.2e} ({worst})")
     return [*lines, *_left(layout)]
 
 
@@ -67,14 +67,14 @@ def _kinds(stacks: list[Stack]) -> dict[str, list[tuple[str, Stack]]]:
 
 
 def _errors(sources: list[tuple[str, Stack]], read: Reader) -> Mapping[str, Error]:
-    found = {}
+    errors = {}
     for source, stack in sources:
         weight, encoding = read(source, stack.source), _encoding(stack)
         try:
-            found[source] = measure_error(weight.T if encoding.transposed else weight, encoding.format)
+            errors[source] = measure_error(weight.T if encoding.transposed else weight, encoding.format)
         except InputError as error:
             raise InputError(f"tensor {source!r}: {error}") from None
-    return found
+    return errors
 
 
 def _left(layout: Layout) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The signature of a program: what its facts say, and its cache plan, of which its states show the widths."""
+"""Builds the signature of a program from its facts and its states, whose shapes give the widths of the caches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def program_signature(
         geometry: the one that was asked for.
         states: the shapes of the program's states, by name; of other tensors too, as may be.
 
-    Raises InputError where a state is missing that tells it.
+    Raises InputError where a state is missing whose shape is needed.
     """
     known: list[LayerGroup] = []
     for group in groups:

@@ -94,7 +94,7 @@ class ChatTemplate:
             self._template = self._environment.from_string(source)
         except jinja2.TemplateError as error:
             raise InputError(f"{where} is not a chat template that can be read: {_one_line(error)}") from None
-        except (SyntaxError, RecursionError, MemoryError, ValueError) as error:  # of the Python that Jinja makes of it
+        except (SyntaxError, RecursionError, MemoryError, ValueError) as error:  # of the Python that Jinja generates
             raise InputError(
                 f"{where} is not a chat template that can be read: its blocks or expressions are nested too deeply "
                 f"({type(error).__name__})"
@@ -110,7 +110,7 @@ class ChatTemplate:
         the one called "default" is taken, or the only one. Raises InputError where a file is damaged.
         """
         config = _read_json(folder, CONFIG_FILE, names)
-        # As transformers: the older file counts, and more, where the newer one does not describe the tokens itself.
+        # As in transformers, the older file takes precedence where the newer one does not describe the tokens itself.
         older = {} if "added_tokens_decoder" in config else _read_json(folder, SPECIAL_TOKENS_FILE, names)
         special_tokens = special_token_texts(config, older)
         file = folder / TEMPLATE_FILE
@@ -125,21 +125,21 @@ class ChatTemplate:
 
         What is None in a message counts as absent. Raises UsageError where the template refuses the messages.
         """
-        given = [{name: value for name, value in message.items() if value is not None} for message in messages]
+        conversation = [{name: value for name, value in message.items() if value is not None} for message in messages]
         self._environment.begin()
         try:
             text = self._template.render(
-                messages=given,
+                messages=conversation,
                 tools=None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
             )
-            text.encode()  # half a surrogate pair is a string to Python and JSON, and no text to a tokenizer
+            text.encode()  # fails for half of a surrogate pair, which Python and JSON allow and tokenizers do not
             return text
         except jinja2.TemplateError as error:
             raise UsageError(f"the chat template refuses the messages: {_one_line(error)}") from None
-        except Exception as error:  # whatever an expression of the template raises on values it did not expect
+        except Exception as error:  # an expression of the template may raise anything on values that it did not expect
             raise UsageError(
                 f"the chat template cannot render the messages: {type(error).__name__}: {_one_line(error)}"
             ) from None
@@ -151,12 +151,12 @@ class ChatTemplate:
 
 def special_token_texts(*sources: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens that configurations name, "bos_token" and so on to their texts; later sources win."""
-    found: dict[str, Any] = {}
+    tokens: dict[str, Any] = {}
     for source in sources:
         extra = source.get("extra_special_tokens")
-        found |= extra if isinstance(extra, dict) else {}
-        found |= {name: source[name] for name in _SPECIAL_TOKENS if source.get(name) is not None}
-    texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in found.items()}
+        tokens |= extra if isinstance(extra, dict) else {}
+        tokens |= {name: source[name] for name in _SPECIAL_TOKENS if source.get(name) is not None}
+    texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
@@ -203,10 +203,11 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self._left = threading.local()  # several threads may render at the same time
         self.begin()
         self.globals.pop("lipsum")  # a text of any length
-        self.filters = {name: bounded_filter(name, function, self.made) for name, function in self.filters.items()}
+        filters = self.filters.items()
+        self.filters = {name: bounded_filter(name, function, self.count_items) for name, function in filters}
 
     def begin(self) -> None:
-        """To be called by a thread before it renders."""
+        """Resets the limits. A thread calls it before it renders."""
         self._left.steps = _MOST_STEPS
         self._left.letters = MOST_LETTERS
         self._left.weighed = _MOST_WEIGHED
@@ -230,8 +231,8 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         check_size(sum(map(len, texts)), "a sum")
         return markup_join(texts)
 
-    def made(self, value: Any) -> Any:
-        """Called with every list and dictionary that the template makes, which is returned."""
+    def count_items(self, value: Any) -> Any:
+        """Counts the items of every list and dictionary that the template makes, and returns it unchanged."""
         if isinstance(value, list | tuple | dict) and hasattr(self._left, "weighed"):
             self._left.weighed -= weigh(value)
             if self._left.weighed < 0:
@@ -240,14 +241,14 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         check_operator(operator, left, right)
-        return self.made(super().call_binop(context, operator, left, right))
+        return self.count_items(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, function: Any, *args: Any, **kwargs: Any) -> Any:
         text = getattr(function, "__self__", None)
         if isinstance(text, str) and function.__name__ != "format":
             check_call(function.__name__, text, args, kwargs)
-        self.made((args, kwargs))
-        return self.made(super().call(context, function, *args, **kwargs))
+        self.count_items((args, kwargs))
+        return self.count_items(super().call(context, function, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """As the sandbox has it, with bounded widths. Texts are never marked as HTML here."""
@@ -263,7 +264,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def _charge(self, letters: int) -> None:
         if not hasattr(self._left, "letters"):
-            return  # Jinja writes constants when it compiles, maybe in another thread
+            return  # Jinja writes constants while it compiles, maybe in a thread that has not called `begin`
         self._left.letters -= letters
         if self._left.letters < 0:
             raise TooLarge(f"it writes more than {MOST_LETTERS} letters")
@@ -289,12 +290,12 @@ class _Bounds(NodeTransformer):
     def visit_List(self, node: List | Dict | Tuple) -> Node:
         self.generic_visit(node)
         constant = all(isinstance(item, Const) for item in node.items)
-        return node if constant else _call("made", [node], node)
+        return node if constant else _call("count_items", [node], node)
 
     visit_Dict = visit_List
 
     def visit_Tuple(self, node: Tuple) -> Node:
-        """One that is stored to is no value: the names of a loop or of a `set`."""
+        """Leaves a tuple alone that is assigned to (the names of a loop or of a `set`), because it is no value."""
         return self.visit_List(node) if node.ctx == "load" else node
 
 
@@ -345,12 +346,12 @@ def _raise_exception(message: str) -> NoReturn:
 # -------------------------------------------------------------------------------------------------------- files
 
 
-def _chosen(found: Any, where: str) -> str | None:
+def _chosen(entry: Any, where: str) -> str | None:
     """The template among what a tokenizer_config.json has under `chat_template`."""
-    if found is None or isinstance(found, str):
-        return found
+    if entry is None or isinstance(entry, str):
+        return entry
     try:
-        named = found if isinstance(found, dict) else {item["name"]: item["template"] for item in found}
+        named = entry if isinstance(entry, dict) else {item["name"]: item["template"] for item in entry}
     except (TypeError, KeyError):
         raise InputError(f"{where}: chat_template is neither a template nor a list of named ones") from None
     if DEFAULT_NAME not in named and len(named) != 1:
@@ -371,12 +372,12 @@ def _read_json(folder: Path, name: str, names: Collection[str] | None) -> dict[s
     if not _is_held(folder, name, names):
         return {}
     try:
-        found = json.loads(read_text(path))
+        value = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise InputError(f"{path} is not a JSON object")
-    return found
+    return value
 
 
 def _one_line(error: Exception) -> str:

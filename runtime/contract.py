@@ -190,10 +190,10 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
 def _check_tensors(program: sch.Program, signature: Signature) -> None:
     kinds: dict[str, _Kind] = {tensor.name: (tensor.role, tensor.dtype, tensor.shape) for tensor in program.tensors}
     known = _tensors(signature)
-    for name, wanted in known.items():
-        if kinds.get(name) != wanted:
-            found = f"is {_spelled(kinds[name])}" if name in kinds else "does not exist"
-            refuse(f"tensor {name!r} {found}, it must be {_spelled(wanted)}")
+    for name, expected in known.items():
+        if kinds.get(name) != expected:
+            actual = f"is {_spelled(kinds[name])}" if name in kinds else "does not exist"
+            refuse(f"tensor {name!r} {actual}, it must be {_spelled(expected)}")
     for name, (role, _, _) in kinds.items():
         if role in ("input", "output") and name not in known:
             refuse(f"{role} {name!r} is none that a session knows")
@@ -211,14 +211,14 @@ def _check_entries(program: sch.Program, signature: Signature) -> None:
     scalars: dict[str, tuple[tuple[str, ...], int]] = {"prefill": (_PREFILL, len(CURSOR)), "decode": ((), 0)}
     for entry in program.entries:
         takes, gives = scalars[entry.name]
-        for what, found, wanted in (
+        for what, actual, expected in (
             ("inputs", entry.inputs, tuple(inputs[entry.name])),
             ("outputs", entry.outputs, _OUTPUTS[entry.name]),
             ("scalar inputs", entry.scalar_inputs, takes),
             ("scalar outputs by number", len(entry.scalar_outputs), gives),
         ):
-            if found != wanted:
-                refuse(f"entry {entry.name!r}: its {what} are {found}, they must be {wanted}")
+            if actual != expected:
+                refuse(f"entry {entry.name!r}: its {what} are {actual}, they must be {expected}")
 
 
 def _check_geometry(program: sch.Program, signature: Signature) -> None:
@@ -228,9 +228,9 @@ def _check_geometry(program: sch.Program, signature: Signature) -> None:
         for step in body.steps:
             wrong = [[item for item in _settings(step, g) if getattr(step, item[0]) != item[1]] for g in geometries]
             if all(wrong):
-                name, wanted = min(wrong, key=len)[0]
+                name, setting = min(wrong, key=len)[0]
                 where = f"body {body.name!r}, {step.kind}"
-                refuse(f"{where}: its {name} is {getattr(step, name)!r}, the geometry's is {wanted!r}")
+                refuse(f"{where}: its {name} is {getattr(step, name)!r}, the geometry's is {setting!r}")
 
 
 def _check_budgets(program: sch.Program, signature: Signature) -> None:

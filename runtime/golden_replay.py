@@ -121,7 +121,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReplayReport:
     """The outcome of a replay, tensors in execution order."""
 
     dtype: str
@@ -157,7 +157,7 @@ class Report:
             raise CheckError(self.summary())
 
 
-def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Report:
+def replay(session: Session, golden: Golden, *, quantised: bool = False) -> ReplayReport:
     """Runs the golden's prompt and tokens in slot 0 and compares every tensor that the golden holds.
 
     Only valid rows of caches are compared. Picks may differ where scores are nearly equal (`EXCUSED`); rows of
@@ -185,15 +185,15 @@ def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Repo
     if len(checks) != len(golden.tensors):
         unknown = sorted(set(golden.tensors) - {check.name for check in checks})
         raise InputError(f"the golden holds tensors that this program does not make: {unknown}")
-    return Report(dtype, sorted(checks, key=lambda check: list(golden.tensors).index(check.name)))
+    return ReplayReport(dtype, sorted(checks, key=lambda check: list(golden.tensors).index(check.name)))
 
 
-def _check(name: str, found: Array, golden: Golden, dtype: str, rows: Array | None = None) -> Check:
+def _check(name: str, values: Array, golden: Golden, dtype: str, rows: Array | None = None) -> Check:
     """Compares one tensor, or the rows of its last axis where `rows` is true."""
-    wanted = golden.tensors[name]
-    if found.shape != wanted.shape:
-        raise InputError(f"golden {name!r} is {list(wanted.shape)}, the program makes {list(found.shape)}")
-    difference = compare(found, wanted) if rows is None else compare(found[rows], wanted[rows])
+    expected = golden.tensors[name]
+    if values.shape != expected.shape:
+        raise InputError(f"golden {name!r} is {list(expected.shape)}, the program makes {list(values.shape)}")
+    difference = compare(values, expected) if rows is None else compare(values[rows], expected[rows])
     return Check(name, difference.rowwise <= TOLERANCE[dtype], difference)
 
 
@@ -252,31 +252,31 @@ def _check_selected(
 ) -> tuple[Check, Array]:
     """The check of one layer's picks, and which of the golden's picks [Hkv, picks] the program made too."""
     name = f"selected.{layer}"
-    found, wanted = _selected(session, layer), golden.tensors[name]
-    if found.shape != wanted.shape:
-        raise InputError(f"golden {name!r} is {list(wanted.shape)}, the program makes {list(found.shape)}")
-    shared = _find(found[:, :picks], wanted[:, :picks])[1]
+    picked, golden_picks = _selected(session, layer), golden.tensors[name]
+    if picked.shape != golden_picks.shape:
+        raise InputError(f"golden {name!r} is {list(golden_picks.shape)}, the program makes {list(picked.shape)}")
+    shared = _find(picked[:, :picks], golden_picks[:, :picks])[1]
     missed = int((~shared).sum())
-    allowed = max(len(wanted), math.floor(EXCUSED[dtype] * shared.size))
-    padded = np.array_equal(found[:, picks:], wanted[:, picks:])
-    difference = compare(found, wanted)
+    allowed = max(len(golden_picks), math.floor(EXCUSED[dtype] * shared.size))
+    padded = np.array_equal(picked[:, picks:], golden_picks[:, picks:])
+    difference = compare(picked, golden_picks)
     return Check(name, padded and missed <= allowed, difference, shared.size, missed), shared
 
 
-def _find(found: Array, wanted: Array) -> tuple[Array, Array]:
-    """Where each of `wanted` stands in `found` ([Hkv, picks], both ascending in a row), and whether it does."""
-    if found.shape[-1] == 0:
-        return np.zeros_like(wanted), np.zeros_like(wanted, np.bool_)
-    rows = zip(found, wanted, strict=True)
-    at = np.stack([np.searchsorted(*row) for row in rows]).clip(max=found.shape[-1] - 1)
-    return at, np.take_along_axis(found, at, axis=-1) == wanted
+def _find(picked: Array, golden_picks: Array) -> tuple[Array, Array]:
+    """Where each of `golden_picks` stands in `picked` ([Hkv, picks], both ascending in a row), and whether it does."""
+    if picked.shape[-1] == 0:
+        return np.zeros_like(golden_picks), np.zeros_like(golden_picks, np.bool_)
+    rows = zip(picked, golden_picks, strict=True)
+    at = np.stack([np.searchsorted(*row) for row in rows]).clip(max=picked.shape[-1] - 1)
+    return at, np.take_along_axis(picked, at, axis=-1) == golden_picks
 
 
 def _by_pick(session: Session, golden: Golden, layer: int, cache: Array, picks: int) -> Array:
     """A copy of a cache [Hkv, R, D] whose top-K rows stand in the order of the golden's picks."""
     first = session.signature.plan.of(layer)[0].geometry.sink_recent
-    found = _selected(session, layer)[:, :picks]
-    at, _ = _find(found, golden.tensors[f"selected.{layer}"][:, :picks])
+    picked = _selected(session, layer)[:, :picks]
+    at, _ = _find(picked, golden.tensors[f"selected.{layer}"][:, :picks])
     rows = cache.copy()
     rows[:, first : first + picks] = np.take_along_axis(cache[:, first : first + picks], at[..., None], axis=1)
     return rows

@@ -26,7 +26,7 @@ ROWS = ("k_cache", "v_cache", "k_prompt", "v_prompt")
 
 
 @dataclass(frozen=True)
-class KernelReport:
+class KernelCosts:
     """All launches of a kernel in one call; PCUs and PMUs per socket.
 
     Attributes:
@@ -237,9 +237,9 @@ def report(timing: Timing) -> TimingReport:
     )
 
 
-def _kernel(kernel: KernelSummary) -> KernelReport:
+def _kernel(kernel: KernelSummary) -> KernelCosts:
     slowest = kernel.slowest
-    return KernelReport(
+    return KernelCosts(
         name=kernel.name,
         location=kernel.location,
         launches=kernel.launches,

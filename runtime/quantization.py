@@ -99,17 +99,17 @@ def dequantize(quantized: Quantized, weight_format: WeightFormat) -> Array:
 def round_trip(source: Array, encoding: Encoding) -> Array:
     """What a source is after it has been quantised: f32 of its shape. Raises InputError as `encode` does."""
     weight = source.T if encoding.transposed else source
-    made = dequantize(quantize(weight, encoding.format), encoding.format)
-    return made.T if encoding.transposed else made
+    restored = dequantize(quantize(weight, encoding.format), encoding.format)
+    return restored.T if encoding.transposed else restored
 
 
 def measure_error(weight: Array, weight_format: WeightFormat) -> Error:
     """How far W [N, K] is from what it becomes. Raises InputError as `encode` does."""
     total = Error()
     for block, quantised in _blocks(weight, weight_format):
-        wanted = block.astype(np.float64)
-        difference = dequantize(quantised, weight_format) - wanted
-        total += Error(float(np.vdot(difference, difference)), float(np.vdot(wanted, wanted)))
+        exact = block.astype(np.float64)
+        difference = dequantize(quantised, weight_format) - exact
+        total += Error(float(np.vdot(difference, difference)), float(np.vdot(exact, exact)))
     return total
 
 

@@ -1,4 +1,4 @@
-"""From logits to the next token: what a token is picked by, and what picks it, reproducible by a seed.
+"""Picks the next token from logits, by penalties, temperature, cuts and a draw that a seed makes reproducible.
 
 Let x[0 .. V) be the logits of a slot, in f32. The next token is made of them in this order:
 

@@ -1,4 +1,4 @@
-"""Limits of serving where nothing else is said; apart from what they limit, so that `sscc serve --help` is quick."""
+"""Default limits of serving. They are in a module of their own so that `sscc serve --help` imports no server."""
 
 QUEUE = 64  # requests that wait for a slot
 BODY_BYTES = 4 << 20  # of a request

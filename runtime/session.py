@@ -78,7 +78,7 @@ class Snapshot:
 
 
 @dataclass
-class _Prefill:
+class _PrefillProgress:
     slot: int
     length: int
     tokens: Array
@@ -113,7 +113,7 @@ class Session:
             "prompt_len": np.zeros(batch, np.int64),
             "active": np.zeros(batch, np.bool_),
         }
-        self._pending: _Prefill | None = None
+        self._pending: _PrefillProgress | None = None
         self._prefill_logits: Array | None = None
 
     @classmethod
@@ -159,7 +159,7 @@ class Session:
         padded = np.zeros((1, self.signature.scratch_tokens), np.int64)
         padded[0, : len(prompt)] = prompt
         self._empty(slot)
-        self._pending = _Prefill(slot, len(prompt), padded)
+        self._pending = _PrefillProgress(slot, len(prompt), padded)
 
     def step_prefill(self, steps: int) -> bool:
         """Does at most `steps` chunk steps of the prefill in progress; True when it has finished.

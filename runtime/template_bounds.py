@@ -1,4 +1,4 @@
-"""How large a text may become that a chat template makes: templates come with models, and bring their own bombs.
+"""Bounds the texts that a chat template makes: templates come with models, and may be written to exhaust memory.
 
 Loops are counted where they are, see `chat_template`. Here is what one expression could do: widths, repetitions and
 replacements by which a few letters of a template become gigabytes.
@@ -16,11 +16,11 @@ from jinja2.sandbox import SandboxedFormatter
 
 MOST_LETTERS = 1 << 24  # of a text, elements of a list, binary digits of a number
 MOST_WIDTH = 1 << 12  # to which one expression fills up a text, and by which it indents a line
-_WIDE = re.compile(r"\d{5,}|\*")  # a width or a precision of a format, or one that is another argument
+_WIDE = re.compile(r"\d{5,}|\*")  # a width or a precision in a format; "*" takes it from an argument
 _PERCENT = re.compile(r"%(?:\([^)]*\))?([-+ #0-9.*]*)")  # a conversion of %-formatting, its flags and widths apart
 
 WIDENING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "indent", "batch", "slice", "wordwrap"})
-REPEATED = {"indent": "\n", "expandtabs": "\t"}  # what the width is taken once for
+REPEATED = {"indent": "\n", "expandtabs": "\t"}  # the width is added once for each of these in the text
 
 
 class TooLarge(jinja2.TemplateRuntimeError):
@@ -73,17 +73,17 @@ def _items(values: Any) -> tuple[Any, ...] | list[Any]:
 
 def check_call(name: str, text: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Before the filter or the method of texts `name` is applied to `text`. Raises TooLarge."""
-    given = (*args, *kwargs.values())
+    values = (*args, *kwargs.values())
     if name in WIDENING:
-        width = max((value for value in given if isinstance(value, int)), default=0)
+        width = max((value for value in values if isinstance(value, int)), default=0)
         if width > MOST_WIDTH:
             raise TooLarge(f"{name} in it widens to {width} letters, at most {MOST_WIDTH}")
-        width = max([width, *(len(value) for value in given if isinstance(value, str))])
+        width = max([width, *(len(value) for value in values if isinstance(value, str))])
         check_size(width * text.count(REPEATED[name]) if name in REPEATED and isinstance(text, str) else 0, name)
-    if name == "replace" and isinstance(text, str) and len(given) > 1 and isinstance(given[1], str):
-        check_size(len(text) + text.count(str(given[0])) * len(given[1]), "a replacement")
+    if name == "replace" and isinstance(text, str) and len(values) > 1 and isinstance(values[1], str):
+        check_size(len(text) + text.count(str(values[0])) * len(values[1]), "a replacement")
     if name == "format" and isinstance(text, str):
-        check_percent(text, given)
+        check_percent(text, values)
     if name == "join":
         separator, items = (text, args[0]) if isinstance(text, str) and args else (args[0] if args else "", text)
         check_join(str(separator), items)
@@ -116,8 +116,8 @@ def weigh(value: Any) -> int:
     return seen
 
 
-def bounded_filter(name: str, function: Callable[..., Any], made: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The filter with its check before it, and `made` called with its result. Jinja may give it a context or an
+def bounded_filter(name: str, function: Callable[..., Any], count_items: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The filter with its check before it and `count_items` after it. Jinja may give the filter a context or an
     environment first."""
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
 
@@ -125,7 +125,7 @@ def bounded_filter(name: str, function: Callable[..., Any], made: Callable[[Any]
     def bounded(*args: Any, **kwargs: Any) -> Any:
         if len(args) > skipped:
             check_call(name, args[skipped], args[skipped + 1 :], kwargs)
-        return made(function(*args, **kwargs))
+        return count_items(function(*args, **kwargs))
 
     return bounded
 

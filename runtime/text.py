@@ -130,7 +130,7 @@ _traits = lru_cache(_KNOWN_TOKENIZERS)(_Traits)
 
 
 class _ByteLevelPieces:
-    """Of byte-level BPE, whose text is its tokens' bytes in a row."""
+    """Pieces of byte-level BPE, in which a text is the concatenation of its tokens' bytes."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -148,7 +148,7 @@ class _ByteLevelPieces:
 
 
 class _WindowPieces:
-    """Of any other decoder.
+    """Pieces of any other decoder.
 
     How a token is spelt depends on its neighbours: sentencepiece drops the space before a text's first word, and byte
     fallback reads a run of byte tokens as a whole: as characters, or where it is not UTF-8 as one replacement character
@@ -160,7 +160,7 @@ class _WindowPieces:
         self._tokenizer = tokenizer
         self._traits = traits
         self._tokens: list[int] = []  # the window
-        self._done = 0  # its tokens whose text was given out
+        self._done = 0  # how many of its tokens have had their text given out
         self._given = ""  # that text
         self._run: codecs.IncrementalDecoder | None = None  # of the byte tokens that the window ends in
         self._broken = False  # they are not UTF-8
@@ -184,7 +184,7 @@ class _WindowPieces:
 
     def _push_byte(self, token: int, byte: int) -> str:
         if self._broken:
-            self._tokens, self._done = [token], 1  # the neighbour of what follows
+            self._tokens, self._done = [token], 1  # the tokens that follow are decoded with this one as their neighbour
             return _REPLACEMENT
         self._tokens.append(token)
         if self._run is None:

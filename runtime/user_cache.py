@@ -29,9 +29,9 @@ class UnsafeCacheError(InputError):
 
 def cache_folder() -> Path:
     """`$SSCC_CACHE`, else `$XDG_CACHE_HOME/sscc`, else `~/.cache/sscc`; it need not exist."""
-    given = os.environ.get("SSCC_CACHE")
-    if given:
-        return Path(given)
+    override = os.environ.get("SSCC_CACHE")
+    if override:
+        return Path(override)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "sscc"
 
@@ -80,7 +80,7 @@ def check_cache_folder(name: str) -> None:
     except LinkError as error:
         raise _unsafe_link(error) from None
     except OSError:
-        return  # it is not there, or cannot be used at all: whoever tries to will say so
+        return  # it is missing or unusable, which whoever uses it will report
 
 
 def make_cache_folder(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Comparing large files with the digests that they should have, once as long as they do not change.
+"""Compares large files with the digests that they should have, and again only after they have changed.
 
 What was found right is remembered in the user's cache: by device, inode, size and both times of the file, so that a
 file that was written, copied or moved there since is read again.

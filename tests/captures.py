@@ -37,11 +37,11 @@ class Exports:
         windows = getattr(entry.model.config, "sliding_window", None) is not None
         context = operator._context.get() if windows else None
         key = (_model_key(entry.model), context, _plain(arguments))
-        found = self._kept.pop(key, None) or self._export(entry, *arguments)
-        self._kept[key] = found
+        exported = self._kept.pop(key, None) or self._export(entry, *arguments)
+        self._kept[key] = exported
         if len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
-        return found
+        return exported
 
 
 @contextmanager

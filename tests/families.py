@@ -155,7 +155,7 @@ def random_tokens(count: int, seed: int = 0) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledModel:
     """A compiled program, and the model it was compiled from."""
 
     model: PreTrainedModel
@@ -177,7 +177,7 @@ class Compiled:
         )
 
 
-Compile = Callable[..., Compiled]
+Compile = Callable[..., CompiledModel]
 
 
 class Compiler:
@@ -192,7 +192,7 @@ class Compiler:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._done: dict[tuple[object, ...], Compiled] = {}
+        self._done: dict[tuple[object, ...], CompiledModel] = {}
         self._imports: dict[tuple[object, ...], Path] = {}
         self._graphs: dict[tuple[object, ...], Path] = {}
 
@@ -206,7 +206,7 @@ class Compiler:
         dtype: str = "f32",
         opt_level: int = 2,
         target: str = "rdu",
-    ) -> Compiled:
+    ) -> CompiledModel:
         key = (family, geometry, batch, chunk, dtype, opt_level, target)
         if key not in self._done:
             self._done[key] = self._compile(*key)
@@ -229,13 +229,13 @@ class Compiler:
 
     def _compile(
         self, family: str, g: Geometry, batch: int, chunk: int, dtype: str, opt_level: int, target: str
-    ) -> Compiled:
+    ) -> CompiledModel:
         checkpoint, output = self.checkpoint(family, dtype), self._folder / f"{len(self._done)}.rdu"
         graph = self._graph(checkpoint, g, batch, chunk, dtype, target)
         compile_model(
             CompileOptions(model=graph, compile_from="graph", checkpoint=checkpoint, output=output, opt_level=opt_level)
         )
-        return Compiled(random_model(family, _dtype(dtype)), Artifact.load(output))
+        return CompiledModel(random_model(family, _dtype(dtype)), Artifact.load(output))
 
     def _graph(self, checkpoint: Path, g: Geometry, batch: int, chunk: int, dtype: str, target: str) -> Path:
         """The dump of level graph, whatever the `-O` level: made once."""

@@ -37,7 +37,7 @@ _DIRECTIVE = re.compile(r"^\s*// ([A-Z]+)(?::\s*(.*?))?\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Case:
+class FileCheckCase:
     """One part of a file; `line` is where it starts, from 1."""
 
     name: str
@@ -53,7 +53,7 @@ class WrongOutput(Exception):
     """A case did not give what it says; the message is for a person."""
 
 
-def read_cases(text: str) -> list[Case]:
+def read_cases(text: str) -> list[FileCheckCase]:
     """The cases of a file. Raises ValueError for one that has no name or checks nothing."""
     starts = [0, *(match.end() for match in _CUT.finditer(text))]
     ends = [*(match.start() for match in _CUT.finditer(text)), len(text)]
@@ -67,17 +67,17 @@ def _holds_module(part: str) -> bool:
     return re.search(r"^(module|func\.func)", part, re.MULTILINE) is not None
 
 
-def _read_case(aliases: str, line: int, text: str) -> Case:
-    given: dict[str, list[str]] = {}
+def _read_case(aliases: str, line: int, text: str) -> FileCheckCase:
+    directives: dict[str, list[str]] = {}
     for match in _DIRECTIVE.finditer(text):
-        given.setdefault(match.group(1), []).append(match.group(2) or "")
-    error = " ".join(given.get("ERROR", []))
-    if "CASE" not in given:
+        directives.setdefault(match.group(1), []).append(match.group(2) or "")
+    error = " ".join(directives.get("ERROR", []))
+    if "CASE" not in directives:
         raise ValueError(f"line {line}: the case has no // CASE: line")
     if bool(error) == ("// CHECK" in text):
         raise ValueError(f"line {line}: a case has either // ERROR: or // CHECK lines")
-    passes = tuple(name.strip() for listed in given.get("PASSES", []) for name in listed.split(","))
-    return Case(given["CASE"][0], line, aliases, text, passes, error, "LOCATIONS" in given)
+    passes = tuple(name.strip() for listed in directives.get("PASSES", []) for name in listed.split(","))
+    return FileCheckCase(directives["CASE"][0], line, aliases, text, passes, error, "LOCATIONS" in directives)
 
 
 def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> str:
@@ -95,14 +95,14 @@ def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> 
 
 def _inline_locations(text: str) -> str:
     """Puts what ``#loc7 = loc(..)`` says where ``#loc7`` stands, so that a CHECK line can ask for it."""
-    found = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
+    locations = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
     body = re.sub(r"^#loc\d* = .*\n", "", text, flags=re.MULTILINE)
     while re.search(r"#loc\d*\b", body):
-        body = re.sub(r"#loc\d*\b", lambda match: found[match.group()], body)
+        body = re.sub(r"#loc\d*\b", lambda match: locations[match.group()], body)
     return body
 
 
-def check_case(case: Case, path: str) -> None:
+def check_case(case: FileCheckCase, path: str) -> None:
     """Runs one case. Raises WrongOutput; an error that no case expects passes through."""
     expected, _, message = case.error.partition(": ")
     try:
@@ -138,7 +138,7 @@ class IrFile(pytest.File):
 
 
 class IrItem(pytest.Item):
-    def __init__(self, *, case: Case, **parent: object) -> None:
+    def __init__(self, *, case: FileCheckCase, **parent: object) -> None:
         super().__init__(**parent)
         self.case = case
 

@@ -58,7 +58,7 @@ HALF = "ð"
 
 
 @dataclass
-class Report:
+class SoakReport:
     """What was seen; seconds and MiB. `problems`: what does not hold."""
 
     requests: int = 0
@@ -174,23 +174,23 @@ def probe(url: str, pipe: Connection) -> None:
 def good_bodies() -> list[tuple[str, dict[str, Any]]]:
     """Paths and bodies of good requests, greedy and drawn, short and long."""
     choose = random.Random(1)
-    found: list[tuple[str, dict[str, Any]]] = []
+    bodies: list[tuple[str, dict[str, Any]]] = []
     for number in range(REFERENCES):
         text = "".join(choose.choices("abcdefgh é🎉", k=choose.choice([3, 40, 300])))
         body: dict[str, Any] = {"model": NAME, "max_tokens": choose.choice([1, 8, 40]), "seed": number}
         body["temperature"] = choose.choice([0, 1.0])
         if number % 3 == 0:
             body |= {"messages": [{"role": "user", "content": text}], "logprobs": True, "top_logprobs": 3}
-            found.append(("/v1/chat/completions", body))
+            bodies.append(("/v1/chat/completions", body))
         else:
-            found.append(("/v1/completions", body | {"prompt": text, "logprobs": number % 4}))
-    return found
+            bodies.append(("/v1/completions", body | {"prompt": text, "logprobs": number % 4}))
+    return bodies
 
 
 class Clients:
     """Several connections that do one thing after the other, by a seed."""
 
-    def __init__(self, url: str, report: Report, seed: int) -> None:
+    def __init__(self, url: str, report: SoakReport, seed: int) -> None:
         self._url = url
         self._report = report
         self._random = random.Random(seed)
@@ -351,12 +351,12 @@ class Options:
     growth: float = 0.2
 
 
-def soak(artifact: Path, options: Options) -> Report:
+def soak(artifact: Path, options: Options) -> SoakReport:
     """Serves an artifact under so many requests; what does not hold is in the report's `problems`."""
-    report = Report()
+    report = SoakReport()
     with served(artifact) as (process, url):
         report.memory_ready = memory(process.pid)
-        warm = Report()
+        warm = SoakReport()
         asyncio.run(_warm(url, warm, options))
         report.problems += warm.problems
         time.sleep(3 * IDLE_SECONDS)
@@ -376,7 +376,7 @@ def soak(artifact: Path, options: Options) -> Report:
 
 
 @contextmanager
-def probing(url: str, report: Report) -> Iterator[None]:
+def probing(url: str, report: SoakReport) -> Iterator[None]:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=probe, args=(url, theirs))
     process.start()
@@ -394,7 +394,7 @@ def probing(url: str, report: Report) -> Iterator[None]:
     report.health_slowest = seconds[-1]
 
 
-async def _warm(url: str, report: Report, options: Options) -> None:
+async def _warm(url: str, report: SoakReport, options: Options) -> None:
     """What a server has once it has seen everything: threads, their arenas, pages of slots, modules for errors."""
     clients = Clients(url, report, 0)
     await clients.references()
@@ -402,14 +402,14 @@ async def _warm(url: str, report: Report, options: Options) -> None:
     await clients.close()
 
 
-async def _load(url: str, report: Report, options: Options) -> None:
+async def _load(url: str, report: SoakReport, options: Options) -> None:
     clients = Clients(url, report, options.seed)
     await clients.references()
     await clients.run(options.requests, options.connections, 60 * options.minutes)
     await clients.close()
 
 
-def _settle(pid: int, url: str, report: Report, growth: float) -> None:
+def _settle(pid: int, url: str, report: SoakReport, growth: float) -> None:
     """Waits until everything is back, and notes what is not."""
     until = time.monotonic() + SETTLE_SECONDS
     left = [""]

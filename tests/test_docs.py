@@ -71,11 +71,11 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     parsers = subcommands()
     for command in commands(page.read_text()):
         _, name, *words = command.split()
-        given = [word.partition("=")[0] for word in words if _OPTION.fullmatch(word.partition("=")[0])]
+        names = [word.partition("=")[0] for word in words if _OPTION.fullmatch(word.partition("=")[0])]
         if name not in parsers:
-            assert not given, f"{page.name}: {command}"  # prose about sscc
+            assert not names, f"{page.name}: {command}"  # prose about sscc
             continue
-        unknown = [option for option in given if option not in options(parsers[name]) and option not in FOREIGN]
+        unknown = [option for option in names if option not in options(parsers[name]) and option not in FOREIGN]
         assert not unknown, f"{page.name}: `{command}`: no option {unknown}"
 
 
@@ -116,12 +116,12 @@ def tracked() -> list[Path]:
 
 def test_nothing_points_out_of_the_repository() -> None:
     """No absolute path of somebody's machine, no relative one that leaves the repository."""
-    found = []
+    paths = []
     for path in tracked():
         data = path.read_bytes()
         if b"\0" in data:
             continue
         text = data.decode()
         foreign = _ABSOLUTE.findall(text) + _OUTSIDE.findall(text)
-        found += [(str(path.relative_to(ROOT)), name) for name in foreign]
-    assert not found
+        paths += [(str(path.relative_to(ROOT)), name) for name in foreign]
+    assert not paths

@@ -50,8 +50,8 @@ def chunk_of(name: str) -> int:
 def lengths(g: Geometry) -> list[int]:
     """Prompts around every boundary, valid_topk 0, 1, topk - 1 and topk among them, SR exactly, and many laps."""
     sr = g.sink_recent
-    wanted = {1, g.sink, g.sink + 1, sr - 1, sr, sr + 1, sr + g.topk - 1, sr + g.topk, sr + g.topk + 1, 40}
-    return sorted(n for n in wanted if 1 <= n <= 42)
+    edges = {1, g.sink, g.sink + 1, sr - 1, sr, sr + 1, sr + g.topk - 1, sr + g.topk, sr + g.topk + 1, 40}
+    return sorted(n for n in edges if 1 <= n <= 42)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

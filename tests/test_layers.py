@@ -118,17 +118,17 @@ def module_files(root: Path, packages: Mapping[str, str]) -> dict[str, Path]:
     Args:
         packages: files and folders below `root` by the path that they are installed under.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for target, source in sorted(packages.items(), key=lambda pair: -len(pair[1])):
         folder = root / source
         files = [folder] if folder.is_file() else [*folder.rglob("*.py"), *folder.rglob("*.pyi")]
-        taken = {path for path in found.values() if path.is_relative_to(root)}
+        taken = {path for path in paths.values() if path.is_relative_to(root)}
         for path in files:
             inside = Path(target) if path == folder else target / path.relative_to(folder)
             name = ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
             if path.suffix in (".py", ".pyi") and path not in taken and not _is_empty(path):
-                found[name] = path
-    return found
+                paths[name] = path
+    return paths
 
 
 def _is_empty(path: Path) -> bool:
@@ -138,13 +138,13 @@ def _is_empty(path: Path) -> bool:
 
 def imports_of(files: Mapping[str, Path]) -> list[Import]:
     """Every import of one of these modules by another."""
-    found = []
+    imports = []
     for importer, path in files.items():
         package = importer if path.stem == "__init__" else importer.rpartition(".")[0]
         for node, typing in _statements(ast.parse(path.read_bytes()), False):
             imported = {name for name in _imported(node, package, files) if name in files and name != importer}
-            found += [Import(importer, name, path, node.lineno, typing) for name in sorted(imported)]
-    return found
+            imports += [Import(importer, name, path, node.lineno, typing) for name in sorted(imported)]
+    return imports
 
 
 def _statements(node: ast.AST, typing: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
@@ -184,21 +184,21 @@ def _is_in(module: str, name: str) -> bool:
 def faults(files: Mapping[str, Path], layers: Layers, apart: Apart) -> list[str]:
     """What is wrong with the imports of these modules, a line each."""
     imports, named = imports_of(files), {name for names in layers for name in names}
-    found = [f"{name} stands in no layer" for name in files if name != PACKAGE and layer_of(name, layers) is None]
-    found += [f"the layers name {name}, which is not there" for name in sorted(named) if not _holds(name, files)]
+    faults = [f"{name} stands in no layer" for name in files if name != PACKAGE and layer_of(name, layers) is None]
+    faults += [f"the layers name {name}, which is not there" for name in sorted(named) if not _holds(name, files)]
     for item in imports:
         if item.importer == PACKAGE and not item.typing:
-            found.append(f"{item}, with whatever else is imported of {PACKAGE}")
+            faults.append(f"{item}, with whatever else is imported of {PACKAGE}")
         if PACKAGE in (item.importer, item.imported):
             continue
         above, below = layer_of(item.imported, layers), layer_of(item.importer, layers)
         if above is not None and below is not None and above > below:
-            found.append(f"{item}, which stands above it")
+            faults.append(f"{item}, which stands above it")
         for pair in apart:
             if any(_is_in(item.importer, a) and _is_in(item.imported, b) for a, b in (pair, pair[::-1])):
-                found.append(f"{item}, and {' and '.join(pair)} stay apart")
+                faults.append(f"{item}, and {' and '.join(pair)} stay apart")
     others = [item for item in imports if PACKAGE not in (item.importer, item.imported)]
-    return found + [f"a circle: {circle}" for circle in _first_circle(others)]
+    return faults + [f"a circle: {circle}" for circle in _first_circle(others)]
 
 
 def _holds(name: str, files: Mapping[str, Path]) -> bool:
@@ -275,9 +275,9 @@ def test_the_longest_name_says_where_a_module_stands(tmp_path: Path) -> None:
     (tmp_path / "low" / "top.py").write_text("import p.high")
     (tmp_path / "low" / "a.py").write_text("import p.low.top")
     (tmp_path / "high.py").write_text("import p.low.a")
-    found = faults(module_files(tmp_path, {"p": "."}), layers, ())
-    assert f"{tmp_path / 'low' / 'a.py'}:1: p.low.a imports p.low.top, which stands above it" in found
-    assert not any("top.py" in fault for fault in found if "circle" not in fault)
+    messages = faults(module_files(tmp_path, {"p": "."}), layers, ())
+    assert f"{tmp_path / 'low' / 'a.py'}:1: p.low.a imports p.low.top, which stands above it" in messages
+    assert not any("top.py" in fault for fault in messages if "circle" not in fault)
 
 
 def test_no_circle_even_of_imports_inside_functions(tmp_path: Path) -> None:
@@ -312,6 +312,6 @@ def test_the_package_itself_imports_nothing(tmp_path: Path, text: str, count: in
     (tmp_path / "__init__.py").write_text(text)
     (tmp_path / "low.py").write_text("import os\n")
     (tmp_path / "high.py").write_text("import sscc")
-    found = faults(module_files(tmp_path, {"sscc": "."}), (("sscc.low",), ("sscc.high",)), ())
-    assert len(found) == count
-    assert all("sscc imports sscc.low, with whatever else is imported of sscc" in fault for fault in found)
+    messages = faults(module_files(tmp_path, {"sscc": "."}), (("sscc.low",), ("sscc.high",)), ())
+    assert len(messages) == count
+    assert all("sscc imports sscc.low, with whatever else is imported of sscc" in fault for fault in messages)

@@ -26,7 +26,7 @@ from sscc.ir.schedule import launches, pipelines
 from sscc.passes.build_entries import BuildEntries
 from sscc.passes.pipeline import PIPELINES
 from sscc.runtime.artifact.reading import Artifact
-from tests.families import FAMILIES, TWO_KINDS, Compiled, Compiler, numbers, random_tokens
+from tests.families import FAMILIES, TWO_KINDS, CompiledModel, Compiler, numbers, random_tokens
 from tests.torch_session import TorchSession
 
 LEVELS = (0, 1, 2)
@@ -62,7 +62,7 @@ class Case:
     tiled: bool = False
 
     def tolerance(self, f32: float) -> float:
-        """Of a difference that is at most `f32` in a plain cache of f32."""
+        """The tolerance of a difference that is at most `f32` where the cache is plain and of f32."""
         return BF16_TOLERANCE if self.dtype == "bf16" else INT8_TOLERANCE if self.cache == "int8" else f32
 
     def compiled(self, compiler: Compiler, opt_level: int) -> Compiled:
@@ -71,17 +71,17 @@ class Case:
 
 
 CASES = {
-    "llama3-rope": Case("llama3-rope", tiled=True),
-    "gpt2": Case("gpt2", "max-pooled", tiled=True),
-    "gpt-neox": Case("gpt-neox", "streaming"),
-    "qwen3": Case("qwen3", "full", tiled=True),
-    "phi3": Case("phi3"),
-    "two-rotary-tables": Case("two-rotary-tables"),
-    "taking-turns": Case("taking-turns", tiled=True),
-    "three-then-eight": Case("three-then-eight", "max-pooled"),
-    "llama-bf16": Case("llama", dtype="bf16", tiled=True),
-    "int8-rows": Case("llama3-rope", "int8", tiled=True),
-    "int8-rows-bf16": Case("gpt-neox", "int8", dtype="bf16"),
+    "llama3-rope": LevelCase("llama3-rope", tiled=True),
+    "gpt2": LevelCase("gpt2", "max-pooled", tiled=True),
+    "gpt-neox": LevelCase("gpt-neox", "streaming"),
+    "qwen3": LevelCase("qwen3", "full", tiled=True),
+    "phi3": LevelCase("phi3"),
+    "two-rotary-tables": LevelCase("two-rotary-tables"),
+    "taking-turns": LevelCase("taking-turns", tiled=True),
+    "three-then-eight": LevelCase("three-then-eight", "max-pooled"),
+    "llama-bf16": LevelCase("llama", dtype="bf16", tiled=True),
+    "int8-rows": LevelCase("llama3-rope", "int8", tiled=True),
+    "int8-rows-bf16": LevelCase("gpt-neox", "int8", dtype="bf16"),
 }
 
 
@@ -113,7 +113,7 @@ def steps_of(session: TorchSession) -> Iterator[tuple[str, Tensor]]:
 
 
 @dataclass(frozen=True)
-class Run:
+class LevelRun:
     """Logits by step, and the states at the end."""
 
     logits: dict[str, Tensor]
@@ -121,12 +121,12 @@ class Run:
 
 
 @cache
-def run(compiler: Compiler, case: str, opt_level: int) -> Run:
+def run(compiler: Compiler, case: str, opt_level: int) -> LevelRun:
     compiled = CASES[case].compiled(compiler, opt_level)
     session = compiled.session(checked=True)
     logits = {name: value.clone().float() for name, value in steps_of(session)}
     names = ["k_cache", "v_cache", *(["selected"] if compiled.geometry.topk else [])]
-    return Run(logits, {name: numbers(session.interpreter.tensor(name).clone()) for name in names})
+    return LevelRun(logits, {name: numbers(session.interpreter.tensor(name).clone()) for name in names})
 
 
 def difference(a: Tensor, b: Tensor) -> tuple[float, str]:
@@ -180,7 +180,7 @@ def test_a_resumed_prefill_changes_no_bit(case: str, compiled: Compiler) -> None
 # ---------------------------------------------------------------------------------------------------- launches
 
 
-def counted(compiled: Compiled) -> tuple[int, int]:
+def counted(compiled: CompiledModel) -> tuple[int, int]:
     """Kernel launches of one decode step and of one prefill call, those in loops once."""
     entries = (compiled.artifact.program.entry(name) for name in ("decode", "prefill"))
     decode, prefill = (len(list(launches(entry.body))) for entry in entries)

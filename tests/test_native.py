@@ -32,11 +32,11 @@ def test_every_level_runs_natively_as_on_the_reference(case: str, opt_level: int
         normwise, words = difference(logits.float(), expected.logits[step])
         assert normwise <= CASES[case].tolerance(F32), f"{step}: {words}"
     for name, state in expected.states.items():
-        found = numbers(session.interpreter.tensor(name))
+        native_state = numbers(session.interpreter.tensor(name))
         if state.dtype is torch.int64:
-            assert torch.equal(found, state), name
+            assert torch.equal(native_state, state), name
         else:
-            normwise, words = difference(found, state)
+            normwise, words = difference(native_state, state)
             assert normwise <= CASES[case].tolerance(STATES), f"{name}: {words}"
 
 
@@ -47,8 +47,8 @@ def test_every_family_runs_natively(family: str, compiled: Compiler) -> None:
     tokens, expected = greedy(program.session(), prompt, 8)
     session = native_session(program.artifact)
     rows = [session.prefill(0, prompt), *(session.decode({0: token})[0] for token in tokens[:-1])]
-    for step, (row, wanted) in enumerate(zip(rows, expected, strict=True)):
-        normwise, words = difference(row, wanted)
+    for step, (row, expected_row) in enumerate(zip(rows, expected, strict=True)):
+        normwise, words = difference(row, expected_row)
         assert normwise <= F32, f"step {step}: {words}"
 
 
@@ -79,8 +79,8 @@ def test_a_slot_does_not_depend_on_its_company(case: str, compiled: Compiler) ->
     expected = [alone.prefill(1, prompt), *(alone.decode({1: t})[1] for t in tokens)]
     full = native_session(artifact)
     full.prefill(0, random_tokens(40, seed=7))
-    found = [full.prefill(1, prompt)]
+    rows = [full.prefill(1, prompt)]
     full.prefill(2, random_tokens(3, seed=8))
-    found += [full.decode({0: 3, 1: t, 2: 5} if i % 2 else {1: t, 2: 9})[1] for i, t in enumerate(tokens)]
-    for step, (a, b) in enumerate(zip(found, expected, strict=True)):
+    rows += [full.decode({0: 3, 1: t, 2: 5} if i % 2 else {1: t, 2: 9})[1] for i, t in enumerate(tokens)]
+    for step, (a, b) in enumerate(zip(rows, expected, strict=True)):
         assert torch.equal(a, b), f"step {step}"

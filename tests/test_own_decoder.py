@@ -37,8 +37,8 @@ def example() -> ModuleType:
 @pytest.fixture(scope="module")
 def model(example: ModuleType) -> nn.Module:
     torch.manual_seed(0)
-    made: nn.Module = example.Decoder().eval()
-    return made
+    decoder: nn.Module = example.Decoder().eval()
+    return decoder
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def test_beyond_the_budget_it_is_eager_snapstream(artifact: Path, model: nn.Modu
 
 def test_its_layers_are_one_loop(artifact: Path) -> None:
     """Although each layer has rotary tables of its own, computed alike."""
-    found = [(record.entry, record.layers, record.looped) for record in Artifact.load(artifact).manifest.looping]
-    assert found == [("prefill", 2, True), ("decode", 2, True)]
+    records = [(record.entry, record.layers, record.looped) for record in Artifact.load(artifact).manifest.looping]
+    assert records == [("prefill", 2, True), ("decode", 2, True)]
 
 
 def test_goldens_replay(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,6 @@ def test_every_pass_operation_and_record_is_there() -> None:
 def test_what_every_level_of_optimisation_runs_is_there() -> None:
     (text,) = (page for path, page in PAGES.items() if path.name == "passes.md")
     levels = re.findall(r"^\* `-O(\d)`: (.*)$", text, re.MULTILINE)
-    found = {int(level): ",".join(re.findall(r"\[(.*?)\]\(#", links)) for level, links in levels}
-    assert found == {level: pipeline_text(items) for level, items in PIPELINES.items()}
+    pipelines = {int(level): ",".join(re.findall(r"\[(.*?)\]\(#", links)) for level, links in levels}
+    assert pipelines == {level: pipeline_text(items) for level, items in PIPELINES.items()}
     assert "*Option* `fuse` (bool), default `true`." in text

@@ -83,9 +83,9 @@ def without_topk(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(artifact: Path, prompt: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """What `sscc run --json` prints for one of PROMPTS."""
-    given = ["--prompt-file", str(HAYSTACK)] if prompt == "passkey" else ["--prompt", PROMPTS[prompt]]
+    prompt_words = ["--prompt-file", str(HAYSTACK)] if prompt == "passkey" else ["--prompt", PROMPTS[prompt]]
     count = ["--max-new-tokens", str(NEW_TOKENS[prompt])]
-    assert cli.main(["run", str(artifact), *given, *count, "--json", "--threads", "1", "--traceback"]) == 0
+    assert cli.main(["run", str(artifact), *prompt_words, *count, "--json", "--threads", "1", "--traceback"]) == 0
     figures: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
     return figures
 
@@ -133,14 +133,14 @@ def test_text_is_the_golden(
     golden = read_golden(prompt)
     assert golden["prompt"] == PROMPTS[prompt]
     assert golden["geometry"] == Artifact.load(with_topk).signature.geometry.to_dict()
-    found = run(with_topk, prompt, capsys)
-    if found["tokens"] == golden["tokens"]:
-        assert found["text"] == golden["text"]
+    report = run(with_topk, prompt, capsys)
+    if report["tokens"] == golden["tokens"]:
+        assert report["text"] == golden["text"]
         return
-    pairs = enumerate(zip(found["tokens"], golden["tokens"], strict=True))
-    step = next(step for step, (ours, wanted) in pairs if ours != wanted)
+    pairs = enumerate(zip(report["tokens"], golden["tokens"], strict=True))
+    step = next(step for step, (ours, theirs) in pairs if ours != theirs)
     gap = golden["gaps"][step]
-    assert gap < NEAR_TIE, f"token {step} differs though {gap} separates it: {found['text']!r}, {golden['text']!r}"
+    assert gap < NEAR_TIE, f"token {step} differs though {gap} separates it: {report['text']!r}, {golden['text']!r}"
     warnings.warn(f"{prompt}: 1 near tie excused, at token {step} with a gap of {gap}", stacklevel=1)
 
 
@@ -169,9 +169,9 @@ def test_top_k_finds_the_key_and_the_same_rows_without_it_lose_it(
 ) -> None:
     """Scored from the second new token on: the first one comes from prefill's full attention. It is a space."""
     tokenizer = load_tokenizer(with_topk / "tokenizer" / "tokenizer.json")
-    found, lost = (run(artifact, "passkey", capsys) for artifact in (with_topk, without_topk))
-    assert found["tokens"][0] == lost["tokens"][0]
-    assert not any(letter.isdigit() for letter in tokenizer.decode(found["tokens"][:1]))
-    assert found["kept_rows"] == lost["kept_rows"] == ROWS
-    assert PASSKEY in tokenizer.decode(found["tokens"][1:])
+    with_key, lost = (run(artifact, "passkey", capsys) for artifact in (with_topk, without_topk))
+    assert with_key["tokens"][0] == lost["tokens"][0]
+    assert not any(letter.isdigit() for letter in tokenizer.decode(with_key["tokens"][:1]))
+    assert with_key["kept_rows"] == lost["kept_rows"] == ROWS
+    assert PASSKEY in tokenizer.decode(with_key["tokens"][1:])
     assert PASSKEY[:2] not in tokenizer.decode(lost["tokens"][1:])

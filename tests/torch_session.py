@@ -18,7 +18,7 @@ def to_tensor(array: Array) -> Tensor:
     return to_tensors({"": array})[""]
 
 
-class TorchInterpreter:
+class TensorInterpreter:
     """An interpreter with torch tensors, on the same memory."""
 
     def __init__(self, interpreter: Interpreter) -> None:
@@ -27,8 +27,8 @@ class TorchInterpreter:
     def run(
         self, entry: str, inputs: Mapping[str, Tensor], scalars: Mapping[str, int] | None = None
     ) -> tuple[dict[str, Tensor], tuple[int, ...]]:
-        given = {name: to_array(tensor) for name, tensor in inputs.items()}
-        outputs, results = self._interpreter.run(entry, given, scalars)
+        arrays = {name: to_array(tensor) for name, tensor in inputs.items()}
+        outputs, results = self._interpreter.run(entry, arrays, scalars)
         return to_tensors(outputs), results
 
     def tensor(self, name: str) -> Tensor:
@@ -40,7 +40,7 @@ class TorchSession:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.interpreter = TorchInterpreter(session.interpreter)
+        self.interpreter = TensorInterpreter(session.interpreter)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.session, name)

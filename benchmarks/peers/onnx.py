@@ -27,7 +27,7 @@ class Onnx(Stepper):
         self.generator: og.Generator | None = None
 
     def start(self, batch: int, context: int, room: int) -> None:
-        self.generator = None  # its cache goes before the next one comes
+        self.generator = None  # frees its cache before the next one is made
         search = og.GeneratorParams(self.model)
         length = context + room + 1
         search.set_search_options(min_length=length, max_length=length, batch_size=batch, do_sample=False)

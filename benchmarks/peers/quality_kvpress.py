@@ -101,10 +101,10 @@ def answer(model: Any, example: dict[str, Any], cell: dict[str, Any], ends: froz
         feed(prompt, 0)
     for layer in cache.layers:  # the last token's row is made anew
         layer.keys, layer.values = layer.keys[:, :, :-1], layer.values[:, :, :-1]
-    made = [int(feed(prompt[-1:], len(prompt) - 1).argmax())]
-    while len(made) < count and made[-1] not in ends:
-        made.append(int(feed(made[-1:], len(prompt) + len(made) - 1).argmax()))
-    return made
+    answer_tokens = [int(feed(prompt[-1:], len(prompt) - 1).argmax())]
+    while len(answer_tokens) < count and answer_tokens[-1] not in ends:
+        answer_tokens.append(int(feed(answer_tokens[-1:], len(prompt) + len(answer_tokens) - 1).argmax()))
+    return answer_tokens
 
 
 def open_model(path: Path) -> tuple[Any, Any, frozenset[int]]:
@@ -124,8 +124,8 @@ def metrics() -> dict[str, Callable[[str, Sequence[str]], float]]:
         sys.exit(f"quality_kvpress: {METRICS_FILE} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: dict[str, Callable[[str, Sequence[str]], float]] = module.METRICS
-    return found
+    metrics: dict[str, Callable[[str, Sequence[str]], float]] = module.METRICS
+    return metrics
 
 
 def run(words: argparse.Namespace) -> dict[str, Any]:
@@ -144,12 +144,12 @@ def run(words: argparse.Namespace) -> dict[str, Any]:
             chosen = [e for e in examples if e["task"] == task and e["metric"] in score][: words.examples]
             theirs, same, own = [], 0, []
             for example in chosen:
-                made = answer(model, example, cell, ends)
-                said = tokenizer.decode(made, skip_special_tokens=True)
+                tokens = answer(model, example, cell, ends)
+                said = tokenizer.decode(tokens, skip_special_tokens=True)
                 theirs.append(score[example["metric"]](said, example["answers"]))
                 record = ours[cell["name"], example["name"]]
                 own.append(record["score"])
-                same += record["tokens"] == made
+                same += record["tokens"] == tokens
             line = {
                 "cell": cell["name"],
                 "task": task,

@@ -14,7 +14,7 @@ FOLDER = ROOT / ".peers"
 
 
 @dataclass(frozen=True)
-class Variant:
+class Precision:
     """One line of a table: a peer with one type of weights.
 
     Attributes:
@@ -43,7 +43,7 @@ class Peer:
     name: str
     environment: str
     module: str
-    variants: tuple[Variant, ...]
+    precisions: tuple[Precision, ...]
     packages: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Peer:
         return f"{self.name} is not installed: python benchmarks/peers/install.py {self.environment}"
 
 
-BF16 = Variant("bf16", 16, 16)
+BF16 = Precision("bf16", 16, 16)
 
 PEERS = (
     Peer(
@@ -68,24 +68,24 @@ PEERS = (
         "benchmarks.ours",
         (
             BF16,
-            Variant("bf16-kv8", 16, 8.5),
-            Variant("int8", 8.5, 16),
-            Variant("int8-kv8", 8.5, 8.5),
-            Variant("int4", 4.5, 16),
+            Precision("bf16-kv8", 16, 8.5),
+            Precision("int8", 8.5, 16),
+            Precision("int8-kv8", 8.5, 8.5),
+            Precision("int4", 4.5, 16),
         ),
     ),
     Peer(
         "llama.cpp",
         "llama",
         "benchmarks.peers.llama",
-        (Variant("BF16", 16, 16), Variant("Q8_0", 8.5, 16), Variant("Q4_0", 4.5, 16)),
+        (Precision("BF16", 16, 16), Precision("Q8_0", 8.5, 16), Precision("Q4_0", 4.5, 16)),
         ("llama-cpp-python==0.3.36",),
     ),
     Peer(
         "OpenVINO",
         "openvino",
         "benchmarks.peers.openvino",
-        (BF16, Variant("int8", 8, 8), Variant("int4", 4.5, 8)),
+        (BF16, Precision("int8", 8, 8), Precision("int4", 4.5, 8)),
         ("openvino==2026.4.1", "nncf==3.4.0", "transformers==4.57.6", "torch==2.13.0", "safetensors"),
         ("optimum==2.3.0", "optimum-intel==2.2.0"),
     ),
@@ -93,7 +93,7 @@ PEERS = (
         "onnxruntime-genai",
         "onnx",
         "benchmarks.peers.onnx",
-        (Variant("f32", 32, 32), Variant("int4", 5, 32)),
+        (Precision("f32", 32, 32), Precision("int4", 5, 32)),
         (
             "onnxruntime-genai==0.18.0",
             "onnxruntime==1.31.1",
@@ -103,7 +103,7 @@ PEERS = (
             "torch==2.13.0",
         ),
     ),
-    Peer("torch", "", "benchmarks.peers.torch", (BF16, Variant("bf16-compiled", 16, 16))),
+    Peer("torch", "", "benchmarks.peers.torch", (BF16, Precision("bf16-compiled", 16, 16))),
     Peer(
         "kvpress SnapKV",
         "kvpress",
@@ -115,7 +115,7 @@ PEERS = (
         "IREE",
         "iree",
         "benchmarks.peers.iree",
-        (Variant("f32", 32, 32),),
+        (Precision("f32", 32, 32),),
         (
             "iree-base-compiler==3.13.0",
             "iree-base-runtime==3.13.0",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DUMP = ".mlir"
 DEFAULT_STEPS = 4
-PRECISIONS = ("f32", "f64")  # as sscc.compiler.interpret.types, without torch
+PRECISIONS = ("f32", "f64")  # the same as in sscc.compiler.interpret.types, which would import torch
 TOLERANCE = {"f32": 1e-5, "bf16": 5e-2, "f64": 1e-9}
 """Largest ||a - b|| / ||b|| of a step's logits, by the dtype in which they are computed. A pass may change the order of
 sums and, in bf16, where intermediate values are rounded."""
@@ -97,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> CompileOptions:
-    """The options of the compilation. A dump says with its own attributes where it stands."""
+    """The options of the compilation. A dump has its level in its attributes, so no option says it."""
     names = [name for name in CompileOptions.__dataclass_fields__ if getattr(args, name, None) is not None]
     values: dict[str, Any] = {name: getattr(args, name) for name in names}
     if args.model.suffix == DUMP:
@@ -174,8 +174,8 @@ def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constant
     if checkpoint is None or not checkpoint.has_weights:
         tensors = random_tensors(weights, args.seed)
     else:
-        wanted = {name for stack in weights.values() for name in stack.sources}
-        tensors = {name: checkpoint.tensor(name) for name in wanted & checkpoint.names().keys()}
+        names = {name for stack in weights.values() for name in stack.sources}
+        tensors = {name: checkpoint.tensor(name) for name in names & checkpoint.names().keys()}
     return {**tensors, **(source.constants() if constants else {})}
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 QUOTES = '"""'
 SCARCE = 0.25
-"""The room that is left is told once it is less than this share of the context."""
+"""Share of the context: once fewer tokens are left, the user is told before every answer how many there are."""
 
 HELP = f"""\
 /reset         forget the conversation; the system message stays
@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
             for text in read_messages():
                 try:
                     chat.take(text)
-                except KeyboardInterrupt:  # once more, or before the answer began
+                except KeyboardInterrupt:  # Ctrl-C came a second time, or before the answer began
                     print(file=sys.stderr)
     return 0
 
@@ -148,7 +148,7 @@ class Chat:
         return prompt, room if self._max_new_tokens is None else min(room, self._max_new_tokens)
 
     def _stream(self, prompt_and_room: tuple[tuple[int, ...], int]) -> str:
-        """Prints an answer as it is made. Returns what there is of it when it ends or is stopped."""
+        """Prints an answer while it is made. Returns its text, which is a part of it where the user has stopped it."""
         from sscc.runtime.engine import Request
 
         prompt, room = prompt_and_room
@@ -213,7 +213,7 @@ def _figures(done: Completion) -> Iterator[str]:
 
 
 def _say(text: str) -> None:
-    """To the person, and not as part of an answer."""
+    """Prints to stderr, so that what sscc itself says is never part of an answer."""
     print(f"sscc: {text}", file=sys.stderr, flush=True)
 
 

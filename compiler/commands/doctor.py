@@ -87,9 +87,9 @@ def _unpinned(packages: dict[str, str | None]) -> list[str]:
     problems = []
     for requirement in required:
         name, exact, pin = requirement.partition(";")[0].partition("==")
-        found = packages.get(name.strip())
-        if exact and found is not None and found.partition("+")[0] != pin.strip():
-            problems.append(f"{name.strip()} is {found}, sscc needs {pin.strip()}")
+        version = packages.get(name.strip())
+        if exact and version is not None and version.partition("+")[0] != pin.strip():
+            problems.append(f"{name.strip()} is {version}, sscc needs {pin.strip()}")
     return problems
 
 
@@ -129,7 +129,7 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
     lines = [
         f"sscc       {diagnosis.sscc}, Python {diagnosis.python}, {diagnosis.system}",
         f"packages   {', '.join(versions)}",
-        f"extras     {'; '.join(_extra(name, found) for name, found in diagnosis.extras.items())}",
+        f"extras     {'; '.join(_extra(name, is_installed) for name, is_installed in diagnosis.extras.items())}",
         *(_native_lines(diagnosis.native) if diagnosis.native else ["native     missing"]),
         f"compilers  {', '.join(diagnosis.compilers.values()) or 'none found'}",
         f"linkers    {', '.join(diagnosis.linkers.values()) or 'none found'}",

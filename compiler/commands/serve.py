@@ -71,11 +71,11 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.engine import Engine, EngineOptions
     from sscc.runtime.server.app import create_app
-    from sscc.runtime.server.jobs import Limits, Model
+    from sscc.runtime.server.jobs import Model, RequestLimits
     from sscc.runtime.server.protocol import MAX_CHOICES
     from sscc.runtime.server.service import bind, serve, url_of
 
-    bound = bind(args.host, args.port)  # first: reading weights for a port that is taken would be a pity
+    bound = bind(args.host, args.port)  # before weights are read, which would be in vain where the port is taken
     artifact = Artifact.load(args.artifact, verify=args.verify)
     tokenizer, template = tokenizer_and_template(artifact)
     signature = artifact.signature
@@ -87,7 +87,7 @@ def main(args: argparse.Namespace) -> int:
         tokenizer=tokenizer,
         chat_template=template,
     )
-    limits = Limits(
+    limits = RequestLimits(
         max_body=args.max_body,
         max_prompt=args.max_prompt,
         max_new_tokens=args.max_new_tokens,
@@ -120,7 +120,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _api_key(args: argparse.Namespace) -> str | None:
-    """From the option, or the environment, where other users of the machine do not see it."""
+    """The key from the option, or else from the environment, where other users of the machine cannot see it."""
     key: str | None = os.environ.get(KEY_VARIABLE) if args.api_key is None else args.api_key
     if key is not None and not (key.strip() and key.isascii() and key.isprintable() and " " not in key):
         source = KEY_VARIABLE if args.api_key is None else "--api-key"

@@ -76,8 +76,8 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
 
 
 def suspicions(config: PreTrainedConfig) -> Iterator[str]:
-    """Why a model may not be captured, from what transformers' class says of itself: words for a refusal, no ground
-    for one. None of them is certain; StableLM, for one, goes through the attention interface and does not say so."""
+    """Possible reasons why a model cannot be captured, from what transformers' class says of itself. They explain a
+    refusal and never cause one, because none is certain: StableLM uses the attention interface without saying so."""
     cls = _model_class(config)
     if cls is None:
         return
@@ -115,7 +115,7 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
 
 
 def _different_attributes(config: PreTrainedConfig) -> set[str]:
-    """The fields in which the layers of a config differ; one config for each may still say the same for all."""
+    """The fields in which layers differ. A config per layer is not enough: all of them may have equal values."""
     if not config.is_heterogeneous:
         return set()
     layers = list(config.per_layer_config)
@@ -146,8 +146,8 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
 
 def _model_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     """transformers' own class for the config."""
-    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    cls: type[PreTrainedModel] | None = found[0] if isinstance(found, tuple) else found
+    mapped = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    cls: type[PreTrainedModel] | None = mapped[0] if isinstance(mapped, tuple) else mapped
     return cls
 
 

@@ -83,7 +83,7 @@ class Capture:
     kinds: LayerKinds | None
 
 
-class _Entry(torch.nn.Module):
+class _DecoderFunction(torch.nn.Module):
     """A decoder as a function of ids, positions and, in prefill, the index of the last prompt token."""
 
     def __init__(self, model: torch.nn.Module, exported: bool) -> None:
@@ -100,7 +100,7 @@ class _Entry(torch.nn.Module):
             return logits if last is None else logits.index_select(1, last)
         keep: dict[str, Any] = {} if last is None else {"logits_to_keep": last}
         result: torch.Tensor = self.model(input_ids=ids, position_ids=positions, use_cache=False, **keep).logits
-        # Some models take `logits_to_keep` without a word and give the logits of every token.
+        # Some models accept `logits_to_keep` and ignore it: they return the logits of every token.
         return result if last is None or result.shape[1] == 1 else result.index_select(1, last)
 
 
@@ -131,7 +131,7 @@ def capture(
     _freeze_frequencies(module)
     constants = _lift_hidden_buffers(module)
     # An exported program guards its tensors' device, so it stays where it is; a model needs no memory at all.
-    entry = _Entry(module if exported else module.to("meta"), exported)
+    entry = _DecoderFunction(module if exported else module.to("meta"), exported)
     with context_limit(max_context), only_captured(module, kinds):
         prefill = _export(entry, (1, chunk), True, aliases, set(constants))
         decode = _export(entry, (batch, 1), False, aliases, set(constants))
@@ -146,16 +146,16 @@ def capture(
 
 def _all_layers(shapes: dict[str, tuple[int, ...]], kinds: LayerKinds | None) -> dict[str, tuple[int, ...]]:
     """The shapes of every layer's weights, from those of the captured layers."""
-    found = dict(shapes)
+    all_shapes = dict(shapes)
     for layer, first in enumerate(kinds.first if kinds else ()):
         for name, shape in shapes.items():
-            found.setdefault(renamed(name, kinds.path if kinds else "", first, layer), shape)
-    return found
+            all_shapes.setdefault(renamed(name, kinds.path if kinds else "", first, layer), shape)
+    return all_shapes
 
 
 def _freeze_frequencies(module: torch.nn.Module) -> None:
-    """Makes rotary embeddings static that would choose their frequencies anew in every call, by the longest position
-    they see (longrope): within the original context, which admission has checked, the choice is the one at hand."""
+    """Makes longrope static. It would choose its frequencies in every call, by the longest position it sees. Admission
+    has checked that no context exceeds the original one, and there the choice is always the table it holds now."""
     for child in module.modules():
         if getattr(child, "rope_type", None) == "longrope":
             vars(child)["rope_type"] = "default"
@@ -175,7 +175,7 @@ def _lift_hidden_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _export(
-    entry: _Entry, shape: tuple[int, int], with_last: bool, aliases: dict[str, str], hidden: set[str]
+    entry: _DecoderFunction, shape: tuple[int, int], with_last: bool, aliases: dict[str, str], hidden: set[str]
 ) -> Captured:
     device = next(entry.parameters()).device
     ids = torch.zeros(shape, dtype=torch.long, device=device)
@@ -307,15 +307,15 @@ def _attention_nodes(captured: Captured) -> list[Any]:
 def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = None) -> None:
     """Refuses a program that does not call the attention operator exactly once per layer 0 .. layers-1 (of those,
     the captured ones): some models export cleanly while computing attention in a way of their own."""
-    found = attention_layers(captured)
-    wanted = list(range(layers)) if kinds is None else list(kinds.captured)
-    if found == wanted:
+    attentions = attention_layers(captured)
+    expected = list(range(layers)) if kinds is None else list(kinds.captured)
+    if attentions == expected:
         return
-    missing = [layer for layer in wanted if layer not in found]
-    doubled = sorted({layer for layer in found if found.count(layer) > 1})
+    missing = [layer for layer in expected if layer not in attentions]
+    doubled = sorted({layer for layer in attentions if attentions.count(layer) > 1})
     detail = f"layers {missing[:8]} never call it" if missing else f"layers {doubled[:8]} call it more than once"
     if not missing and not doubled:
-        detail = f"it is called for layers {found[:8]} in this order"
+        detail = f"it is called for layers {attentions[:8]} in this order"
     raise UnsupportedError(
         f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}: "
         "it computes attention in a way of its own, which would bypass the KV cache"
@@ -331,11 +331,11 @@ def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
     """
     for node in _attention_nodes(captured):
         layer, _, *rest = node.args[3:]
-        found, wanted = (rest[0] if rest else 0), windows(layer)
-        if found != wanted:
+        window, expected = (rest[0] if rest else 0), windows(layer)
+        if window != expected:
             raise UnsupportedError(
-                f"layer {layer} attends within a sliding window of {wanted or 'all'} positions by its config, and "
-                f"tells its attention function of {found or 'all'}: sscc would compile something else"
+                f"layer {layer} attends within a sliding window of {expected or 'all'} positions by its config, and "
+                f"tells its attention function of {window or 'all'}: sscc would compile something else"
             )
 
 
@@ -374,7 +374,7 @@ def check_tables(captured: Captured, max_context: int) -> None:
     Raises:
         UsageError: naming the table, its rows and the context.
     """
-    # What is read at a position, the type of a token say, is no position itself.
+    # A value that is looked up at a position (the type of a token, say) is not itself a position.
     positions = _reached(captured, "positions", beyond=LOOKUPS)
     for node in captured.program.graph.nodes:
         if node.target not in (torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor):

@@ -101,9 +101,9 @@ class Checkpoint:
         # The tokenizer of a .gguf takes seconds and never holds this file.
         generation = self.tokenizer.get(name) if self.path.suffix != ".gguf" else None
         if generation is not None:
-            found = token_ids(parse_json(generation, name).get("eos_token_id"), name)
-            if found:
-                return found
+            tokens = token_ids(parse_json(generation, name).get("eos_token_id"), name)
+            if tokens:
+                return tokens
         return token_ids(getattr(self.config, "eos_token_id", None), "config")
 
     def names(self) -> dict[str, TensorInfo]:
@@ -231,19 +231,19 @@ def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     return Checkpoint(path, parsed, None, source, lambda: files)
 
 
-def _torch_config(path: Path, own: Any, given: Path | None) -> PreTrainedConfig:
+def _torch_config(path: Path, own: Any, config: Path | None) -> PreTrainedConfig:
     """The config inside a `.pt`, or else the one that was given."""
     if own is not None and not isinstance(own, Mapping):
         raise InputError(f"{path}: config is a {type(own).__name__}, it must be a Hugging Face config as a dict")
     if own is not None:
-        _refuse_config(path, given)
+        _refuse_config(path, config)
         return config_from_dict(own, f"the config in {path}")
-    if given is None:
+    if config is None:
         raise UsageError(
             f"{path} holds a state dict without its config: give the model's config.json with --config, or save "
             f"{{'config': model.config.to_dict(), 'state_dict': model.state_dict()}}"
         )
-    return read_config(given)
+    return read_config(config)
 
 
 def _refuse_config(path: Path, config: Path | None) -> None:
@@ -254,30 +254,30 @@ def _refuse_config(path: Path, config: Path | None) -> None:
 # ------------------------------------------------------------------------------------------------------- checking
 
 
-def check_names(checkpoint: Checkpoint, wanted: Mapping[str, tuple[int, ...]]) -> None:
+def check_names(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Verifies that every parameter the program needs is there with its shape and a floating-point dtype.
 
     Args:
-        wanted: name -> shape. A tied head is simply not asked for.
+        shapes: of the parameters by name. A tied head is not among them, because it has no tensor of its own.
 
     Raises:
         InputError: listing the first missing and the first mismatched parameters, with the numbers.
         UnsupportedError: a wanted parameter is int8, float8 or the like.
     """
     held = checkpoint.names()
-    missing = [name for name in wanted if name not in held]
-    wrong = [name for name, shape in wanted.items() if name in held and held[name][0] != tuple(shape)]
+    missing = [name for name in shapes if name not in held]
+    wrong = [name for name, shape in shapes.items() if name in held and held[name][0] != tuple(shape)]
     parts = []
     if missing:
-        parts.append(f"{len(missing)} of {len(wanted)} parameters are missing: {_listed(missing)}")
+        parts.append(f"{len(missing)} of {len(shapes)} parameters are missing: {_listed(missing)}")
     if wrong:
-        shown = [f"{name} is {list(held[name][0])}, the config asks for {list(wanted[name])}" for name in wrong]
-        parts.append(f"{len(wrong)} of {len(wanted)} parameters have another shape: {_listed(shown)}")
+        shown = [f"{name} is {list(held[name][0])}, the config asks for {list(shapes[name])}" for name in wrong]
+        parts.append(f"{len(wrong)} of {len(shapes)} parameters have another shape: {_listed(shown)}")
     if parts:
-        unused = [name for name in held if name not in wanted]
+        unused = [name for name in held if name not in shapes]
         hint = f" (the checkpoint holds {_listed(unused[:3])})" if missing and unused else ""
         raise InputError(f"{checkpoint.path} does not fit its config: {'; '.join(parts)}{hint}")
-    for name in wanted:
+    for name in shapes:
         _check_dtype(checkpoint.path, name, held[name][1])
 
 

@@ -54,14 +54,15 @@ def canonical_names(model: torch.nn.Module) -> dict[str, str]:
     tied = getattr(model, "all_tied_weights_keys", None) or {}
     names = [(name, id(parameter)) for name, parameter in model.named_parameters(remove_duplicate=False)]
     kept: dict[int, str] = {}
-    for name, parameter in sorted(names, key=lambda item: item[0] in tied):  # stable: otherwise in order
+    # The sort is stable, so that of names that are equally tied the first one counts.
+    for name, parameter in sorted(names, key=lambda item: item[0] in tied):
         kept.setdefault(parameter, name)
     return {name: kept[parameter] for name, parameter in names}
 
 
 def _own(config: transformers.PreTrainedConfig) -> transformers.PreTrainedConfig:
-    """A copy to build from. transformers notes the dtype in it, and the checkpoint's digest covers its config; and it
-    would look for code where `auto_map` says, which is never run."""
+    """A copy of the config to build from: transformers writes the dtype into it, which would change the checkpoint's
+    digest. The copy lacks `auto_map`, because transformers would look for the code that it names."""
     own = deepcopy(config)
     vars(own).pop("auto_map", None)
     return own
@@ -69,13 +70,14 @@ def _own(config: transformers.PreTrainedConfig) -> transformers.PreTrainedConfig
 
 @contextmanager
 def _building(config: transformers.PreTrainedConfig) -> Iterator[None]:
-    """Whatever transformers raises inside is about the config."""
+    """Turns whatever transformers raises inside the block into an InputError about the config."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        if isinstance(error, KeyError) and error.args == (IMPLEMENTATION,):  # a table of its own, without ours
+        # Some models look attention up in a table of their own, which lacks ours.
+        if isinstance(error, KeyError) and error.args == (IMPLEMENTATION,):
             raise UnsupportedError(
                 f"{config.model_type} cannot be compiled: its attention does not go through transformers' attention "
                 "interface"

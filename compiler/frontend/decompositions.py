@@ -17,7 +17,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         torch.ops.aten.native_layer_norm.default: native_layer_norm,
         torch.ops.aten.gelu.default: gelu,
     }
-    # aten.full stays whole: taken apart it fills memory that is first taken as it is, which has no meaning as a value.
+    # aten.full is not decomposed: its decomposition fills uninitialised memory in place, which is no tensor value.
     theirs = {op: rule for op, rule in get_decomposition_table().items() if op != torch.ops.aten.full.default}
     return {**theirs, **ours}
 

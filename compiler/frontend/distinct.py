@@ -23,14 +23,14 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 def find_kinds(model: torch.nn.Module, layers: int) -> LayerKinds | None:
     """The kinds of the `layers` decoder layers of `model`; None where they are not one ModuleList of that length,
     or where nothing would be saved."""
-    found = [
+    stacks = [
         (path, module)
         for path, module in model.named_modules()
         if isinstance(module, torch.nn.ModuleList) and len(module) == layers
     ]
-    if len(found) != 1:
+    if len(stacks) != 1:
         return None
-    path, stack = found[0]
+    path, stack = stacks[0]
     first: dict[Any, int] = {}
     kinds = LayerKinds(path, tuple(first.setdefault(_signature(layer), index) for index, layer in enumerate(stack)))
     return kinds if len(kinds.captured) < layers else None

@@ -50,12 +50,12 @@ def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> dict[str, s
     model = build_skeleton(config)
     known = set(model.state_dict())
     renamings = [item for item in get_model_conversion_mapping(model) if isinstance(item, WeightRenaming)]
-    found = {name: name for name in names if name in known}
+    by_model_name = {name: name for name in names if name in known}
     for name in names:
         if name not in known:
             renamed = _model_name(name, renamings, known, model.base_model_prefix)
-            found.setdefault(name if renamed in found else renamed, name)
-    return found
+            by_model_name.setdefault(name if renamed in by_model_name else renamed, name)
+    return by_model_name
 
 
 def _model_name(name: str, renamings: list[WeightRenaming], known: set[str], prefix: str) -> str:

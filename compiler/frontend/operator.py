@@ -166,12 +166,12 @@ def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
     Raises:
         UnsupportedError: naming the layer, the keyword and its value.
     """
-    for name, given in keywords.items():
-        if given is None or name in HARMLESS_KEYWORDS:
+    for name, value in keywords.items():
+        if value is None or name in HARMLESS_KEYWORDS:
             continue
-        if name in HARMLESS_VALUES and given == HARMLESS_VALUES[name]:
+        if name in HARMLESS_VALUES and value == HARMLESS_VALUES[name]:
             continue
-        shown = f"a {type(given).__name__}" if isinstance(given, Tensor) else repr(given)
+        shown = f"a {type(value).__name__}" if isinstance(value, Tensor) else repr(value)
         raise UnsupportedError(
             f"layer {layer} passes {name}={shown} to its attention: sscc would ignore it and compile something else; "
             f"only models with causal attention, within a sliding window or not, are supported"

@@ -49,8 +49,8 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = 
         config.sliding_window = min(config.sliding_window, window)
     model = build_model(config, dtype)
     held = checkpoint.names()
-    wanted = sorted(set(canonical_names(model).values()) & held.keys())
-    state = {name: checkpoint.tensor(name).to(dtype) for name in wanted}
+    names = sorted(set(canonical_names(model).values()) & held.keys())
+    state = {name: checkpoint.tensor(name).to(dtype) for name in names}
     model.load_state_dict(state, strict=False, assign=True)
     if isinstance(model, transformers.PreTrainedModel):
         model.tie_weights()
@@ -81,13 +81,13 @@ def quantize_model(model: torch.nn.Module, layout: Layout) -> None:
             if name not in encodings or (name in plain and isinstance(module, torch.nn.Embedding)):
                 continue
             if name not in replaced:
-                made = round_trip(parameter.detach().float().numpy(), encodings[name])
-                replaced[name] = torch.nn.Parameter(torch.from_numpy(made).to(parameter.dtype), requires_grad=False)
+                values = round_trip(parameter.detach().float().numpy(), encodings[name])
+                replaced[name] = torch.nn.Parameter(torch.from_numpy(values).to(parameter.dtype), requires_grad=False)
             setattr(module, slot, replaced[name])
 
 
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:
-    """Compares the model as it is captured with what it is: untouched, over a short random text in one go.
+    """Compares the model as it is captured with the untouched model, which gets a short random text in one go.
 
     The text is longer than a sliding window, which is cut down for that.
 

@@ -1,4 +1,4 @@
-"""Libraries talk a lot; what sscc says is one line."""
+"""Keeps libraries from printing warnings, and shortens their errors to the one line that sscc prints."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Silences torch's and transformers' warnings, and the tracebacks that torch logs before it raises: our error says
-    it.
+    the same.
 
     torch gives its loggers handlers of their own, so a level on the root would not reach them. Each change of a level
-    makes all loggers forget what they know, so the level is for those that are still to come.
+    clears the cached levels of all loggers, so existing loggers are disabled, and levels are set for later ones.
     """
     heads = [logging.getLogger(name) for name in ("torch", "transformers")]
     rest = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("torch.")]

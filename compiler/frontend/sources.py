@@ -80,16 +80,16 @@ class SafetensorsSource(TensorSource):
         """`files`: path -> the names the index gives it, or None for all it holds."""
         self._files: dict[str, Any] = {}  # tensor name -> open handle
         self._names: dict[str, TensorInfo] = {}
-        for path, wanted in files.items():
-            self._add(path, wanted)
+        for path, names in files.items():
+            self._add(path, names)
 
-    def _add(self, path: Path, wanted: Iterable[str] | None) -> None:
+    def _add(self, path: Path, names: Iterable[str] | None) -> None:
         try:
             handle: Any = safe_open(str(path), framework="pt", device="cpu")
             held = set(handle.keys())
         except (SafetensorError, OSError, ValueError) as error:
             raise InputError(f"{path} is truncated or corrupted: {error}") from error
-        for name in held if wanted is None else wanted:
+        for name in held if names is None else names:
             if name not in held:
                 raise InputError(f"{path} lacks tensor {name!r}, which the index of the checkpoint places there")
             view = handle.get_slice(name)
@@ -148,7 +148,8 @@ def open_folder_weights(folder: Path) -> TensorSource | None:
 
 def _shards(index: Path) -> dict[Path, list[str]]:
     """Shard -> tensor names, checked to lie beside the index."""
-    weight_map = read_json(index, unique=True).get("weight_map")  # a tensor in two shards could be either's
+    # Names must be unique: of a tensor in two shards nobody could tell which one counts.
+    weight_map = read_json(index, unique=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(f"{index} has no weight_map: it must map every tensor to its shard")
     shards: dict[Path, list[str]] = {}
@@ -187,7 +188,7 @@ def load_weights_only(path: Path) -> Any:
     if not archive and _starts_with(path, b"PK"):
         raise InputError(f"{path} is a truncated or damaged archive")
     try:
-        with warnings.catch_warnings():  # the message we raise says it
+        with warnings.catch_warnings():  # the error that is raised here says the same
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except pickle.UnpicklingError as error:

@@ -30,7 +30,7 @@ _MOST_COMMON = f" Answer: The top {COMMON} words that appear most often in the l
 
 
 @dataclass(frozen=True)
-class Draft:
+class ExampleDraft:
     """An example without a length.
 
     Attributes:
@@ -47,11 +47,11 @@ class Draft:
     largest: int | None = None
 
 
-Maker = Callable[[Random, float, int], Draft]
+Maker = Callable[[Random, float, int], ExampleDraft]
 """Makes a draft from a source of randomness, the depth of the first answer (0 .. 1), and the wanted tokens."""
 
 
-def passkey(random: Random, depth: float, length: int) -> Draft:
+def passkey(random: Random, depth: float, length: int) -> ExampleDraft:
     key = str(random.randrange(10_000, 100_000))
     needle = f"The pass key is {key}. Remember it: {key} is the pass key."
     noise = Haystack.noise()
@@ -60,26 +60,26 @@ def passkey(random: Random, depth: float, length: int) -> Draft:
     def question(size: int) -> str:
         return f"{head}{noise.text(size, [(depth, needle)])}\n\nWhat is the pass key?"
 
-    return Draft((key,), question, " The pass key is")
+    return ExampleDraft((key,), question, " The pass key is")
 
 
-def single_needle(random: Random, depth: float, length: int) -> Draft:
+def single_needle(random: Random, depth: float, length: int) -> ExampleDraft:
     return _needles(random, depth, asked=1, values=1, others=0)
 
 
-def multi_key(random: Random, depth: float, length: int) -> Draft:
+def multi_key(random: Random, depth: float, length: int) -> ExampleDraft:
     return _needles(random, depth, asked=1, values=1, others=DISTRACTORS)
 
 
-def multi_value(random: Random, depth: float, length: int) -> Draft:
+def multi_value(random: Random, depth: float, length: int) -> ExampleDraft:
     return _needles(random, depth, asked=1, values=VALUES, others=0)
 
 
-def multi_query(random: Random, depth: float, length: int) -> Draft:
+def multi_query(random: Random, depth: float, length: int) -> ExampleDraft:
     return _needles(random, depth, asked=QUERIES, values=1, others=0)
 
 
-def _needles(random: Random, depth: float, *, asked: int, values: int, others: int) -> Draft:
+def _needles(random: Random, depth: float, *, asked: int, values: int, others: int) -> ExampleDraft:
     """`asked` keys with `values` numbers each, and `others` that nobody asks for, all in prose."""
     keys = _keys(random, asked + others)
     numbers = _numbers(random, (asked + others) * values)
@@ -96,10 +96,10 @@ def _needles(random: Random, depth: float, *, asked: int, values: int, others: i
     asking = (_ASK_ONE if one else _ASK_ALL).format(key=names)
     prefix = f" The special magic {'number' if one else 'numbers'} for {names} mentioned in the text above {verb}"
     answers = tuple(numbers[: asked * values])
-    return Draft(answers, lambda size: _MAGIC.format(context=prose.text(size, needles)) + asking, prefix)
+    return ExampleDraft(answers, lambda size: _MAGIC.format(context=prose.text(size, needles)) + asking, prefix)
 
 
-def key_value(random: Random, depth: float, length: int) -> Draft:
+def key_value(random: Random, depth: float, length: int) -> ExampleDraft:
     """A JSON object of random pairs, one of which is asked for ("Lost in the middle", arXiv 2307.03172)."""
     asked, *keys = _keys(random, 1 + max(8, length // 8))
     value, *numbers = _numbers(random, 1 + len(keys))
@@ -112,10 +112,10 @@ def key_value(random: Random, depth: float, length: int) -> Draft:
         return f'Below is a JSON object. Find the value of the key "{asked}" in it.\n\n{{{body}}}'
 
     prefix = f'\n\nThe pair with the key "{asked}" is:\n"{asked}": "'
-    return Draft((value,), question, prefix, len(entries))
+    return ExampleDraft((value,), question, prefix, len(entries))
 
 
-def variable_tracking(random: Random, depth: float, length: int) -> Draft:
+def variable_tracking(random: Random, depth: float, length: int) -> ExampleDraft:
     """A chain of assignments in noise; all variables that have its first value are asked for, after an example."""
     names = _variables(random, 2 * (HOPS + 1))
     shown, chain = names[: HOPS + 1], names[HOPS + 1 :]
@@ -126,7 +126,7 @@ def variable_tracking(random: Random, depth: float, length: int) -> Draft:
     def question(size: int) -> str:
         return f"{example} {', '.join(shown)}\n\n{_tracking(second, noise.text(size, depths))}"
 
-    return Draft(tuple(chain), question, _tracked(second, chain))
+    return ExampleDraft(tuple(chain), question, _tracked(second, chain))
 
 
 def _chain(random: Random, names: Sequence[str], value: str) -> list[tuple[float, str]]:
@@ -150,7 +150,7 @@ def _tracked(value: str, names: Sequence[str]) -> str:
     )
 
 
-def common_words(random: Random, depth: float, length: int) -> Draft:
+def common_words(random: Random, depth: float, length: int) -> ExampleDraft:
     """A numbered list of words, ten of which come more often; they are asked for, after an example.
 
     As in RULER, common words come 6 times for every other one, 10 times from 4096 tokens on.
@@ -165,7 +165,7 @@ def common_words(random: Random, depth: float, length: int) -> Draft:
     def question(size: int) -> str:
         return f"{example}\n\n{_listed(Random(order), [*common * often, *others[:size] * rare])}"
 
-    return Draft(tuple(common), question, _MOST_COMMON, len(others))
+    return ExampleDraft(tuple(common), question, _MOST_COMMON, len(others))
 
 
 def _listed(random: Random, words: list[str]) -> str:

@@ -40,9 +40,9 @@ class Haystack:
             self._words += next(self._sentences).split()
             self._ends.append(len(self._words))
         ends = [end for end in self._ends if end <= words]
-        found = [(_nearest(ends, depth * words), needle) for depth, needle in needles]
+        placed_needles = [(_nearest(ends, depth * words), needle) for depth, needle in needles]
         pieces, start = [], 0
-        for end, needle in sorted(found, key=lambda item: item[0]):
+        for end, needle in sorted(placed_needles, key=lambda item: item[0]):
             pieces += [*self._words[start:end], needle]
             start = end
         return " ".join([*pieces, *self._words[start:words]])

@@ -1,4 +1,4 @@
-"""What is done, one JSON line per example, written as it is done: a run that was ended goes on where it stopped."""
+"""The journal of an evaluation: each example adds one JSON line, so a run that was ended goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Record:
-    """A line: one example through one cell. The fields are those of `Example` and `Outcome`."""
+    """A line: one example through one cell. The fields are those of `Example` and `ExampleResult`."""
 
     cell: str
     example: str
@@ -134,11 +134,11 @@ class Journal:
     def _check_options(self, header: dict[str, Any], options: dict[str, Any]) -> None:
         if header.get("format") != FORMAT or not isinstance(header.get("options"), dict):
             raise InputError(f"{self.path} is no journal of `sscc eval` of format {FORMAT}: give another --output")
-        made: dict[str, Any] = header["options"]
-        for name in sorted({*made, *options}):
-            if made.get(name) != options.get(name):
+        recorded: dict[str, Any] = header["options"]
+        for name in sorted({*recorded, *options}):
+            if recorded.get(name) != options.get(name):
                 raise UsageError(
-                    f"{self.path} was made with {name} {json.dumps(made.get(name))}, not "
+                    f"{self.path} was made with {name} {json.dumps(recorded.get(name))}, not "
                     f"{json.dumps(options.get(name))}: give another --output, or the same options"
                 )
 

@@ -39,9 +39,9 @@ def f1_first_line(said: str, answers: Sequence[str]) -> float:
 
 def numbers(said: str, answers: Sequence[str]) -> float:
     """The share of the numbers said that are the first one in an answer (LongBench's counting and paragraph search)."""
-    wanted = {match.group() for answer in answers if (match := re.search(r"\d+", answer))}
-    found = re.findall(r"\d+", said)
-    return sum(number in wanted for number in found) / len(found) if found else 0.0
+    correct = {match.group() for answer in answers if (match := re.search(r"\d+", answer))}
+    numbers = re.findall(r"\d+", said)
+    return sum(number in correct for number in numbers) / len(numbers) if numbers else 0.0
 
 
 def normalised(text: str) -> str:
@@ -54,9 +54,9 @@ def _first_line(text: str) -> str:
     return text.lstrip().split("\n", 1)[0]
 
 
-def _f1(said: Sequence[str], wanted: Sequence[str]) -> float:
-    same = sum((Counter(said) & Counter(wanted)).values())
-    return 2 * same / (len(said) + len(wanted)) if same else 0.0
+def _f1(said: Sequence[str], answer: Sequence[str]) -> float:
+    same = sum((Counter(said) & Counter(answer)).values())
+    return 2 * same / (len(said) + len(answer)) if same else 0.0
 
 
 METRICS: dict[str, Metric] = {

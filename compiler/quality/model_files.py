@@ -94,7 +94,7 @@ class ModelFiles:
             from sscc.compiler.frontend.tokenizer_files import TOKENIZER_FILES
 
             files = open_checkpoint(self.model).tokenizer
-            # The one that tells that the others are there comes last.
+            # tokenizer.json is written last: once it is there, so are the other files.
             for name in sorted(files.keys() & TOKENIZER_FILES, key=lambda name: name == TOKENIZER):
                 _make_folder(folder)
                 with replacing(folder / name) as file:
@@ -149,8 +149,8 @@ def _compiler_digest() -> str:
     for package in (sscc.compiler, sscc.ir, sscc.passes, sscc.runtime):
         for root in map(Path, package.__path__):
             skipped = [root / name for name in NOT_COMPILING]
-            found = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-            files += [p for p in found if not any(p.is_relative_to(folder) for folder in skipped)]
+            sources = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+            files += [p for p in sources if not any(p.is_relative_to(folder) for folder in skipped)]
     return _digest(sorted(files))
 
 

@@ -126,7 +126,7 @@ def _example(
 
 
 def _check_the_template_is_whole(prompts: PromptFormat, longest: int) -> None:
-    """Its tokens stand at both ends of a prompt, of which halves of `longest` tokens are left. Raises UsageError."""
+    """Raises UsageError where cutting a prompt to `longest` tokens would cut the template, which is at both ends."""
     own = 0 if prompts.template is None else prompts.added("x")
     if longest // 2 < own:
         raise UsageError(

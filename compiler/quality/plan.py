@@ -86,8 +86,8 @@ class EvalOptions:
                     raise UsageError(f"{name} has {value}, it must be at least {low}")
         if self.interpreter not in BACKENDS:
             raise UsageError(f"--interpreter is {self.interpreter!r}, this version has {' and '.join(BACKENDS)}")
-        for name, given in (("tasks", self.tasks), ("lengths", self.lengths), ("budgets", self.budgets)):
-            if len(set(given)) < len(given):
+        for name, items in (("tasks", self.tasks), ("lengths", self.lengths), ("budgets", self.budgets)):
+            if len(set(items)) < len(items):
                 raise UsageError(f"--{name} has the same one twice")
 
     def _check_tasks(self) -> None:
@@ -123,7 +123,7 @@ class EvalOptions:
             "seed": self.seed,
             "score_tokens": self.scored,
             "max_prompt": self.longest,
-            "chat": self.chat or None,  # not in the journals of earlier versions, which is None to them
+            "chat": self.chat or None,  # journals of earlier versions lack this name, which reads as None
             "dtype": numbers.dtype,
             "weights": None if numbers.weight_format is None else str(numbers.weight_format),
             "prefill_chunk": numbers.prefill_chunk,

@@ -23,17 +23,17 @@ Table = list[list[str]]
 
 def tables(cells: Sequence[CellSummary]) -> list[Table]:
     """A table of scores in percent, and one of nats per token, as far as there is something in them."""
-    made = []
+    tables = []
     groups = [score for score in cells[0].scores if score.metric != NATS]
     if groups:
         more = ["mean"] if len(groups) > 1 else []
         heading = ["cache", "KV", *(f"{score.group} (n={score.n})" for score in groups), *more]
-        made.append([heading, *(_score_row(cell, bool(more)) for cell in cells)])
+        tables.append([heading, *(_score_row(cell, bool(more)) for cell in cells)])
     texts = [score for score in cells[0].scores if score.metric == NATS]
     if texts:
         heading = ["cache", "KV", *(f"{score.group} (n={score.n})" for score in texts)]
-        made.append([heading, *([*_cache(cell), *map(_nats, _of(cell, nats=True))] for cell in cells)])
-    return made
+        tables.append([heading, *([*_cache(cell), *map(_nats, _of(cell, nats=True))] for cell in cells)])
+    return tables
 
 
 def markdown(table: Table) -> str:

@@ -44,9 +44,9 @@ def ruler_examples(name: str, length: int, count: int, seed: int, prompts: Promp
     if name not in tasks:
         raise UsageError(f"RULER has no task {name!r}, it has {', '.join(tasks)}")
     kind = tasks[name]["task"]
-    made: dict[str, Any] = importlib.import_module(f"{PACKAGE}.data.synthetic.constants").TASKS[kind]
-    new_tokens = int(made["tokens_to_generate"])
-    question, prefix = made["template"], made.get("answer_prefix", "")
+    constants: dict[str, Any] = importlib.import_module(f"{PACKAGE}.data.synthetic.constants").TASKS[kind]
+    new_tokens = int(constants["tokens_to_generate"])
+    question, prefix = constants["template"], constants.get("answer_prefix", "")
     own = 0 if prompts.template is None else prompts.added(question, prefix)
     if own >= length:
         raise UsageError(f"RULER's {name} does not fit into {length} tokens: the chat template alone has {own}")

@@ -18,7 +18,7 @@ from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Journal, Record
 from sscc.compiler.quality.model_files import ModelFiles
 from sscc.compiler.quality.plan import EvalOptions, cells_for, make_examples, most_new_tokens
-from sscc.compiler.quality.scoring import Outcome, run_example
+from sscc.compiler.quality.scoring import ExampleResult, run_example
 from sscc.compiler.quality.summary import CellSummary, summarise
 from sscc.ir.errors import UsageError
 from sscc.runtime.session import Session
@@ -30,7 +30,7 @@ WORK = "work"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of it."""
+    """The results of an evaluation."""
 
     digest: str
     examples: list[Example]
@@ -78,7 +78,7 @@ def run_cell(
             journal.add(_record(cell, example, run_example(session, example, tokenizer)))
 
 
-def _record(cell: Cell, example: Example, outcome: Outcome) -> Record:
+def _record(cell: Cell, example: Example, outcome: ExampleResult) -> Record:
     return Record(
         cell=cell.name,
         example=example.name,

@@ -26,7 +26,7 @@ TOKENS = "tokens"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExampleResult:
     """What came of an example.
 
     Attributes:
@@ -44,7 +44,7 @@ class Outcome:
     seconds: float
 
 
-def run_example(session: Session, example: Example, tokenizer: Tokenizer | None) -> Outcome:
+def run_example(session: Session, example: Example, tokenizer: Tokenizer | None) -> ExampleResult:
     """Prefills slot 0 with the prompt and scores what comes out of the cache that is left of it."""
     start = time.perf_counter()
     session.prefill(0, example.prompt)
@@ -58,7 +58,7 @@ def run_example(session: Session, example: Example, tokenizer: Tokenizer | None)
         said = "" if tokenizer is None else decode(tokenizer, tokens)
         score = _score(example, said, tokens)
     seconds = time.perf_counter() - start
-    return Outcome(score, said, tokens, session.kept(0).kept, seconds)
+    return ExampleResult(score, said, tokens, session.kept(0).kept, seconds)
 
 
 def _greedy(session: Session, logits: Array, count: int) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ def is_shard(name: str) -> bool:
 
 
 def identity(folder: Path) -> tuple[int, int] | None:
-    """Device and inode of a folder, which another one in its place has not; None where it cannot be found."""
+    """Device and inode of a folder, which tell it from another one put in its place; None where there is none."""
     try:
         state = folder.stat()
     except (OSError, ValueError):

@@ -124,19 +124,19 @@ class Manifest:
             data = json.loads(text, object_pairs_hook=_without_doubles)
         except (ValueError, RecursionError) as error:
             raise InputError(f"the manifest is not JSON: {error}") from None
-        found = data.get("format") if isinstance(data, dict) else None
-        if type(found) is int and found > FORMAT_VERSION:
+        version = data.get("format") if isinstance(data, dict) else None
+        if type(version) is int and version > FORMAT_VERSION:
             raise InputError(
-                f"the artifact has format version {found}, this sscc reads {FORMAT_VERSION}: it was made by a newer "
+                f"the artifact has format version {version}, this sscc reads {FORMAT_VERSION}: it was made by a newer "
                 f"sscc ({data.get('sscc')}), update yours or compile again"
             )
-        if type(found) is int and found < FORMAT_VERSION:
+        if type(version) is int and version < FORMAT_VERSION:
             raise InputError(
-                f"the artifact has format version {found}, this sscc reads {FORMAT_VERSION}: it was made by an older "
+                f"the artifact has format version {version}, this sscc reads {FORMAT_VERSION}: it was made by an older "
                 f"sscc ({data.get('sscc')}), compile again"
             )
-        if type(found) is not int or found != FORMAT_VERSION:
-            raise InputError(f"the artifact has format version {found!r}, this sscc reads {FORMAT_VERSION}")
+        if type(version) is not int or version != FORMAT_VERSION:
+            raise InputError(f"the artifact has format version {version!r}, this sscc reads {FORMAT_VERSION}")
         return cls(
             sscc=_take(data, "sscc", str),
             tools=_take(data, "tools", dict),

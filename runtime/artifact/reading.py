@@ -226,17 +226,17 @@ class Artifact:
         if resolver is None and record.mode == "reference":
             source = f", it refers to {record.source}" if record.source else ""
             raise InputError(f"{self.path} holds no weights{source}: give them with --checkpoint")
-        given = self._embedded() if resolver is None else resolver(layout)
+        tensors = self._embedded() if resolver is None else resolver(layout)
         where = str(self.path) if resolver is None else "the checkpoint"
         plain = specs_of(layout)
-        unpacked = reading(Unpacked(given, self.packings, {n: spec.shape for n, spec in plain.items()}), where)
+        unpacked = reading(Unpacked(tensors, self.packings, {n: spec.shape for n, spec in plain.items()}), where)
         if check_digest and digest_of(_alone(plain), unpacked) != record.digest:
             raise InputError(f"the weights are not the ones that {self.path} was compiled with: their digest differs")
         if not packed:
             return {**stack_tensors(_alone(plain), unpacked), **self._constants()}
         stored = stored_specs(layout, self.packings)
-        specs = {n: stored[n] if n in given and given[n].shape == stored[n].shape else plain[n] for n in layout}
-        return {**stack_tensors(_alone(specs), reading(given, where)), **self._constants()}
+        specs = {n: stored[n] if n in tensors and tensors[n].shape == stored[n].shape else plain[n] for n in layout}
+        return {**stack_tensors(_alone(specs), reading(tensors, where)), **self._constants()}
 
     # -- files
 
@@ -265,18 +265,18 @@ class Artifact:
     def _check_specs(self) -> None:
         """The files hold what the program wants, and nothing else."""
         if self.manifest.weights.mode == "embedded":
-            wanted = stored_specs(self.layout, self.packings)
-            found = {name: spec for shard in self._shards() for name, spec in read_specs(shard).items()}
-            self._check_equal("weight", found, wanted)
+            expected = stored_specs(self.layout, self.packings)
+            in_files = {name: spec for shard in self._shards() for name, spec in read_specs(shard).items()}
+            self._check_equal("weight", in_files, expected)
         constants = read_specs(self.path / CONSTANTS) if CONSTANTS in self.manifest.files else {}
         self._check_equal("constant", constants, specs_of(layout_of(self.program, "constant")))
 
-    def _check_equal(self, role: str, found: Specs, wanted: Specs) -> None:
-        for name in sorted({*found, *wanted}):
-            if found.get(name) != wanted.get(name):
+    def _check_equal(self, role: str, in_files: Specs, expected: Specs) -> None:
+        for name in sorted({*in_files, *expected}):
+            if in_files.get(name) != expected.get(name):
                 raise InputError(
-                    f"{self.path}: {role} {name!r} is {found.get(name, 'missing')} in its files and "
-                    f"{wanted.get(name, 'missing')} in the schedule"
+                    f"{self.path}: {role} {name!r} is {in_files.get(name, 'missing')} in its files and "
+                    f"{expected.get(name, 'missing')} in the schedule"
                 )
 
 

@@ -234,11 +234,11 @@ def write_tensors(
     Returns the sha256 of each tensor's bytes, as they are before packing. Raises InputError where `read` gives another
     shape or dtype than it was asked for; errors of `read` and `file` pass through.
     """
-    given: Packings = {} if packings is None else packings
-    specs = {name: _stored(layout[name].spec, given.get(name)) for name in (layout if names is None else names)}
+    packing_of: Packings = {} if packings is None else packings
+    specs = {name: _stored(layout[name].spec, packing_of.get(name)) for name in (layout if names is None else names)}
     order = sorted(specs, key=lambda name: (specs[name].nbytes % ALIGNMENT != 0, -DTYPE_BYTES[specs[name].dtype], name))
     file.write(_header(order, specs))
-    return {name: _write_stack(file, layout, name, read, given.get(name)) for name in order}
+    return {name: _write_stack(file, layout, name, read, packing_of.get(name)) for name in order}
 
 
 def _write_stack(file: Sink, layout: Layout, name: str, read: Reader, packing: Packing | None) -> str:

@@ -116,13 +116,13 @@ class ArtifactWriter:
 
         Returns their digest for the manifest.
         """
-        given: Packings = {} if packings is None else packings
-        shards = plan_shards(stored_specs(layout, given), shard_bytes)
+        packing_of: Packings = {} if packings is None else packings
+        shards = plan_shards(stored_specs(layout, packing_of), shard_bytes)
         digests: dict[str, str] = {}
         for number, names in enumerate(shards):
             path = f"weights/model-{number + 1:05}-of-{len(shards):05}.safetensors"
             with self._create(path) as file:
-                digests |= write_tensors(file, layout, read, given, names)
+                digests |= write_tensors(file, layout, read, packing_of, names)
         return weights_digest(digests, layout)
 
     def write_tensors(self, path: str, tensors: Mapping[str, Array]) -> None:
@@ -196,7 +196,7 @@ def _make_folder(path: Path) -> int:
         os.mkdir(path)
         try:
             return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:  # it was taken for a leftover
+        except FileNotFoundError:  # another writer took it for a leftover and removed it
             continue
 
 

@@ -46,7 +46,7 @@ class Close(Enum):
 
 
 @dataclass
-class _Prefill:
+class _PrefillJob:
     job: Job
     slot: int
     left: int  # chunk steps
@@ -77,7 +77,7 @@ class Executor:
         self._inbox: SimpleQueue[Job | tuple[Job, Finish] | Close] = SimpleQueue()
         self._queue: OrderedDict[int, Job] = OrderedDict()
         self._table = SlotTable(signature.batch, signature.geometry.max_context)
-        self._prefilling: _Prefill | None = None
+        self._prefilling: _PrefillJob | None = None
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
         self._prompts = PromptCache(options.prompt_cache_bytes)
@@ -85,7 +85,7 @@ class Executor:
         self._ids = 0
         self._open = 0  # requests that have not ended
         self._closing = False
-        self._earliest = float("inf")  # no deadline of an open request is before it
+        self._earliest = float("inf")  # no open request has an earlier deadline, so until then none is looked at
         session.abandon_prefill()
         for slot in range(signature.batch):
             session.release(slot)
@@ -276,7 +276,7 @@ class Executor:
                 budget -= self._one_chunk  # copying a cache may take as long
         return worked
 
-    def _admit(self) -> _Prefill | None:
+    def _admit(self) -> _PrefillJob | None:
         """Gives a free slot to the request that has waited longest, and begins its prefill; None where either lacks.
 
         Where its prompt is kept, it is copied into the slot, and no step is left.
@@ -299,15 +299,15 @@ class Executor:
                 self.session.restore(slot, kept.snapshot)
                 job.cached = True
                 self._first_token(job, slot, kept.logits)
-                return _Prefill(job, slot, 0)
+                return _PrefillJob(job, slot, 0)
             self.session.start_prefill(slot, job.prompt)
-            prefill = _Prefill(job, slot, self.session.signature.prefill_steps(len(job.prompt)))
+            prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt)))
             with self._lock:
                 self._prefilling = prefill
             return prefill
         return None
 
-    def _step_prefill(self, prefill: _Prefill, steps: int) -> None:
+    def _step_prefill(self, prefill: _PrefillJob, steps: int) -> None:
         before = self.session.interpreter_ns
         finished = self.session.step_prefill(steps)
         prefill.left -= steps
@@ -322,7 +322,7 @@ class Executor:
             self._first_token(prefill.job, prefill.slot, logits)
 
     def _first_token(self, job: Job, slot: int, logits: Array) -> None:
-        """The slot's prompt is there: its first token comes from the prompt's own logits [V] f32."""
+        """Activates a slot whose prompt is there, and picks its first token from the prompt's own logits [V] f32."""
         self._first_logits[slot] = logits
         only = np.zeros(len(self._table.active), np.bool_)
         only[slot] = True

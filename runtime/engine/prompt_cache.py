@@ -37,10 +37,10 @@ class PromptCache:
     def find(self, prompt: Array) -> Prefilled | None:
         """What the prefill of exactly this prompt left, [n] i64, if it is kept."""
         key = prompt.tobytes()
-        found = self._entries.get(key)
-        if found is not None:
+        entry = self._entries.get(key)
+        if entry is not None:
             self._entries.move_to_end(key)
-        return found
+        return entry
 
     def keep(self, prompt: Array, session: Session, slot: int, logits: Array) -> None:
         """Copies a slot that holds this prompt and nothing after it, unless it is larger than everything may be."""

@@ -63,28 +63,28 @@ class SlotTable:
         return job
 
     def activate(self, slot: int, job: Job) -> None:
-        """The slot's prompt is there: from now on it makes tokens."""
+        """Starts decoding in a slot, once its prompt is there."""
         self.active[slot] = True
         self.prompt_lens[slot] = len(job.prompt)
         self._native.start(slot, job.request.max_new_tokens, job.ends.tolist())
         if job.request.logprobs is not None:
             self.telling.add(slot)
 
-    def append(self, tokens: Array, given: Array, now: float) -> tuple[Array, list[tuple[int, Finish]]]:
+    def append(self, tokens: Array, receivers: Array, now: float) -> tuple[Array, list[tuple[int, Finish]]]:
         """Adds a token to some of the active slots.
 
         Args:
             tokens: [B] i64.
-            given: [B] bool, the slots that get theirs.
-            now: when, in seconds.
+            receivers: [B] bool, the slots that get theirs.
+            now: the time of this step, in seconds.
 
-        Returns [n] f64, what passed since the newest token of each of them before (no meaning for a first token); and
-        the slots whose request is over with it.
+        Returns [n] f64, the seconds since the previous token of each of them (of a first token it means nothing); and
+        the slots whose request ends with this token.
         """
-        gaps = np.empty(len(given))
-        made, ended = self._native.append(tokens, given, now, gaps, self._finish)
+        gaps = np.empty(len(receivers))
+        count, ended = self._native.append(tokens, receivers, now, gaps, self._finish)
         slots = np.flatnonzero(self._finish).tolist() if ended else []
-        return gaps[:made], [(slot, _FINISH[int(self._finish[slot])]) for slot in slots]
+        return gaps[:count], [(slot, _FINISH[int(self._finish[slot])]) for slot in slots]
 
     def tokens(self, slot: int, start: int = 0) -> Array:
         """A copy of the slot's new tokens from number `start` on."""
@@ -100,6 +100,6 @@ class SlotTable:
         self._free.append(slot)
 
     def lengths(self) -> Array:
-        """[n] i64, per active slot the positions that its cache was given: the newest token was not fed yet."""
-        given: Array = (self.prompt_lens + np.maximum(self.counts - 1, 0))[self.active]
-        return given
+        """[n] i64, per active slot the positions in its cache, which the newest token has not reached yet."""
+        fed_positions: Array = (self.prompt_lens + np.maximum(self.counts - 1, 0))[self.active]
+        return fed_positions

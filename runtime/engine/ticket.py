@@ -119,7 +119,7 @@ class Ticket:
     def _read(self, transcript: Transcript, news: News) -> Piece:
         """The next piece; a stop string in it ends the request."""
         if news.error is not None:
-            raise news.error.with_traceback(self._job.trace)  # not what other readers have added to it
+            raise news.error.with_traceback(self._job.trace)  # without the frames that other readers have added
         piece = transcript.take(news.tokens, news.logprobs, news.finish)
         if piece.finish == "stop":
             self._executor.end(self._job, "stop")

@@ -35,14 +35,14 @@ class Transcript:
         found, and no token follows the one that completed it."""
         texts = []
         for index, token in enumerate(tokens[:-1] if finish == "eos" else tokens):  # an ending token is no text
-            text, found = self._search("" if self._stream is None else self._stream.push(token), last=False)
+            text, is_stopped = self._search("" if self._stream is None else self._stream.push(token), last=False)
             texts.append(text)
-            if found:
+            if is_stopped:
                 return self._piece(tokens[: index + 1], texts, logprobs, "stop")
         if finish is not None:
-            text, found = self._search("" if self._stream is None else self._stream.finish(), last=True)
+            text, is_stopped = self._search("" if self._stream is None else self._stream.finish(), last=True)
             texts.append(text)
-            finish = "stop" if found else finish
+            finish = "stop" if is_stopped else finish
         return self._piece(tokens, texts, logprobs, finish)
 
     def _piece(
@@ -60,8 +60,8 @@ class Transcript:
         if starts:
             return self._held[: min(starts)], True
         keep = 0 if last else max((stop.begun for stop in self._stops), default=0)
-        given, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        return given, False
+        free_text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return free_text, False
 
 
 class _StopString:

@@ -99,8 +99,8 @@ class CompletionFormat(Format):
     def _choice(
         self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], reason: str | None
     ) -> Json:
-        found = self._logprobs(index, logprobs) if self._with_logprobs else None
-        return {"index": index, "text": text, "logprobs": found, "finish_reason": reason}
+        figures = self._logprobs(index, logprobs) if self._with_logprobs else None
+        return {"index": index, "text": text, "logprobs": figures, "finish_reason": reason}
 
     def _delta(self, index: int, piece: Piece, reason: str | None) -> Json:
         return self._choice(index, piece.text, piece.tokens, piece.logprobs, reason)
@@ -115,10 +115,10 @@ class CompletionFormat(Format):
 
     def _alternatives(self, entry: TokenLogprobs) -> dict[str, float]:
         """The likeliest tokens, and the one that was picked, by their texts; of two with one text the likelier."""
-        found: dict[str, float] = {}
+        by_text: dict[str, float] = {}
         for token, logprob in (*entry.top, (entry.token, entry.logprob)):
-            found.setdefault(as_text(self._spell(token)), _finite(logprob))
-        return found
+            by_text.setdefault(as_text(self._spell(token)), _finite(logprob))
+        return by_text
 
 
 class ChatFormat(Format):

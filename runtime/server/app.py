@@ -17,8 +17,8 @@ from sscc.runtime.server.bodies import BodyMemory, BodyReader
 from sscc.runtime.server.errors import ApiError, install_handlers
 from sscc.runtime.server.gate import Gate
 from sscc.runtime.server.jobs import (
-    Limits,
     Model,
+    RequestLimits,
     cancel_all,
     chat_prompts,
     completion_prompts,
@@ -40,15 +40,17 @@ in which nothing else runs."""
 Prompts = list[tuple[int, ...]]
 
 
-def create_app(engine: Engine, model: Model, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
+def create_app(
+    engine: Engine, model: Model, limits: RequestLimits | None = None, api_key: str | None = None
+) -> FastAPI:
     """The application. The engine stays the caller's, to be closed after the last request; `app.state.closing` is to be
     set before.
 
     Args:
-        limits: what a client may ask for; None: the defaults of `Limits`.
+        limits: what a client may ask for; None: the defaults of `RequestLimits`.
         api_key: that /v1/ asks for; None: none.
     """
-    limits = limits or Limits()
+    limits = limits or RequestLimits()
     # No pages of documentation: they would have browsers fetch scripts from elsewhere.
     app = FastAPI(title="sscc", version=sscc.__version__, docs_url=None, redoc_url=None)
     app.state.closing = False
@@ -69,7 +71,7 @@ def create_app(engine: Engine, model: Model, limits: Limits | None = None, api_k
 
 
 class _Endpoints:
-    def __init__(self, engine: Engine, model: Model, limits: Limits) -> None:
+    def __init__(self, engine: Engine, model: Model, limits: RequestLimits) -> None:
         self._engine = engine
         self._model = model
         self._limits = limits
@@ -133,7 +135,7 @@ class _Endpoints:
         self,
         body: Any,
         request: Request,
-        make_prompts: Callable[[Any, Model, Limits], Prompts],
+        make_prompts: Callable[[Any, Model, RequestLimits], Prompts],
         make_format: Callable[[str, TokenBytes, int, int | None], Format],
     ) -> Response:
         self._check_name(body.model)
@@ -145,7 +147,9 @@ class _Endpoints:
             return EventStream(tickets, form, prompt_tokens, body.include_usage, self._limits.timeout)
         return await self._whole(body, request, tickets, form)
 
-    def _submit(self, body: Any, make_prompts: Callable[[Any, Model, Limits], Prompts]) -> tuple[list[Ticket], int]:
+    def _submit(
+        self, body: Any, make_prompts: Callable[[Any, Model, RequestLimits], Prompts]
+    ) -> tuple[list[Ticket], int]:
         """The tickets of the answers that a body asks for, and how many tokens its prompts have."""
         prompts = make_prompts(body, self._model, self._limits)
         requests = requests_for(body, prompts, self._model, self._limits)

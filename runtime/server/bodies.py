@@ -19,9 +19,9 @@ from sscc.runtime.server.workers import SMALL, Workers
 
 Model = TypeVar("Model", bound=BaseModel)
 
-CLIENT_GONE = 499  # nobody reads it; as nginx calls it
+CLIENT_GONE = 499  # the status that nginx logs; nobody is there to read it
 FREE_BYTES = 1 << 16
-"""Of each body; the rest counts against what all bodies may take together."""
+"""Bytes of each body that are free; the rest counts against what all bodies may take together."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
@@ -39,7 +39,7 @@ class BodyMemory:
 
     @contextmanager
     def hold(self) -> Iterator[Callable[[int], None]]:
-        """Gives what says how large a body is so far, which raises ApiError where that is too much beside others."""
+        """Gives a function to call with the size of a body so far; it raises ApiError where bodies take too much."""
         held = 0
 
         def grow(size: int) -> None:

@@ -13,23 +13,23 @@ from sscc.runtime.server.errors import invalid
 from sscc.runtime.server.gate import REST_SECONDS
 
 HEAD_SECONDS = 20.0
-"""What the first line and the headers of a request may take to arrive; so long an idle new connection stays, too."""
+"""Seconds that the first line and the headers of a request may take, and that a new connection may stay idle."""
 
 HEAD_BYTES = 1 << 14
-"""Of the first line and the headers of a request."""
+"""Largest size of the first line and the headers of a request."""
 
 READ_BYTES = 1 << 11
-"""What is read of a connection before others have their turn. In chunks of one byte it takes milliseconds to parse."""
+"""Bytes read of a connection before others have their turn: in chunks of one byte they take milliseconds to parse."""
 
 BODY_READ_BYTES = 1 << 16
-"""The same of a body whose length was said: it is one piece, however much of it is read."""
+"""Bytes read at a time of a body whose length was announced, which is one piece however much of it is read."""
 
 _TOLERATED_CHUNKS = 1024
 _BYTES_PER_CHUNK = 16
-"""On average, of a body that comes in more pieces than are tolerated; less is no way to send anything."""
+"""Least average size of a chunk in a body with more than _TOLERATED_CHUNKS chunks; smaller ones are an attack."""
 
 _OTHER_FILES = 64
-"""Descriptors that are not for connections."""
+"""File descriptors that connections leave to the rest of the process."""
 
 
 class Connection(H11Protocol):
@@ -38,7 +38,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.conn = self._parser = _Parser(h11.SERVER, HEAD_BYTES)
+        self.conn = self._parser = _HttpParser(h11.SERVER, HEAD_BYTES)
         self._head_timer: asyncio.TimerHandle | None = None
         self._waits_since = 0.0
         self._refused = False
@@ -57,7 +57,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
-            return  # dropped, so that the answer is not lost with it
+            return  # what still comes is dropped, so that the connection is not reset and the answer lost
         super().data_received(data)
         sized = self.conn.their_state is h11.SEND_BODY and self._parser.sized
         self._set_read_bytes(BODY_READ_BYTES if sized else READ_BYTES)
@@ -108,7 +108,7 @@ class Connection(H11Protocol):
             min(idle, key=lambda other: other._waits_since).transport.abort()
 
 
-class _Parser(h11.Connection):
+class _HttpParser(h11.Connection):
     """Refuses bodies in very many very small pieces, each of which takes as long as a large one.
 
     Attributes:

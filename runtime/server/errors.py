@@ -102,10 +102,10 @@ def install_handlers(app: FastAPI) -> None:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    found = as_api_error(error)
-    if found.status_code in (404, 405) and not isinstance(error, ApiError):
-        found.detail = f"there is no {request.method} {request.url.path} here"
-    return found.response()
+    api_error = as_api_error(error)
+    if api_error.status_code in (404, 405) and not isinstance(error, ApiError):
+        api_error.detail = f"there is no {request.method} {request.url.path} here"
+    return api_error.response()
 
 
 def as_api_error(error: BaseException) -> ApiError:
@@ -123,7 +123,7 @@ def as_api_error(error: BaseException) -> ApiError:
 def malformed(error: ValidationError) -> ApiError:
     """The first thing that is wrong with a body."""
     first = error.errors(include_url=False)[0]
-    kind, given = first["type"], first.get("input")
+    kind, value = first["type"], first.get("input")
     place = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
     param = ".".join(place) or None
     if param is None:
@@ -132,7 +132,7 @@ def malformed(error: ValidationError) -> ApiError:
         return invalid(f"the parameter {param!r} is not known here", param, "unknown_parameter")
     if kind == "missing":
         return invalid(f"the parameter {param!r} is missing", param, "missing_required_parameter")
-    message = f"{param} is {_shown(given)}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    message = f"{param} is {_shown(value)}: {first['msg'][:1].lower()}{first['msg'][1:]}"
     return invalid(message, param, "invalid_type" if kind.endswith("_type") else "invalid_value")
 
 

@@ -15,7 +15,7 @@ from sscc.runtime.server.memory import IdleTrim
 BODY_SECONDS = 60.0
 REST_SECONDS = 20.0
 REST_BYTES = 64 << 20
-"""What of a body is still taken, and dropped, after its refusal was sent: a client that sends all of it before it reads
+"""Bytes of a body that are still read, and dropped, after its refusal: a client that sends all of it before it reads
 would otherwise find a connection that was reset, and no answer."""
 
 _DIGITS = 18  # of a content-length; more cannot be

@@ -48,7 +48,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """What a client may ask for.
 
     Attributes:
@@ -66,7 +66,7 @@ class Limits:
     timeout: float | None = None
 
 
-def completion_prompts(body: CompletionBody, model: Model, limits: Limits) -> list[tuple[int, ...]]:
+def completion_prompts(body: CompletionBody, model: Model, limits: RequestLimits) -> list[tuple[int, ...]]:
     """The prompts as tokens; text with the special tokens that the tokenizer puts around it. Raises ApiError."""
     _check_choices(len(body.prompt), body.n, limits)
     return [
@@ -75,7 +75,7 @@ def completion_prompts(body: CompletionBody, model: Model, limits: Limits) -> li
     ]
 
 
-def chat_prompts(body: ChatBody, model: Model, limits: Limits) -> list[tuple[int, ...]]:
+def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[tuple[int, ...]]:
     """The one prompt that the checkpoint's template makes of the messages. Raises ApiError where there is none."""
     _check_choices(1, body.n, limits)
     if model.chat_template is None:
@@ -92,7 +92,7 @@ def chat_prompts(body: ChatBody, model: Model, limits: Limits) -> list[tuple[int
     return [tuple(encode(model.tokenizer, text, special=False))]
 
 
-def _check_choices(prompts: int, n: int, limits: Limits) -> None:
+def _check_choices(prompts: int, n: int, limits: RequestLimits) -> None:
     if prompts * n > limits.max_choices:
         raise invalid(
             f"{prompts} prompts x n = {n} are more than the {limits.max_choices} answers that one request may have",
@@ -108,12 +108,12 @@ def _checked_tokens(tokens: list[int], model: Model) -> list[int]:
     return tokens
 
 
-def _text_tokens(text: str, model: Model, limits: Limits) -> list[int]:
+def _text_tokens(text: str, model: Model, limits: RequestLimits) -> list[int]:
     _check_bytes(text, "prompt", model, limits)
     return encode(model.tokenizer, text)
 
 
-def _check_bytes(text: str, param: str, model: Model, limits: Limits) -> None:
+def _check_bytes(text: str, param: str, model: Model, limits: RequestLimits) -> None:
     """Refuses a text before it is tokenised that has too many tokens however it is. Tokenising takes seconds for a
     megabyte without spaces."""
     tokens = min(model.max_context, limits.max_prompt or model.max_context)
@@ -126,11 +126,11 @@ def _check_bytes(text: str, param: str, model: Model, limits: Limits) -> None:
 
 
 def requests_for(
-    body: GenerationBody, prompts: Sequence[tuple[int, ...]], model: Model, limits: Limits
+    body: GenerationBody, prompts: Sequence[tuple[int, ...]], model: Model, limits: RequestLimits
 ) -> list[Request]:
     """One request per answer, those of one prompt beside each other. Raises ApiError.
 
-    Answer i of a prompt draws with seed + i, so that each of them can be had again alone.
+    Answer i of a prompt draws with seed + i, so that a request with that seed gives this answer alone.
     """
     for token in map(int, body.logit_bias):
         if token >= model.vocab_size:
@@ -188,7 +188,7 @@ def _seed(seed: int | None, index: int) -> int:
     return secrets.randbits(63) if seed is None else (seed + index) % 2**63
 
 
-def _new_tokens(prompt: int, body: GenerationBody, model: Model, limits: Limits) -> int:
+def _new_tokens(prompt: int, body: GenerationBody, model: Model, limits: RequestLimits) -> int:
     """How many tokens may be made after a prompt of that many."""
     param = "messages" if isinstance(body, ChatBody) else "prompt"
     if prompt == 0:

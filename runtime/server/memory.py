@@ -14,7 +14,7 @@ from functools import cache
 from tokenizers import Tokenizer
 
 IDLE_SECONDS = 1.0
-"""Without a request, after which memory is given back."""
+"""After this time without a request, memory is given back."""
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's malloc.h
 _MMAP_BYTES = 1 << 18

@@ -72,10 +72,10 @@ class _Snapshot(Collector):
             yield _histogram(name, text, getattr(self._metrics, field))
 
 
-def _histogram(name: str, text: str, found: Histogram) -> Metric:
-    """Prometheus counts what is at most a bound, and so cumulatively; the engine counts what is between two."""
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    """A histogram for Prometheus, whose buckets are cumulative; those of the engine count between two bounds."""
     total, buckets = 0, []
-    for bound, count in zip((*found.bounds, float("inf")), found.counts, strict=True):
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
         total += count
         buckets.append(("+Inf" if bound == float("inf") else repr(float(bound)), total))
-    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=found.sum)
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.sum)

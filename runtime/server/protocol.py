@@ -65,13 +65,13 @@ def _refuse_unsupported(data: Any) -> Any:
     """Without nulls, and without parameters that ask for nothing. Raises ApiError for one that asks for something."""
     if not isinstance(data, Mapping):
         return data
-    given = {name: value for name, value in data.items() if value is not None and name not in NO_EFFECT}
-    for name in [name for name in given if name in UNSUPPORTED]:
-        if given.pop(name) not in UNSUPPORTED[name]:
+    parameters = {name: value for name, value in data.items() if value is not None and name not in NO_EFFECT}
+    for name in [name for name in parameters if name in UNSUPPORTED]:
+        if parameters.pop(name) not in UNSUPPORTED[name]:
             allowed = " or ".join(json.dumps(value) for value in UNSUPPORTED[name])
             hint = f" (only {allowed} is accepted)" if allowed else ""
             raise invalid(f"the parameter {name!r} is not supported here{hint}", name, "unsupported_parameter")
-    return given
+    return parameters
 
 
 class _Model(BaseModel):

@@ -23,10 +23,10 @@ from sscc.runtime.server.memory import keep_little
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AFTER_DRAIN_SECONDS = 5.0
-"""What answers have left to be sent in, after the engine has ended their requests."""
+"""Time for sending what is left of answers, after the engine has ended their requests."""
 
 _SWITCH_SECONDS = 0.001
-"""After which a thread in Python gives way to another: the event loop waits so long, several times per answer."""
+"""How long a Python thread runs before another one may: the event loop waits so long several times per answer."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -81,7 +81,7 @@ def serve(
     gc.collect()
     gc.freeze()  # what was imported is never garbage: looking at all of it takes longer than a decode step
     config = config_of(app, int(drain_seconds + _AFTER_DRAIN_SECONDS))
-    server = _Server(config, app, engine, drain_seconds, when_ready)
+    server = _EngineServer(config, app, engine, drain_seconds, when_ready)
     try:
         asyncio.run(server.serve([bound]))
     except OSError as error:
@@ -93,8 +93,8 @@ def serve(
         gc.unfreeze()  # the application is part of what was frozen, and holds the engine
 
 
-class _Server(uvicorn.Server):
-    """Uvicorn's, which ends with its engine, and for which a signal is no reason to fail."""
+class _EngineServer(uvicorn.Server):
+    """Uvicorn's server, which also ends when its engine does, and ends normally on a signal."""
 
     def __init__(
         self,

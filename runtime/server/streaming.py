@@ -19,7 +19,7 @@ from sscc.runtime.server.jobs import cancel_all
 T = TypeVar("T")
 
 KEEP_ALIVE_SECONDS = 15.0
-"""A comment is sent where nothing else was for so long: connections that nothing passes over are taken for dead."""
+"""A comment is sent after so long without anything else, because proxies close connections that are silent."""
 
 _KEEP_ALIVE = b": waiting\n\n"
 _DONE = b"data: [DONE]\n\n"
@@ -82,7 +82,7 @@ class EventStream(Response):
 
     async def _events(self) -> AsyncIterator[bytes]:
         try:
-            made = [0] * len(self._tickets)
+            token_counts = [0] * len(self._tickets)
             opened: set[int] = set()
             async for index, piece in merged(self._tickets):
                 if piece is None:
@@ -91,13 +91,13 @@ class EventStream(Response):
                 if index not in opened and (opening := self._form.opening(index)) is not None:
                     yield self._event(opening)
                 opened.add(index)
-                made[index] += len(piece.tokens)
-                if (error := failure(piece.finish, made[index], self._timeout)) is not None:
+                token_counts[index] += len(piece.tokens)
+                if (error := failure(piece.finish, token_counts[index], self._timeout)) is not None:
                     raise error
                 if piece.text or piece.logprobs or piece.finish is not None:
                     yield self._event(self._form.chunk(index, piece))
             if self._include_usage:
-                yield event(self._form.usage_chunk(self._prompt_tokens, sum(made)))
+                yield event(self._form.usage_chunk(self._prompt_tokens, sum(token_counts)))
         except Exception as error:
             yield event(as_api_error(error).body())
         yield _DONE

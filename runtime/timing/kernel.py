@@ -322,18 +322,18 @@ def _definitions(items: Sequence[Item]) -> Iterator[Scalar]:
 
 def _closure(names: set[str], definitions: Sequence[Scalar]) -> set[str]:
     """The names, and all that they are computed from."""
-    found = set(names)
+    closure = set(names)
     while True:
-        more = {arg for s in definitions if s.name in found for arg in s.args if isinstance(arg, str)} - found
+        more = {arg for s in definitions if s.name in closure for arg in s.args if isinstance(arg, str)} - closure
         if not more:
-            return found
-        found |= more
+            return closure
+        closure |= more
 
 
 def _work_operands(stage: Stage, body: Body) -> dict[str, Operand]:
     """The operands of a stage on which the work of a firing depends, by the body's name."""
-    wanted = dynamic_scalars(body)
-    return {name: operand for name, operand in zip(body.scalars, stage.scalars, strict=False) if name in wanted}
+    dynamic = dynamic_scalars(body)
+    return {name: operand for name, operand in zip(body.scalars, stage.scalars, strict=False) if name in dynamic}
 
 
 def _varying(pipeline: Pipeline, stage: Stage) -> set[Operand]:

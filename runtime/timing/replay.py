@@ -491,11 +491,11 @@ class _Replay:
 
 def _ports(buffers: int, links: Sequence[Sequence[Link]]) -> list[list[tuple[int, Link]]]:
     """The ports on each buffer, with the stage of each."""
-    found: list[list[tuple[int, Link]]] = [[] for _ in range(buffers)]
+    by_buffer: list[list[tuple[int, Link]]] = [[] for _ in range(buffers)]
     for index, ports in enumerate(links):
         for link in ports:
-            found[link.buffer].append((index, link))
-    return found
+            by_buffer[link.buffer].append((index, link))
+    return by_buffer
 
 
 def _append(spans: list[Span], span: Span) -> None:

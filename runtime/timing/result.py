@@ -189,8 +189,8 @@ class Timing:
         groups: dict[str, list[KernelTiming]] = {}
         for launch in self.launches:
             groups.setdefault(launch.kernel.name, []).append(launch.kernel)
-        found = [self._summary(group) for group in groups.values()]
-        return tuple(sorted(found, key=lambda kernel: (-kernel.seconds, kernel.name)))
+        summaries = [self._summary(group) for group in groups.values()]
+        return tuple(sorted(summaries, key=lambda kernel: (-kernel.seconds, kernel.name)))
 
     def _summary(self, group: list[KernelTiming]) -> KernelSummary:
         longest = max(group, key=lambda kernel: kernel.seconds)

@@ -260,8 +260,8 @@ class _BodyProof:
     def _alike(self, names: Sequence[str]) -> None:
         dtypes = {name: self._place(name).dtype for name in names}
         if len({dtype == "i8" for dtype in dtypes.values()}) > 1:
-            found = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
-            self._refuse(f"its rows must be all encoded, or all floats: {found}")
+            detail = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
+            self._refuse(f"its rows must be all encoded, or all floats: {detail}")
 
     def _apart(self, names: Mapping[str, str], used: Mapping[str, Operand]) -> None:
         """What is written is no other operand too, but for a cache that is read as it was written."""

@@ -77,14 +77,14 @@ class EntryFacts:
     proved: int = 0
 
     def touches(self) -> dict[str, list[Touch]]:
-        found: dict[str, list[Touch]] = {}
+        touches: dict[str, list[Touch]] = {}
         for facts in self.launches:
             for param, view, offset in zip(facts.kernel.params, facts.launch.args, facts.offsets, strict=True):
                 pairs = list(zip(view.strides, view.shape, strict=True))
                 region = None if offset.terms else Region.of(offset.const, pairs)
                 touch = Touch(facts.position, facts.path, param.access, region, facts.where)
-                found.setdefault(view.tensor, []).append(touch)
-        return found
+                touches.setdefault(view.tensor, []).append(touch)
+        return touches
 
 
 def prove_entry(
@@ -238,7 +238,7 @@ def callers(
     for entry in entries:
         for facts in entry.launches:
             sites[facts.kernel.name].append(facts)
-    return {name: _caller(kernels[name], found, tensors) for name, found in sites.items()}
+    return {name: _caller(kernels[name], launches, tensors) for name, launches in sites.items()}
 
 
 def _caller(kernel: sch.Kernel, sites: Sequence[LaunchFacts], tensors: Mapping[str, sch.Tensor]) -> Caller:
@@ -272,13 +272,13 @@ def lifetimes(facts: EntryFacts, tensors: Mapping[str, sch.Tensor], limits: Limi
     A temporary that enters a loop, or leaves one, or is not written afresh in each iteration, lives as long as the
     loop. Raises InputError where a temporary or an output is read before it is written.
     """
-    found = {}
+    ranges = {}
     for name, touches in facts.touches().items():
         if tensors[name].role in ("temporary", "output"):
             _check_defined(name, tensors[name], touches, facts.sure, limits)
         if tensors[name].role == "temporary":
-            found[name] = _lifetime(tensors[name], touches, facts.loops, limits)
-    return found
+            ranges[name] = _lifetime(tensors[name], touches, facts.loops, limits)
+    return ranges
 
 
 def _check_defined(

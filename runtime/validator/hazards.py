@@ -378,12 +378,12 @@ class _Clocks:
     def _predecessors(self, end: End, slot: float) -> list[tuple[int, int]]:
         """(stage, its last firing) that fills the slot which is read."""
         streams = self._streams
-        found = []
+        firings = []
         for other in () if end.writes else streams.writers[end.buffer]:
             low, high = other.slots(streams.firings[other.stage])
             if low <= slot < high:
-                found.append((other.stage, int(other.done(slot)) - 1))
-        return found
+                firings.append((other.stage, int(other.done(slot)) - 1))
+        return firings
 
     def _join(self, value: list[int], other: int, last: int) -> None:
         for position, count in enumerate(self._at(other, last)):

@@ -258,7 +258,7 @@ class PipelineView:
 def is_dense(view: sch.View) -> bool:
     """Whether a view shows its elements row after row, whatever the strides along dimensions of one element."""
     pairs = zip(view.strides, dense(view.shape), view.shape, strict=True)
-    return all(stride == wanted or size == 1 for stride, wanted, size in pairs)
+    return all(stride == dense_stride or size == 1 for stride, dense_stride, size in pairs)
 
 
 def grid_scope(scope: Scope, stage: sch.Stage) -> Scope:
@@ -284,22 +284,22 @@ def region_elements(view: PipelineView, port: PortFacts) -> int:
 
 def open_bounds(view: PipelineView) -> list[tuple[StageFacts, Bound]]:
     """Every bound of every stage that is not proved for all values: ports inside their regions, scalars in range."""
-    found = []
+    open_bounds = []
     for facts in view.stages:
         scope = view.everywhere(facts.stage)
         for bound in _bounds(view, facts, scope):
             if not proved(bound, scope):
-                found.append((facts, bound))
-    return found
+                open_bounds.append((facts, bound))
+    return open_bounds
 
 
 def _bounds(view: PipelineView, facts: StageFacts, scope: Scope) -> list[Bound]:
     bounds = [Bound.of_view(port.where, port.port.view, region_elements(view, port)) for port in facts.ports]
-    given = dict(zip(facts.body.body.scalars, facts.stage.scalars, strict=True))
+    operands = dict(zip(facts.body.body.scalars, facts.stage.scalars, strict=True))
     for operand in facts.stage.scalars:
         scope.get(operand, facts.where)
     for name, low, high, what in facts.body.needs:
-        operand = given[name]
+        operand = operands[name]
         const, terms = (operand, ()) if isinstance(operand, int) else (0, ((operand, 1),))
         bounds.append(Bound(facts.where, what, const, terms, low, high))
     return bounds

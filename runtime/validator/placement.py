@@ -19,7 +19,7 @@ _STORED = ("weight", "constant")
 
 
 @dataclass(frozen=True)
-class _Block:
+class _AddressRange:
     """A range of addresses; `lives` is, per entry, the first and the last launch that need it, None for always."""
 
     name: str
@@ -103,7 +103,7 @@ def check_overlaps(
         for where, buffer in facts.spilled:
             _check_address(f"{where}, buffer {buffer.name!r}", buffer.address, buffer.nbytes, program.arena_bytes)
     blocks += _spilled_blocks(entries, kernels)
-    active: list[_Block] = []
+    active: list[_AddressRange] = []
     for block in sorted(blocks, key=lambda b: (b.begin, b.end)):
         active = [other for other in active if other.end > block.begin]
         for other in active:
@@ -111,17 +111,17 @@ def check_overlaps(
         active.append(block)
 
 
-def _tensor_block(tensor: sch.Tensor, arena: int, lives: Mapping[str, Mapping[str, tuple[int, int]]]) -> _Block:
+def _tensor_block(tensor: sch.Tensor, arena: int, lives: Mapping[str, Mapping[str, tuple[int, int]]]) -> _AddressRange:
     end = tensor.address + tensor.nbytes
     if tensor.role in _STORED and tensor.address < arena:
         refuse(f"{tensor.role} {tensor.name!r}", f"address {tensor.address} is inside the arena of {arena} bytes")
     if tensor.role != "temporary":
-        return _Block(f"{tensor.role} {tensor.name!r}", tensor.address, end, None)
-    ranges = {entry: found[tensor.name] for entry, found in lives.items() if tensor.name in found}
-    return _Block(f"temporary {tensor.name!r}", tensor.address, end, ranges)
+        return _AddressRange(f"{tensor.role} {tensor.name!r}", tensor.address, end, None)
+    ranges = {entry: lifetime[tensor.name] for entry, lifetime in lives.items() if tensor.name in lifetime}
+    return _AddressRange(f"temporary {tensor.name!r}", tensor.address, end, ranges)
 
 
-def _spilled_blocks(entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts]) -> list[_Block]:
+def _spilled_blocks(entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts]) -> list[_AddressRange]:
     """Spilled buffers: each holds something while its kernel runs. Pipelines of a kernel may share addresses."""
     blocks = []
     for entry in entries:
@@ -133,7 +133,7 @@ def _spilled_blocks(entries: Sequence[EntryFacts], kernels: Mapping[str, KernelF
                 _check_apart(where, buffers)
             span = {entry.entry.name: (launch.position, launch.position)}
             for low, high, names in _merged([b for group in pipelines.values() for b in group]):
-                blocks.append(_Block(f"buffers {names} of kernel {launch.kernel.name!r}", low, high, span))
+                blocks.append(_AddressRange(f"buffers {names} of kernel {launch.kernel.name!r}", low, high, span))
     return blocks
 
 
@@ -156,7 +156,7 @@ def _merged(buffers: Sequence[sch.Buffer]) -> list[tuple[int, int, str]]:
     return merged
 
 
-def _check_pair(one: _Block, other: _Block) -> None:
+def _check_pair(one: _AddressRange, other: _AddressRange) -> None:
     where = f"{one.name} at {one.begin} .. {one.end - 1} and {other.name} at {other.begin} .. {other.end - 1}"
     if one.lives is None or other.lives is None:
         refuse(where, "they share addresses, and not both are temporary")
@@ -178,7 +178,7 @@ def tier_bytes(program: sch.Program, kernels: Mapping[str, KernelFacts]) -> dict
     for facts in kernels.values():
         for _, buffer in facts.spilled:
             spans.setdefault(buffer.tier, []).append((buffer.address, buffer.address + buffer.nbytes))
-    return {tier: _union(found) for tier, found in sorted(spans.items())}
+    return {tier: _union(ranges) for tier, ranges in sorted(spans.items())}
 
 
 def _union(spans: Sequence[tuple[int, int]]) -> int:

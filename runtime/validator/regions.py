@@ -89,9 +89,9 @@ def overlap(a: Dims, b: Dims, shift: int) -> bool | None:
     if all(stride == 1 for stride, _ in (*a, *b)):
         return True
     for cut in {stride for stride, _ in (*a, *b)} - {1}:
-        found = _cut(a, b, shift, cut)
-        if found is not None:
-            return found
+        verdict = _cut(a, b, shift, cut)
+        if verdict is not None:
+            return verdict
     return _listed(a, b, shift)
 
 
@@ -143,11 +143,11 @@ def covered(written: Sequence[Region], target: Region, limit: int) -> bool | Non
     end = max(region.offset + region.span for region in (*written, target)) // unit + 1
     if end > limit or sum(_strokes(region, unit) for region in (*written, target)) > limit:
         return None if written else False
-    canvas, wanted = bytearray(end), bytearray(end)
+    canvas, target_bits = bytearray(end), bytearray(end)
     for region in written:
         _paint(canvas, region, unit)
-    _paint(wanted, target, unit)
-    return int.from_bytes(wanted, "little") & ~int.from_bytes(canvas, "little") == 0
+    _paint(target_bits, target, unit)
+    return int.from_bytes(target_bits, "little") & ~int.from_bytes(canvas, "little") == 0
 
 
 def _holds(region: Region, low: int, high: int) -> bool:

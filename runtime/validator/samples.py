@@ -34,7 +34,7 @@ class _Cost:
     whole: frozenset[str]
 
 
-class Sampler:
+class SampleRunner:
     """Runs samples. `seen` gathers the bounds and pairs that a run has evaluated."""
 
     def __init__(

@@ -104,7 +104,7 @@ class Streams:
 
 
 @dataclass(frozen=True)
-class _Block:
+class _Stall:
     """Why a stage cannot fire."""
 
     buffer: str
@@ -146,7 +146,7 @@ class Simulation:
             self._violation(stage, *min(unsafe, key=itemgetter(1)))
         return allowed
 
-    def _limit(self, end: End) -> tuple[float, _Block | None]:
+    def _limit(self, end: End) -> tuple[float, _Stall | None]:
         """How many more firings one end allows now, and what stops the next one."""
         fired = self.fired[end.stage]
         most = self.streams.firings[end.stage]
@@ -156,13 +156,13 @@ class Simulation:
             slot = count // end.per + end.lag if end.per != inf else end.lag
             if slot >= contended:
                 return most - fired, None
-            block = self._free(end, slot) if end.writes else self._complete(end.buffer, slot)
-            if block is not None:
-                return count - fired, block
+            stall = self._free(end, slot) if end.writes else self._complete(end.buffer, slot)
+            if stall is not None:
+                return count - fired, stall
             count = min(end.done(slot), most)
         return count - fired, None
 
-    def _complete(self, buffer: str, slot: float) -> _Block | None:
+    def _complete(self, buffer: str, slot: float) -> _Stall | None:
         for writer in self.streams.writers[buffer]:
             low, high = writer.slots(self.streams.firings[writer.stage])
             if low <= slot < high:
@@ -172,10 +172,10 @@ class Simulation:
                     return None
                 name = self.streams.stages[writer.stage].name
                 missing = f"stage {name!r} has fired {fired:.0f} of the {done:.0f} times that complete it"
-                return _Block(buffer, slot, f"to be complete: {missing}")
-        return _Block(buffer, slot, "to be complete: no stage fills it")
+                return _Stall(buffer, slot, f"to be complete: {missing}")
+        return _Stall(buffer, slot, "to be complete: no stage fills it")
 
-    def _free(self, end: End, slot: float) -> _Block | None:
+    def _free(self, end: End, slot: float) -> _Stall | None:
         """Whether the slot that lay in this place before is read. Each is, once it is complete (check_rates)."""
         before = slot - self.streams.depth(end.buffer)
         for reader in self.streams.readers[end.buffer]:
@@ -184,17 +184,17 @@ class Simulation:
             if low <= before < high and fired < reader.done(before):
                 name = self.streams.stages[reader.stage].name
                 left = f"stage {name!r} has fired {fired:.0f} of the {reader.done(before):.0f} times that read it"
-                return _Block(end.buffer, slot, f"to be free of slot {before:.0f}: {left}")
+                return _Stall(end.buffer, slot, f"to be free of slot {before:.0f}: {left}")
         return None
 
-    def _violation(self, stage: int, end: End, safe: float, block: _Block | None) -> None:
-        assert block is not None  # what is not stopped may fire as often as is left
+    def _violation(self, stage: int, end: End, safe: float, stall: _Stall | None) -> None:
+        assert stall is not None  # what is not stopped may fire as often as is left
         firing = self.fired[stage] + safe
         does = "overwrites" if end.writes else "reads"
         refuse(
             f"{self.streams.view.where}, stage {self.streams.stages[stage].name!r}",
-            f"firing {firing:.0f} (iteration {firing // self.streams.trips[stage]:.0f}) {does} slot {block.slot:.0f} "
-            f"of buffer {block.buffer!r} without waiting for the place {block.reason}",
+            f"firing {firing:.0f} (iteration {firing // self.streams.trips[stage]:.0f}) {does} slot {stall.slot:.0f} "
+            f"of buffer {stall.buffer!r} without waiting for the place {stall.reason}",
         )
 
     def deadlock(self) -> None:

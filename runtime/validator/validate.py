@@ -15,7 +15,7 @@ from sscc.runtime.validator.kernels import KernelFacts, prove_kernel
 from sscc.runtime.validator.pipeline import Bound
 from sscc.runtime.validator.placement import check_capacity, check_overlaps, check_sizes, check_tensors, tier_bytes
 from sscc.runtime.validator.report import EntryReport, Report
-from sscc.runtime.validator.samples import Sampler
+from sscc.runtime.validator.samples import SampleRunner
 
 Samples = Mapping[str, Sequence[Mapping[str, int]]]
 
@@ -60,7 +60,7 @@ def validate(
     bodies = {body.name: prove_body(body, limits) for body in program.bodies}
     by_name = {kernel.name: kernel for kernel in program.kernels}
     entries = [prove_entry(entry, tensors, by_name, ranges or {}, loops) for entry in program.entries]
-    found = callers(entries, by_name, tensors)
+    callers_of = callers(entries, by_name, tensors)
     kernels = {
         name: prove_kernel(kernel, bodies, found[name], target, limits, loops) for name, kernel in by_name.items()
     }
@@ -86,11 +86,11 @@ def _check_unique(what: str, names: Sequence[str]) -> None:
         seen.add(name)
 
 
-def _run(facts: EntryFacts, sampler: Sampler, samples: Samples) -> EntryReport:
-    given = samples.get(facts.entry.name, ())
-    if not given and not facts.entry.scalar_inputs:
-        given = ({},)
-    runs = tuple(sampler.run(facts.entry, scalars) for scalars in given)
+def _run(facts: EntryFacts, sampler: SampleRunner, samples: Samples) -> EntryReport:
+    scalar_sets = samples.get(facts.entry.name, ())
+    if not scalar_sets and not facts.entry.scalar_inputs:
+        scalar_sets = ({},)
+    runs = tuple(sampler.run(facts.entry, scalars) for scalars in scalar_sets)
     return EntryReport(facts.entry.name, len(facts.launches), runs)
 
 
@@ -98,7 +98,9 @@ def _refuse_open(item: Bound | Pair) -> NoReturn:
     refuse(item.where, f"{item.what} is not proved to fit for all values of the scalars, and no sample run reaches it")
 
 
-def _sampled(entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts], sampler: Sampler) -> tuple[str, ...]:
+def _sampled(
+    entries: Sequence[EntryFacts], kernels: Mapping[str, KernelFacts], sampler: SampleRunner
+) -> tuple[str, ...]:
     """What samples have decided. Refuses what none of them has reached."""
     lines = []
     for facts in entries:

@@ -13,17 +13,17 @@ import pytest
 
 from benchmarks import command as benchmark
 from benchmarks import harness, models
-from benchmarks.harness import Result, Runner, RunnerError, Task
+from benchmarks.harness import PeerResult, Runner, RunnerError, Workload
 from benchmarks.peers.protocol import Stepper
-from benchmarks.peers.registry import PEERS, Peer, Variant
+from benchmarks.peers.registry import PEERS, Peer, Precision
 
-DECODE = Task("decode", 2, 8, 4)
-PREFILL = Task("prefill", 1, 16, 1)
+DECODE = Workload("decode", 2, 8, 4)
+PREFILL = Workload("prefill", 1, 16, 1)
 BANDWIDTH = 40e9
 
 
 def fake(*behaviours: str, name: str = "fake") -> Peer:
-    return Peer(name, "", "tests.benchmarks.fake_peer", tuple(Variant(word, 16, 16) for word in behaviours))
+    return Peer(name, "", "tests.benchmarks.fake_peer", tuple(Precision(word, 16, 16) for word in behaviours))
 
 
 def options(*only: str, repeats: int = 2) -> Namespace:
@@ -38,13 +38,13 @@ def no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Iterator[Runner]:
-    with (tmp_path / "log").open("w+") as log, started("talks", log) as made:
-        yield made
+    with (tmp_path / "log").open("w+") as log, started("talks", log) as runner:
+        yield runner
 
 
 def started(behaviour: str, log: object) -> Runner:
     peer = fake(behaviour)
-    words = harness.command(peer, peer.variants[0], Path("model"), 1)
+    words = harness.command(peer, peer.precisions[0], Path("model"), 1)
     return Runner(words, harness.environment(1, passive=True), log)  # type: ignore[arg-type]
 
 
@@ -56,18 +56,18 @@ def state(runner: Runner) -> str:
 def test_every_peer_gets_every_task_or_says_why_not() -> None:
     peers = (fake("decodes", "broken", "dies"), fake("talks", name="other"))
     done = benchmark.run(options(), [DECODE, PREFILL], peers=peers, bandwidth=lambda: BANDWIDTH)
-    found = {(result.peer, result.dtype, result.task.kind): result for result in done.results}
-    assert len(found) == len(done.results) == 8
-    good = found["other", "talks", "decode"]
+    cells = {(result.peer, result.dtype, result.workload.kind): result for result in done.results}
+    assert len(cells) == len(done.results) == 8
+    good = cells["other", "talks", "decode"]
     assert good.seconds == [4e-3, 4e-3]
     assert good.rate == pytest.approx(2 * 4 / 4e-3)
     assert good.version == "1.0"
-    assert found["other", "talks", "prefill"].rate == pytest.approx(1e4)
-    assert found["fake", "decodes", "decode"].rate == good.rate
-    assert found["fake", "decodes", "prefill"].error == "Unsupported: it only decodes"
-    assert found["fake", "broken", "decode"].error == "RuntimeError: the model is too large"
-    assert found["fake", "dies", "decode"].error == "it ended with 3"
-    assert "ended with 3" in found["fake", "dies", "prefill"].error
+    assert cells["other", "talks", "prefill"].rate == pytest.approx(1e4)
+    assert cells["fake", "decodes", "decode"].rate == good.rate
+    assert cells["fake", "decodes", "prefill"].error == "Unsupported: it only decodes"
+    assert cells["fake", "broken", "decode"].error == "RuntimeError: the model is too large"
+    assert cells["fake", "dies", "decode"].error == "it ended with 3"
+    assert "ended with 3" in cells["fake", "dies", "prefill"].error
 
 
 @pytest.mark.usefixtures("no_model")
@@ -136,8 +136,8 @@ class _Recorder:
         return 0.5
 
 
-def result(name: str, task: Task = DECODE) -> Result:
-    return Result(name, "bf16", "", "m125", task, 1e9)
+def result(name: str, workload: Workload = DECODE) -> PeerResult:
+    return PeerResult(name, "bf16", "", "m125", workload, 1e9)
 
 
 def test_repeats_interleave_and_calibrations_lie_beside_them() -> None:
@@ -163,13 +163,13 @@ def test_figures_of_a_result() -> None:
 
 
 def test_bytes_of_a_step() -> None:
-    shape = models.Shape(hidden=8, layers=2, heads=2, kv_heads=1, ffn=16, vocab=32)
+    shape = models.LlamaShape(hidden=8, layers=2, heads=2, kv_heads=1, ffn=16, vocab=32)
     weights = 2 * (2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 16) + 8 * 32
     assert shape.weights_per_token == weights
     assert shape.kv_per_row == 2 * 2 * 4
-    task = Task("decode", 3, 100, 1)
-    assert task.bytes_per_step(shape, Variant("bf16", 16, 16)) == 2 * weights + 3 * 100 * 16 * 2
-    assert task.bytes_per_step(shape, Variant("int8", 8, 16), budget=10) == weights + 3 * 10 * 16 * 2
+    workload = Workload("decode", 3, 100, 1)
+    assert workload.bytes_per_step(shape, Precision("bf16", 16, 16)) == 2 * weights + 3 * 100 * 16 * 2
+    assert workload.bytes_per_step(shape, Precision("int8", 8, 16), budget=10) == weights + 3 * 10 * 16 * 2
     assert models.MODELS["m125"].weights_per_token * 2 == pytest.approx(200e6, rel=0.01)
     assert models.MODELS["m1b"].weights_per_token * 2 == pytest.approx(2077e6, rel=0.01)
 

@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from benchmarks import load
-from benchmarks.load import Job, Outcome
+from benchmarks.load import Answer, LoadRequest
 
 
 @pytest.fixture
@@ -49,40 +49,40 @@ def server() -> Iterator[tuple[str, list[dict[str, object]]]]:
 
 
 def test_jobs_are_the_same_for_the_same_seed_and_stay_within_their_lengths() -> None:
-    made = load.jobs(50, (64, 512), 9, 1000, 1)
-    assert made == load.jobs(50, (64, 512), 9, 1000, 1) != load.jobs(50, (64, 512), 9, 1000, 2)
-    lengths = [len(job.prompt) for job in made]
+    requests = load.make_requests(50, (64, 512), 9, 1000, 1)
+    assert requests == load.make_requests(50, (64, 512), 9, 1000, 1) != load.make_requests(50, (64, 512), 9, 1000, 2)
+    lengths = [len(request.prompt) for request in requests]
     assert 64 <= min(lengths) < 100 < 400 < max(lengths) <= 512
-    assert all(load.FIRST_TOKEN <= token < 1000 for job in made for token in job.prompt)
+    assert all(load.FIRST_TOKEN <= token < 1000 for request in requests for token in request.prompt)
 
 
 def test_answers_are_counted_and_timed(server: tuple[str, list[dict[str, object]]]) -> None:
     url, bodies = server
-    work = [Job((11, 12), count) for count in (1, 3, 5)]
+    work = [LoadRequest((11, 12), count) for count in (1, 3, 5)]
     done = asyncio.run(load.closed(url, work, 2, 30))
-    assert sorted(outcome.tokens for outcome in done) == [1, 3, 5]
-    for outcome in done:
-        assert not outcome.error
-        assert 0 < outcome.first <= outcome.ended - outcome.sent
-        assert len(outcome.gaps) == outcome.tokens - 1
+    assert sorted(answer.tokens for answer in done) == [1, 3, 5]
+    for answer in done:
+        assert not answer.error
+        assert 0 < answer.first <= answer.ended - answer.sent
+        assert len(answer.gaps) == answer.tokens - 1
     assert all(body["prompt"] == [11, 12] and body["ignore_eos"] and body["stream"] for body in bodies)
-    found = load.summary(done)
-    assert (found.requests, found.failed) == (3, 0)
-    assert found.new_tokens_per_second == pytest.approx(9 / found.seconds)
-    assert found.prompt_tokens_per_second == pytest.approx(6 / found.seconds)
+    summary = load.summary(done)
+    assert (summary.requests, summary.failed) == (3, 0)
+    assert summary.new_tokens_per_second == pytest.approx(9 / summary.seconds)
+    assert summary.prompt_tokens_per_second == pytest.approx(6 / summary.seconds)
 
 
 def test_failures_are_counted_and_named(server: tuple[str, list[dict[str, object]]]) -> None:
-    done = asyncio.run(load.poisson(server[0], [Job((11,), 4), Job((11, 12), 4)], 1000.0, 0, 30))
-    assert [bool(outcome.error) for outcome in done] == [True, False]
-    found = load.summary(done)
-    assert (found.requests, found.failed, found.failure) == (2, 1, "status 400: too short")
+    done = asyncio.run(load.poisson(server[0], [LoadRequest((11,), 4), LoadRequest((11, 12), 4)], 1000.0, 0, 30))
+    assert [bool(answer.error) for answer in done] == [True, False]
+    summary = load.summary(done)
+    assert (summary.requests, summary.failed, summary.failure) == (2, 1, "status 400: too short")
 
 
 def test_a_load_that_fails_as_a_whole_says_why() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        done = asyncio.run(load.closed(f"http://127.0.0.1:{free.getsockname()[1]}", [Job((1, 2), 3)], 1, 5))
+        done = asyncio.run(load.closed(f"http://127.0.0.1:{free.getsockname()[1]}", [LoadRequest((1, 2), 3)], 1, 5))
     with pytest.raises(ValueError, match="ConnectError"):
         load.summary(done)
 
@@ -94,4 +94,4 @@ def test_percentiles() -> None:
 
 
 def test_an_outcome_that_was_never_answered_has_no_first_token() -> None:
-    assert math.isnan(Outcome(Job((1,), 1)).first)
+    assert math.isnan(Answer(LoadRequest((1,), 1)).first)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from benchmarks import models
 
-SHAPE = models.Shape(hidden=16, layers=2, heads=4, kv_heads=2, ffn=32, vocab=64, context=128)
+SHAPE = models.LlamaShape(hidden=16, layers=2, heads=4, kv_heads=2, ffn=32, vocab=64, context=128)
 
 
 @pytest.fixture

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks import command, table
-from benchmarks.command import Report
-from benchmarks.harness import Result, Task
+from benchmarks.command import Measurements
+from benchmarks.harness import PeerResult, Workload
 
-DECODE = Task("decode", 1, 128, 10)
-PREFILL = Task("prefill", 1, 2048, 1)
+DECODE = Workload("decode", 1, 128, 10)
+PREFILL = Workload("prefill", 1, 2048, 1)
 ROOT = Path(__file__).parents[2]
 
 
-def result(peer: str, task: Task, seconds: list[float], error: str = "") -> Result:
-    made = Result(peer, "bf16", "1.2", "m125", task, 0.2e9, seconds, [30e9] * len(seconds))
-    made.error = error
-    return made
+def result(peer: str, workload: Workload, seconds: list[float], error: str = "") -> PeerResult:
+    result = PeerResult(peer, "bf16", "1.2", "m125", workload, 0.2e9, seconds, [30e9] * len(seconds))
+    result.error = error
+    return result
 
 
 def test_one_row_per_peer_and_one_column_per_task() -> None:
@@ -73,6 +73,6 @@ def test_write_changes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[st
     page = tmp_path / "page.md"
     page.write_text("<!-- block: begin -->\n<!-- block: end -->\n")
     words = Namespace(threads=2, repeats=3, passive=True, json=False, write=page, block="block", models=["m125"])
-    command.report(Report([result("a", DECODE, [0.1])], []), words, "block")
+    command.report(Measurements([result("a", DECODE, [0.1])], []), words, "block")
     assert "| a | bf16 | 100 (best 100; 67%) | 30 |" in page.read_text()
     assert "| a | bf16 |" in capsys.readouterr().out

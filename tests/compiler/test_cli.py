@@ -168,11 +168,11 @@ class TestDoctor:
 
     def test_for_machines(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["doctor", "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["sscc"] == sscc.__version__
-        assert found["native"]["threads"] >= 1
-        assert all(speed > 0 for speed in found["native"]["bandwidth_gb_per_second"].values())
-        assert found["problems"] == []
+        diagnosis = json.loads(capsys.readouterr().out)
+        assert diagnosis["sscc"] == sscc.__version__
+        assert diagnosis["native"]["threads"] >= 1
+        assert all(speed > 0 for speed in diagnosis["native"]["bandwidth_gb_per_second"].values())
+        assert diagnosis["problems"] == []
 
     def test_an_extra_that_is_not_there_is_no_problem(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

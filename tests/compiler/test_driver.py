@@ -369,11 +369,11 @@ def test_no_weights(model: Path, direct: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.rdu", "x.mlir"])
 def test_a_full_disk_leaves_nothing(name: str, model: Path, dumps: Path, tmp_path: Path) -> None:
     level = "schedule" if name == "x.rdu" else "kernels"
-    given: dict[str, Any] = {"compile_from": "graph", "compile_to": level}
+    options: dict[str, Any] = {"compile_from": "graph", "compile_to": level}
     if level == "schedule":
-        given["checkpoint"] = model
+        options["checkpoint"] = model
     with largest_file(30_000), pytest.raises(OutputError, match=name):
-        compiled(dumps / "04-thread-cache.mlir", tmp_path / name, **given)
+        compiled(dumps / "04-thread-cache.mlir", tmp_path / name, **options)
     assert listing(tmp_path) == []
 
 

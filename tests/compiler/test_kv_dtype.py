@@ -36,8 +36,8 @@ def artifacts(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def test_rows_have_the_models_dtype_unless_asked_for(values: dict[str, Any]) -> None:
     shape = CompileOptions(model=Path("m"), **values).resolve(128)
     assert (shape.geometry.dtype, shape.geometry.encoded) == ("model", False)
-    given = CompileOptions(model=Path("m"), kv_dtype="int8", **values).resolve(128).geometry
-    assert given == Geometry(**{**shape.geometry.to_dict(), "dtype": "int8"})
+    geometry = CompileOptions(model=Path("m"), kv_dtype="int8", **values).resolve(128).geometry
+    assert geometry == Geometry(**{**shape.geometry.to_dict(), "dtype": "int8"})
 
 
 @pytest.mark.parametrize(
@@ -63,19 +63,19 @@ def test_a_dump_remembers_it(model: Path, tmp_path: Path) -> None:
 
 
 def test_inspect_and_run_count_codes_and_scales(artifacts: dict[str, Path], capsys: Capture) -> None:
-    found = {}
+    facts = {}
     for dtype, path in artifacts.items():
         assert cli.main(["inspect", str(path), "--json"]) == 0
-        found[dtype] = json.loads(capsys.readouterr().out)
+        facts[dtype] = json.loads(capsys.readouterr().out)
         tokens = ",".join(map(str, random_tokens(20)))
         assert cli.main(["run", str(path), "--token-ids", tokens, "--max-new-tokens", "3", "--json"]) == 0
-        found[dtype] |= {"run": json.loads(capsys.readouterr().out.splitlines()[-1])}
+        facts[dtype] |= {"run": json.loads(capsys.readouterr().out.splitlines()[-1])}
     for dtype, row in (("model", PLAIN_ROW), ("int8", INT8_ROW)):
-        assert found[dtype]["kv_bytes"] == found[dtype]["held_kv_bytes"] == found[dtype]["run"]["kv_bytes"] == 13 * row
-        assert found[dtype]["full_kv_bytes"] == 48 * PLAIN_ROW
+        assert facts[dtype]["kv_bytes"] == facts[dtype]["held_kv_bytes"] == facts[dtype]["run"]["kv_bytes"] == 13 * row
+        assert facts[dtype]["full_kv_bytes"] == 48 * PLAIN_ROW
     saved = 2 * 13 * (PLAIN_ROW - INT8_ROW)
-    assert found["model"]["decode_floor_bytes"] - found["int8"]["decode_floor_bytes"] == saved
-    assert found["model"]["state_bytes"] - found["int8"]["state_bytes"] == saved
+    assert facts["model"]["decode_floor_bytes"] - facts["int8"]["decode_floor_bytes"] == saved
+    assert facts["model"]["state_bytes"] - facts["int8"]["state_bytes"] == saved
     assert cli.main(["inspect", str(artifacts["int8"])]) == 0
     text = capsys.readouterr().out
     assert "KV         1.219 KiB a sequence, 12 KiB uncompressed (9.8x)\n" in text

@@ -45,9 +45,9 @@ def test_rows_are_compact_unless_asked_for(values: dict[str, Any]) -> None:
     shape = CompileOptions(model=Path("m"), **values).resolve(128)
     assert (shape.geometry.rows, shape.geometry.indexed) == ("compact", False)
     assert shape.geometry.cache_rows == shape.geometry.budget
-    given = CompileOptions(model=Path("m"), kv_rows="indexed", **values).resolve(128).geometry
-    assert given == Geometry(**{**shape.geometry.to_dict(), "rows": "indexed"})
-    assert (given.budget, given.cache_rows) == (shape.geometry.budget, shape.geometry.sink_recent)
+    geometry = CompileOptions(model=Path("m"), kv_rows="indexed", **values).resolve(128).geometry
+    assert geometry == Geometry(**{**shape.geometry.to_dict(), "rows": "indexed"})
+    assert (geometry.budget, geometry.cache_rows) == (shape.geometry.budget, shape.geometry.sink_recent)
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_a_manifest_without_it_means_compact_rows_and_an_unknown_one_is_refused(
 
 
 def test_inspect_shows_what_is_held_for_what_is_read(artifacts: dict[str, Path], capsys: Capture) -> None:
-    found, text = {}, {}
+    reports, text = {}, {}
     for rows, path in artifacts.items():
         assert cli.main(["inspect", str(path), "--json"]) == 0
-        found[rows] = json.loads(capsys.readouterr().out)
+        reports[rows] = json.loads(capsys.readouterr().out)
         assert cli.main(["inspect", str(path)]) == 0
         text[rows] = capsys.readouterr().out
-    compact, indexed = found["compact"], found["indexed"]
+    compact, indexed = reports["compact"], reports["indexed"]
     assert compact["held_kv_bytes"] == compact["kv_bytes"] == indexed["kv_bytes"] == BUDGET * ROW
     assert indexed["held_kv_bytes"] == (SR + SCRATCH) * ROW
     index = 2 * 2 * 2 * 6 * 8  # of two layers, slots and heads: 6 positions

@@ -121,8 +121,8 @@ class TestGeometry:
         assert options(kv_topk=0).resolve(8192).geometry == Geometry(4, 512, 0, 32, 7, "avg", 8192)
 
     def test_everything_given_is_taken(self) -> None:
-        given = options(kv_sink=1, kv_recent=8, kv_topk=3, kv_obs=2, kv_pool=1, kv_pool_mode="max", max_context=99)
-        assert given.resolve(8192).geometry == Geometry(1, 8, 3, 2, 1, "max", 99)
+        chosen = options(kv_sink=1, kv_recent=8, kv_topk=3, kv_obs=2, kv_pool=1, kv_pool_mode="max", max_context=99)
+        assert chosen.resolve(8192).geometry == Geometry(1, 8, 3, 2, 1, "max", 99)
 
     def test_layers_have_room_for_the_most(self) -> None:
         shape = options(kv_topk_per_layer="90,300,0").resolve(8192)
@@ -158,8 +158,8 @@ class TestGeometry:
         assert options(**cache_options(geometry)).resolve(99).geometry_of(3) == geometry
 
     def test_full_cache(self) -> None:
-        given = options(kv_sink=0, kv_recent=64, kv_topk=0, max_context=64)
-        assert given.resolve(None).geometry.budget == 64
+        chosen = options(kv_sink=0, kv_recent=64, kv_topk=0, max_context=64)
+        assert chosen.resolve(None).geometry.budget == 64
 
     @given(st.integers(1, 200_000))
     def test_defaults_fit_every_context(self, context: int) -> None:
@@ -169,12 +169,12 @@ class TestGeometry:
 
     @given(context=st.integers(1, 3000), sink=st.none() | st.integers(0, 40), recent=st.none() | st.integers(1, 900))
     def test_given_numbers_are_kept_or_refused(self, context: int, sink: int | None, recent: int | None) -> None:
-        given = options(kv_sink=sink, kv_recent=recent)
+        chosen = options(kv_sink=sink, kv_recent=recent)
         if (sink or 0) + (recent or 1) > context:
             with pytest.raises(UsageError, match=f"max-context {context}"):
-                given.resolve(context)
+                chosen.resolve(context)
             return
-        geometry = given.resolve(context).geometry
+        geometry = chosen.resolve(context).geometry
         assert sink in (None, geometry.sink)
         assert recent in (None, geometry.recent)
 

@@ -70,8 +70,8 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def package(checkpoint: Path, output: Path, program: Program = PROGRAM, **options: Any) -> list[str]:
     opened = open_checkpoint(checkpoint)
-    given = CompileOptions(checkpoint, output, **options)
-    return write_artifact(given, program, FACTS, SIGNATURE, opened, CONSTANTS, None, LOOPING)
+    compile_options = CompileOptions(checkpoint, output, **options)
+    return write_artifact(compile_options, program, FACTS, SIGNATURE, opened, CONSTANTS, None, LOOPING)
 
 
 @pytest.fixture(autouse=True)

@@ -83,8 +83,8 @@ def quantised_model(family: str, weight_format: WeightFormat) -> PreTrainedModel
         if not isinstance(module, torch.nn.Linear | Conv1D):
             continue
         encoding = Encoding(weight_format, "values", transposed=isinstance(module, Conv1D))
-        made = round_trip(module.weight.detach().numpy(), encoding)
-        module.weight = torch.nn.Parameter(torch.from_numpy(np.ascontiguousarray(made)), requires_grad=False)
+        weight = round_trip(module.weight.detach().numpy(), encoding)
+        module.weight = torch.nn.Parameter(torch.from_numpy(np.ascontiguousarray(weight)), requires_grad=False)
     return model
 
 
@@ -162,10 +162,10 @@ def test_numbers_exist_inside_of_stages_only(weights: str, build: Build) -> None
     """No buffer and no tensor of memory holds a dequantised weight, or a tile of one."""
     plain = build("llama3-rope", "embed").program
     program = build("llama3-rope", weights).program
-    found = [buffer for kernel in program.kernels for pipeline in pipelines(kernel.body) for buffer in pipeline.buffers]
-    assert {buffer.dtype for buffer in found if ".weight.values" in buffer.name} == {"i8"}
-    assert any(".weight.scales" in buffer.name for buffer in found)
-    assert not [buffer.name for buffer in found if buffer.name.endswith("proj.weight")]
+    slots = [buffer for kernel in program.kernels for pipeline in pipelines(kernel.body) for buffer in pipeline.buffers]
+    assert {buffer.dtype for buffer in slots if ".weight.values" in buffer.name} == {"i8"}
+    assert any(".weight.scales" in buffer.name for buffer in slots)
+    assert not [buffer.name for buffer in slots if buffer.name.endswith("proj.weight")]
     temporaries = [sum(t.nbytes for t in p.tensors if t.role == "temporary") for p in (plain, program)]
     assert temporaries[0] == temporaries[1]
     assert len(forms(program)) >= 7
@@ -178,25 +178,25 @@ def forms(program: Program) -> list[tuple[Vector, Product]]:
 
 def _forms_of(body: Body) -> list[tuple[Vector, Product]]:
     roots = {window.name: window.view.tensor for window in body.windows}
-    made = {step.output.param: step for step in body.steps if isinstance(step, Vector)}
+    vectors = {step.output.param: step for step in body.steps if isinstance(step, Vector)}
     dtypes = {param.name: param.dtype for param in body.params}
-    found = []
+    pairs = []
     for step in body.steps:
-        vector = made.get(roots.get(step.b.param, step.b.param)) if isinstance(step, Product) else None
+        vector = vectors.get(roots.get(step.b.param, step.b.param)) if isinstance(step, Product) else None
         if vector is not None and dtypes[roots.get(vector.inputs[0].param, vector.inputs[0].param)] == "i8":
             assert isinstance(step, Product)
-            found.append((vector, step))
-    return found
+            pairs.append((vector, step))
+    return pairs
 
 
 def test_the_form_of_a_quantised_product(build: Build) -> None:
     """What a code generator may rely on: one vector step per weight, then a product along one axis."""
-    wanted = {
+    expected = {
         "int8:16": "sitofp extf mulf",
         "int4:16": "index index_cast muli shrsi andi sitofp subf extf mulf",
         "int4:16:zero-point": "index index_cast muli shrsi andi sitofp sitofp subf extf mulf",
     }
-    for weights, operations in wanted.items():
+    for weights, operations in expected.items():
         for vector, product in forms(build("llama3-rope", weights).program):
             assert " ".join(instr.op for instr in vector.body) == operations
             rank = len(vector.dims)
@@ -225,11 +225,11 @@ def test_weights_of_every_origin(build: Build, compiled: Compiler, tmp_path: Pat
             parameter.mul_(1.25)
     model.save_pretrained(other)
     changed = logits(TorchSession(sscc.load(embedded.path, checkpoint=other, interpreter="reference")))
-    made = sscc.compile(
+    result = sscc.compile(
         other, output=tmp_path / "other.rdu", weights="int4:16", max_context=CONTEXT, prefill_chunk=7, batch=2,
         target=compiled.target(SLOW_MEMORY), **ROWS,
     )  # fmt: skip
-    assert torch.equal(changed, logits(TorchSession(sscc.load(made.path, interpreter="reference"))))
+    assert torch.equal(changed, logits(TorchSession(sscc.load(result.path, interpreter="reference"))))
     assert difference(changed, expected) > 0.01
 
 
@@ -251,8 +251,8 @@ def test_the_report(compiled: Compiler, tmp_path: Path) -> None:
     lines = sscc.compile(model, output=tmp_path / "a.rdu", weights="int4:32", max_context=CONTEXT, **ROWS).report
     summary, *kinds = lines[3:]
     # 72 KiB without the 12 of down_proj, whose rows of 48 no group of 32 fits; of these 4.5 / 32 are left.
-    wanted = "quantised: int4:32, 8.438 KiB instead of 60 KiB, 4.50 bits a weight; ||W' - W|| / ||W|| = "
-    assert summary.startswith(wanted)
+    beginning = "quantised: int4:32, 8.438 KiB instead of 60 KiB, 4.50 bits a weight; ||W' - W|| / ||W|| = "
+    assert summary.startswith(beginning)
     names = [line.split()[0] for line in kinds]
     assert names[0] == "model.embed_tokens.weight"
     assert "model.layers.*.mlp.gate_proj.weight" in names
@@ -266,17 +266,17 @@ def test_the_report(compiled: Compiler, tmp_path: Path) -> None:
 
 def test_from_the_config_alone(compiled: Compiler, tmp_path: Path) -> None:
     config = compiled.checkpoint("llama3-rope") / "config.json"
-    made = sscc.compile(config, output=tmp_path / "a.rdu", weights="none,int8:16", max_context=CONTEXT, **ROWS)
-    assert made.report[3] == "quantised: int8:16, 20.25 KiB instead of 72 KiB, 9.00 bits a weight"
+    result = sscc.compile(config, output=tmp_path / "a.rdu", weights="none,int8:16", max_context=CONTEXT, **ROWS)
+    assert result.report[3] == "quantised: int8:16, 20.25 KiB instead of 72 KiB, 9.00 bits a weight"
 
 
 def test_a_weight_that_is_not_finite_is_named(build: Build, tmp_path: Path) -> None:
     model = deepcopy(random_model("llama3-rope"))
     model.model.layers[1].mlp.up_proj.weight.data[3, 4] = float("inf")
     model.save_pretrained(tmp_path / "bad")
-    made = build("llama3-rope", "int8:16")
+    result = build("llama3-rope", "int8:16")
     with pytest.raises(InputError, match=r"tensor 'model.layers.1.mlp.up_proj.weight': a weight that is not finite"):
-        sscc.load(made.path, checkpoint=tmp_path / "bad", interpreter="reference")
+        sscc.load(result.path, checkpoint=tmp_path / "bad", interpreter="reference")
 
 
 # ------------------------------------------------------------------------------------------------------- options

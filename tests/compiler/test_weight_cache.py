@@ -100,9 +100,9 @@ def test_other_weights_are_refused_and_leave_nothing(cache: Path, name: str) -> 
     ],
 )
 def test_a_checkpoint_that_does_not_fit_leaves_nothing(cache: Path, change: dict[str, Any], message: str) -> None:
-    given = {name: tensor for name, tensor in {**CHECKPOINT, **change}.items() if tensor is not None}
+    tensors = {name: tensor for name, tensor in {**CHECKPOINT, **change}.items() if tensor is not None}
     with pytest.raises(InputError, match=message):
-        packed_weights(RECORD, LAYOUT, reading(given, "tiny"), no_progress)
+        packed_weights(RECORD, LAYOUT, reading(tensors, "tiny"), no_progress)
     assert list((cache / "weights").iterdir()) == []
 
 

@@ -168,13 +168,13 @@ def test_tokens_are_those_of_transformers_generate(
 ) -> None:
     """Two slots decode side by side, each to several windows behind its prompt."""
     session = opened(artifacts(family, "everything", opt_level), interpreter)
-    wanted = {slot: generated(family, length, NEW) for slot, length in PROMPTS.items()}
-    found = {slot: [int(session.prefill(slot, random_tokens(n)).argmax())] for slot, n in PROMPTS.items()}
+    expected = {slot: generated(family, length, NEW) for slot, length in PROMPTS.items()}
+    tokens_of = {slot: [int(session.prefill(slot, random_tokens(n)).argmax())] for slot, n in PROMPTS.items()}
     for _ in range(NEW - 1):
-        logits = session.decode({slot: tokens[-1] for slot, tokens in found.items()})
-        for slot, tokens in found.items():
+        logits = session.decode({slot: tokens[-1] for slot, tokens in tokens_of.items()})
+        for slot, tokens in tokens_of.items():
             tokens.append(int(logits[slot].argmax()))
-    assert found == wanted
+    assert tokens_of == expected
 
 
 def fed(session: Session, prompt: list[int], tokens: list[int], slot: int = 0) -> np.ndarray:
@@ -206,16 +206,16 @@ def test_levels_agree_with_each_other_and_with_eager_pytorch(
 ) -> None:
     """-O2 loops over what -O1 launches, bit for bit; -O0, on the reference, and eager PyTorch round elsewhere."""
     prompt, tokens = random_tokens(length), random_tokens(WINDOW + 6, seed=1)
-    found = {}
+    by_level = {}
     for level, interpreter in enumerate(("reference", "native", "native")):
         session = opened(artifacts(family, kept, level), interpreter)
-        found[level] = fed(session, prompt, tokens, slot=1)
-    assert np.array_equal(found[1], found[2])
+        by_level[level] = fed(session, prompt, tokens, slot=1)
+    assert np.array_equal(by_level[1], by_level[2])
     eager = EagerSnapStream(eager_model(family), CACHES[kept])
     rows = [eager.prefill(prompt), *(eager.decode(token) for token in tokens)]
-    wanted, tolerance = torch.stack(rows).numpy(), 1e-2 if kept == "int8" else 1e-4
-    for logits in (found[0], found[2]):
-        assert np.linalg.norm(logits - wanted) <= tolerance * np.linalg.norm(wanted)
+    expected, tolerance = torch.stack(rows).numpy(), 1e-2 if kept == "int8" else 1e-4
+    for logits in (by_level[0], by_level[2]):
+        assert np.linalg.norm(logits - expected) <= tolerance * np.linalg.norm(expected)
 
 
 @cache
@@ -336,11 +336,11 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
     assert snapshot.nbytes == session.snapshot_bytes(1) == sum(part.nbytes for part in snapshot.states.values())
     assert {name.rpartition(".")[2] for name in snapshot.states if "." in name} == {"window10"}
     assert snapshot.states["k_cache.window10"].shape[2] == min(length, WINDOW)
-    wanted = [session.decode({1: token})[1].copy() for token in tokens]
+    expected = [session.decode({1: token})[1].copy() for token in tokens]
     session.prefill(0, random_tokens(40, seed=3))  # another prompt, over whose rows the copy goes
     session.decode({0: 5})
     session.restore(0, snapshot)
-    assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, wanted, strict=True))
+    assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, expected, strict=True))
 
 
 def test_goldens_of_a_mixed_stack_are_met(graphs: Graphs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.fuzz.harness import Case, load_target, run_cases
-from tests.fuzz.journal import Journal
+from tests.fuzz.harness import SeedResult, load_target, run_cases
+from tests.fuzz.journal import FindingsJournal
 from tests.fuzz.targets import TARGETS
 
 _SHOW_EVERY = 10.0
@@ -33,7 +33,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             print(load_target(TARGETS[options.name])(Path(folder)).reduced(options.reduce, options.tries))
         return 0
-    journal = Journal(options.journal, options.name, options.first)
+    journal = FindingsJournal(options.journal, options.name, options.first)
     new = 0
     began = shown = time.monotonic()
     try:
@@ -53,12 +53,12 @@ def main() -> int:
     return 1 if new else 0
 
 
-def _words(name: str, case: Case) -> str:
+def _words(name: str, case: SeedResult) -> str:
     again = f"python -m tests.fuzz {name} --first {case.seed} --cases 1"
     return f"FINDING ({case.outcome}), seed {case.seed}: {case.finding}\n  again: {again}"
 
 
-def _counts(journal: Journal) -> str:
+def _counts(journal: FindingsJournal) -> str:
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in journal.outcomes.most_common())
     return f"{journal.target}: {journal.cases} cases, next seed {journal.next}: {outcomes}"
 

@@ -54,11 +54,11 @@ VALUES: tuple[Any, ...] = (
 )
 
 Json = dict[str, Any] | list[Any]
-Damage = Callable[["Damaged"], bool]
+Damage = Callable[["DamagedArtifact"], bool]
 """Damages an artifact. Returns whether what it makes may be other than before: somebody else's, and whole."""
 
 
-class Damaged:
+class DamagedArtifact:
     """A copy of an artifact, and a generator of random numbers to damage it by."""
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -128,25 +128,25 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 # ------------------------------------------------------------------------------------------------------- damages
 
 
-def flipped(damaged: Damaged) -> bool:
+def flipped(damaged: DamagedArtifact) -> bool:
     damaged.flip(damaged.file())
     return False
 
 
-def cut(damaged: Damaged) -> bool:
+def cut(damaged: DamagedArtifact) -> bool:
     path = damaged.file()
     os.truncate(path, damaged.random.randrange(path.stat().st_size))
     return False
 
 
-def grown(damaged: Damaged) -> bool:
+def grown(damaged: DamagedArtifact) -> bool:
     path = damaged.file()
     with path.open("ab") as file:
         file.write(damaged.random.randbytes(damaged.random.choice((1, 7, 4096))))
     return False
 
 
-def swollen(damaged: Damaged) -> bool:
+def swollen(damaged: DamagedArtifact) -> bool:
     """Terabytes, which take no room on the disk."""
     path = damaged.file()
     os.truncate(path, 2**42)
@@ -157,7 +157,7 @@ def swollen(damaged: Damaged) -> bool:
     return False
 
 
-def swapped(damaged: Damaged) -> bool:
+def swapped(damaged: DamagedArtifact) -> bool:
     first, second = damaged.file(), damaged.file()
     data = first.read_bytes()
     first.write_bytes(second.read_bytes())
@@ -165,7 +165,7 @@ def swapped(damaged: Damaged) -> bool:
     return False
 
 
-def replaced(damaged: Damaged) -> bool:
+def replaced(damaged: DamagedArtifact) -> bool:
     """Another thing stands in the place of a file."""
     path = damaged.file()
     kind = damaged.random.randrange(5)
@@ -181,7 +181,7 @@ def replaced(damaged: Damaged) -> bool:
     return False
 
 
-def relinked(damaged: Damaged) -> bool:
+def relinked(damaged: DamagedArtifact) -> bool:
     """A folder is a link."""
     folder = damaged.random.choice(sorted(path for path in damaged.folder.iterdir() if path.is_dir()))
     folder.rename(damaged.folder / "moved")
@@ -189,13 +189,13 @@ def relinked(damaged: Damaged) -> bool:
     return False
 
 
-def manifest(damaged: Damaged) -> bool:
+def manifest(damaged: DamagedArtifact) -> bool:
     path = damaged.folder / "manifest.json"
     path.write_text(json.dumps(damaged.mutate(json.loads(path.read_text()))))
     return False
 
 
-def document(damaged: Damaged) -> bool:
+def document(damaged: DamagedArtifact) -> bool:
     """A JSON file with places changed that the manifest vouches for."""
     names = ("machine.json", "golden/golden.json", "tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json")
     path = damaged.file(*names)
@@ -204,7 +204,7 @@ def document(damaged: Damaged) -> bool:
     return False
 
 
-def bytes_(damaged: Damaged) -> bool:
+def bytes_(damaged: DamagedArtifact) -> bool:
     """Flipped or cut bytes that the manifest vouches for."""
     path = damaged.data()
     if damaged.random.random() < 0.7:
@@ -215,7 +215,7 @@ def bytes_(damaged: Damaged) -> bool:
     return True
 
 
-def header(damaged: Damaged) -> bool:
+def header(damaged: DamagedArtifact) -> bool:
     """A header of a safetensors file that the manifest vouches for."""
     path = damaged.random.choice(sorted(damaged.folder.rglob("*.safetensors")))
     data = path.read_bytes()
@@ -227,7 +227,7 @@ def header(damaged: Damaged) -> bool:
     return True
 
 
-def nested(damaged: Damaged) -> bool:
+def nested(damaged: DamagedArtifact) -> bool:
     path = damaged.file("manifest.json", "machine.json", "golden/golden.json", "tokenizer/tokenizer_config.json")
     path.write_text("[" * 10**5)
     if path.name != "manifest.json":
@@ -272,7 +272,7 @@ class Artifacts(Target):
     def run(self, seed: int) -> str:
         shutil.rmtree(self._folder, ignore_errors=True)
         shutil.copytree(self._base, self._folder)
-        damaged = Damaged(self._folder, seed)
+        damaged = DamagedArtifact(self._folder, seed)
         damage = damaged.random.choice(DAMAGES)
         foreign = damage(damaged)
         try:
@@ -317,7 +317,7 @@ class Weights(Target):
         Artifact.load(self._path).weights()
 
     def run(self, seed: int) -> str:
-        damaged = Damaged(self._path, seed)
+        damaged = DamagedArtifact(self._path, seed)
         path = damaged.random.choice(self._shards)
         data = path.read_bytes()
         flips = {damaged.random.randrange(len(data)): damaged.random.randrange(1, 256)}

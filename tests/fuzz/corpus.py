@@ -28,14 +28,14 @@ GEOMETRY = Geometry(sink=1, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", ma
 SIGNATURE = uniform(
     GEOMETRY, BATCH, CHUNK, "f32", LAYERS, heads=2, kv_heads=1, head_dim=4, value_dim=4, vocab_size=VOCABULARY
 )
-"""Of the whole programs."""
+"""The signature of the whole programs of the corpus."""
 
 PREFILL = {"length": LENGTH, "slot": 1, "phase": 0, "chunk": 0, "steps": SIGNATURE.prefill_steps(LENGTH)}
 """One call that takes a prompt through all phases."""
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CorpusProgram:
     """A compiled program, or a slice of one, and the scalars to call its entries with."""
 
     name: str
@@ -73,10 +73,10 @@ _RECIPES = {
 }
 
 
-def load_corpus() -> Iterator[Compiled]:
+def load_corpus() -> Iterator[CorpusProgram]:
     """Whole programs and slices."""
     for item in json.loads(gzip.decompress(FILE.read_bytes())):
-        yield Compiled(item["name"], Program.from_json(json.dumps(item["program"])), item["scalars"])
+        yield CorpusProgram(item["name"], Program.from_json(json.dumps(item["program"])), item["scalars"])
 
 
 def make_corpus() -> bytes:
@@ -121,9 +121,9 @@ def _compile(recipe: _Recipe, folder: Path) -> Program:
     machine = described({"hbm.bandwidth": 2e8} if recipe.slow else {})
     (folder / "machine.json").write_text(json.dumps({**machine, "name": "tiny"}))
     rows = {f"kv_{name}": getattr(GEOMETRY, name) for name in ("sink", "recent", "topk", "obs", "pool")}
-    given = {"batch": BATCH, "max_context": CONTEXT, "prefill_chunk": CHUNK, "dtype": recipe.dtype, **rows}
+    defaults = {"batch": BATCH, "max_context": CONTEXT, "prefill_chunk": CHUNK, "dtype": recipe.dtype, **rows}
     target = f"rdu:{folder / 'machine.json'}"
-    options = {**given, "opt_level": recipe.opt_level, "target": target, **recipe.options}
+    options = {**defaults, "opt_level": recipe.opt_level, "target": target, **recipe.options}
     return Artifact.load(sscc.compile(folder, output=folder / "out.rdu", **options).path).program
 
 

@@ -31,13 +31,13 @@ from sscc.runtime.session import Session
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding, Target
 from tests.fuzz.lowering import slow_machine
-from tests.fuzz.random_decoder import CONTEXT, VOCABULARY, Decoder, Shape, exported
+from tests.fuzz.random_decoder import CONTEXT, VOCABULARY, DecoderShape, RandomDecoder, exported
 from tests.torch_session import TorchSession
 
 GEOMETRY = Geometry(sink=2, recent=4, topk=3, obs=3, pool=3, pool_mode="avg", max_context=CONTEXT)
 CHUNK, PROMPT, STEPS = 5, 17, 4
 TOLERANCE = 1e-4
-"""Of a row's norm, in f32: as `sscc run --check` takes it."""
+"""Largest error as a share of a row's norm, in f32, as in `sscc run --check`."""
 
 
 class Decoders(Target):
@@ -51,7 +51,7 @@ class Decoders(Target):
         draw = random.Random(seed)
         shape, rows = Shape.drawn(draw), draw.choice(("compact", "compact", "indexed"))
         torch.manual_seed(seed)
-        model = Decoder(shape).requires_grad_(False)
+        model = RandomDecoder(shape).requires_grad_(False)
         try:
             return _compare(model, replace(GEOMETRY, rows=rows), seed)
         except Finding as finding:

@@ -33,7 +33,7 @@ CLOSE = {"f32": 1e-3, "bf16": 6e-2, "i8": 2e-2}
 """Largest difference, of the largest number, by dtype: a mutation may cancel what its base does not."""
 
 ROUNDING = 2.0**-22
-"""Of a sum of products, what another order of its terms may change, per unit of the sum of their magnitudes."""
+"""What another order of the terms may change in a sum of products, per unit of the sum of their magnitudes."""
 
 ORDERS = 3
 """How often the reference is asked again, with sums in other orders."""
@@ -46,7 +46,7 @@ LONGEST = 16
 
 
 @dataclass(frozen=True)
-class Call:
+class EntryCall:
     entry: str
     scalars: Mapping[str, int]
 
@@ -61,7 +61,7 @@ class Situation:
         undefined: states whose contents are not all defined (padding).
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[EntryCall, ...]
     signature: Signature | None = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     samples: Mapping[str, Sequence[Mapping[str, int]]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ def _rows(tensor: Tensor, rng: np.random.Generator) -> Array:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """What an interpreter made of the calls: why it refused, or scalars and tensors after each call."""
 
     refusal: str = ""
@@ -119,7 +119,7 @@ def weights_of(program: Program) -> dict[str, Array]:
     return {t.name: data_of(t) for t in external}
 
 
-def run_reference(program: Program, situation: Situation, precision: str = "f32", *, checked: bool = True) -> Outcome:
+def run_reference(program: Program, situation: Situation, precision: str = "f32", *, checked: bool = True) -> RunResult:
     """`checked`: undefined memory is NaN."""
     try:
         weights = to_tensors(weights_of(program))
@@ -136,11 +136,11 @@ def run_reference(program: Program, situation: Situation, precision: str = "f32"
             scalars.append(results)
             tensors.append({name: _plain(value) for name, value in (outputs | states).items()})
     except (InputError, UsageError) as error:
-        return Outcome(str(error))
-    return Outcome("", tuple(scalars), tuple(tensors))
+        return RunResult(str(error))
+    return RunResult("", tuple(scalars), tuple(tensors))
 
 
-def run_native(program: Program, situation: Situation, code: NativeCode, threads: int) -> Outcome:
+def run_native(program: Program, situation: Situation, code: NativeCode, threads: int) -> RunResult:
     """Undefined memory is NaN here too, so that what it reaches shows."""
     try:
         interpreter = NativeInterpreter(program, weights_of(program), code=code, threads=threads)
@@ -155,8 +155,8 @@ def run_native(program: Program, situation: Situation, code: NativeCode, threads
             scalars.append(results)
             tensors.append(outputs | states)
     except (InputError, UsageError) as error:
-        return Outcome(str(error))
-    return Outcome("", tuple(scalars), tuple(tensors))
+        return RunResult(str(error))
+    return RunResult("", tuple(scalars), tuple(tensors))
 
 
 def _plain(value: torch.Tensor) -> Array:
@@ -168,7 +168,7 @@ def _states(program: Program) -> list[str]:
     return [tensor.name for tensor in program.tensors if tensor.role == "state"]
 
 
-def _inputs(program: Program, call: Call, salt: int) -> dict[str, Array]:
+def _inputs(program: Program, call: EntryCall, salt: int) -> dict[str, Array]:
     declared = {tensor.name: tensor for tensor in program.tensors}
     return {name: data_of(declared[name], salt) for name in program.entry(call.entry).inputs if name in declared}
 
@@ -176,7 +176,7 @@ def _inputs(program: Program, call: Call, salt: int) -> dict[str, Array]:
 # -------------------------------------------------------------------------------------------------- comparison
 
 
-def judge(reference: Outcome, native: Outcome, program: Program, situation: Situation) -> str:
+def judge(reference: RunResult, native: RunResult, program: Program, situation: Situation) -> str:
     """The outcome of a case that was accepted. Raises Finding where the two disagree."""
     if native.refusal.endswith(UNSUPPORTED):
         return "not for native"
@@ -193,7 +193,7 @@ def judge(reference: Outcome, native: Outcome, program: Program, situation: Situ
     raise Finding(f"accepted, but native differs from reference: {difference}")
 
 
-def _as_right(program: Program, situation: Situation) -> Iterator[Outcome]:
+def _as_right(program: Program, situation: Situation) -> Iterator[RunResult]:
     """What the reference makes of the calls where rounding is another one, or undefined memory something else: what
     differs among these decides nothing. Below f32's normal numbers native code's exponential is 0."""
     yield run_reference(program, situation, "f64")
@@ -208,7 +208,7 @@ def _as_right(program: Program, situation: Situation) -> Iterator[Outcome]:
             yield run_reference(program, situation)
 
 
-def _differs(other: Outcome, reference: Outcome, program: Program, situation: Situation) -> bool:
+def _differs(other: RunResult, reference: RunResult, program: Program, situation: Situation) -> bool:
     return bool(other.refusal) or next(differences(other, reference, program, situation), None) is not None
 
 
@@ -233,7 +233,7 @@ class OtherOrder(TorchFunctionMode):
 _PRODUCTS = (torch.matmul, torch.mm, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__)
 
 
-def differences(one: Outcome, other: Outcome, program: Program, situation: Situation) -> Iterator[str]:
+def differences(one: RunResult, other: RunResult, program: Program, situation: Situation) -> Iterator[str]:
     """In words; elements that are not finite in `one` may be anything in `other`."""
     declared = {tensor.name: tensor for tensor in program.tensors}
     for number, call in enumerate(situation.calls):

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from sscc.ir.context import mlir, parse_module, print_module
 from tests.fuzz.harness import Finding, Target
-from tests.fuzz.lowering import Call, compare
+from tests.fuzz.lowering import FilledCall, compare
 from tests.fuzz.modules import with_entry
 from tests.fuzz.near_misses import ENTRY, KERNEL, contents
 from tests.fuzz.random_graphs import RandomGraph
@@ -25,14 +25,14 @@ class Graphs(Target):
     def run(self, seed: int) -> str:
         text = program(seed)
         try:
-            return compare(text, Call(ENTRY, contents(text, seed), {}, {}))
+            return compare(text, FilledCall(ENTRY, contents(text, seed), {}, {}))
         except Finding as finding:
             raise Finding(f"{finding}\n{text}") from None
 
     def reduced(self, seed: int, tries: int) -> str:
         """The module of a seed, as small as it becomes."""
         text = program(seed)
-        call = Call(ENTRY, contents(text, seed), {}, {})
+        call = FilledCall(ENTRY, contents(text, seed), {}, {})
         return reduced_finding(text, lambda module: compare(module, call), tries)
 
 

@@ -35,10 +35,10 @@ PREPARATION = 600.0
 """Seconds by the clock until a target has prepared its bases."""
 
 PRELOADED = "tests.fuzz.preloaded"
-"""What the server imports."""
+"""The module that the fork server imports before it forks workers."""
 
 LOG_BYTES = 4000
-"""Of a worker's output, its end, in a finding."""
+"""How much of the end of a worker's output a finding repeats."""
 
 _POLL = 0.5
 
@@ -78,7 +78,7 @@ class Target(ABC):
 
 
 @dataclass(frozen=True)
-class Case:
+class SeedResult:
     """What came of a seed. `finding`: "" where nothing is wrong, else what is."""
 
     seed: int
@@ -97,7 +97,7 @@ def load_target(spec: str) -> type[Target]:
     return loaded
 
 
-def run_cases(spec: str, first: int, cases: int, jobs: int = 1) -> Iterator[Case]:
+def run_cases(spec: str, first: int, cases: int, jobs: int = 1) -> Iterator[SeedResult]:
     """Runs seeds first .. first + cases - 1 on `jobs` workers and yields them as they end, in any order.
 
     Raises TargetFailure where the target does not get as far as its first case.
@@ -148,7 +148,7 @@ class _Worker:
             self.pipe.send(seed)
         return True
 
-    def poll(self) -> Case | None:
+    def poll(self) -> SeedResult | None:
         """The case that ended since, if one did; ends the worker that takes too long."""
         if self.pipe.poll():
             try:
@@ -158,7 +158,7 @@ class _Worker:
             seed, self.seed, self.idle = self.seed, None, True
             if seed is None:  # its first words: that it is ready, and how long a case may take
                 self.seconds = float(finding)
-            return None if seed is None else Case(seed, outcome, finding)
+            return None if seed is None else SeedResult(seed, outcome, finding)
         if not self.idle and self._late():
             self.process.kill() if self.seed is None else self._abort()
             return self._died("hang", f"no end after {self.seconds:g} s of processor time or {STALL:g} s by the clock")
@@ -189,7 +189,7 @@ class _Worker:
         os.kill(self.process.pid or 0, signal.SIGABRT)
         self.process.join(2)
 
-    def _died(self, outcome: str = "crash", why: str = "") -> Case:
+    def _died(self, outcome: str = "crash", why: str = "") -> SeedResult:
         if outcome == "crash":
             self.process.join(5)
             code = self.process.exitcode or 0
@@ -199,7 +199,7 @@ class _Worker:
         self.stop()
         if self.seed is None:
             raise TargetFailure(f"{self.spec} is not ready for cases: {why}\n{log}")
-        return Case(self.seed, outcome, f"{why}\n{log}".strip())
+        return SeedResult(self.seed, outcome, f"{why}\n{log}".strip())
 
 
 def outcome_apart(case: Callable[[], str]) -> str:
@@ -266,7 +266,7 @@ def _address_space() -> int:
 
 
 def _processor_seconds(pid: int | None) -> float:
-    """Of a process and its threads; of one that is gone, none."""
+    """The CPU time of a process and its threads; 0 for a process that is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -20,7 +20,7 @@ import httpx2
 
 from sscc.runtime.engine import Engine, EngineOptions, Request
 from sscc.runtime.server.app import create_app
-from sscc.runtime.server.jobs import Limits
+from sscc.runtime.server.jobs import RequestLimits
 from sscc.runtime.server.protocol import NO_EFFECT, UNSUPPORTED, ChatBody, CompletionBody
 from sscc.runtime.session import Session
 from tests.fuzz.harness import Finding, Target
@@ -214,7 +214,7 @@ class HttpBodies(Target):
             Session(SIGNATURE, AlphabetInterpreter(SIGNATURE)), TOKENIZER, EngineOptions(max_queue=61)
         )
         atexit.register(self._engine.close, drain=False)
-        limits = Limits(max_body=MAX_BODY, max_choices=64)
+        limits = RequestLimits(max_body=MAX_BODY, max_choices=64)
         self._app = create_app(self._engine, MODEL, limits)
 
     def run(self, seed: int) -> str:
@@ -243,10 +243,10 @@ class HttpBodies(Target):
                 raise Finding(f"a stream that ends otherwise: {text[-300:]}")
             return "streamed"
         with suppress(ValueError):
-            found = response.json()
-            if status == 200 and found["choices"]:
+            answer = response.json()
+            if status == 200 and answer["choices"]:
                 return "answered"
-            if 400 <= status < 500 and set(found["error"]) == {"message", "type", "param", "code"}:
+            if 400 <= status < 500 and set(answer["error"]) == {"message", "type", "param", "code"}:
                 return f"refused, {status}"
         raise Finding(f"status {status}: {text[:300]}")
 

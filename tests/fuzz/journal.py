@@ -9,12 +9,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.harness import Case
+from tests.fuzz.harness import SeedResult
 
 _SAVE_EVERY = 5.0
 
 
-class Journal:
+class FindingsJournal:
     """The counts of one target.
 
     Cases are counted in the order of their seeds; those that ended before an earlier one are run again after a stop.
@@ -31,10 +31,10 @@ class Journal:
         self.cases: int = record.get("cases", 0)
         self.outcomes = Counter[str](record.get("outcomes", {}))
         self.findings: list[dict[str, object]] = record.get("findings", [])
-        self._ahead: dict[int, Case] = {}
+        self._ahead: dict[int, SeedResult] = {}
         self._saved = time.monotonic()
 
-    def add(self, case: Case) -> None:
+    def add(self, case: SeedResult) -> None:
         self._ahead[case.seed] = case
         while self.next in self._ahead:
             self._count(self._ahead.pop(self.next))
@@ -51,7 +51,7 @@ class Journal:
         os.replace(beside, self.path)
         self._saved = time.monotonic()
 
-    def _count(self, case: Case) -> None:
+    def _count(self, case: SeedResult) -> None:
         self.cases += 1
         self.outcomes[case.outcome] += 1
         if case.finding:

@@ -33,7 +33,7 @@ SLOW_MEMORY = 1e6
 
 
 @dataclass(frozen=True)
-class Call:
+class FilledCall:
     """What an entry is called with: contents by name for its inputs, weights and states, and its scalars."""
 
     entry: str
@@ -47,7 +47,7 @@ def slow_machine() -> Target:
     return changed({"hbm.bandwidth": SLOW_MEMORY})
 
 
-def evaluate(text: str, call: Call) -> dict[str, torch.Tensor]:
+def evaluate(text: str, call: FilledCall) -> dict[str, torch.Tensor]:
     """Outputs and states after the call, by the evaluator. Raises SsccError."""
     with mlir():
         interpreter = ModuleInterpreter(parse_module(text, "case"), call.contents)
@@ -71,7 +71,7 @@ def lower(text: str, opt_level: int, machine: Target, ranges: Mapping[str, tuple
     return program
 
 
-def execute(program: Program, call: Call) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+def execute(program: Program, call: FilledCall) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
     """Outputs and states after the call, by each interpreter. Raises SsccError where one refuses."""
     stored = [t.name for t in program.tensors if t.role in ("weight", "constant")]
     states = [t.name for t in program.tensors if t.role == "state"]
@@ -87,11 +87,11 @@ def execute(program: Program, call: Call) -> Iterator[tuple[str, dict[str, torch
     native = NativeInterpreter(program, arrays, code=make_code(program, optimise=0), threads=2)
     for name in states:
         native.tensor(name)[...] = to_array(call.contents[name])
-    found, _ = native.run(call.entry, {name: to_array(value) for name, value in inputs.items()}, scalars)
-    yield "native", to_tensors({**{name: native.tensor(name).copy() for name in states}, **found})
+    native_outputs, _ = native.run(call.entry, {name: to_array(value) for name, value in inputs.items()}, scalars)
+    yield "native", to_tensors({**{name: native.tensor(name).copy() for name in states}, **native_outputs})
 
 
-def compare(text: str, call: Call, levels: Iterable[int] = (0, 1, 2)) -> str:
+def compare(text: str, call: FilledCall, levels: Iterable[int] = (0, 1, 2)) -> str:
     """What becomes of a module: "agrees", "undefined" where the evaluator says so, or why a level refuses it.
 
     Raises Finding where a schedule computes something else, does not validate, or sscc is at fault.
@@ -111,7 +111,7 @@ def compare(text: str, call: Call, levels: Iterable[int] = (0, 1, 2)) -> str:
     return "agrees"
 
 
-def _compare_level(text: str, call: Call, level: int, expected: Tensors) -> str:
+def _compare_level(text: str, call: FilledCall, level: int, expected: Tensors) -> str:
     try:
         program = lower(text, level, slow_machine(), call.ranges)
     except InternalError as error:

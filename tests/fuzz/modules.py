@@ -43,12 +43,12 @@ class Edits:
 
     def _before(self, op: ir.Operation, type_: ir.Type) -> list[ir.Value]:
         """Values of a type that are defined before `op`."""
-        found = [value for value in self._block.arguments if value.type == type_]
+        values = [value for value in self._block.arguments if value.type == type_]
         for other in self._block.operations:
             if other.operation == op:
                 break
-            found += [value for value in other.operation.results if value.type == type_]
-        return found
+            values += [value for value in other.operation.results if value.type == type_]
+        return values
 
     def other_operand(self) -> str:
         """An operation reads another value of the same type."""
@@ -152,15 +152,15 @@ def with_entry(module: ir.Module, kernel: str, entry: str) -> None:
     function = next(f for f in functions(module) if f.name.value == kernel)
     arguments, results = arguments_of(function), results_of(function)
     text = ", ".join(f"%{a.name}: {a.type} {a.attributes()}" for a in arguments)
-    made = ", ".join(f"{r.type} {r.attributes()}" for r in results)
-    given, types = ", ".join(f"%{a.name}" for a in arguments), ", ".join(str(a.type) for a in arguments)
+    result_types = ", ".join(f"{r.type} {r.attributes()}" for r in results)
+    passed, types = ", ".join(f"%{a.name}" for a in arguments), ", ".join(str(a.type) for a in arguments)
     returned, kinds = ", ".join(f"%r#{index}" for index in range(len(results))), ", ".join(str(r.type) for r in results)
     if len(results) == 1:
         returned = "%r"
     many = f":{len(results)}" if len(results) > 1 else ""
     source = (
-        f"func.func public @{entry}({text}) -> ({made}) {{\n"
-        f"  %r{many} = func.call @{kernel}({given}) : ({types}) -> ({kinds})\n  return {returned} : {kinds}\n}}"
+        f"func.func public @{entry}({text}) -> ({result_types}) {{\n"
+        f"  %r{many} = func.call @{kernel}({passed}) : ({types}) -> ({kinds})\n  return {returned} : {kinds}\n}}"
     )
     declaration = f"module {{ {source}\n {_declared(function, types, kinds)} }}"
     other = ir.Module.parse(declaration)

@@ -41,7 +41,7 @@ WORDS: dict[str, Sequence[str]] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class JsonPlace:
     path: Path
     group: str
 
@@ -68,7 +68,7 @@ class Mutator:
 
     def __init__(self, data: dict[str, Json]) -> None:
         self.data = data
-        self._groups: dict[str, list[Place]] = defaultdict(list)
+        self._groups: dict[str, list[JsonPlace]] = defaultdict(list)
         self._values: dict[str, list[Json]] = defaultdict(list)
         for place in places(data):
             self._groups[place.group].append(place)
@@ -153,25 +153,25 @@ def replaced(data: Json, path: Path, value: Json) -> Json:
     return copy
 
 
-def places(data: dict[str, Json]) -> list[Place]:
+def places(data: dict[str, Json]) -> list[JsonPlace]:
     """Every place of a schedule's tree, the root aside."""
-    found: list[Place] = []
-    _walk(data, (), "Program", found)
-    return found
+    places: list[JsonPlace] = []
+    _walk(data, (), "Program", places)
+    return places
 
 
-def _walk(data: Json, path: Path, group: str, found: list[Place]) -> None:
+def _walk(data: Json, path: Path, group: str, places: list[JsonPlace]) -> None:
     if path:
-        found.append(Place(path, group))
+        places.append(JsonPlace(path, group))
     if isinstance(data, dict):
         record = _KINDS.get(data.get("kind", ""), group.removesuffix("[]"))
         record = _RECORDS.get(record, record)
         for key, value in data.items():
             if key not in ("kind", "location"):
-                _walk(value, (*path, key), f"{record}.{key}", found)
+                _walk(value, (*path, key), f"{record}.{key}", places)
     elif isinstance(data, list):
         for i, item in enumerate(data):
-            _walk(item, (*path, i), f"{group}[]", found)
+            _walk(item, (*path, i), f"{group}[]", places)
 
 
 def _record_of(hint: Any) -> str | None:

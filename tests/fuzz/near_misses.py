@@ -20,7 +20,7 @@ from sscc.ir.builders import arguments_of
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.rewriting import functions
 from tests.fuzz.harness import Finding, Target
-from tests.fuzz.lowering import Call, compare
+from tests.fuzz.lowering import FilledCall, compare
 from tests.fuzz.modules import Edits, with_entry
 from tests.fuzz.reduce_ir import reduced_finding
 
@@ -60,9 +60,9 @@ class Pattern:
         arguments, results = (_pairs(words) for words in (self.arguments, self.results))
         roles = {name: "state" if name in states else "input" for name in arguments}
         ends = {name: "state" if name in states else "output" for name in results}
-        made = (f'{kind} {{sscc.{ends[name]} = "{name}"}}' for name, kind in results.items())
-        given = ", ".join(f'%{name}: {kind} {{sscc.{roles[name]} = "{name}"}}' for name, kind in arguments.items())
-        text = MODULE.format(sink=self.sink, arguments=given, results=", ".join(made), body=self.body)
+        result_types = (f'{kind} {{sscc.{ends[name]} = "{name}"}}' for name, kind in results.items())
+        parameters = ", ".join(f'%{name}: {kind} {{sscc.{roles[name]} = "{name}"}}' for name, kind in arguments.items())
+        text = MODULE.format(sink=self.sink, arguments=parameters, results=", ".join(result_types), body=self.body)
         types = _pairs(self.types)
         return re.sub(r"!([a-z])\b", lambda match: f"tensor<{types[match.group(1)]}>", text)
 
@@ -169,26 +169,26 @@ class NearMisses(Target):
         return reduced_finding(text, lambda module: compare(module, call), tries)
 
 
-def call_of(text: str, seed: int) -> Call:
+def call_of(text: str, seed: int) -> FilledCall:
     """Random contents and scalars for a near miss."""
     draw = random.Random(seed)
     scalars = {name: draw.randint(*limits) for name, limits in SCALARS.items()}
     if "causal_attention" in text:  # what is behind the prompt is undefined: a chunk without padding
         scalars |= {"n": 8, "n2": 8}
-    return Call(ENTRY, contents(text, seed), scalars, SCALARS)
+    return FilledCall(ENTRY, contents(text, seed), scalars, SCALARS)
 
 
 def changed(seed: int) -> tuple[str, list[str]]:
     """The module of a seed, and what was changed in it."""
     draw = random.Random(seed)
     pattern = PATTERNS[draw.choice(sorted(PATTERNS))]
-    wanted = draw.choice((0, 1, 1, 1, 2, 3))
+    count = draw.choice((0, 1, 1, 1, 2, 3))
     with mlir():
         while True:
             module = parse_module(pattern.text(), "pattern")
             edits = Edits(next(functions(module)), draw)
-            changes = [change for change in (edits.change() for _ in range(wanted)) if change]
-            if len(changes) == wanted and _verifies(module):
+            changes = [change for change in (edits.change() for _ in range(count)) if change]
+            if len(changes) == count and _verifies(module):
                 with_entry(module, KERNEL, ENTRY)
                 return print_module(module), changes
 

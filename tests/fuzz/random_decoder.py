@@ -15,7 +15,7 @@ CONTEXT = 32
 
 
 @dataclass(frozen=True)
-class Shape:
+class DecoderShape:
     """What a decoder is drawn from.
 
     Attributes:
@@ -47,7 +47,7 @@ class Shape:
     cap: bool
 
     @classmethod
-    def drawn(cls, draw: random.Random) -> Shape:
+    def drawn(cls, draw: random.Random) -> DecoderShape:
         """Any of them, all independent of each other."""
         choices = {
             "layers": (1, 2, 2, 4), "kv_heads": ((1,), (2,), (3,), (1, 2), (3, 1)), "group": (1, 2, 3),
@@ -77,8 +77,8 @@ class Norm(nn.Module):
         return nn.functional.layer_norm(x, x.shape[-1:]) * self.weight
 
 
-class Attention(nn.Module):
-    def __init__(self, index: int, s: Shape) -> None:
+class RandomAttention(nn.Module):
+    def __init__(self, index: int, s: DecoderShape) -> None:
         super().__init__()
         self.index, self.s, self.heads = index, s, max(s.kv_heads) * s.group
         self.window, kv_heads = in_turn(s.windows, index), in_turn(s.kv_heads, index)
@@ -101,7 +101,7 @@ class Attention(nn.Module):
         return out
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor, s: Shape) -> Tensor:
+def turned(x: Tensor, cos: Tensor, sin: Tensor, s: DecoderShape) -> Tensor:
     """Rotary embedding of x [b, heads, n, D] by tables [b, 1, n, part / 2]."""
     if s.rotary == "none":
         return x
@@ -122,10 +122,10 @@ ACTIVATIONS = {
 }
 
 
-class Layer(nn.Module):
-    def __init__(self, index: int, s: Shape) -> None:
+class RandomLayer(nn.Module):
+    def __init__(self, index: int, s: DecoderShape) -> None:
         super().__init__()
-        self.s, self.attention = s, Attention(index, s)
+        self.s, self.attention = s, RandomAttention(index, s)
         self.norm1, self.norm2 = Norm(s.norm, s.hidden), Norm(s.norm, s.hidden)
         self.up = nn.Linear(s.hidden, s.width, bias=s.bias)
         self.gate = nn.Linear(s.hidden, s.width, bias=s.bias) if s.gated else None
@@ -145,17 +145,17 @@ class Layer(nn.Module):
         return out
 
 
-class Decoder(nn.Module):
+class RandomDecoder(nn.Module):
     """Called with ids and positions [b, n], gives logits [b, n, V]."""
 
     frequencies: Tensor
 
-    def __init__(self, s: Shape) -> None:
+    def __init__(self, s: DecoderShape) -> None:
         super().__init__()
         self.s, turning = s, int(s.head * s.part) // 2
         self.embed = nn.Embedding(VOCABULARY, s.hidden)
         self.places = nn.Embedding(CONTEXT, s.hidden) if s.rotary == "none" else None
-        self.layers = nn.ModuleList(Layer(index, s) for index in range(s.layers))
+        self.layers = nn.ModuleList(RandomLayer(index, s) for index in range(s.layers))
         self.norm, self.head = Norm(s.norm, s.hidden), nn.Linear(s.hidden, VOCABULARY, bias=False)
         if s.tied:
             self.head.weight = self.embed.weight

@@ -19,7 +19,7 @@ HEADER = """module attributes {sscc.level = "graph",
 
 
 @dataclass(frozen=True)
-class Value:
+class GraphValue:
     name: str
     shape: Shape
 
@@ -40,7 +40,7 @@ class RandomGraph:
     limit: int = 1500
     lines: list[str] = field(default_factory=list)
     arguments: list[tuple[str, str, str]] = field(default_factory=list)  # role, name, type
-    values: list[Value] = field(default_factory=list)
+    values: list[GraphValue] = field(default_factory=list)
 
     def text(self, steps: int) -> str:
         for _ in range(self.draw.randint(1, 2)):
@@ -48,13 +48,15 @@ class RandomGraph:
             self._argument("input", tuple(self.draw.choice(EXTENTS) for _ in range(rank)))
         while steps:
             steps -= self._step()
-        outputs = [self.values[-1], *self.draw.sample(self.values, self.draw.randint(0, 1))]
-        made = [value for value in dict.fromkeys(outputs) if value.name.startswith("v")] or [self._mapped(self._pick())]
-        given = ", ".join(f'%{name}: {kind} {{sscc.{role} = "{name}"}}' for role, name, kind in self.arguments)
-        types = ", ".join(f'{value.type} {{sscc.output = "y{index}"}}' for index, value in enumerate(made))
-        returned = f"{', '.join(f'%{v.name}' for v in made)} : {', '.join(v.type for v in made)}"
+        values = [self.values[-1], *self.draw.sample(self.values, self.draw.randint(0, 1))]
+        outputs = [value for value in dict.fromkeys(values) if value.name.startswith("v")]
+        outputs = outputs or [self._mapped(self._pick())]
+        parameters = ", ".join(f'%{name}: {kind} {{sscc.{role} = "{name}"}}' for role, name, kind in self.arguments)
+        types = ", ".join(f'{value.type} {{sscc.output = "y{index}"}}' for index, value in enumerate(outputs))
+        returned = f"{', '.join(f'%{v.name}' for v in outputs)} : {', '.join(v.type for v in outputs)}"
         body = "\n".join(f"    {line}" for line in self.lines)
-        return f"{HEADER}  func.func private @layer({given}) -> ({types}) {{\n{body}\n    return {returned}\n  }}\n}}\n"
+        function = f"  func.func private @layer({parameters}) -> ({types}) {{\n{body}\n    return {returned}\n  }}\n"
+        return f"{HEADER}{function}}}\n"
 
     def _step(self) -> int:
         """Adds an operation; 0 where the drawn one does not fit the drawn value."""
@@ -62,18 +64,18 @@ class RandomGraph:
             self._mapped, self._joined, self._broadcast, self._reduced, self._normalised, self._product,
             self._transposed, self._sliced, self._sliced, self._reshaped, self._concatenated, self._gathered,
         )  # fmt: skip
-        made = self.draw.choice(kinds)(self._pick())
-        return int(made is not None)
+        value = self.draw.choice(kinds)(self._pick())
+        return int(value is not None)
 
-    def _pick(self) -> Value:
+    def _pick(self) -> GraphValue:
         """A value, a late one more likely."""
         late = self.values[-3:]
         return self.draw.choice(late if self.draw.random() < 0.7 else self.values)
 
     # ------------------------------------------------------------------------------------------------- values
 
-    def _argument(self, role: str, shape: Shape) -> Value:
-        value = Value(f"a{len(self.arguments)}", shape)
+    def _argument(self, role: str, shape: Shape) -> GraphValue:
+        value = GraphValue(f"a{len(self.arguments)}", shape)
         self.arguments.append((role, value.name, value.type))
         if role == "input":
             self.values.append(value)
@@ -82,34 +84,40 @@ class RandomGraph:
     def _fresh(self) -> str:
         return f"t{len(self.lines)}"
 
-    def _put(self, shape: Shape, text: str) -> Value:
+    def _put(self, shape: Shape, text: str) -> GraphValue:
         """Adds a line that makes a value of a shape."""
-        value = Value(f"v{len(self.lines)}", shape)
+        value = GraphValue(f"v{len(self.lines)}", shape)
         self.lines.append(f"%{value.name} = {text}")
         self.values.append(value)
         return value
 
-    def _empty(self, shape: Shape) -> Value:
-        value = Value(self._fresh(), shape)
+    def _empty(self, shape: Shape) -> GraphValue:
+        value = GraphValue(self._fresh(), shape)
         self.lines.append(f"%{value.name} = tensor.empty() : {value.type}")
         return value
 
-    def _filled(self, shape: Shape, number: str) -> Value:
+    def _filled(self, shape: Shape, number: str) -> GraphValue:
         empty, constant = self._empty(shape), self._fresh()
         self.lines.append(f"%{constant} = arith.constant {number} : f32")
-        filled = Value(self._fresh(), shape)
+        filled = GraphValue(self._fresh(), shape)
         self.lines.append(
             f"%{filled.name} = linalg.fill ins(%{constant} : f32) outs(%{empty.name} : {empty.type}) -> {empty.type}"
         )
         return filled
 
     def _generic(
-        self, inputs: list[Value], maps: list[list[int]], out: Value, axes: list[int], body: str, reduced: int = -1
-    ) -> Value:
+        self,
+        inputs: list[GraphValue],
+        maps: list[list[int]],
+        out: GraphValue,
+        axes: list[int],
+        body: str,
+        reduced: int = -1,
+    ) -> GraphValue:
         """A linalg.generic; maps and `axes` name the dimension of each axis, `body` computes %r from %x0, .. and %o."""
         rank = 1 + max([*axes, *(dim for dims in maps for dim in dims)], default=-1)
         dims = ", ".join(f"d{dim}" for dim in range(rank))
-        read = [f"affine_map<({dims}) -> ({', '.join(f'd{dim}' for dim in found)})>" for found in (*maps, axes)]
+        read = [f"affine_map<({dims}) -> ({', '.join(f'd{dim}' for dim in axes_of)})>" for axes_of in (*maps, axes)]
         kinds = ", ".join('"reduction"' if dim == reduced else '"parallel"' for dim in range(rank))
         block = ", ".join([*(f"%x{index}: f32" for index in range(len(inputs))), "%o: f32"])
         ins = f"ins({', '.join(f'%{v.name}' for v in inputs)} : {', '.join(v.type for v in inputs)}) " if inputs else ""
@@ -122,21 +130,21 @@ class RandomGraph:
 
     # -------------------------------------------------------------------------------------------- operations
 
-    def _mapped(self, value: Value) -> Value:
+    def _mapped(self, value: GraphValue) -> GraphValue:
         axes = list(range(len(value.shape)))
         body = self.draw.choice(("%r = math.tanh %x0 : f32", "%r = arith.negf %x0 : f32",
                                  "%c = math.absf %x0 : f32\n      %r = math.sqrt %c : f32",
                                  "%c = arith.constant 0.5 : f32\n      %r = arith.maximumf %x0, %c : f32"))  # fmt: skip
         return self._generic([value], [axes], self._empty(value.shape), axes, body)
 
-    def _joined(self, value: Value) -> Value | None:
+    def _joined(self, value: GraphValue) -> GraphValue | None:
         others = [other for other in self.values if other.shape == value.shape]
         name = self.draw.choice(("add", "sub", "max"))
         other, empty = self.draw.choice(others), self._empty(value.shape)
         ins = f"%{value.name}, %{other.name} : {value.type}, {other.type}"
         return self._put(value.shape, f"linalg.{name} ins({ins}) outs(%{empty.name} : {empty.type}) -> {empty.type}")
 
-    def _broadcast(self, value: Value) -> Value:
+    def _broadcast(self, value: GraphValue) -> GraphValue:
         """Along a new axis, or with a weight along one of its own."""
         axes = list(range(len(value.shape)))
         if self.draw.random() < 0.5 or not axes:
@@ -150,7 +158,7 @@ class RandomGraph:
         body = "%c = arith.constant 0.25 : f32\n      %r = arith.addf %x0, %c : f32"
         return self._generic([value], [own], self._empty(shape), list(range(len(shape))), body)
 
-    def _reduced(self, value: Value) -> Value | None:
+    def _reduced(self, value: GraphValue) -> GraphValue | None:
         if len(value.shape) < 2:
             return None
         axis = self.draw.randrange(len(value.shape))
@@ -158,13 +166,13 @@ class RandomGraph:
         body = "%r = arith.addf %x0, %o : f32" if total else "%r = arith.maximumf %x0, %o : f32"
         return self._along(value, axis, body, "0.0" if total else "0xFF800000")
 
-    def _along(self, value: Value, axis: int, body: str, start: str) -> Value:
+    def _along(self, value: GraphValue, axis: int, body: str, start: str) -> GraphValue:
         axes = list(range(len(value.shape)))
         kept = [dim for dim in axes if dim != axis]
         out = self._filled(tuple(value.shape[dim] for dim in kept), start)
         return self._generic([value], [axes], out, kept, body, axis)
 
-    def _normalised(self, value: Value) -> Value | None:
+    def _normalised(self, value: GraphValue) -> GraphValue | None:
         """A softmax, or a division by the norm."""
         if len(value.shape) < 2:
             return None
@@ -183,7 +191,7 @@ class RandomGraph:
                 "      %r = arith.mulf %x0, %q : f32")  # fmt: skip
         return self._generic([value, total], [axes, kept], self._empty(value.shape), axes, body)
 
-    def _product(self, value: Value) -> Value | None:
+    def _product(self, value: GraphValue) -> GraphValue | None:
         if len(value.shape) != 2:
             return None
         rows, inner = value.shape
@@ -197,10 +205,10 @@ class RandomGraph:
         ins = f"%{value.name}, %{weight.name} : {value.type}, {weight.type}"
         return self._put((rows, columns), f"linalg.matmul ins({ins}) outs(%{out.name} : {out.type}) -> {out.type}")
 
-    def _transposed(self, value: Value) -> Value:
+    def _transposed(self, value: GraphValue) -> GraphValue:
         return self._permuted(value, tuple(self.draw.sample(range(len(value.shape)), len(value.shape))))
 
-    def _permuted(self, value: Value, order: Shape) -> Value:
+    def _permuted(self, value: GraphValue, order: Shape) -> GraphValue:
         empty = self._empty(tuple(value.shape[axis] for axis in order))
         return self._put(
             empty.shape,
@@ -208,7 +216,7 @@ class RandomGraph:
             f"permutation = {list(order)}",
         )
 
-    def _sliced(self, value: Value) -> Value:
+    def _sliced(self, value: GraphValue) -> GraphValue:
         """A box, every second element of an axis perhaps."""
         offsets, sizes, steps = [], [], []
         for size in value.shape:
@@ -219,12 +227,12 @@ class RandomGraph:
             steps.append(step)
             sizes.append(most if self.draw.random() < 0.7 else self.draw.randint(1, most))
         shape = tuple(sizes)
-        made = Value("", shape)
+        result = GraphValue("", shape)
         return self._put(
-            shape, f"tensor.extract_slice %{value.name}{offsets} {sizes} {steps} : {value.type} to {made.type}"
+            shape, f"tensor.extract_slice %{value.name}{offsets} {sizes} {steps} : {value.type} to {result.type}"
         )
 
-    def _reshaped(self, value: Value) -> Value | None:
+    def _reshaped(self, value: GraphValue) -> GraphValue | None:
         shape = value.shape
         if len(shape) > 1 and self.draw.random() < 0.5:
             at = self.draw.randrange(len(shape) - 1)
@@ -232,7 +240,7 @@ class RandomGraph:
             groups = [[axis] for axis in range(at)] + [[at, at + 1]] + [[axis] for axis in range(at + 2, len(shape))]
             return self._put(
                 merged,
-                f"tensor.collapse_shape %{value.name} {groups} : {value.type} into {Value('', merged).type}",
+                f"tensor.collapse_shape %{value.name} {groups} : {value.type} into {GraphValue('', merged).type}",
             )
         at = self.draw.randrange(len(shape))
         factors = [factor for factor in range(1, shape[at] + 1) if shape[at] % factor == 0]
@@ -244,10 +252,10 @@ class RandomGraph:
         return self._put(
             cut,
             f"tensor.expand_shape %{value.name} {groups} output_shape {list(cut)} : {value.type} into "
-            f"{Value('', cut).type}",
+            f"{GraphValue('', cut).type}",
         )
 
-    def _concatenated(self, value: Value) -> Value | None:
+    def _concatenated(self, value: GraphValue) -> GraphValue | None:
         axis = self.draw.randrange(len(value.shape))
         others = [other for other in self.values if _fits(value.shape, other.shape, axis)]
         other = self.draw.choice(others)
@@ -257,10 +265,10 @@ class RandomGraph:
         return self._put(
             shape,
             f"tensor.concat dim({axis}) %{value.name}, %{other.name} : ({value.type}, {other.type}) -> "
-            f"{Value('', shape).type}",
+            f"{GraphValue('', shape).type}",
         )
 
-    def _gathered(self, value: Value) -> Value | None:
+    def _gathered(self, value: GraphValue) -> GraphValue | None:
         """Rows of a table, by tokens, beside the value's own columns."""
         if len(value.shape) != 2:
             return None

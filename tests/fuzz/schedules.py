@@ -17,8 +17,8 @@ from sscc.ir import schedule as sch
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Program
 from sscc.ir.schedule.file_form import decode
-from tests.fuzz.corpus import SIGNATURE, Compiled, load_corpus
-from tests.fuzz.execution import Call, Outcome, Situation, admit, judge, run_native, run_reference
+from tests.fuzz.corpus import SIGNATURE, CorpusProgram, load_corpus
+from tests.fuzz.execution import EntryCall, RunResult, Situation, admit, judge, run_native, run_reference
 from tests.fuzz.harness import Finding, Target, outcome_apart
 from tests.fuzz.mutation import Change, Json, Mutator, replaced
 from tests.fuzz.native_cache import NativeCache
@@ -47,25 +47,25 @@ def hand_written() -> list[Base]:
         bases.chunked_prefill,
         bases.chained_launches,
     )
-    found = []
+    cases = []
     for make in makers:
         program = make()
-        calls = tuple(Call(entry.name, {}) for entry in program.entries)
+        calls = tuple(EntryCall(entry.name, {}) for entry in program.entries)
         situation = Situation(calls * 2)
         if program.entries[0].scalar_inputs:
-            calls = tuple(Call("prefill", scalars) for scalars in bases.SAMPLES["prefill"][1:3])
+            calls = tuple(EntryCall("prefill", scalars) for scalars in bases.SAMPLES["prefill"][1:3])
             situation = Situation(calls, None, bases.RANGES, bases.SAMPLES, frozenset({"hidden"}))
-        found.append(Base(make.__name__, program, situation))
-    return found
+        cases.append(Base(make.__name__, program, situation))
+    return cases
 
 
 def compiled() -> list[Base]:
     return [Base(item.name, item.program, situation_of(item)) for item in load_corpus()]
 
 
-def situation_of(item: Compiled) -> Situation:
+def situation_of(item: CorpusProgram) -> Situation:
     """Slices are proved for exactly the scalars that they are called with."""
-    calls = tuple(Call(entry.name, item.scalars[entry.name]) for entry in item.program.entries)
+    calls = tuple(EntryCall(entry.name, item.scalars[entry.name]) for entry in item.program.entries)
     if item.whole:
         return Situation(calls, SIGNATURE)
     ranges = {name: (value, value) for scalars in item.scalars.values() for name, value in scalars.items()}
@@ -157,11 +157,11 @@ class Schedules(Target):
         reference = run_reference(program, situation)
         return judge(reference, self._run_native(program, situation, threads), program, situation)
 
-    def _run_native(self, program: Program, situation: Situation, threads: int, keep: bool = False) -> Outcome:
+    def _run_native(self, program: Program, situation: Situation, threads: int, keep: bool = False) -> RunResult:
         try:
             code = self._native.code(program, keep=keep)
         except InputError as error:
-            return Outcome(str(error))
+            return RunResult(str(error))
         return run_native(program, situation, code, threads)
 
     def _prepare(self, base: Base) -> _Prepared:

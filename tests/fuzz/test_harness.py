@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.harness import Case, Finding, Target, TargetFailure, run_cases
-from tests.fuzz.journal import Journal
+from tests.fuzz.harness import Finding, SeedResult, Target, TargetFailure, run_cases
+from tests.fuzz.journal import FindingsJournal
 
 
 class Hostile(Target):
@@ -66,20 +66,20 @@ def test_a_target_without_bases_is_no_finding() -> None:
 
 def test_a_journal_counts_over_runs_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
-    journal = Journal(path, "t")
+    journal = FindingsJournal(path, "t")
     for seed, finding in ((0, ""), (2, ""), (1, "wrong"), (5, "")):
-        journal.add(Case(seed, "finding" if finding else "fine", finding))
+        journal.add(SeedResult(seed, "finding" if finding else "fine", finding))
     journal.save()
-    other = Journal(path, "other")
-    other.add(Case(0, "fine"))
+    other = FindingsJournal(path, "other")
+    other.add(SeedResult(0, "fine"))
     other.save()
-    again = Journal(path, "t")
+    again = FindingsJournal(path, "t")
     assert (again.next, again.cases, dict(again.outcomes)) == (3, 3, {"fine": 2, "finding": 1})
     assert again.findings == [{"seed": 1, "outcome": "finding", "message": "wrong"}]
-    again.add(Case(3, "fine"))
+    again.add(SeedResult(3, "fine"))
     again.save()
     assert json.loads(path.read_text())["t"]["cases"] == 4
-    assert Journal(path, "t", first=100).next == 100
+    assert FindingsJournal(path, "t", first=100).next == 100
 
 
 def test_a_supervisor_that_stops_early_leaves_no_process() -> None:

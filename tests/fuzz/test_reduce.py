@@ -71,8 +71,8 @@ def test_a_schedule_is_reduced_to_what_finds_the_same(tmp_path: Path, monkeypatc
 
     seed = next(filter(finds, range(1000)))
     base, _, changes, _ = target.case(seed)
-    found, *lines, text = target.reduced(seed, 60).splitlines()
-    assert found.startswith("chained_launches: finding: Finding: accepted, but")
+    heading, *lines, text = target.reduced(seed, 60).splitlines()
+    assert heading.startswith("chained_launches: finding: Finding: accepted, but")
     assert 1 <= len(lines) <= len(changes)
     assert len(text) < len(base.program.to_json()) / 2
     assert "alone refuses" in outcome_apart(lambda: target.judged(Program.from_json(text), base.situation))

@@ -14,7 +14,7 @@ import torch
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Program
 from tests.fuzz import schedules
-from tests.fuzz.execution import ROUNDING, OtherOrder, Outcome, run_native
+from tests.fuzz.execution import ROUNDING, OtherOrder, RunResult, run_native
 from tests.fuzz.harness import Finding
 from tests.fuzz.mutation import Mutator, at, places
 from tests.runtime.broken import bases
@@ -27,28 +27,28 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> schedules.Schedules:
     return schedules.Schedules(tmp_path_factory.mktemp("target"))
 
 
-def _one_more(outcome: Outcome) -> Outcome:
+def _one_more(outcome: RunResult) -> RunResult:
     return replace(outcome, tensors=tuple({k: v + np.float32(0.1) for k, v in t.items()} for t in outcome.tensors))
 
 
-def _nan(outcome: Outcome) -> Outcome:
+def _nan(outcome: RunResult) -> RunResult:
     return replace(outcome, tensors=tuple({k: v * np.float32(np.nan) for k, v in t.items()} for t in outcome.tensors))
 
 
-def _refused(outcome: Outcome) -> Outcome:
-    return Outcome("an index that a tensor holds is outside")
+def _refused(outcome: RunResult) -> RunResult:
+    return RunResult("an index that a tensor holds is outside")
 
 
-def _other_scalars(outcome: Outcome) -> Outcome:
+def _other_scalars(outcome: RunResult) -> RunResult:
     return replace(outcome, scalars=((7,), (7,)))
 
 
 @pytest.mark.parametrize("change", [_one_more, _nan, _refused, _other_scalars])
 def test_an_interpreter_that_does_something_else_is_noticed(
-    target: schedules.Schedules, monkeypatch: pytest.MonkeyPatch, change: Callable[[Outcome], Outcome]
+    target: schedules.Schedules, monkeypatch: pytest.MonkeyPatch, change: Callable[[RunResult], RunResult]
 ) -> None:
     assert target.judged(BASE.program, BASE.situation) == "agrees"
-    monkeypatch.setattr(schedules, "run_native", lambda *given: change(run_native(*given)))
+    monkeypatch.setattr(schedules, "run_native", lambda *arguments: change(run_native(*arguments)))
     with pytest.raises(Finding, match=r"differs from reference|alone refuses"):
         target.judged(BASE.program, BASE.situation)
 
@@ -56,7 +56,7 @@ def test_an_interpreter_that_does_something_else_is_noticed(
 def test_products_that_are_wrong_are_noticed(target: schedules.Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums in another order do not excuse them."""
     base = schedules.hand_written()[0]
-    monkeypatch.setattr(schedules, "run_native", lambda *given: _one_more(run_native(*given)))
+    monkeypatch.setattr(schedules, "run_native", lambda *arguments: _one_more(run_native(*arguments)))
     with pytest.raises(Finding, match=r"differs from reference: call 0 \(main\): 'y'"):
         target.judged(base.program, base.situation)
 
@@ -75,7 +75,7 @@ def test_sums_in_another_order_differ_by_their_rounding() -> None:
 
 def test_both_refusing_is_no_finding(target: schedules.Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("run_native", "run_reference"):
-        monkeypatch.setattr(schedules, name, lambda *_: Outcome("no"))
+        monkeypatch.setattr(schedules, name, lambda *_: RunResult("no"))
     assert target.judged(BASE.program, BASE.situation) == "both refused"
 
 

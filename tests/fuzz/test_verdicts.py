@@ -7,10 +7,10 @@ from tests.fuzz.verdicts import recorded, verdicts
 
 def test_no_verdict_changes() -> None:
     known = recorded()
-    found = verdicts(range(len(known)))
+    current = verdicts(range(len(known)))
     changed = [
         f"seed {seed}: it was {then!r}, it is {now!r}"
-        for seed, (then, now) in enumerate(zip(known, found, strict=True))
+        for seed, (then, now) in enumerate(zip(known, current, strict=True))
         if then != now
     ]
     assert not changed, "\n".join(changed)

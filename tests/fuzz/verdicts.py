@@ -21,7 +21,7 @@ SEEDS = 2500
 
 
 def verdicts(seeds: range) -> Iterator[str]:
-    """Of each seed, the words of the refusal; "accepted" where there is none."""
+    """The validator's verdict on each seed: the words of its refusal, or "accepted"."""
     target = Schedules(Path())
     for seed in seeds:
         base, program, _, reason = target.case(seed)
@@ -35,8 +35,8 @@ def verdicts(seeds: range) -> Iterator[str]:
 
 
 def recorded() -> list[str]:
-    found: list[str] = json.loads(gzip.decompress(FILE.read_bytes()))
-    return found
+    lines: list[str] = json.loads(gzip.decompress(FILE.read_bytes()))
+    return lines
 
 
 if __name__ == "__main__":

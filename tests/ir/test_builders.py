@@ -95,11 +95,11 @@ def test_arguments_and_results_keep_their_names() -> None:
     with ir.InsertionPoint(function.entry_block):
         func.ReturnOp([function.arguments[0]])
     again = parse_module(str(module), "printed")
-    for found in (function, again.body.operations[0]):
-        assert arguments_of(found) == arguments
-        assert results_of(found) == results
-        assert "sscc.kernel" in found.attributes
-        assert found.visibility.value == "private"
+    for each in (function, again.body.operations[0]):
+        assert arguments_of(each) == arguments
+        assert results_of(each) == results
+        assert "sscc.kernel" in each.attributes
+        assert each.visibility.value == "private"
 
 
 @pytest.mark.parametrize(
@@ -149,5 +149,5 @@ def test_positions_stop_at_the_limit(start: int, limit: int) -> None:
     last = function.entry_block.operations[1]
     with ir.InsertionPoint(last):
         last.operation.operands[0] = positions_tensor([2, 4], *function.arguments)
-    found = run(emit(str(function)), {"start": start, "limit": limit})
-    assert found.tolist() == [[min(start + i, limit) for i in range(4)]] * 2
+    positions = run(emit(str(function)), {"start": start, "limit": limit})
+    assert positions.tolist() == [[min(start + i, limit) for i in range(4)]] * 2

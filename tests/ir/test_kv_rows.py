@@ -28,29 +28,29 @@ def test_a_row_is_codes_and_then_the_bytes_of_its_scale() -> None:
 
 def test_the_largest_number_takes_the_largest_code_and_errors_stay_below_half_a_step() -> None:
     x = rows(200, 48, size=3.0)
-    found = encode(x)
-    assert (np.abs(found[:, :48]).max(-1) == 127).all()
+    stored = encode(x)
+    assert (np.abs(stored[:, :48]).max(-1) == 127).all()
     step = np.abs(x).max(-1, keepdims=True) / 127
-    assert (np.abs(decode(found) - x) <= 0.5001 * step).all()
-    assert (np.abs(decode(found) - x) > 0.4 * step).any()
+    assert (np.abs(decode(stored) - x) <= 0.5001 * step).all()
+    assert (np.abs(decode(stored) - x) > 0.4 * step).any()
 
 
 def test_what_is_encoded_again_has_the_same_codes() -> None:
-    found = encode(rows(50, 16))
-    assert np.array_equal(encode(decode(found))[:, :16], found[:, :16])
+    stored = encode(rows(50, 16))
+    assert np.array_equal(encode(decode(stored))[:, :16], stored[:, :16])
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-45, 1e-39, SMALLEST_SCALE * 126])
 def test_rows_too_small_for_a_scale_are_zero_bytes(size: float) -> None:
-    found = encode(np.full((2, 5), size, np.float32))
-    assert not found.any()
-    assert not decode(found).any()
+    stored = encode(np.full((2, 5), size, np.float32))
+    assert not stored.any()
+    assert not decode(stored).any()
 
 
 def test_the_smallest_scale_is_kept() -> None:
-    found = encode(np.full((1, 5), SMALLEST_SCALE * 128, np.float32))
-    assert found[0, :5].tolist() == [127] * 5
-    assert decode(found)[0, 0] == pytest.approx(SMALLEST_SCALE * 128, rel=1e-6)
+    stored = encode(np.full((1, 5), SMALLEST_SCALE * 128, np.float32))
+    assert stored[0, :5].tolist() == [127] * 5
+    assert decode(stored)[0, 0] == pytest.approx(SMALLEST_SCALE * 128, rel=1e-6)
 
 
 def test_an_infinity_stays_visible() -> None:
@@ -63,8 +63,8 @@ def test_the_eager_definition_stores_the_same_numbers(dtype: torch.dtype) -> Non
     x = torch.from_numpy(rows(3, 7, 24, seed=1)).to(dtype)
     x[1, 2] = 0
     x[1, 3] = 1e-44
-    found = algorithm.stored(x, G)
-    assert np.array_equal(found.numpy(), decode(encode(x.float().numpy())))
+    numbers = algorithm.stored(x, G)
+    assert np.array_equal(numbers.numpy(), decode(encode(x.float().numpy())))
     plain = Geometry(**{**G.to_dict(), "dtype": "model"})
     assert algorithm.stored(x, plain) is x
 

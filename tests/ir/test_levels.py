@@ -206,11 +206,11 @@ def test_scratch_is_whole_chunks() -> None:
 def test_damaged_facts_are_refused(field: str, value: str | None, message: str) -> None:
     module = ir.Module.create()
     set_facts(module, FACTS, GEOMETRY)
-    given = {entry.name: entry.attr for entry in module.operation.attributes["sscc.program"]}
-    given.pop(field, None)
+    facts = {entry.name: entry.attr for entry in module.operation.attributes["sscc.program"]}
+    facts.pop(field, None)
     if value is not None:
-        given[field] = ir.Attribute.parse(value)
-    module.operation.attributes["sscc.program"] = ir.DictAttr.get(given)
+        facts[field] = ir.Attribute.parse(value)
+    module.operation.attributes["sscc.program"] = ir.DictAttr.get(facts)
     with pytest.raises(InputError) as caught:
         get_facts(module)
     assert str(caught.value).startswith(message)

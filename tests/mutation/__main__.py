@@ -46,7 +46,7 @@ def main() -> int:
     if options.again:
         known = {key: outcome for key, outcome in known.items() if outcome != "survived"}
     equivalent = read_equivalent(EQUIVALENT)
-    open_ = [(name, m) for name, found in chosen.items() for m in found if m.key not in known | equivalent]
+    open_ = [(name, m) for name, group in chosen.items() for m in group if m.key not in known | equivalent]
     with options.journal.open("a") as journal:
         for mutant, verdict in _judge(open_, options.jobs):
             known[mutant.key] = verdict.outcome
@@ -59,10 +59,10 @@ def main() -> int:
 def sample(group: str, count: int | None, seed: int, files: list[str] | None = None) -> list[Mutant]:
     """Mutants of a group: all, or `count` of them drawn at random."""
     sources = [file for file in GROUPS[group].sources(ROOT) if files is None or file in files]
-    found = [mutant for file in sources for mutant in mutants(file, (ROOT / file).read_text())]
-    if count is None or count >= len(found):
-        return found
-    return random.Random(seed).sample(found, count)
+    candidates = [mutant for file in sources for mutant in mutants(file, (ROOT / file).read_text())]
+    if count is None or count >= len(candidates):
+        return candidates
+    return random.Random(seed).sample(candidates, count)
 
 
 def read_journal(path: Path) -> dict[str, str]:
@@ -110,12 +110,12 @@ def _judge(items: list[tuple[str, Mutant]], jobs: int) -> Iterator[tuple[Mutant,
 
 def _report(chosen: dict[str, list[Mutant]], known: dict[str, str], equivalent: dict[str, str]) -> int:
     survivors = []
-    for name, found in chosen.items():
-        counted = [mutant for mutant in found if mutant.key not in equivalent]
+    for name, group_mutants in chosen.items():
+        counted = [mutant for mutant in group_mutants if mutant.key not in equivalent]
         outcomes = Counter(known.get(mutant.key, "not run") for mutant in counted)
         noticed = outcomes["noticed"] + outcomes["timeout"]
         share = noticed / len(counted) if counted else 1.0
-        others = len(found) - len(counted)
+        others = len(group_mutants) - len(counted)
         print(f"{name}: {noticed} of {len(counted)} noticed ({100 * share:.1f} %, wanted {100 * WANTED:g} %), "
               f"{others} more are equivalent")  # fmt: skip
         survivors += [mutant for mutant in counted if known.get(mutant.key) == "survived"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Group:
+class MutantGroup:
     """Files, and stages of tests: words for pytest. Before these stages come the file's own tests, where it has some.
 
     Attributes:
@@ -20,8 +20,8 @@ class Group:
     stages: tuple[tuple[str, ...], ...]
 
     def sources(self, root: Path) -> list[str]:
-        found = {str(path.relative_to(root)) for pattern in self.files for path in root.glob(pattern)}
-        return sorted(name for name in found if not name.endswith("__init__.py"))
+        names = {str(path.relative_to(root)) for pattern in self.files for path in root.glob(pattern)}
+        return sorted(name for name in names if not name.endswith("__init__.py"))
 
     def tests(self, root: Path, file: str) -> Iterator[tuple[str, ...]]:
         """The stages for one file."""
@@ -32,8 +32,8 @@ class Group:
         yield from self.stages
 
 
-GROUPS: dict[str, Group] = {
-    "passes": Group(
+GROUPS: dict[str, MutantGroup] = {
+    "passes": MutantGroup(
         ("passes/*.py",),
         ("tests/passes/DASHED*.mlir", "tests/passes/test_NAME.py"),
         (
@@ -43,7 +43,7 @@ GROUPS: dict[str, Group] = {
             ("tests/test_levels.py", "-k", "taking-turns or llama3-rope or gpt2"),
         ),
     ),
-    "backend": Group(
+    "backend": MutantGroup(
         ("compiler/backend/*.py",),
         ("tests/compiler/backend/test_NAME.py",),
         (
@@ -52,7 +52,7 @@ GROUPS: dict[str, Group] = {
             ("tests/test_levels.py", "-k", "taking-turns or llama3-rope"),
         ),
     ),
-    "validator": Group(
+    "validator": MutantGroup(
         ("runtime/validator/*.py",),
         ("tests/runtime/test_validator_NAME.py", "tests/runtime/test_NAME.py"),
         (
@@ -63,7 +63,7 @@ GROUPS: dict[str, Group] = {
             ("tests/fuzz/test_verdicts.py",),
         ),
     ),
-    "admission": Group(
+    "admission": MutantGroup(
         tuple(f"compiler/frontend/{name}.py" for name in ("admission", "checkpoint", "gguf_file", "naming", "sources",
                                                           "tokenizer_files")),
         ("tests/compiler/frontend/test_NAME*.py", "tests/compiler/test_NAME*.py"),
@@ -76,7 +76,7 @@ GROUPS: dict[str, Group] = {
              "-k", "not endless"),
         ),
     ),
-    "engine": Group(
+    "engine": MutantGroup(
         ("runtime/engine/*.py",),
         ("tests/runtime/engine/test_NAME.py",),
         (

@@ -71,8 +71,8 @@ class _Finder(ast.NodeVisitor):
         begin = self._starts[node.lineno - 1] + node.col_offset
         end = self._starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
         before, scope = self.source[begin:end].decode(), ".".join(self._scope)
-        found = Mutant(self.file, scope, node.lineno, begin, end, before, after, 0)
-        number = self._known[found.key] = self._known.get(found.key, -1) + 1
+        mutant = Mutant(self.file, scope, node.lineno, begin, end, before, after, 0)
+        number = self._known[mutant.key] = self._known.get(mutant.key, -1) + 1
         self.mutants.append(Mutant(self.file, scope, node.lineno, begin, end, before, after, number))
 
     def _add_expression(self, old: ast.expr, new: ast.expr) -> None:

@@ -27,14 +27,14 @@ def clamp(value: int, low: int = 0) -> int:
 
 
 def test_every_kind_of_fault_is_found_once() -> None:
-    found = {(" ".join(m.before.split()), m.after) for m in mutants("clamp.py", SOURCE)}
-    assert {("value < low", "(value <= low)"), ("value + 2", "(value - 2)"), ("total += 1", "pass")} <= found
-    assert ("value < low and not value == 5", "(value < low or not value == 5)") in found
-    assert ("value < low and not value == 5", "(not (value < low and (not value == 5)))") in found or any(
-        after.startswith("(not (value < low") for _, after in found
+    faults = {(" ".join(m.before.split()), m.after) for m in mutants("clamp.py", SOURCE)}
+    assert {("value < low", "(value <= low)"), ("value + 2", "(value - 2)"), ("total += 1", "pass")} <= faults
+    assert ("value < low and not value == 5", "(value < low or not value == 5)") in faults
+    assert ("value < low and not value == 5", "(not (value < low and (not value == 5)))") in faults or any(
+        after.startswith("(not (value < low") for _, after in faults
     )
-    assert ("3", "(3 + 1)") in found
-    assert not any("7" in before or "below" in after for before, after in found)
+    assert ("3", "(3 + 1)") in faults
+    assert not any("7" in before or "below" in after for before, after in faults)
 
 
 def test_each_is_a_program_that_differs_in_one_place() -> None:

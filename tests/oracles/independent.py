@@ -104,11 +104,11 @@ class IndependentSnapStream:
         excused = 0
         for layer, (choice, rows) in enumerate(zip(self.choices, selected, strict=True)):
             for head, row in enumerate(rows.tolist()):
-                given = [t for t in row if t >= 0]
-                ordered = given == sorted(set(given)) and row == given + [-1] * (len(row) - len(given))
+                picks = [t for t in row if t >= 0]
+                ordered = picks == sorted(set(picks)) and row == picks + [-1] * (len(row) - len(picks))
                 assert ordered, f"layer {layer} head {head}: {row} is not ascending and then -1"
-                assert len(given) == len(choice.kept[head]), f"layer {layer} head {head}: wrong number of rows"
-                different = choice.kept[head] ^ set(given)
+                assert len(picks) == len(choice.kept[head]), f"layer {layer} head {head}: wrong number of rows"
+                different = choice.kept[head] ^ set(picks)
                 if not different:
                     continue
                 edge = min(choice.scores[head][t] for t in choice.kept[head])

@@ -37,7 +37,7 @@ VOCABULARY = 64
 
 
 @dataclass(frozen=True)
-class Case:
+class PrefillCase:
     """One prefill: sizes of the model and of the press; `topk` counts positions outside the window."""
 
     seed: int
@@ -58,20 +58,20 @@ class Case:
 
 
 CASES = (
-    Case(1, 30, 4, 3, 8, kv_heads=4),
-    Case(2, 30, 8, 5, 21),
-    Case(3, 31, 16, 7, 5, kv_heads=1),
-    Case(4, 47, 16, 3, 12),
-    Case(5, 64, 4, 7, 20, kv_heads=1),
-    Case(6, 65, 8, 7, 1),
-    Case(7, 96, 16, 5, 40, kv_heads=4, head_dim=8),
-    Case(8, 100, 4, 5, 32, head_dim=24),
-    Case(9, 128, 8, 3, 64, kv_heads=1),
-    Case(10, 150, 16, 7, 48, heads=8),
-    Case(11, 200, 8, 7, 56, kv_heads=1, head_dim=32),
-    Case(12, 200, 16, 5, 100),
-    Case(13, 90, 8, 7, 24, layers=2, model=True),
-    Case(14, 70, 16, 5, 20, kv_heads=1, layers=2, model=True),
+    PrefillCase(1, 30, 4, 3, 8, kv_heads=4),
+    PrefillCase(2, 30, 8, 5, 21),
+    PrefillCase(3, 31, 16, 7, 5, kv_heads=1),
+    PrefillCase(4, 47, 16, 3, 12),
+    PrefillCase(5, 64, 4, 7, 20, kv_heads=1),
+    PrefillCase(6, 65, 8, 7, 1),
+    PrefillCase(7, 96, 16, 5, 40, kv_heads=4, head_dim=8),
+    PrefillCase(8, 100, 4, 5, 32, head_dim=24),
+    PrefillCase(9, 128, 8, 3, 64, kv_heads=1),
+    PrefillCase(10, 150, 16, 7, 48, heads=8),
+    PrefillCase(11, 200, 8, 7, 56, kv_heads=1, head_dim=32),
+    PrefillCase(12, 200, 16, 5, 100),
+    PrefillCase(13, 90, 8, 7, 24, layers=2, model=True),
+    PrefillCase(14, 70, 16, 5, 20, kv_heads=1, layers=2, model=True),
 )
 
 
@@ -87,10 +87,10 @@ def outside(venv: Path) -> None:
     report = subprocess.run(
         [*install, "--dry-run", "--report", "-", *PACKAGES], check=True, stdout=subprocess.PIPE, text=True
     )
-    wanted = [item["metadata"]["name"] for item in json.loads(report.stdout)["install"]]
-    if any(name.startswith("nvidia") for name in wanted):
+    packages = [item["metadata"]["name"] for item in json.loads(report.stdout)["install"]]
+    if any(name.startswith("nvidia") for name in packages):
         sys.exit("pip would fetch CUDA packages: set PIP_EXTRA_INDEX_URL, see the head of this file")
-    if wanted:
+    if packages:
         subprocess.run([*install, *PACKAGES], check=True)
     subprocess.run([str(python), __file__], check=True, env={**os.environ, INSIDE: "1"})
 
@@ -124,11 +124,11 @@ def package_version(name: str) -> str:
     return version(name)
 
 
-def describe(case: Case) -> dict[str, Any]:
+def describe(case: PrefillCase) -> dict[str, Any]:
     return {**asdict(case), "config": config(case)} if case.model else asdict(case)
 
 
-def config(case: Case) -> dict[str, Any]:
+def config(case: PrefillCase) -> dict[str, Any]:
     """A Llama whose random weights are large enough for attention to be far from uniform."""
     return {
         "model_type": "llama",
@@ -148,7 +148,7 @@ def config(case: Case) -> dict[str, Any]:
     }
 
 
-def run(case: Case) -> dict[str, Any]:
+def run(case: PrefillCase) -> dict[str, Any]:
     """The tensors of one case, by their names without the case."""
     import torch
     from kvpress import SnapKVPress
@@ -162,7 +162,7 @@ def run(case: Case) -> dict[str, Any]:
         seen.append((query[0, :, -case.window :].clone(), key[0].clone()))
         return sdpa_attention_forward(module, query, key, *args, **kwargs)
 
-    class Recorder(SnapKVPress):
+    class ScoreRecorder(SnapKVPress):
         """Keeps what the published `score` returns."""
 
         def score(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -176,7 +176,7 @@ def run(case: Case) -> dict[str, Any]:
     ids = torch.randint(0, VOCABULARY, (case.length,))
     # compress keeps int(n * (1 - ratio)) positions, the window among them.
     ratio = 1 - (case.topk + case.window + 0.5) / case.length
-    press = Recorder(compression_ratio=ratio, window_size=case.window, kernel_size=case.kernel)
+    press = ScoreRecorder(compression_ratio=ratio, window_size=case.window, kernel_size=case.kernel)
     cache = DynamicCache()
     with torch.no_grad(), press(model):
         model(ids[None], past_key_values=cache)

@@ -82,26 +82,26 @@ def _compiled(rows: str, opt_level: int, dtype: str, g: Geometry) -> tuple[Progr
     limits = {"length": CONTEXT, "slot": BATCH - 1, "phase": facts.layers + 2, "chunk": most, "steps": 1 << 40}
     validate(program, ranges={name: (int(name in ("length", "steps")), high) for name, high in limits.items()})
     layout = {**layout_of(program, "weight"), **layout_of(program, "constant")}
-    given = stack_tensors(layout, reading(to_arrays(weights(FAMILY, dtype)), "the model"))
-    return program, TorchSession(Session(signature, open_reference(program, given, checked=True)))
+    tensors = stack_tensors(layout, reading(to_arrays(weights(FAMILY, dtype)), "the model"))
+    return program, TorchSession(Session(signature, open_reference(program, tensors, checked=True)))
 
 
 def outputs(session: TorchSession) -> list[Tensor]:
     """Every logit that a caller sees."""
     session.reset()
     short, middle, long = (random_tokens(length) for length in PROMPTS)
-    found = [session.prefill(0, short), session.prefill(1, middle)]
+    outputs = [session.prefill(0, short), session.prefill(1, middle)]
     session.start_prefill(2, long)
     step = 0
     while not session.step_prefill(3):  # other slots go on meanwhile
-        found.append(session.decode({0: 3 + step, 1: 5 + 2 * step})[:2])
+        outputs.append(session.decode({0: 3 + step, 1: 5 + 2 * step})[:2])
         step += 1
-    found.append(session.prefill_logits)
-    found += [session.decode({0: token, 1: token + 1, 2: token + 2}) for token in range(9)]  # almost two laps
+    outputs.append(session.prefill_logits)
+    outputs += [session.decode({0: token, 1: token + 1, 2: token + 2}) for token in range(9)]  # almost two laps
     session.release(0)
-    found.append(session.prefill(0, long[:21]))  # a slot that held another prompt
-    found += [session.decode({0: token, 2: token + 2})[[0, 2]] for token in range(3)]
-    return [item.clone() for item in found]
+    outputs.append(session.prefill(0, long[:21]))  # a slot that held another prompt
+    outputs += [session.decode({0: token, 2: token + 2})[[0, 2]] for token in range(3)]
+    return [item.clone() for item in outputs]
 
 
 def assert_equal(sessions: list[TorchSession]) -> None:
@@ -158,9 +158,9 @@ def test_rows_that_decode_reads_by_index_are_not_gathered() -> None:
         assert {len(step.segments) for step in steps(opt_level, DecodeAttention)} == {1}
         assert not steps(opt_level, GatherRows | CachedAttention)
     for opt_level in (0, 1, 2):
-        found = _tables(compiled("indexed", opt_level)[0])
-        assert {"k_prompt", "v_prompt"} <= found, "what DDR may hold: a step fetches few of its rows"
-        assert not {"k_cache", "v_cache", "selected"} & found
+        tables = _tables(compiled("indexed", opt_level)[0])
+        assert {"k_prompt", "v_prompt"} <= tables, "what DDR may hold: a step fetches few of its rows"
+        assert not {"k_cache", "v_cache", "selected"} & tables
     program, _ = compiled("indexed", 2)
     tensors = {tensor.name: tensor.shape for tensor in program.tensors}
     assert tensors["k_cache"] == (2, BATCH, 2, GEOMETRY.sink_recent, 8)
@@ -174,8 +174,8 @@ def evaluated(rows: str) -> list[Tensor]:
     with mlir():
         module = lowered(replace(GEOMETRY, rows=rows), "f32", "graph", 0)
         layout = {**stored_layout(module, "weight"), **stored_layout(module, "constant")}
-        given = stack_tensors(layout, reading(to_arrays(weights(FAMILY)), "the model"))
-        session = module_session(module, to_tensors(given))
+        tensors = stack_tensors(layout, reading(to_arrays(weights(FAMILY)), "the model"))
+        session = module_session(module, to_tensors(tensors))
     return outputs(TorchSession(session))
 
 

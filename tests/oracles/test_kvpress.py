@@ -33,7 +33,7 @@ SINK_AND_MORE_RECENT = [(0, 0), (4, 0), (3, 5), (0, 10)]
 """sink, and by how much `recent` exceeds the window."""
 
 SCORE_TOLERANCE = 2e-6
-"""Of scores, relative to the largest: f32 sums of up to 16 attention weights, in two orders."""
+"""Tolerance of scores relative to the largest: f32 sums of up to 16 attention weights, in two orders."""
 TIE = 4e-6
 """Scores nearer than this, relative to the largest, are ties: twice the above."""
 MODEL_TIE = 1e-4
@@ -91,13 +91,13 @@ def count_near_ties(scores: Tensor, kept: Tensor, selected: Tensor, tolerance: f
     excused = 0
     for head, row in enumerate(selected.tolist()):
         assert row == sorted(set(row)), f"head {head}: {row} is not ascending"
-        wanted = set(kept[head].tolist())
-        assert len(row) == len(wanted)
-        edge = min(float(scores[head, t]) for t in wanted)
-        for t in wanted ^ set(row):
+        reference = set(kept[head].tolist())
+        assert len(row) == len(reference)
+        edge = min(float(scores[head, t]) for t in reference)
+        for t in reference ^ set(row):
             gap = abs(float(scores[head, t]) - edge) / float(scores[head].max())
             assert gap <= tolerance, f"head {head}: position {t} lies {gap:.1e} from the edge"
-        excused += len(wanted - set(row))
+        excused += len(reference - set(row))
     return excused
 
 
@@ -110,9 +110,9 @@ def test_scores_times_the_window_are_our_pooled_scores(
     g = geometry(CASES[name], sink, more_recent)
     pooled, _ = IMPLEMENTATIONS[how](name, layer, g)
     end = CASES[name]["length"] - g.recent
-    wanted = golden(name, "scores", layer)[:, g.sink : end] * g.obs
+    expected = golden(name, "scores", layer)[:, g.sink : end] * g.obs
     torch.testing.assert_close(
-        pooled[:, g.sink : end], wanted, rtol=0, atol=SCORE_TOLERANCE * float(wanted.max()), check_stride=False
+        pooled[:, g.sink : end], expected, rtol=0, atol=SCORE_TOLERANCE * float(expected.max()), check_stride=False
     )
 
 

@@ -40,8 +40,8 @@ class Mismatch(Exception):
 
 def blocks(docstring: str, kind: str) -> list[tuple[str, str]]:
     """The options that the headings of a docstring's Before or After blocks name, and what the blocks hold."""
-    found = [match.groups() for match in _BLOCK.finditer(docstring + "\n")]
-    return [(" ".join(_OPTION.findall(head)), textwrap.dedent(text)) for name, head, text in found if name == kind]
+    blocks = [match.groups() for match in _BLOCK.finditer(docstring + "\n")]
+    return [(" ".join(_OPTION.findall(head)), textwrap.dedent(text)) for name, head, text in blocks if name == kind]
 
 
 class Matcher:
@@ -97,10 +97,10 @@ def compare(after: str, output: str) -> None:
             anywhere = True
             continue
         stop = len(lines) if anywhere else position + 1
-        found = next((i for i in range(position, stop) if matcher.fits(pattern, lines[i])), None)
-        if found is None:
+        index = next((i for i in range(position, stop) if matcher.fits(pattern, lines[i])), None)
+        if index is None:
             raise Mismatch(f"no line {pattern.strip()!r} after line {position} (names {matcher.names}) of\n{output}")
-        position = found + 1
+        position = index + 1
         anywhere = False
 
 

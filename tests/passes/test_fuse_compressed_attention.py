@@ -55,8 +55,8 @@ def module(body: str, pattern: str) -> str:
     arguments = ", ".join(f'%{name}: {type_} {{sscc.input = "{name}"}}' for name, type_ in ARGUMENTS[pattern].items())
     types = re.search(r"return .* : (.*)", body)
     assert types is not None
-    made = types.group(1).split(", ")
-    results = ", ".join(f'{type_} {{sscc.output = "y{index}"}}' for index, type_ in enumerate(made))
+    result_types = types.group(1).split(", ")
+    results = ", ".join(f'{type_} {{sscc.output = "y{index}"}}' for index, type_ in enumerate(result_types))
     text = MODULE.format(sink=int(pattern == SINKS), arguments=arguments, results=results, body=body)
     return re.sub(r"!([a-z])\b", lambda match: f"tensor<{TYPES[pattern][match.group(1)]}>", text)
 
@@ -75,9 +75,9 @@ def operations(text: str) -> Counter[str]:
 
 @pytest.mark.parametrize("pattern", FUSED, ids=NAMES)
 def test_the_pattern_itself_fuses(pattern: str) -> None:
-    found = operations(run_ir(module(pattern, pattern), ("fuse-compressed-attention",)))
+    counts = operations(run_ir(module(pattern, pattern), ("fuse-compressed-attention",)))
     views = {"tensor.extract_slice": 2, "tensor.insert_slice": 2} if pattern in (COMPRESS, SINKS) else {}
-    assert found == {FUSED[pattern]: 1, **views}
+    assert counts == {FUSED[pattern]: 1, **views}
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,9 @@ def callees(module: ir.Module) -> list[str]:
     ],
 )
 def test_runs(kernels: str, runs: list[tuple[str, int]]) -> None:
-    found = find_runs(calls_of(stack(kernels))) if kernels else find_runs([])
-    names = ["".join(call.attributes["callee"].value for call in run.period) for run in found]
-    assert list(zip(names, [run.count for run in found], strict=True)) == runs
+    found_runs = find_runs(calls_of(stack(kernels))) if kernels else find_runs([])
+    names = ["".join(call.attributes["callee"].value for call in run.period) for run in found_runs]
+    assert list(zip(names, [run.count for run in found_runs], strict=True)) == runs
 
 
 def test_a_column_is_one_call_of_every_repetition() -> None:
@@ -142,7 +142,7 @@ def test_carried_values_that_do_not_fit_are_refused(nbytes: int, reason: str) ->
 
 
 @pytest.mark.parametrize(
-    ("names", "wanted"),
+    ("names", "expected"),
     [
         (["m.layers.0.w", "m.layers.1.w"], "m.layers.0-1.w"),
         (["m.layers.1.w", "m.layers.3.w", "m.layers.5.w"], "m.layers.1-5:2.w"),
@@ -154,5 +154,5 @@ def test_carried_values_that_do_not_fit_are_refused(nbytes: int, reason: str) ->
         (["m.0.first.w", "m.1.last.w"], "m.0-1.first,last.w"),
     ],
 )
-def test_names_of_stacks(names: list[str], wanted: str) -> None:
-    assert stack_name(names) == wanted
+def test_names_of_stacks(names: list[str], expected: str) -> None:
+    assert stack_name(names) == expected

@@ -70,13 +70,13 @@ def placed(text: str = CHUNKS, sram: int | None = None, pcus: int | None = None)
 
 def buffers(module: ir.Module) -> dict[str, tuple[BufferPlace, int]]:
     """Name of a load or stage -> its (only) buffer, and the bytes of a slot."""
-    found = {}
+    buffers = {}
     for op in walk(module):
         if df.BUFFERS in op.attributes and df.STAGE in op.attributes:
             (place,) = buffers_of(op)
             shape = op.results[0].type.shape
-            found[stage_name(op)] = (place, 4 * prod(shape))
-    return found
+            buffers[stage_name(op)] = (place, 4 * prod(shape))
+    return buffers
 
 
 def depths(module: ir.Module) -> dict[str, int]:
@@ -107,12 +107,12 @@ def test_no_two_buffers_share_an_address() -> None:
 )
 def test_where_it_is_tight_there_are_fewer_slots(sram: int, between: int, whole: int) -> None:
     """Streams between stages give way first, then what is loaded."""
-    found = buffers(placed(sram=sram))
-    assert {name: place.depth for name, (place, _) in found.items()} == {
+    places = buffers(placed(sram=sram))
+    assert {name: place.depth for name, (place, _) in places.items()} == {
         **dict.fromkeys(("h", "w", "u"), whole),
         **dict.fromkeys(("exp", "up", "down"), between),
     }
-    assert max(place.address + place.depth * size for place, size in found.values()) <= sram
+    assert max(place.address + place.depth * size for place, size in places.values()) <= sram
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_weights_that_do_not_fit_stay_in_memory(sram: int, loads: set[str]) -> N
 
 def test_what_does_not_fit_at_all_is_refused_with_the_numbers() -> None:
     """Without weights 14 KiB are needed."""
-    with pytest.raises(UnsupportedError) as found:
+    with pytest.raises(UnsupportedError) as refusal:
         placed(sram=13 * KIB)
-    assert str(found.value) == (
+    assert str(refusal.value) == (
         "required 14 KiB of SRAM, capacity 13 KiB: kernel k, largest buffers up 8 KiB, h 2 KiB, exp 2 KiB; "
         "a smaller --batch or --prefill-chunk needs less"
     )
@@ -151,17 +151,17 @@ def shares(module: ir.Module) -> dict[str, int]:
 
 @pytest.mark.parametrize("pcus", [3, 4, 7, 100, 1040])
 def test_units_are_shared_out_by_work(pcus: int) -> None:
-    found = shares(placed(pcus=pcus))
-    assert sum(found.values()) <= pcus
-    assert all(share >= 1 for share in found.values())
-    assert found["exp"] <= found["down"]
-    assert pcus < 7 or found["up"] + found["down"] > pcus // 2
+    units = shares(placed(pcus=pcus))
+    assert sum(units.values()) <= pcus
+    assert all(share >= 1 for share in units.values())
+    assert units["exp"] <= units["down"]
+    assert pcus < 7 or units["up"] + units["down"] > pcus // 2
 
 
 def test_equal_work_gets_equal_shares() -> None:
     """Both products multiply 8 x 64 x 256 pairs; the second one adds 8 x 64 residuals."""
-    found = shares(placed())
-    assert 0 <= found["down"] - found["up"] <= 2
+    units = shares(placed())
+    assert 0 <= units["down"] - units["up"] <= 2
 
 
 def test_more_stages_than_units_are_refused() -> None:

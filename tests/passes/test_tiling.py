@@ -41,16 +41,16 @@ def _context() -> Iterator[None]:
         yield
 
 
-class Example:
+class TilingExample:
     """A function's operations, and its arguments by name; they live as long as this does."""
 
     def __init__(self, body: str, arguments: str = ARGUMENTS) -> None:
-        function = f"func.func @f({arguments}) {{\n{body}\n  return\n}}"
-        self.module = parse_module(f"module attributes {{kv.geometry = {GEOMETRY}}} {{\n{function}\n}}", "the test")
-        made = self.module.body.operations[0]
-        self.ops = [op.operation for op in made.entry_block.operations][:-1]
+        text = f"func.func @f({arguments}) {{\n{body}\n  return\n}}"
+        self.module = parse_module(f"module attributes {{kv.geometry = {GEOMETRY}}} {{\n{text}\n}}", "the test")
+        function = self.module.body.operations[0]
+        self.ops = [op.operation for op in function.entry_block.operations][:-1]
         names = [part.partition(":")[0].strip(" %") for part in arguments.split(", %")]
-        self.arguments = dict(zip(names, made.arguments, strict=True))
+        self.arguments = dict(zip(names, function.arguments, strict=True))
 
     def axes(self, axis: int, *arguments: str) -> list[int | None]:
         """Along which axis each argument is cut when the first result of the last operation is cut along `axis`."""
@@ -59,25 +59,25 @@ class Example:
 
 
 def test_a_product() -> None:
-    example = Example(PRODUCT)
+    example = TilingExample(PRODUCT)
     assert example.axes(0, "a", "b", "c") == [0, WHOLE, 0]
     assert example.axes(1, "a", "b", "c") == [WHOLE, 1, 1]
 
 
 def test_a_product_and_its_bias() -> None:
-    example = Example(PRODUCT + BIAS)
+    example = TilingExample(PRODUCT + BIAS)
     assert example.axes(1, "a", "b", "d") == [WHOLE, 1, 0]
     assert example.axes(0, "a", "b", "d") == [0, WHOLE, WHOLE]
 
 
 def test_the_lengths_of_all_cut_axes() -> None:
-    example = Example(PRODUCT + BIAS)
+    example = TilingExample(PRODUCT + BIAS)
     tiling = tile_back(example.ops, [(example.ops[-1].results[0], 0)])
     assert set(tiling.lengths()) == {4}
 
 
 @pytest.mark.parametrize(
-    ("body", "axis", "argument", "wanted"),
+    ("body", "axis", "argument", "expected"),
     [
         pytest.param(
             "%t0 = tensor.empty() : tensor<6x4xf32>\n"
@@ -110,8 +110,8 @@ def test_the_lengths_of_all_cut_axes() -> None:
         ),
     ],
 )  # fmt: skip
-def test_views(body: str, axis: int, argument: str, wanted: int) -> None:
-    assert Example(body).axes(axis, argument) == [wanted]
+def test_views(body: str, axis: int, argument: str, expected: int) -> None:
+    assert TilingExample(body).axes(axis, argument) == [expected]
 
 
 REDUCTION = """
@@ -135,7 +135,7 @@ SUM = ARGUMENTS + ", %sum: tensor<4xf32>"
 
 
 def test_a_norm_of_a_product_has_tiles_of_rows_only() -> None:
-    example = Example(PRODUCT + REDUCTION + NORM, SUM)
+    example = TilingExample(PRODUCT + REDUCTION + NORM, SUM)
     assert example.axes(0, "a", "b") == [0, WHOLE]
     with pytest.raises(NotTileable, match=r"'linalg.generic' would be repeated for every tile|in two ways"):
         example.axes(1, "a")
@@ -184,7 +184,7 @@ def test_a_norm_of_a_product_has_tiles_of_rows_only() -> None:
     ],
 )  # fmt: skip
 def test_what_has_no_tiles(body: str, axis: int, message: str) -> None:
-    example = Example(body, f"{SUM}, %w: tensor<2x7xf32>, %q: tensor<4x4xf32>")
+    example = TilingExample(body, f"{SUM}, %w: tensor<2x7xf32>, %q: tensor<4x4xf32>")
     with pytest.raises(NotTileable, match=f"^{message}$"):
         example.axes(axis, "a")
 
@@ -196,11 +196,11 @@ def test_the_index_along_another_axis_does_not_matter() -> None:
         "%k = arith.index_cast %i : index to i32\n%f = arith.sitofp %k : i32 to f32\nlinalg.yield %f : f32\n} "
         "-> tensor<4x6xf32>"
     )
-    assert Example(body).axes(0, "a") == [0]
+    assert TilingExample(body).axes(0, "a") == [0]
 
 
 def test_a_value_cannot_be_needed_in_two_ways() -> None:
-    example, tiling = Example(""), Tiling()
+    example, tiling = TilingExample(""), Tiling()
     value = example.arguments["a"]
     tiling.require(value, 0)
     tiling.require(value, 0)
@@ -223,24 +223,24 @@ CACHES = (
 
 
 @pytest.mark.parametrize(
-    ("axis", "wanted"),
+    ("axis", "expected"),
     [(0, [0] * 8), (1, [1, 1, 1, 1, 1, WHOLE, WHOLE, WHOLE])],
     ids=["slots", "KV heads"],
 )
-def test_attention(axis: int, wanted: list[int]) -> None:
-    example = Example(ATTENTION, CACHES)
+def test_attention(axis: int, expected: list[int]) -> None:
+    example = TilingExample(ATTENTION, CACHES)
     tiling = tile_back(example.ops, [(result, axis) for result in example.ops[0].results])
-    assert [tiling.axes[value] for value in example.arguments.values()] == wanted
+    assert [tiling.axes[value] for value in example.arguments.values()] == expected
 
 
 def test_attention_has_no_tiles_of_rows() -> None:
-    example = Example(ATTENTION, CACHES)
+    example = TilingExample(ATTENTION, CACHES)
     for axis in (2, 3):
         with pytest.raises(NotTileable, match="attention has tiles of slots or of KV heads"):
             tile_back(example.ops, [(result, axis) for result in example.ops[0].results])
 
 
 def test_kinds_of_operations() -> None:
-    example = Example(PRODUCT + REDUCTION + NORM, SUM)
+    example = TilingExample(PRODUCT + REDUCTION + NORM, SUM)
     assert [is_contraction(op) for op in example.ops] == [True, False, False]
     assert [is_reduction(op) for op in example.ops] == [True, True, False]

@@ -58,10 +58,10 @@ def lay_out(*tensors: tuple[str, tuple[int, ...], Any, Any]) -> tuple[tuple[Tens
     """Tensors (name, shape, dtype, role) at increasing addresses, and the arena that holds them."""
     placed, address = [], 0
     for name, shape, dtype, role in tensors:
-        given = role in ("weight", "constant")
-        tensor = Tensor(name, shape, dtype, role, "ddr", address, (name,) if given else ())
+        is_stored = role in ("weight", "constant")
+        tensor = Tensor(name, shape, dtype, role, "ddr", address, (name,) if is_stored else ())
         placed.append(tensor)
-        address += 0 if given else -(-tensor.nbytes // 64) * 64
+        address += 0 if is_stored else -(-tensor.nbytes // 64) * 64
     return tuple(placed), address
 
 
@@ -89,9 +89,9 @@ def run_kernel(
     not where the program is not a valid one. `refusal`: instead of agreeing it must refuse the program, saying this.
     """
     scalars = scalars or {}
-    given = {**inputs, **writes}
+    memory = {**inputs, **writes}
     tensors, end = lay_out(
-        *((name, tuple(t.shape), DTYPES[t.dtype], "state" if name in writes else "input") for name, t in given.items())
+        *((name, tuple(t.shape), DTYPES[t.dtype], "state" if name in writes else "input") for name, t in memory.items())
     )
     arguments = {t.name: whole(t) for t in tensors}
     launch = Launch(kernel.name, tuple(arguments[p.name] for p in kernel.params), tuple(scalars))
@@ -121,13 +121,13 @@ def check_native(
     for name, value in writes.items():
         native.tensor(name)[...] = to_array(value)
     native.run("main", {name: to_array(value) for name, value in inputs.items()}, scalars)
-    for name, wanted in expected.items():
-        found = to_tensors({name: native.tensor(name)})[name]
-        if wanted.is_floating_point():
-            close = 2e-2 if wanted.dtype is torch.bfloat16 else 2e-5
-            torch.testing.assert_close(found, wanted, rtol=close, atol=close, equal_nan=True)
+    for name, reference in expected.items():
+        native_value = to_tensors({name: native.tensor(name)})[name]
+        if reference.is_floating_point():
+            close = 2e-2 if reference.dtype is torch.bfloat16 else 2e-5
+            torch.testing.assert_close(native_value, reference, rtol=close, atol=close, equal_nan=True)
         else:
-            assert torch.equal(found, wanted), f"native: {name}"
+            assert torch.equal(native_value, reference), f"native: {name}"
 
 
 @lru_cache(maxsize=16)

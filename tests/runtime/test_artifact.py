@@ -199,9 +199,9 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_other_readers_read_our_safetensors(out: Path) -> None:
-    found = load_file(out / "weights/model-00001-of-00001.safetensors")
-    assert all(np.array_equal(to_array(found[name]), array) for name, array in WEIGHTS.items())
-    assert len(found) == len(WEIGHTS)
+    tensors = load_file(out / "weights/model-00001-of-00001.safetensors")
+    assert all(np.array_equal(to_array(tensors[name]), array) for name, array in WEIGHTS.items())
+    assert len(tensors) == len(WEIGHTS)
     data = (out / "weights/constants.safetensors").read_bytes()
     assert (int.from_bytes(data[:8], "little") + 8) % 64 == 0
 
@@ -248,12 +248,12 @@ def test_tensors_of_whole_cache_lines_are_aligned_to_them(tmp_path: Path) -> Non
     path = tmp_path / "x.safetensors"
     with path.open("wb") as file:
         write_tensors(file, {name: Stack(TensorSpec.of(a), (name,)) for name, a in arrays.items()}, reading(arrays, ""))
-    for name, found in read_tensors(path).items():
-        assert np.array_equal(found, arrays[name]), name
-        assert found.dtype == arrays[name].dtype
-        assert found.flags.aligned
-        assert not found.flags.writeable
-        assert found.nbytes % 64 != 0 or found.size == 0 or found.ctypes.data % 64 == 0, name
+    for name, array in read_tensors(path).items():
+        assert np.array_equal(array, arrays[name]), name
+        assert array.dtype == arrays[name].dtype
+        assert array.flags.aligned
+        assert not array.flags.writeable
+        assert array.nbytes % 64 != 0 or array.size == 0 or array.ctypes.data % 64 == 0, name
 
 
 def test_a_stack_has_the_digest_of_its_bytes() -> None:
@@ -336,8 +336,8 @@ def test_another_checkpoint_of_the_same_spec_runs(out: Path) -> None:
     ],
 )
 def test_a_checkpoint_of_another_spec_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    given = {name: tensor for name, tensor in {**CHECKPOINT, **change}.items() if tensor is not None}
-    read = reading(given, "tiny")
+    tensors = {name: tensor for name, tensor in {**CHECKPOINT, **change}.items() if tensor is not None}
+    read = reading(tensors, "tiny")
     with pytest.raises(InputError, match=message):
         stack_tensors(LAYOUT, read)
     with pytest.raises(InputError, match=message):

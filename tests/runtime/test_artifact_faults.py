@@ -17,7 +17,7 @@ from tests.faults import CODES, fails, faults, killed_at, slows
 from tests.runtime.test_artifact import contents, write
 
 MODES = ("embedded", "reference")
-"""Of the artifact that is there, and of the one that is written: what they hold differs."""
+"""Modes of the artifact that is there and of the one that is written, so that their contents differ."""
 
 
 @pytest.fixture(autouse=True)
@@ -62,9 +62,9 @@ def held(out: Path, whole: dict[str, dict[str, bytes]]) -> str | None:
     if not out.exists():
         return None
     assert not any(path.is_symlink() for path in (out, *out.rglob("*")))
-    found = contents(out)
-    modes = [mode for mode in MODES if whole[mode] == found]
-    assert modes, sorted(found)
+    present = contents(out)
+    modes = [mode for mode in MODES if whole[mode] == present]
+    assert modes, sorted(present)
     return modes[0]
 
 

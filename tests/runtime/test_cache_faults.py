@@ -124,8 +124,8 @@ def test_code_whose_writer_was_killed_is_made_again(cache: Path, code: NativeCod
 
 
 def pack() -> None:
-    found = packed_weights(weights.RECORD, weights.LAYOUT, weights.READ, weights.no_progress)
-    assert all(np.array_equal(found[name], array) for name, array in weights.WEIGHTS.items())
+    packed = packed_weights(weights.RECORD, weights.LAYOUT, weights.READ, weights.no_progress)
+    assert all(np.array_equal(packed[name], array) for name, array in weights.WEIGHTS.items())
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -128,12 +128,12 @@ def test_launches_are_counted_once_inside_loops_and_branches() -> None:
 
 
 def test_bytes_of_a_decode_step() -> None:
-    found = inspect_artifact(artifact(), MACHINE)
-    assert found.decode_traffic_bytes == WEIGHTS + L * TILES * 2 + L * (KV + SMALL + WRITTEN)
-    assert found.decode_floor_bytes == WEIGHTS + L * KV
-    assert found.decode_floor_seconds == pytest.approx((WEIGHTS + L * KV) / 1e9)
-    assert found.full_cache_floor_seconds == pytest.approx((WEIGHTS + L * KV / R * GEOMETRY.max_context) / 1e9)
-    assert found.decode.nbytes["hbm"] == found.decode_traffic_bytes
+    report = inspect_artifact(artifact(), MACHINE)
+    assert report.decode_traffic_bytes == WEIGHTS + L * TILES * 2 + L * (KV + SMALL + WRITTEN)
+    assert report.decode_floor_bytes == WEIGHTS + L * KV
+    assert report.decode_floor_seconds == pytest.approx((WEIGHTS + L * KV) / 1e9)
+    assert report.full_cache_floor_seconds == pytest.approx((WEIGHTS + L * KV / R * GEOMETRY.max_context) / 1e9)
+    assert report.decode.nbytes["hbm"] == report.decode_traffic_bytes
 
 
 def test_what_lies_where() -> None:
@@ -151,18 +151,18 @@ def test_what_lies_where() -> None:
 
 
 def test_times_are_those_of_the_model() -> None:
-    found = inspect_artifact(artifact(), MACHINE, prompt=17)
-    assert found.decode.seconds == time_decode(artifact(), MACHINE).seconds
-    assert found.tokens_per_second == pytest.approx(B / found.decode.seconds)
-    assert (found.launches_per_token, found.prefill_launches) == (3, 2)
-    assert found.decode.overhead_seconds == pytest.approx(3 * 1500e-9)
-    assert {kernel.name: kernel.launches for kernel in found.decode.kernels} == {"k": 1, "attend": 2}
-    looped = next(kernel for kernel in found.decode.kernels if kernel.name == "k")
+    report = inspect_artifact(artifact(), MACHINE, prompt=17)
+    assert report.decode.seconds == time_decode(artifact(), MACHINE).seconds
+    assert report.tokens_per_second == pytest.approx(B / report.decode.seconds)
+    assert (report.launches_per_token, report.prefill_launches) == (3, 2)
+    assert report.decode.overhead_seconds == pytest.approx(3 * 1500e-9)
+    assert {kernel.name: kernel.launches for kernel in report.decode.kernels} == {"k": 1, "attend": 2}
+    looped = next(kernel for kernel in report.decode.kernels if kernel.name == "k")
     assert (looped.slowest, looped.bound) == ("multiply", "compute")
-    assert sum(kernel.seconds for kernel in found.decode.kernels) == pytest.approx(found.decode.seconds)
-    assert found.prefill is not None
-    assert found.prefill.launches == 3  # chunks of 8 tokens
-    assert found.prefill.nbytes["ddr"] == 3 * WEIGHTS
+    assert sum(kernel.seconds for kernel in report.decode.kernels) == pytest.approx(report.decode.seconds)
+    assert report.prefill is not None
+    assert report.prefill.launches == 3  # chunks of 8 tokens
+    assert report.prefill.nbytes["ddr"] == 3 * WEIGHTS
 
 
 def test_a_short_context_saves_arithmetic_and_no_traffic() -> None:
@@ -217,15 +217,15 @@ def test_full_caches_take_what_the_program_leaves_of_hbm_and_then_ddr() -> None:
 
 
 def test_the_words_of_the_bound() -> None:
-    found = inspect_artifact(artifact(), MACHINE)
-    words = "\n".join(described(found))
-    assert f"bound      {found.decode_floor_seconds * 1e6:.4g} us a step by HBM bandwidth alone, " in words
+    report = inspect_artifact(artifact(), MACHINE)
+    words = "\n".join(described(report))
+    assert f"bound      {report.decode_floor_seconds * 1e6:.4g} us a step by HBM bandwidth alone, " in words
     assert "with full caches of 20 tokens\n" in words
     in_ddr = inspect_artifact(with_caches_in_ddr(), MACHINE)
     assert "by HBM and DDR bandwidth alone (2.25 KiB of it from DDR), " in "\n".join(described(in_ddr))
     beyond = "\n".join(described(replace(found, full_cache_tiers={"hbm": 5000, "ddr": 100})))
     assert "with full caches of 20 tokens, 100 bytes of them in DDR\n" in beyond
-    homeless = "\n".join(described(replace(found, full_cache_floor_seconds=None)))
+    homeless = "\n".join(described(replace(report, full_cache_floor_seconds=None)))
     assert "full caches of 20 tokens (5 KiB) do not fit into the machine\n" in homeless
 
 
@@ -265,21 +265,21 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_command_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(folder), "--json", "--context", "3"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     expected = inspect_artifact(artifact(), MACHINE, context=3)
-    assert found["decode"]["seconds"] == expected.decode.seconds
-    assert [kernel["name"] for kernel in found["decode"]["kernels"]] == ["attend", "k"]
-    assert found["looping"][1]["reason"] == "the value of layer 0 is an output"
-    assert found["prefill"] is None
-    assert found["context"] == 3
+    assert report["decode"]["seconds"] == expected.decode.seconds
+    assert [kernel["name"] for kernel in report["decode"]["kernels"]] == ["attend", "k"]
+    assert report["looping"][1]["reason"] == "the value of layer 0 is an output"
+    assert report["prefill"] is None
+    assert report["context"] == 3
 
 
 def test_other_machines(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seconds = []
     for words in ([], ["--sockets", "8"], ["--target", "rdu"]):
         assert main(["inspect", str(folder), "--json", *words]) == 0
-        found = json.loads(capsys.readouterr().out)
-        seconds.append((found["sockets"], found["decode"]["seconds"] - found["decode"]["overhead_seconds"]))
+        report = json.loads(capsys.readouterr().out)
+        seconds.append((report["sockets"], report["decode"]["seconds"] - report["decode"]["overhead_seconds"]))
     assert seconds[1] == (8, pytest.approx(seconds[0][1] / 8))
     assert seconds[2][1] < seconds[0][1]
     assert main(["inspect", str(folder), "--sockets", "0"]) == 2
@@ -291,7 +291,7 @@ def test_the_trace(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     trace = tmp_path / "trace.json"
     assert main(["inspect", str(folder), "--json", "--trace", str(trace)]) == 0
     seconds = json.loads(capsys.readouterr().out)["decode"]["seconds"]
-    found = json.loads(trace.read_text())["traceEvents"]
-    kernels = [event for event in found if event["ph"] == "X" and event["name"] in ("k", "attend")]
+    events = json.loads(trace.read_text())["traceEvents"]
+    kernels = [event for event in events if event["ph"] == "X" and event["name"] in ("k", "attend")]
     assert sum(event["dur"] for event in kernels if event["tid"] == 1) == pytest.approx(seconds * 1e6)
     assert main(["inspect", str(folder), "--trace", str(tmp_path / "none" / "trace.json")]) == 6

@@ -26,11 +26,11 @@ def test_features_are_those_of_cpuinfo() -> None:
     if not lines:
         pytest.skip("/proc/cpuinfo lists no features")
     known = set(lines[0].partition(":")[2].split())
-    found = native.cpu_features()
-    assert len(found) == len(set(found))
-    assert set(found) <= known
+    features = native.cpu_features()
+    assert len(features) == len(set(features))
+    assert set(features) <= known
     for name in ("fma", "avx2", "avx512f", "amx_tile", "asimd", "sve"):
-        assert (name in found) == (name in known), name
+        assert (name in features) == (name in known), name
 
 
 def test_threads_follow_the_affinity_mask() -> None:

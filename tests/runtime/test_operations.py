@@ -54,7 +54,7 @@ CASES = [
 ]
 
 
-class Trial:
+class OperationTrial:
     """One operation with random contents; rows that are encoded are those of zeros, so that any bytes are numbers."""
 
     def __init__(self, kind: type[Op], scalars: dict[str, int], encoded: bool, window: int = 0) -> None:
@@ -88,14 +88,14 @@ class Trial:
 
     def run(self, native: bool = False, **changed: torch.Tensor) -> dict[str, torch.Tensor]:
         """Every operand after the operation."""
-        given = {name: value.clone() for name, value in {**self.contents, **changed}.items()}
+        tensors = {name: value.clone() for name, value in {**self.contents, **changed}.items()}
         params = tuple(
             Param(name, tuple(value.shape), DTYPES[value.dtype], "read" if self.reads(name) else "update")  # type: ignore[arg-type]
-            for name, value in given.items()
+            for name, value in tensors.items()
         )
         body = Body("k", params, tuple(self.scalars), (), (), (self.step,))  # type: ignore[arg-type]
-        inputs = {name: value for name, value in given.items() if self.reads(name)}
-        writes = {name: value for name, value in given.items() if not self.reads(name)}
+        inputs = {name: value for name, value in tensors.items() if self.reads(name)}
+        writes = {name: value for name, value in tensors.items() if not self.reads(name)}
         return run_kernel(one_stage(body), (body,), inputs, writes, self.scalars, native=native)
 
     def reads(self, name: str) -> bool:
@@ -118,7 +118,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
     kind: type[Op], scalars: dict[str, int], encoded: bool, window: int
 ) -> None:
-    trial = Trial(kind, scalars, encoded, window)
+    trial = OperationTrial(kind, scalars, encoded, window)
     after = trial.run(native=True)
     for name, value in after.items():
         operand, (_, written) = trial.spec.operands[name], trial.moved(name)
@@ -129,7 +129,7 @@ def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
             equal = {other: same(again[other], after[other]) for other in after}
             if operand.padded:
                 equal[name] = equal[name][:, :, : trial.sizes["length"] - trial.sizes["start"]]
-            assert all(bool(found.all()) for found in equal.values())
+            assert all(bool(equality.all()) for equality in equal.values())
         elif operand.mode == "part":
             assert int((~same(again[name], poisoned(value))).sum()) >= written
 
@@ -137,7 +137,7 @@ def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
 @pytest.mark.parametrize(("kind", "scalars", "encoded", "window"), CASES)
 def test_no_more_counts_than_is_read(kind: type[Op], scalars: dict[str, int], encoded: bool, window: int) -> None:
     """Index by index of the dimension of which only a part moves."""
-    trial = Trial(kind, scalars, encoded, window)
+    trial = OperationTrial(kind, scalars, encoded, window)
     before = trial.run()
     for name, operand in trial.spec.operands.items():
         if not operand.along:
@@ -155,11 +155,11 @@ def test_no_more_counts_than_is_read(kind: type[Op], scalars: dict[str, int], en
 
 def _agrees(before: torch.Tensor, after: torch.Tensor, poisoned_itself: bool, axis: int, index: int) -> bool:
     """Whether nothing has changed but the poison itself."""
-    found = same(before, after)
+    equality = same(before, after)
     if poisoned_itself:
-        found = found.clone()
-        found.select(axis, index).fill_(True)
-    return bool(found.all())
+        equality = equality.clone()
+        equality.select(axis, index).fill_(True)
+    return bool(equality.all())
 
 
 WINDOWED = [kind for kind in STEPS if "window" in spec_of(kind).attributes]
@@ -172,7 +172,7 @@ def test_rows_below_the_window_do_not_matter(kind: type[Op], window: int, native
     """The first query of a chunk is at `start`: what lies a window before it or more may be poison, and a row later
     counts; as many rows as the specification says are read."""
     start, chunk = 8, SIZES["C"]
-    trial = Trial(kind, {"start": start, "length": SIZES["T"]}, False, window)
+    trial = OperationTrial(kind, {"start": start, "length": SIZES["T"]}, False, window)
     keys, values = (name for name in trial.spec.operands if name in ("key", "value", "k_scratch", "v_scratch"))
     below = max(start - window + 1, 0)
     assert trial.moved(keys)[0] == SIZES["Hkv"] * SIZES["D"] * (start + chunk - below)

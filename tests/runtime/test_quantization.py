@@ -92,8 +92,8 @@ def test_zeros_stay_zeros(f: WeightFormat) -> None:
     weight = normal()
     weight[:, ::3] = 0
     weight[5] = 0
-    made = dequantize(quantize(weight, f), f)
-    assert (made[weight == 0] == 0).all()
+    restored = dequantize(quantize(weight, f), f)
+    assert (restored[weight == 0] == 0).all()
     assert measure_error(np.zeros((2, 256), np.float32), f) == Error(0.0, 0.0)
     assert Error(0.0, 0.0).normwise == 0.0
 
@@ -107,11 +107,11 @@ def test_scales_round_away_from_zero() -> None:
 def test_errors_of_normal_weights() -> None:
     """Known figures: a step is the largest of 32 normal numbers over 2^(bits - 1), an error is a step / sqrt(12)."""
     weight = normal(256, 512)
-    found = {str(f): measure_error(weight, f).normwise for f in FORMATS if f.group == 32}
-    assert found["int8:32"] == pytest.approx(5.4e-3, rel=0.03)
-    assert found["int4:32"] == pytest.approx(8.6e-2, rel=0.03)
-    assert found["int8:32:zero-point"] == pytest.approx(4.8e-3, rel=0.03)
-    assert found["int4:32:zero-point"] == pytest.approx(8.1e-2, rel=0.03)
+    errors = {str(f): measure_error(weight, f).normwise for f in FORMATS if f.group == 32}
+    assert errors["int8:32"] == pytest.approx(5.4e-3, rel=0.03)
+    assert errors["int4:32"] == pytest.approx(8.6e-2, rel=0.03)
+    assert errors["int8:32:zero-point"] == pytest.approx(4.8e-3, rel=0.03)
+    assert errors["int4:32:zero-point"] == pytest.approx(8.1e-2, rel=0.03)
     shifted = normal(256, 512, shift=3.0)
     assert (
         measure_error(shifted, WeightFormat(4, 32, True)).normwise
@@ -124,8 +124,8 @@ def test_errors_add_up() -> None:
     both = measure_error(np.concatenate([first, second]), f)
     total = measure_error(first, f) + measure_error(second, f)
     assert total.normwise == pytest.approx(both.normwise)
-    made = dequantize(quantize(first, f), f)
-    assert measure_error(first, f).normwise == pytest.approx(np.linalg.norm(made - first) / np.linalg.norm(first))
+    restored = dequantize(quantize(first, f), f)
+    assert measure_error(first, f).normwise == pytest.approx(np.linalg.norm(restored - first) / np.linalg.norm(first))
 
 
 @pytest.mark.parametrize("f", [WeightFormat(8), WeightFormat(4), WeightFormat(4, 32, True)], ids=str)
@@ -145,8 +145,8 @@ def test_encodings_are_the_parts(f: WeightFormat) -> None:
         stored = encode(weight, Encoding(f, part))
         assert stored.tobytes() == getattr(quantised, part).tobytes()
         assert encode(weight.T, Encoding(f, part, transposed=True)).tobytes() == stored.tobytes()
-    made = round_trip(weight.T, Encoding(f, "values", transposed=True))
-    np.testing.assert_array_equal(made.T, dequantize(quantised, f))
+    restored = round_trip(weight.T, Encoding(f, "values", transposed=True))
+    np.testing.assert_array_equal(restored.T, dequantize(quantised, f))
 
 
 def test_sources_of_other_dtypes() -> None:
@@ -177,12 +177,12 @@ def program(*tensors: Tensor) -> Program:
 
 def test_a_stack_of_encoded_layers() -> None:
     layers = {f"layers.{i}.w": normal(seed=i) for i in range(3)}
-    made = program(
+    stack_program = program(
         Tensor("v", (3, 24, 128), "i8", "weight", "hbm", 0, tuple(layers), "int4:32/values"),
         Tensor("s", (3, 24, 8), "bf16", "weight", "hbm", 0, tuple(layers), "int4:32/scales"),
         Tensor("one", (24, 8), "bf16", "weight", "hbm", 0, ("layers.1.w",), "int4:32/scales"),
     )
-    layout = layout_of(made, "weight")
+    layout = layout_of(stack_program, "weight")
     assert layout["v"].source == TensorSpec((24, 256), "f32")
     stored = stack_tensors(layout, reading(layers, "the test"))
     for index, weight in enumerate(layers.values()):

@@ -42,10 +42,10 @@ def uniforms(seed: int, count: int) -> Array:
 
 def native(vocab_size: int, width: int, sampling: Sampling, prompt: Sequence[int] = ()) -> _native.BatchSampler:
     """One slot, with vectors of at most so many floats."""
-    made = BatchSampler(1, vocab_size)
-    made._native = _native.BatchSampler(1, vocab_size, width=width)
-    made.start(0, sampling, prompt)
-    return made._native
+    sampler = BatchSampler(1, vocab_size)
+    sampler._native = _native.BatchSampler(1, vocab_size, width=width)
+    sampler.start(0, sampling, prompt)
+    return sampler._native
 
 
 # ------------------------------------------------------------------------------------------------- the definition
@@ -72,7 +72,7 @@ def in_f32(x: Array, logits: Array) -> Array:
 
 
 def defined(x: Array, sampling: Sampling) -> tuple[Array, Array, Array]:
-    """Of adjusted logits: every token's weight, whether it is kept, and whether rounding may decide that; in f64."""
+    """Computes from adjusted logits, in f64, each token's weight, whether it is kept, and if rounding decides that."""
     with np.errstate(over="ignore"):
         exponents = (x.astype(np.float64) - float(x.max())) / sampling.temperature
     weights = np.exp(exponents)
@@ -180,9 +180,9 @@ def check_pick(
     expected, keep, close = defined(x, sampling)
     tokens = np.array([kept_token for kept_token, _ in kept])
     weights = np.array([weight for _, weight in kept], np.float64)
-    found = np.zeros(len(x), bool)
-    found[tokens] = True
-    assert not ((found != keep) & ~close).any(), name
+    picked = np.zeros(len(x), bool)
+    picked[tokens] = True
+    assert not ((picked != keep) & ~close).any(), name
     assert (np.diff(tokens) > 0).all(), name
     error = 1e-6 + 3e-7 * -np.log(weights)
     np.testing.assert_array_less(abs(weights - expected[tokens]), error * weights, name)
@@ -241,7 +241,7 @@ def warpers(sampling: Sampling) -> Any:
 
 
 def test_draws_are_numpys_philox() -> None:
-    """Of equal logits, u * V rounded down is the token."""
+    """Where all logits are equal, the token is u * V rounded down."""
     for seed in (0, 1, 2**63 - 1, 0x0123456789ABCDEF):
         expected = (uniforms(seed, 50) * 4096).astype(int)
         assert draws(Sampling(1.0, seed=seed), 50, np.zeros(4096)) == expected.tolist()
@@ -413,7 +413,7 @@ def test_slot_and_company_change_nothing(dtype: Any, vocab_size: int) -> None:
     batch = BatchSampler(3, vocab_size)
     waiting = list(range(len(SAMPLINGS)))
     running: dict[int, int] = {}
-    found: list[list[int]] = [[] for _ in SAMPLINGS]
+    picked: list[list[int]] = [[] for _ in SAMPLINGS]
     while waiting or running:
         for slot in (2, 0, 1):
             if slot not in running and waiting:
@@ -423,15 +423,15 @@ def test_slot_and_company_change_nothing(dtype: Any, vocab_size: int) -> None:
         logits = np.full((3, vocab_size), np.nan, dtype)
         active = np.zeros(3, bool)
         for slot, sequence in running.items():
-            logits[slot], active[slot] = rows[sequence, len(found[sequence])], True
+            logits[slot], active[slot] = rows[sequence, len(picked[sequence])], True
         tokens = batch.pick(logits, active)
         assert (tokens[~active] == -1).all()
         for slot, sequence in list(running.items()):
-            found[sequence].append(int(tokens[slot]))
-            if len(found[sequence]) == steps:
+            picked[sequence].append(int(tokens[slot]))
+            if len(picked[sequence]) == steps:
                 batch.stop(slot)
                 del running[slot]
-    assert found == alone
+    assert picked == alone
 
 
 def test_logits_are_not_written_to() -> None:

@@ -29,10 +29,10 @@ WORTH_SHARING = Sampling(0.8, 0, 0.95, seed=3)
 
 
 def sampler(team: Team | None, sampling: Sampling = WORTH_SHARING) -> BatchSampler:
-    made = BatchSampler(SLOTS, VOCABULARY, team)
+    sampler = BatchSampler(SLOTS, VOCABULARY, team)
     for slot in range(SLOTS):
-        made.start(slot, sampling, [])
-    return made
+        sampler.start(slot, sampling, [])
+    return sampler
 
 
 def random_logits(seed: int) -> Array:
@@ -109,39 +109,39 @@ def test_a_damaged_row_is_found_by_whoever_looks_at_it() -> None:
 
 
 def test_the_team_of_a_core_outlives_it() -> None:
-    made = core(plan(Barrier()), threads=2)
-    made.run("main")
-    shared = sampler(made.team)
-    assert made.team.threads == made.threads == 2
-    del made
+    the_core = core(plan(Barrier()), threads=2)
+    the_core.run("main")
+    shared = sampler(the_core.team)
+    assert the_core.team.threads == the_core.threads == 2
+    del the_core
     gc.collect()
     assert picks(shared, 3) == picks(sampler(None), 3)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_within_a_hook_the_team_is_busy(threads: int) -> None:
-    made = core(plan(Execute(0), Execute(0), runs=[run()]), Recorder(), threads=threads)
-    shared, found = sampler(made.team), []
-    made.set_hook(None, lambda _label, _run: found.extend(picks(shared, 1)))
-    made.run("main")
+    the_core = core(plan(Execute(0), Execute(0), runs=[run()]), Recorder(), threads=threads)
+    shared, picked = sampler(the_core.team), []
+    the_core.set_hook(None, lambda _label, _run: picked.extend(picks(shared, 1)))
+    the_core.run("main")
     alone = sampler(None)
-    assert found == [*picks(alone, 1), *picks(alone, 1)]
+    assert picked == [*picks(alone, 1), *picks(alone, 1)]
 
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_a_core_and_two_samplers_share_a_team(threads: int) -> None:
-    made = core(plan(Loop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=threads)
-    found: list[list[list[int]]] = []
-    samplers = [sampler(made.team), sampler(made.team)]
-    pickers = [threading.Thread(target=lambda of=of: found.append(picks(of, 30))) for of in samplers]
+    the_core = core(plan(Loop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=threads)
+    picked: list[list[list[int]]] = []
+    samplers = [sampler(the_core.team), sampler(the_core.team)]
+    pickers = [threading.Thread(target=lambda of=of: picked.append(picks(of, 30))) for of in samplers]
     for picker in pickers:
         picker.start()
     runs = 0
     while any(picker.is_alive() for picker in pickers):
-        assert made.run("main", [5]) == []
+        assert the_core.run("main", [5]) == []
         runs += 1
     assert runs > 0
-    assert found == [picks(sampler(None), 30)] * 2
+    assert picked == [picks(sampler(None), 30)] * 2
 
 
 def test_a_forked_child_picks_alone() -> None:

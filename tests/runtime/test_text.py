@@ -170,10 +170,10 @@ def test_broken_bytes_do_not_wait_for_the_end(kind: str, spelling: str) -> None:
     """A character has at most four bytes, so what cannot become one any more is said at once."""
     tokenizer = TOKENIZERS[kind]
     stream, broken = TextStream(tokenizer), tokenizer.token_to_id(spelling)
-    made = 0
+    letters = 0
     for count in range(1, 50):
-        made += len(stream.push(broken))
-        assert made >= count - 4
+        letters += len(stream.push(broken))
+        assert letters >= count - 4
 
 
 @given(st.lists(st.integers(0, 300), max_size=60))

@@ -132,13 +132,13 @@ def _stages(program: Program) -> list[Stage]:
 
 
 def _pipelines(items: Any) -> list[Pipeline]:
-    found = []
+    pipelines = []
     for item in items:
         if isinstance(item, Pipeline):
-            found.append(item)
+            pipelines.append(item)
         elif isinstance(item, For | If):
-            found += _pipelines(item.body)
-    return found
+            pipelines += _pipelines(item.body)
+    return pipelines
 
 
 def three_layers() -> Program:
@@ -161,13 +161,13 @@ def test_every_number_of_a_stream_matters(base: Callable[[], Program], stage: St
         kept = tuple(wait for wait in stage.waits if wait != name)
         with pytest.raises(InputError, match=f"{name!r}"):
             check(change(base(), Stage, stage.name, setting(waits=kept)))
-    for number, given in enumerate(stage.ports):
-        moved = port_setting(number, {"offset": given.view.offset + prod(given.view.shape)})
-        with pytest.raises(InputError, match=f"{given.view.tensor!r}"):
+    for number, stage_port in enumerate(stage.ports):
+        moved = port_setting(number, {"offset": stage_port.view.offset + prod(stage_port.view.shape)})
+        with pytest.raises(InputError, match=f"{stage_port.view.tensor!r}"):
             check(change(base(), Stage, stage.name, moved))
         for field in ("per", "lag"):
-            edit = port_setting(number, **{field: getattr(given, field) + 1})
-            with pytest.raises(InputError, match=f"{given.view.tensor!r}|{stage.name!r}"):
+            edit = port_setting(number, **{field: getattr(stage_port, field) + 1})
+            with pytest.raises(InputError, match=f"{stage_port.view.tensor!r}|{stage.name!r}"):
                 check(change(base(), Stage, stage.name, edit))
 
 
@@ -433,12 +433,12 @@ def _random_streams(seed: int, iterations: int) -> Program:
         Body("take", (read("x", 2),), (), (), (), ()),
     ]
     for name in names:
-        given = tuple(port(buffer, (2,), 1, lag) for buffer, _, lag in ends[name])
+        ports = tuple(port(buffer, (2,), 1, lag) for buffer, _, lag in ends[name])
         params = [(read if kind == "x" else write)(f"p{n}", 2) for n, (_, kind, _) in enumerate(ends[name])]
         steps = tuple(_fill(param.name, (2,)) for param in params if param.access == "write")
         bodies.append(Body(name, tuple(params), (), (), (), steps))
         waits = tuple(dict.fromkeys(buffer for buffer, _, _ in ends[name]))
-        stages.insert(choose.randint(0, len(stages)), Stage(name, name, (), given, (), waits))
+        stages.insert(choose.randint(0, len(stages)), Stage(name, name, (), ports, (), waits))
     stages += [_once("last", "take", buffer, lag, iterations) for buffer, lag in carried]
     buffers = sram(*((buffer, (2,), depth) for buffer, depth in depths.items()))
     kernel = Kernel("k", (), (), (Pipeline("p", "i", 0, iterations, (), buffers, tuple(stages)),))

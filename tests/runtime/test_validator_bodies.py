@@ -231,15 +231,15 @@ def test_ranges_of_integers_hold_every_value() -> None:
         a, b = (Integer(*sorted((choose.randint(-4, 4), choose.randint(-4, 4))), True) for _ in range(2))
         pairs = [(x, y) for x in range(int(a.low), int(a.high) + 1) for y in range(int(b.low), int(b.high) + 1)]
         for name, function in python.items():
-            found, values = _integer(name, [a, b]), {function(x, y) for x, y in pairs}
-            assert found is not None
-            assert (found.low, found.high) == (min(values), max(values)), (name, a, b)
+            bounds, values = _integer(name, [a, b]), {function(x, y) for x, y in pairs}
+            assert bounds is not None
+            assert (bounds.low, bounds.high) == (min(values), max(values)), (name, a, b)
         for name, holds in compare.items():
             values = {int(holds(x, y)) for x, y in pairs}
-            found = _compare(name, a, b)
-            assert found.low <= min(values) <= max(values) <= found.high
+            bounds = _compare(name, a, b)
+            assert bounds.low <= min(values) <= max(values) <= bounds.high
             if name in ("lt", "le", "gt", "ge"):
-                assert (found.low, found.high) == (min(values), max(values)), (name, a, b)
+                assert (bounds.low, bounds.high) == (min(values), max(values)), (name, a, b)
 
 
 # ------------------------------------------------------------------------------------------------- form of a body
@@ -299,8 +299,8 @@ def test_integers_are_neither_reduced_nor_multiplied() -> None:
 
 
 def test_a_product_sums_over_what_its_output_does_not_know() -> None:
-    given = product_step("a", "b", "y", 1, 1, 3)
-    wrong = Product((1, 1, 1), (2,), given.a, given.b, Access("y", ((0, 0, 1, 0), (0, 1, 0, 0))))
+    base = product_step("a", "b", "y", 1, 1, 3)
+    wrong = Product((1, 1, 1), (2,), base.a, base.b, Access("y", ((0, 0, 1, 0), (0, 1, 0, 0))))
     with pytest.raises(InputError, match=r"its output 'y' depends on a dimension that it reduces, \[2\]"):
         facts(read("a", 1, 1), read("b", 1, 1), write("y", 1, 1), steps=(wrong,))
 
@@ -448,8 +448,8 @@ def test_the_scalars_that_decide_rows_are_needed_in_range() -> None:
     query = (read("q", 1, 4, 4, 8), read("nk", 1, 2, 4, 8), read("nv", 1, 2, 4, 8))
     scratch = (update("ks", 1, 2, 16, 8), update("vs", 1, 2, 16, 8), update("o", 1, 4, 3, 8), update("l", 1, 4, 3))
     step = ChunkAttention("q", "nk", "nv", "ks", "vs", "o", "l", "out", "start", "n", 0.5)
-    found = facts(*query, *scratch, write("out", 1, 4, 4, 8), steps=(step,), scalars=("start", "n")).needs
-    assert [(name, low, high) for name, low, high, _ in found] == [("start", 0, 12), ("n", 1, 16)]
+    needs = facts(*query, *scratch, write("out", 1, 4, 4, 8), steps=(step,), scalars=("start", "n")).needs
+    assert [(name, low, high) for name, low, high, _ in needs] == [("start", 0, 12), ("n", 1, 16)]
     with pytest.raises(InputError, match="it names scalar 'n', which does not exist"):
         facts(*query, *scratch, write("out", 1, 4, 4, 8), steps=(step,), scalars=("start",))
 
@@ -519,11 +519,11 @@ def test_each_axis_of_a_load_is_checked() -> None:
 
 def _reached(access: Access, dims: tuple[int, ...], shape: tuple[int, ...]) -> list[tuple[int, ...] | None]:
     """The element at every point, None where it is outside."""
-    found: list[tuple[int, ...] | None] = []
+    elements: list[tuple[int, ...] | None] = []
     for at in product(*map(range, dims)):
         element = tuple(sum(f * k for f, k in zip(row, (*at, 1), strict=True)) for row in access.map)
-        found.append(element if all(0 <= k < size for k, size in zip(element, shape, strict=True)) else None)
-    return found
+        elements.append(element if all(0 <= k < size for k, size in zip(element, shape, strict=True)) else None)
+    return elements
 
 
 def _random_access(choose: random.Random, name: str, rank: int, shape: tuple[int, ...]) -> Access:
@@ -541,15 +541,15 @@ def _verdict(*params: Param, step: Any, **rest: Any) -> BodyFacts | str:
 
 def test_outputs_are_inside_and_written_once_or_refused() -> None:
     """Random maps, some of which do not reduce what the step reduces; against every point."""
-    choose, found = random.Random(17), Counter[str]()
+    choose, counts = random.Random(17), Counter[str]()
     for _ in range(1500):
         dims = tuple(choose.randint(1, 3) for _ in range(choose.randint(1, 2)))
         shape = tuple(choose.randint(1, 5) for _ in range(choose.randint(1, 2)))
         reduce = tuple(dim for dim in range(len(dims)) if choose.random() < 0.3)
-        output, given = _random_access(choose, "y", len(dims), shape), identity("x", len(dims))
-        step: Any = Vector(dims, (given,), output, (), "in0")
+        output, source = _random_access(choose, "y", len(dims), shape), identity("x", len(dims))
+        step: Any = Vector(dims, (source,), output, (), "in0")
         if reduce:
-            step = Reduction(dims, reduce, (given,), output, (), "in0", "addf", 0.0)
+            step = Reduction(dims, reduce, (source,), output, (), "in0", "addf", 0.0)
         points = _reached(output, dims, shape)
         kept = prod(size for dim, size in enumerate(dims) if dim not in reduce)
         verdict = _verdict(read("x", *dims), write("y", *shape), step=step)
@@ -566,13 +566,13 @@ def test_outputs_are_inside_and_written_once_or_refused() -> None:
             assert (use.writes, use.complete, use.bounded) == (kept, len(set(points)) == prod(shape), False), step
             assert verdict.uses["x"].reads == prod(dims)
         assert expected == "accepted" or expected in str(verdict), (step, verdict)
-        found[expected] += 1
-    assert len(found) == 4
-    assert min(found.values()) > 50
+        counts[expected] += 1
+    assert len(counts) == 4
+    assert min(counts.values()) > 50
 
 
 def test_inputs_are_inside_or_refused_and_counted() -> None:
-    choose, found = random.Random(18), Counter[bool]()
+    choose, counts = random.Random(18), Counter[bool]()
     for _ in range(600):
         dims = tuple(choose.randint(2, 3) for _ in range(choose.randint(1, 2)))
         shape = tuple(choose.randint(1, 5) for _ in range(choose.randint(1, 2)))
@@ -587,14 +587,14 @@ def test_inputs_are_inside_or_refused_and_counted() -> None:
             # Elements that several points share are counted for each, as far as there are elements.
             assert len(set(points)) <= verdict.uses["x"].reads <= prod(shape), step
             assert len(set(points)) < len(points) or verdict.uses["x"].reads == len(points)
-        found[inside] += 1
-    assert min(found.values()) > 100
+        counts[inside] += 1
+    assert min(counts.values()) > 100
 
 
 @pytest.mark.parametrize("reducing", [False, True])
 def test_what_is_written_is_read_at_the_same_points_only(reducing: bool) -> None:
     """The same elements in another order, or some of them, are others; what a reduction writes it does not read."""
-    choose, found, shape = random.Random(19), Counter[bool](), (5, 6)
+    choose, counts, shape = random.Random(19), Counter[bool](), (5, 6)
     for _ in range(600):
         dims = (choose.randint(2, 3), choose.randint(2, 3))
 
@@ -618,8 +618,8 @@ def test_what_is_written_is_read_at_the_same_points_only(reducing: bool) -> None
         meets = bool(set(there) & set(here)) and (reducing or there != here)
         assert ("reads elements of 'y' that it writes at other points" in str(verdict)) is meets, (step, verdict)
         assert isinstance(verdict, BodyFacts) is not meets, verdict
-        found[meets] += 1
-    assert min(found.values()) > 50
+        counts[meets] += 1
+    assert min(counts.values()) > 50
 
 
 def _copies(*halves: tuple[str, int, str, int], size: int = 3) -> tuple[Vector, ...]:
@@ -673,16 +673,16 @@ def test_rows_are_updated_where_all_are_there_before() -> None:
     slots = (read("row", 2, dtype="i64"), read("active", 2, dtype="i1"), read("new", 2, 1, 1, 4))
     step, shape = UpdateRows("rows", "new", "row", "active"), (2, 1, 3, 4)
     fill = Vector(shape, (identity("given", 4),), identity("rows", 4), (), "in0")
-    given = read("given", *shape)
-    found = facts(update("rows", *shape), *slots, steps=(step,))
-    assert (found.uses["rows"].writes, found.uses["rows"].complete) == (8, False)
+    source = read("given", *shape)
+    updated = facts(update("rows", *shape), *slots, steps=(step,))
+    assert (updated.uses["rows"].writes, updated.uses["rows"].complete) == (8, False)
     with pytest.raises(InputError, match="it updates some elements of 'rows', which is declared write"):
         facts(write("rows", *shape), *slots, steps=(step,))
-    assert facts(write("rows", *shape), given, *slots, steps=(fill, step)).uses["rows"].complete
+    assert facts(write("rows", *shape), source, *slots, steps=(fill, step)).uses["rows"].complete
     local = Local("rows", shape, "f32")
     with pytest.raises(InputError, match="it updates some elements of 'rows', which is a local that is not written"):
         facts(*slots, locals=(local,), steps=(step,))
-    facts(given, *slots, locals=(local,), steps=(fill, step))
+    facts(source, *slots, locals=(local,), steps=(fill, step))
     with pytest.raises(InputError, match="it writes parameter 'rows', which is declared read"):
         facts(read("rows", *shape), *slots, steps=(step,))
 
@@ -718,8 +718,8 @@ def test_names_stand_for_one_thing() -> None:
 def test_a_window_is_of_a_parameter_or_a_local_and_asks_for_a_dense_parameter() -> None:
     part, whole = Window("p", View("x", (3,), (1,), 3)), Window("w", View("t", (2, 3), (3, 1)))
     local, still = Local("t", (6,), "f32"), Window("z", View("x", (2, 4), (0, 1), 2))
-    found = facts(*PAIR, steps=(COPY,), locals=(local,), windows=(part, whole, still))
-    assert found.dense == {"x"}
+    body_facts = facts(*PAIR, steps=(COPY,), locals=(local,), windows=(part, whole, still))
+    assert body_facts.dense == {"x"}
     assert facts(*PAIR, steps=(COPY,), locals=(local,), windows=(whole,)).dense == frozenset()
     with pytest.raises(InputError, match="window 'of' is of 'p', which is no parameter and no local"):
         facts(*PAIR, steps=(COPY,), windows=(part, Window("of", View("p", (1,), (1,)))))
@@ -783,8 +783,8 @@ def test_what_an_affine_step_may_be(step: Any, says: str) -> None:
 
 def test_a_product_is_of_floats_into_floats() -> None:
     step = product_step("a", "b", "y", 2, 4, 3)
-    found = facts(read("a", 2, 3, dtype="bf16"), read("b", 4, 3), write("y", 2, 4, dtype="bf16"), steps=(step,)).uses
-    assert (found["a"].reads, found["b"].reads, found["y"].writes, found["y"].complete) == (6, 12, 8, True)
+    uses = facts(read("a", 2, 3, dtype="bf16"), read("b", 4, 3), write("y", 2, 4, dtype="bf16"), steps=(step,)).uses
+    assert (uses["a"].reads, uses["b"].reads, uses["y"].writes, uses["y"].complete) == (6, 12, 8, True)
     with pytest.raises(InputError, match="it gives float, its output 'y' is i64"):
         facts(read("a", 2, 3), read("b", 4, 3), write("y", 2, 4, dtype="i64"), steps=(step,))
     with pytest.raises(InputError, match="a product takes floats, 'b' is not"):

@@ -25,7 +25,7 @@ PARAMS = {"read": read, "write": write, "update": update}
 
 
 @dataclass(frozen=True)
-class Use:
+class LaunchUse:
     """A launch that touches elements `begin` .. ``end - 1``, or other ones each time; or another tensor only.
 
     `path`: the blocks around it.
@@ -41,9 +41,9 @@ class Use:
         return set(range(self.begin, self.end))
 
 
-def random_uses(choose: random.Random) -> tuple[list[Use], set[int], set[int]]:
+def random_uses(choose: random.Random) -> tuple[list[LaunchUse], set[int], set[int]]:
     """Uses in order, the blocks that are loops, and those that are surely entered."""
-    uses: list[Use] = []
+    uses: list[LaunchUse] = []
     loops: set[int] = set()
     sure: set[int] = set()
     count = [0]
@@ -59,13 +59,13 @@ def random_uses(choose: random.Random) -> tuple[list[Use], set[int], set[int]]:
                 continue
             begin, end = choose.choice(((0, SIZE), (0, SIZE), (0, 2), (2, SIZE), (1, SIZE)))
             access = choose.choice(("write", "write", "read", "update", "other", "other"))
-            uses.append(Use(access, begin, end, path, choose.random() < 0.1))
+            uses.append(LaunchUse(access, begin, end, path, choose.random() < 0.1))
 
     block(())
     return uses, loops, sure
 
 
-def facts_of(uses: list[Use], loops: set[int], sure: set[int]) -> EntryFacts:
+def facts_of(uses: list[LaunchUse], loops: set[int], sure: set[int]) -> EntryFacts:
     facts = EntryFacts(Entry("main", (), (), (), (), ()), sure=sure)
     for position, use in enumerate(uses):
         size = use.end - use.begin
@@ -79,7 +79,7 @@ def facts_of(uses: list[Use], loops: set[int], sure: set[int]) -> EntryFacts:
     return facts
 
 
-def undefined(uses: list[Use], sure: set[int]) -> tuple[str, int] | None:
+def undefined(uses: list[LaunchUse], sure: set[int]) -> tuple[str, int] | None:
     """What is wrong with the first read of what may not have been written, control entering nothing but it must."""
     for position, use in enumerate(uses):
         if use.access in ("write", "other"):
@@ -98,7 +98,7 @@ def undefined(uses: list[Use], sure: set[int]) -> tuple[str, int] | None:
     return None
 
 
-def needed(uses: list[Use], loops: set[int]) -> set[int]:
+def needed(uses: list[LaunchUse], loops: set[int]) -> set[int]:
     """The positions between which something is kept, when every loop runs three times and every branch is taken."""
 
     def played(begin: int, end: int, depth: int) -> list[int]:
@@ -142,15 +142,15 @@ def test_a_temporary_lives_as_long_as_it_is_needed() -> None:
         try:
             first, last = lifetimes(facts_of(uses, loops, sure), TENSORS, Limits())["t"]
         except InputError as refusal:
-            found = str(refusal)
+            message = str(refusal)
         else:
-            found = ""
+            message = ""
         if wrong is not None:
-            assert wrong[0] in found, (uses, sure)
-            assert f"launch {wrong[1]}: " in found
+            assert wrong[0] in message, (uses, sure)
+            assert f"launch {wrong[1]}: " in message
             seen[wrong[0]] += 1
             continue
-        assert not found, (uses, sure, found)
+        assert not message, (uses, sure, message)
         kept = needed(uses, loops)
         assert first <= min(kept), (uses, loops)
         assert max(kept) <= last, (uses, loops)
@@ -161,7 +161,7 @@ def test_a_temporary_lives_as_long_as_it_is_needed() -> None:
     assert min(seen.values()) > 100, seen
 
 
-def _is_fresh(uses: list[Use], loop: int) -> bool:
+def _is_fresh(uses: list[LaunchUse], loop: int) -> bool:
     """Whether its first use is to write all, and nothing was used before; or whether it does not use it."""
     touching = [use for use in uses if use.access != "other"]
     held = [use for use in touching if loop in use.path]
@@ -174,12 +174,12 @@ def _is_fresh(uses: list[Use], loop: int) -> bool:
 
 def random_views(choose: random.Random) -> list[tuple[str, View]]:
     """Arguments with how they are used: parts of one of two tensors, dense or not."""
-    found = []
+    views = []
     for _ in range(3):
         strides, shape = choose.choice((((1,), (4,)), ((2,), (3,)), ((6, 1), (2, 2)), ((1,), (1,)), ((4, 2), (2, 2))))
         view = View(choose.choice("tu"), shape, strides, choose.choice((0, 0, 1, 4, 8)), ())
-        found.append((choose.choice(("read", "read", "write", "update")), view))
-    return found
+        views.append((choose.choice(("read", "read", "write", "update")), view))
+    return views
 
 
 def _elements(view: View) -> set[int]:
@@ -195,11 +195,11 @@ def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
     tiers: Any = {"t": "hbm", "u": "ddr"}
     tensors = {name: Tensor(name, (24,), "f32", "state", tier, 0) for name, tier in tiers.items()}
     for _ in range(2000):
-        given = random_views(choose)
-        params = tuple(PARAMS[access](f"p{n}", *view.shape) for n, (access, view) in enumerate(given))
+        accesses = random_views(choose)
+        params = tuple(PARAMS[access](f"p{n}", *view.shape) for n, (access, view) in enumerate(accesses))
         kernels = {"k": Kernel("k", params, (), ()), "idle": Kernel("idle", params, ("n",), ())}
-        launch = Launch("k", tuple(view for _, view in given))
-        pairs = [(one, other) for one, other in combinations(given, 2) if {one[0], other[0]} != {"read"}]
+        launch = Launch("k", tuple(view for _, view in accesses))
+        pairs = [(one, other) for one, other in combinations(accesses, 2) if {one[0], other[0]} != {"read"}]
         views = [(one, other) for (_, one), (_, other) in pairs if one.tensor == other.tensor and one != other]
         entry = Entry("main", (), (), (), (), (launch,))
         if any(_elements(one) & _elements(other) for one, other in views):
@@ -208,11 +208,11 @@ def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
             seen[False] += 1
             continue
         facts = prove_entry(entry, tensors, kernels, {}, inf)
-        aliases = {f"p{n}": f"p{[other for _, other in given].index(view)}" for n, (_, view) in enumerate(given)}
+        aliases = {f"p{n}": f"p{[other for _, other in accesses].index(view)}" for n, (_, view) in enumerate(accesses)}
         caller = callers([facts], kernels, tensors)["k"]
         assert caller.aliases == [aliases]
-        assert caller.tiers == {f"p{n}": tiers[view.tensor] for n, (_, view) in enumerate(given)}
-        dense = {n for n, (_, view) in enumerate(given) if _elements(view) == _row(view)}
+        assert caller.tiers == {f"p{n}": tiers[view.tensor] for n, (_, view) in enumerate(accesses)}
+        dense = {n for n, (_, view) in enumerate(accesses) if _elements(view) == _row(view)}
         assert caller.strided == {f"p{n}" for n in range(3) if n not in dense}
         idle = callers([facts], kernels, tensors)["idle"]
         assert (dict(idle.scalars), set(idle.tiers.values()), idle.aliases) == ({"n": (-inf, inf)}, {"none"}, [])

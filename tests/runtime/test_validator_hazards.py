@@ -22,7 +22,7 @@ ROOM = 4096
 
 
 @dataclass(frozen=True)
-class Place:
+class Reach:
     """What a port shows of the memory: `width` elements from ``offset + step * i + move * t0`` on."""
 
     access: Any
@@ -45,14 +45,14 @@ class Part:
 
     when: Any
     trips: int
-    places: list[Place]
+    places: list[Reach]
     ends: list[tuple[str, str, int]] = field(default_factory=list)
     lag: int = 0
 
-    def all(self, place: Place, iteration: int) -> set[int]:
+    def all(self, place: Reach, iteration: int) -> set[int]:
         return {element for t in range(self.trips) for element in place.elements(iteration, t)}
 
-    def shows(self, place: Place, iterations: int) -> tuple[int, ...]:
+    def shows(self, place: Reach, iterations: int) -> tuple[int, ...]:
         """The same for two places that show the same elements in each firing."""
         if self.when == "each":
             return place.width, place.move, place.offset, place.step
@@ -138,7 +138,7 @@ def _right_together(parts: list[Part], a: int, b: int, iterations: int, before: 
     return True
 
 
-def _right_layers(part: Part, one: Place, around: Part, other: Place, iterations: int) -> bool:
+def _right_layers(part: Part, one: Reach, around: Part, other: Reach, iterations: int) -> bool:
     """What moves with the index is of one iteration alone, or all of it lies in what does not move."""
     if iterations == 1 or not one.step or part.when != "each" or around.when != "each":
         return True
@@ -164,15 +164,15 @@ def _order(parts: list[Part], iterations: int) -> set[Any]:
                 for n in range(total[b]):
                     if 0 <= (last := (n // per_read - one.lag + 1) * per - 1) < total[a]:
                         after[a, last].add((b, n))
-    found = set()
+    pairs = set()
     for begin in after:
         reached, waiting = set(), [begin]
         while waiting:
             fresh = after[waiting.pop()] - reached
             reached |= fresh
             waiting += fresh
-        found |= {(begin, end) for end in reached}
-    return found
+        pairs |= {(begin, end) for end in reached}
+    return pairs
 
 
 # ------------------------------------------------------------------------------------------------ random pipelines
@@ -190,9 +190,9 @@ def random_parts(seed: int, turns: tuple[int, ...] = (1, 2, 3, 5, 7, 9, 20)) -> 
             offset = 1500 + choose.choice((0, 0, 0, 1, width, 6, 12, step, 300))
             wide = choose.choice((width, width, width, 60))
             move = choose.choice((width, width, width, -width, 0)) if wide == width else choose.choice((0, wide))
-            places.append(Place(access, wide, offset, choose.choice((step, step, step, 0)), move))
+            places.append(Reach(access, wide, offset, choose.choice((step, step, step, 0)), move))
         if choose.random() < 0.3:
-            places = [places[0], *(Place(place.access, *_numbers(places[0])) for place in places[1:])]
+            places = [places[0], *(Reach(place.access, *_numbers(places[0])) for place in places[1:])]
         parts.append(Part(choose.choice(("each", "each", "each", "first", "last")), trips, places))
     buffers = {}
     for (a, one), (b, other) in product(enumerate(parts), repeat=2):
@@ -204,7 +204,7 @@ def random_parts(seed: int, turns: tuple[int, ...] = (1, 2, 3, 5, 7, 9, 20)) -> 
     return parts, iterations, buffers
 
 
-def _numbers(place: Place) -> tuple[int, int, int, int]:
+def _numbers(place: Reach) -> tuple[int, int, int, int]:
     return place.width, place.offset, place.step, place.move
 
 
@@ -254,12 +254,12 @@ def test_firings_of_two_stages_are_ordered_tile_by_tile() -> None:
         shift = choose.choice((0, 0, 0, 2, -2, 2 * (trips - 1)))
         move = choose.choice((2, 2, -2)) if shift else 2
         kinds = choose.choice((("write", "read"), ("read", "write"), ("write", "write")))
-        places = [Place(kinds[0], 2, 100, step, 2), Place(kinds[1], 2, 100 + shift, step, move)]
+        places = [Reach(kinds[0], 2, 100, step, 2), Reach(kinds[1], 2, 100 + shift, step, move)]
         parts = [
             Part("each", trips, [place], [("b", kind, 1)])
             for place, kind in zip(places, ("write", "read"), strict=True)
         ]
-        parts.append(Part("each", trips, [Place("read", 2, 900, 0, 2)], []))
+        parts.append(Part("each", trips, [Reach("read", 2, 900, 0, 2)], []))
         right = is_right(parts, iterations)
         assert accepted(view_of(parts, iterations, {"b": choose.choice((1, 2))})) == right, seed
         seen.append(right)
@@ -272,15 +272,15 @@ FAR = 110
 FIXED, MOVING = ("read", 2, 200, 0, 0), ("read", 2, 0, 2, 0)  # they meet in iteration 100
 
 
-def _writing(place: tuple[Any, ...]) -> Place:
-    return Place("write", *place[1:])
+def _writing(place: tuple[Any, ...]) -> Reach:
+    return Reach("write", *place[1:])
 
 
 def _pair(
     turns: tuple[str, str], writes: tuple[Any, ...], reads: tuple[Any, ...], link: tuple[int, int] | None
 ) -> tuple[list[Part], dict[str, int]]:
     """A stage that writes and one that reads, the first of which feeds the second one by slots of so many firings."""
-    parts = [Part(turns[0], 1, [_writing(writes)]), Part(turns[1], 1, [Place(*reads)])]
+    parts = [Part(turns[0], 1, [_writing(writes)]), Part(turns[1], 1, [Reach(*reads)])]
     if link is not None:
         parts[0].ends.append(("b", "write", link[0]))
         parts[1].ends.append(("b", "read", link[1]))
@@ -322,7 +322,7 @@ def test_what_meets_long_after_the_beginning_is_seen(
 )
 def test_order_in_one_direction_is_not_enough(one: str, other: str, places: Any, right: bool) -> None:
     """Each iteration of the first stage precedes that of the second one, which meets it a hundred iterations later."""
-    parts = [Part("each", 1, [Place(access, *place[1:])]) for access, place in zip((one, other), places, strict=True)]
+    parts = [Part("each", 1, [Reach(access, *place[1:])]) for access, place in zip((one, other), places, strict=True)]
     parts[0].ends.append(("b", "write", 1))
     parts[1].ends.append(("b", "read", 1))
     assert is_right(parts, FAR) == right
@@ -334,7 +334,7 @@ def test_order_in_one_direction_is_not_enough(one: str, other: str, places: Any,
 def test_a_carry_orders_what_comes_again(carried: bool, iterations: int) -> None:
     """A stage writes what another one reads, which tells it when to go on: only so is no iteration too early."""
     parts = [Part("each", 1, [_writing(FIXED)], [("b", "write", 1), ("c", "read", 1)])]
-    parts.append(Part("each", 1, [Place(*FIXED)], [("b", "read", 1)]))
+    parts.append(Part("each", 1, [Reach(*FIXED)], [("b", "read", 1)]))
     parts.append(Part("each", 1, [], [("d", "read", 1), ("c", "write", 1)], lag=1))
     source = parts[1] if carried else Part("each", 1, [])
     source.ends.append(("d", "write", 1))
@@ -346,8 +346,8 @@ def test_a_carry_orders_what_comes_again(carried: bool, iterations: int) -> None
 
 def test_as_many_pairs_of_firings_are_compared_as_may_be() -> None:
     """Four firings that write tiles, and as many that read them, each after its own."""
-    parts = [Part("each", 4, [Place("write", 2, 0, 0, 2)], [("b", "write", 1)])]
-    parts.append(Part("each", 4, [Place("read", 2, 0, 0, 2)], [("b", "read", 1)]))
+    parts = [Part("each", 4, [Reach("write", 2, 0, 0, 2)], [("b", "write", 1)])]
+    parts.append(Part("each", 4, [Reach("read", 2, 0, 0, 2)], [("b", "read", 1)]))
     view = view_of(parts, 1, {"b": 1})
     assert accepted(view, Limits(pairs=16))
     assert not accepted(view, Limits(pairs=15))
@@ -355,7 +355,7 @@ def test_as_many_pairs_of_firings_are_compared_as_may_be() -> None:
 
 @pytest.mark.parametrize(("width", "right"), [(2, True), (4, False), (1, False)])
 def test_a_firing_reads_what_it_writes_only_by_the_same_view(width: int, right: bool) -> None:
-    parts = [Part("each", 1, [Place("write", 2, 100, 0, 0), Place("read", width, 100, 0, 0)])]
+    parts = [Part("each", 1, [Reach("write", 2, 100, 0, 0), Reach("read", width, 100, 0, 0)])]
     assert is_right(parts, 1) == right
     assert accepted(view_of(parts, 1, {})) == right
 
@@ -363,7 +363,7 @@ def test_a_firing_reads_what_it_writes_only_by_the_same_view(width: int, right: 
 def test_firings_of_one_iteration_are_compared_in_every_iteration() -> None:
     """What moves by 30 and what moves by 31 elements per iteration meet in iteration 10 only, in other firings."""
     for trips, behind, right in ((2, 1, False), (2, 2, True), (1, 1, True), (1, 0, False), (3, 2, False)):
-        places = [Place("write", 1, 1500, 30, 100_000), Place("read", 1, 1490 - behind * 100_000, 31, 100_000)]
+        places = [Reach("write", 1, 1500, 30, 100_000), Reach("read", 1, 1490 - behind * 100_000, 31, 100_000)]
         parts = [Part("each", trips, places)]
         assert is_right(parts, 40) == right
         assert accepted(view_of(parts, 40, {})) == right, (trips, behind)
@@ -371,15 +371,15 @@ def test_firings_of_one_iteration_are_compared_in_every_iteration() -> None:
 
 
 def refusal(parts: list[Part], iterations: int, buffers: dict[str, int] | None = None) -> str:
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as error:
         check_hazards(view_of(parts, iterations, buffers or {}), {}, Limits())
-    return str(found.value).removeprefix("the schedule is invalid: kernel 'k', pipeline 'p': ")
+    return str(error.value).removeprefix("the schedule is invalid: kernel 'k', pipeline 'p': ")
 
 
 @pytest.mark.parametrize("stages", [1, 2])
 def test_as_many_iterations_are_compared_as_may_be(stages: int) -> None:
     """Places that move by different steps and never meet, of one stage or of two."""
-    places = [Place("write", 1, 0, 2, 0), Place("read", 1, 1, 4, 0)]
+    places = [Reach("write", 1, 0, 2, 0), Reach("read", 1, 1, 4, 0)]
     parts = [Part("each", 1, places)] if stages == 1 else [Part("each", 1, [place]) for place in places]
     assert accepted(view_of(parts, 64, {}))
     says = (
@@ -399,11 +399,11 @@ def test_what_is_refused_says_what_it_does(access: Any) -> None:
     shows = "shows elsewhere" if access == "read" else "writes too"
 
     def after(*other: int) -> list[Part]:
-        parts = [Part("each", 1, [Place("write", 2, 100, 2, 0)], [("b", "write", 1)])]
-        return [*parts, Part("each", 1, [Place(access, *other)], [("b", "read", 1)])]
+        parts = [Part("each", 1, [Reach("write", 2, 100, 2, 0)], [("b", "write", 1)])]
+        return [*parts, Part("each", 1, [Reach(access, *other)], [("b", "read", 1)])]
 
     def alone(trips: int, *other: int) -> list[Part]:
-        return [Part("each", trips, [Place("write", 2, 100, 2 * trips, 2), Place(access, *other)])]
+        return [Part("each", trips, [Reach("write", 2, 100, 2 * trips, 2), Reach(access, *other)])]
 
     assert refusal(after(2, 98, 2, 0), 3, {"b": 1}) == (
         f"stage 's0' writes in iteration 0 elements of 'm' that stage 's1' {does} in iteration 1"
@@ -431,6 +431,6 @@ def test_what_is_refused_says_what_it_does(access: Any) -> None:
 @pytest.mark.parametrize(("step", "offset", "right"), [(30, 1490, True), (31, 1490, False), (31, 1480, False)])
 def test_what_moves_by_different_steps_may_meet_much_later(step: int, offset: int, right: bool) -> None:
     """In iteration 10 or 20 of both, long after the first ones, and nowhere else."""
-    parts = [Part("each", 1, [Place("write", 1, 1500, 30, 0)]), Part("each", 1, [Place("read", 1, offset, step, 0)])]
+    parts = [Part("each", 1, [Reach("write", 1, 1500, 30, 0)]), Part("each", 1, [Reach("read", 1, offset, step, 0)])]
     assert is_right(parts, 40) == right
     assert accepted(view_of(parts, 40, {})) == right

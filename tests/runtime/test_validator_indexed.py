@@ -50,7 +50,7 @@ def check(step: Any, params: dict[str, Any], scalars: tuple[str, ...] = ()) -> R
     body = Body("b", tuple(params.values()), scalars, (), (), (step,))
     stage = Stage("s", "b", (), tuple(port(p.name, p.shape) for p in params.values()), scalars, ())
     kernel = Kernel("k", tuple(params.values()), scalars, (Pipeline("p0", "i0", 0, 1, (), (), (stage,)),))
-    given = tuple(p.name for p in params.values() if p.access == "read")
+    names = tuple(p.name for p in params.values() if p.access == "read")
     results = tuple(p.name for p in params.values() if p.access == "write")
     launch = replace(whole(tensors, "k", *params), scalars=scalars)
     entry = Entry("main", given, results, scalars, (), (launch,))

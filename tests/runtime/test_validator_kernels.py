@@ -91,12 +91,12 @@ def test_buffers_on_chip_lie_side_by_side() -> None:
 
 
 def test_a_pipeline_takes_no_more_than_the_machine_has() -> None:
-    given = streaming(buffer("a", 0), buffer("b", 8, 3), buffer("c", 40), buffer("d", 64), pcus=(1, 3, 2, 5, 4))
-    assert refusal(given, on=machine(pcus=15, sram=72)) == ""
-    assert refusal(given, on=machine(pcus=14, sram=72)) == (
+    stream = streaming(buffer("a", 0), buffer("b", 8, 3), buffer("c", 40), buffer("d", 64), pcus=(1, 3, 2, 5, 4))
+    assert refusal(stream, on=machine(pcus=15, sram=72)) == ""
+    assert refusal(stream, on=machine(pcus=14, sram=72)) == (
         "kernel 'k', pipeline 'p': required 15 PCUs, the machine has 14: largest stages s3 5, out 4, s1 3"
     )
-    assert refusal(given, on=machine(pcus=15, sram=71)) == (
+    assert refusal(stream, on=machine(pcus=15, sram=71)) == (
         "kernel 'k', pipeline 'p': required 72 bytes of SRAM, capacity 71 bytes: largest buffers b 24 bytes, d 8 "
         "bytes, c 8 bytes"
     )
@@ -108,13 +108,13 @@ def test_a_pipeline_takes_no_more_than_the_machine_has() -> None:
 
 def test_what_a_pipeline_takes_is_reported() -> None:
     """Memory units are whole; buffers in HBM take none, and are moved."""
-    given = streaming(buffer("a", 0, 2), buffer("b", 64), buffer("c", 0, 1, "hbm"), pcus=(1, 3, 2, 5))
-    report = facts(given, on=machine(pmu=15), tiers={"x": "ddr", "y": "hbm"}).report.pipelines[0]
+    stream = streaming(buffer("a", 0, 2), buffer("b", 64), buffer("c", 0, 1, "hbm"), pcus=(1, 3, 2, 5))
+    report = facts(stream, on=machine(pmu=15), tiers={"x": "ddr", "y": "hbm"}).report.pipelines[0]
     assert (report.name, report.iterations, report.stages, report.buffers) == ("p", 3, 4, 3)
     assert (report.on_chip_bytes, report.pmus, report.pcus) == (72, 2 + 1, 11)
     assert (report.loads, report.stores) == ({"ddr": 8, "hbm": 8}, {"hbm": 8 + 8})
     assert (report.once_loads, report.once_stores) == ({}, {})
-    assert facts(given).report.pmus == 0
+    assert facts(stream).report.pmus == 0
     once = facts(copying(when="last", upper=5)).report.pipelines[0]
     assert (once.loads, once.stores, once.once_loads, once.once_stores) == ({}, {}, {"hbm": 16}, {"hbm": 16})
     idle = facts(copying(upper="n"), n=(1, 2), tiers={"x": "none", "y": "hbm"}).report.pipelines[0]
@@ -134,23 +134,23 @@ def test_sixteen_loops_and_branches_stand_in_each_other() -> None:
 
 @pytest.mark.parametrize("looped", [False, True])
 def test_control_has_an_iteration_and_an_end(looped: bool) -> None:
-    def found(lower: Any, upper: Any, longest: float = inf, **scalars: tuple[float, float]) -> str:
+    def message_of(lower: Any, upper: Any, longest: float = inf, **scalars: tuple[float, float]) -> str:
         item = For("l", lower, upper, (copying(),)) if looped else copying(lower=lower, upper=upper)
         return refusal(item, longest=longest, **scalars).partition(": ")[2]
 
-    assert found(0, 1) == found(-1, 0) == found(0, "n", n=(0, 1)) == found("n", 3, n=(2, 9)) == ""
+    assert message_of(0, 1) == message_of(-1, 0) == message_of(0, "n", n=(0, 1)) == message_of("n", 3, n=(2, 9)) == ""
     for lower, upper in ((0, 0), (2, 2), (3, 1), (0, "n"), ("n", -5)):
-        assert found(lower, upper, n=(-5, 0)) == "it has no iteration", (lower, upper)
-    assert found(0, 7, 7) == found(2, 9, 7) == found("n", 9, 7, n=(2, 3)) == ""
+        assert message_of(lower, upper, n=(-5, 0)) == "it has no iteration", (lower, upper)
+    assert message_of(0, 7, 7) == message_of(2, 9, 7) == message_of("n", 9, 7, n=(2, 3)) == ""
     says = "it has up to 8 iterations, there are 7 layers or chunks to go through"
-    assert found(0, 8, 7) == found(1, 9, 7) == found("n", 9, 7, n=(1, 3)) == says
-    assert found(0, "n", n=(0, inf)) == ""
+    assert message_of(0, 8, 7) == message_of(1, 9, 7) == message_of("n", 9, 7, n=(1, 3)) == says
+    assert message_of(0, "n", n=(0, inf)) == ""
 
 
 def test_a_branch_is_taken_for_some_value() -> None:
     for low, high, taken in ((0, 0, False), (0, 1, True), (-1, 0, True), (1, 1, True), (-1, 1, True)):
-        found = refusal(If("n", (copying(),)), n=(low, high))
-        assert found == ("" if taken else "kernel 'k': a branch on 'n' is never taken"), (low, high)
+        message = refusal(If("n", (copying(),)), n=(low, high))
+        assert message == ("" if taken else "kernel 'k': a branch on 'n' is never taken"), (low, high)
     assert refusal(Scalar("m", "sub", ("n", "n")), If("m", (copying(),)), n=(0, 9)).endswith("'m' is never taken")
 
 
@@ -174,9 +174,9 @@ def test_a_loop_tells_the_range_of_its_index() -> None:
     assert left(at("n", 3, 0, 1), n=(-1, 1)) == 1
 
 
-def _moved(given: Any, offset: int) -> Any:
-    view = type(given.view)(given.view.tensor, given.view.shape, given.view.strides, offset, given.view.terms)
-    return type(given)(view, given.per, given.lag)
+def _moved(end: Any, offset: int) -> Any:
+    view = type(end.view)(end.view.tensor, end.view.shape, end.view.strides, offset, end.view.terms)
+    return type(end)(view, end.per, end.lag)
 
 
 def test_names_and_shapes_of_parameters() -> None:

@@ -22,10 +22,10 @@ RANGES = {"a": (2, 5), "b": (-3, 4), "c": (0, 1), "d": (4, 9), "n": (-3, -2), "p
 
 
 def scope(**ranges: tuple[float, float]) -> Scope:
-    found = Scope("test")
+    scope = Scope("test")
     for name, bounds in (ranges or RANGES).items():
-        found.variable(name, bounds)
-    return found
+        scope.variable(name, bounds)
+    return scope
 
 
 def form(where: Scope, op: str, *args: Any) -> Linear:
@@ -175,7 +175,7 @@ def test_the_range_of_an_operation(op: str, args: tuple[Any, ...], bounds: tuple
 
 @pytest.mark.parametrize("op", ["floordiv", "ceildiv", "mod", "mul", "and", "or", "min", "max"])
 def test_ranges_of_two_that_vary_hold_every_value(op: str) -> None:
-    """Of divisions by a range without 0; the others are as narrow as can be, but for bits."""
+    """Divisors do not range over 0. Ranges are as narrow as can be, except for operations on bits."""
     intervals = [(low, low + more) for low in range(-4, 5) for more in (0, 1, 3)]
     for x, y in product(intervals, repeat=2):
         if op in ("floordiv", "ceildiv", "mod") and y[0] <= 0 <= y[1]:
@@ -268,8 +268,8 @@ def test_a_comparison_is_decided_exactly_where_all_values_agree(op: str) -> None
     for low, high, other in ((x, y, z) for x, y, z in product(range(-2, 3), repeat=3) if x <= y):
         where = scope(v=(low, high))
         results = {COMPARE[op](value, other) for value in range(low, high + 1)}
-        found = form(where, op, "v", other)
-        assert where.range_of(found) == (min(results), max(results)), (low, high, other)
+        comparison = form(where, op, "v", other)
+        assert where.range_of(comparison) == (min(results), max(results)), (low, high, other)
 
 
 def test_equal_operations_of_equal_arguments_cancel() -> None:

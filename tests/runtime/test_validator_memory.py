@@ -31,24 +31,24 @@ def program(*body: Any, places: dict[str, int] | None = None, scalars: tuple[str
 
 def _launched(tensors: tuple[Tensor, ...], items: tuple[Any, ...]) -> tuple[Any, ...]:
     """Words like "x>a" as launches, also in loops and branches."""
-    found: list[Any] = []
+    launches: list[Any] = []
     for item in items:
         if isinstance(item, str):
-            found.append(whole(tensors, "copy", *item.split(">")))
+            launches.append(whole(tensors, "copy", *item.split(">")))
         elif isinstance(item, For | If):
-            found.append(dataclasses.replace(item, body=_launched(tensors, item.body)))
+            launches.append(dataclasses.replace(item, body=_launched(tensors, item.body)))
         else:
-            found.append(item)
-    return tuple(found)
+            launches.append(item)
+    return tuple(launches)
 
 
 def loop(*body: Any, lower: Any = 0, upper: Any = 3, index: str = "n") -> For:
     return For(index, lower, upper, body)
 
 
-def check(given: Program, **ranges: tuple[int, int]) -> None:
+def check(candidate: Program, **ranges: tuple[int, int]) -> None:
     samples = {"main": [{name: high for name, (_, high) in ranges.items()}]} if ranges else {}
-    validate(given, ranges=ranges, samples=samples)
+    validate(candidate, ranges=ranges, samples=samples)
 
 
 # -------------------------------------------------------------------------------------- surely written before read
@@ -84,12 +84,12 @@ def check(given: Program, **ranges: tuple[int, int]) -> None:
 def test_what_is_read_has_surely_been_written(body: tuple[Any, ...], sure: bool) -> None:
     """`few` is 1 or 2, `less` -2 or -1, `some` 0 to 2, `both` -1 to 1, `under` -2 to 0."""
     ranges = {"few": (1, 2), "less": (-2, -1), "some": (0, 2), "both": (-1, 1), "under": (-2, 0)}
-    given = program(*body, scalars=tuple(ranges))
+    candidate = program(*body, scalars=tuple(ranges))
     if sure:
-        check(given, **ranges)
+        check(candidate, **ranges)
         return
     with pytest.raises(InputError, match=r"reads (temporary 'a'|output 'y'), which no launch of the entry has written"):
-        check(given, **ranges)
+        check(candidate, **ranges)
 
 
 def test_what_is_read_has_been_written_at_these_elements() -> None:
@@ -97,18 +97,18 @@ def test_what_is_read_has_been_written_at_these_elements() -> None:
     half = SIZE // 2
 
     def halves(*offsets: int) -> Program:
-        given = program("x>a", "a>y")
+        candidate = program("x>a", "a>y")
         stage = Stage("s", "half", (), (port("x", (half,)), port("y", (half,))), (), ())
         pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))
         kernel = Kernel("part", (read("x", half), write("y", half)), (), (pipeline,))
-        (entry,) = given.entries
+        (entry,) = candidate.entries
         copies = [
             Launch("part", (_half(entry.body[0].args[0], offset), _half(entry.body[0].args[1], offset)))
             for offset in offsets
         ]
         entry = dataclasses.replace(entry, body=(*copies, *entry.body[1:]))
-        bodies = (*given.bodies, copy_body("half", half))
-        return dataclasses.replace(given, kernels=(*given.kernels, kernel), bodies=bodies, entries=(entry,))
+        bodies = (*candidate.bodies, copy_body("half", half))
+        return dataclasses.replace(candidate, kernels=(*candidate.kernels, kernel), bodies=bodies, entries=(entry,))
 
     def _half(view: Any, offset: int) -> Any:
         return dataclasses.replace(view, shape=(half,), offset=offset)
@@ -162,10 +162,10 @@ def test_two_temporaries_have_one_place_where_they_never_live_together(body: tup
 
 def test_temporaries_of_two_entries_have_one_place() -> None:
     """Each lives in one entry only."""
-    given = program("x>a", "a>y", places={"b": 2})
-    (main,) = given.entries
+    candidate = program("x>a", "a>y", places={"b": 2})
+    (main,) = candidate.entries
     other = dataclasses.replace(main, name="other", body=program("x>b", "b>y", places={"b": 2}).entries[0].body)
-    validate(dataclasses.replace(given, entries=(main, other)))
+    validate(dataclasses.replace(candidate, entries=(main, other)))
 
 
 # --------------------------------------------------------------------------------------------- parameters, written
@@ -231,29 +231,30 @@ def test_a_parameter_is_written_whole(items: tuple[Any, ...]) -> None:
     ],
 )
 def test_a_parameter_with_a_gap_is_refused(items: tuple[Any, ...]) -> None:
-    given = kernel_program(*items, scalars=("few", "some"))
+    candidate = kernel_program(*items, scalars=("few", "some"))
     with pytest.raises(InputError, match="'y' is declared write, and not every one of its 32 elements is written"):
-        check(given, few=(1, 2), some=(0, 2))
+        check(candidate, few=(1, 2), some=(0, 2))
 
 
 def test_a_parameter_with_a_gap_is_refused_where_it_is_read_too() -> None:
     """Reading it says nothing about what is written."""
-    given = kernel_program((0, TILES, 7))
-    (kernel,) = given.kernels
+    candidate = kernel_program((0, TILES, 7))
+    (kernel,) = candidate.kernels
     half = SIZE // 2
     params = (read("x", half), write("y", half))
     stage = Stage("r", "half", (), (port("y", (half,)), port("z", (half,))), (), ())
     reading = Pipeline("again", "i", 0, 1, (), (), (stage,))
-    tensors = (*given.tensors, Tensor("z", (half,), "f32", "temporary", "hbm", 2 * LINE))
+    tensors = (*candidate.tensors, Tensor("z", (half,), "f32", "temporary", "hbm", 2 * LINE))
     kernel = dataclasses.replace(kernel, params=(*kernel.params, write("z", half)), body=(*kernel.body, reading))
-    (entry,) = given.entries
+    (entry,) = candidate.entries
     entry = dataclasses.replace(entry, body=(whole(tensors, "k", "x", "y", "z"),))
     body = dataclasses.replace(copy_body("half", half), params=params)
-    given = dataclasses.replace(
-        given, tensors=tensors, kernels=(kernel,), entries=(entry,), bodies=(*given.bodies, body), arena_bytes=5 * 64
+    bodies = (*candidate.bodies, body)
+    candidate = dataclasses.replace(
+        candidate, tensors=tensors, kernels=(kernel,), entries=(entry,), bodies=bodies, arena_bytes=5 * 64
     )
     with pytest.raises(InputError, match="'y' is declared write, and not every one of its 32 elements is written"):
-        check(given)
+        check(candidate)
 
 
 @pytest.mark.parametrize(
@@ -272,12 +273,12 @@ def test_a_parameter_with_a_gap_is_refused_where_it_is_read_too() -> None:
     ],
 )
 def test_iterations_of_a_loop_write_elements_of_their_own(items: tuple[Any, ...], again: bool) -> None:
-    given = kernel_program(*items, access="update")
+    candidate = kernel_program(*items, access="update")
     if not again:
-        check(given)
+        check(candidate)
         return
     with pytest.raises(InputError, match=r"writes elements of 'y' again when '[nm]' moves on by -?\d+ elements"):
-        check(given)
+        check(candidate)
 
 
 def test_a_branch_that_may_not_be_entered_proves_and_refutes_nothing() -> None:
@@ -285,9 +286,9 @@ def test_a_branch_that_may_not_be_entered_proves_and_refutes_nothing() -> None:
     beyond = (8, TILES, 7)
     with pytest.raises(InputError, match=r"'y' reaches elements 8 .. 35 of 32$"):
         check(kernel_program((0, TILES, 8), If("few", (beyond,)), scalars=("few",)), few=(1, 2))
-    given = kernel_program((0, TILES, 8), If("some", (beyond,)), scalars=("some",))
+    candidate = kernel_program((0, TILES, 8), If("some", (beyond,)), scalars=("some",))
     with pytest.raises(InputError, match=r"'y' reaches elements 8 .. 35 of 32, in entry 'main' with .'some': 1"):
-        check(given, some=(0, 1))
+        check(candidate, some=(0, 1))
     more = Scalar("more", "gt", ("some", 1))
     with pytest.raises(InputError, match="no sample run reaches it"):
         validate(

@@ -41,7 +41,7 @@ def listed(region: Region) -> set[int]:
 
 def test_places_may_meet_where_some_values_of_the_scalars_bring_them_together() -> None:
     """Against all values of all scalars, whose ranges may be one value, and whose factors may be negative."""
-    choose, found = random.Random(3), []
+    choose, meetings = random.Random(3), []
     for _ in range(2000):
         one, other = (
             Region.of(choose.randint(-4, 4), [(choose.choice((-3, 1, 2, 5)), choose.randint(1, 3)) for _ in range(2)])
@@ -58,8 +58,8 @@ def test_places_may_meet_where_some_values_of_the_scalars_bring_them_together() 
                   for values in product(*ranges)}  # fmt: skip
         meets = any(place + moved in listed(one) for place in listed(other) for moved in shifts)
         assert may_meet(one, other, shift, scope) is meets, (one, other, shift, scope.bounds)
-        found.append(meets)
-    assert 0.2 < sum(found) / len(found) < 0.8
+        meetings.append(meets)
+    assert 0.2 < sum(meetings) / len(meetings) < 0.8
 
 
 @pytest.mark.parametrize("bounds", [(-inf, 0), (0, inf), (-inf, inf), None])
@@ -154,9 +154,9 @@ def view(
     for name, bounds in ranges.items():
         scope.variable(name, bounds)
     buffers = sram(("b", (2,), 2)) if buffers is None else buffers
-    given = Pipeline("p", "i", lower, upper, (Scalar("next", "add", ("i", 1)),), buffers, stages or (STAGE, OTHER))
-    kernel = Kernel("k", (read("x", 8), update("y", 8), read("z", 2), read("w", 2, dtype="i64")), (), (given,))
-    return PipelineView(kernel, given, {body.name: prove_body(body, Limits()) for body in BODIES}, scope)
+    pipeline = Pipeline("p", "i", lower, upper, (Scalar("next", "add", ("i", 1)),), buffers, stages or (STAGE, OTHER))
+    kernel = Kernel("k", (read("x", 8), update("y", 8), read("z", 2), read("w", 2, dtype="i64")), (), (pipeline,))
+    return PipelineView(kernel, pipeline, {body.name: prove_body(body, Limits()) for body in BODIES}, scope)
 
 
 def test_a_pipeline_of_right_form_is_accepted() -> None:
@@ -275,8 +275,8 @@ def test_a_window_needs_the_elements_side_by_side() -> None:
     ],
 )  # fmt: skip
 def test_how_often_a_pipeline_runs(lower: Any, upper: Any, count: int | None, most: float) -> None:
-    found = view(lower=lower, upper=upper, n=(2, 4), u=(1, inf))
-    assert (found.iterations, found.most_iterations) == (count, most)
+    pipeline = view(lower=lower, upper=upper, n=(2, 4), u=(1, inf))
+    assert (pipeline.iterations, pipeline.most_iterations) == (count, most)
 
 
 @pytest.mark.parametrize(
@@ -291,12 +291,12 @@ def test_the_index_of_a_stage_that_fires_in_each_iteration(
 ) -> None:
     around = Scope("kernel")
     around.variable("n", (2, 4))
-    found = view(lower=lower, upper=upper, n=(2, 4)) if upper != "m" else _shifted()
-    scope = found.everywhere(STAGE)
+    pipeline = view(lower=lower, upper=upper, n=(2, 4)) if upper != "m" else _shifted()
+    scope = pipeline.everywhere(STAGE)
     assert (scope.bounds["i"], scope.values["next"]) == (bounds, Linear(1, (("i", 1),)))
     assert ("i" in scope.exact, scope.certain) == (exact, certain)
     assert (scope.bounds["t0"], "t0" in scope.exact) == ((0, 3), True)
-    assert "i" not in found.scope.values
+    assert "i" not in pipeline.scope.values
 
 
 def _shifted() -> PipelineView:
@@ -310,26 +310,26 @@ def _shifted() -> PipelineView:
 
 
 def test_the_index_of_a_stage_that_fires_once() -> None:
-    found = view(lower=1, upper="n", n=(2, 4))
-    first, last = (found.everywhere(replace(STAGE, when=when)) for when in ("first", "last"))
+    pipeline = view(lower=1, upper="n", n=(2, 4))
+    first, last = (pipeline.everywhere(replace(STAGE, when=when)) for when in ("first", "last"))
     assert (first.values["i"], last.values["i"]) == (Linear(1), Linear(-1, (("n", 1),)))
     assert (first.values["next"], last.values["next"]) == (Linear(2), Linear(0, (("n", 1),)))
     assert "i" not in first.exact | last.exact
 
 
 def test_control_that_may_not_come_to_a_pipeline_may_not_come_to_its_stages() -> None:
-    found = view(upper=5)
-    assert found.everywhere(STAGE).certain
-    found.scope.certain = False
-    assert not found.everywhere(STAGE).certain
+    pipeline = view(upper=5)
+    assert pipeline.everywhere(STAGE).certain
+    pipeline.scope.certain = False
+    assert not pipeline.everywhere(STAGE).certain
 
 
 def test_the_scalars_of_one_iteration() -> None:
-    found = view(upper=5)
-    at = found.at(Linear(3))
+    pipeline = view(upper=5)
+    at = pipeline.at(Linear(3))
     assert (at.values["i"], at.values["next"]) == (Linear(3), Linear(4))
-    assert found.at(Linear(3)) is at
-    assert found.at(Linear(2)).values["next"] == Linear(3)
+    assert pipeline.at(Linear(3)) is at
+    assert pipeline.at(Linear(2)).values["next"] == Linear(3)
 
 
 def test_an_offset_is_split_into_the_axes_of_the_grid_and_the_rest() -> None:

@@ -33,7 +33,7 @@ def tensor(name: str, nbytes: int, address: int, role: Any = "temporary", tier: 
 
 def kernels_of(spilled: dict[str, list[tuple[str, Buffer]]]) -> Any:
     """Facts of kernels of which only the spilled buffers, each with its pipeline, matter."""
-    return {name: SimpleNamespace(spilled=found) for name, found in spilled.items()}
+    return {name: SimpleNamespace(spilled=buffers) for name, buffers in spilled.items()}
 
 
 def entry_of(name: str, *launched: str) -> Any:
@@ -65,9 +65,9 @@ def test_bytes_of_a_tier_are_counted_once() -> None:
         listed: dict[str, set[int]] = {item.tier: set() for item in items}
         for item in items:
             listed[item.tier] |= set(range(item.address, item.address + item.nbytes))
-        found = tier_bytes(Program(tensors, (), (), (), 0), kernels_of({"k": [("p", b) for b in buffers]}))
-        assert found == {tier: len(held) for tier, held in listed.items()}
-        assert list(found) == sorted(found)
+        tier_sizes = tier_bytes(Program(tensors, (), (), (), 0), kernels_of({"k": [("p", b) for b in buffers]}))
+        assert tier_sizes == {tier: len(held) for tier, held in listed.items()}
+        assert list(tier_sizes) == sorted(tier_sizes)
 
 
 def test_addresses_are_shared_only_by_what_never_lives_together() -> None:
@@ -90,24 +90,24 @@ def test_addresses_are_shared_only_by_what_never_lives_together() -> None:
             address = choose.randrange(12) * LINE + choose.choice((0, 0, 0, 0, 0, 0, 0, 0, 4))
             buffer = Buffer(f"b{n}", (choose.choice((LINE, 2 * LINE, 60)),), "i8", "hbm", address, 1)
             spilled[choose.choice(("k", "k", "l", "idle"))].append((choose.choice(("p", "q")), buffer))
-        wanted = _sharing(tensors, lives, launched, spilled, arena * LINE)
-        found = refusal(
+        is_refused = _sharing(tensors, lives, launched, spilled, arena * LINE)
+        message = refusal(
             check_overlaps,
             Program(tuple(tensors), (), (), (), arena * LINE),
             [entry_of(name, *kernels) for name, kernels in launched.items()],
             lives,
             kernels_of(spilled),
         )
-        assert bool(found) == wanted, (case, found)
+        assert bool(message) == is_refused, (case, message)
         words = ("alive", "not both", "overlap", "multiple", "inside", "takes")
-        seen[next((word for word in words if word in found), found)] += 1
+        seen[next((word for word in words if word in message), message)] += 1
     assert min(seen.values()) > 20, seen
     assert len(seen) == 7, seen
 
 
 def _sharing(tensors: Any, lives: Any, launched: Any, spilled: Any, arena: int) -> bool:
     """Whether anything lies where it must not."""
-    kept = [(kernel, where, buffer) for kernel, found in spilled.items() for where, buffer in found]
+    kept = [(kernel, where, buffer) for kernel, items in spilled.items() for where, buffer in items]
     if any(b.address % LINE or b.address + b.nbytes > arena for *_, b in kept):
         return True
     if any(t.role == "weight" and t.nbytes and t.address < arena for t in tensors):
@@ -118,7 +118,7 @@ def _sharing(tensors: Any, lives: Any, launched: Any, spilled: Any, arena: int) 
         return True
     alive: list[tuple[Any, Any]] = []  # what, and the moments at which it is there; None for always
     for t in tensors:
-        spans = {entry: found[t.name] for entry, found in lives.items() if t.name in found}
+        spans = {entry: items[t.name] for entry, items in lives.items() if t.name in items}
         moments = {(entry, n) for entry, (first, last) in spans.items() for n in range(first, last + 1)}
         alive.append((t, moments if t.role == "temporary" else None))
     count = len(alive)
@@ -157,7 +157,7 @@ def test_what_shares_addresses_is_named_with_its_place_and_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("candidate", "says"),
     [
         (Tensor("t", (2, -1), "f32", "input", "hbm", 0), "it has shape [2, -1]"),
         (Tensor("t", (2,), "f32", "weight", "hbm", 0), "a weight of shape [2] has 0 sources"),
@@ -176,8 +176,8 @@ def test_what_shares_addresses_is_named_with_its_place_and_time() -> None:
         (Tensor("t", (LARGEST,), "i8", "weight", "hbm", 64, ("s",)), f"it has the number {LARGEST + 64}, {MOST}"),
     ],
 )
-def test_a_tensor_has_a_shape_sources_and_a_place(given: Tensor, says: str) -> None:
-    assert refusal(check_tensors, Program((given,), (), (), (), 256)) == (says and f"tensor 't': {says}")
+def test_a_tensor_has_a_shape_sources_and_a_place(candidate: Tensor, says: str) -> None:
+    assert refusal(check_tensors, Program((candidate,), (), (), (), 256)) == (says and f"tensor 't': {says}")
 
 
 def _kept(*buffers: Buffer, arena: int = 0, tensors: Any = (), locals_: Any = ()) -> Program:
@@ -203,26 +203,26 @@ def test_what_is_kept_is_no_larger_than_what_tensors_hold(nbytes: int, room: int
     """A gigabyte, or four times all tensors."""
     tensors = (tensor("t", nbytes, 0, "weight"),) if nbytes else ()
 
-    def found(*buffers: Buffer, locals_: Any = ()) -> str:
+    def message_of(*buffers: Buffer, locals_: Any = ()) -> str:
         return refusal(check_sizes, _kept(*buffers, tensors=tensors, locals_=locals_))
 
     def local(name: str, elements: int) -> Local:
         return Local(name, (2, elements // 2), "f32")
 
     half = room // 8
-    assert found(locals_=(local("m", half - 2), local("n", half + 2))) == ""
-    assert found(locals_=(local("m", half), local("n", half + 2))) == (
+    assert message_of(locals_=(local("m", half - 2), local("n", half + 2))) == ""
+    assert message_of(locals_=(local("m", half), local("n", half + 2))) == (
         f"body 'b': 'n' takes {4 * (half + 2) / 2**20:.6g} MB, all there may keep {says} between its tensors"
     )
     ends = Buffer("m", (room // 2,), "i8", "sram", room // 2, 1)
-    assert found(ends) == ""
-    assert found(ends, Buffer("n", (room // 4,), "i8", "sram", 0, 2)) == ""
-    assert found(ends, Buffer("n", (room // 4 + 1,), "i8", "sram", 0, 2)) == (
+    assert message_of(ends) == ""
+    assert message_of(ends, Buffer("n", (room // 4,), "i8", "sram", 0, 2)) == ""
+    assert message_of(ends, Buffer("n", (room // 4 + 1,), "i8", "sram", 0, 2)) == (
         f"kernel 'k', pipeline 'p': 'n' takes {(room // 2 + 2) / 2**20:.6g} MB, all there may keep {says} between its "
         "tensors"
     )
-    assert found(Buffer("m", (4,), "i8", "sram", room - 4, 1)) == ""
-    assert found(Buffer("m", (4,), "i8", "sram", room - 3, 1)) == (
+    assert message_of(Buffer("m", (4,), "i8", "sram", room - 4, 1)) == ""
+    assert message_of(Buffer("m", (4,), "i8", "sram", room - 3, 1)) == (
         f"kernel 'k', pipeline 'p': a buffer on chip ends at {room + 1}, what lies there may take {says}"
     )
 

@@ -18,7 +18,7 @@ from sscc.runtime.validator.programs import Integer, VectorProgram, _compare
 from tests.runtime.broken.build import identity
 
 DTYPES = ("f32", "bf16", "i64", "i32", "i8", "i1")
-"""Of the inputs: in0, in1, .."""
+"""Dtypes of the inputs in0, in1, .."""
 NAMES = {dtype: f"in{number}" for number, dtype in enumerate(DTYPES)}
 BITS = {"i64": 64, "i32": 32, "i8": 8}
 DIMS = (4, 3)
@@ -226,17 +226,17 @@ def test_ranges_hold_every_value_and_exact_ones_end_at_values() -> None:
         owner = Listener(s=scalar)
         VectorProgram(Vector(DIMS, (), identity("y", 2), (*program, *loads), "in2"), DTYPES, owner).result()
         taken: dict[str, list[set[int]]] = {name: [] for name in names}
-        for s, given in product(range(scalar[0], scalar[1] + 1), (-(2**63), -1, 0, 2, 2**63 - 1)):
-            runs = [_run(program, {"i": i, "j": j, "s": s, "in2": given}) for i, j in product(*map(range, DIMS))]
+        for s, input2 in product(range(scalar[0], scalar[1] + 1), (-(2**63), -1, 0, 2, 2**63 - 1)):
+            runs = [_run(program, {"i": i, "j": j, "s": s, "in2": input2}) for i, j in product(*map(range, DIMS))]
             for name in names:
                 taken[name].append({run[name] for run in runs})
         for name, sets in taken.items():
-            found = owner.loads[name]
-            assert found is not None
+            bounds_ = owner.loads[name]
+            assert bounds_ is not None
             for values in sets:
-                assert found.low <= min(values) <= max(values) <= found.high, (program, name)
-                assert not found.exact or {found.low, found.high} <= values, (program, name)
-            exact += found.exact
+                assert bounds_.low <= min(values) <= max(values) <= bounds_.high, (program, name)
+                assert not bounds_.exact or {bounds_.low, bounds_.high} <= values, (program, name)
+            exact += bounds_.exact
     assert exact > 400
 
 
@@ -249,7 +249,7 @@ def _run(program: Sequence[Instr], known: dict[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("program", "found"),
+    ("program", "expected"),
     [
         ((FIRST,), Integer(0, 3, True)),
         ((SECOND,), Integer(0, 2, True)),
@@ -293,8 +293,8 @@ def _run(program: Sequence[Instr], known: dict[str, int]) -> dict[str, int]:
          Integer(-128, 127)),
     ],
 )  # fmt: skip
-def test_the_range_of_an_integer(program: tuple[Instr, ...], found: Integer) -> None:
-    assert bounds(*program, s=(3, 5), one=(6, 6)) == found
+def test_the_range_of_an_integer(program: tuple[Instr, ...], expected: Integer) -> None:
+    assert bounds(*program, s=(3, 5), one=(6, 6)) == expected
 
 
 @pytest.mark.parametrize(

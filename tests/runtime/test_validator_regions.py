@@ -24,7 +24,7 @@ def listed(region: Region) -> set[int]:
 
 def test_formulas_decide_most_overlaps_and_never_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regions, "_POINTS", 0)
-    choose, found = random.Random(7), Counter[bool | None]()
+    choose, verdicts = random.Random(7), Counter[bool | None]()
     for _ in range(3000):
         a, b = (
             Region.of(
@@ -34,8 +34,8 @@ def test_formulas_decide_most_overlaps_and_never_wrongly(monkeypatch: pytest.Mon
         )
         verdict = overlap(a.dims, b.dims, b.offset - a.offset)
         assert verdict in (None, bool(listed(a) & listed(b))), (a, b)
-        found[verdict] += 1
-    assert found[None] <= UNDECIDED
+        verdicts[verdict] += 1
+    assert verdicts[None] <= UNDECIDED
 
 
 UNDECIDED = 729

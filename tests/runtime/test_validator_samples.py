@@ -20,10 +20,10 @@ BYTES = 4 * SIZE
 TILE = 4
 
 
-def outcome(given: Program, scalars: dict[str, int], limits: Limits | None = None) -> Run | str:
+def outcome(candidate: Program, scalars: dict[str, int], limits: Limits | None = None) -> Run | str:
     """The run of a sample, or why it is refused; no range is declared."""
     try:
-        (entry,) = validate(given, samples={"main": [scalars]}, limits=limits).entries
+        (entry,) = validate(candidate, samples={"main": [scalars]}, limits=limits).entries
     except InputError as refusal:
         return str(refusal)
     return entry.runs[0]
@@ -77,10 +77,10 @@ def test_launches_are_counted_as_often_as_control_comes_to_them() -> None:
     choose, seen = random.Random(1), Counter[Any]()
     for _ in range(400):
         body = _random_control(choose, lambda c: c.choice(("x>a", "x>b", "x>y")))
-        given = program(*body, scalars=("some", "less"))
+        candidate = program(*body, scalars=("some", "less"))
         scalars = {"some": choose.randint(0, 3), "less": choose.choice((-1, 0, 1))}
-        targets = [launch.args[1].tensor for launch, _ in executed(given.entries[0].body, dict(scalars))]
-        run = outcome(given, scalars)
+        targets = [launch.args[1].tensor for launch, _ in executed(candidate.entries[0].body, dict(scalars))]
+        run = outcome(candidate, scalars)
         if isinstance(run, str):
             assert is_static(run), run
             continue
@@ -129,14 +129,14 @@ def _words(choose: random.Random) -> Any:
 
 
 def test_firings_bytes_and_what_is_written_are_those_of_listed_firings() -> None:
-    """Of pipelines in loops and branches, whose stages fire in each iteration, first or last."""
+    """Pipelines lie in loops and branches, and their stages fire in each iteration, in the first or after the last."""
     choose, seen = random.Random(2), Counter[Any]()
     for _ in range(500):
         role = choose.choice(("output", "output", "state"))
-        given = streamed([If("some", tuple(_random_control(choose, _words)))], role, ("hbm", "ddr"))
+        candidate = streamed([If("some", tuple(_random_control(choose, _words)))], role, ("hbm", "ddr"))
         scalars = {"some": choose.randint(0, 3), "less": choose.choice((-1, 0, 1))}
         begins, fired = [], 0
-        for item, known in executed(given.kernels[0].body, dict(scalars)):
+        for item, known in executed(candidate.kernels[0].body, dict(scalars)):
             (stage,) = item.stages
             lower, upper = (v if isinstance(v, int) else known[v] for v in (item.lower, item.upper))
             turns = list(range(lower, upper))
@@ -144,7 +144,7 @@ def test_firings_bytes_and_what_is_written_are_those_of_listed_firings() -> None
                 view, fired = stage.ports[1].view, fired + stage.grid[0]
                 begins += [view.offset + view.terms[0][1] * t + view.terms[1][1] * i for t in range(stage.grid[0])]
         held = {begin + n for begin in begins for n in range(TILE)}
-        run = outcome(given, scalars)
+        run = outcome(candidate, scalars)
         if isinstance(run, str):
             assert is_static(run), run
             seen["refused"] += 1
@@ -153,7 +153,7 @@ def test_firings_bytes_and_what_is_written_are_those_of_listed_firings() -> None
         assert run.firings == fired == len(begins)
         assert (run.loads, run.stores) == (({"hbm": 16 * fired}, {"ddr": 16 * fired}) if fired else ({}, {}))
         assert run.touched == ({"y"} if fired else set())
-        whole_ = given.tensors[1].role == "output" and held == set(range(SIZE))
+        whole_ = candidate.tensors[1].role == "output" and held == set(range(SIZE))
         assert run.written == ({"y"} if whole_ else set()), (held, run)
         seen[bool(fired), whole_] += 1
     assert min(seen.values()) > 15, seen
@@ -163,12 +163,12 @@ def test_firings_bytes_and_what_is_written_are_those_of_listed_firings() -> None
 def test_a_sample_takes_as_many_steps_as_it_may() -> None:
     """A step for each item, launch or pipeline, and for each iteration of a loop."""
     body: Any = ("x>b", "x>b")
-    given = program(loop("x>a", If("some", body)), "x>y", scalars=("some",))
+    candidate = program(loop("x>a", If("some", body)), "x>y", scalars=("some",))
     for some, needed in ((0, 1 + 3 * 3 + 1 + 2), (1, 1 + 3 * 5 + 1 + 2)):  # the kernel holds a pipeline, seen once
-        assert isinstance(outcome(given, {"some": some}, Limits(steps=needed)), Run)
-        found = str(outcome(given, {"some": some}, Limits(steps=needed - 1)))
-        assert f"entry 'main' with {{'some': {some}}}" in found
-        assert found.endswith(f": the sample takes more than {needed - 1} steps")
+        assert isinstance(outcome(candidate, {"some": some}, Limits(steps=needed)), Run)
+        message = str(outcome(candidate, {"some": some}, Limits(steps=needed - 1)))
+        assert f"entry 'main' with {{'some': {some}}}" in message
+        assert message.endswith(f": the sample takes more than {needed - 1} steps")
 
 
 @pytest.mark.parametrize(
@@ -184,19 +184,19 @@ def test_a_sample_takes_as_many_steps_as_it_may() -> None:
     ],
 )
 def test_a_sample_gives_every_scalar_within_its_range(scalars: dict[str, int], says: str) -> None:
-    given = program("x>y", scalars=("some", "less"))
+    candidate = program("x>y", scalars=("some", "less"))
     if not says:
-        validate(given, ranges={"some": (0, 2)}, samples={"main": [scalars]})
+        validate(candidate, ranges={"some": (0, 2)}, samples={"main": [scalars]})
         return
     with pytest.raises(InputError, match=says):
-        validate(given, ranges={"some": (0, 2)}, samples={"main": [scalars]})
+        validate(candidate, ranges={"some": (0, 2)}, samples={"main": [scalars]})
 
 
 def test_scalar_outputs_are_those_of_the_run() -> None:
-    given = program("x>y", Scalar("sum", "add", ("some", 5)), scalars=("some",))
-    (entry,) = given.entries
+    candidate = program("x>y", Scalar("sum", "add", ("some", 5)), scalars=("some",))
+    (entry,) = candidate.entries
     entry = dataclasses.replace(entry, scalar_outputs=("sum", "some", 7))
-    run = outcome(dataclasses.replace(given, entries=(entry,)), {"some": 4})
+    run = outcome(dataclasses.replace(candidate, entries=(entry,)), {"some": 4})
     assert isinstance(run, Run)
     assert run.results == (9, 4, 7)
 
@@ -204,14 +204,14 @@ def test_scalar_outputs_are_those_of_the_run() -> None:
 def test_iterations_of_a_pipeline_take_steps_where_an_output_is_written() -> None:
     """What is written of states is nobody's question."""
     for role, steps in (("output", 2 + 8), ("state", 2)):
-        given = streamed([(0, 8, 1, "each", 0, (0, TILE))], role)
-        given = dataclasses.replace(given, entries=(_kernel_scalars(given, 1, 0),))
-        assert isinstance(outcome(given, {}, Limits(steps=steps)), Run)
-        assert isinstance(outcome(given, {}, Limits(steps=steps - 1)), str)
+        candidate = streamed([(0, 8, 1, "each", 0, (0, TILE))], role)
+        candidate = dataclasses.replace(candidate, entries=(_kernel_scalars(candidate, 1, 0),))
+        assert isinstance(outcome(candidate, {}, Limits(steps=steps)), Run)
+        assert isinstance(outcome(candidate, {}, Limits(steps=steps - 1)), str)
 
 
-def _kernel_scalars(given: Program, *scalars: int) -> Entry:
-    (entry,) = given.entries
+def _kernel_scalars(candidate: Program, *scalars: int) -> Entry:
+    (entry,) = candidate.entries
     (launch,) = entry.body
     return dataclasses.replace(entry, scalar_inputs=(), body=(dataclasses.replace(launch, scalars=scalars),))
 
@@ -224,27 +224,27 @@ def test_arguments_that_move_are_apart_in_the_samples() -> None:
     kernel = Kernel("k", (read("x", half), update("y", half)), (), (Pipeline("p", "i", 0, 1, (), (), (stage,)),))
     views = (window("s", (half,), 0, (("n", half),)), window("s", (half,), half, (("m", -half),)))
     entry = Entry("main", (), (), ("n", "m"), (), (Launch("k", views),))
-    given = Program(tensors, (copy_body("half", half),), (kernel,), (entry,), LINE)
+    candidate = Program(tensors, (copy_body("half", half),), (kernel,), (entry,), LINE)
     ranges = {"n": (0, 1), "m": (0, 1)}
     for n in (0, 1):
-        report = validate(given, ranges=ranges, samples={"main": [{"n": n, "m": n}]})
+        report = validate(candidate, ranges=ranges, samples={"main": [{"n": n, "m": n}]})
         pair = "entry 'main', launch 0 of kernel 'k': the pair of parameters 'x' and 'y'"
         assert report.sampled == (pair,)
         says = rf"shares elements of 's', one of them written, in .* {{'n': {n}, 'm': {1 - n}}}"
         with pytest.raises(InputError, match=says):
-            validate(given, ranges=ranges, samples={"main": [{"n": n, "m": n}, {"n": n, "m": 1 - n}]})
+            validate(candidate, ranges=ranges, samples={"main": [{"n": n, "m": n}, {"n": n, "m": 1 - n}]})
     with pytest.raises(InputError, match=r"the pair of parameters 'x' and 'y' is not proved .* no sample run reaches"):
-        validate(given, ranges=ranges)
+        validate(candidate, ranges=ranges)
     fixed = {"n": (0, 0), "m": (0, 0)}
-    assert validate(given, ranges=fixed, samples={"main": [{"n": 0, "m": 0}]}).sampled == ()
+    assert validate(candidate, ranges=fixed, samples={"main": [{"n": 0, "m": 0}]}).sampled == ()
 
 
 @pytest.mark.parametrize(("when", "reaches"), [("each", {0, 1, 2, 3}), ("first", {0}), ("last", {3})])
 def test_open_bounds_are_looked_at_in_the_iterations_in_which_a_stage_fires(when: Any, reaches: set[int]) -> None:
     """The window moves by what an iteration's scalar says, which a range does not tell."""
     for beyond in range(4):
-        given = streamed([(0, 4, 2, when, 0, (TILE, 0))], "state")
-        (kernel,) = given.kernels
+        candidate = streamed([(0, 4, 2, when, 0, (TILE, 0))], "state")
+        (kernel,) = candidate.kernels
         (pipeline,) = kernel.body
         (stage,) = pipeline.stages
         far = Scalar("far", "eq", ("i", beyond)), Scalar("there", "mul", ("far", "some"))
@@ -252,10 +252,10 @@ def test_open_bounds_are_looked_at_in_the_iterations_in_which_a_stage_fires(when
         view = dataclasses.replace(out.view, terms=(("there", TILE), ("t0", TILE)))
         stage = dataclasses.replace(stage, ports=(stage.ports[0], dataclasses.replace(out, view=view)))
         pipeline = dataclasses.replace(pipeline, scalars=far, stages=(stage,))
-        given = dataclasses.replace(given, kernels=(dataclasses.replace(kernel, body=(pipeline,)),))
+        candidate = dataclasses.replace(candidate, kernels=(dataclasses.replace(kernel, body=(pipeline,)),))
         tiles = SIZE // TILE
-        assert isinstance(outcome(given, {"some": tiles - 2, "less": 0}), Run), (when, beyond)
-        found = outcome(given, {"some": tiles - 1, "less": 0})
-        assert isinstance(found, str) == (beyond in reaches), (when, beyond)
+        assert isinstance(outcome(candidate, {"some": tiles - 2, "less": 0}), Run), (when, beyond)
+        result = outcome(candidate, {"some": tiles - 1, "less": 0})
+        assert isinstance(result, str) == (beyond in reaches), (when, beyond)
         if beyond in reaches:
-            assert f"view of 'y' reaches elements {SIZE - TILE} .. {SIZE + TILE - 1} of {SIZE}, in entry" in str(found)
+            assert f"view of 'y' reaches elements {SIZE - TILE} .. {SIZE + TILE - 1} of {SIZE}, in entry" in str(result)

@@ -252,13 +252,13 @@ def test_slots_have_one_producer_and_a_reader_and_are_filled_in_turn_or_are_refu
     for _ in range(2000):
         iterations = choose.choice((1, 2, 3, 4))
         net = nets(choose, iterations)
-        found = refusal_of(net.view(iterations))
-        order = re.search("fills a place again|reads a slot that stage .* fills", found)
+        message = refusal_of(net.view(iterations))
+        order = re.search("fills a place again|reads a slot that stage .* fills", message)
         if slots_agree(net, iterations):
-            assert (order is None) == (not found) == runs_in_turn(net, iterations), (found, net.ends)
+            assert (order is None) == (not message) == runs_in_turn(net, iterations), (message, net.ends)
         else:
-            assert found, net.ends
-        seen[order[0][:7] if order else found and "wrong"] += 1
+            assert message, net.ends
+        seen[order[0][:7] if order else message and "wrong"] += 1
     assert set(seen) == {"", "wrong", "fills a", "reads a"}, seen
 
 

@@ -58,9 +58,9 @@ class Net:
         return self._played(iterations) is True
 
     def first_too_early(self, iterations: int) -> tuple[str, ...] | None:
-        """Of the firing that the careless stage should not have begun: stage, firing, iteration, what it does, slot."""
-        found = self._played(iterations)
-        return None if isinstance(found, bool) else found
+        """The first firing that came too early: stage, firing, iteration, what it does, slot."""
+        result = self._played(iterations)
+        return None if isinstance(result, bool) else result
 
     def _played(self, iterations: int) -> bool | tuple[str, ...]:
         total = {name: trips * (iterations if when == "each" else 1) for name, (trips, when) in self.stages.items()}
@@ -155,8 +155,8 @@ def verdict(view: PipelineView, limits: Limits) -> str:
     try:
         check_tokens(view, limits)
     except InputError as refusal:
-        found = re.search("deadlock|cannot be proved|do not repeat", str(refusal))
-        return found[0] if found else str(refusal)
+        reason = re.search("deadlock|cannot be proved|do not repeat", str(refusal))
+        return reason[0] if reason else str(refusal)
     return "runs"
 
 
@@ -177,10 +177,10 @@ def test_streams_run_or_stop_as_when_they_are_played_one_by_one() -> None:
         view = net.view(iterations)
         if not net.depths or not _rates_agree(view):
             continue
-        wanted = "runs" if net.runs(iterations) else "deadlock"
-        assert verdict(view, WHOLE) == wanted, seed
-        assert verdict(view, SHORT) == wanted, seed
-        seen.append(wanted)
+        expected = "runs" if net.runs(iterations) else "deadlock"
+        assert verdict(view, WHOLE) == expected, seed
+        assert verdict(view, SHORT) == expected, seed
+        seen.append(expected)
     assert min(seen.count("runs"), seen.count("deadlock")) > 30, (seen.count("runs"), seen.count("deadlock"))
 
 
@@ -191,9 +191,9 @@ def test_streams_of_any_number_of_iterations_run_or_stop_for_one_of_them() -> No
         view = net.view("n", n=(1, 24))
         if not net.depths or not _rates_agree(view):
             continue
-        wanted = "runs" if all(net.runs(iterations) for iterations in range(1, 25)) else "deadlock"
-        assert verdict(view, WHOLE) == wanted, seed
-        seen.append(wanted)
+        expected = "runs" if all(net.runs(iterations) for iterations in range(1, 25)) else "deadlock"
+        assert verdict(view, WHOLE) == expected, seed
+        seen.append(expected)
     assert min(seen.count("runs"), seen.count("deadlock")) > 5, (seen.count("runs"), seen.count("deadlock"))
 
 
@@ -286,8 +286,8 @@ def test_firings_that_do_not_wait_are_refused_where_they_come_too_early() -> Non
             continue
         name = choose.choice(list(net.stages))
         net.careless = (name, choose.choice(net.ends[name])[0])
-        wanted, found = net.first_too_early(iterations), verdict(net.view(iterations), WHOLE)
-        where = re.search(r"stage '(\w+)': firing (\d+) \(iteration (\d+)\) (overwrites|reads) slot (\d+)", found)
-        assert (where and (*where.groups(),)) == wanted, (seed, found)
-        seen[where[4] if where else found] += 1
+        expected, message = net.first_too_early(iterations), verdict(net.view(iterations), WHOLE)
+        where = re.search(r"stage '(\w+)': firing (\d+) \(iteration (\d+)\) (overwrites|reads) slot (\d+)", message)
+        assert (where and (*where.groups(),)) == expected, (seed, message)
+        seen[where[4] if where else message] += 1
     assert min(seen[what] for what in ("overwrites", "reads", "runs", "deadlock")) > 5, seen

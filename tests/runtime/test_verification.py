@@ -101,9 +101,9 @@ def test_a_file_that_changes_while_it_is_read_is_refused(path: Path, monkeypatch
     digest = hashlib.file_digest
 
     def changing(*args: object) -> object:
-        found = digest(*args)  # type: ignore[arg-type]
+        value = digest(*args)  # type: ignore[arg-type]
         path.write_bytes(b"other weights")
-        return found
+        return value
 
     monkeypatch.setattr(hashlib, "file_digest", changing)
     with pytest.raises(InputError, match="changed while it was read"):

@@ -45,8 +45,8 @@ def emit_placed(text: str) -> Program:
 
 def entry(arguments: str, result: str, work: str, scalars: str = "") -> str:
     """A public function `main` of arguments like ``x: 2x3xf32`` that returns %out."""
-    given = [item.split(": ") for item in arguments.split(", ") if item]
-    listed = [f'%{name}: tensor<{type_}> {{sscc.input = "{name}"}}' for name, type_ in given]
+    typed_names = [item.split(": ") for item in arguments.split(", ") if item]
+    listed = [f'%{name}: tensor<{type_}> {{sscc.input = "{name}"}}' for name, type_ in typed_names]
     listed += [f'%{name}: index {{sscc.input = "{name}"}}' for name in scalars.split()]
     return (
         f"func.func public @main({', '.join(listed)}) -> (tensor<{result}> {{sscc.output = \"out\"}}) {{\n"

@@ -22,16 +22,16 @@ def body(arguments: str, work: str, names: dict[str, str] | None = None) -> Iter
         block = module.body.operations[0].entry_block
         declared = [item.split(":")[0].strip(" %") for item in arguments.split(", ") if item]
         outside = {block.arguments[declared.index(name)]: parameter for name, parameter in (names or {}).items()}
-        made = Body(block, outside, {})
+        body = Body(block, outside, {})
         inputs = [argument for argument in block.arguments if argument not in outside]
         for index, argument in enumerate(inputs):
-            made.bind(argument, f"in{index}")
-        yield made
+            body.bind(argument, f"in{index}")
+        yield body
 
 
 def program(arguments: str, work: str, names: dict[str, str] | None = None) -> tuple[tuple[Instr, ...], str]:
-    with body(arguments, work, names) as made:
-        return made.program()
+    with body(arguments, work, names) as lowered:
+        return lowered.program()
 
 
 def test_instructions_are_named_as_in_mlir() -> None:
@@ -103,14 +103,14 @@ def test_loads_and_indices() -> None:
     ],
 )
 def test_products(work: str, factors: tuple[str, str] | None) -> None:
-    with body("%a: f32, %b: f32", work) as made:
-        assert made.product_of(made.terminator.operands[0]) == factors
+    with body("%a: f32, %b: f32", work) as lowered:
+        assert lowered.product_of(lowered.terminator.operands[0]) == factors
 
 
 def test_a_product_of_widened_factors() -> None:
     work = "%x = arith.extf %a : bf16 to f32\n%0 = arith.mulf %x, %b : f32\nreturn %0 : f32"
-    with body("%a: bf16, %b: f32", work) as made:
-        assert made.product_of(made.terminator.operands[0]) == ("in0", "in1")
+    with body("%a: bf16, %b: f32", work) as lowered:
+        assert lowered.product_of(lowered.terminator.operands[0]) == ("in0", "in1")
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ def generic(inputs: str, types: str, out: str, maps: str, iterators: str, body: 
     dims = ", ".join(f"d{i}" for i in range(len(iterators)))
     listed = ", ".join(f"affine_map<({dims}) -> ({results.strip()})>" for results in maps.split(";"))
     kinds = ", ".join({"p": '"parallel"', "r": '"reduction"'}[kind] for kind in iterators)
-    given = ", ".join(f"tensor<{type_}>" for type_ in types.split())
+    tensor_types = ", ".join(f"tensor<{type_}>" for type_ in types.split())
     names = ", ".join(f"%{name}" for name in inputs.split())
-    ins = f"ins({names} : {given})" if names else ""
+    ins = f"ins({names} : {tensor_types})" if names else ""
     scalars = [type_.rpartition("x")[2] for type_ in [*types.split(), out]]
     arguments = ", ".join(f"%{'abc'[i] if i < len(scalars) - 1 else 'o'}: {t}" for i, t in enumerate(scalars))
     return (
@@ -233,8 +233,8 @@ def test_rows(geometry: Geometry) -> None:
     n = geometry.max_context
     work = f'%out = "kv.row"(%position) : (tensor<{n}xi64>) -> tensor<{n}xi64>'
     program = emit(entry(f"position: {n}xi64", f"{n}xi64", work), geometry)
-    found = run(program, position=torch.arange(n))
-    assert found.tolist() == [geometry.row(p) for p in range(n)]
+    rows = run(program, position=torch.arange(n))
+    assert rows.tolist() == [geometry.row(p) for p in range(n)]
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
@@ -247,13 +247,13 @@ def test_validity(geometry: Geometry) -> None:
     )
     program = emit(entry(f"position: {b}xi64, prompt_len: {b}xi64, active: {b}xi1", f"{b}x{r}xi1", work), geometry)
     position, prompt_len, active = (torch.tensor(column) for column in zip(*cases, strict=True))
-    found = run(program, position=position, prompt_len=prompt_len, active=active)
+    valid = run(program, position=position, prompt_len=prompt_len, active=active)
     ends = [sr + geometry.valid_topk(n) for _, n, _ in cases]
     expected = [
         [a and (row < min(p + 1, sr) or sr <= row < end) for row in range(r)]
         for (p, _, a), end in zip(cases, ends, strict=True)
     ]
-    assert found.tolist() == expected
+    assert valid.tolist() == expected
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
@@ -289,8 +289,8 @@ def test_a_state_is_updated_where_it_lies() -> None:
     assert not any(name.startswith("copy.2x1x9x4") for name in launched(program.entry("main").body)[:1])
     interpreter = ReferenceInterpreter(program, {}, checked=True)
     new = torch.randn(2, 1, 1, 4)
-    given = {"new": new, "row": torch.tensor([8, 0]), "active": torch.tensor([True, False])}
-    outputs, _ = interpreter.run("main", given, {})
+    inputs = {"new": new, "row": torch.tensor([8, 0]), "active": torch.tensor([True, False])}
+    outputs, _ = interpreter.run("main", inputs, {})
     expected = torch.zeros(2, 1, 9, 4)
     expected[0, 0, 8] = new[0, 0, 0]
     assert torch.equal(interpreter.tensor("cache"), expected)

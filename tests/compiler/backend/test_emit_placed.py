@@ -127,10 +127,10 @@ def test_a_tile_of_memory_is_a_window_of_iteration_and_firing(stages: dict[str, 
 
 
 def test_a_tiled_stage_uses_a_slot_for_all_its_firings_and_a_tile_for_one(stages: dict[str, Stage]) -> None:
-    carried, tile, made = stages["proj"].ports
+    carried, tile, output = stages["proj"].ports
     assert (carried.view.tensor, carried.per, carried.lag) == ("h", 2, 0)
     assert (tile.view.tensor, tile.per) == ("w", 1)
-    assert made == Port(View("proj", (2, 4), (8, 1), 0, (("t0", 4),)), per=2)
+    assert output == Port(View("proj", (2, 4), (8, 1), 0, (("t0", 4),)), per=2)
 
 
 def test_what_is_loaded_once_is_one_slot_for_all_iterations(stages: dict[str, Stage]) -> None:

@@ -22,11 +22,11 @@ BASE = 4 * ALIGNMENT
 
 @st.composite
 def lifetimes(draw: st.DrawFn) -> dict[str, Lifetime]:
-    found = {}
+    lifetimes = {}
     for index in range(draw(st.integers(0, 12))):
         first = draw(st.integers(0, 9))
-        found[f"t{index}"] = Lifetime(draw(st.integers(1, 400)), first, draw(st.integers(first, 10)))
-    return found
+        lifetimes[f"t{index}"] = Lifetime(draw(st.integers(1, 400)), first, draw(st.integers(first, 10)))
+    return lifetimes
 
 
 @SETTINGS

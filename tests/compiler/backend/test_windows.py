@@ -83,10 +83,10 @@ def test_a_reshape_is_torchs_view_or_none(data: st.DataObject, case: tuple[View,
     except RuntimeError:  # "view size is not compatible with input tensor's size and stride"
         assert reshaped(view, shape) is None
         return
-    found = reshaped(view, shape)
-    assert found is not None
-    assert found.shape == shape
-    assert torch.equal(seen(found), expected)
+    window = reshaped(view, shape)
+    assert window is not None
+    assert window.shape == shape
+    assert torch.equal(seen(window), expected)
 
 
 @SETTINGS

@@ -49,8 +49,8 @@ def chat(artifact: Path, lines: str, patch: Patch, capsys: Capture, *words: str)
 
 def answer(artifact: Path, prompt: str, count: int, capsys: Capture, *words: str) -> str:
     """What `sscc run` makes of a prompt."""
-    given = ["--prompt", prompt, "--max-new-tokens", str(count), "--threads", "1", "--json", *words]
-    assert cli.main(["run", str(artifact), *given]) == 0
+    arguments = ["--prompt", prompt, "--max-new-tokens", str(count), "--threads", "1", "--json", *words]
+    assert cli.main(["run", str(artifact), *arguments]) == 0
     text: str = json.loads(capsys.readouterr().out.splitlines()[-1])["text"]
     return text
 
@@ -89,9 +89,9 @@ class Talk:
 
 @pytest.fixture
 def talk() -> Iterator[Talk]:
-    found = Talk(max_new_tokens=8)
-    with found.engine:
-        yield found
+    talk = Talk(max_new_tokens=8)
+    with talk.engine:
+        yield talk
 
 
 class TestCommands:

@@ -47,8 +47,8 @@ that computes nothing."""
 
 def run_json(capsys: Capture, artifact: Path, *words: str) -> dict[str, Any]:
     assert cli.main(["run", str(artifact), "--json", *words]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
+    report: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return report
 
 
 class TestGeneration:
@@ -62,28 +62,28 @@ class TestGeneration:
         assert err.count("tokens/s") == 2
 
     def test_json(self, artifact: Path, capsys: Capture) -> None:
-        found = run_json(capsys, artifact, "--prompt", PROMPT, "--max-new-tokens", "4", "--ignore-eos")
-        assert len(found["tokens"]) == 4
-        assert isinstance(found["text"], str)
-        assert found["finish"] == "length"
-        assert (found["prompt_tokens"], found["kept_rows"], found["evicted_rows"]) == (len(PROMPT), 16, 31)
-        assert (found["kv_bytes"], found["full_kv_bytes"]) == (16 * 256, 128 * 256)
-        assert found["prefill_seconds"] > 0
-        assert found["decode_tokens_per_second"] > 0
+        report = run_json(capsys, artifact, "--prompt", PROMPT, "--max-new-tokens", "4", "--ignore-eos")
+        assert len(report["tokens"]) == 4
+        assert isinstance(report["text"], str)
+        assert report["finish"] == "length"
+        assert (report["prompt_tokens"], report["kept_rows"], report["evicted_rows"]) == (len(PROMPT), 16, 31)
+        assert (report["kv_bytes"], report["full_kv_bytes"]) == (16 * 256, 128 * 256)
+        assert report["prefill_seconds"] > 0
+        assert report["decode_tokens_per_second"] > 0
 
     def test_a_short_text_is_the_models_own(self, artifact: Path, checkpoint: Path, capsys: Capture) -> None:
-        found = run_json(capsys, artifact, "--token-ids", "1,2,3", "--max-new-tokens", "6", "--ignore-eos")
+        report = run_json(capsys, artifact, "--token-ids", "1,2,3", "--max-new-tokens", "6", "--ignore-eos")
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
         expected = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=6, min_new_tokens=6, do_sample=False)
-        assert found["tokens"] == expected[0, 3:].tolist()
+        assert report["tokens"] == expected[0, 3:].tolist()
 
     def test_prompts_of_every_form_are_the_same(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
         text, ids = tmp_path / "prompt.txt", tmp_path / "ids.txt"
         text.write_text("abc\n")
         ids.write_text("64 65\n66")  # a, b, c in the byte alphabet
         forms = (["--prompt", "abc"], ["--prompt-file", str(text)], ["--token-ids", f"@{ids}"])
-        found = [run_json(capsys, artifact, *form, "--max-new-tokens", "3")["tokens"] for form in forms]
-        assert found[0] == found[1] == found[2]
+        answers = [run_json(capsys, artifact, *form, "--max-new-tokens", "3")["tokens"] for form in forms]
+        assert answers[0] == answers[1] == answers[2]
 
     def test_slots_are_alike(self, artifact: Path, capsys: Capture) -> None:
         words = ["--prompt", PROMPT, "--max-new-tokens", "4"]
@@ -97,8 +97,8 @@ class TestGeneration:
         assert runs[0] == runs[1] != runs[2]
 
     def test_the_default_length_fits_the_context(self, artifact: Path, capsys: Capture) -> None:
-        found = run_json(capsys, artifact, "--prompt", "x" * 120, "--ignore-eos")
-        assert len(found["tokens"]) == 8
+        report = run_json(capsys, artifact, "--prompt", "x" * 120, "--ignore-eos")
+        assert len(report["tokens"]) == 8
 
     def test_transformers_and_mlir_stay_out(self, artifact: Path) -> None:
         """Once the code of the schedule is in the cache."""
@@ -170,9 +170,9 @@ class TestCheck:
         assert "golden tensors agree" in capsys.readouterr().err
 
     def test_for_machines(self, artifact: Path, capsys: Capture) -> None:
-        found = run_json(capsys, artifact, "--check")
-        assert found["passed"] is True
-        assert {"prefill_logits", "logits.2", "k_cache.1"} <= {check["name"] for check in found["checks"]}
+        report = run_json(capsys, artifact, "--check")
+        assert report["passed"] is True
+        assert {"prefill_logits", "logits.2", "k_cache.1"} <= {check["name"] for check in report["checks"]}
 
     def test_without_goldens(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
         bare = without(artifact, tmp_path, "golden/")

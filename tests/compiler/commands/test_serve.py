@@ -67,10 +67,10 @@ def serving(artifact: Path, *words: str, **environment: str) -> Iterator[Served]
 
 def answer(artifact: Path, prompt: str, count: int, capsys: Capture, *words: str) -> dict[str, Any]:
     """What `sscc run` makes of a prompt."""
-    given = ["--prompt", prompt, "--max-new-tokens", str(count), "--threads", "1", "--json", *words]
-    assert cli.main(["run", str(artifact), *given]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
+    arguments = ["--prompt", prompt, "--max-new-tokens", str(count), "--threads", "1", "--json", *words]
+    assert cli.main(["run", str(artifact), *arguments]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return report
 
 
 def test_answers_are_those_of_sscc_run(chatting: Path, capsys: Capture) -> None:
@@ -83,20 +83,20 @@ def test_answers_are_those_of_sscc_run(chatting: Path, capsys: Capture) -> None:
         assert server.ready.startswith("sscc: serving tiny at http://127.0.0.1:")
         assert server.ready.endswith("(2 slots of 128 tokens)\n")
         client = server.client
-        for prompt, wanted in zip(prompts, expected, strict=True):
-            found = client.completions.create(prompt=prompt, max_tokens=12, **GREEDY)
-            assert found.choices[0].text == wanted["text"]
-            assert found.choices[0].finish_reason == {"eos": "stop"}.get(wanted["finish"], wanted["finish"])
-            assert found.usage is not None
-            assert found.usage.prompt_tokens == wanted["prompt_tokens"]
-            assert found.usage.completion_tokens == len(wanted["tokens"])
+        for prompt, report in zip(prompts, expected, strict=True):
+            completion = client.completions.create(prompt=prompt, max_tokens=12, **GREEDY)
+            assert completion.choices[0].text == report["text"]
+            assert completion.choices[0].finish_reason == {"eos": "stop"}.get(report["finish"], report["finish"])
+            assert completion.usage is not None
+            assert completion.usage.prompt_tokens == report["prompt_tokens"]
+            assert completion.usage.completion_tokens == len(report["tokens"])
         together = client.completions.create(prompt=prompts, max_tokens=12, **GREEDY).choices
-        assert [choice.text for choice in together] == [wanted["text"] for wanted in expected]
+        assert [choice.text for choice in together] == [report["text"] for report in expected]
         texts = [""] * len(prompts)
         for chunk in client.completions.create(prompt=prompts, max_tokens=12, stream=True, **GREEDY):
             for choice in chunk.choices:
                 texts[choice.index] += choice.text
-        assert texts == [wanted["text"] for wanted in expected]
+        assert texts == [report["text"] for report in expected]
         drawn = client.completions.create(
             model="tiny", prompt="hello", max_tokens=12, temperature=2, seed=5, extra_body={"top_k": 40}
         )
@@ -164,9 +164,9 @@ def test_options(artifact: Path) -> None:
             client.completions.create(prompt="x" * 300, **greedy)
         with pytest.raises(openai.BadRequestError, match="without a chat template"):
             client.chat.completions.create(messages=[{"role": "user", "content": "hi"}], **greedy)
-        found = client.completions.create(prompt="x", extra_body={"ignore_eos": True}, **greedy)
-        assert found.usage is not None
-        assert found.usage.completion_tokens == 4
+        completion = client.completions.create(prompt="x", extra_body={"ignore_eos": True}, **greedy)
+        assert completion.usage is not None
+        assert completion.usage.completion_tokens == 4
 
 
 def test_a_prompt_that_is_sent_again(artifact: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_prompt_that_is_sent_again(artifact: Path) -> None:
             server.client.completions.create(prompt="x" * 50, max_tokens=5, n=2, **GREEDY | {"temperature": 0})
             for _ in range(2)
         ]
-        usages = [found.usage for found in asked]
+        usages = [completion.usage for completion in asked]
         assert asked[0].choices == asked[1].choices
         assert usages[1] is not None
         assert usages[1].prompt_tokens_details is not None

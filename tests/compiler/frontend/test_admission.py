@@ -252,10 +252,10 @@ def test_fields_of_another_type(changes: dict[str, Any], message: str) -> None:
 def test_the_boundaries_of_windows() -> None:
     """A window of exactly the context is none, of one token less it is one; other families' windows are refused."""
     for model_type in ("mistral", "gemma3_text"):
-        for window, found in ((127, 127), (128, 0), (129, 0)):
+        for window, kept_window in ((127, 127), (128, 0), (129, 0)):
             config = tiny(model_type, sliding_window=window)
             check_config(config, 128)
-            assert layer_window(config, 0, 128) == found
+            assert layer_window(config, 0, 128) == kept_window
     layers = {"attention_types": [[["global"], 2]]}
     check_config(tiny("gpt_neo", window_size=128, **layers), 128)
     with pytest.raises(UnsupportedError, match="window_size = 127, less than max-context 128"):
@@ -421,7 +421,7 @@ def test_layers_with_configs_of_their_own_that_say_the_same() -> None:
 
 
 def test_modules_that_mix_tokens_or_choose_among_experts() -> None:
-    """Of a model of any class: only what it is built of counts."""
+    """Only what a model is built of counts, whatever its class is called."""
 
     def built(**modules: torch.nn.Module) -> torch.nn.Module:
         return torch.nn.ModuleDict(modules)

@@ -134,8 +134,8 @@ def test_scores_and_pool_follow_the_formula(case: tuple[Geometry, int, int]) -> 
     g, n, seed = case
     q, k, _ = random_qkv(n, seed, torch.float64)
     scores = algorithm.observation_scores(q[:, n - min(g.obs, n) :], k, SCALE, g)
-    wanted = loop_scores(q, k, g)
-    torch.testing.assert_close(scores, torch.tensor(wanted, dtype=torch.float64))
+    expected = loop_scores(q, k, g)
+    torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64))
     reach = g.pool // 2
     windows = [[row[max(t - reach, 0) : t + reach + 1] for t in range(n)] for row in scores.tolist()]
     pooled = [[max(w) if g.pool_mode == "max" else sum(w) / g.pool for w in row] for row in windows]
@@ -151,8 +151,8 @@ def test_e_selection_with_ties_and_few_candidates(case: tuple[Geometry, int, int
     assert selected.shape == (KV_HEADS, g.topk)
     for head in range(KV_HEADS):
         order = sorted(range(g.sink, n - g.recent), key=lambda t: (-float(scores[head, t]), t))
-        wanted = sorted(order[: g.valid_topk(n)])
-        assert selected[head].tolist() == wanted + [-1] * (g.topk - len(wanted))
+        expected = sorted(order[: g.valid_topk(n)])
+        assert selected[head].tolist() == expected + [-1] * (g.topk - len(expected))
 
 
 @pytest.mark.parametrize(("n", "count"), [(9, 0), (10, 0), (11, 1), (14, 4), (15, 5), (16, 5), (40, 5)])

@@ -201,12 +201,12 @@ def test_a_tensor_brings_no_other_into_memory(
 
 def test_check_names(saved: Path, model: transformers.LlamaForCausalLM) -> None:
     checkpoint = open_checkpoint(saved)
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    check_names(checkpoint, wanted)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    check_names(checkpoint, shapes)
     with pytest.raises(InputError, match=r"1 of 22 parameters are missing: model.extra.weight"):
-        check_names(checkpoint, wanted | {"model.extra.weight": (2, 2)})
+        check_names(checkpoint, shapes | {"model.extra.weight": (2, 2)})
     with pytest.raises(InputError, match=r"k_proj.weight is \[16, 32\], the config asks for \[8, 32\]"):
-        check_names(checkpoint, wanted | {K_PROJ: (8, 32)})
+        check_names(checkpoint, shapes | {K_PROJ: (8, 32)})
 
 
 def test_tied_head_is_not_asked_for(tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_tied_head_is_not_asked_for(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     checkpoint = open_checkpoint(tmp_path)
     assert "lm_head.weight" not in checkpoint.names()
-    wanted = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    check_names(checkpoint, wanted)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    check_names(checkpoint, shapes)
     with pytest.raises(InputError, match=r"missing: lm_head.weight"):
         check_names(checkpoint, {"lm_head.weight": (64, 32)})
 
@@ -538,8 +538,8 @@ def gguf_file(model: transformers.LlamaForCausalLM, tmp_path_factory: pytest.Tem
 def test_gguf(gguf_file: Path, model: transformers.LlamaForCausalLM, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(gguf_file)
     state = model.state_dict()
-    wanted = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    check_names(checkpoint, wanted)
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    check_names(checkpoint, shapes)
     for name, tensor in state.items():
         tolerance = 1e-3 if name == "lm_head.weight" else 0.0  # Q8_0
         assert (checkpoint.tensor(name) - tensor).abs().max() <= tolerance
@@ -552,7 +552,7 @@ def test_gguf(gguf_file: Path, model: transformers.LlamaForCausalLM, tmp_path: P
     assert checkpoint.digest == open_checkpoint(gguf_file).digest
     pack(checkpoint, tmp_path / "tiny.pt")
     packed = open_checkpoint(tmp_path / "tiny.pt")
-    assert_same_weights(packed, {name: checkpoint.tensor(name) for name in wanted})
+    assert_same_weights(packed, {name: checkpoint.tensor(name) for name in shapes})
     assert packed.tokenizer == checkpoint.tokenizer
     assert packed.eos_token_ids == (27,)
 
@@ -577,7 +577,7 @@ def test_gguf_whose_features_transformers_drops(tmp_path: Path, model: transform
 # ------------------------------------------------------------------------------------------------------------- pt2
 
 
-class Decoder(torch.nn.Module):
+class PositionDecoder(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = torch.nn.Embedding(64, 16)
@@ -597,7 +597,7 @@ def export(path: Path, *, dynamic: bool = True, dtype: torch.dtype = torch.int64
     batch, length = torch.export.Dim("b", min=1), torch.export.Dim("s", min=1)
     shapes = {"ids": {0: batch, 1: length}, "positions": {0: batch, 1: length}} if dynamic else None
     ids = torch.zeros(2, 3, dtype=dtype)
-    program = torch.export.export(Decoder().eval(), (ids, ids), dynamic_shapes=shapes)
+    program = torch.export.export(PositionDecoder().eval(), (ids, ids), dynamic_shapes=shapes)
     torch.export.save(program, path)
 
 

@@ -131,7 +131,7 @@ HELD = {f"model.a{n}": torch.ones(n, 2) for n in range(8)}
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"),
+    ("more_shapes", "words"),
     [
         ({"b": (1,)}, r"model does not fit its config: 1 of 9 parameters are missing: b \(the checkpoint holds .*\)$"),
         ({f"b{n}": (1,) for n in range(5)}, r"5 of 13 parameters are missing: b0, b1, b2, b3, b4 \("),
@@ -144,10 +144,10 @@ HELD = {f"model.a{n}": torch.ones(n, 2) for n in range(8)}
         ({"b": (1,), "model.a1": (3,)}, r"1 of 9 parameters are missing: b; 1 of 9 .* another shape: model.a1"),
     ],
 )  # fmt: skip
-def test_parameters_that_are_not_there(wanted: dict[str, tuple[int, ...]], words: str) -> None:
+def test_parameters_that_are_not_there(more_shapes: dict[str, tuple[int, ...]], words: str) -> None:
     checkpoint = holding(HELD | {"x": torch.ones(1), "y": torch.ones(1), "z": torch.ones(1), "zz": torch.ones(1)})
     with pytest.raises(InputError, match=words):
-        check_names(checkpoint, shapes(HELD) | wanted)
+        check_names(checkpoint, shapes(HELD) | more_shapes)
 
 
 def test_three_of_the_unused_are_named() -> None:
@@ -186,7 +186,7 @@ def test_names_without_the_prefix_of_the_model(form: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "base_model.model.", "model.model."])
 def test_names_with_a_wrapper_s_prefix_are_named_as_they_are(prefix: str, tmp_path: Path) -> None:
-    """Of torch.compile, of data parallel, of adapters: nothing is guessed, and the message shows what is held."""
+    """Prefixes of torch.compile, data parallel and adapters are not guessed away; the message shows what is held."""
     state = tiny_llama().state_dict()
     checkpoint = open_checkpoint(save_folder(tmp_path / "model", {f"{prefix}{name}": state[name] for name in state}))
     with pytest.raises(InputError, match=rf"parameters are missing: model.*the checkpoint holds {prefix}"):

@@ -169,10 +169,10 @@ def test_exported_program_is_the_same_model() -> None:
             dynamic_shapes=({0: batch, 1: length}, {0: batch, 1: length}),
             strict=False,
         )
-    wanted, given = make_golden(model, g, prompt, 4), make_golden(program, g, prompt, 4)
-    assert wanted[1] == given[1]
-    for name, tensor in wanted[2].items():
-        torch.testing.assert_close(given[2][name], tensor, atol=1e-5, rtol=1e-5)
+    of_model, of_program = make_golden(model, g, prompt, 4), make_golden(program, g, prompt, 4)
+    assert of_model[1] == of_program[1]
+    for name, tensor in of_model[2].items():
+        torch.testing.assert_close(of_program[2][name], tensor, atol=1e-5, rtol=1e-5)
 
 
 def test_refuses_other_attention_implementations() -> None:

@@ -181,8 +181,8 @@ def test_names_that_only_fit_without_a_prefix(
 
     def noting(module: Any, processor: Any) -> dict[str, str]:
         descended.append(isinstance(module, torch.nn.Module))
-        found: dict[str, str] = get_gguf_hf_weights_map(module, processor)
-        return {name: found[name] for name in found if descended[-1] or name not in lacking}
+        names: dict[str, str] = get_gguf_hf_weights_map(module, processor)
+        return {name: names[name] for name in names if descended[-1] or name not in lacking}
 
     monkeypatch.setattr(gguf_file, "get_gguf_hf_weights_map", noting)
     write_gguf(tmp_path / "m.gguf", model, {"rope_freqs.weight": np.ones(4, np.float32)})

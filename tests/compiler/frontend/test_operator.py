@@ -48,8 +48,8 @@ def test_operator_is_well_formed() -> None:
 
 def test_operator_equals_torch() -> None:
     q, k, v = torch.randn(2, 8, 7, 16), torch.randn(2, 2, 7, 16), torch.randn(2, 2, 7, 16)
-    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True)
-    torch.testing.assert_close(operator.attention(q, k, v, 0, 0.3), wanted)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True)
+    torch.testing.assert_close(operator.attention(q, k, v, 0, 0.3), expected)
 
 
 def test_observer_replaces_the_operator_inside_its_block() -> None:
@@ -83,10 +83,10 @@ def test_a_model_of_its_own_cache_is_refused() -> None:
 def test_the_operator_within_a_window_equals_torch() -> None:
     q, k, v = torch.randn(2, 8, 7, 16), torch.randn(2, 2, 7, 16), torch.randn(2, 2, 7, 16)
     back = torch.arange(7)[:, None] - torch.arange(7)
-    wanted = torch.nn.functional.scaled_dot_product_attention(
+    expected = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=(back >= 0) & (back < 3), scale=0.3, enable_gqa=True
     )
-    torch.testing.assert_close(operator.attention(q, k, v, 0, 0.3, 3), wanted)
+    torch.testing.assert_close(operator.attention(q, k, v, 0, 0.3, 3), expected)
 
 
 def test_a_window_reaches_the_operator_unless_it_covers_the_context() -> None:

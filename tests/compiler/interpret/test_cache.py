@@ -131,8 +131,8 @@ def test_update_and_cached_attention() -> None:
     (found,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, present="1111000000000")
     assert torch.equal(k_new, k)
     assert torch.equal(v_new, v)
-    torch.testing.assert_close(found, out)
-    assert not found[2].any()
+    torch.testing.assert_close(result, out)
+    assert not result[2].any()
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -294,11 +294,11 @@ def test_ties_go_to_the_earlier_position() -> None:
 @pytest.mark.parametrize("index", [torch.tensor([3, -1, 0]), torch.tensor([[3, -1, 0], [5, 5, -1]])])
 def test_gather_by_head_or_for_all(index: Tensor) -> None:
     _, k, _ = prompt(G, 24)
-    (found,) = kv("gather", [k, index], [f"tensor<1x{HKV}x3x{D}xf32>"], G)
+    (rows,) = kv("gather", [k, index], [f"tensor<1x{HKV}x3x{D}xf32>"], G)
     for head in range(HKV):
         for j, position in enumerate((index if index.ndim == 1 else index[head]).tolist()):
             expected = torch.zeros(D) if position < 0 else k[0, head, position]
-            assert torch.equal(found[0, head, j], expected)
+            assert torch.equal(rows[0, head, j], expected)
 
 
 def test_an_index_behind_the_scratch_is_refused() -> None:

@@ -62,8 +62,8 @@ BRANCH = """func.func @f(%c: i1, %a: f32, %b: f32) -> (f32, f32) {
 
 @pytest.mark.parametrize(("condition", "expected"), [(True, 3.0), (False, 1.0)])
 def test_a_branch(*, condition: bool, expected: float) -> None:
-    found, after = evaluate(BRANCH, condition, 1.0, 2.0)
-    assert (found.item(), after.item()) == (expected, 2.0)
+    result, after = evaluate(BRANCH, condition, 1.0, 2.0)
+    assert (result.item(), after.item()) == (expected, 2.0)
 
 
 def test_a_branch_per_point_of_a_linalg_body_is_refused() -> None:
@@ -110,5 +110,5 @@ def test_stages_are_calls_and_loops_over_tiles() -> None:
       } {df.tiles}
       return %r : tensor<6xf32>
     }"""
-    (found,) = evaluate(text, torch.arange(6.0), 2.0)
-    assert found.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    (result,) = evaluate(text, torch.arange(6.0), 2.0)
+    assert result.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]

@@ -87,8 +87,8 @@ def test_float_comparisons_with_and_without_nan(predicate: str) -> None:
       %r = arith.cmpf {predicate}, %x, %y : tensor<5xf32>
       return %r : tensor<5xi1>
     }}"""
-    (found,) = evaluate(text, *(torch.tensor(side) for side in zip(*pairs, strict=True)))
-    assert found.tolist() == [holds(a, b) for a, b in pairs]
+    (result,) = evaluate(text, *(torch.tensor(side) for side in zip(*pairs, strict=True)))
+    assert result.tolist() == [holds(a, b) for a, b in pairs]
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_division_by_zero_is_refused_with_its_place() -> None:
 )
 def test_conversions(operation: str, source: str, target: str, value: float, expected: float) -> None:
     wide = torch.tensor(value, dtype=torch.float64) if source == "f64" else torch.tensor(value)
-    (found,) = evaluate(body(f'"{operation}"()', source, target), wide)
-    assert found.item() == expected
+    (result,) = evaluate(body(f'"{operation}"()', source, target), wide)
+    assert result.item() == expected
 
 
 @pytest.mark.parametrize(
@@ -147,14 +147,14 @@ def test_conversions(operation: str, source: str, target: str, value: float, exp
 )
 def test_math_functions(name: str, function: object) -> None:
     x = torch.tensor([0.5, 1.5, 2.5])
-    (found,) = evaluate(body(f'"math.{name}"()', "tensor<3xf32>", "tensor<3xf32>"), x)
+    (result,) = evaluate(body(f'"math.{name}"()', "tensor<3xf32>", "tensor<3xf32>"), x)
     assert callable(function)
-    assert torch.equal(found, function(x))
+    assert torch.equal(result, function(x))
 
 
 def test_round_goes_away_from_zero() -> None:
-    (found,) = evaluate(body('"math.round"()', "tensor<4xf32>", "tensor<4xf32>"), torch.tensor([0.5, 2.5, -0.5, -2.4]))
-    assert found.tolist() == [1.0, 3.0, -1.0, -2.0]
+    (result,) = evaluate(body('"math.round"()', "tensor<4xf32>", "tensor<4xf32>"), torch.tensor([0.5, 2.5, -0.5, -2.4]))
+    assert result.tolist() == [1.0, 3.0, -1.0, -2.0]
 
 
 def test_constants_of_every_kind() -> None:

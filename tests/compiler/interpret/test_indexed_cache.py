@@ -28,11 +28,11 @@ T = 24
 
 def test_rows_of_every_slot_are_gathered() -> None:
     source, index = randn(3, HKV, T, 8), torch.randint(-1, T, (3, HKV, 5), generator=torch.Generator().manual_seed(0))
-    (found,) = kv("gather", [source, index], [f"tensor<3x{HKV}x5x8xf32>"], INDEXED)
+    (rows,) = kv("gather", [source, index], [f"tensor<3x{HKV}x5x8xf32>"], INDEXED)
     for b in range(3):
         for h in range(HKV):
             for j, p in enumerate(index[b, h].tolist()):
-                assert torch.equal(found[b, h, j], source[b, h, p] if p >= 0 else torch.zeros(8))
+                assert torch.equal(rows[b, h, j], source[b, h, p] if p >= 0 else torch.zeros(8))
 
 
 def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
@@ -55,8 +55,8 @@ def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
     given = [*operands, *last, prompts["key"], prompts["value"], selected]
     found, k_new, v_new = kv("decode_attention", given, types, INDEXED, present="1" * 13 + "000")
     assert selected.shape[2] == topk
-    assert torch.equal(found, want)
-    assert found[:2].any()
+    assert torch.equal(result, want)
+    assert result[:2].any()
     assert torch.equal(k_new, k[:, :, :sr])
     assert torch.equal(v_new, v[:, :, :sr])
     given[12] = selected + T

@@ -50,10 +50,10 @@ def session_on(module: ir.Module) -> TorchSession:
     return TorchSession(module_session(module, weights(FAMILY)))
 
 
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+def error(logits: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest normwise error of a row."""
-    found, expected = found.double(), expected.double()
-    return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max())
+    logits, expected = logits.double(), expected.double()
+    return float(((logits - expected).norm(dim=1) / expected.norm(dim=1)).max())
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_it_agrees_with_eager_pytorch(family: str, dtype: str, tolerance: float)
 def test_kernels_compute_the_same_to_the_bit(module: ir.Module, passes: list[Pass]) -> None:
     expected = feed(session_on(module), PROMPT, TOKENS, SLOT)
     run_passes(module, passes)
-    found = feed(session_on(module), PROMPT, TOKENS, SLOT)
-    assert torch.equal(found, expected)
+    logits = feed(session_on(module), PROMPT, TOKENS, SLOT)
+    assert torch.equal(logits, expected)
 
 
 def test_a_session_outlives_its_module(module: ir.Module) -> None:
@@ -157,16 +157,16 @@ def test_a_module_without_entries_is_not_runnable(module: ir.Module) -> None:
 
 
 def test_a_weight_that_is_missing_is_refused(module: ir.Module) -> None:
-    given = weights(FAMILY)
-    del given["model.norm.weight"]
+    tensors = weights(FAMILY)
+    del tensors["model.norm.weight"]
     with pytest.raises(InputError, match=r"weight 'model\.norm\.weight' is missing, the module wants tensor<32xf32>"):
-        ModuleInterpreter(module, given)
+        ModuleInterpreter(module, tensors)
 
 
 def test_a_weight_of_another_shape_is_refused(module: ir.Module) -> None:
-    given = {**weights(FAMILY), "model.norm.weight": torch.ones(31)}
+    tensors = {**weights(FAMILY), "model.norm.weight": torch.ones(31)}
     with pytest.raises(InputError, match=r"'model\.norm\.weight' has shape \[31\], the module wants tensor<32xf32>"):
-        ModuleInterpreter(module, given)
+        ModuleInterpreter(module, tensors)
 
 
 def test_calls_that_do_not_fit_are_refused(module: ir.Module) -> None:

@@ -45,9 +45,9 @@ def test_operands_are_permuted_and_broadcast_by_their_maps() -> None:
           linalg.yield %s : f32""",
     )
     x, y, z = torch.randn(4, 2), torch.randn(3), torch.randn(1, 4)
-    (found,) = evaluate(text, x, y, z, torch.zeros(3, 2, 4))
+    (result,) = evaluate(text, x, y, z, torch.zeros(3, 2, 4))
     expected = x.T[None, :, :] * y[:, None, None] - z[0]
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
 
 
 def test_the_output_is_an_operand_of_the_body() -> None:
@@ -55,8 +55,8 @@ def test_the_output_is_an_operand_of_the_body() -> None:
         ["(i) -> (i)", "(i) -> (i)"], "p", ["tensor<3xf32>"], "tensor<3xf32>",
         "%s = arith.addf %in0, %acc : f32\n linalg.yield %s : f32",
     )  # fmt: skip
-    (found,) = evaluate(text, V, torch.ones(3))
-    assert torch.equal(found, V + 1)
+    (result,) = evaluate(text, V, torch.ones(3))
+    assert torch.equal(result, V + 1)
 
 
 def test_an_affine_map_reads_a_sliding_window() -> None:
@@ -70,8 +70,8 @@ def test_an_affine_map_reads_a_sliding_window() -> None:
           linalg.yield %s : f32""",
     )
     x = torch.randn(9)
-    (found,) = evaluate(text, x, V, torch.zeros(4))
-    torch.testing.assert_close(found, torch.stack([x[2 * i : 2 * i + 3] @ V for i in range(4)]))
+    (result,) = evaluate(text, x, V, torch.zeros(4))
+    torch.testing.assert_close(result, torch.stack([x[2 * i : 2 * i + 3] @ V for i in range(4)]))
 
 
 def test_floordiv_and_mod_in_a_map() -> None:
@@ -79,8 +79,8 @@ def test_floordiv_and_mod_in_a_map() -> None:
         ["(i) -> (i floordiv 3, i mod 3)", "(i) -> (i)"], "p", ["tensor<2x3xf32>"], "tensor<6xf32>",
         "linalg.yield %in0 : f32",
     )  # fmt: skip
-    (found,) = evaluate(text, A, torch.zeros(6))
-    assert torch.equal(found, A.flatten())
+    (result,) = evaluate(text, A, torch.zeros(6))
+    assert torch.equal(result, A.flatten())
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_reductions_start_from_what_the_output_holds(combine: str, start: float,
         ["(i, j) -> (i, j)", "(i, j) -> (i, 0)"], "pr", ["tensor<2x3xf32>"], "tensor<2x1xf32>",
         f"%s = arith.{combine} %in0, %acc : f32\n linalg.yield %s : f32",
     )  # fmt: skip
-    (found,) = evaluate(text, A, torch.full((2, 1), start))
-    torch.testing.assert_close(found[:, 0], expected)
+    (result,) = evaluate(text, A, torch.full((2, 1), start))
+    torch.testing.assert_close(result[:, 0], expected)
 
 
 def test_what_the_maps_do_not_use_still_counts_in_a_sum() -> None:
@@ -109,8 +109,8 @@ def test_what_the_maps_do_not_use_still_counts_in_a_sum() -> None:
         "tensor<2xf32>",
         "%s = arith.addf %acc, %in0 : f32\n linalg.yield %s : f32",
     ).replace("%in1: f32", "%in1: i64")
-    (found,) = evaluate(text, torch.tensor([1.0, 2.0]), torch.zeros(5, dtype=torch.int64), torch.zeros(2))
-    assert found.tolist() == [5.0, 10.0]
+    (result,) = evaluate(text, torch.tensor([1.0, 2.0]), torch.zeros(5, dtype=torch.int64), torch.zeros(2))
+    assert result.tolist() == [5.0, 10.0]
 
 
 def test_a_reduction_in_order_runs_point_after_point() -> None:
@@ -129,11 +129,11 @@ def test_a_reduction_in_order_runs_point_after_point() -> None:
           linalg.yield %s : f32""",
         init="%half = arith.constant 0.5 : f32",
     )
-    (found,) = evaluate(text, A, torch.ones(2))
+    (result,) = evaluate(text, A, torch.ones(2))
     expected = torch.ones(2)
     for j in range(3):
         expected = expected * 0.5 + A[:, j] * j
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
 
 
 def test_two_results_of_one_operation_the_largest_and_its_index() -> None:
@@ -185,9 +185,9 @@ def test_products_of_bf16_are_summed_in_f32_and_rounded_once(out: str) -> None:
       return %r : tensor<2x4x{out}>
     }}"""
     dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[out]
-    (found,) = evaluate(text, a, b, torch.zeros(2, 4, dtype=dtype))
-    assert found.dtype is dtype
-    torch.testing.assert_close(found, (a.float() @ b.float()).to(dtype))
+    (result,) = evaluate(text, a, b, torch.zeros(2, 4, dtype=dtype))
+    assert result.dtype is dtype
+    torch.testing.assert_close(result, (a.float() @ b.float()).to(dtype))
 
 
 def test_the_square_of_one_operand_is_summed() -> None:
@@ -195,8 +195,8 @@ def test_the_square_of_one_operand_is_summed() -> None:
         ["(i, j) -> (i, j)", "(i, j) -> (i)"], "pr", ["tensor<2x3xf32>"], "tensor<2xf32>",
         "%p = arith.mulf %in0, %in0 : f32\n %s = arith.addf %p, %acc : f32\n linalg.yield %s : f32",
     )  # fmt: skip
-    (found,) = evaluate(text, A, torch.zeros(2))
-    torch.testing.assert_close(found, A.square().sum(1))
+    (result,) = evaluate(text, A, torch.zeros(2))
+    torch.testing.assert_close(result, A.square().sum(1))
 
 
 def test_a_gather_reads_elements_by_index() -> None:
@@ -212,8 +212,8 @@ def test_a_gather_reads_elements_by_index() -> None:
       return %r : tensor<2x3xf32>
     }"""
     table = torch.randn(5, 3)
-    (found,) = evaluate(text, table, torch.tensor([4, 1]), torch.zeros(2, 3))
-    assert torch.equal(found, table[[4, 1]])
+    (result,) = evaluate(text, table, torch.tensor([4, 1]), torch.zeros(2, 3))
+    assert torch.equal(result, table[[4, 1]])
 
 
 def test_fill_transpose_and_broadcast() -> None:
@@ -249,8 +249,8 @@ def test_named_contractions(operation: str, shapes: tuple[str, str, str], formul
       return %r : {types[2]}
     }}"""
     a, b, c = (torch.randn([int(size) for size in shape.split("x") if size]) for shape in shapes)
-    (found,) = evaluate(text, a, b, c)
-    torch.testing.assert_close(found, c + torch.einsum(formula, a, b))
+    (result,) = evaluate(text, a, b, c)
+    torch.testing.assert_close(result, c + torch.einsum(formula, a, b))
 
 
 @pytest.mark.parametrize(("operation", "function"), [("add", torch.add), ("sub", torch.sub), ("max", torch.maximum)])
@@ -261,6 +261,6 @@ def test_named_pairs(operation: str, function: object) -> None:
       return %r : tensor<2x3xf32>
     }}"""
     other = torch.randn(2, 3)
-    (found,) = evaluate(text, A, other, torch.zeros(2, 3))
+    (result,) = evaluate(text, A, other, torch.zeros(2, 3))
     assert callable(function)
-    assert torch.equal(found, function(A, other))
+    assert torch.equal(result, function(A, other))

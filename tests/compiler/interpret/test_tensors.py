@@ -26,8 +26,8 @@ ELEMENT = """func.func @f(%x: tensor<2x3x4xf32>, %i: index, %j: index) -> f32 {
 
 @pytest.mark.parametrize("start", [0, 1])
 def test_a_slice_at_a_dynamic_offset_with_a_stride_and_a_dropped_dimension(start: int) -> None:
-    (found,) = evaluate(EXTRACT, X, start)
-    assert torch.equal(found, X[1, start : start + 2, 0:4:2])
+    (result,) = evaluate(EXTRACT, X, start)
+    assert torch.equal(result, X[1, start : start + 2, 0:4:2])
 
 
 @pytest.mark.parametrize("start", [-1, 2])
@@ -39,10 +39,10 @@ def test_a_slice_outside_of_its_tensor_is_refused(start: int) -> None:
 
 def test_an_insertion_makes_a_new_tensor() -> None:
     rows, before = -torch.ones(2, 4), X.clone()
-    (found,) = evaluate(INSERT, rows, X, 1)
+    (result,) = evaluate(INSERT, rows, X, 1)
     expected = X.clone()
     expected[1, 1:3] = rows
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
     assert torch.equal(X, before)
 
 
@@ -52,8 +52,8 @@ def test_an_insertion_outside_of_its_tensor_is_refused() -> None:
 
 
 def test_an_element() -> None:
-    (found,) = evaluate(ELEMENT, X, 1, 2)
-    assert found.item() == X[1, 2, 2]
+    (element,) = evaluate(ELEMENT, X, 1, 2)
+    assert element.item() == X[1, 2, 2]
 
 
 @pytest.mark.parametrize(("i", "axis", "size"), [(-1, 0, 2), (2, 0, 2)])
@@ -76,11 +76,11 @@ def test_reshapes_concatenation_and_new_elements() -> None:
       %m = tensor.insert %w into %n[%one] : tensor<3xf32>
       return %c, %e, %j, %m, %s : tensor<6x4xf32>, tensor<2x3x2x2xf32>, tensor<2x3x8xf32>, tensor<3xf32>, tensor<2xf32>
     }"""
-    collapsed, expanded, joined, made, splat = evaluate(text, X, 7.0)
+    collapsed, expanded, joined, elements, splat = evaluate(text, X, 7.0)
     assert torch.equal(collapsed, X.reshape(6, 4))
     assert torch.equal(expanded, X.reshape(2, 3, 2, 2))
     assert torch.equal(joined, torch.cat([X, X], 2))
-    assert made.tolist() == [7.0, 9.0, 7.0]
+    assert elements.tolist() == [7.0, 9.0, 7.0]
     assert splat.tolist() == [7.0, 7.0]
 
 

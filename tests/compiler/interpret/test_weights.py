@@ -15,19 +15,19 @@ LAYOUT = {
 
 
 def test_every_source_has_a_tensor_that_its_name_and_the_seed_decide() -> None:
-    found = random_tensors(LAYOUT)
-    assert found.keys() == {"layers.0.w", "layers.1.w", "norm.weight", "norm.bias"}
-    assert found["layers.0.w"].shape == (64, 256)
-    assert found["layers.0.w"].dtype is torch.bfloat16
-    assert not torch.equal(found["layers.0.w"], found["layers.1.w"])
+    tensors = random_tensors(LAYOUT)
+    assert tensors.keys() == {"layers.0.w", "layers.1.w", "norm.weight", "norm.bias"}
+    assert tensors["layers.0.w"].shape == (64, 256)
+    assert tensors["layers.0.w"].dtype is torch.bfloat16
+    assert not torch.equal(tensors["layers.0.w"], tensors["layers.1.w"])
     alone = random_tensors({"other": Stack(TensorSpec((64, 256), "bf16"), ("layers.1.w",))})
-    assert torch.equal(alone["layers.1.w"], found["layers.1.w"])
-    assert not torch.equal(random_tensors(LAYOUT, seed=1)["norm.bias"], found["norm.bias"])
+    assert torch.equal(alone["layers.1.w"], tensors["layers.1.w"])
+    assert not torch.equal(random_tensors(LAYOUT, seed=1)["norm.bias"], tensors["norm.bias"])
 
 
 def test_products_keep_the_size_of_what_they_are_given() -> None:
-    found = random_tensors(LAYOUT)
+    tensors = random_tensors(LAYOUT)
     x = torch.randn(10, 256, generator=torch.Generator().manual_seed(5))
-    assert 0.8 < float((x @ found["layers.0.w"].float().T).std()) < 1.2
-    assert abs(float(found["norm.weight"].mean()) - 1) < 0.05
-    assert abs(float(found["norm.bias"].mean())) < 0.05
+    assert 0.8 < float((x @ tensors["layers.0.w"].float().T).std()) < 1.2
+    assert abs(float(tensors["norm.weight"].mean()) - 1) < 0.05
+    assert abs(float(tensors["norm.bias"].mean())) < 0.05

@@ -29,7 +29,7 @@ PLAIN_SHA256 = {
     "variable_tracking": "b0cbab01c4186675",
     "common_words": "0d4b840c093cc9ba",
 }
-"""Of the texts of example 0, seed 0, in hexadecimal digits, the first 16 of them."""
+"""The first 16 hexadecimal digits of the digest of each task's text, for example 0 and seed 0."""
 
 ANSWERS = {
     "passkey": " The pass key is",
@@ -51,10 +51,11 @@ BEGIN = END + 1
 @pytest.fixture(scope="module")
 def beginning() -> Tokenizer:
     """One token per byte; <|end|>; and <|begin|>, which it puts before every text itself."""
-    made = byte_tokenizer()
-    made.add_special_tokens(["<|begin|>"])
-    made.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", BEGIN)])
-    return made
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens(["<|begin|>"])
+    begin = [("<|begin|>", BEGIN)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=begin)
+    return tokenizer
 
 
 @pytest.fixture

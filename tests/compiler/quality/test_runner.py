@@ -24,7 +24,7 @@ from sscc.compiler.quality.journal import Record
 from sscc.compiler.quality.plan import EvalOptions
 from sscc.compiler.quality.plot import plot
 from sscc.compiler.quality.runner import JOURNAL, WORK, Evaluation, evaluate
-from sscc.compiler.quality.scoring import Outcome, run_example
+from sscc.compiler.quality.scoring import ExampleResult, run_example
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.tensor_files import Array
@@ -177,7 +177,7 @@ class TestResuming:
         """The examples that were really run."""
         names: list[str] = []
 
-        def run(session: Any, example: Any, tokenizer: Any) -> Outcome:
+        def run(session: Any, example: Any, tokenizer: Any) -> ExampleResult:
             names.append(example.name)
             return run_example(session, example, tokenizer)
 
@@ -213,7 +213,7 @@ class TestResuming:
     ) -> None:
         left = iter(range(done))
 
-        def killed(session: Any, example: Any, tokenizer: Any) -> Outcome:
+        def killed(session: Any, example: Any, tokenizer: Any) -> ExampleResult:
             if next(left, None) is None:
                 raise KeyboardInterrupt
             return run_example(session, example, tokenizer)
@@ -266,11 +266,11 @@ def copied(folder: Path, to: Path, *, journal: bool = True) -> None:
 
 
 def values_of(evaluation: Evaluation) -> list[dict[str, Any]]:
-    found = [cell.to_dict() for cell in evaluation.cells]
-    for cell in found:
+    cells = [cell.to_dict() for cell in evaluation.cells]
+    for cell in cells:
         for score in cell["scores"]:
             del score["seconds"]
-    return found
+    return cells
 
 
 class TestReport:
@@ -315,7 +315,7 @@ class TestOptions:
         assert asdict(EvalOptions(Path("model")))["seed"] == 0
 
     @pytest.mark.parametrize(
-        ("given", "message"),
+        ("fields", "message"),
         [
             ({"tasks": ("chess",)}, "--tasks has 'chess', it must be one of passkey"),
             ({"tasks": ()}, "there is nothing to evaluate"),
@@ -330,9 +330,9 @@ class TestOptions:
             ({"interpreter": "other"}, "--interpreter is 'other'"),
         ],
     )
-    def test_refusals(self, given: dict[str, Any], message: str) -> None:
+    def test_refusals(self, fields: dict[str, Any], message: str) -> None:
         with pytest.raises(UsageError, match=message):
-            EvalOptions(Path("model"), **given)
+            EvalOptions(Path("model"), **fields)
 
     def test_a_model_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="does not exist: give a checkpoint"):

@@ -21,26 +21,26 @@ STATED = re.compile(r"One of the special magic numbers for ([a-z]+-[a-z]+) is: (
 SLACK = {"kv_retrieval": 40, "common_words": 60}  # an entry of a list; elsewhere a word
 
 
-def made(task: str, plain: PromptFormat, seed: int = 0, length: int = LENGTH) -> list[Example]:
+def make_examples(task: str, plain: PromptFormat, seed: int = 0, length: int = LENGTH) -> list[Example]:
     return [make_example(task, length, index, seed, plain) for index in range(COUNT)]
 
 
 @pytest.mark.parametrize("task", TASKS)
 class TestEveryTask:
     def test_equal_arguments_give_equal_examples(self, task: str, plain: PromptFormat) -> None:
-        examples = made(task, plain)
-        assert examples == made(task, plain)
+        examples = make_examples(task, plain)
+        assert examples == make_examples(task, plain)
         assert len({example.prompt for example in examples}) == COUNT
-        assert not {e.prompt for e in examples} & {e.prompt for e in made(task, plain, seed=1)}
+        assert not {e.prompt for e in examples} & {e.prompt for e in make_examples(task, plain, seed=1)}
 
     def test_prompts_are_as_long_as_asked_for(self, task: str, plain: PromptFormat) -> None:
         for length in (LENGTH, 2 * LENGTH):
-            for example in made(task, plain, length=length):
+            for example in make_examples(task, plain, length=length):
                 assert length - SLACK.get(task, 12) <= len(example.prompt) <= length
                 assert example.prompt == tuple(plain.tokenizer.encode(example.text).ids)
 
     def test_answers_fit_into_the_new_tokens_and_score_one(self, task: str, plain: PromptFormat) -> None:
-        for example in made(task, plain):
+        for example in make_examples(task, plain):
             said = ", ".join(example.answers)
             assert METRICS[example.metric](said, example.answers) == 1.0
             assert METRICS[example.metric]("no idea", example.answers) == 0.0
@@ -73,19 +73,19 @@ def test_answers_stand_where_promised_and_depths_are_spread(task: str, plain: Pr
     ],
 )
 def test_needles(task: str, keys: int, asked: int, values: int, plain: PromptFormat) -> None:
-    for example in made(task, plain):
+    for example in make_examples(task, plain):
         body, question = example.text.rsplit("\n\n", 1)
         stated = STATED.findall(body)
         assert len(stated) == keys * values == len(set(stated))
         assert len({key for key, _ in stated}) == keys
-        wanted = [number for key, number in stated if key in question]
-        assert sorted(wanted) == sorted(example.answers)
-        assert len(wanted) == asked * values
+        numbers = [number for key, number in stated if key in question]
+        assert sorted(numbers) == sorted(example.answers)
+        assert len(numbers) == asked * values
         assert not STATED.search(question)
 
 
 def test_key_value_pairs(plain: PromptFormat) -> None:
-    for example in made("kv_retrieval", plain):
+    for example in make_examples("kv_retrieval", plain):
         pairs = json.loads(example.text[example.text.index("{") : example.text.index("}") + 1])
         asked = example.text[example.text.rindex("\n") + 1 :].removesuffix('": "').removeprefix('"')
         assert (pairs[asked],) == example.answers
@@ -93,14 +93,14 @@ def test_key_value_pairs(plain: PromptFormat) -> None:
 
 
 def test_variables_follow_from_the_text(plain: PromptFormat) -> None:
-    for example in made("variable_tracking", plain):
+    for example in make_examples("variable_tracking", plain):
         shown, asked = example.text.split("\n\nMemorize")
         for text in (shown, asked):
             value = re.search(r"assigned the value (\d{5}) in", text)
             assert value is not None
             held = {}
-            for name, given in re.findall(r"VAR ([A-Z]{5}) = (?:VAR )?(\w{5})\.", text):
-                held[name] = held.get(given, given)
+            for name, source in re.findall(r"VAR ([A-Z]{5}) = (?:VAR )?(\w{5})\.", text):
+                held[name] = held.get(source, source)
             assert set(held.values()) == {value.group(1)}
             assert len(held) == 5
         assert tuple(held) == example.answers

@@ -53,7 +53,7 @@ def answers(query: Query) -> list[int]:
 
     with torch.no_grad(), observing(record):
         logits = model()(torch.tensor([query.prompt]), use_cache=False, logits_to_keep=1).logits[0, -1]
-    found = [int(logits.argmax())]
+    answers = [int(logits.argmax())]
     for g in (ROWS_32, ROWS_64, STREAMING):
         run = EagerSnapStream(model(), g)
         for q, k, v, scale in layers:
@@ -62,8 +62,8 @@ def answers(query: Query) -> list[int]:
             run.k_cache.append(keys)
             run.v_cache.append(values)
         run.prompt_len = LENGTH
-        found.append(int(run.decode(query.prompt[-1], position=LENGTH - 1).argmax()))
-    return found
+        answers.append(int(run.decode(query.prompt[-1], position=LENGTH - 1).argmax()))
+    return answers
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def answers(query: Query) -> list[int]:
 def test_accuracy_through_the_cache() -> None:
     queries = fixed_queries()
     assert len(queries) >= 100
-    right = [[found == query.answer for found in answers(query)] for query in queries]
+    right = [[answer == query.answer for answer in answers(query)] for query in queries]
     full, rows_32, rows_64, streaming = (sum(column) / len(right) for column in zip(*right, strict=True))
     assert full >= 0.97
     assert rows_32 >= 0.93
@@ -93,6 +93,6 @@ def test_queries_are_fixed_and_answerable() -> None:
         asked = query.prompt[-2:]
         assert asked[0] == MARKER
         assert query.answer in VALUES
-        found = [t for t in range(LENGTH - 2) if query.prompt[t : t + 2] == asked]
-        assert [query.prompt[t + 2] for t in found] == [query.answer]
+        positions = [t for t in range(LENGTH - 2) if query.prompt[t : t + 2] == asked]
+        assert [query.prompt[t + 2] for t in positions] == [query.answer]
         assert query.prompt.count(MARKER) == TRIPLES + 1

@@ -106,8 +106,8 @@ def train() -> LlamaForCausalLM:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, total)
         logits = model(tokens, use_cache=False).logits[:, :-1]
-        wanted, mask = tokens[:, 1:], learn[:, 1:]
-        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), wanted, reduction="none")
+        targets, mask = tokens[:, 1:], learn[:, 1:]
+        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
         recall, copy = (part[where].mean() for part, where in zip(losses.chunk(2), mask.chunk(2), strict=True))
         optimizer.zero_grad()
         (recall + copy).backward()

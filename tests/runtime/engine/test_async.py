@@ -181,17 +181,17 @@ def test_loops_of_several_threads_and_one_that_was_closed() -> None:
             loop.run_until_complete(asyncio.gather(waiting, return_exceptions=True))
             loop.close()
 
-        def use(found: list[Any]) -> None:
-            found.append(asyncio.run(engine.agenerate(request(2, new=10))).tokens)
+        def use(answers: list[Any]) -> None:
+            answers.append(asyncio.run(engine.agenerate(request(2, new=10))).tokens)
 
-        found: list[Any] = []
+        answers: list[Any] = []
         threads = [threading.Thread(target=leave) for _ in range(4)]
-        threads += [threading.Thread(target=use, args=(found,)) for _ in range(4)]
+        threads += [threading.Thread(target=use, args=(answers,)) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(LIMIT)
-        assert found == [(3, 4, 5, 6, 7, 8, 9, 10, 0, 1)] * 4
+        assert answers == [(3, 4, 5, 6, 7, 8, 9, 10, 0, 1)] * 4
 
 
 @pytest.mark.parametrize(("new", "in_the_loop"), [(ticket.READ_AT_ONCE, True), (ticket.READ_AT_ONCE + 1, False)])

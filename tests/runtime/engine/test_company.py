@@ -24,7 +24,7 @@ from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.engine import Engine, EngineOptions, Request, Ticket
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session
-from tests.families import Compiled, Compiler, random_tokens
+from tests.families import CompiledModel, Compiler, random_tokens
 from tests.native import native_code
 
 CONTEXT = 64
@@ -61,7 +61,7 @@ class Planned:
 
 @st.composite
 def plans(draw: st.DrawFn) -> list[Planned]:
-    made = []
+    planned_requests = []
     for _ in range(draw(st.integers(3, 12))):
         prompt = tuple(random_tokens(draw(st.sampled_from(LENGTHS)), seed=draw(st.integers(0, 1))))
         request = Request(
@@ -72,8 +72,8 @@ def plans(draw: st.DrawFn) -> list[Planned]:
             logprobs=draw(st.sampled_from([None, 3])),
         )
         cancelled = draw(st.none() | st.none() | st.integers(0, 40))
-        made.append(Planned(request, draw(st.integers(0, 120)), cancelled))
-    return sorted(made, key=lambda planned: planned.at)
+        planned_requests.append(Planned(request, draw(st.integers(0, 120)), cancelled))
+    return sorted(planned_requests, key=lambda planned: planned.at)
 
 
 @dataclass
@@ -115,10 +115,10 @@ class Director:
 
 
 @dataclass
-class Program:
+class ServedProgram:
     """A compiled program, an interpreter for engines and one for sessions of one sequence."""
 
-    compiled: Compiled
+    compiled: CompiledModel
     ours: NativeInterpreter
     alone: Session
 
@@ -130,28 +130,28 @@ class Program:
     __hash__ = object.__hash__
 
 
-_PROGRAMS: dict[str, Program] = {}
+_PROGRAMS: dict[str, ServedProgram] = {}
 
 
 @pytest.fixture(params=CACHES)
-def program(request: pytest.FixtureRequest, compiled: Compiler) -> Program:
+def program(request: pytest.FixtureRequest, compiled: Compiler) -> ServedProgram:
     name = request.param
     if name not in _PROGRAMS:
         family, geometry, dtype = CACHES[name]
-        made = compiled(family, geometry, batch=BATCH, chunk=7, dtype=dtype)
-        code = native_code(made.artifact)
+        artifact = compiled(family, geometry, batch=BATCH, chunk=7, dtype=dtype)
+        code = native_code(artifact.artifact)
         ours, alone = (
-            NativeInterpreter(made.artifact.program, made.artifact.weights(), code=code, threads=THREADS)
+            NativeInterpreter(artifact.artifact.program, artifact.artifact.weights(), code=code, threads=THREADS)
             for _ in range(2)
         )
-        _PROGRAMS[name] = Program(made, ours, Session(made.artifact.signature, alone))
+        _PROGRAMS[name] = ServedProgram(artifact, ours, Session(artifact.artifact.signature, alone))
     return _PROGRAMS[name]
 
 
 @seed(1)
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=plans(), steps=st.sampled_from([None, 1, 3, 50]), kept=st.sampled_from([0, 10**7]))
-def test_no_schedule_changes_a_token(program: Program, plan: list[Planned], steps: int | None, kept: int) -> None:
+def test_no_schedule_changes_a_token(program: ServedProgram, plan: list[Planned], steps: int | None, kept: int) -> None:
     director = Director(program.ours, plan)
     session = Session(program.compiled.artifact.signature, director)
     options = EngineOptions(max_queue=100, prefill_steps=steps, prompt_cache_bytes=kept)
@@ -163,32 +163,32 @@ def test_no_schedule_changes_a_token(program: Program, plan: list[Planned], step
                 director.submit_next()  # the engine is idle: nothing comes from its calls
             done.append(director.tickets[len(done)].result(LIMIT))
         metrics = engine.metrics()
-    for planned, found in zip(plan, done, strict=True):
+    for planned, completion in zip(plan, done, strict=True):
         expected = program.expected(planned.request)
-        if found.finish == "cancelled":
+        if completion.finish == "cancelled":
             assert planned.cancelled is not None
-            assert found.tokens == expected[: len(found.tokens)]
+            assert completion.tokens == expected[: len(completion.tokens)]
         else:
-            assert found.tokens == expected
-            assert found.finish == ("eos" if expected[-1] in (planned.request.eos or ()) else "length")
-        wanted = 0 if planned.request.logprobs is None else len(found.tokens)
-        assert [each.token for each in found.logprobs] == list(found.tokens[:wanted])
+            assert completion.tokens == expected
+            assert completion.finish == ("eos" if expected[-1] in (planned.request.eos or ()) else "length")
+        logprob_count = 0 if planned.request.logprobs is None else len(completion.tokens)
+        assert [each.token for each in completion.logprobs] == list(completion.tokens[:logprob_count])
     assert (metrics.queued, metrics.running, metrics.prefilling) == (0, 0, 0)
     assert sum(metrics.finished.values()) == len(plan)
 
 
-def test_tokens_differ_where_requests_do(program: Program) -> None:
+def test_tokens_differ_where_requests_do(program: ServedProgram) -> None:
     """Otherwise the test above would say nothing."""
-    made = {
+    answers = {
         program.expected(Request(tuple(random_tokens(23)), 12, sampling, eos=frozenset())) for sampling in SAMPLINGS
     }
-    assert len(made) == len(SAMPLINGS)
+    assert len(answers) == len(SAMPLINGS)
     prompts = {program.expected(Request(tuple(random_tokens(n)), 12, eos=frozenset())) for n in LENGTHS}
     assert len(prompts) == len(LENGTHS)
 
 
 @pytest.mark.parametrize("length", [3, 11, 14, 18, 41])
-def test_a_kept_prompt_is_the_prefilled_one_bit_for_bit(program: Program, length: int) -> None:
+def test_a_kept_prompt_is_the_prefilled_one_bit_for_bit(program: ServedProgram, length: int) -> None:
     """In another slot, over another sequence's rows, while the first goes on: logits of every step."""
     session = Session(program.compiled.artifact.signature, program.ours)
     prompt = random_tokens(length, seed=3)
@@ -205,7 +205,7 @@ def test_a_kept_prompt_is_the_prefilled_one_bit_for_bit(program: Program, length
     assert np.array_equal(np.stack(first), np.stack(again))
 
 
-def test_a_replayed_token_sees_the_compressed_cache(program: Program) -> None:
+def test_a_replayed_token_sees_the_compressed_cache(program: ServedProgram) -> None:
     session = Session(program.compiled.artifact.signature, program.ours)
     short, long = random_tokens(9, seed=3), random_tokens(41, seed=3)
     for prompt, alike in ((short, True), (long, False)):

@@ -157,7 +157,7 @@ def test_a_full_queue_refuses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("impossible", "message"),
     [
         (request(*[1] * 21), "the prompt has 21 tokens"),
         (request(*[1] * 15, new=6), r"15 prompt tokens \+ 6 new tokens = 21 exceed"),
@@ -170,10 +170,10 @@ def test_a_full_queue_refuses() -> None:
         (request(1, logprobs=12), "logprobs is 12"),
     ],
 )
-def test_impossible_requests_are_refused(given: Request, message: str) -> None:
+def test_impossible_requests_are_refused(impossible: Request, message: str) -> None:
     with serving() as engine:
         with pytest.raises(UsageError, match=message):
-            engine.submit(given)
+            engine.submit(impossible)
         assert engine.metrics().submitted == 0
         assert engine.generate(request(1, new=1)).tokens == (2,)
 
@@ -484,7 +484,7 @@ def test_a_reader_that_dies_frees_its_slot() -> None:
         assert engine.generate(request(1, new=2)).tokens == (2, 3)
 
 
-class Damaged(FakeInterpreter):
+class NanInterpreter(FakeInterpreter):
     """A slot whose prompt was 9 gets logits that are not numbers."""
 
     def _logits(self, token: int) -> Array:
@@ -495,7 +495,7 @@ class Damaged(FakeInterpreter):
 
 
 def test_logits_that_are_no_numbers_end_their_own_request_only() -> None:
-    with Engine(Session(SIGNATURE, Damaged())) as engine:
+    with Engine(Session(SIGNATURE, NanInterpreter())) as engine:
         good, bad, late = (engine.submit(request(t, new=8)) for t in (10, 9, 6))
         assert ends(good).tokens == (0, 1, 2, 3, 4, 5, 6, 7)
         for ticket in (bad, late):  # at once, and after 7, 8, 9

@@ -32,21 +32,21 @@ def submitted(executor: Executor, *requests: Request) -> list[Job]:
 
 def finished(session: Session, *requests: Request, **options: Any) -> tuple[Executor, list[Job]]:
     """Requests that came before the thread began, served to their end in this one."""
-    made = Executor(session, EngineOptions(**options))
-    jobs = submitted(made, *requests)
-    made.close(Close.DRAIN)
-    made.run()
-    assert made.done.is_set()
-    return made, jobs
+    the_executor = Executor(session, EngineOptions(**options))
+    jobs = submitted(the_executor, *requests)
+    the_executor.close(Close.DRAIN)
+    the_executor.run()
+    assert the_executor.done.is_set()
+    return the_executor, jobs
 
 
 # -------------------------------------------------------------------------------------------------------------- rounds
 
 
 def test_what_came_before_the_close_is_served() -> None:
-    made, jobs = finished(fake_session(), request(1, new=1), request(2, new=3))
+    the_executor, jobs = finished(fake_session(), request(1, new=1), request(2, new=3))
     assert [(job.finish, job.tokens.tolist()) for job in jobs] == [("length", [2]), ("length", [3, 4, 5])]
-    assert made.failure is None
+    assert the_executor.failure is None
 
 
 @pytest.mark.parametrize("kept", [0, 10**6])
@@ -61,19 +61,19 @@ def test_an_engine_finds_and_leaves_empty_slots() -> None:
     session = Session(LONG, FakeInterpreter(LONG))
     session.prefill(0, [1, 2])
     session.start_prefill(1, [1] * 40)
-    made = Executor(session, EngineOptions())
+    the_executor = Executor(session, EngineOptions())
     with pytest.raises(UsageError, match="slot 0 holds no prompt"):
         session.kept(0)
-    first, second = submitted(made, request(1, new=2), request(2, new=2))
-    made.close(Close.DRAIN)
-    made.run()
+    first, second = submitted(the_executor, request(1, new=2), request(2, new=2))
+    the_executor.close(Close.DRAIN)
+    the_executor.run()
     assert [first.finish, second.finish] == ["length", "length"]
     for slot in range(2):
         with pytest.raises(UsageError, match=f"slot {slot} holds no prompt"):
             session.kept(slot)
     everything = np.ones(2, np.bool_)
     with pytest.raises(UsageError, match="slot 0"):  # and no sampler goes on
-        made._sampler.pick(np.zeros((2, LONG.vocab_size), np.float32), everything)
+        the_executor._sampler.pick(np.zeros((2, LONG.vocab_size), np.float32), everything)
 
 
 def test_a_request_that_cannot_be_sampled_ends_alone_and_the_next_takes_its_turn(
@@ -121,7 +121,7 @@ def test_cancelling_what_decodes_leaves_what_prefills() -> None:
         assert ends(prefilling).tokens == (3, 4)
 
 
-class Damaged(GatedInterpreter):
+class GatedNanInterpreter(GatedInterpreter):
     """What follows token 9 is no number."""
 
     def _logits(self, token: int) -> Any:
@@ -131,7 +131,7 @@ class Damaged(GatedInterpreter):
 
 def test_damage_found_while_others_decode_costs_them_no_step() -> None:
     """Neither at a first token nor at a later one: every token of theirs is fed once."""
-    interpreter = Damaged(SIGNATURE)
+    interpreter = GatedNanInterpreter(SIGNATURE)
     with Engine(Session(SIGNATURE, interpreter)) as engine:
         good = engine.submit(request(10, new=9))
         interpreter.wait()
@@ -149,7 +149,7 @@ def test_damage_found_while_others_decode_costs_them_no_step() -> None:
 
 
 def test_logprobs_come_with_the_tokens_of_those_who_asked() -> None:
-    """Of a slot that told some before, too."""
+    """A request that asks for none gets none, also in a slot whose last request asked for some."""
     asked, silent = request(1, new=4, logprobs=2), request(2, new=6)
     _, jobs = finished(fake_session(), asked, silent, request(3, new=6), request(4, new=2, logprobs=0))
     assert [len(job.logprobs) for job in jobs] == [4, 0, 0, 2]
@@ -191,7 +191,7 @@ def goes_on(waiting: Ticket, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "given", "finish"),
+    ("end", "fields", "finish"),
     [
         (cancels, {"new": 1000}, "cancelled"),
         (runs_out, {"new": 1000, "timeout": 50}, "timeout"),
@@ -201,13 +201,13 @@ def goes_on(waiting: Ticket, clock: Clock) -> None:
 )
 @pytest.mark.parametrize("company", [True, False])
 def test_every_end_wakes_who_waits_for_it(
-    end: Callable[..., None], given: dict[str, Any], finish: str, company: bool, monkeypatch: pytest.MonkeyPatch
+    end: Callable[..., None], fields: dict[str, Any], finish: str, company: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While another request goes on, whose end would wake them too; and where they are the last."""
     clock = Clock()
     monkeypatch.setattr(executor, "perf_counter", clock)
     with gated(signature=LONG) as (engine, interpreter):
-        waiting = engine.submit(request(1, **given))
+        waiting = engine.submit(request(1, **fields))
         interpreter.wait()
         others = [engine.submit(request(2, new=3000))] * company
         told = reader(waiting)
@@ -223,7 +223,7 @@ def test_every_end_wakes_who_waits_for_it(
 
 @pytest.mark.parametrize("token", [9, 6])
 def test_damage_wakes_who_waits(token: int) -> None:
-    interpreter = Damaged(SIGNATURE)
+    interpreter = GatedNanInterpreter(SIGNATURE)
     with Engine(Session(SIGNATURE, interpreter)) as engine:
         bad = engine.submit(request(token, new=8))
         told = reader(bad)
@@ -368,19 +368,19 @@ def test_where_the_time_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "perf_counter", clock)
     for module in (executor, session_module):
         monkeypatch.setattr(module, "perf_counter_ns", lambda: int(clock.now * 1e9))
-    made = Executor(Session(SIGNATURE, Timed(clock)), EngineOptions())
-    pick = made._sampler.pick
+    the_executor = Executor(Session(SIGNATURE, Timed(clock)), EngineOptions())
+    pick = the_executor._sampler.pick
 
     def slow_pick(*args: Any) -> Any:
         clock.now += 0.25
         return pick(*args)
 
-    monkeypatch.setattr(made._sampler, "pick", slow_pick)
-    submitted(made, request(1, new=3), request(*[2] * 10, new=1))  # one call of prefill, and two after a step
+    monkeypatch.setattr(the_executor._sampler, "pick", slow_pick)
+    submitted(the_executor, request(1, new=3), request(*[2] * 10, new=1))  # one call of prefill, and two after a step
     clock.now += 5
-    made.close(Close.DRAIN)
-    made.run()
-    metrics = made.metrics()
+    the_executor.close(Close.DRAIN)
+    the_executor.run()
+    metrics = the_executor.metrics()
     assert (metrics.prefill_steps, metrics.decode_steps) == (4 + 7, 2)
     assert (metrics.prefill_seconds, metrics.decode_seconds, metrics.overhead_seconds) == (3.0, 4.0, 1.0)
     # The first token comes after one call and a pick. Then come a step and a pick, and the second prompt begins.
@@ -392,12 +392,12 @@ def test_where_the_time_goes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_round_that_computes_nothing_is_no_overhead(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(executor, "perf_counter", clock)
-    made = Executor(fake_session(), EngineOptions())
-    submitted(made, request(1, timeout=1))
+    the_executor = Executor(fake_session(), EngineOptions())
+    submitted(the_executor, request(1, timeout=1))
     clock.now += 1
-    made.close(Close.DRAIN)
-    made.run()
-    metrics = made.metrics()
+    the_executor.close(Close.DRAIN)
+    the_executor.run()
+    metrics = the_executor.metrics()
     assert (metrics.finished["timeout"], metrics.overhead_seconds) == (1, 0.0)
 
 

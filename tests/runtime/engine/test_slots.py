@@ -26,35 +26,35 @@ def test_a_table_of_random_sequences(seed: int) -> None:
     choose = random.Random(seed)
     table = SlotTable(SLOTS, CAPACITY)
     jobs: dict[int, Job] = {}
-    made: dict[int, list[int]] = {}
+    tokens_of_slots: dict[int, list[int]] = {}
     latest: dict[int, float] = {}
     for step in range(200):
         if table.free and choose.random() < 0.4:
             new = job(step, choose.randint(1, CAPACITY), choose.sample(range(6), choose.randint(0, 3)))
             slot = table.take(new)
             table.activate(slot, new)
-            jobs[slot], made[slot] = new, []
-        given = np.array([slot in jobs and choose.random() < 0.7 for slot in range(SLOTS)])
-        tokens = np.array([choose.randint(0, 30) if g else -1 for g in given], np.int64)
-        gaps, over = table.append(tokens, given, float(step))
-        wanted, waited = [], []
-        for slot in np.flatnonzero(given).tolist():
-            made[slot].append(int(tokens[slot]))
+            jobs[slot], tokens_of_slots[slot] = new, []
+        receivers = np.array([slot in jobs and choose.random() < 0.7 for slot in range(SLOTS)])
+        tokens = np.array([choose.randint(0, 30) if g else -1 for g in receivers], np.int64)
+        gaps, over = table.append(tokens, receivers, float(step))
+        finishes, waited = [], []
+        for slot in np.flatnonzero(receivers).tolist():
+            tokens_of_slots[slot].append(int(tokens[slot]))
             waited.append(step - latest.get(slot, 0.0))
             latest[slot] = float(step)
             assert table.next_tokens[slot] == tokens[slot]
             if tokens[slot] in jobs[slot].ends:
-                wanted.append((slot, "eos"))
-            elif len(made[slot]) == jobs[slot].request.max_new_tokens:
-                wanted.append((slot, "length"))
-        assert over == wanted
+                finishes.append((slot, "eos"))
+            elif len(tokens_of_slots[slot]) == jobs[slot].request.max_new_tokens:
+                finishes.append((slot, "length"))
+        assert over == finishes
         assert gaps.tolist() == waited
-        for slot, tokens_of in made.items():
+        for slot, tokens_of in tokens_of_slots.items():
             assert table.tokens(slot).tolist() == tokens_of
             assert table.tokens(slot, 2).tolist() == tokens_of[2:]
         for slot, _ in over:
             table.clear(slot)
-            del jobs[slot], made[slot]
+            del jobs[slot], tokens_of_slots[slot]
 
 
 def test_the_newest_token_is_not_in_the_cache() -> None:

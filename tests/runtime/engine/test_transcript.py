@@ -20,9 +20,9 @@ WORDS = ("a", "b", "ab", "ba", "c", " ", "é", "<0xC3>", "<0xA9>", "abc", "x")
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    made = Tokenizer(models.BPE({word: i for i, word in enumerate(WORDS)}, [], byte_fallback=True))
-    made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    return made
+    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(WORDS)}, [], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
 
 
 def read(
@@ -89,8 +89,8 @@ def test_portions_do_not_matter(tokenizer: Tokenizer, tokens: list[int], stop: l
         portions.append(rest[:size])
         rest = rest[size:]
     whole, (text,), finish = read(tokenizer, [tokens], tuple(stop))
-    found, texts, end = read(tokenizer, portions, tuple(stop))
-    assert (found, "".join(texts), end) == (whole, text, finish)
+    tokens_read, texts, end = read(tokenizer, portions, tuple(stop))
+    assert (tokens_read, "".join(texts), end) == (whole, text, finish)
     assert not any(each in text for each in stop)
     if finish == "length":
         assert (whole, text) == (tokens, decode(tokenizer, tokens))
@@ -107,22 +107,22 @@ def test_portions_do_not_matter(tokenizer: Tokenizer, tokens: list[int], stop: l
 def test_stops_that_repeat_themselves(texts: list[str], stops: list[str]) -> None:
     """Beginnings of a stop string within another, in any portions: the text is cut where searching all of it would."""
     transcript = Transcript(None, tuple(stops))
-    given, whole = "", ""
+    text_out, whole = "", ""
     for text in texts:
         whole += text
-        piece, found = transcript._search(text, last=False)
-        given += piece
+        piece, is_stopped = transcript._search(text, last=False)
+        text_out += piece
         starts = [whole.find(stop) for stop in stops if stop in whole]
-        assert found == bool(starts)
-        if found:
-            assert given == whole[: min(starts)]
+        assert is_stopped == bool(starts)
+        if is_stopped:
+            assert text_out == whole[: min(starts)]
             return
-        held = whole[len(given) :]
-        assert whole == given + held
+        held = whole[len(text_out) :]
+        assert whole == text_out + held
         assert held == max(
             (whole[i:] for i in range(len(whole) + 1) if any(s.startswith(whole[i:]) for s in stops)), key=len
         )
-    assert given + transcript._search("", last=True)[0] == whole
+    assert text_out + transcript._search("", last=True)[0] == whole
 
 
 # --------------------------------------------------------------------------------------------- stops within an engine

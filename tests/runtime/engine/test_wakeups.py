@@ -21,9 +21,9 @@ def wake(wakeups: Wakeups, *, change: bool) -> None:
 
 @pytest.fixture
 def loops() -> Iterator[list[asyncio.AbstractEventLoop]]:
-    made = [asyncio.new_event_loop() for _ in range(2)]
-    yield made
-    for loop in made:
+    loops = [asyncio.new_event_loop() for _ in range(2)]
+    yield loops
+    for loop in loops:
         loop.close()
 
 

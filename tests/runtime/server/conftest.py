@@ -12,8 +12,8 @@ from tests.runtime.server.fake import Running, running
 @pytest.fixture(scope="package")
 def server() -> Iterator[Running]:
     """Three slots, a context of 128 tokens, a chat template, no key."""
-    with running() as found:
-        yield found
+    with running() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

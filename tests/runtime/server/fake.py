@@ -19,7 +19,7 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Engine, EngineOptions
 from sscc.runtime.server.app import create_app
-from sscc.runtime.server.jobs import Limits, Model
+from sscc.runtime.server.jobs import Model, RequestLimits
 from sscc.runtime.server.service import bind, config_of, url_of
 from sscc.runtime.session import Session
 from tests.models.tiny_llama import END, byte_tokenizer
@@ -163,7 +163,7 @@ MODEL = Model(NAME, CONTEXT, SIGNATURE.vocab_size, CREATED, TOKENIZER, ChatTempl
 @contextmanager
 def running(
     *,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     api_key: str | None = None,
     max_queue: int = 64,
     batch: int = SIGNATURE.batch,

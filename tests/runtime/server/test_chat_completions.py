@@ -23,32 +23,32 @@ def client(server: Running) -> openai.OpenAI:
 
 class TestWhole:
     def test_the_answer(self, client: openai.OpenAI) -> None:
-        found = client.chat.completions.create(messages=HI, max_tokens=5, **GREEDY)
-        assert (found.object, found.model) == ("chat.completion", NAME)
-        assert found.id.startswith("chatcmpl-")
-        (choice,) = found.choices
+        answer = client.chat.completions.create(messages=HI, max_tokens=5, **GREEDY)
+        assert (answer.object, answer.model) == ("chat.completion", NAME)
+        assert answer.id.startswith("chatcmpl-")
+        (choice,) = answer.choices
         assert (choice.index, choice.finish_reason, choice.logprobs) == (0, "length", None)
         assert (choice.message.role, choice.message.content) == ("assistant", reply(HI_TEXT, 5))
 
     def test_usage(self, client: openai.OpenAI) -> None:
-        found = client.chat.completions.create(messages=HI, n=3, max_tokens=5, **GREEDY).usage
-        assert found is not None
-        assert (found.prompt_tokens, found.completion_tokens) == (len(HI_TEXT), 15)
+        usage = client.chat.completions.create(messages=HI, n=3, max_tokens=5, **GREEDY).usage
+        assert usage is not None
+        assert (usage.prompt_tokens, usage.completion_tokens) == (len(HI_TEXT), 15)
 
     def test_without_a_limit_it_goes_on_to_its_end(self, client: openai.OpenAI) -> None:
         choice = client.chat.completions.create(messages=HI, **GREEDY).choices[0]
         assert (choice.message.content, choice.finish_reason) == (reply(HI_TEXT), "stop")
 
     def test_without_a_limit_it_fills_the_context(self, client: openai.OpenAI) -> None:
-        found = client.chat.completions.create(messages=HI, extra_body={"ignore_eos": True}, **GREEDY)
-        assert found.choices[0].finish_reason == "length"
-        assert found.usage is not None
-        assert found.usage.total_tokens == CONTEXT
+        answer = client.chat.completions.create(messages=HI, extra_body={"ignore_eos": True}, **GREEDY)
+        assert answer.choices[0].finish_reason == "length"
+        assert answer.usage is not None
+        assert answer.usage.total_tokens == CONTEXT
 
     @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
     def test_limits_of_either_name(self, name: str, client: openai.OpenAI) -> None:
-        found = client.chat.completions.create(messages=HI, **GREEDY, **{name: 3})
-        assert found.choices[0].message.content == reply(HI_TEXT, 3)
+        answer = client.chat.completions.create(messages=HI, **GREEDY, **{name: 3})
+        assert answer.choices[0].message.content == reply(HI_TEXT, 3)
 
     def test_a_conversation(self, client: openai.OpenAI) -> None:
         messages: Any = [{"role": "system", "content": "be brief"}, *HI]
@@ -57,14 +57,14 @@ class TestWhole:
             first,
             {"role": "user", "content": [{"type": "text", "text": "go"}, {"type": "text", "text": "on"}]},
         ]
-        found = client.chat.completions.create(messages=messages, max_tokens=4, **GREEDY).choices[0].message
+        message = client.chat.completions.create(messages=messages, max_tokens=4, **GREEDY).choices[0].message
         text = f"s:be brief;u:hi;a:{first.content};u:go\non;a:"
-        assert found.content == reply(text, 4)
+        assert message.content == reply(text, 4)
 
     def test_the_developer_is_the_system(self, client: openai.OpenAI) -> None:
         messages: Any = [{"role": "developer", "content": "x"}, *HI]
-        found = client.chat.completions.create(messages=messages, max_tokens=4, **GREEDY)
-        assert found.choices[0].message.content == reply(f"s:x;{HI_TEXT}", 4)
+        answer = client.chat.completions.create(messages=messages, max_tokens=4, **GREEDY)
+        assert answer.choices[0].message.content == reply(f"s:x;{HI_TEXT}", 4)
 
     def test_a_stop_string(self, client: openai.OpenAI) -> None:
         text = reply(HI_TEXT)
@@ -83,14 +83,14 @@ class TestWhole:
             "user": "me",
             "store": None,
         }
-        found = client.chat.completions.create(messages=HI, max_tokens=4, extra_body=extra, **GREEDY)
-        assert found.choices[0].message.content == reply(HI_TEXT, 4)
+        answer = client.chat.completions.create(messages=HI, max_tokens=4, extra_body=extra, **GREEDY)
+        assert answer.choices[0].message.content == reply(HI_TEXT, 4)
 
 
 class TestLogprobs:
     def test_their_form(self, client: openai.OpenAI) -> None:
-        found = client.chat.completions.create(messages=HI, max_tokens=3, logprobs=True, top_logprobs=2, **GREEDY)
-        logprobs = found.choices[0].logprobs
+        answer = client.chat.completions.create(messages=HI, max_tokens=3, logprobs=True, top_logprobs=2, **GREEDY)
+        logprobs = answer.choices[0].logprobs
         assert logprobs is not None
         assert logprobs.content is not None
         assert [entry.token for entry in logprobs.content] == list(reply(HI_TEXT, 3))
@@ -118,10 +118,10 @@ class TestLogprobs:
         (token,) = (
             token for token in range(256) if TOKENIZER.id_to_token(token) == "\N{LATIN SMALL LETTER A WITH TILDE}"
         )
-        found = client.chat.completions.create(
+        answer = client.chat.completions.create(
             messages=HI, max_tokens=1, logprobs=True, logit_bias={str(token): 100}, **GREEDY
         )
-        logprobs = found.choices[0].logprobs
+        logprobs = answer.choices[0].logprobs
         assert logprobs is not None
         assert logprobs.content is not None
         assert (logprobs.content[0].token, logprobs.content[0].bytes) == ("bytes:\\xe3", [0xE3])

@@ -22,39 +22,39 @@ def client(server: Running) -> openai.OpenAI:
 
 class TestWhole:
     def test_the_answer(self, client: openai.OpenAI) -> None:
-        found = client.completions.create(prompt="hello", max_tokens=5, **GREEDY)
-        assert (found.object, found.model) == ("text_completion", NAME)
-        assert found.id.startswith("cmpl-")
-        assert found.created > CREATED
-        (choice,) = found.choices
+        answer = client.completions.create(prompt="hello", max_tokens=5, **GREEDY)
+        assert (answer.object, answer.model) == ("text_completion", NAME)
+        assert answer.id.startswith("cmpl-")
+        assert answer.created > CREATED
+        (choice,) = answer.choices
         assert (choice.index, choice.text, choice.finish_reason) == (0, reply("hello", 5), "length")
         assert choice.logprobs is None
 
     def test_usage(self, client: openai.OpenAI) -> None:
-        found = client.completions.create(prompt=["hello", "you"], n=2, max_tokens=5, **GREEDY).usage
-        assert found is not None
-        assert (found.prompt_tokens, found.completion_tokens, found.total_tokens) == (8, 20, 28)
-        assert found.prompt_tokens_details is not None
-        assert found.prompt_tokens_details.cached_tokens == 0
+        usage = client.completions.create(prompt=["hello", "you"], n=2, max_tokens=5, **GREEDY).usage
+        assert usage is not None
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (8, 20, 28)
+        assert usage.prompt_tokens_details is not None
+        assert usage.prompt_tokens_details.cached_tokens == 0
 
     def test_it_ends_with_the_text(self, client: openai.OpenAI) -> None:
-        found = client.completions.create(prompt="hello", max_tokens=60, **GREEDY)
-        assert (found.choices[0].text, found.choices[0].finish_reason) == (reply("hello"), "stop")
-        assert found.usage is not None
-        assert found.usage.completion_tokens == 27, "the ending token is one of them"
+        answer = client.completions.create(prompt="hello", max_tokens=60, **GREEDY)
+        assert (answer.choices[0].text, answer.choices[0].finish_reason) == (reply("hello"), "stop")
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 27, "the ending token is one of them"
 
     def test_it_goes_on_where_asked_to(self, client: openai.OpenAI) -> None:
-        found = client.completions.create(prompt="hello", max_tokens=30, extra_body={"ignore_eos": True}, **GREEDY)
-        assert found.choices[0].text == reply("hello") + reply("hello", 3)
-        assert found.choices[0].finish_reason == "length"
+        answer = client.completions.create(prompt="hello", max_tokens=30, extra_body={"ignore_eos": True}, **GREEDY)
+        assert answer.choices[0].text == reply("hello") + reply("hello", 3)
+        assert answer.choices[0].finish_reason == "length"
 
     def test_16_tokens_are_the_default(self, client: openai.OpenAI) -> None:
         assert client.completions.create(prompt="hello", **GREEDY).choices[0].text == reply("hello", 16)
 
     def test_the_default_fits_the_context(self, client: openai.OpenAI) -> None:
         prompt = "x" * (CONTEXT - 4)
-        found = client.completions.create(prompt=prompt, **GREEDY).choices[0]
-        assert (found.text, found.finish_reason) == (reply(prompt, 4), "length")
+        choice = client.completions.create(prompt=prompt, **GREEDY).choices[0]
+        assert (choice.text, choice.finish_reason) == (reply(prompt, 4), "length")
 
     @pytest.mark.parametrize(
         ("prompt", "texts"),
@@ -67,33 +67,33 @@ class TestWhole:
         ids=["text", "texts", "tokens", "lists of tokens"],
     )
     def test_prompts_of_every_form(self, prompt: Any, texts: list[str], client: openai.OpenAI) -> None:
-        found = client.completions.create(prompt=prompt, max_tokens=4, **GREEDY).choices
-        assert [(one.index, one.text) for one in found] == [(i, reply(text, 4)) for i, text in enumerate(texts)]
+        choices = client.completions.create(prompt=prompt, max_tokens=4, **GREEDY).choices
+        assert [(one.index, one.text) for one in choices] == [(i, reply(text, 4)) for i, text in enumerate(texts)]
 
     def test_more_answers_than_slots(self, client: openai.OpenAI) -> None:
         prompts = [f"prompt {index}" for index in range(9)]
-        found = client.completions.create(prompt=prompts, n=2, max_tokens=6, **GREEDY).choices
-        assert [one.index for one in found] == list(range(18))
-        assert [one.text for one in found] == [reply(prompt, 6) for prompt in prompts for _ in range(2)]
+        choices = client.completions.create(prompt=prompts, n=2, max_tokens=6, **GREEDY).choices
+        assert [one.index for one in choices] == list(range(18))
+        assert [one.text for one in choices] == [reply(prompt, 6) for prompt in prompts for _ in range(2)]
 
     def test_bodies_with_nulls_and_parameters_without_effect(self, client: openai.OpenAI) -> None:
         extra = {"user": "me", "echo": False, "suffix": None, "best_of": 1, "logprobs": None, "store": False}
-        found = client.completions.create(prompt="ab", max_tokens=4, extra_body=extra, **GREEDY)
-        assert found.choices[0].text == reply("ab", 4)
+        answer = client.completions.create(prompt="ab", max_tokens=4, extra_body=extra, **GREEDY)
+        assert answer.choices[0].text == reply("ab", 4)
 
 
 class TestStop:
     def test_the_text_ends_before_it(self, client: openai.OpenAI) -> None:
         text = reply("hello")
-        found = client.completions.create(prompt="hello", max_tokens=26, stop=text[5:8], **GREEDY)
-        assert (found.choices[0].text, found.choices[0].finish_reason) == (text[:5], "stop")
-        assert found.usage is not None
-        assert found.usage.completion_tokens == 8, "the tokens of the stop string were made"
+        answer = client.completions.create(prompt="hello", max_tokens=26, stop=text[5:8], **GREEDY)
+        assert (answer.choices[0].text, answer.choices[0].finish_reason) == (text[:5], "stop")
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 8, "the tokens of the stop string were made"
 
     def test_the_first_of_several(self, client: openai.OpenAI) -> None:
         text = reply("hello")
-        found = client.completions.create(prompt="hello", max_tokens=26, stop=[text[9:11], "no", text[3:6]], **GREEDY)
-        assert found.choices[0].text == text[:3]
+        answer = client.completions.create(prompt="hello", max_tokens=26, stop=[text[9:11], "no", text[3:6]], **GREEDY)
+        assert answer.choices[0].text == text[:3]
 
     def test_no_part_of_it_is_streamed(self, client: openai.OpenAI) -> None:
         text = reply("hello")
@@ -125,14 +125,14 @@ class TestSampling:
 
     def test_answer_i_has_seed_plus_i(self, client: openai.OpenAI) -> None:
         hot: dict[str, Any] = {"model": NAME, "prompt": ["hello", "you"], "max_tokens": 20, "temperature": 2}
-        found = [choice.text for choice in client.completions.create(n=3, seed=7, **hot).choices]
+        texts = [choice.text for choice in client.completions.create(n=3, seed=7, **hot).choices]
         alone = [
             client.completions.create(seed=seed, **hot | {"prompt": prompt}).choices[0].text
             for prompt in ("hello", "you")
             for seed in (7, 8, 9)
         ]
-        assert found == alone
-        assert len(set(found)) > 2
+        assert texts == alone
+        assert len(set(texts)) > 2
 
     @pytest.mark.parametrize("options", [{"top_k": 1}, {"min_p": 0.9}], ids=str)
     def test_vllms_parameters(self, options: dict[str, Any], client: openai.OpenAI) -> None:
@@ -161,40 +161,40 @@ class TestSampling:
         seen = f"{plain}{prompt}"
         first = client.completions.create(prompt=seen, max_tokens=1, **GREEDY).choices[0].text
         options = {"repetition_penalty": 3.0}
-        found = client.completions.create(prompt=seen + first, max_tokens=1, extra_body=options, **GREEDY)
-        assert found.choices[0].text not in seen + first
+        answer = client.completions.create(prompt=seen + first, max_tokens=1, extra_body=options, **GREEDY)
+        assert answer.choices[0].text not in seen + first
 
 
 class TestLogprobs:
     def test_their_form(self, client: openai.OpenAI) -> None:
-        found = client.completions.create(prompt="hello", max_tokens=3, logprobs=2, **GREEDY).choices[0].logprobs
-        assert found is not None
-        assert found.tokens == list(reply("hello", 3))
-        assert found.text_offset == [0, 1, 2]
+        logprobs = client.completions.create(prompt="hello", max_tokens=3, logprobs=2, **GREEDY).choices[0].logprobs
+        assert logprobs is not None
+        assert logprobs.tokens == list(reply("hello", 3))
+        assert logprobs.text_offset == [0, 1, 2]
         total = math.log(math.exp(0) + math.exp(-2) + math.exp(-4))
-        assert found.token_logprobs == pytest.approx([-total] * 3, abs=1e-4)
-        assert found.top_logprobs is not None
+        assert logprobs.token_logprobs == pytest.approx([-total] * 3, abs=1e-4)
+        assert logprobs.top_logprobs is not None
         two = pytest.approx([-total, -2 - total], abs=1e-4)
-        assert [list(top.values()) for top in found.top_logprobs] == [two] * 3
-        assert [next(iter(top)) for top in found.top_logprobs] == found.tokens
+        assert [list(top.values()) for top in logprobs.top_logprobs] == [two] * 3
+        assert [next(iter(top)) for top in logprobs.top_logprobs] == logprobs.tokens
 
     def test_the_picked_token_is_always_told(self, client: openai.OpenAI) -> None:
         (letter,) = TOKENIZER.encode("q").ids
-        found = client.completions.create(
+        answer = client.completions.create(
             prompt="hello", max_tokens=2, logprobs=1, logit_bias={str(letter): 100}, **GREEDY
         )
-        logprobs = found.choices[0].logprobs
+        logprobs = answer.choices[0].logprobs
         assert logprobs is not None
         assert logprobs.top_logprobs is not None
         assert [len(top) for top in logprobs.top_logprobs] == [2, 2]
         assert all("q" in top for top in logprobs.top_logprobs)
 
     def test_the_ending_token_has_one(self, client: openai.OpenAI) -> None:
-        found = client.completions.create(prompt="hello", max_tokens=30, logprobs=0, **GREEDY).choices[0]
-        assert found.logprobs is not None
-        assert found.logprobs.tokens is not None
-        assert found.logprobs.tokens[-1] == "<|end|>"
-        assert found.logprobs.text_offset == list(range(27))
+        choice = client.completions.create(prompt="hello", max_tokens=30, logprobs=0, **GREEDY).choices[0]
+        assert choice.logprobs is not None
+        assert choice.logprobs.tokens is not None
+        assert choice.logprobs.tokens[-1] == "<|end|>"
+        assert choice.logprobs.text_offset == list(range(27))
 
     def test_streamed_they_are_the_same(self, client: openai.OpenAI) -> None:
         options: dict[str, Any] = {"prompt": "hello", "max_tokens": 8, "logprobs": 1, **GREEDY}

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from sscc.runtime.server import gate
-from sscc.runtime.server.jobs import Limits
+from sscc.runtime.server.jobs import RequestLimits
 from tests.runtime.server.fake import CONTEXT, NAME, Running, listening, reply, running
 
 GREEDY: dict[str, Any] = {"model": NAME, "temperature": 0}
@@ -26,8 +26,8 @@ def error_of(response: httpx2.Response, status: int) -> dict[str, Any]:
     assert set(body) == {"error"}
     assert set(body["error"]) == {"message", "type", "param", "code"}
     assert body["error"]["message"]
-    found: dict[str, Any] = body["error"]
-    return found
+    error: dict[str, Any] = body["error"]
+    return error
 
 
 MALFORMED: dict[str, tuple[bytes, str]] = {
@@ -46,9 +46,9 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize(("body", "message"), MALFORMED.values(), ids=MALFORMED)
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
 def test_malformed_bodies(path: str, body: bytes, message: str, server: Running) -> None:
-    found = error_of(httpx2.post(f"{server.v1}/{path}", content=body, headers=JSON), 400)
-    assert found["type"] == "invalid_request_error"
-    assert message in found["message"] or "is missing" in found["message"]
+    error = error_of(httpx2.post(f"{server.v1}/{path}", content=body, headers=JSON), 400)
+    assert error["type"] == "invalid_request_error"
+    assert message in error["message"] or "is missing" in error["message"]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str | None, str]] = {
@@ -101,9 +101,9 @@ def test_refusals(stream: bool, changes: dict[str, Any], param: str | None, mess
     body: dict[str, Any] = {"model": NAME, "prompt": "hello", "stream": stream} | changes
     if "stream_options" in changes and "stream" not in changes:
         body["stream"] = False
-    found = error_of(httpx2.post(f"{server.v1}/completions", content=json.dumps(body), headers=JSON), 400)
-    assert (found["param"], found["type"]) == (param, "invalid_request_error")
-    assert message in found["message"]
+    error = error_of(httpx2.post(f"{server.v1}/completions", content=json.dumps(body), headers=JSON), 400)
+    assert (error["param"], error["type"]) == (param, "invalid_request_error")
+    assert message in error["message"]
 
 
 def test_lengths_have_a_code_of_their_own(server: Running) -> None:
@@ -166,18 +166,18 @@ class TestKey:
 
 class TestLimits:
     def test_a_large_body_by_its_header(self) -> None:
-        with running(limits=Limits(max_body=1000)) as server:
+        with running(limits=RequestLimits(max_body=1000)) as server:
             response = httpx2.post(f"{server.v1}/completions", content=b" " * 1001, headers=JSON)
-            found = error_of(response, 413)
-            assert found["code"] == "body_too_large"
-            assert "1000 bytes" in found["message"]
+            error = error_of(response, 413)
+            assert error["code"] == "body_too_large"
+            assert "1000 bytes" in error["message"]
             body = {"prompt": "a", "max_tokens": 2} | GREEDY
             padded = json.dumps(body).ljust(1000).encode()
             assert httpx2.post(f"{server.v1}/completions", content=padded, headers=JSON).status_code == 200
 
     def test_a_large_body_while_it_comes(self) -> None:
         """In chunks, whose sum nobody said: refused before the end, which never comes."""
-        with running(limits=Limits(max_body=1000)) as server:
+        with running(limits=RequestLimits(max_body=1000)) as server:
             with socket.create_connection(_address(server.url), 10) as connection:
                 connection.sendall(
                     b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
@@ -196,7 +196,7 @@ class TestLimits:
             assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
 
     def test_prompts_and_answers(self) -> None:
-        limits = Limits(max_prompt=10, max_new_tokens=5)
+        limits = RequestLimits(max_prompt=10, max_new_tokens=5)
         with running(limits=limits) as server, openai.OpenAI(base_url=server.v1, api_key="any") as client:
             with pytest.raises(openai.BadRequestError, match="takes at most 10") as caught:
                 client.completions.create(prompt="x" * 11, **GREEDY)
@@ -208,7 +208,7 @@ class TestLimits:
             assert chat.choices[0].message.content == reply("u:hi;a:", 5)
 
     def test_time(self) -> None:
-        with running(limits=Limits(timeout=0.2)) as server:
+        with running(limits=RequestLimits(timeout=0.2)) as server:
             server.interpreter.seconds = 0.02
             with openai.OpenAI(base_url=server.v1, api_key="any") as client:
                 # The client does not try again by itself: 2 more times would show in the metrics.

@@ -17,7 +17,7 @@ import pytest
 from sscc.runtime.server import bodies, connections
 from sscc.runtime.server.bodies import BodyMemory
 from sscc.runtime.server.errors import ApiError
-from sscc.runtime.server.jobs import Limits
+from sscc.runtime.server.jobs import RequestLimits
 from sscc.runtime.server.protocol import ChatBody, CompletionBody
 from sscc.runtime.server.workers import LARGE, Workers
 from tests.runtime.server.fake import CONTEXT, NAME, TOKENIZER, Running, reply, running
@@ -34,8 +34,8 @@ def post(server: Running, path: str = "completions", **body: Any) -> httpx2.Resp
 
 def error_of(response: httpx2.Response, status: int = 400) -> dict[str, Any]:
     assert response.status_code == status, response.text
-    found: dict[str, Any] = response.json()["error"]
-    return found
+    error: dict[str, Any] = response.json()["error"]
+    return error
 
 
 @contextmanager
@@ -55,14 +55,14 @@ def address(server: Running) -> tuple[str, int]:
 
 @contextmanager
 def connection(server: Running) -> Iterator[socket.socket]:
-    with socket.create_connection(address(server), LIMIT) as found:
-        yield found
+    with socket.create_connection(address(server), LIMIT) as connection:
+        yield connection
 
 
-def everything(found: socket.socket) -> bytes:
+def everything(client: socket.socket) -> bytes:
     """What comes until the other side closes."""
     received = b""
-    while piece := found.recv(1 << 16):
+    while piece := client.recv(1 << 16):
         received += piece
     return received
 
@@ -96,9 +96,9 @@ def test_tokens_that_complete_no_character(stream: bool) -> None:
 
 def test_logprobs_have_a_bound(server: Running) -> None:
     with running(context=1 << 14) as large:
-        found = error_of(post(large, prompt="a", max_tokens=16000, logprobs=20))
-        assert found["param"] == "logprobs"
-        assert "fewer alternatives" in found["message"]
+        error = error_of(post(large, prompt="a", max_tokens=16000, logprobs=20))
+        assert error["param"] == "logprobs"
+        assert "fewer alternatives" in error["message"]
     assert post(server, prompt="a", max_tokens=9, logprobs=20, n=3).status_code == 200
 
 
@@ -133,18 +133,18 @@ def test_a_long_text_is_refused_before_it_is_tokenised() -> None:
             ("completions", {"prompt": ["a", "é" * (most // 2 + 1)]}),
             ("chat/completions", {"messages": [{"role": "user", "content": "x" * most}]}),
         ):
-            found = error_of(post(server, path, **body))
-            assert found["code"] == "context_length_exceeded"
-            assert f"at most {most} bytes" in found["message"]
+            error = error_of(post(server, path, **body))
+            assert error["code"] == "context_length_exceeded"
+            assert f"at most {most} bytes" in error["message"]
         assert max(watched.sizes, default=0) <= 1
-        found = error_of(post(server, prompt="x" * most))
-        assert f"the prompt has {most} tokens" in found["message"]
+        error = error_of(post(server, prompt="x" * most))
+        assert f"the prompt has {most} tokens" in error["message"]
 
 
 def test_a_limit_of_prompts_counts_too() -> None:
-    with running(tokenizer=Watched(), limits=Limits(max_prompt=10)) as server:
-        found = error_of(post(server, prompt="x" * (10 * len("<|end|>") + 1)))
-        assert "which no 10 tokens can say" in found["message"]
+    with running(tokenizer=Watched(), limits=RequestLimits(max_prompt=10)) as server:
+        error = error_of(post(server, prompt="x" * (10 * len("<|end|>") + 1)))
+        assert "which no 10 tokens can say" in error["message"]
 
 
 def test_others_are_served_while_a_long_text_is_tokenised() -> None:
@@ -273,15 +273,15 @@ def test_large_bodies_share_a_bound() -> None:
 def test_a_client_that_sends_everything_before_it_reads(chunked: bool) -> None:
     """It finds the refusal, and not a connection that was reset."""
     size = 12 << 20
-    with running(limits=Limits(max_body=100_000)) as server, connection(server) as found:
+    with running(limits=RequestLimits(max_body=100_000)) as server, connection(server) as client:
         kind = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % size
         head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n" + kind + b"\r\n\r\n"
-        found.sendall(head)
+        client.sendall(head)
         for _ in range(size >> 16):
-            found.sendall((b"10000\r\n" + b" " * 65536 + b"\r\n") if chunked else b" " * 65536)
-        found.sendall(b"0\r\n\r\n" if chunked else b"")
+            client.sendall((b"10000\r\n" + b" " * 65536 + b"\r\n") if chunked else b" " * 65536)
+        client.sendall(b"0\r\n\r\n" if chunked else b"")
         time.sleep(0.1)
-        received = everything(found)
+        received = everything(client)
         assert received.startswith(b"HTTP/1.1 413 ")
         assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_too_large"
         assert httpx2.get(f"{server.url}/health").status_code == 200
@@ -291,28 +291,28 @@ def test_a_client_that_sends_everything_before_it_reads(chunked: bool) -> None:
 
 
 def test_a_body_in_tiny_pieces_is_cut_off(server: Running) -> None:
-    with connection(server) as found:
-        found.sendall(
+    with connection(server) as client:
+        client.sendall(
             b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
             b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 2000
         )
-        assert everything(found).startswith(b"HTTP/1.1 400 ")
+        assert everything(client).startswith(b"HTTP/1.1 400 ")
     data = json.dumps({"model": NAME, "prompt": "a", "max_tokens": 2}).encode()
-    with connection(server) as found:
-        found.sendall(
+    with connection(server) as client:
+        client.sendall(
             b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\n"
             b"transfer-encoding: chunked\r\n\r\n" + b"".join(b"1\r\n%c\r\n" % byte for byte in data) + b"0\r\n\r\n"
         )
-        assert everything(found).startswith(b"HTTP/1.1 200 ")
+        assert everything(client).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.1)
     with running() as server:
         for first in (b"", b"GET /health HTTP/1.1\r\nx-slow: "):
-            with connection(server) as found:
-                found.sendall(first)
-                assert everything(found) == b""
+            with connection(server) as client:
+                client.sendall(first)
+                assert everything(client) == b""
         server.interpreter.seconds = 0.05  # a request that has arrived takes as long as it takes
         assert post(server, prompt="a", max_tokens=10).status_code == 200
 
@@ -321,15 +321,15 @@ def test_waiting_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "most_connections", lambda: 8)
     with running() as server:
         idle = [socket.create_connection(address(server), LIMIT) for _ in range(20)]
-        with connection(server) as found:
-            found.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-            assert everything(found).startswith(b"HTTP/1.1 200 ")
+        with connection(server) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            assert everything(client).startswith(b"HTTP/1.1 200 ")
         assert everything(idle[0]) == b""
         for each in idle:
             each.close()
 
 
 def test_large_heads_are_refused(server: Running) -> None:
-    with connection(server) as found:
-        found.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\nx: " + b"a" * (connections.HEAD_BYTES + 5000))
-        assert everything(found).startswith(b"HTTP/1.1 400 ")
+    with connection(server) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\nx: " + b"a" * (connections.HEAD_BYTES + 5000))
+        assert everything(client).startswith(b"HTTP/1.1 400 ")

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from sscc.runtime.server.jobs import Limits
+from sscc.runtime.server.jobs import RequestLimits
 from tests.runtime.server.fake import CONTEXT, NAME, Running, reply, running
 
 CLIENTS = 24
@@ -118,7 +118,7 @@ def test_nothing_is_lost_and_nothing_is_left() -> None:
             await asyncio.gather(*(client.run() for client in clients))
             return sum((client.seen for client in clients), Counter())
 
-    with running(max_queue=6, limits=Limits(max_body=200_000)) as server:
+    with running(max_queue=6, limits=RequestLimits(max_body=200_000)) as server:
         server.interpreter.seconds = 0.0005
         seen = asyncio.run(load(server))
         assert all(seen[kind] >= CLIENTS for kind in ("answers", "streams", "left", "malformed")), seen

@@ -30,19 +30,19 @@ def test_what_requests_leave() -> None:
         assert samples_of(before.text)["sscc_requests_submitted_total", ()] == 0
         client.completions.create(model=NAME, prompt="hello", max_tokens=4, temperature=0)
         client.completions.create(model=NAME, prompt="hello", max_tokens=60, temperature=0)
-        found = samples_of(httpx2.get(f"{server.url}/metrics").text)
-        assert found["sscc_slots", ()] == SIGNATURE.batch
+        samples = samples_of(httpx2.get(f"{server.url}/metrics").text)
+        assert samples["sscc_slots", ()] == SIGNATURE.batch
         for name in ("queued", "running", "prefilling"):
-            assert found[f"sscc_requests_{name}", ()] == 0
-        assert found["sscc_requests_submitted_total", ()] == 2
-        assert found["sscc_requests_finished_total", (("finish", "length"),)] == 1
-        assert found["sscc_requests_finished_total", (("finish", "eos"),)] == 1
-        assert found["sscc_requests_finished_total", (("finish", "error"),)] == 0
-        assert found["sscc_prompt_tokens_total", ()] == 10
-        assert found["sscc_new_tokens_total", ()] == 4 + 27
-        assert found["sscc_time_to_first_token_seconds_count", ()] == 2
-        assert found["sscc_inter_token_latency_seconds_count", ()] == 3 + 26
-        assert found["sscc_time_to_first_token_seconds_sum", ()] > 0
+            assert samples[f"sscc_requests_{name}", ()] == 0
+        assert samples["sscc_requests_submitted_total", ()] == 2
+        assert samples["sscc_requests_finished_total", (("finish", "length"),)] == 1
+        assert samples["sscc_requests_finished_total", (("finish", "eos"),)] == 1
+        assert samples["sscc_requests_finished_total", (("finish", "error"),)] == 0
+        assert samples["sscc_prompt_tokens_total", ()] == 10
+        assert samples["sscc_new_tokens_total", ()] == 4 + 27
+        assert samples["sscc_time_to_first_token_seconds_count", ()] == 2
+        assert samples["sscc_inter_token_latency_seconds_count", ()] == 3 + 26
+        assert samples["sscc_time_to_first_token_seconds_sum", ()] > 0
 
 
 def test_rows_of_running_sequences() -> None:
@@ -51,10 +51,10 @@ def test_rows_of_running_sequences() -> None:
         with openai.OpenAI(base_url=server.v1, api_key="any") as client:
             stream = client.completions.create(model=NAME, prompt="x" * 60, max_tokens=9, stream=True)
             next(stream)
-            found = samples_of(httpx2.get(f"{server.url}/metrics").text)
-            assert found["sscc_requests_running", ()] == 1
-            assert found["sscc_kv_rows_kept", ()] == 16
-            assert found["sscc_kv_rows_evicted", ()] == 44
+            samples = samples_of(httpx2.get(f"{server.url}/metrics").text)
+            assert samples["sscc_requests_running", ()] == 1
+            assert samples["sscc_kv_rows_kept", ()] == 16
+            assert samples["sscc_kv_rows_evicted", ()] == 44
             server.interpreter.go.set()
             list(stream)
 
@@ -64,10 +64,10 @@ def test_histograms_are_cumulative() -> None:
         metrics = dataclasses.replace(
             server.engine.metrics(), queued_seconds=Histogram((0.1, 1.0), counts=(3, 2, 1), sum=7.5)
         )
-    found = samples_of(exposition(metrics).decode())
+    samples = samples_of(exposition(metrics).decode())
     bounds = [("0.1", 3), ("1.0", 5), ("+Inf", 6)]
-    assert [found["sscc_queue_time_seconds_bucket", (("le", bound),)] for bound, _ in bounds] == [3, 5, 6]
-    assert (found["sscc_queue_time_seconds_count", ()], found["sscc_queue_time_seconds_sum", ()]) == (6, 7.5)
+    assert [samples["sscc_queue_time_seconds_bucket", (("le", bound),)] for bound, _ in bounds] == [3, 5, 6]
+    assert (samples["sscc_queue_time_seconds_count", ()], samples["sscc_queue_time_seconds_sum", ()]) == (6, 7.5)
 
 
 def test_every_figure_of_the_engine_is_there() -> None:

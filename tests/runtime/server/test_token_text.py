@@ -60,9 +60,9 @@ def test_without_a_decoder() -> None:
 def test_offsets_are_those_in_the_text(tokenizer: Tokenizer) -> None:
     tokens = (4, 5, 6, 4)
     offsets, text = Offsets(TokenBytes(tokenizer)), tokenizer.decode(list(tokens))
-    found = [offsets.next(token) for token in tokens]
-    assert [text[start:end] for start, end in zip(found, [*found[1:], None], strict=True)] == [
-        text[: found[1]],
+    starts = [offsets.next(token) for token in tokens]
+    assert [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)] == [
+        text[: starts[1]],
         " cat",
         "s",
         " the",

@@ -26,12 +26,12 @@ def recorded(sockets: int = 1) -> Timing:
 def events(timing: Timing, folder: Path) -> list[dict[str, Any]]:
     write_trace(timing, folder / "trace.json")
     assert [path.name for path in folder.iterdir()] == ["trace.json"]
-    found: list[dict[str, Any]] = json.loads((folder / "trace.json").read_text())["traceEvents"]
-    return found
+    events: list[dict[str, Any]] = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    return events
 
 
-def track_names(found: list[dict[str, Any]]) -> dict[int, str]:
-    return {event["tid"]: event["args"]["name"] for event in found if event["name"] == "thread_name"}
+def track_names(trace: list[dict[str, Any]]) -> dict[int, str]:
+    return {event["tid"]: event["args"]["name"] for event in trace if event["name"] == "thread_name"}
 
 
 def test_complete_events_of_a_track_lie_inside_or_beside_one_another(tmp_path: Path) -> None:
@@ -52,10 +52,10 @@ def test_complete_events_of_a_track_lie_inside_or_beside_one_another(tmp_path: P
 
 def test_durations_are_those_of_the_timing(tmp_path: Path) -> None:
     timing = recorded()
-    found = events(timing, tmp_path)
-    names = track_names(found)
+    trace = events(timing, tmp_path)
+    names = track_names(trace)
     total: dict[str, float] = defaultdict(float)
-    for event in found:
+    for event in trace:
         if event["ph"] == "X" and (names[event["tid"]] != "kernels" or event["name"] == "k"):
             total[names[event["tid"]]] += event["dur"] / 1e6
     assert total["kernels"] == pytest.approx(timing.seconds)
@@ -63,14 +63,14 @@ def test_durations_are_those_of_the_timing(tmp_path: Path) -> None:
     for index, stage in enumerate(timing.launches[0].kernel.pipelines[0].stages):
         busy = stage.busy_seconds + stage.memory_seconds
         assert total[f"k: {('load', 'multiply')[index]}"] == pytest.approx(3 * busy)
-    last = max(event["ts"] + event["dur"] for event in found if event["ph"] == "X")
+    last = max(event["ts"] + event["dur"] for event in trace if event["ph"] == "X")
     assert last == pytest.approx(timing.seconds * 1e6)
 
 
 def test_iterations_overlap(tmp_path: Path) -> None:
-    found = [event for event in events(recorded(), tmp_path) if event.get("cat") == "iteration"]
-    begins = {event["id"]: event["ts"] for event in found if event["ph"] == "b"}
-    ends = {event["id"]: event["ts"] for event in found if event["ph"] == "e"}
+    iterations = [event for event in events(recorded(), tmp_path) if event.get("cat") == "iteration"]
+    begins = {event["id"]: event["ts"] for event in iterations if event["ph"] == "b"}
+    ends = {event["id"]: event["ts"] for event in iterations if event["ph"] == "e"}
     assert begins.keys() == ends.keys()
     assert len(begins) == 3 * 5
     assert begins["0.0.1"] < ends["0.0.0"]  # loads of the second run ahead
@@ -84,17 +84,17 @@ def test_the_counter_goes_up_to_what_is_placed_and_back_to_nothing(tmp_path: Pat
 
 
 def test_one_process_per_socket(tmp_path: Path) -> None:
-    found = events(recorded(2), tmp_path)
-    named = {event["pid"]: event["args"]["name"] for event in found if event["name"] == "process_name"}
+    trace = events(recorded(2), tmp_path)
+    named = {event["pid"]: event["args"]["name"] for event in trace if event["name"] == "process_name"}
     assert named == {0: "socket 0", 1: "socket 1"}
-    first, second = ([{**e, "pid": 0} for e in found if e["pid"] == pid and e["ph"] != "M"] for pid in (0, 1))
+    first, second = ([{**e, "pid": 0} for e in trace if e["pid"] == pid and e["ph"] != "M"] for pid in (0, 1))
     assert first == second
 
 
 def test_firings_without_a_gap_are_one_event(tmp_path: Path) -> None:
-    found = events(recorded(), tmp_path)
-    names = track_names(found)
-    loads = [event for event in found if event["ph"] == "X" and names[event["tid"]] == "k: load"]
+    trace = events(recorded(), tmp_path)
+    names = track_names(trace)
+    loads = [event for event in trace if event["ph"] == "X" and names[event["tid"]] == "k: load"]
     assert sum(event["args"]["count"] for event in loads) == 3 * 5 * 4
     assert len(loads) == 3 * 5
 

@@ -18,7 +18,7 @@ from sscc.runtime.backends.cpu.nests import Strides
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.reference.arrays import to_array
-from tests.runtime.backends.cpu.product_data import Buffer
+from tests.runtime.backends.cpu.product_data import AlignedArray
 from tests.runtime.backends.cpu.scalar_words import ScalarWords
 from tests.runtime.programs import DTYPES, one_stage, run_kernel
 
@@ -64,8 +64,8 @@ class NativeBody:
         features: Features | None = None,
         positions: int | None = None,
     ) -> None:
-        given = {p.name: dense_strides(p.shape) for p in body.params} | dict(strides or {})
-        strides_of_all = tuple(given[p.name] for p in body.params)
+        strides_of = {p.name: dense_strides(p.shape) for p in body.params} | dict(strides or {})
+        strides_of_all = tuple(strides_of[p.name] for p in body.params)
         variant = Variant(body, strides_of_all, tuple((packed or {}).items()), positions)
         module = Module()
         self.body = body
@@ -82,7 +82,7 @@ class NativeBody:
     def run(self, memory: Mapping[str, np.ndarray], scalars: Sequence[int] = (), shares: Shares = at_once) -> None:
         """Calls all functions on what the parameters point to; every call finds garbage in its scratch. `reported` says
         whether one found an index outside of what it indexes."""
-        shared, private = Buffer(self.code.shared_bytes), Buffer(self.code.private_bytes)
+        shared, private = AlignedArray(self.code.shared_bytes), AlignedArray(self.code.private_bytes)
         shared.bytes[:] = _GARBAGE
         pointers = [*(memory[p.name].ctypes.data for p in self.body.params), shared.address]
         arguments = (ctypes.c_void_p * len(pointers))(*pointers)
@@ -132,22 +132,22 @@ def check(
     """Native code computes what the reference does, and the same bits however units are shared out."""
     native = NativeBody(body, packed=packed)
     expected = reference(body, inputs, writes, scalars)
-    found = []
+    runs = []
     for shares in (at_once, one_by_one, in_thirds):
         memory = {name: _bits(value) for name, value in {**inputs, **writes}.items()}
         for name, panels in (packed or {}).items():
             memory[name] = panels.pack(memory[name].view(np.float32 if panels.dtype == "f32" else np.uint16))
         native.run(memory, list((scalars or {}).values()), shares)
-        found.append({name: memory[name] for name in writes})
-    for name, wanted in expected.items():
-        first = found[0][name]
-        assert all(np.array_equal(first, other[name]) for other in found[1:]), f"{name} depends on the ranges of units"
-        result = torch.from_numpy(first).view(wanted.dtype).reshape(wanted.shape)
-        if wanted.is_floating_point():
-            close = torch.isclose(result, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
-            assert close.all(), f"{name}: {result[~close]} is not {wanted[~close]}"
+        runs.append({name: memory[name] for name in writes})
+    for name, tensor in expected.items():
+        first = runs[0][name]
+        assert all(np.array_equal(first, other[name]) for other in runs[1:]), f"{name} depends on the ranges of units"
+        result = torch.from_numpy(first).view(tensor.dtype).reshape(tensor.shape)
+        if tensor.is_floating_point():
+            close = torch.isclose(result, tensor, rtol=tolerance, atol=tolerance, equal_nan=True)
+            assert close.all(), f"{name}: {result[~close]} is not {tensor[~close]}"
         else:
-            assert torch.equal(result, wanted), name
+            assert torch.equal(result, tensor), name
     return native
 
 

@@ -29,7 +29,7 @@ def meta_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Meta]:
     return {name: (tuple(t.shape), tuple(t.stride()), DTYPES[t.dtype]) for name, t in tensors.items()}
 
 
-class Compiled:
+class CompiledStages:
     """A step, lowered and compiled; every phase is `fn(args**, scalars*, begin, end, private*)`, with the shared
     scratch behind the operands in args."""
 
@@ -82,14 +82,14 @@ class Compiled:
 
 
 def check_pieces(
-    compiled: Compiled, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int], writes: Sequence[str]
+    compiled: CompiledStages, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int], writes: Sequence[str]
 ) -> dict[str, torch.Tensor]:
     """What the step leaves in `writes`, after checking that bits do not depend on how units are shared out."""
     results: list[dict[str, torch.Tensor]] = []
     for pieces in (1, 3):
-        given = {name: (like(tensor) if name in writes else tensor) for name, tensor in tensors.items()}
-        compiled.run(given, scalars, pieces)
-        results.append({name: given[name] for name in writes})
+        memory = {name: (like(tensor) if name in writes else tensor) for name, tensor in tensors.items()}
+        compiled.run(memory, scalars, pieces)
+        results.append({name: memory[name] for name in writes})
     for name in writes:
         one, other = (bits(result[name]) for result in results)
         assert torch.equal(one, other), f"{name} depends on how units are shared out"
@@ -105,7 +105,7 @@ def run_step(
     writes: Sequence[str],
 ) -> dict[str, torch.Tensor]:
     """Compiles a step and checks and runs it as `check_pieces`."""
-    return check_pieces(Compiled(step, lower, tensors, list(scalars), features), tensors, scalars, writes)
+    return check_pieces(CompiledStages(step, lower, tensors, list(scalars), features), tensors, scalars, writes)
 
 
 def aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

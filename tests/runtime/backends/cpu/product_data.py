@@ -8,7 +8,7 @@ from sscc.runtime.backends.cpu.figures import LINE
 from sscc.runtime.backends.cpu.phases import Operand
 
 
-class Buffer:
+class AlignedArray:
     """Bytes that begin at a line."""
 
     def __init__(self, nbytes: int) -> None:

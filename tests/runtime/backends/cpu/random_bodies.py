@@ -40,9 +40,9 @@ class RandomBody:
         for _ in range(self._draw.randint(2, 5)):
             value = self._draw.choice(kinds)(value)
         self._step(value, self._new(self._shapes[value], written=True))
-        given = {**self.inputs, **self.writes}
+        tensors = {**self.inputs, **self.writes}
         params = tuple(
-            Param(n, tuple(t.shape), "f32", "update" if n in self.writes else "read") for n, t in given.items()
+            Param(n, tuple(t.shape), "f32", "update" if n in self.writes else "read") for n, t in tensors.items()
         )
         self.body = Body("k", params, (), tuple(self._locals), tuple(self._windows), tuple(self._steps))
 

@@ -16,7 +16,7 @@ class ScalarWords:
 
     @property
     def address(self) -> int:
-        """Of the first scalar."""
+        """The address of the first scalar."""
         return ctypes.addressof(self._words) + REPORT_BYTES
 
     @property

@@ -21,8 +21,8 @@ from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
 from sscc.runtime.backends.cpu.mlir import F32, I1, I64, PTR, Function, Value, vector
 from sscc.runtime.backends.cpu.planner import plan_program
-from tests.fuzz.corpus import Compiled, load_corpus
-from tests.fuzz.execution import Outcome, judge, run_native, run_reference
+from tests.fuzz.corpus import CorpusProgram, load_corpus
+from tests.fuzz.execution import RunResult, judge, run_native, run_reference
 from tests.fuzz.schedules import situation_of
 from tests.runtime.broken import bases
 
@@ -157,7 +157,7 @@ CHECKED = ["O0/27", "O0/46", "O0/50", "O0/74", "O0/76", "O1", "bf16/1", "bf16/4"
 CHECKED += ["indexed/4", "int8-weights/4", "int4-weights/1", "gpt2-max-pooled/1", "gpt2-max-pooled/4"]
 
 
-def outcomes(item: Compiled) -> Iterator[Outcome]:
+def outcomes(item: CorpusProgram) -> Iterator[RunResult]:
     situation = situation_of(item)
     reference = run_reference(item.program, situation)
     code = make_code(item.program, optimise=0, checked=True)

@@ -14,7 +14,7 @@ from sscc.runtime.backends.cpu.compress import lower_compress, lower_gather_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.figures import GRAIN
 from sscc.runtime.backends.reference import cache, compress, selection
-from tests.runtime.backends.cpu.harness_prefill import Compiled, check_pieces, like, meta_of, run_step, strided
+from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, meta_of, run_step, strided
 
 Tensors = dict[str, torch.Tensor]
 
@@ -38,13 +38,13 @@ def encoded(rows: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(kv_rows.encode(rows.float().numpy()))
 
 
-def with_encoded_caches(given: Tensors) -> Tensors:
+def with_encoded_caches(tensors: Tensors) -> Tensors:
     """The operands with caches of encoded rows, each byte 99, laid out as the caches are."""
     k_cache, v_cache = (
-        torch.full((*given[name].shape[:3], size + 4), 99, dtype=torch.int8)
+        torch.full((*tensors[name].shape[:3], size + 4), 99, dtype=torch.int8)
         for name, size in (("k_cache", DEPTH), ("v_cache", WIDTH))
     )
-    return given | {"k_cache": k_cache, "v_cache": strided(v_cache, (0, 2, 1, 3))}
+    return tensors | {"k_cache": k_cache, "v_cache": strided(v_cache, (0, 2, 1, 3))}
 
 
 def operands(step: Compress, rows: int, obs: int, room: int, dtype: torch.dtype, indexed: bool = False) -> Tensors:
@@ -61,9 +61,9 @@ def operands(step: Compress, rows: int, obs: int, room: int, dtype: torch.dtype,
     return made | ({"selected": torch.full((KV_HEADS, room), 99)} if room else {})
 
 
-def prompt_of(given: Tensors, length: int, sink: int) -> Tensors:
+def prompt_of(tensors: Tensors, length: int, sink: int) -> Tensors:
     """The operands with NaN behind the prompt's end (zeros in the rows of sinks) and the true log-sum-exp."""
-    case = {name: like(tensor) for name, tensor in given.items()}
+    case = {name: like(tensor) for name, tensor in tensors.items()}
     for name in ("key", "value"):
         case[name][:, :, length:] = NAN
         case[name][:, :, length:sink] = 0.0
@@ -195,19 +195,19 @@ def test_compress_of_a_prompt_that_the_scratch_does_not_hold_writes_nothing(leng
     ],
 )
 def test_compress_that_does_not_fit_is_refused(step: Compress, message: str) -> None:
-    given = operands(compress_step(3, 6, 0, 1, "avg"), 12, 2, 0, torch.float32)
+    tensors = operands(compress_step(3, 6, 0, 1, "avg"), 12, 2, 0, torch.float32)
     with pytest.raises(InputError, match=message):
-        lower_compress(step, meta_of(given), GENERIC)
+        lower_compress(step, meta_of(tensors), GENERIC)
 
 
 def test_compress_refuses_encoded_rows_where_they_do_not_fit() -> None:
     step = compress_step(3, 6, 0, 1, "avg")
-    given = operands(step, 12, 2, 0, torch.float32)
-    narrow = given | {"v_cache": torch.zeros(1, KV_HEADS, 9, WIDTH, dtype=torch.int8)}
+    tensors = operands(step, 12, 2, 0, torch.float32)
+    narrow = tensors | {"v_cache": torch.zeros(1, KV_HEADS, 9, WIDTH, dtype=torch.int8)}
     with pytest.raises(InputError, match="takes encoded rows of 6 numbers as 10 of i8, but 'v_cache' has 6 of i8"):
         lower_compress(step, meta_of(narrow), GENERIC)
     with pytest.raises(InputError, match="compress takes no operand of dtype i8 as 'key'"):
-        lower_compress(step, meta_of(given | {"key": encoded(given["key"])}), GENERIC)
+        lower_compress(step, meta_of(tensors | {"key": encoded(tensors["key"])}), GENERIC)
 
 
 # ------------------------------------------------------------------------------------------------------ gathers
@@ -217,35 +217,35 @@ def test_compress_refuses_encoded_rows_where_they_do_not_fit() -> None:
 @pytest.mark.parametrize(("source", "out"), [("f32", "f32"), ("bf16", "bf16"), ("f32", "bf16"), ("bf16", "f32")])
 def test_gather_rows_of_any_dtype(source: str, out: str, features: Features) -> None:
     types = {"f32": torch.float32, "bf16": torch.bfloat16}
-    given = {
+    tensors = {
         "source": strided(torch.randn(2, 3, 20, 37).to(types[source]), (0, 2, 1, 3)),
         "index": torch.randint(-2, 20, (2, 3, 70)),
         "out": torch.full((2, 3, 70, 37), 9.0).to(types[out]),
     }
-    got = run_step(GatherRows("source", "index", "out"), lower_gather_rows, given, {}, features, ["out"])
-    want = given["out"].clone()
-    cache.gather_rows(given["source"], given["index"], want)
+    got = run_step(GatherRows("source", "index", "out"), lower_gather_rows, tensors, {}, features, ["out"])
+    want = tensors["out"].clone()
+    cache.gather_rows(tensors["source"], tensors["index"], want)
     assert torch.equal(got["out"], want)
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (5,)])
 def test_gather_rows_by_an_index_for_all_heads(shape: tuple[int, ...]) -> None:
-    given = {
+    tensors = {
         "source": torch.randn(1, 3, 20, 200),
         "index": torch.randint(-2, 20, shape),
         "out": torch.full((1, 3, 5, 200), 9.0),
     }
-    got = run_step(GatherRows("source", "index", "out"), lower_gather_rows, given, {}, GENERIC, ["out"])
-    want = given["out"].clone()
-    cache.gather_rows(given["source"], given["index"], want)
+    got = run_step(GatherRows("source", "index", "out"), lower_gather_rows, tensors, {}, GENERIC, ["out"])
+    want = tensors["out"].clone()
+    cache.gather_rows(tensors["source"], tensors["index"], want)
     assert torch.equal(got["out"], want)
 
 
 @pytest.mark.parametrize(("index", "reported"), [(3, False), (-1, False), (4, True), (1 << 50, True)])
 def test_an_index_beyond_the_source_is_reported(index: int, reported: bool) -> None:
-    given = {"source": torch.randn(1, 1, 4, 3), "index": torch.tensor([3, index]), "out": torch.ones(1, 1, 2, 3)}
+    tensors = {"source": torch.randn(1, 1, 4, 3), "index": torch.tensor([3, index]), "out": torch.ones(1, 1, 2, 3)}
     step = GatherRows("source", "index", "out")
-    compiled = Compiled(step, lower_gather_rows, given, (), GENERIC)
-    compiled.run(given, {})
+    compiled = CompiledStages(step, lower_gather_rows, tensors, (), GENERIC)
+    compiled.run(tensors, {})
     assert compiled.reported == reported
-    assert torch.equal(given["out"][0, 0, 0], given["source"][0, 0, 3])
+    assert torch.equal(tensors["out"][0, 0, 0], tensors["source"][0, 0, 3])

@@ -38,7 +38,7 @@ TOLERANCE = {F32: 1e-6, BF16: 4e-3}
 # (query heads, KV heads, D, Dv): groups of 1, 2, 3, 4, 7, 8; sizes that are and are not whole vectors.
 SIZES = [(2, 2, 64, 64), (4, 2, 20, 33), (3, 1, 16, 128), (8, 2, 80, 96), (7, 1, 96, 7), (8, 1, 128, 32), (5, 5, 3, 1)]
 DTYPES = [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)]
-"""Of caches, and of everything else."""
+"""Dtype of the caches, and dtype of everything else."""
 SLOTS = {
     "position": [700, 0, 60, 152, 2],
     "prompt_len": [SR + 130, SR + 5, 9, SR + 1, SR + 40],
@@ -323,8 +323,8 @@ def before_a_guard(tensor: Tensor) -> Tensor:
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.mprotect(ctypes.c_void_p(base + size), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-    made = torch.from_numpy(np.frombuffer(memory, np.int8, tensor.numel(), size - tensor.nbytes)).view(tensor.shape)
-    return made.copy_(tensor)
+    copy = torch.from_numpy(np.frombuffer(memory, np.int8, tensor.numel(), size - tensor.nbytes)).view(tensor.shape)
+    return copy.copy_(tensor)
 
 
 @pytest.mark.parametrize("features", FEATURES)
@@ -466,8 +466,8 @@ def test_an_index_beyond_the_prompt_is_reported_where_it_is_read(index: int) -> 
 def test_cached_attention_is_the_references(
     features: Features, dtype: torch.dtype, query: torch.dtype, rows: int
 ) -> None:
-    given = decode_inputs(6, 2, 40, 24, dtype, query, rows)
-    tensors = {name: given[name] for name in ("query", "k_cache", "v_cache", "out")}
+    inputs = decode_inputs(6, 2, 40, 24, dtype, query, rows)
+    tensors = {name: inputs[name] for name in ("query", "k_cache", "v_cache", "out")}
     tensors["valid"] = torch.rand(5, rows, generator=torch.Generator().manual_seed(rows)) < 0.6
     tensors["valid"][1], tensors["valid"][2, :-1], tensors["valid"][3] = False, False, True
     tensors["k_cache"][0, :, ~tensors["valid"][0]] = torch.nan
@@ -513,8 +513,8 @@ def test_cached_attention_over_segments_is_that_over_all_their_rows(features: Fe
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize(("query", "rows", "depth"), [(F32, 300, 40), (BF16, 70, 64)])
 def test_cached_attention_over_encoded_rows(features: Features, query: torch.dtype, rows: int, depth: int) -> None:
-    given = with_encoded_caches(decode_inputs(6, 2, depth, 24, query=query, rows=rows))
-    tensors = {name: given[name] for name in ("query", "k_cache", "v_cache", "out")}
+    inputs = with_encoded_caches(decode_inputs(6, 2, depth, 24, query=query, rows=rows))
+    tensors = {name: inputs[name] for name in ("query", "k_cache", "v_cache", "out")}
     tensors["valid"] = torch.rand(5, rows, generator=torch.Generator().manual_seed(rows)) < 0.6
     tensors["valid"][1], tensors["valid"][2, 61:] = False, False
     want = copied(tensors)

@@ -306,10 +306,10 @@ def test_parameters_that_are_not_dense() -> None:
     memory = {name: np.full(900, -1, np.float32) for name in "yz"}
     memory["x"] = np.arange(360, dtype=np.float32)
     native.run(memory)
-    wanted = memory["x"].reshape(18, 20).T
+    transposed = memory["x"].reshape(18, 20).T
     rows, columns = np.indices((20, 18))
-    assert (memory["y"][rows * 40 + columns] == wanted).all()
-    assert (memory["z"][rows + columns * 25] == 2 * wanted).all()
+    assert (memory["y"][rows * 40 + columns] == transposed).all()
+    assert (memory["z"][rows + columns * 25] == 2 * transposed).all()
     assert (memory["y"] == -1).sum() == (memory["z"] == -1).sum() == 900 - 360
 
 

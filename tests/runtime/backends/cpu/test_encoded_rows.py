@@ -96,10 +96,10 @@ def test_nothing_beyond_a_row_is_written(size: int, features: Features) -> None:
     """Rows that lie 3 bytes apart, heads and slots swapped in memory."""
     source = torch.randn(2, 3, 40, size, generator=torch.Generator().manual_seed(0))
     memory = torch.full((3, 2, 40, size + 4 + 3), 77, dtype=torch.int8)
-    given = {"source": source, "out": memory.permute(1, 0, 2, 3)[..., : size + 4]}
-    meta = meta_of(given)
-    CompiledStep(lower_quantize_rows(STEP, meta, features), meta, features)(given, 3)
-    assert torch.equal(given["out"], encoded(source))
+    tensors = {"source": source, "out": memory.permute(1, 0, 2, 3)[..., : size + 4]}
+    meta = meta_of(tensors)
+    CompiledStep(lower_quantize_rows(STEP, meta, features), meta, features)(tensors, 3)
+    assert torch.equal(tensors["out"], encoded(source))
     assert (memory[..., size + 4 :] == 77).all()
 
 
@@ -119,13 +119,13 @@ def test_operands_that_do_not_fit_are_refused(source: torch.Tensor, out: torch.T
 
 
 def test_steps_that_take_floats_only_refuse_encoded_rows_by_name() -> None:
-    given = {
+    tensors = {
         "source": torch.zeros(1, 1, 4, 8, dtype=torch.int8),
         "index": torch.zeros(3, dtype=torch.int64),
         "out": torch.zeros(1, 1, 3, 8, dtype=torch.int8),
     }
     with pytest.raises(InputError, match="gather_rows takes no operand of dtype i8 as 'source'"):
-        lower_step(GatherRows("source", "index", "out"), meta_of(given), GENERIC)
+        lower_step(GatherRows("source", "index", "out"), meta_of(tensors), GENERIC)
 
 
 def test_a_body_may_hand_encoded_rows_from_step_to_step() -> None:

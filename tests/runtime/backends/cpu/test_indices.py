@@ -84,10 +84,10 @@ def test_an_index_outside_ends_the_run_as_in_the_reference(case: Any, outside: t
     reference = ReferenceInterpreter(program, {})
     native = NativeInterpreter(program, {}, code=make_code(program, optimise=0), threads=2)
     for index in outside:
-        given = {**inputs, name: inputs[name].clone()}
-        given[name][-1] = index
+        bad_inputs = {**inputs, name: inputs[name].clone()}
+        bad_inputs[name][-1] = index
         with pytest.raises(InputError):
-            reference.run("main", given)
+            reference.run("main", bad_inputs)
         with pytest.raises(InputError, match=r"stage '.*': an index that a tensor holds is outside"):
-            native.run("main", {n: to_array(t) for n, t in given.items()})
+            native.run("main", {n: to_array(t) for n, t in bad_inputs.items()})
         native.run("main", {n: to_array(t) for n, t in inputs.items()})  # the next call is one like any other

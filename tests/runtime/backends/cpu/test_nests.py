@@ -30,7 +30,7 @@ from tests.runtime.programs import identity
 
 
 def regions(shape: tuple[int, ...], strides: tuple[int, ...] | None = None, *windows: Window) -> Regions:
-    """Of a body with a parameter `x` that may be strided, a local `h` and a dense parameter `y` of the same shape."""
+    """Regions of a body with a parameter `x` that may be strided, a local `h` and a dense `y` of the same shape."""
     params = (Param("x", shape, "f32", "read"), Param("y", shape, "bf16", "write"))
     body = Body("b", params, (), (Local("h", shape, "i64"),), windows, ())
     return Regions(body, {"x": strides or dense_strides(shape), "y": dense_strides(shape)})
@@ -58,15 +58,15 @@ def original_index(nest: Nest, index: tuple[int, ...]) -> tuple[int, ...]:
 
 def test_names_have_shapes_strides_and_dtypes() -> None:
     whole = View("y", (6, 2), (2, 1), 0)
-    found = regions((3, 4), (100, 1), Window("w", whole))
-    assert found.resolve("x") == Gathered("x", 0, (3, 4), (100, 1))
-    assert found.resolve("h") == Gathered("h", 0, (3, 4), (4, 1))
-    assert found.resolve("w") == Gathered("y", 0, (6, 2), (2, 1))
-    assert [found.dtype(name) for name in ("x", "h", "w")] == ["f32", "i64", "bf16"]
-    assert found.has("w")
-    assert not found.has("z")
-    found.add("temporary", (5, 2), "f32")
-    assert found.resolve("temporary") == Gathered("temporary", 0, (5, 2), (2, 1))
+    known = regions((3, 4), (100, 1), Window("w", whole))
+    assert known.resolve("x") == Gathered("x", 0, (3, 4), (100, 1))
+    assert known.resolve("h") == Gathered("h", 0, (3, 4), (4, 1))
+    assert known.resolve("w") == Gathered("y", 0, (6, 2), (2, 1))
+    assert [known.dtype(name) for name in ("x", "h", "w")] == ["f32", "i64", "bf16"]
+    assert known.has("w")
+    assert not known.has("z")
+    known.add("temporary", (5, 2), "f32")
+    assert known.resolve("temporary") == Gathered("temporary", 0, (5, 2), (2, 1))
 
 
 def test_names_of_a_step_that_is_not_affine() -> None:
@@ -251,10 +251,10 @@ def test_a_tangled_reduction_to_one_number() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_untangled_steps_touch_what_the_step_did(seed: int) -> None:
     body = RandomBody(seed, elements=500).body
-    found = Regions(body, {p.name: dense_strides(p.shape) for p in body.params})
+    known = Regions(body, {p.name: dense_strides(p.shape) for p in body.params})
     for step in body.steps:
         assert isinstance(step, Vector | Reduction | Product)
-        nest = nest_of(step, found)
+        nest = nest_of(step, known)
         through, back = untangle(nest, "t")
         outputs = {e[-1] for e in elements(nest)}
         assert {e[-1] for e in elements(back)} == outputs

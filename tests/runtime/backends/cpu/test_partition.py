@@ -32,13 +32,13 @@ def _seeded() -> None:
 def nests_of(body: Body) -> list[tuple[int, Nest]]:
     """The steps of a body as its lowering numbers them."""
     regions = Regions(body, {p.name: dense_strides(p.shape) for p in body.params})
-    found: list[tuple[int, Nest]] = []
+    numbered: list[tuple[int, Nest]] = []
     for number, step in enumerate(body.steps):
         assert isinstance(step, Vector | Reduction | Product)
         nest = nest_of(step, regions)
         parts = untangle(nest, f"temporary.{number}") if is_tangled(nest) else (nest,)
-        found += [(2 * number + n, part) for n, part in enumerate(parts)]
-    return found
+        numbered += [(2 * number + n, part) for n, part in enumerate(parts)]
+    return numbered
 
 
 def groups_of(body: Body) -> list[Group]:
@@ -273,8 +273,8 @@ def test_random_bodies_compute_what_the_reference_does(seed: int, monkeypatch: p
     Every second time weights are packed where they can be; for half of the bodies, blocks are one or a few units.
     """
     monkeypatch.setattr(bodies, "L2_BYTES", (1, 300, 1 << 20, 1 << 20)[seed // 2 % 4])
-    made = RandomBody(1000 + seed)
-    products = [nest for _, nest in nests_of(made.body) if nest.product and seed % 2]
+    random_body = RandomBody(1000 + seed)
+    products = [nest for _, nest in nests_of(random_body.body) if nest.product and seed % 2]
     panels = {nest.inputs[1].region: panels_for(nest, "f32") for nest in products}
-    packed = {name: found for name, found in panels.items() if found is not None}
-    check(made.body, made.inputs, made.writes, packed=packed, tolerance=2e-5)
+    packed = {name: packing for name, packing in panels.items() if packing is not None}
+    check(random_body.body, random_body.inputs, random_body.writes, packed=packed, tolerance=2e-5)

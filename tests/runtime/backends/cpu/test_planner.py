@@ -92,24 +92,24 @@ def program_of(
     params = tuple(dataclasses.replace(read(name, shape), access="update") for name in tensors)
     slots = tuple(Buffer(name, dims, "f32", "sram", 0, 2) for name, dims in buffers)
     pipeline = Pipeline("p", "i", 0, upper, scalars, slots, stages)
-    given = (upper,) if isinstance(upper, str) else ()
-    kernel = Kernel("k", params, given, (pipeline,))
-    entry = Entry("main", (), (), given, (), (Launch("k", tuple(whole(t) for t in placed), given),))
+    inputs = (upper,) if isinstance(upper, str) else ()
+    kernel = Kernel("k", params, inputs, (pipeline,))
+    entry = Entry("main", (), (), inputs, (), (Launch("k", tuple(whole(t) for t in placed), inputs),))
     return Program.from_json(Program(placed, tuple(bodies), (kernel,), (entry,), end).to_json())
 
 
 def events(plan: NativePlan, items: Sequence[Item] | None = None) -> list[Any]:
     """What an entry does: names of stages, "|" for a barrier, lists for loops and branches."""
-    found: list[Any] = []
+    sequence: list[Any] = []
     for item in plan.entries[0].body if items is None else items:
         match item:
             case Execute():
-                found.append(plan.labels[plan.runs[item.run].label].split(".")[-1])
+                sequence.append(plan.labels[plan.runs[item.run].label].split(".")[-1])
             case Barrier():
-                found.append("|")
+                sequence.append("|")
             case Loop() | Branch():
-                found.append(events(plan, item.body))
-    return found
+                sequence.append(events(plan, item.body))
+    return sequence
 
 
 def plan_of(program: Program) -> NativePlan:
@@ -123,30 +123,30 @@ def modes(plan: NativePlan) -> dict[str, str]:
 def run_alike(program: Program, scalars: dict[str, int] | None = None, tolerance: float = 1e-5) -> None:
     """Two calls of each entry compute what the reference does, and the same bits on 1 to 4 threads."""
     torch.manual_seed(1)
-    given = {t.name: _values(t.name, t.shape, t.dtype) for t in program.tensors if t.role != "output"}
-    weights = {t.name: given[t.name] for t in program.tensors if t.role == "weight"}
+    values = {t.name: _values(t.name, t.shape, t.dtype) for t in program.tensors if t.role != "output"}
+    weights = {t.name: values[t.name] for t in program.tensors if t.role == "weight"}
     entry = program.entries[0]
-    inputs = {name: given[name] for name in entry.inputs}
+    inputs = {name: values[name] for name in entry.inputs}
     kept = [t.name for t in program.tensors if t.role == "state"]
     reference = ReferenceInterpreter(program, weights)
     code = make_code(program, optimise=0)
     arrays = {name: to_array(value) for name, value in weights.items()}
     natives = [NativeInterpreter(program, arrays, code=code, threads=n) for n in (1, 2, 3, 4)]
     for name in kept:
-        reference.tensor(name).copy_(given[name])
+        reference.tensor(name).copy_(values[name])
         for native in natives:
-            native.tensor(name)[...] = to_array(given[name])
+            native.tensor(name)[...] = to_array(values[name])
     for _ in range(2):
-        wanted, _ = reference.run(entry.name, inputs, scalars)
+        expected, _ = reference.run(entry.name, inputs, scalars)
         results = [
             native.run(entry.name, {n: to_array(v) for n, v in inputs.items()}, scalars)[0] for native in natives
         ]
-        found = [
+        outputs = [
             {**out, **{n: native.tensor(n).copy() for n in kept}} for out, native in zip(results, natives, strict=True)
         ]
-        for name, value in {**wanted, **{n: reference.tensor(n) for n in kept}}.items():
-            assert all(np.array_equal(found[0][name], other[name], equal_nan=True) for other in found[1:]), name
-            torch.testing.assert_close(to_tensors(found[0])[name], value, rtol=tolerance, atol=tolerance)
+        for name, value in {**expected, **{n: reference.tensor(n) for n in kept}}.items():
+            assert all(np.array_equal(outputs[0][name], other[name], equal_nan=True) for other in outputs[1:]), name
+            torch.testing.assert_close(to_tensors(outputs[0])[name], value, rtol=tolerance, atol=tolerance)
 
 
 def _values(name: str, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
@@ -409,7 +409,7 @@ def test_slots_that_serve_some_iterations() -> None:
 
 
 def test_an_epilogue_reads_what_is_still_there() -> None:
-    """Of a loop of unknown length nobody knows what that is."""
+    """Where the length of the loop is unknown, so is what is still there."""
     program = carried(4, SMALL)
     late = change(program, Stage, "leave", lambda s: dataclasses.replace(s, ports=(slot("h", SMALL, 1, 1), s.ports[1])))
     assert "'leave' of k.p: it reads a slot that many iterations have passed over" in refusal(late)

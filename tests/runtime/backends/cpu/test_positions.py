@@ -30,7 +30,7 @@ def nest(dims: tuple[int, ...], *inputs: Linear, output: Linear, reduce: frozens
 
 
 def product_of(output: Linear) -> Nest:
-    """Of CHUNK rows and 64 columns."""
+    """A product of CHUNK rows and 64 columns."""
     a, b = Linear("a", 0, (32, 0, 1)), Linear("b", 0, (0, 32, 1))
     return replace(nest((CHUNK, 64, 32), a, b, output=output, reduce=frozenset({2})), combine="addf", product=True)
 
@@ -114,12 +114,12 @@ def test_whole_chunks_take_the_same_bits() -> None:
     body, panels = gated(), Panels(64, 32, "f32", 32, 1)
     random = np.random.default_rng(0)
     x, w = random.standard_normal((CHUNK, 32), np.float32), random.standard_normal((64, 32), np.float32)
-    found = []
+    outputs = []
     for positions in (None, CHUNK):
         y = np.zeros((CHUNK, 64), np.float32)
         NativeBody(body, packed={"w": panels}, positions=positions).run({"x": x, "w": panels.pack(w), "y": y}, [CHUNK])
-        found.append(y)
-    assert np.array_equal(*found)
+        outputs.append(y)
+    assert np.array_equal(*outputs)
 
 
 # ------------------------------------------------------------------------------------------------- whole prompts

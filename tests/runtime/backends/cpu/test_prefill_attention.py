@@ -20,7 +20,7 @@ from sscc.runtime.backends.cpu.prefill_attention import (
 )
 from sscc.runtime.backends.reference import prompt
 from tests.runtime.backends.cpu.harness_prefill import (
-    Compiled,
+    CompiledStages,
     bits,
     check_pieces,
     like,
@@ -45,7 +45,7 @@ def _seed() -> None:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Of an output whose values are of order 1: rounding of the output and, with bf16, of the softmax's weights."""
+    """Tolerance for values of order 1, which the output and, with bf16, the softmax's weights are rounded to."""
     return 1e-5 if dtype == torch.float32 else 2e-2
 
 
@@ -80,13 +80,13 @@ def causal_reference(tensors: Tensors, start: int, scale: float, window: int = 0
 def test_causal_attention_of_random_geometries(seed: int, dtype: torch.dtype, features: Features) -> None:
     tensors = random_causal(seed, dtype)
     chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
-    compiled = Compiled(CAUSAL, lower_causal_attention, tensors, ["start"], features)
+    compiled = CompiledStages(CAUSAL, lower_causal_attention, tensors, ["start"], features)
     for start in sorted({0, (rows - chunk) // 2, rows - chunk}):
-        given = {name: like(tensor) for name, tensor in tensors.items()}
-        given["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
-        given["value"][:, :, start + chunk :] = torch.nan
-        got = check_pieces(compiled, given, {"start": start}, ["out", "sums"])
-        want = causal_reference(given, start, CAUSAL.scale)
+        memory = {name: like(tensor) for name, tensor in tensors.items()}
+        memory["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
+        memory["value"][:, :, start + chunk :] = torch.nan
+        got = check_pieces(compiled, memory, {"start": start}, ["out", "sums"])
+        want = causal_reference(memory, start, CAUSAL.scale)
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
         torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
 
@@ -99,15 +99,15 @@ def test_causal_attention_within_a_window(seed: int, window: int, dtype: torch.d
     tensors = random_causal(seed, dtype)
     step = replace(CAUSAL, window=window)
     chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
-    compiled = Compiled(step, lower_causal_attention, tensors, ["start"], features)
+    compiled = CompiledStages(step, lower_causal_attention, tensors, ["start"], features)
     for start in sorted({0, (rows - chunk) // 2, rows - chunk}):
-        given = {name: like(tensor) for name, tensor in tensors.items()}
-        given["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
-        given["value"][:, :, start + chunk :] = torch.nan
-        given["key"][:, :, : max(start - window + 1, 0)] = torch.nan
-        given["value"][:, :, : max(start - window + 1, 0)] = torch.nan
-        got = check_pieces(compiled, given, {"start": start}, ["out", "sums"])
-        want = causal_reference(given, start, step.scale, window)
+        memory = {name: like(tensor) for name, tensor in tensors.items()}
+        memory["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
+        memory["value"][:, :, start + chunk :] = torch.nan
+        memory["key"][:, :, : max(start - window + 1, 0)] = torch.nan
+        memory["value"][:, :, : max(start - window + 1, 0)] = torch.nan
+        got = check_pieces(compiled, memory, {"start": start}, ["out", "sums"])
+        want = causal_reference(memory, start, step.scale, window)
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
         torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
 
@@ -143,14 +143,14 @@ def test_scores_far_apart_neither_overflow_nor_give_nan(dtype: torch.dtype) -> N
 def test_a_query_does_not_depend_on_later_queries() -> None:
     """Nor do its bits depend on what the chunk holds behind it."""
     tensors = random_causal(3, torch.bfloat16)
-    compiled = Compiled(CAUSAL, lower_causal_attention, tensors, ["start"], Features.of_host())
+    compiled = CompiledStages(CAUSAL, lower_causal_attention, tensors, ["start"], Features.of_host())
     changed = {name: like(tensor) for name, tensor in tensors.items()}
     half = tensors["query"].shape[2] // 2
     assert half > 0
     changed["query"][:, :, half:] = 3.0
     changed["key"][:, :, half:] = 5.0
-    for given in (tensors, changed):
-        compiled.run(given, {"start": 0})
+    for memory in (tensors, changed):
+        compiled.run(memory, {"start": 0})
     assert torch.equal(bits(tensors["out"][:, :, :half]), bits(changed["out"][:, :, :half]))
     assert not torch.equal(tensors["out"], changed["out"])
 
@@ -177,15 +177,15 @@ def test_chunks_append_attend_and_observe(
     shapes = {"query": (1, 6, chunk, 8), "new_key": (1, 2, chunk, 8), "new_value": (1, 2, chunk, 6)}
     example = {name: torch.zeros(shape).to(dtype) for name, shape in shapes.items()}
     example |= {**chunk_states(limit, obs, dtype), "out": torch.zeros(1, 6, chunk, 6).to(dtype)}
-    compiled = Compiled(step, lower_chunk_attention, example, ["start", "n"], features)
+    compiled = CompiledStages(step, lower_chunk_attention, example, ["start", "n"], features)
     writes = ["k_scratch", "v_scratch", "observed", "log_sum_exp", "out"]
     for length in (1, chunk - 1, chunk, chunk + 3, limit):
         states = chunk_states(limit, obs, dtype)
         for start in range(0, length, chunk):
             part = {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
-            given = {**part, **states, "out": torch.zeros(1, 6, chunk, 6).to(dtype)}
-            got = check_pieces(compiled, given, {"start": start, "n": length}, writes)
-            want = {name: tensor.double() for name, tensor in given.items()}
+            memory = {**part, **states, "out": torch.zeros(1, 6, chunk, 6).to(dtype)}
+            got = check_pieces(compiled, memory, {"start": start, "n": length}, writes)
+            want = {name: tensor.double() for name, tensor in memory.items()}
             prompt.chunk_attention(**want, start=start, length=length, scale=0.4, window=window, wide=torch.float64)
             for name in ("k_scratch", "v_scratch", "observed"):
                 assert torch.equal(got[name].double().nan_to_num(7.0), want[name].nan_to_num(7.0)), name
@@ -197,7 +197,7 @@ def test_chunks_append_attend_and_observe(
 def test_a_chunk_beyond_the_scratch_writes_nothing() -> None:
     tensors = {"query": torch.ones(1, 6, 4, 8), "new_key": torch.ones(1, 2, 4, 8), "new_value": torch.ones(1, 2, 4, 6)}
     states = {**chunk_states(6, 2, torch.float32), "out": torch.zeros(1, 6, 4, 6)}
-    compiled = Compiled(CHUNK, lower_chunk_attention, {**tensors, **states}, ["start", "n"], GENERIC)
+    compiled = CompiledStages(CHUNK, lower_chunk_attention, {**tensors, **states}, ["start", "n"], GENERIC)
     for start in (-1, 3, 1 << 40):
         got = check_pieces(compiled, {**tensors, **states}, {"start": start, "n": 6}, list(states))
         assert all(torch.equal(bits(got[name]), bits(states[name])) for name in states), start
@@ -208,7 +208,7 @@ def test_observe_keeps_the_last_queries(dtype: torch.dtype) -> None:
     chunk, obs = 40, 6
     tensors = {"observed": torch.zeros(1, 3, obs, 5), "query": torch.randn(1, 3, chunk, 5).to(dtype)}
     step = Observe("observed", "query", "start", "n")
-    compiled = Compiled(step, lower_observe, tensors, ["start", "n"], AVX2)
+    compiled = CompiledStages(step, lower_observe, tensors, ["start", "n"], AVX2)
     for length in (1, 3, obs, 39, 43, 80):
         for start in (0, 40):
             got = check_pieces(compiled, tensors, {"start": start, "n": length}, ["observed"])

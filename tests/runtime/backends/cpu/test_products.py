@@ -18,14 +18,14 @@ from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.products import emit_product, scratch_bytes
-from tests.runtime.backends.cpu.product_data import Buffer, loaded, normal, stored, strided
+from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored, strided
 
 FEATURES = {"host": Features.of_host(), "generic": GENERIC, "avx2": AVX2}
 GUARD = 7.0
 
 
 @dataclass(frozen=True)
-class Case:
+class ProductCase:
     """A product; strides in elements, of `a`'s and `out`'s rows, then of `out`'s columns. `rows` has 1 or 2 sizes."""
 
     rows: tuple[int, ...]
@@ -54,32 +54,32 @@ class Case:
 
 DTYPES = [("bf16", "bf16"), ("f32", "f32"), ("f32", "bf16"), ("bf16", "f32")]
 SHAPES = [((1,), 37, 13), ((1,), 100, 64), ((2,), 64, 14), ((5,), 130, 13), ((17,), 70, 100), ((40,), 33, 65)]
-PLAIN = [Case(rows, n, k, a, w) for a, w in DTYPES for rows, n, k in SHAPES[:: 1 if a == w == "bf16" else 2]]
+PLAIN = [ProductCase(rows, n, k, a, w) for a, w in DTYPES for rows, n, k in SHAPES[:: 1 if a == w == "bf16" else 2]]
 STRIDED = [
-    Case((3,), 40, 20, out="bf16"),
-    Case((20,), 90, 20, a="f32", out="bf16", a_strides=(33,), out_strides=(101, 1)),
-    Case((3,), 40, 21, a_strides=(50,), out_strides=(1, 3)),
-    Case((2, 9), 50, 8, out="bf16", a_strides=(100, 9), out_strides=(1000, 60, 1)),
-    Case((4, 5), 20, 8, weights="f32", out_strides=(20, 80, 1)),
-    Case((2, 3), 20, 8),
-    Case((4,), 20, 1),
-    Case((1,), 1, 1, a="f32", weights="f32"),
+    ProductCase((3,), 40, 20, out="bf16"),
+    ProductCase((20,), 90, 20, a="f32", out="bf16", a_strides=(33,), out_strides=(101, 1)),
+    ProductCase((3,), 40, 21, a_strides=(50,), out_strides=(1, 3)),
+    ProductCase((2, 9), 50, 8, out="bf16", a_strides=(100, 9), out_strides=(1000, 60, 1)),
+    ProductCase((4, 5), 20, 8, weights="f32", out_strides=(20, 80, 1)),
+    ProductCase((2, 3), 20, 8),
+    ProductCase((4,), 20, 1),
+    ProductCase((1,), 1, 1, a="f32", weights="f32"),
 ]
-WIDE = [Case((1,), 33, 700, a, w) for a, w in DTYPES]
-TALL = [Case((m,), 33, 700, a, w) for a, w in DTYPES for m in ((2, 8, 15, 40) if a == w == "bf16" else (2, 17))]
+WIDE = [ProductCase((1,), 33, 700, a, w) for a, w in DTYPES]
+TALL = [ProductCase((m,), 33, 700, a, w) for a, w in DTYPES for m in ((2, 8, 15, 40) if a == w == "bf16" else (2, 17))]
 CASES = [*PLAIN, *STRIDED, *WIDE, *TALL]
 
 
 @dataclass
-class Compiled:
+class CompiledProducts:
     """All cases for one kind of CPU."""
 
     jit: Jit
-    scratch: dict[Case, int] = field(default_factory=dict)
+    scratch: dict[ProductCase, int] = field(default_factory=dict)
 
     @classmethod
     @functools.cache
-    def of(cls, features: Features) -> Compiled:
+    def of(cls, features: Features) -> CompiledProducts:
         module, scratch = Module(), {}
         for number, case in enumerate(CASES):
             params = [(name, PTR) for name in ("a", "weights", "out", "scratch")] + [("begin", I64), ("end", I64)]
@@ -90,7 +90,7 @@ class Compiled:
             scratch[case] = scratch_bytes(a, case.panels, out, features)
         return cls(Jit(module, features.cpu), scratch)
 
-    def run(self, case: Case, a: np.ndarray, b: np.ndarray, cuts: tuple[int, ...] = ()) -> np.ndarray:
+    def run(self, case: ProductCase, a: np.ndarray, b: np.ndarray, cuts: tuple[int, ...] = ()) -> np.ndarray:
         """The product of a [m, k] and b [n, k], given in f32, called once per range of columns; [m, n] in f32."""
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64)(
             self.jit.addresses[f"case{CASES.index(case)}"]
@@ -101,23 +101,23 @@ class Compiled:
         left_view[...] = stored(a, case.a).reshape(left_like.shape)
         result, result_view = strided(out_like, GUARD)
         packed = case.panels.pack(stored(b, case.weights))
-        weights, scratch = Buffer(packed.nbytes), Buffer(self.scratch[case])
+        weights, scratch = AlignedArray(packed.nbytes), AlignedArray(self.scratch[case])
         weights.bytes[:] = packed.reshape(-1).view(np.uint8)
         for begin, end in itertools.pairwise([0, *cuts, case.n]):
             function(left.ctypes.data, weights.address, result.ctypes.data, scratch.address, begin, end)
-        found = loaded(result_view, case.out).reshape(case.m, case.n)
+        values = loaded(result_view, case.out).reshape(case.m, case.n)
         result_view[...] = stored(np.full(1, GUARD, np.float32), case.out)
         assert (loaded(result, case.out) == GUARD).all(), "bytes that are not the product's were written"
-        return found
+        return values
 
 
 @pytest.fixture(scope="module", params=list(FEATURES))
-def compiled(request: pytest.FixtureRequest) -> Compiled:
-    return Compiled.of(FEATURES[request.param])
+def compiled(request: pytest.FixtureRequest) -> CompiledProducts:
+    return CompiledProducts.of(FEATURES[request.param])
 
 
 @pytest.mark.parametrize("case", [*PLAIN, *STRIDED], ids=str)
-def test_agrees_with_f64(compiled: Compiled, case: Case) -> None:
+def test_agrees_with_f64(compiled: CompiledProducts, case: ProductCase) -> None:
     a, b = normal(1, case.m, case.k), normal(2, case.n, case.k)
     expected = a.astype(np.float64) @ b.astype(np.float64).T
     error = np.abs(compiled.run(case, a, b) - expected)
@@ -128,7 +128,7 @@ def test_agrees_with_f64(compiled: Compiled, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", TALL, ids=str)
-def test_rows_do_not_depend_on_how_many_there_are(compiled: Compiled, case: Case) -> None:
+def test_rows_do_not_depend_on_how_many_there_are(compiled: CompiledProducts, case: ProductCase) -> None:
     a, b = normal(3, 40, case.k), normal(4, case.n, case.k)
     (alone,) = (c for c in WIDE if (c.a, c.weights) == (case.a, case.weights))
     rows = np.concatenate([compiled.run(alone, a[m : m + 1], b) for m in range(case.m)])
@@ -136,7 +136,7 @@ def test_rows_do_not_depend_on_how_many_there_are(compiled: Compiled, case: Case
 
 
 @pytest.mark.parametrize("case", [c for c in PLAIN if c.n > 32], ids=str)
-def test_columns_do_not_depend_on_the_range(compiled: Compiled, case: Case) -> None:
+def test_columns_do_not_depend_on_the_range(compiled: CompiledProducts, case: ProductCase) -> None:
     a, b = normal(5, case.m, case.k), normal(6, case.n, case.k)
     whole = compiled.run(case, a, b)
     for cuts in ((16,), (16, 32), (32, 32)):
@@ -144,7 +144,7 @@ def test_columns_do_not_depend_on_the_range(compiled: Compiled, case: Case) -> N
 
 
 def test_generic_code_gives_the_same_bits_on_older_cpus() -> None:
-    host, old = Compiled.of(GENERIC), Compiled.of(AVX2)
+    host, old = CompiledProducts.of(GENERIC), CompiledProducts.of(AVX2)
     for case in (*WIDE, *TALL):
         a, b = normal(7, case.m, case.k), normal(8, case.n, case.k)
         assert (host.run(case, a, b).view(np.uint32) == old.run(case, a, b).view(np.uint32)).all()

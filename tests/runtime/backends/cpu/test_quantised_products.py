@@ -17,13 +17,13 @@ from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.quantised_products import emit_quantised_product, quantised_scratch_bytes
-from tests.runtime.backends.cpu.product_data import Buffer, loaded, normal, stored
+from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored
 
 FEATURES = {"host": Features.of_host(), "generic": GENERIC, "avx2": AVX2}
 
 
 @dataclass(frozen=True)
-class Case:
+class QuantisedCase:
     """A product with dense operands; `a` and `out` are their dtypes."""
 
     m: int
@@ -45,13 +45,13 @@ class Case:
 
 
 CASES = [
-    *(Case(m, 37, 64, bits, 32, zero) for bits in (8, 4) for zero in (False, True) for m in (1, 3)),
-    *(Case(m, 37, 64, bits, 32) for bits in (8, 4) for m in (2, 5, 17)),
-    *(Case(2, 40, 24, bits, 8, a="bf16", out="bf16") for bits in (8, 4)),
-    *(Case(1, 16, 2048, bits, 2048) for bits in (8, 4)),
-    Case(2, 20, 26, 8, 26, True),
-    Case(2, 20, 26, 4, 26),
-    Case(1, 1, 3, 8, 3),
+    *(QuantisedCase(m, 37, 64, bits, 32, zero) for bits in (8, 4) for zero in (False, True) for m in (1, 3)),
+    *(QuantisedCase(m, 37, 64, bits, 32) for bits in (8, 4) for m in (2, 5, 17)),
+    *(QuantisedCase(2, 40, 24, bits, 8, a="bf16", out="bf16") for bits in (8, 4)),
+    *(QuantisedCase(1, 16, 2048, bits, 2048) for bits in (8, 4)),
+    QuantisedCase(2, 20, 26, 8, 26, True),
+    QuantisedCase(2, 20, 26, 4, 26),
+    QuantisedCase(1, 1, 3, 8, 3),
 ]
 
 
@@ -84,15 +84,15 @@ class Weight:
 
 
 @dataclass
-class Compiled:
+class CompiledQuantisedProducts:
     """All cases for one kind of CPU."""
 
     jit: Jit
-    scratch: dict[Case, int] = field(default_factory=dict)
+    scratch: dict[QuantisedCase, int] = field(default_factory=dict)
 
     @classmethod
     @functools.cache
-    def of(cls, kind: str) -> Compiled:
+    def of(cls, kind: str) -> CompiledQuantisedProducts:
         features, module, scratch = FEATURES[kind], Module(), {}
         for number, case in enumerate(CASES):
             params = [(name, PTR) for name in ("a", "weights", "out", "scratch")] + [("begin", I64), ("end", I64)]
@@ -103,7 +103,7 @@ class Compiled:
             scratch[case] = quantised_scratch_bytes(a, case.panels, out, features)
         return cls(Jit(module, features.cpu), scratch)
 
-    def run(self, case: Case, a: np.ndarray, weight: Weight, cuts: tuple[int, ...] = ()) -> np.ndarray:
+    def run(self, case: QuantisedCase, a: np.ndarray, weight: Weight, cuts: tuple[int, ...] = ()) -> np.ndarray:
         """The product of a [m, k], called once per range of columns; [m, n] in f32."""
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64)(
             self.jit.addresses[f"case{CASES.index(case)}"]
@@ -111,41 +111,41 @@ class Compiled:
         left = stored(a, case.a)
         result = stored(np.full(case.m * case.n + 1, 7.0, np.float32), case.out)
         packed = case.panels.pack(weight.values, weight.scales, weight.zeros)
-        weights, scratch = Buffer(packed.nbytes), Buffer(self.scratch[case])
+        weights, scratch = AlignedArray(packed.nbytes), AlignedArray(self.scratch[case])
         weights.bytes[:] = packed.reshape(-1)
         for begin, end in itertools.pairwise([0, *cuts, case.n]):
             function(left.ctypes.data, weights.address, result.ctypes.data, scratch.address, begin, end)
-        found = loaded(result, case.out)
-        assert found[-1] == 7.0
-        return found[:-1].reshape(case.m, case.n)
+        values = loaded(result, case.out)
+        assert values[-1] == 7.0
+        return values[:-1].reshape(case.m, case.n)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("kind", list(FEATURES))
-def test_agrees_with_dequantised_weights(kind: str, case: Case) -> None:
+def test_agrees_with_dequantised_weights(kind: str, case: QuantisedCase) -> None:
     a, weight = normal(1, case.m, case.k), Weight.of(case.panels)
-    found = Compiled.of(kind).run(case, a, weight)
+    result = CompiledQuantisedProducts.of(kind).run(case, a, weight)
     expected = a.astype(np.float64) @ weight.stands_for.T
     # Half a step of x per element, the sums' own roundings, and that of the result.
     steps = np.abs(a).reshape(case.m, -1, case.group).max(axis=-1) / 32639
     magnitude = np.abs(weight.stands_for).reshape(case.n, -1, case.group).sum(axis=-1)
     tolerance = 0.51 * steps @ magnitude.T + 2.0**-20 * np.abs(a).astype(np.float64) @ np.abs(weight.stands_for).T
-    assert (np.abs(found - expected) <= tolerance + (2.0**-8 * np.abs(expected) if case.out == "bf16" else 0)).all()
-    assert np.linalg.norm(found - expected) <= (4e-3 if case.out == "bf16" else 1e-4) * np.linalg.norm(expected)
+    assert (np.abs(result - expected) <= tolerance + (2.0**-8 * np.abs(expected) if case.out == "bf16" else 0)).all()
+    assert np.linalg.norm(result - expected) <= (4e-3 if case.out == "bf16" else 1e-4) * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_all_cpus_give_the_same_bits(case: Case) -> None:
+def test_all_cpus_give_the_same_bits(case: QuantisedCase) -> None:
     a, weight = normal(2, case.m, case.k), Weight.of(case.panels)
-    host, generic, old = (Compiled.of(kind).run(case, a, weight).view(np.uint32) for kind in FEATURES)
+    host, generic, old = (CompiledQuantisedProducts.of(kind).run(case, a, weight).view(np.uint32) for kind in FEATURES)
     assert (host == generic).all()
     assert (host == old).all()
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.n == 37], ids=str)
 @pytest.mark.parametrize("kind", list(FEATURES))
-def test_rows_and_ranges_do_not_change_bits(kind: str, case: Case) -> None:
-    compiled, a, weight = Compiled.of(kind), normal(3, case.m, case.k), Weight.of(case.panels)
+def test_rows_and_ranges_do_not_change_bits(kind: str, case: QuantisedCase) -> None:
+    compiled, a, weight = CompiledQuantisedProducts.of(kind), normal(3, case.m, case.k), Weight.of(case.panels)
     whole = compiled.run(case, a, weight)
     (alone,) = (c for c in CASES if (c.m, c.n, c.bits, c.zero_point) == (1, 37, case.bits, case.zero_point))
     rows = np.concatenate([compiled.run(alone, a[m : m + 1], weight) for m in range(case.m)])
@@ -158,8 +158,8 @@ def test_rows_of_zeros_and_of_tiny_numbers(kind: str) -> None:
     case = CASES[0]
     weight = Weight.of(case.panels)
     for value in (0.0, 1e-40):
-        found = Compiled.of(kind).run(case, np.full((1, case.k), value, np.float32), weight)
-        assert (found == 0).all()
+        result = CompiledQuantisedProducts.of(kind).run(case, np.full((1, case.k), value, np.float32), weight)
+        assert (result == 0).all()
 
 
 @pytest.mark.parametrize("bits", [8, 4])

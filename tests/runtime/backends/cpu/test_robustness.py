@@ -32,7 +32,7 @@ MACHINE = load_target("rdu")
 BASES = (bases.streamed_product, bases.looped_layers, bases.chunked_prefill, bases.chained_launches)
 CALLS = {"length": 9, "slot": 1}
 EXECUTED = 4
-"""Of each base, how many changed schedules are executed: code for one takes half a second."""
+"""How many changed schedules of each base are executed; compiling one takes half a second."""
 HUGE = 1 << 40
 """A number too large for memory, or for a loop that a test waits for: such a schedule is planned, not executed."""
 Path = tuple[Any, ...]
@@ -112,8 +112,8 @@ def execute(program: Program) -> None:
             np.testing.assert_allclose(actual[name], to_array(value), rtol=2e-5, atol=2e-5, err_msg=name)
     for tensor in program.tensors:
         if tensor.role == "state":
-            wanted = to_array(reference.tensor(tensor.name))
-            np.testing.assert_allclose(native.tensor(tensor.name), wanted, rtol=2e-5, atol=2e-5, err_msg=tensor.name)
+            golden = to_array(reference.tensor(tensor.name))
+            np.testing.assert_allclose(native.tensor(tensor.name), golden, rtol=2e-5, atol=2e-5, err_msg=tensor.name)
 
 
 def _contents(tensor: Any, generator: torch.Generator) -> torch.Tensor:
@@ -137,7 +137,7 @@ def _change(data: Any, draw: random.Random) -> None:
 
 
 def _paths(node: Any, path: Path = ()) -> Iterator[Path]:
-    """Of every number, name and list."""
+    """The path of every number, name and list."""
     if isinstance(node, dict):
         for key, value in node.items():
             yield from _paths(value, (*path, key))

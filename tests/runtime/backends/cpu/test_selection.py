@@ -13,7 +13,7 @@ from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.figures import GRAIN
 from sscc.runtime.backends.cpu.selection import lower_observation_scores, lower_pool, lower_select
 from sscc.runtime.backends.reference import selection
-from tests.runtime.backends.cpu.harness_prefill import Compiled, check_pieces, meta_of, run_step
+from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, meta_of, run_step
 
 Tensors = dict[str, torch.Tensor]
 
@@ -29,17 +29,17 @@ def _seed() -> None:
 # ------------------------------------------------------------------------------------------------------ scores
 
 
-def scores_reference(given: Tensors, length: int, recent: int, known: bool) -> torch.Tensor:
+def scores_reference(tensors: Tensors, length: int, recent: int, known: bool) -> torch.Tensor:
     """Scores [Hkv, length], in double precision."""
-    observed, key = given["observed"].double(), given["key"].double()
+    observed, key = tensors["observed"].double(), tensors["key"].double()
     numbers = selection.PromptScores(observed, key, length=length, scale=0.5, recent=recent, wide=torch.float64)
-    scores = given["scores"].double()
-    selection.observation_scores(numbers, scores, given["sums"] if known else None)
+    scores = tensors["scores"].double()
+    selection.observation_scores(numbers, scores, tensors["sums"] if known else None)
     return scores[:, :length]
 
 
-def observed_sums(given: Tensors, length: int) -> torch.Tensor:
-    observed, key = given["observed"].double(), given["key"].double()
+def observed_sums(tensors: Tensors, length: int) -> torch.Tensor:
+    observed, key = tensors["observed"].double(), tensors["key"].double()
     numbers = selection.PromptScores(observed, key, length=length, scale=0.5, recent=1, wide=torch.float64)
     sums = torch.full(observed.shape[:3], NAN)
     sums[:, :, : numbers.window] = numbers.log_sum_exp().reshape(1, observed.shape[1], -1).float()
@@ -55,16 +55,16 @@ def test_observation_scores(
     group: int, obs: int, recent: int, depth: int, known: bool, dtype: torch.dtype, features: Features
 ) -> None:
     rows = 2 * GRAIN + 90
-    given = {
+    tensors = {
         "observed": torch.randn(1, 2 * group, obs, depth).to(dtype),
         "key": torch.randn(1, 2, rows, depth).to(dtype),
         "sums": torch.zeros(1, 2 * group, obs),
         "scores": torch.full((2, rows), 9.0),
     }
     step = ObservationScores("observed", "key", "scores", "n", 0.5, recent, "sums" if known else "")
-    compiled = Compiled(step, lower_observation_scores, given, ["n"], features)
+    compiled = CompiledStages(step, lower_observation_scores, tensors, ["n"], features)
     for length in (1, 5, obs, obs + 1, GRAIN, GRAIN + recent + 3, rows):
-        case = {name: tensor.clone() for name, tensor in given.items()}
+        case = {name: tensor.clone() for name, tensor in tensors.items()}
         case["key"][:, :, length:] = NAN
         case["observed"][:, :, length:] = NAN
         case["sums"] = observed_sums(case, length)
@@ -79,15 +79,15 @@ def test_observation_scores(
 
 @pytest.mark.parametrize("value", [INF, -INF, NAN])
 def test_observation_scores_of_a_log_sum_exp_that_is_not_finite(value: float) -> None:
-    given = {
+    tensors = {
         "observed": torch.randn(1, 2, 3, 8),
         "key": torch.randn(1, 1, 40, 8),
         "sums": torch.tensor([[[3.0, 4.0, 3.5], [3.0, value, 2.0]]]),
         "scores": torch.zeros(1, 40),
     }
     step = ObservationScores("observed", "key", "scores", "n", 0.5, 2, "sums")
-    got = run_step(step, lower_observation_scores, given, {"n": 40}, GENERIC, ["scores"])["scores"]
-    want = scores_reference(given, 40, 2, True).float()
+    got = run_step(step, lower_observation_scores, tensors, {"n": 40}, GENERIC, ["scores"])["scores"]
+    want = scores_reference(tensors, 40, 2, True).float()
     torch.testing.assert_close(got, want, rtol=2e-5, atol=1e-7, equal_nan=True)
 
 
@@ -99,21 +99,21 @@ def test_observation_scores_of_a_log_sum_exp_that_is_not_finite(value: float) ->
 @pytest.mark.parametrize("width", [1, 7, 61])
 def test_pool(width: int, mode: str, features: Features) -> None:
     rows = GRAIN + 77
-    given = {"scores": torch.randn(3, rows), "pooled": torch.full((3, rows), 9.0)}
-    given["scores"][1, 20], given["scores"][1, 50], given["scores"][1, 80] = NAN, INF, -INF
-    compiled = Compiled(Pool("scores", "pooled", "n", width, mode), lower_pool, given, ["n"], features)
+    tensors = {"scores": torch.randn(3, rows), "pooled": torch.full((3, rows), 9.0)}
+    tensors["scores"][1, 20], tensors["scores"][1, 50], tensors["scores"][1, 80] = NAN, INF, -INF
+    compiled = CompiledStages(Pool("scores", "pooled", "n", width, mode), lower_pool, tensors, ["n"], features)
     for length in (1, 2, 15, 16, 33, GRAIN + 1, rows):
-        got = check_pieces(compiled, given, {"n": length}, ["pooled"])["pooled"]
-        want = given["pooled"].clone()
-        selection.pool(given["scores"], want, length=length, width=width, mode=mode)
+        got = check_pieces(compiled, tensors, {"n": length}, ["pooled"])["pooled"]
+        want = tensors["pooled"].clone()
+        selection.pool(tensors["scores"], want, length=length, width=width, mode=mode)
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize(("width", "mode"), [(4, "avg"), (0, "max"), (3, "min")])
 def test_pools_that_do_not_exist_are_refused(width: int, mode: str) -> None:
-    given = {"scores": torch.randn(1, 20), "pooled": torch.zeros(1, 20)}
+    tensors = {"scores": torch.randn(1, 20), "pooled": torch.zeros(1, 20)}
     with pytest.raises(InputError, match=f"mode '{mode}' and width {width}"):
-        lower_pool(Pool("scores", "pooled", "n", width, mode), meta_of(given), GENERIC)
+        lower_pool(Pool("scores", "pooled", "n", width, mode), meta_of(tensors), GENERIC)
 
 
 # --------------------------------------------------------------------------------------------------- selection
@@ -168,6 +168,6 @@ def test_a_length_that_the_scores_do_not_hold_writes_nothing(length: int) -> Non
 
 
 def test_selections_that_do_not_fit_are_refused() -> None:
-    given = {"scores": torch.randn(2, 40), "selected": torch.full((2, 3), 99)}
+    tensors = {"scores": torch.randn(2, 40), "selected": torch.full((2, 3), 99)}
     with pytest.raises(InputError, match="not negative, not -1, 2"):
         lower_select(Select("scores", "selected", "n", "top", -1, 2), meta_of(given), GENERIC)

@@ -86,8 +86,8 @@ def resolve(
     return resolve_stages(kernel, pipeline, {b.name: b for b in bodies}, aliased)
 
 
-def names(found: list[ResolvedStage]) -> list[str]:
-    return [s.stage.name for s in found]
+def names(stages: list[ResolvedStage]) -> list[str]:
+    return [s.stage.name for s in stages]
 
 
 def port(stage: Stage, place: int, view: Callable[[View], View] | None = None, **fields: Any) -> Stage:
@@ -173,9 +173,9 @@ def test_values_that_are_carried_to_the_next_iteration_are_copied(case: str) -> 
 def test_other_grids_keep_the_load() -> None:
     """Slot by slot, but the reader goes through them in another grid."""
     two = dataclasses.replace(USE, grid=(2, 2))
-    found = resolve(LOAD, two)
-    assert names(found) == ["load", "use"]
-    assert found[1].ports[0] == BufferPort("b", view_of("b", TILE), 1, 0)
+    stages = resolve(LOAD, two)
+    assert names(stages) == ["load", "use"]
+    assert stages[1].ports[0] == BufferPort("b", view_of("b", TILE), 1, 0)
 
 
 def test_an_epilogue_keeps_the_load() -> None:
@@ -233,11 +233,11 @@ def test_windows_need_memory_that_is_dense() -> None:
 
 def offsets(view: View, scalars: dict[str, int]) -> np.ndarray:
     """The elements of a view's region, by the view's indices."""
-    found = np.full(view.shape, view.offset + sum(scalars[name] * c for name, c in view.terms))
+    offsets = np.full(view.shape, view.offset + sum(scalars[name] * c for name, c in view.terms))
     for axis, (extent, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
         shape = [extent if a == axis else 1 for a in range(len(view.shape))]
-        found = found + (np.arange(extent) * stride).reshape(shape)
-    return found
+        offsets = offsets + (np.arange(extent) * stride).reshape(shape)
+    return offsets
 
 
 def random_view(draw: random.Random, shape: tuple[int, ...]) -> tuple[View, dict[str, int]]:
@@ -270,14 +270,14 @@ def test_a_composed_window_sees_the_same_elements(seed: int) -> None:
             "x", shape, tuple(s * draw.choice([1, 1, 2]) for s in dense_strides(padded)), draw.randrange(9), (("i", 7),)
         )
         view, counts = random_view(draw, shape)
-        found = compose(view, shape, base, counts)
-        if found is None:
+        window = compose(view, shape, base, counts)
+        if window is None:
             continue
         composed += 1
-        assert (found.tensor, found.shape) == ("x", view.shape)
+        assert (window.tensor, window.shape) == ("x", view.shape)
         for t0, i in itertools.product(range(counts["t0"]), range(2)):
             laid_out = offsets(base, {"i": i}).reshape(-1)
-            assert (offsets(found, {"t0": t0, "i": i}) == laid_out[offsets(view, {"t0": t0})]).all()
+            assert (offsets(window, {"t0": t0, "i": i}) == laid_out[offsets(view, {"t0": t0})]).all()
     assert composed > 50
 
 

@@ -57,9 +57,9 @@ def test_a_part_of_a_row_is_written_and_the_rest_stays(offset: int, step: int) -
     count = len(range(offset, width, step))
     x, before = _numbers(ROWS, count), _numbers(ROWS, width)
     put = Vector((ROWS, count), (Access("x", identity(2)),), Access("y", ((1, 0, 0), (0, step, offset))), (), "in0")
-    wanted = before.clone()
-    wanted[:, offset::step] = x
-    assert torch.equal(run_steps((put,), {"x": x}, {"y": before})["y"], wanted)
+    expected = before.clone()
+    expected[:, offset::step] = x
+    assert torch.equal(run_steps((put,), {"x": x}, {"y": before})["y"], expected)
 
 
 def test_a_window_of_what_a_launch_shows_otherwise_is_refused_by_name() -> None:

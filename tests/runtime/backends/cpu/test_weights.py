@@ -49,7 +49,7 @@ ROWS = identity(3)
 
 
 @dataclasses.dataclass(frozen=True)
-class Use:
+class WeightUse:
     """A kernel that reads the weight `w` through a view, and what else it takes and writes."""
 
     kernel: Kernel
@@ -68,15 +68,15 @@ def product(name: str, n: int, k: int = K, *, transposed: bool = False, dtype: A
     return Body(name, params, (), (), (), (step,))
 
 
-def linear(number: int, n: int, k: int = K, offset: int = 0, **options: Any) -> Use:
+def linear(number: int, n: int, k: int = K, offset: int = 0, **options: Any) -> WeightUse:
     """A product with n rows of `w`, from an element on."""
     body = product(f"linear{number}", n, k, **options)
     dtype = body.params[0].dtype
     x, y = (f"x{number}", (M, k), dtype), (f"y{number}", (M, n), dtype)
-    return Use(one_stage(body), (body,), view_of("w", body.params[1].shape, offset), (x,), y)
+    return WeightUse(one_stage(body), (body,), view_of("w", body.params[1].shape, offset), (x,), y)
 
 
-def tiled(number: int, n: int, tile: int, k: int = K) -> Use:
+def tiled(number: int, n: int, tile: int, k: int = K) -> WeightUse:
     """A product that fires once per tile of rows."""
     body = product(f"tile{number}", tile, k)
     out = View("y", (M, tile), (n, 1), 0, (("t0", tile),))
@@ -84,33 +84,34 @@ def tiled(number: int, n: int, tile: int, k: int = K) -> Use:
     stage = Stage("tiles", body.name, (n // tile,), ports, (), ())
     pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))
     kernel = Kernel(f"tiled{number}", (read("x", (M, k)), read("w", (n, k)), write("y", (M, n))), (), (pipeline,))
-    return Use(kernel, (body,), view_of("w", (n, k)), ((f"x{number}", (M, k), "f32"),), (f"y{number}", (M, n), "f32"))
+    inputs = ((f"x{number}", (M, k), "f32"),)
+    return WeightUse(kernel, (body,), view_of("w", (n, k)), inputs, (f"y{number}", (M, n), "f32"))
 
 
-def gather(number: int, n: int, k: int = K, offset: int = 0, dtype: Any = "f32") -> Use:
+def gather(number: int, n: int, k: int = K, offset: int = 0, dtype: Any = "f32") -> WeightUse:
     """Rows of `w` by number, as of an embedding."""
     program = (Instr("j", "index", (1,), "index"), Instr("r", "load", ("w", "in0", "j"), dtype))
     step = Vector((M, k), (access("rows", (1, 0, 0)),), Access("y", identity(2)), program, "r")
     params = (read("rows", (M,), "i64"), read("w", (n, k), dtype), write("y", (M, k), dtype))
     body = Body(f"gather{number}", params, (), (), (), (step,))
     inputs = ((f"rows{number}", (M,), "i64"),)
-    return Use(one_stage(body), (body,), view_of("w", (n, k), offset), inputs, (f"y{number}", (M, k), dtype))
+    return WeightUse(one_stage(body), (body,), view_of("w", (n, k), offset), inputs, (f"y{number}", (M, k), dtype))
 
 
-def sums(number: int, n: int, k: int = K) -> Use:
+def sums(number: int, n: int, k: int = K) -> WeightUse:
     """w + x, element by element."""
     add = (Instr("r", "addf", ("in0", "in1"), "f32"),)
     both = (Access("x", identity(2)), Access("w", identity(2)))
     step = Vector((n, k), both, Access("y", identity(2)), add, "r")
     body = Body(f"sum{number}", (read("x", (n, k)), read("w", (n, k)), write("y", (n, k))), (), (), (), (step,))
     x, y = (f"x{number}", (n, k), "f32"), (f"y{number}", (n, k), "f32")
-    return Use(one_stage(body), (body,), view_of("w", (n, k)), (x,), y)
+    return WeightUse(one_stage(body), (body,), view_of("w", (n, k)), (x,), y)
 
 
-def program_of(shape: tuple[int, ...], *uses: Use, dtype: str = "f32") -> Program:
+def program_of(shape: tuple[int, ...], *uses: WeightUse, dtype: str = "f32") -> Program:
     tensors, end = lay_out(
         ("w", shape, dtype, "weight"),
-        *((*given, "input") for use in uses for given in use.inputs),
+        *((*source, "input") for use in uses for source in use.inputs),
         *((*use.output, "output") for use in uses),
     )
     by_name = {t.name: t for t in tensors}
@@ -138,13 +139,13 @@ def packing_of(program: Program) -> Packing | None:
     }
     weights = {t.name: values[t.name] for t in program.tensors if t.role == "weight"}
     inputs = {name: values[name] for name in program.entries[0].inputs}
-    wanted, _ = ReferenceInterpreter(program, weights).run("main", inputs)
+    expected, _ = ReferenceInterpreter(program, weights).run("main", inputs)
     arrays = {name: to_array(value) for name, value in weights.items()}
     native = NativeInterpreter(program, arrays, code=make_code(program, optimise=0), threads=2)
-    found, _ = native.run("main", {name: to_array(value) for name, value in inputs.items()})
-    for name, value in to_tensors(found).items():
+    outputs, _ = native.run("main", {name: to_array(value) for name, value in inputs.items()})
+    for name, value in to_tensors(outputs).items():
         close = 2e-2 if value.dtype is torch.bfloat16 else 1e-5
-        torch.testing.assert_close(value, wanted[name], rtol=close, atol=close)
+        torch.testing.assert_close(value, expected[name], rtol=close, atol=close)
     return packed_weights(program).get("w")
 
 
@@ -283,9 +284,9 @@ def dequantising(n: int, k: int, group: int, *, zero: bool = False, second: bool
 @pytest.mark.parametrize(("n", "k", "group", "zero"), [(32, 64, 32, False), (40, 24, 24, False), (20, 48, 16, True)])
 def test_quantised_values_of_a_product_are_packed_with_their_scales(n: int, k: int, group: int, zero: bool) -> None:
     program = dequantising(n, k, group, zero=zero)
-    found = packed_weights(program)
-    assert found == {"values": Packing(QuantisedPanels(n, k, 8, group, zero), n * k, k)}
-    assert found["values"].quantised
+    packings = packed_weights(program)
+    assert packings == {"values": Packing(QuantisedPanels(n, k, 8, group, zero), n * k, k)}
+    assert packings["values"].quantised
 
 
 def test_quantised_values_that_are_read_in_another_way_are_not_packed() -> None:
@@ -301,15 +302,15 @@ def test_quantised_programs_compute_the_same(zero: bool) -> None:
     values = draw.integers(-128, 128, (n, k)).astype(np.int8)
     scales = torch.rand(n, k // group).bfloat16()
     zeros = draw.integers(-128, 128, (n, k // group)).astype(np.int8)
-    given = {"values": values, "scales": to_array(scales), "zeros": zeros}
-    weights = {t.name: given[t.name] for t in program.tensors if t.role == "weight"}
+    parts = {"values": values, "scales": to_array(scales), "zeros": zeros}
+    weights = {t.name: parts[t.name] for t in program.tensors if t.role == "weight"}
     x = draw.standard_normal((M, k)).astype(np.float32)
     native = NativeInterpreter(program, weights, code=make_code(program, optimise=0), threads=2)
-    (found, _) = native.run("main", {"x": x})
+    (outputs, _) = native.run("main", {"x": x})
     codes = values.astype(np.float64) - (np.repeat(zeros, group, 1) if zero else 0)
     dense = codes * np.repeat(scales.double().numpy(), group, 1)
-    wanted = x @ dense.T
-    error = np.linalg.norm(found["y"] - wanted) / np.linalg.norm(wanted)
+    expected = x @ dense.T
+    error = np.linalg.norm(outputs["y"] - expected) / np.linalg.norm(expected)
     assert error < 2e-2
 
 

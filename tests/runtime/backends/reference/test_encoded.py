@@ -148,9 +148,9 @@ def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
         UpdateRows("v_cache", "encoded_value", "row", "active"),
         CachedAttention("query", (Segment("k_cache", "v_cache", "valid"),), "out", 0.3),
     )
-    given = {name: inputs[name] for name in ("query", "new_key", "new_value", "active")}
+    plain_inputs = {name: inputs[name] for name in ("query", "new_key", "new_value", "active")}
     locals_ = (Local("encoded_key", (slots, 2, 1, 12), "i8"), Local("encoded_value", (slots, 2, 1, 10), "i8"))
-    return run_steps(steps, {**given, "row": row, "valid": valid}, caches, precision=precision, locals_=locals_)
+    return run_steps(steps, {**plain_inputs, "row": row, "valid": valid}, caches, precision=precision, locals_=locals_)
 
 
 @pytest.mark.parametrize("precision", ["f32", "f64"])
@@ -181,7 +181,7 @@ def test_decode_attention_is_encoding_update_and_attention(
 def test_cached_attention_is_over_the_numbers_that_rows_stand_for(
     rows: int, encoded: tuple[str, ...], precision: str
 ) -> None:
-    given = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, rows) < 0.6}
+    inputs = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, rows) < 0.6}
     plain = {"key": torch.randn(3, 2, rows, 8), "value": torch.randn(3, 2, rows, 6)}
     stored = {name: defined(x) if name in encoded else x for name, x in plain.items()}
     plain = {name: decode(stored[name]) if name in encoded else x for name, x in plain.items()}
@@ -191,7 +191,7 @@ def test_cached_attention_is_over_the_numbers_that_rows_stand_for(
 
 
 def test_attention_is_close_to_that_over_what_was_encoded() -> None:
-    given = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, 40) < 0.6}
+    inputs = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, 40) < 0.6}
     plain = {"key": torch.randn(3, 2, 40, 8), "value": torch.randn(3, 2, 40, 6)}
     step, out = CachedAttention("query", SEGMENTS, "out", 0.3), {"out": torch.zeros(3, 4, 1, 6)}
     want = run_steps((step,), {**given, **plain}, out)["out"]
@@ -260,7 +260,7 @@ def test_compression_is_gathering_and_encoding(
     )
     kind = DTYPES[dtype]
     locals_ = (Local("k_rows", (1, 2, slots, 8), kind), Local("v_rows", (1, 2, slots, 6), kind))
-    sources = {"key": given["key"], "value": given["value"], "index": index}
+    sources = {"key": inputs["key"], "value": inputs["value"], "index": index}
     want = run_steps(steps, sources, caches, access="write", precision=precision, locals_=locals_)
     for name, tensor in want.items():
         assert torch.equal(got[name], tensor), name

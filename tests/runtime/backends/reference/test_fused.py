@@ -73,9 +73,9 @@ def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
         UpdateRows("v_cache", "new_value", "row", "active"),
         CachedAttention("query", (Segment("k_cache", "v_cache", "valid"),), "out", 0.3),
     )
-    given = {name: inputs[name] for name in ("query", "new_key", "new_value", "active")}
+    plain_inputs = {name: inputs[name] for name in ("query", "new_key", "new_value", "active")}
     out = torch.full((slots, 4, 1, 6), 9.0).to(inputs["query"].dtype)
-    return run_steps(steps, {**given, "row": row, "valid": valid}, {**caches, "out": out}, precision=precision)
+    return run_steps(steps, {**plain_inputs, "row": row, "valid": valid}, {**caches, "out": out}, precision=precision)
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -202,8 +202,8 @@ def test_chunk_attention_is_insertion_causal_attention_and_observation(
             Observe("observed", "query", "start", "n"),
             Observe("log_sum_exp.rows", "sums.rows", "start", "n"),
         )
-        given, writes = {"query": part["query"]}, {**plain, "out": out}
-        plain = run_steps(steps, given, writes, scalars, precision=precision, windows=windows)
+        reads, writes = {"query": part["query"]}, {**plain, "out": out}
+        plain = run_steps(steps, reads, writes, scalars, precision=precision, windows=windows)
         live = min(chunk, length - start)
         for name in ("k_scratch", "v_scratch"):
             assert torch.equal(fused[name][:, :, : start + live], plain[name][:, :, : start + live]), name
@@ -258,22 +258,22 @@ def compress_unfused(
 ) -> Tensors:
     """Scores, pooling, selection and gathers as steps of their own; the ring's positions are written out here.
 
-    Scores take the log-sum-exp of `given`, or compute it where there is none.
+    Scores take the log-sum-exp of `inputs`, or compute it where there is none.
     """
-    rows, last = given["key"].shape[2], length - 1
+    rows, last = inputs["key"].shape[2], length - 1
     ring = [last - (last - sink - i) % recent for i in range(recent)]
     index = torch.tensor([*range(sink), *(p if p >= sink else -1 for p in ring)])
     head = sink + recent
     results = run_steps(
         (GatherRows("key", "index", "k_cache"), GatherRows("value", "index", "v_cache")),
-        {"key": given["key"], "value": given["value"], "index": index},
+        {"key": inputs["key"], "value": inputs["value"], "index": index},
         {"k_cache": torch.zeros(1, 2, head, 8), "v_cache": torch.zeros(1, 2, head, 6)},
     )
     if not room:
         return results
     steps = (
         ObservationScores(
-            "observed", "key", "scores", "n", 0.5, recent, "log_sum_exp" if "log_sum_exp" in given else ""
+            "observed", "key", "scores", "n", 0.5, recent, "log_sum_exp" if "log_sum_exp" in inputs else ""
         ),
         Pool("scores", "pooled", "n", pool, mode),
         Select("pooled", "selected", "n", "top", sink, recent),
@@ -362,7 +362,7 @@ def test_compress_of_other_geometries(length: int, obs: int, sink: int, recent: 
 def test_compress_gives_ties_to_the_earlier_position(topk: int) -> None:
     """All keys equal: all scores are. Tiles meet in the running top-K, and the first positions win."""
     length = 2 * KEY_TILE + 50
-    given = {
+    inputs = {
         "key": torch.zeros(1, 2, length, 8),
         "value": torch.randn(1, 2, length, 6),
         "observed": torch.randn(1, 4, 4, 8),
@@ -380,7 +380,7 @@ def test_compress_gives_ties_to_the_earlier_position(topk: int) -> None:
 
 def test_compress_depends_on_the_log_sum_exp_that_was_kept() -> None:
     """Raising one query's log-sum-exp takes its vote away."""
-    given, kept = prompt(60, 60, 2)
+    prompt_inputs, kept = prompt(60, 60, 2)
     writes = {
         "k_cache": torch.zeros(1, 2, 9, 8),
         "v_cache": torch.zeros(1, 2, 9, 6),
@@ -392,11 +392,11 @@ def test_compress_depends_on_the_log_sum_exp_that_was_kept() -> None:
         found: list[list[int]] = run_steps((compress_step(2, 4, 3, 1, "avg"),), inputs, writes, {"n": 60, "top": 3})[
             "selected"
         ].tolist()
-        return found
+        return selected
 
     muted = kept.clone()
     muted[:, 1:] = torch.inf
-    lone = {**given, "observed": given["observed"].clone()}
+    lone = {**prompt_inputs, "observed": prompt_inputs["observed"].clone()}
     products = lone["key"][0, 0].double() @ lone["observed"][0, 0].double().T * 0.5
     votes = torch.exp(products - muted[0, 0])[2:56].sum(1)
     assert best(muted)[0] == sorted((votes.argsort(descending=True)[:3] + 2).tolist())
@@ -405,7 +405,7 @@ def test_compress_depends_on_the_log_sum_exp_that_was_kept() -> None:
 
 @pytest.mark.parametrize("length", [0, 13])
 def test_compress_of_a_prompt_that_the_scratch_does_not_hold_is_refused(length: int) -> None:
-    given, kept = prompt(12, 12, 2)
+    inputs, kept = prompt(12, 12, 2)
     writes = {"k_cache": torch.zeros(1, 2, 9, 8), "v_cache": torch.zeros(1, 2, 9, 6)}
     given["log_sum_exp"] = kept.float()
     with pytest.raises(InputError, match=f"prompt of {length} tokens, the scratch holds 1 .. 12"):
@@ -431,7 +431,7 @@ def test_compress_that_selects_more_than_there_is_room_for_is_refused(room: int,
     ],
 )
 def test_compress_that_does_not_fit_is_refused(step: Compress, message: str) -> None:
-    given, kept = prompt(12, 12, 2)
+    inputs, kept = prompt(12, 12, 2)
     writes = {"k_cache": torch.zeros(1, 2, 9, 8), "v_cache": torch.zeros(1, 2, 9, 6)}
     with pytest.raises(InputError, match=message):
         run_steps((step,), {**given, "log_sum_exp": kept.float()}, writes, {"n": 12, "top": 0})

@@ -80,11 +80,11 @@ def run_both(
     """What the step gives over indexed rows, and over the same rows in a cache."""
     out = torch.full((*inputs["query"].shape[:3], 6), 9.0).to(inputs["query"].dtype)
     fields = {"sink": sink, "recent": recent}
-    given = {name: inputs[name] for name in SMALL}
+    small = {name: inputs[name] for name in SMALL}
     indexed = run_steps((replace(INDEXED, **fields),), inputs, {**caches, "out": out}, precision=precision)  # type: ignore[arg-type]
     compact = run_steps(
         (replace(COMPACT, **fields),),  # type: ignore[arg-type]
-        given,
+        small,
         {**assembled(inputs, caches), "out": out},
         precision=precision,
     )
@@ -211,12 +211,12 @@ def test_rows_of_every_slot_are_gathered() -> None:
 
 
 def test_an_index_set_for_other_slots_is_refused() -> None:
-    given = {"source": torch.zeros(3, 2, 9, 4), "index": torch.zeros(2, 2, 5, dtype=torch.int64)}
+    inputs = {"source": torch.zeros(3, 2, 9, 4), "index": torch.zeros(2, 2, 5, dtype=torch.int64)}
     with pytest.raises(InputError, match=r"gather_rows takes index as i64 \[B, Hkv, J\] with {'B': 3"):
-        run_steps((GatherRows("source", "index", "out"),), given, {"out": torch.zeros(3, 2, 5, 4)})
-    given["index"] = torch.zeros(2, 5, dtype=torch.int64)
+        run_steps((GatherRows("source", "index", "out"),), inputs, {"out": torch.zeros(3, 2, 5, 4)})
+    inputs["index"] = torch.zeros(2, 5, dtype=torch.int64)
     with pytest.raises(InputError, match=r"gather_rows takes source as float \[1, Hkv, T, D\]"):
-        run_steps((GatherRows("source", "index", "out"),), given, {"out": torch.zeros(3, 2, 5, 4)})
+        run_steps((GatherRows("source", "index", "out"),), inputs, {"out": torch.zeros(3, 2, 5, 4)})
 
 
 @pytest.mark.parametrize("topk", [4, 1])

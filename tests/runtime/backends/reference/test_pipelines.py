@@ -93,11 +93,11 @@ def kernel(*items: Any, scalars: tuple[str, ...] = ()) -> Kernel:
     return Kernel("k", (read("x", (N, *TILE)), Param("y", (N, *TILE), "f32", "update")), scalars, items)
 
 
-def run(made: Kernel, scalars: dict[str, int] | None = None, **more: Any) -> torch.Tensor:
+def run(the_kernel: Kernel, scalars: dict[str, int] | None = None, **more: Any) -> torch.Tensor:
     """What the kernel leaves in y, which is -1 before, for x = 0, 1, 2, .."""
     bodies = (LOAD, INC, SUM)
     writes = {"y": torch.full((N, *TILE), -1.0)}
-    return run_kernel(made, bodies, {"x": X}, writes, scalars, **more)["y"]
+    return run_kernel(the_kernel, bodies, {"x": X}, writes, scalars, **more)["y"]
 
 
 LOADS = stage("load", LOAD, (tile("x", ("i", 32)), slot("a")), ("a",))
@@ -145,9 +145,9 @@ def test_load_product_store(depth: int, precision: str, checked: bool) -> None:
     want = torch.stack([tile @ w for tile in (x.double() if precision == "f64" else x)]) if precision == "f32" else (
         x.double() @ w.double()
     )  # fmt: skip
-    for made in (pipeline(stages("i"), buffers), pipeline(stages("t0", grid=(N,)), buffers, 1)):
+    for loop in (pipeline(stages("i"), buffers), pipeline(stages("t0", grid=(N,)), buffers, 1)):
         got = run_kernel(
-            Kernel("k", params, (), (made,)), (LOAD, multiply, store), {"x": x, "w": w}, {"y": torch.zeros(N, 4, 5)},
+            Kernel("k", params, (), (loop,)), (LOAD, multiply, store), {"x": x, "w": w}, {"y": torch.zeros(N, 4, 5)},
             None, precision, checked,
         )["y"]  # fmt: skip
         assert torch.equal(got, want) if precision == "f32" else torch.allclose(got, want, rtol=1e-14, atol=1e-14)
@@ -182,9 +182,9 @@ def test_two_consumers_of_different_rates() -> None:
         stage("by_row", rows, (slot("a", 4, 0, (8,), ("t0", 8)), z), ("a",), grid=(4,)),
         STORES,
     )
-    made = Kernel("k", (*kernel().params, write("z", (N, *TILE))), (), (pipeline(stages, (buffer("a", 2),)),))
+    the_kernel = Kernel("k", (*kernel().params, write("z", (N, *TILE))), (), (pipeline(stages, (buffer("a", 2),)),))
     writes = {"y": torch.zeros(N, *TILE), "z": torch.zeros(N, *TILE)}
-    got = run_kernel(made, (LOAD, INC, rows), {"x": X}, writes)
+    got = run_kernel(the_kernel, (LOAD, INC, rows), {"x": X}, writes)
     assert torch.equal(got["y"], X + 1)
     assert torch.equal(got["z"], X + 2)
 
@@ -201,9 +201,9 @@ def test_a_slot_that_many_firings_fill(depth: int) -> None:
         grid=(4,),
     )
     drain = stage("drain", INC, (slot("b"), tile("y", ("i", 32))), ("b",))
-    made = kernel(pipeline((drain, fill), (buffer("b", depth),)))
+    the_kernel = kernel(pipeline((drain, fill), (buffer("b", depth),)))
     writes = {"y": torch.zeros(N, *TILE)}
-    assert torch.equal(run_kernel(made, (half, INC), {"x": X}, writes)["y"], X + 1)
+    assert torch.equal(run_kernel(the_kernel, (half, INC), {"x": X}, writes)["y"], X + 1)
 
 
 def test_a_slot_that_is_filled_over_several_iterations() -> None:
@@ -213,9 +213,9 @@ def test_a_slot_that_is_filled_over_several_iterations() -> None:
     drain = stage(
         "drain", half, (slot("b", 2, 0, (2, 8), ("odd", 16)), Port(view_of("y", (2, 8), 0, ("i", 16)))), ("b",)
     )
-    made = kernel(pipeline((fill, drain), (buffer("b"),), 2 * N, scalars=(Scalar("odd", "mod", ("i", 2)),)))
+    the_kernel = kernel(pipeline((fill, drain), (buffer("b"),), 2 * N, scalars=(Scalar("odd", "mod", ("i", 2)),)))
     refusal = "a buffer's slot serves several iterations, but not all of them"
-    assert torch.equal(run_kernel(made, (half,), {"x": X}, {"y": torch.zeros(N, *TILE)}, refusal=refusal)["y"], X)
+    assert torch.equal(run_kernel(the_kernel, (half,), {"x": X}, {"y": torch.zeros(N, *TILE)}, refusal=refusal)["y"], X)
 
 
 def test_a_value_that_is_loaded_once_and_read_by_all() -> None:
@@ -275,8 +275,8 @@ def test_control_around_pipelines_and_scalars_of_every_level() -> None:
             If("odd", (inner,)),
         )),
     )  # fmt: skip
-    made = Kernel("k", kernel().params, ("n",), items)
-    got = run_kernel(made, (row,), {"x": X}, {"y": torch.zeros(N, *TILE)}, {"n": 4})["y"]
+    the_kernel = Kernel("k", kernel().params, ("n",), items)
+    got = run_kernel(the_kernel, (row,), {"x": X}, {"y": torch.zeros(N, *TILE)}, {"n": 4})["y"]
     want = torch.zeros(N, *TILE)
     for r in (1, 3):
         want[r] = X[r] + 10 * r + torch.arange(4.0)[:, None]
@@ -296,8 +296,8 @@ def test_pipelines_that_run_one_after_another_share_addresses() -> None:
         stage("load", LOAD, (tile("y", ("i", 32)), slot("b")), ("b",)),
         stage("store", INC, (slot("b"), tile("y", ("i", 32))), ("b",)),
     )
-    made = kernel(pipeline((LOADS, STORES), (buffer("a"),)), pipeline(again, (buffer("b"),), name="q"))
-    assert torch.equal(run(made), X + 2)
+    the_kernel = kernel(pipeline((LOADS, STORES), (buffer("a"),)), pipeline(again, (buffer("b"),), name="q"))
+    assert torch.equal(run(the_kernel), X + 2)
 
 
 @pytest.mark.parametrize(("operands", "want"), [(("a", "b"), -4), (("b", "a"), 4), (("a", 3), 2), (("i", "b"), -9)])
@@ -306,8 +306,8 @@ def test_scalars_of_a_body_that_have_other_names_outside(operands: Any, want: in
     step = Vector((4,), (), Access("y", identity(1)), (Instr("r", "subi", ("a", "b"), "i64"),), "r")
     body = Body("k", (write("y", (4,), "i64"),), ("a", "b"), (), (), (step,))
     only = stage("only", body, (Port(view_of("y", (4,))),), scalars=operands)
-    made = Kernel("k", body.params, ("a", "b"), (pipeline((only,), (), 1),))
-    got = run_kernel(made, (body,), {}, {"y": torch.zeros(4, dtype=torch.int64)}, {"a": 5, "b": 9})["y"]
+    the_kernel = Kernel("k", body.params, ("a", "b"), (pipeline((only,), (), 1),))
+    got = run_kernel(the_kernel, (body,), {}, {"y": torch.zeros(4, dtype=torch.int64)}, {"a": 5, "b": 9})["y"]
     assert got.tolist() == [want] * 4
 
 
@@ -329,12 +329,12 @@ def test_buffers_at_overlapping_addresses_really_overlap() -> None:
 @pytest.mark.parametrize("precision", ["f32", "f64"])
 def test_a_spilled_buffer_lies_in_the_arena(precision: str) -> None:
     behind = 2 * N * 128
-    made = kernel(pipeline((LOADS, STORES), (buffer("a", 2, behind, "hbm"),)))
+    the_kernel = kernel(pipeline((LOADS, STORES), (buffer("a", 2, behind, "hbm"),)))
     assert torch.equal(
-        run(made, arena=256, precision=precision), (X + 1).to(torch.float64 if precision == "f64" else None)
+        run(the_kernel, arena=256, precision=precision), (X + 1).to(torch.float64 if precision == "f64" else None)
     )
     with pytest.raises(InputError, match=f"buffer 'a' of 2 slots of .* 256 bytes at address {behind}"):
-        run(made, arena=192)
+        run(the_kernel, arena=192)
 
 
 def spilling_program(address: int) -> Program:
@@ -344,7 +344,7 @@ def spilling_program(address: int) -> Program:
         ("z", TILE, "f32", "output"),
     )  # fmt: skip
     t, x, y, z = tensors
-    made = Kernel("k", (read("x", (N, *TILE)), write("y", (N, *TILE))), (), (
+    the_kernel = Kernel("k", (read("x", (N, *TILE)), write("y", (N, *TILE))), (), (
         pipeline((LOADS, STORES), (buffer("a", 1, arena if address else 0, "hbm"),)),))  # fmt: skip
     launches = (
         Launch("load", (view_of("x", TILE), whole(t))),
@@ -352,7 +352,7 @@ def spilling_program(address: int) -> Program:
         Launch("load", (whole(t), whole(z))),
     )
     entry = Entry("main", ("x",), ("y", "z"), (), (), launches)
-    return Program(tensors, (LOAD, INC), (made, one_stage(LOAD)), (entry,), arena + 128)
+    return Program(tensors, (LOAD, INC), (the_kernel, one_stage(LOAD)), (entry,), arena + 128)
 
 
 def test_a_temporary_under_a_spilled_buffer_is_lost() -> None:
@@ -369,9 +369,9 @@ def test_what_a_producer_leaves_out_of_its_slot_is_poison(checked: bool) -> None
     half = copy_body("half", (2, 8))
     source = Port(view_of("x", (2, 8), 0, ("i", 32), ("odd", 16)))
     fill = stage("load", half, (source, slot("a", 1, 0, (2, 8), ("odd", 16))), ("a",))
-    made = kernel(pipeline((fill, STORES), (buffer("a", 1),), scalars=(Scalar("odd", "mod", ("i", 2)),)))
+    the_kernel = kernel(pipeline((fill, STORES), (buffer("a", 1),), scalars=(Scalar("odd", "mod", ("i", 2)),)))
     writes = {"y": torch.zeros(N, *TILE)}
-    got = run_kernel(made, (half, INC), {"x": X}, writes, checked=checked, native=False)["y"]
+    got = run_kernel(the_kernel, (half, INC), {"x": X}, writes, checked=checked, native=False)["y"]
     for i in range(1, N):
         filled, left = (slice(2), slice(2, 4)) if i % 2 == 0 else (slice(2, 4), slice(2))
         assert torch.equal(got[i, filled], X[i, filled] + 1)
@@ -424,9 +424,9 @@ def test_a_local_is_poison_at_the_start_of_every_firing(checked: bool) -> None:
     out = Vector(TILE, (Access("l", identity(2)),), Access("y", identity(2)), (), "in0")
     keep = Vector(TILE, (Access("x", identity(2)),), Access("l", identity(2)), (), "in0")
     body = Body("b", (read("x", TILE), write("y", TILE)), (), (Local("l", TILE, "f32"),), (), (out, keep))
-    made = kernel(pipeline((stage("s", body, (tile("x", ("i", 32)), tile("y", ("i", 32)))),), ()))
+    the_kernel = kernel(pipeline((stage("s", body, (tile("x", ("i", 32)), tile("y", ("i", 32)))),), ()))
     writes = {"y": torch.zeros(N, *TILE)}
-    got = run_kernel(made, (body,), {"x": X}, writes, checked=checked, native=False)["y"]
+    got = run_kernel(the_kernel, (body,), {"x": X}, writes, checked=checked, native=False)["y"]
     assert bool(got[1:].isnan().all()) == checked
     assert checked or torch.equal(got[1:], X[:-1])
 
@@ -452,11 +452,11 @@ def test_malformed_bodies_are_refused(change: Any, message: str) -> None:
 # ----------------------------------------------------------------------------------------- arguments of a launch
 
 
-def strided_program(made: Kernel, bodies: tuple[Body, ...]) -> Program:
+def strided_program(the_kernel: Kernel, bodies: tuple[Body, ...]) -> Program:
     """Launches a kernel of x [4, 8] (read) and y [4, 8] (write) on the transpose of input x [8, 4]."""
     (x, y), arena = lay_out(("x", (8, 4), "f32", "input"), ("y", TILE, "f32", "output"))
-    entry = Entry("main", ("x",), ("y",), (), (), (Launch(made.name, (View("x", TILE, (1, 4)), whole(y))),))
-    return Program((x, y), bodies, (made,), (entry,), arena)
+    entry = Entry("main", ("x",), ("y",), (), (), (Launch(the_kernel.name, (View("x", TILE, (1, 4)), whole(y))),))
+    return Program((x, y), bodies, (the_kernel,), (entry,), arena)
 
 
 def test_a_port_that_is_the_whole_parameter_passes_a_strided_argument_on() -> None:
@@ -468,9 +468,9 @@ def test_a_port_that_is_the_whole_parameter_passes_a_strided_argument_on() -> No
 def test_a_window_of_an_argument_that_is_not_dense_is_refused() -> None:
     row = copy_body("row", (8,))
     ports = tuple(Port(view_of(name, (8,), 0, ("t0", 8))) for name in "xy")
-    made = Kernel("k", LOAD.params, (), (pipeline((stage("s", row, ports, grid=(4,)),), (), 1),))
+    the_kernel = Kernel("k", LOAD.params, (), (pipeline((stage("s", row, ports, grid=(4,)),), (), 1),))
     with pytest.raises(InputError, match=r"'p': stage 's': port of 'x': .* 'x', whose argument is not dense"):
-        ReferenceInterpreter(strided_program(made, (row,)), {})
+        ReferenceInterpreter(strided_program(the_kernel, (row,)), {})
     windowed = replace(LOAD, windows=(Window("w", View("x", TILE, (8, 1))),))
     with pytest.raises(InputError, match="body 'load': window 'w' looks at parameter 'x', which is not dense here"):
         ReferenceInterpreter(strided_program(one_stage(windowed), (windowed,)), {})
@@ -480,12 +480,12 @@ def test_a_body_is_bound_once_for_equal_tensors(monkeypatch: pytest.MonkeyPatch)
     """A second call meets the places and offsets of the first; a launch on other tensors does not get its results."""
     roles = {"x": "input", "u": "input", "y": "output", "z": "output"}
     (x, u, y, z), arena = lay_out(*((name, (N, *TILE), "f32", role) for name, role in roles.items()))
-    made = Kernel(
+    the_kernel = Kernel(
         "k", (read("x", (N, *TILE)), write("y", (N, *TILE))), (), (pipeline((LOADS, STORES), (buffer("a"),)),)
     )
     launches = (Launch("k", (whole(x), whole(y))), Launch("k", (whole(u), whole(z))))
     entry = Entry("main", ("x", "u"), ("y", "z"), (), (), launches)
-    interpreter = ReferenceInterpreter(Program((x, u, y, z), (LOAD, INC), (made,), (entry,), arena), {})
+    interpreter = ReferenceInterpreter(Program((x, u, y, z), (LOAD, INC), (the_kernel,), (entry,), arena), {})
     bound: list[str] = []
     bind = BodyCode.bind
 
@@ -510,8 +510,8 @@ def test_a_launch_whose_views_move_sees_where_they_are() -> None:
     row = copy_body("row", (8,))
     interpreter = ReferenceInterpreter(Program((x, y), (row,), (one_stage(row),), (entry,), arena), {})
     for _ in range(2):
-        given = torch.randn(rows, 8)
-        assert torch.equal(interpreter.run("main", {"x": given})[0]["y"], given.flip(0))
+        source = torch.randn(rows, 8)
+        assert torch.equal(interpreter.run("main", {"x": source})[0]["y"], source.flip(0))
 
 
 # --------------------------------------------------------------------------------------------- broken schedules
@@ -531,11 +531,11 @@ def test_reading_a_slot_that_is_filled_in_part_is_refused() -> None:
     half = copy_body("half", (8,))
     fill = stage("fill", half, (Port(view_of("x", (8,), 0, ("i", 8))), slot("a", 4, 0, (8,), ("i", 8))), ("a",))
     early = stage("drain", INC, (slot("a", 4), tile("y")), ())
-    made = kernel(pipeline((fill, early), (buffer("a", 1),), 3))
+    the_kernel = kernel(pipeline((fill, early), (buffer("a", 1),), 3))
     with pytest.raises(
         InputError, match=r"'drain' in firing 0 \(iteration 0\) reads slot 0 .*'fill' has filled 3 of 4 times"
     ):
-        run_kernel(made, (half, INC), {"x": X}, {"y": torch.zeros(N, *TILE)})
+        run_kernel(the_kernel, (half, INC), {"x": X}, {"y": torch.zeros(N, *TILE)})
 
 
 def test_reading_a_slot_that_nobody_fills_is_refused() -> None:
@@ -601,13 +601,13 @@ def test_a_carried_value_in_a_single_slot_is_a_deadlock() -> None:
 
 def test_an_epilogue_for_another_number_of_iterations_is_a_deadlock() -> None:
     end = stage("end", LOAD, (slot("a", lag=4), tile("y", ("i", 32))), ("a",), when="last")
-    made = kernel(pipeline((LOADS, STORES, end), (buffer("a"),), "n"), scalars=("n",))
+    the_kernel = kernel(pipeline((LOADS, STORES, end), (buffer("a"),), "n"), scalars=("n",))
     refusal = "it reads a slot by its number after a loop of unknown length"
-    assert torch.equal(run(made, {"n": 5}, refusal=refusal)[4], X[4])
+    assert torch.equal(run(the_kernel, {"n": 5}, refusal=refusal)[4], X[4])
     with pytest.raises(
         InputError, match=r"stage 'end' in firing 0 \(iteration 3\) of 1 waits for slot 4 of .*which no stage fills"
     ):
-        run(made, {"n": 4})
+        run(the_kernel, {"n": 4})
 
 
 @pytest.mark.parametrize("lag", [0, 3])
@@ -648,9 +648,9 @@ def test_a_reader_that_is_refused_only_where_it_would_fire() -> None:
     ],
 )  # fmt: skip
 def test_malformed_stages_are_refused_at_construction(change: Any, message: str) -> None:
-    made = kernel(pipeline((replace(LOADS, **change), STORES), (buffer("a"), buffer("b", 1, 256))))
+    the_kernel = kernel(pipeline((replace(LOADS, **change), STORES), (buffer("a"), buffer("b", 1, 256))))
     with pytest.raises(InputError, match=f"kernel 'k', pipeline 'p'.*{message}"):
-        ReferenceInterpreter(Program((), (LOAD, INC), (made,), (), 0), {})
+        ReferenceInterpreter(Program((), (LOAD, INC), (the_kernel,), (), 0), {})
 
 
 @pytest.mark.parametrize(
@@ -674,13 +674,14 @@ def test_malformed_kernels_are_refused_at_construction(items: Any, message: str)
 
 
 def test_names_that_stand_twice_are_refused() -> None:
-    made = one_stage(LOAD)
+    the_kernel = one_stage(LOAD)
     with pytest.raises(InputError, match="two bodies are called 'load'"):
         ReferenceInterpreter(Program((), (LOAD, LOAD), (), (), 0), {})
     with pytest.raises(InputError, match="two kernels are called 'load'"):
-        ReferenceInterpreter(Program((), (LOAD,), (made, made), (), 0), {})
+        ReferenceInterpreter(Program((), (LOAD,), (the_kernel, the_kernel), (), 0), {})
+    doubled = replace(the_kernel, params=(the_kernel.params[0],) * 2)
     with pytest.raises(InputError, match="kernel 'load': two of its parameters share a name"):
-        ReferenceInterpreter(Program((), (LOAD,), (replace(made, params=(made.params[0],) * 2),), (), 0), {})
+        ReferenceInterpreter(Program((), (LOAD,), (doubled,), (), 0), {})
 
 
 def test_a_pipeline_in_an_entry_is_refused() -> None:
@@ -691,7 +692,7 @@ def test_a_pipeline_in_an_entry_is_refused() -> None:
 
 def test_a_scalar_of_a_kernel_that_a_path_never_sets_is_refused() -> None:
     items = (If("n", (Scalar("upper", "add", ("n", 0)),)), pipeline((LOADS, STORES), (buffer("a"),), "upper"))
-    made = kernel(*items, scalars=("n",))
-    assert torch.equal(run(made, {"n": 2}, native=False)[:2], X[:2] + 1)
+    the_kernel = kernel(*items, scalars=("n",))
+    assert torch.equal(run(the_kernel, {"n": 2}, native=False)[:2], X[:2] + 1)
     with pytest.raises(InputError, match="kernel 'k' uses scalar 'upper' on a path that never sets it"):
-        run(made, {"n": 0})
+        run(the_kernel, {"n": 0})

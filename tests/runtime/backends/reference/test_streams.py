@@ -86,7 +86,7 @@ def test_the_bound_covers_all_that_may_be_done_at_once() -> None:
     assert writing.bound([0, 0]) == 6
     assert writing.bound([6, 0]) == 6
     assert writing.bound([6, 2]) == 10
-    assert [reading.bound([made, 0]) for made in (0, 1, 2, 5, 6)] == [0, 0, 1, 2, 3]
+    assert [reading.bound([count, 0]) for count in (0, 1, 2, 5, 6)] == [0, 0, 1, 2, 3]
 
 
 def test_two_producers_of_one_slot_are_found() -> None:
@@ -99,8 +99,8 @@ def test_two_producers_of_one_slot_are_found() -> None:
 
 def test_conditions_that_a_stage_waits_for_come_first() -> None:
     uses = [Use(0, "a", 1, False, 1, 0, False), Use(0, "b", 1, False, 1, 0, True), Use(0, "c", 1, True, 1, 0, False)]
-    (found,) = conditions(uses, [1])
-    assert [condition.use.buffer for condition in found] == ["b", "a", "c"]
+    (waits,) = conditions(uses, [1])
+    assert [condition.use.buffer for condition in waits] == ["b", "a", "c"]
 
 
 def test_a_full_memo_keeps_what_it_has_until_that_is_of_no_use() -> None:

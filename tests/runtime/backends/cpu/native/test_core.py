@@ -17,7 +17,7 @@ from sscc.runtime._native import Core
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.mlir import F32, I64, PTR, Module, vector
 from sscc.runtime.backends.cpu.plan import OPS, Argument, Barrier, Branch, Compute, Execute, Item, Loop, Mode, Region
-from tests.runtime.backends.cpu.native.plans import Call, Recorder, core, plan, run, words
+from tests.runtime.backends.cpu.native.plans import KernelCall, Recorder, core, plan, run, words
 
 LEAST, MOST = -(2**63), 2**63 - 1
 X = Region("x", "arena", 64)
@@ -35,7 +35,7 @@ def computed(op: str, *values: int) -> int:
 def test_scalars_are_those_of_the_reference(op: str) -> None:
     arity = scalars.SCALAR_OPS[op][0]
     of = plan(Compute(op, arity, tuple(range(arity))), inputs=range(arity), outputs=[arity])
-    made = core(of)
+    the_core = core(of)
     draw = random.Random(op)
     ranges = [8, 100, 1 << 31]
     for _ in range(300):
@@ -44,9 +44,9 @@ def test_scalars_are_those_of_the_reference(op: str) -> None:
             expected = scalars.evaluate(Scalar("s", op, tuple(values)), {})
         except InputError as error:
             with pytest.raises(InputError, match=str(error)):
-                made.run("main", values)
+                the_core.run("main", values)
         else:
-            assert made.run("main", values) == [expected], values
+            assert the_core.run("main", values) == [expected], values
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
@@ -105,10 +105,10 @@ def test_loops_and_branches() -> None:
         Loop(4, 3, 0, (Compute("mod", 5, (4, 2)), Branch(5, (Compute("add", 7, (7, 4)),)), Compute("add", 6, (6, 1)))),
     )
     of = plan(Loop(3, 8, 0, body), constants=[(1, 1), (2, 2)], inputs=[0], outputs=[7, 6, 3], registers=9)
-    made = core(of, threads=2)
+    the_core = core(of, threads=2)
     for n in (0, 1, 7):
         expected = sum(j for i in range(n) for j in range(i, n) if j % 2)
-        assert made.run("main", [n]) == [expected, n * (n + 1) // 2, max(0, n - 1)]
+        assert the_core.run("main", [n]) == [expected, n * (n + 1) // 2, max(0, n - 1)]
 
 
 def test_a_loop_reads_its_bounds_once_and_owns_its_counter() -> None:
@@ -119,28 +119,28 @@ def test_a_loop_reads_its_bounds_once_and_owns_its_counter() -> None:
 
 def test_registers_begin_anew_with_every_entry() -> None:
     of = plan(Compute("add", 1, (1, 0)), constants=[(1, 10)], inputs=[0], outputs=[1, 2])
-    made = core(of)
-    assert made.run("main", [5]) == [15, 0]
-    assert made.run("main", [6]) == [16, 0]
-    assert made.registers() == [6, 16, 0, 0, 0, 0, 0, 0]
+    the_core = core(of)
+    assert the_core.run("main", [5]) == [15, 0]
+    assert the_core.run("main", [6]) == [16, 0]
+    assert the_core.registers() == [6, 16, 0, 0, 0, 0, 0, 0]
 
 
 def test_callers_are_told_what_is_wrong() -> None:
-    made = core(plan(inputs=[0]))
+    the_core = core(plan(inputs=[0]))
     with pytest.raises(InputError, match="no entry 'other'"):
-        made.run("other")
+        the_core.run("other")
     with pytest.raises(InputError, match="takes 1 scalars, and there are 2"):
-        made.run("main", [1, 2])
+        the_core.run("main", [1, 2])
     with pytest.raises(InputError, match="no region 'x'"):
-        made.region("x")
+        the_core.region("x")
     with pytest.raises(InputError, match="no thread 1"):
-        made.region("x", 1)
+        the_core.region("x", 1)
 
 
 # -- runs
 
 
-def shares(calls: Sequence[Call], units: int) -> list[list[int]]:
+def shares(calls: Sequence[KernelCall], units: int) -> list[list[int]]:
     """For each thread, in the order of their first unit: the units of all firings that it computed, in order."""
     by_thread: dict[int, list[int]] = {}
     for call in calls:
@@ -153,8 +153,9 @@ def shares(calls: Sequence[Call], units: int) -> list[list[int]]:
 @pytest.mark.parametrize(("units", "firings"), [(1, 1), (10, 1), (1, 10), (4, 5), (3, 2)])
 def test_units_are_shared_out_evenly(threads: int, units: int, firings: int) -> None:
     kernel = Recorder(scalars=1)
-    made = core(plan(Execute(0), runs=[run(units=units, grid=[(1, firings)], scalars=[1])]), kernel, threads=threads)
-    made.run("main")
+    runs = [run(units=units, grid=[(1, firings)], scalars=[1])]
+    the_core = core(plan(Execute(0), runs=runs), kernel, threads=threads)
+    the_core.run("main")
     total = units * firings
     expected = [list(range(total * t // threads, total * (t + 1) // threads)) for t in range(threads)]
     assert shares(kernel.calls, units) == [share for share in expected if share]
@@ -202,13 +203,13 @@ def test_pointers_follow_registers() -> None:
     regions = [Region("a", "arena", 100), Region("b", "arena", 1), Region("c", "arena", 4096)]
     arguments = [Argument(0, 0, 100), Argument(1, 0, 0), Argument(2, 4000, 32, ((1, 16), (0, -1000)))]
     of = plan(Execute(0), runs=[run(grid=[(1, 3)], arguments=arguments, scalars=[0])], regions=regions, inputs=[0])
-    made = core(of, kernel)
-    a, b, c = (made.region(name)[0] for name in "abc")
-    made.run("main", [4])
+    the_core = core(of, kernel)
+    a, b, c = (the_core.region(name)[0] for name in "abc")
+    the_core.run("main", [4])
     assert [call.arguments for call in kernel.calls] == [(a, b, c + i * 16) for i in range(3)]
     assert {call.scalars for call in kernel.calls} == {(4,)}
     assert [address % 64 for address in (a, b, c)] == [0, 0, 0]
-    assert [made.region(name)[1] for name in "abc"] == [100, 1, 4096]
+    assert [the_core.region(name)[1] for name in "abc"] == [100, 1, 4096]
     assert len({a // 64, b // 64, c // 64}) == 3
 
 
@@ -216,11 +217,11 @@ def test_pointers_follow_registers() -> None:
 def test_pointers_out_of_their_region_are_refused(value: int) -> None:
     kernel = Recorder(arguments=1)
     of = plan(Execute(0), runs=[run(arguments=[Argument(0, 0, 0, ((0, 8), (0, 0)))], label=2)], regions=[X], inputs=[0])
-    made = core(of, kernel)
+    the_core = core(of, kernel)
     with pytest.raises(InputError, match=r"stage 'stage 2': argument 0 of 0 bytes leaves region 'x' of 64 bytes"):
-        made.run("main", [value])
+        the_core.run("main", [value])
     assert not kernel.calls
-    made.run("main", [8])
+    the_core.run("main", [8])
     assert len(kernel.calls) == 1
 
 
@@ -230,10 +231,10 @@ def test_private_memory_and_scratch_are_a_threads_own() -> None:
     of = plan(
         Execute(0), runs=[run(mode="replicated", arguments=[Argument(0, 0, 40)])], regions=regions, scratch_bytes=8
     )
-    made = core(of, kernel, threads=3)
-    made.run("main")
-    assert {call.arguments[0] for call in kernel.calls} == {made.region("mine", t)[0] for t in range(3)}
-    assert {made.region("x", t) for t in range(3)} == {made.region("x")}
+    the_core = core(of, kernel, threads=3)
+    the_core.run("main")
+    assert {call.arguments[0] for call in kernel.calls} == {the_core.region("mine", t)[0] for t in range(3)}
+    assert {the_core.region("x", t) for t in range(3)} == {the_core.region("x")}
     lines = [address // 64 for call in kernel.calls for address in (call.arguments[0], call.scratch)]
     assert len(set(lines)) == 6
     assert all(call.scratch % 64 == 0 for call in kernel.calls)
@@ -243,34 +244,34 @@ def test_external_memory_is_where_it_was() -> None:
     kernel = Recorder(arguments=1)
     data = np.arange(8)
     of = plan(Execute(0), runs=[run(arguments=[Argument(0, 16, 8)])], regions=[Region("w", "external", 64)])
-    made = Core(of.encode(), [kernel.address], [("w", data.ctypes.data, 64)], 2)
-    made.run("main")
-    assert made.region("w") == (data.ctypes.data, 64)
+    the_core = Core(of.encode(), [kernel.address], [("w", data.ctypes.data, 64)], 2)
+    the_core.run("main")
+    assert the_core.region("w") == (data.ctypes.data, 64)
     assert kernel.calls[0].arguments == (data.ctypes.data + 16,)
 
 
 def test_reset_zeroes_what_it_is_told() -> None:
     regions = [X, Region("y", "arena", 16), Region("mine", "private", 16), Region("w", "external", 8)]
     data = np.ones(1, np.int64)
-    made = Core(plan(regions=regions).encode(), [1], [("w", data.ctypes.data, 8)], 2)
-    views = [words(made, "x"), words(made, "y"), words(made, "mine", 0), words(made, "mine", 1)]
+    the_core = Core(plan(regions=regions).encode(), [1], [("w", data.ctypes.data, 8)], 2)
+    views = [words(the_core, "x"), words(the_core, "y"), words(the_core, "mine", 0), words(the_core, "mine", 1)]
     assert not any(view.any() for view in views)
     for names, left in ((["y"], [1, 0, 1, 1]), (["x", "mine"], [0, 1, 0, 0]), ([], [1, 1, 1, 1]), (None, [0, 0, 0, 0])):
         for view in views:
             view[:] = 1
-        made.reset(names)
+        the_core.reset(names)
         assert [int(view.max()) for view in views] == left
     assert data[0] == 1
     with pytest.raises(InputError, match="'w' is external"):
-        made.reset(["w"])
+        the_core.reset(["w"])
     with pytest.raises(InputError, match="no region 'z'"):
-        made.reset(["z"])
+        the_core.reset(["z"])
 
 
 def test_large_regions_are_there_and_zero() -> None:
-    made = core(plan(regions=[X, Region("large", "arena", (64 << 20) + 8)]))
-    view = words(made, "large")
-    assert made.region("large")[0] % 64 == 0
+    the_core = core(plan(regions=[X, Region("large", "arena", (64 << 20) + 8)]))
+    view = words(the_core, "large")
+    assert the_core.region("large")[0] % 64 == 0
     assert view[0] == view[-1] == view[:: 1 << 17].max() == 0
     view[-1] = 1
 
@@ -287,47 +288,47 @@ def failing_share(threads: int) -> Core:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_the_core_goes_on_after_errors_of_a_thread(threads: int) -> None:
-    made = failing_share(threads)
+    the_core = failing_share(threads)
     for _ in range(20):
         with pytest.raises(InputError, match="leaves region 'x'"):
-            made.run("main", [1])
-        assert made.run("main", [0]) == []
+            the_core.run("main", [1])
+        assert the_core.run("main", [0]) == []
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_division_by_zero_ends_the_entry_on_all_threads(threads: int) -> None:
     body: tuple[Item, ...] = (Barrier(), Compute("floordiv", 2, (1, 0)), Barrier())
-    made = core(plan(Loop(3, 4, 1, body), constants=[(1, 7)], inputs=[0], outputs=[2]), threads=threads)
+    the_core = core(plan(Loop(3, 4, 1, body), constants=[(1, 7)], inputs=[0], outputs=[2]), threads=threads)
     for _ in range(20):
         with pytest.raises(InputError, match="divides by a scalar that is 0"):
-            made.run("main", [0])
-        assert made.run("main", [2]) == [3]
+            the_core.run("main", [0])
+        assert the_core.run("main", [2]) == [3]
 
 
 def test_one_entry_at_a_time() -> None:
     inside, leave = threading.Event(), threading.Event()
 
-    def wait(_: Call) -> None:
+    def wait(_: KernelCall) -> None:
         inside.set()
         leave.wait(30)
 
     kernel = Recorder(does=wait)
-    made = core(plan(Execute(0), runs=[run(mode="serial")]), kernel, threads=2)
-    other = threading.Thread(target=made.run, args=("main",))
+    the_core = core(plan(Execute(0), runs=[run(mode="serial")]), kernel, threads=2)
+    other = threading.Thread(target=the_core.run, args=("main",))
     other.start()
     assert inside.wait(30)
-    for forbidden in (lambda: made.run("main"), made.reset, made.events, lambda: made.trace(True)):
+    for forbidden in (lambda: the_core.run("main"), the_core.reset, the_core.events, lambda: the_core.trace(True)):
         with pytest.raises(UsageError, match="running an entry"):
             forbidden()
     leave.set()
     other.join()
-    made.run("main")
+    the_core.run("main")
 
 
 def test_more_threads_than_cpus_finish() -> None:
-    made = core(plan(Loop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=32)
+    the_core = core(plan(Loop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=32)
     begin = time.monotonic()
-    made.run("main", [200])
+    the_core.run("main", [200])
     assert time.monotonic() - begin < 20
 
 
@@ -365,10 +366,10 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
     start = np.random.default_rng(0).standard_normal(count).astype(np.float32)
     results = []
     for threads in (1, 2, 3, 8):
-        made = Core(of.encode(), [address], [], threads)
-        words(made, "a").view(np.float32)[:count] = start
-        made.run("main")
-        results.append(words(made, "a").tobytes())
+        the_core = Core(of.encode(), [address], [], threads)
+        words(the_core, "a").view(np.float32)[:count] = start
+        the_core.run("main")
+        results.append(words(the_core, "a").tobytes())
     assert len(set(results)) == 1
     assert np.isfinite(np.frombuffer(results[0], np.float32)).all()
     del jit

@@ -28,14 +28,14 @@ def executables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("sampler")
     whole = folder / "whole.cpp"
     whole.write_text("".join(f'#include "{source}"\n' for source in SOURCES))
-    made = {sanitizer: folder / sanitizer for sanitizer in SANITIZERS}
+    paths = {sanitizer: folder / sanitizer for sanitizer in SANITIZERS}
     flags = ["-std=c++20", "-Og", "-pthread", "-ffp-contract=off", "-fno-sanitize-recover=all", f"-I{NATIVE}"]
     compilations = [
         subprocess.Popen([compiler, *flags, f"-fsanitize={sanitizer}", str(whole), "-o", str(executable)])
-        for sanitizer, executable in made.items()
+        for sanitizer, executable in paths.items()
     ]
     assert [process.wait() for process in compilations] == [0] * len(SANITIZERS)
-    return made
+    return paths
 
 
 def drive(executable: Path, *words: str) -> str:

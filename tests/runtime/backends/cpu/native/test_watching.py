@@ -34,14 +34,14 @@ def staged() -> NativePlan:
 
 def test_a_trace_says_who_did_what_when() -> None:
     kernel = Recorder(does=lambda call: time.sleep(PAUSE if call.end - call.begin == 2 else 10 * PAUSE))
-    made = core(staged(), kernel, threads=2)
-    made.run("main", [1])
-    assert made.events() == made.totals() == []
-    made.trace(True)
+    the_core = core(staged(), kernel, threads=2)
+    the_core.run("main", [1])
+    assert the_core.events() == the_core.totals() == []
+    the_core.trace(True)
     begin = time.monotonic_ns()
-    made.run("main", [3])
+    the_core.run("main", [3])
     end = time.monotonic_ns()
-    events = made.events()
+    events = the_core.events()
     assert events == sorted(events, key=lambda event: event[2])
     assert all(begin <= event[2] <= event[3] <= end for event in events)
     for thread in (0, 1):
@@ -53,19 +53,19 @@ def test_a_trace_says_who_did_what_when() -> None:
 
 
 def test_totals_are_sums_of_events_and_of_those_that_are_forgotten() -> None:
-    made = core(staged(), Recorder(), threads=2)
-    made.trace(True)
-    made.run("main", [5])
+    the_core = core(staged(), Recorder(), threads=2)
+    the_core.trace(True)
+    the_core.run("main", [5])
     sums: dict[tuple[int, int], list[int]] = {}
-    for label, thread, start, end in made.events():
+    for label, thread, start, end in the_core.events():
         entry = sums.setdefault((label, thread), [0, 0])
         entry[0] += 1
         entry[1] += end - start
-    assert {(label, thread): [count, ns] for label, thread, count, ns in made.totals()} == sums
-    made.trace(True, capacity=3)
-    made.run("main", [5])
-    assert [e[0] for e in made.events() if e[1] == 0] == [-1, 1, -1]
-    assert {(label, thread): count for label, thread, count, _ in made.totals()} == {
+    assert {(label, thread): [count, ns] for label, thread, count, ns in the_core.totals()} == sums
+    the_core.trace(True, capacity=3)
+    the_core.run("main", [5])
+    assert [e[0] for e in the_core.events() if e[1] == 0] == [-1, 1, -1]
+    assert {(label, thread): count for label, thread, count, _ in the_core.totals()} == {
         (-1, 0): 10,
         (-1, 1): 10,
         (0, 0): 5,
@@ -76,19 +76,19 @@ def test_totals_are_sums_of_events_and_of_those_that_are_forgotten() -> None:
 
 
 def test_a_trace_can_be_ended_and_begun_anew() -> None:
-    made = core(staged(), Recorder(), threads=2)
-    made.trace(True)
-    made.run("main", [1])
-    made.trace(False)
-    kept = made.events()
-    made.run("main", [1])
-    assert made.events() == kept
+    the_core = core(staged(), Recorder(), threads=2)
+    the_core.trace(True)
+    the_core.run("main", [1])
+    the_core.trace(False)
+    kept = the_core.events()
+    the_core.run("main", [1])
+    assert the_core.events() == kept
     assert len(kept) == 8
-    made.trace(True, capacity=0)
-    made.run("main", [1])
-    assert made.events() == []
-    assert len(made.totals()) == 6
-    assert made.labels == ["stage 0", "stage 1"]
+    the_core.trace(True, capacity=0)
+    the_core.run("main", [1])
+    assert the_core.events() == []
+    assert len(the_core.totals()) == 6
+    assert the_core.labels == ["stage 0", "stage 1"]
 
 
 # -- hooks
@@ -97,17 +97,17 @@ def test_a_trace_can_be_ended_and_begun_anew() -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_hooks_come_after_their_stage_is_complete(threads: int) -> None:
     kernel = Recorder()
-    made = core(staged(), kernel, threads=threads)
+    the_core = core(staged(), kernel, threads=threads)
     calls = min(threads, 4)
     seen: list[tuple[str, int, int, int]] = []
 
     def hook(label: str, index: int) -> None:
         assert threading.get_ident() == owner
-        seen.append((label, index, made.registers()[1], len(kernel.calls)))
+        seen.append((label, index, the_core.registers()[1], len(kernel.calls)))
 
     owner = threading.get_ident()
-    made.set_hook(None, hook)
-    made.run("main", [2])
+    the_core.set_hook(None, hook)
+    the_core.run("main", [2])
     first, second = calls, calls + 1
     assert seen == [
         ("stage 0", 0, 0, first),
@@ -116,43 +116,43 @@ def test_hooks_come_after_their_stage_is_complete(threads: int) -> None:
         ("stage 1", 1, 1, 2 * second),
     ]
     seen.clear()
-    made.set_hook(["stage 1"], hook)
-    made.run("main", [2])
+    the_core.set_hook(["stage 1"], hook)
+    the_core.run("main", [2])
     assert [label for label, *_ in seen] == ["stage 1"] * 2
     seen.clear()
-    made.set_hook(None, None)
-    made.run("main", [2])
+    the_core.set_hook(None, None)
+    the_core.run("main", [2])
     assert not seen
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_what_a_hook_raises_ends_the_entry(threads: int) -> None:
-    made = core(staged(), Recorder(), threads=threads)
+    the_core = core(staged(), Recorder(), threads=threads)
 
     def hook(label: str, index: int) -> None:
         raise ZeroDivisionError(f"{label} {index}")
 
-    made.set_hook(["stage 1"], hook)
+    the_core.set_hook(["stage 1"], hook)
     for _ in range(5):
         with pytest.raises(ZeroDivisionError, match="stage 1 1"):
-            made.run("main", [2])
-    made.set_hook(None, None)
-    assert made.run("main", [2]) == [1]
+            the_core.run("main", [2])
+    the_core.set_hook(None, None)
+    assert the_core.run("main", [2]) == [1]
 
 
 def test_hooks_must_not_run_entries() -> None:
-    made = core(staged(), Recorder(), threads=2)
-    made.set_hook(None, lambda _label, _run: made.run("main", [1]))
+    the_core = core(staged(), Recorder(), threads=2)
+    the_core.set_hook(None, lambda _label, _run: the_core.run("main", [1]))
     with pytest.raises(UsageError, match="running an entry"):
-        made.run("main", [1])
+        the_core.run("main", [1])
 
 
 def test_unknown_stages_are_refused() -> None:
-    made = core(staged(), Recorder())
+    the_core = core(staged(), Recorder())
     with pytest.raises(InputError, match="no stage 'stage 2'"):
-        made.set_hook(["stage 1", "stage 2"], lambda *_: None)
+        the_core.set_hook(["stage 1", "stage 2"], lambda *_: None)
     with pytest.raises(InputError, match="no stage at all"):
-        made.set_hook([], lambda *_: None)
+        the_core.set_hook([], lambda *_: None)
 
 
 def test_a_hook_that_refers_to_its_core_keeps_nothing_alive() -> None:
@@ -161,9 +161,9 @@ def test_a_hook_that_refers_to_its_core_keeps_nothing_alive() -> None:
 
     witness = Witness()
     gone = weakref.ref(witness)
-    made = core(staged(), Recorder())
-    made.set_hook(None, lambda _label, _run, made=made, witness=witness: None)
-    del made, witness
+    the_core = core(staged(), Recorder())
+    the_core.set_hook(None, lambda _label, _run, the_core=the_core, witness=witness: None)
+    del the_core, witness
     gc.collect()
     assert gone() is None
 
@@ -233,7 +233,7 @@ print("parent")
 
 
 def test_other_python_threads_run_meanwhile() -> None:
-    made = core(plan(Loop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=2)
+    the_core = core(plan(Loop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=2)
     ticks = 0
     done = threading.Event()
 
@@ -246,7 +246,7 @@ def test_other_python_threads_run_meanwhile() -> None:
     counter.start()
     end = time.monotonic() + 0.2
     while time.monotonic() < end:
-        made.run("main", [20_000])
+        the_core.run("main", [20_000])
     done.set()
     counter.join()
     assert ticks > 3
