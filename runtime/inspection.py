@@ -63,7 +63,7 @@ class TimingReport:
     nbytes: Mapping[str, int]
     bandwidth: Mapping[str, float]
     roofline_fraction: float
-    kernels: tuple[KernelReport, ...]
+    kernels: tuple[KernelCosts, ...]
     assumptions: tuple[str, ...]
 
 

@@ -53,7 +53,7 @@ INT8_TOLERANCE = 3e-3
 
 
 @dataclass(frozen=True)
-class Case:
+class LevelCase:
     """A model and a cache to compile at every level."""
 
     family: str
@@ -65,7 +65,7 @@ class Case:
         """The tolerance of a difference that is at most `f32` where the cache is plain and of f32."""
         return BF16_TOLERANCE if self.dtype == "bf16" else INT8_TOLERANCE if self.cache == "int8" else f32
 
-    def compiled(self, compiler: Compiler, opt_level: int) -> Compiled:
+    def compiled(self, compiler: Compiler, opt_level: int) -> CompiledModel:
         g, target = CACHES[self.cache], compiler.target(SLOW_MEMORY) if self.tiled else "rdu"
         return compiler(self.family, g, dtype=self.dtype, opt_level=opt_level, target=target)
 

@@ -62,7 +62,7 @@ def validate(
     entries = [prove_entry(entry, tensors, by_name, ranges or {}, loops) for entry in program.entries]
     callers_of = callers(entries, by_name, tensors)
     kernels = {
-        name: prove_kernel(kernel, bodies, found[name], target, limits, loops) for name, kernel in by_name.items()
+        name: prove_kernel(kernel, bodies, callers_of[name], target, limits, loops) for name, kernel in by_name.items()
     }
     lives = {facts.entry.name: lifetimes(facts, tensors, limits) for facts in entries}
     check_overlaps(program, entries, lives, kernels)
@@ -70,7 +70,7 @@ def validate(
     taken = tier_bytes(program, kernels)
     if target is not None:
         check_capacity(program, taken, target)
-    sampler = Sampler(program, entries, kernels, ranges or {}, limits)
+    sampler = SampleRunner(program, entries, kernels, ranges or {}, limits)
     reports = tuple(_run(facts, sampler, samples or {}) for facts in entries)
     data = tuple(sorted({line for facts in kernels.values() for line in facts.data}))
     proved = sum(facts.proved for facts in entries) + sum(facts.proved for facts in kernels.values())

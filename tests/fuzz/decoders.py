@@ -49,7 +49,7 @@ class Decoders(Target):
 
     def run(self, seed: int) -> str:
         draw = random.Random(seed)
-        shape, rows = Shape.drawn(draw), draw.choice(("compact", "compact", "indexed"))
+        shape, rows = DecoderShape.drawn(draw), draw.choice(("compact", "compact", "indexed"))
         torch.manual_seed(seed)
         model = RandomDecoder(shape).requires_grad_(False)
         try:
@@ -58,7 +58,7 @@ class Decoders(Target):
             raise Finding(f"{finding}\n{shape}, rows {rows}") from None
 
 
-def _compare(model: Decoder, geometry: Geometry, seed: int) -> str:
+def _compare(model: RandomDecoder, geometry: Geometry, seed: int) -> str:
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, VOCABULARY, (PROMPT + STEPS,), generator=generator).tolist()
     eager = EagerSnapStream(model, geometry)

@@ -223,7 +223,7 @@ def test_the_words_of_the_bound() -> None:
     assert "with full caches of 20 tokens\n" in words
     in_ddr = inspect_artifact(with_caches_in_ddr(), MACHINE)
     assert "by HBM and DDR bandwidth alone (2.25 KiB of it from DDR), " in "\n".join(described(in_ddr))
-    beyond = "\n".join(described(replace(found, full_cache_tiers={"hbm": 5000, "ddr": 100})))
+    beyond = "\n".join(described(replace(report, full_cache_tiers={"hbm": 5000, "ddr": 100})))
     assert "with full caches of 20 tokens, 100 bytes of them in DDR\n" in beyond
     homeless = "\n".join(described(replace(report, full_cache_floor_seconds=None)))
     assert "full caches of 20 tokens (5 KiB) do not fit into the machine\n" in homeless

@@ -53,7 +53,7 @@ def check(step: Any, params: dict[str, Any], scalars: tuple[str, ...] = ()) -> R
     names = tuple(p.name for p in params.values() if p.access == "read")
     results = tuple(p.name for p in params.values() if p.access == "write")
     launch = replace(whole(tensors, "k", *params), scalars=scalars)
-    entry = Entry("main", given, results, scalars, (), (launch,))
+    entry = Entry("main", names, results, scalars, (), (launch,))
     ranges = {name: (0, K) if name == "top" else (1, T) for name in scalars}
     return validate(Program(tensors, (body,), (kernel,), (entry,), arena), ranges=ranges)
 

@@ -174,7 +174,7 @@ def test_what_a_step_moves_and_needs(name: str) -> None:
     assert found.data == tuple(f"body 'b', step 0 ({step.kind}): rows of {param!r}" for param in rows)
     partly = {field for field, operand in spec_of(type(step)).operands.items() if operand.mode == "part"}
     for param in params:
-        use = body_facts.uses[param.name]
+        use = found.uses[param.name]
         assert use.bounded is (param.name in {getattr(step, field) for field in partly})
         assert use.complete is (param.access == "write" and not use.bounded)
 

@@ -128,7 +128,7 @@ def test_update_and_cached_attention() -> None:
     (v_new,) = kv("update", [x["value"], x["new_value"], row, x["active"]], [_type(v)], G)
     flags = f"tensor<3x{G.budget}xi1>"
     (valid,) = kv("validity", [x["position"], x["prompt_len"], x["active"]], [flags], G)
-    (found,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, present="1111000000000")
+    (result,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, present="1111000000000")
     assert torch.equal(k_new, k)
     assert torch.equal(v_new, v)
     torch.testing.assert_close(result, out)

@@ -52,16 +52,16 @@ def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
     want, k, v = kv("decode_attention", [*operands, *last], types, G, present="1" * 10 + "000000")
     operands = [*operands[:3], *(cache[:, :, :sr].clone() for cache in operands[3:])]
     types = [out, *(_type(x[name][:, :, :sr]) for name in ("key", "value"))]
-    given = [*operands, *last, prompts["key"], prompts["value"], selected]
-    found, k_new, v_new = kv("decode_attention", given, types, INDEXED, present="1" * 13 + "000")
+    operands = [*operands, *last, prompts["key"], prompts["value"], selected]
+    result, k_new, v_new = kv("decode_attention", operands, types, INDEXED, present="1" * 13 + "000")
     assert selected.shape[2] == topk
     assert torch.equal(result, want)
     assert result[:2].any()
     assert torch.equal(k_new, k[:, :, :sr])
     assert torch.equal(v_new, v[:, :, :sr])
-    given[12] = selected + T
+    operands[12] = selected + T
     with pytest.raises(CheckError, match="reads row 47 of a scratch of 24"):
-        kv("decode_attention", given, types, INDEXED, present="1" * 13 + "000")
+        kv("decode_attention", operands, types, INDEXED, present="1" * 13 + "000")
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -100,7 +100,7 @@ def check_lengths(
     """For every length as many positions as there is room for, and fewer."""
     given = operands(step, max(*lengths, step.sink) + 3, obs, room, dtype, indexed)
     writes = [name for name in ("k_cache", "v_cache", "selected") if name in given]
-    compiled = Compiled(step, lower_compress, given, ["n", "top"], features)
+    compiled = CompiledStages(step, lower_compress, given, ["n", "top"], features)
     for length, topk in product(lengths, {room, room // 3, 0}):
         case = prompt_of(given, length, step.sink)
         got = check_pieces(compiled, case, {"n": length, "top": topk}, writes)
@@ -130,7 +130,7 @@ def test_compress_encodes_the_rows_that_it_keeps(room: int, topk: int, dtype: to
     step = compress_step(3, 6, room, 5, "avg")
     given = operands(step, max(SEAMS) + 3, 4, room, dtype)
     stored = with_encoded_caches(given)
-    compiled = Compiled(step, lower_compress, stored, ["n", "top"], features)
+    compiled = CompiledStages(step, lower_compress, stored, ["n", "top"], features)
     for length in SEAMS:
         case, floats = prompt_of(stored, length, step.sink), prompt_of(given, length, step.sink)
         got = check_pieces(compiled, case, {"n": length, "top": topk}, ["k_cache", "v_cache"])

@@ -119,7 +119,7 @@ def test_pools_that_do_not_exist_are_refused(width: int, mode: str) -> None:
 # --------------------------------------------------------------------------------------------------- selection
 
 
-def check_select(compiled: Compiled, scores: torch.Tensor, length: int, step: Select, room: int, topk: int) -> None:
+def check_select(compiled: CompiledStages, scores: torch.Tensor, length: int, step: Select, room: int, topk: int) -> None:
     given = {"scores": scores, "selected": torch.full((scores.shape[0], room), 99)}
     got = check_pieces(compiled, given, {"n": length, "top": topk}, ["selected"])["selected"]
     want = given["selected"].clone()
@@ -136,7 +136,7 @@ def test_select(sink: int, recent: int, room: int, topk: int, features: Features
     rows = 333
     step = Select("scores", "selected", "n", "top", sink, recent)
     example = {"scores": torch.zeros(3, rows), "selected": torch.zeros(3, room, dtype=torch.int64)}
-    compiled = Compiled(step, lower_select, example, ["n", "top"], features)
+    compiled = CompiledStages(step, lower_select, example, ["n", "top"], features)
     few = torch.randint(0, 4, (3, rows)).float()
     kinds = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1.0, -1.0, INF, -INF, NAN, -NAN, 3e38])
     special = kinds[torch.randint(0, len(kinds), (3, rows))]
@@ -153,7 +153,7 @@ def test_select_of_random_scores_and_strides(seed: int) -> None:
     step = Select("scores", "selected", "n", "top", choose.randint(0, 9), choose.randint(0, 9))
     scores = torch.randn(2, rows + 5).exp()[:, :rows]
     example = {"scores": scores, "selected": torch.zeros(2, room, dtype=torch.int64)}
-    compiled = Compiled(step, lower_select, example, ["n", "top"], Features.of_host())
+    compiled = CompiledStages(step, lower_select, example, ["n", "top"], Features.of_host())
     for length in (rows, choose.randint(1, rows)):
         for topk in (room, choose.randint(0, room)):
             check_select(compiled, scores, length, step, room, topk)
@@ -170,4 +170,4 @@ def test_a_length_that_the_scores_do_not_hold_writes_nothing(length: int) -> Non
 def test_selections_that_do_not_fit_are_refused() -> None:
     tensors = {"scores": torch.randn(2, 40), "selected": torch.full((2, 3), 99)}
     with pytest.raises(InputError, match="not negative, not -1, 2"):
-        lower_select(Select("scores", "selected", "n", "top", -1, 2), meta_of(given), GENERIC)
+        lower_select(Select("scores", "selected", "n", "top", -1, 2), meta_of(tensors), GENERIC)

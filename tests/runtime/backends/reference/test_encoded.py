@@ -186,16 +186,16 @@ def test_cached_attention_is_over_the_numbers_that_rows_stand_for(
     stored = {name: defined(x) if name in encoded else x for name, x in plain.items()}
     plain = {name: decode(stored[name]) if name in encoded else x for name, x in plain.items()}
     step, out = CachedAttention("query", SEGMENTS, "out", 0.3), {"out": torch.zeros(3, 4, 1, 6)}
-    want = run_steps((step,), {**given, **plain}, out, precision=precision)["out"]
-    assert torch.equal(run_steps((step,), {**given, **stored}, out, precision=precision)["out"], want)
+    want = run_steps((step,), {**inputs, **plain}, out, precision=precision)["out"]
+    assert torch.equal(run_steps((step,), {**inputs, **stored}, out, precision=precision)["out"], want)
 
 
 def test_attention_is_close_to_that_over_what_was_encoded() -> None:
     inputs = {"query": torch.randn(3, 4, 1, 8), "valid": torch.rand(3, 40) < 0.6}
     plain = {"key": torch.randn(3, 2, 40, 8), "value": torch.randn(3, 2, 40, 6)}
     step, out = CachedAttention("query", SEGMENTS, "out", 0.3), {"out": torch.zeros(3, 4, 1, 6)}
-    want = run_steps((step,), {**given, **plain}, out)["out"]
-    got = run_steps((step,), {**given, **{name: defined(x) for name, x in plain.items()}}, out)["out"]
+    want = run_steps((step,), {**inputs, **plain}, out)["out"]
+    got = run_steps((step,), {**inputs, **{name: defined(x) for name, x in plain.items()}}, out)["out"]
     torch.testing.assert_close(got, want, rtol=0, atol=0.03)
     assert not torch.equal(got, want)
 
@@ -260,7 +260,7 @@ def test_compression_is_gathering_and_encoding(
     )
     kind = DTYPES[dtype]
     locals_ = (Local("k_rows", (1, 2, slots, 8), kind), Local("v_rows", (1, 2, slots, 6), kind))
-    sources = {"key": inputs["key"], "value": inputs["value"], "index": index}
+    sources = {"key": given["key"], "value": given["value"], "index": index}
     want = run_steps(steps, sources, caches, access="write", precision=precision, locals_=locals_)
     for name, tensor in want.items():
         assert torch.equal(got[name], tensor), name

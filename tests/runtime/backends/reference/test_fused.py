@@ -254,7 +254,7 @@ def prompt(length: int, rows: int, obs: int) -> tuple[Tensors, torch.Tensor]:
 
 
 def compress_unfused(
-    given: Tensors, length: int, sink: int, recent: int, room: int, pool: int, mode: str, topk: int
+    inputs: Tensors, length: int, sink: int, recent: int, room: int, pool: int, mode: str, topk: int
 ) -> Tensors:
     """Scores, pooling, selection and gathers as steps of their own; the ring's positions are written out here.
 
@@ -287,7 +287,7 @@ def compress_unfused(
         "k_picked": torch.zeros(1, 2, room, 8),
         "v_picked": torch.zeros(1, 2, room, 6),
     }
-    picked = run_steps(steps, given, writes, {"n": length, "top": topk})
+    picked = run_steps(steps, inputs, writes, {"n": length, "top": topk})
     return {
         "k_cache": torch.cat([results["k_cache"], picked["k_picked"]], 2),
         "v_cache": torch.cat([results["v_cache"], picked["v_picked"]], 2),
@@ -373,8 +373,8 @@ def test_compress_gives_ties_to_the_earlier_position(topk: int) -> None:
         "v_cache": torch.zeros(1, 2, 3 + 6 + 5, 6),
         "selected": torch.zeros(2, 5, dtype=torch.int64),
     }
-    given["log_sum_exp"] = kept
-    got = run_steps((compress_step(3, 6, 5, 1, "avg"),), given, writes, {"n": length, "top": topk})
+    inputs["log_sum_exp"] = kept
+    got = run_steps((compress_step(3, 6, 5, 1, "avg"),), inputs, writes, {"n": length, "top": topk})
     assert got["selected"].tolist() == [[3, 4, 5, 6, 7][:topk] + [-1] * (5 - topk)] * 2
 
 
@@ -388,8 +388,8 @@ def test_compress_depends_on_the_log_sum_exp_that_was_kept() -> None:
     }
 
     def best(log_sum_exp: torch.Tensor) -> list[list[int]]:
-        inputs = {**given, "log_sum_exp": log_sum_exp.float()}
-        found: list[list[int]] = run_steps((compress_step(2, 4, 3, 1, "avg"),), inputs, writes, {"n": 60, "top": 3})[
+        inputs = {**prompt_inputs, "log_sum_exp": log_sum_exp.float()}
+        selected: list[list[int]] = run_steps((compress_step(2, 4, 3, 1, "avg"),), inputs, writes, {"n": 60, "top": 3})[
             "selected"
         ].tolist()
         return selected
@@ -407,9 +407,9 @@ def test_compress_depends_on_the_log_sum_exp_that_was_kept() -> None:
 def test_compress_of_a_prompt_that_the_scratch_does_not_hold_is_refused(length: int) -> None:
     inputs, kept = prompt(12, 12, 2)
     writes = {"k_cache": torch.zeros(1, 2, 9, 8), "v_cache": torch.zeros(1, 2, 9, 6)}
-    given["log_sum_exp"] = kept.float()
+    inputs["log_sum_exp"] = kept.float()
     with pytest.raises(InputError, match=f"prompt of {length} tokens, the scratch holds 1 .. 12"):
-        run_steps((compress_step(3, 6, 0, 1, "avg"),), given, writes, {"n": length, "top": 0})
+        run_steps((compress_step(3, 6, 0, 1, "avg"),), inputs, writes, {"n": length, "top": 0})
 
 
 @pytest.mark.parametrize(("room", "topk"), [(0, 1), (3, 4), (3, -1)])
@@ -434,4 +434,4 @@ def test_compress_that_does_not_fit_is_refused(step: Compress, message: str) -> 
     inputs, kept = prompt(12, 12, 2)
     writes = {"k_cache": torch.zeros(1, 2, 9, 8), "v_cache": torch.zeros(1, 2, 9, 6)}
     with pytest.raises(InputError, match=message):
-        run_steps((step,), {**given, "log_sum_exp": kept.float()}, writes, {"n": 12, "top": 0})
+        run_steps((step,), {**inputs, "log_sum_exp": kept.float()}, writes, {"n": 12, "top": 0})
