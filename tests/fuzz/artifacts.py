@@ -303,7 +303,7 @@ class Artifacts(Target):
         return tokens
 
 
-class Weights(Target):
+class ShardBytes(Target):
     """Flipped bytes in weight shards, every one of which must be found."""
 
     name = "weights"

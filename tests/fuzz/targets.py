@@ -8,5 +8,5 @@ TARGETS: dict[str, str] = {
     "http": "tests.fuzz.http_bodies:HttpBodies",
     "near-misses": "tests.fuzz.near_misses:NearMisses",
     "schedules": "tests.fuzz.schedules:Schedules",
-    "weights": "tests.fuzz.artifacts:Weights",
+    "weights": "tests.fuzz.artifacts:ShardBytes",
 }

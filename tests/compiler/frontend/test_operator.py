@@ -122,7 +122,7 @@ def test_the_model_within_a_window_is_transformers_own() -> None:
 def test_a_window_that_is_none_is_refused(window: Any) -> None:
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(UnsupportedError, match=r"layer 3 attends with sliding_window=.*, expected a number of posit"):
-        operator.attention_function(Module(), q, q, q, None, sliding_window=window)
+        operator.attention_function(AttentionModule(), q, q, q, None, sliding_window=window)
 
 
 def test_soft_capping_and_sinks_are_refused() -> None:
@@ -133,7 +133,7 @@ def test_soft_capping_and_sinks_are_refused() -> None:
             run(GptOssConfig(**SHAPE, head_dim=8))
 
 
-class Module(torch.nn.Module):
+class AttentionModule(torch.nn.Module):
     """The least an attention module must be."""
 
     layer_idx = 3
@@ -155,7 +155,7 @@ class Module(torch.nn.Module):
 def test_keywords_that_change_the_result_are_refused(keywords: dict[str, Any], message: str) -> None:
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(UnsupportedError, match=message):
-        operator.attention_function(Module(), q, q, q, **{"attention_mask": None, **keywords})
+        operator.attention_function(AttentionModule(), q, q, q, **{"attention_mask": None, **keywords})
 
 
 def test_harmless_keywords_pass_and_the_scale_defaults() -> None:
@@ -167,7 +167,7 @@ def test_harmless_keywords_pass_and_the_scale_defaults() -> None:
         "softcap": None,
         "s_aux": None,
     }
-    out, weights = operator.attention_function(Module(), q, q, q, None, **keywords)
+    out, weights = operator.attention_function(AttentionModule(), q, q, q, None, **keywords)
     assert weights is None
     assert out.shape == (1, 3, 2, 4)
     assert out.is_contiguous()
@@ -178,7 +178,7 @@ def test_modules_that_are_no_decoder_layers_are_refused() -> None:
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(UnsupportedError, match="Linear has no layer_idx"):
         operator.attention_function(torch.nn.Linear(1, 1), q, q, q, None)
-    encoder = Module()
+    encoder = AttentionModule()
     encoder.is_causal = False
     with pytest.raises(UnsupportedError, match="layer 3 passes is_causal=False"):
         operator.attention_function(encoder, q, q, q, None)

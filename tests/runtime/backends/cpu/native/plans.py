@@ -25,7 +25,7 @@ KERNEL = ctypes.CFUNCTYPE(
 
 
 @dataclass(frozen=True)
-class KernelCall:
+class RecordedCall:
     """One call of a kernel: the thread, addresses, scalars, units [begin, end) and the scratch's address."""
 
     thread: int
@@ -42,8 +42,8 @@ class Recorder:
 
     arguments: int = 0
     scalars: int = 0
-    does: Callable[[KernelCall], None] | None = None
-    calls: list[KernelCall] = field(default_factory=list)
+    does: Callable[[RecordedCall], None] | None = None
+    calls: list[RecordedCall] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._kernel = KERNEL(self._called)
@@ -55,7 +55,7 @@ class Recorder:
     def _called(self, arguments: Any, scalars: Any, begin: int, end: int, scratch: int | None) -> None:
         addresses = tuple(arguments[i] or 0 for i in range(self.arguments))
         numbers = tuple(scalars[i] for i in range(self.scalars))
-        call = KernelCall(threading.get_ident(), addresses, numbers, begin, end, scratch or 0)
+        call = RecordedCall(threading.get_ident(), addresses, numbers, begin, end, scratch or 0)
         self.calls.append(call)
         if self.does is not None:
             self.does(call)

@@ -17,7 +17,7 @@ from sscc.runtime._native import Core
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.mlir import F32, I64, PTR, Module, vector
 from sscc.runtime.backends.cpu.plan import OPS, Argument, Barrier, Branch, Compute, Execute, Item, Loop, Mode, Region
-from tests.runtime.backends.cpu.native.plans import KernelCall, Recorder, core, plan, run, words
+from tests.runtime.backends.cpu.native.plans import RecordedCall, Recorder, core, plan, run, words
 
 LEAST, MOST = -(2**63), 2**63 - 1
 X = Region("x", "arena", 64)
@@ -140,7 +140,7 @@ def test_callers_are_told_what_is_wrong() -> None:
 # -- runs
 
 
-def shares(calls: Sequence[KernelCall], units: int) -> list[list[int]]:
+def shares(calls: Sequence[RecordedCall], units: int) -> list[list[int]]:
     """For each thread, in the order of their first unit: the units of all firings that it computed, in order."""
     by_thread: dict[int, list[int]] = {}
     for call in calls:
@@ -308,7 +308,7 @@ def test_a_division_by_zero_ends_the_entry_on_all_threads(threads: int) -> None:
 def test_one_entry_at_a_time() -> None:
     inside, leave = threading.Event(), threading.Event()
 
-    def wait(_: KernelCall) -> None:
+    def wait(_: RecordedCall) -> None:
         inside.set()
         leave.wait(30)
 
