@@ -119,7 +119,9 @@ def test_pools_that_do_not_exist_are_refused(width: int, mode: str) -> None:
 # --------------------------------------------------------------------------------------------------- selection
 
 
-def check_select(compiled: CompiledStages, scores: torch.Tensor, length: int, step: Select, room: int, topk: int) -> None:
+def check_select(
+    compiled: CompiledStages, scores: torch.Tensor, length: int, step: Select, room: int, topk: int
+) -> None:
     given = {"scores": scores, "selected": torch.full((scores.shape[0], room), 99)}
     got = check_pieces(compiled, given, {"n": length, "top": topk}, ["selected"])["selected"]
     want = given["selected"].clone()
