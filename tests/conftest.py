@@ -31,6 +31,7 @@ SAME_MODELS = (
 """Files whose tests compile the same models (fixture `compiled`)."""
 
 LONGEST = (
+    "tests/compiler/test_windows.py",
     "tests/compiler/frontend/test_capture.py",
     "tests/fuzz/test_fuzz.py",
     "tests/compiler/test_quantized_weights.py",

@@ -7,6 +7,8 @@ those see the whole prompt.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,20 +24,28 @@ from tests.torch_session import TorchSession
 FULL = Geometry(sink=4, recent=LENGTH - 4, topk=0, obs=8, pool=7, pool_mode="avg", max_context=LENGTH)
 
 
+Compile = Callable[[Geometry], Path]
+
+
 @pytest.fixture(scope="module")
-def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The captured model, for any geometry."""
-    file = tmp_path_factory.mktemp("captured") / "import.mlir"
-    sscc.compile(FOLDER, output=file, compile_to="import", max_context=LENGTH, prefill_chunk=256)
-    return file
+def compiled_for(tmp_path_factory: pytest.TempPathFactory) -> Compile:
+    """`compiled_for(geometry)`: an artifact. The model is captured once, and compiled once per geometry."""
+    captured = tmp_path_factory.mktemp("captured") / "import.mlir"
+    sscc.compile(FOLDER, output=captured, compile_to="import", max_context=LENGTH, prefill_chunk=256)
+
+    @cache
+    def compiled(geometry: Geometry) -> Path:
+        folder = tmp_path_factory.mktemp("compiled")
+        adapted(captured, folder / "import.mlir", geometry)
+        options = {"compile_from": "import", "checkpoint": FOLDER}
+        return sscc.compile(folder / "import.mlir", output=folder / "out.rdu", **options).path
+
+    return compiled
 
 
-def accuracy(captured: Path, geometry: Geometry, folder: Path, interpreter: str) -> float:
-    """The share of the fixed queries that the program compiled for `geometry` answers."""
-    start = folder / "import.mlir"
-    adapted(captured, start, geometry)
-    result = sscc.compile(start, output=folder / "out.rdu", compile_from="import", checkpoint=FOLDER)
-    session = TorchSession(sscc.load(result.path, interpreter=interpreter))
+def accuracy(artifact: Path, interpreter: str) -> float:
+    """The share of the fixed queries that a program answers."""
+    session = TorchSession(sscc.load(artifact, interpreter=interpreter))
     queries = fixed_queries()
     assert len(queries) >= 100
     right = 0
@@ -70,13 +80,12 @@ def _replayed(session: TorchSession, last: int) -> int:
     ids=["full", "64 rows", "32 rows", "32 rows on the reference", "32 rows without top-K"],
 )
 def test_accuracy_of_the_compiled_program(
-    captured: Path,
+    compiled_for: Compile,
     geometry: Geometry,
     interpreter: str,
     low: float,
     high: float,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SSCC_NATIVE_OPTIMISE", "2")
-    assert low <= accuracy(captured, geometry, tmp_path, interpreter) <= high
+    assert low <= accuracy(compiled_for(geometry), interpreter) <= high
