@@ -1,8 +1,8 @@
 """Oracle (m): a person edits the algorithm in a dump of level graph, and gets that program at every -O level.
 
-The dump is text, and so are the edits. What the edited text computes is what the evaluator finds, operation by operation;
-both interpreters on what it compiles to give the same, whether a fusion still recognises anything or not. An edit that
-says the same in another order computes the same, and other edits do not.
+The dump is text, and so are the edits. What the edited text computes is what the evaluator finds, operation by
+operation; both interpreters on what it compiles to give the same, whether a fusion still recognises anything or not.
+An edit that says the same in another order computes the same, and other edits do not.
 """
 
 from __future__ import annotations
