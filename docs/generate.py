@@ -126,6 +126,8 @@ def _dialect() -> Iterator[str]:
     yield f"In the tables, a letter is a size, the same one throughout an operation: {_letters()}"
     for spec in kv.SPECS.values():
         yield from _operation(spec)
+        for several in spec.several.values():
+            yield from _group(several.record)
 
 
 def _dataflow() -> Iterator[str]:

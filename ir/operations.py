@@ -1,9 +1,9 @@
 """The operations of the algorithm, each declared once: shapes, what is read and written, and what it means.
 
 Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R rows of a cache (sinks, ring, and the
-selected ones unless they are indexed) or of a segment, N of the ring, K selected ones, T rows of the prompt
-scratch, or of what a segment takes its rows from, C tokens of a chunk, W queries of the observation window, J gathered
-rows, S tokens of a captured call.
+selected ones unless they are indexed) or of a segment, SR those of sinks and ring, K selected ones, T rows of the
+prompt scratch, or of what a segment takes its rows from, C tokens of a chunk, W queries of the observation window, J
+gathered rows, S tokens of a captured call.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
@@ -133,13 +133,14 @@ class Validity(Op):
     valid: Annotated[str, Operand("B R:i1", "write")]
 
 
-class RingPositions(Op):
-    """Which position each ring row holds after a prompt: p_i = last - floormod(last - sink - i, recent) with
-    last = length - 1; -1 where p_i < sink (a short prompt)."""
+class KeptPositions(Op):
+    """Which position each row of sinks and ring holds after a prompt, the same for all KV heads: j for j < sink; row
+    sink + i of the ring p_i = last - floormod(last - sink - i, recent) with last = length - 1, -1 where p_i < sink (a
+    short prompt)."""
 
-    op = "ring_positions"
+    op = "kept_positions"
     length: Length
-    positions: Annotated[str, Operand("N:i64", "write")]
+    positions: Annotated[str, Operand("Hkv SR:i64", "write")]
 
 
 # ----------------------------------------------------------------------------------- operations that are steps too
@@ -377,9 +378,8 @@ class Compress(Op):
     over K and one over the rows that are kept; no buffer holds a score per prompt position.
 
     As `ObservationScores` (with the log-sum-exp that `ChunkAttention` kept), `Pool` and `Select`; then row j of
-    `k_cache` is K[j] for j < sink; K[p_i] for j = sink + i < SR with p_i = last - floormod(last - sink - i,
-    recent), last = length - 1, zeros where p_i < sink; K[selected[h, i]] for j = SR + i, zeros for -1, where the
-    cache has more than SR rows. `v_cache` likewise.
+    `k_cache` is K at the position that `KeptPositions` says for j < SR, and at selected[h, j - SR] for the others where
+    the cache has more than SR rows; zeros for -1. `v_cache` likewise.
 
     R = SR + K, or SR where the selected rows stay in the prompt; a step's `selected` is "" where K is 0. The rows of
     both caches may be encoded.
@@ -408,7 +408,7 @@ class Compress(Op):
 
 OPERATIONS: tuple[type[Op], ...] = (
     *(SelfAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention, Observe),
-    *(ObservationScores, Pool, Select, RingPositions, GatherRows),
+    *(ObservationScores, Pool, Select, KeptPositions, GatherRows),
     *(DecodeAttention, ChunkAttention, Compress),
 )
 """In the order in which the documentation has them."""

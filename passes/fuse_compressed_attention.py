@@ -6,9 +6,9 @@ What: three patterns, each with exactly the same result.
   may be over any number of segments, in any order: one of them is the cache that was updated, the others follow it in
   the rows that the validity numbers;
 * prefill, per chunk: the appends of K and V, causal attention and both observations become `kv.chunk_attention`;
-* prefill, after a layer's last chunk: scores, pooling, top-K, the gathers of K and V, the ring, sinks and assembly
-  become `kv.compress`, which writes the decode cache's layout directly: no score per position, no gathered copy. With
-  indexed rows the selected positions are all it writes of them.
+* prefill, after a layer's last chunk: scores, pooling, top-K, the positions of the cache's rows and the gathers of K
+  and V become `kv.compress`, which writes the decode cache's layout directly: no score per position, no gathered copy.
+  With indexed rows the selected positions are all it writes of them.
 
 Why: unfused, decode would read the cache twice and prefill would keep scores and gathered rows in memory.
 
@@ -66,21 +66,12 @@ Before, a decode step, a chunk of prefill and the compression after the last chu
       %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
       %topk = arith.constant 1 : index
       %selected = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
-      %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
-      %k_sinks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1]
-        : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
-      %k_recent = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
-      %k_topk = "kv.gather"(%k, %selected) : (tensor<1x2x8x8xf32>, tensor<2x1xi64>) -> tensor<1x2x1x8xf32>
-      %k_rows = tensor.concat dim(2) %k_sinks, %k_recent, %k_topk
-        : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>, tensor<1x2x1x8xf32>) -> tensor<1x2x4x8xf32>
+      %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
+      %rows = tensor.concat dim(1) %kept, %selected : (tensor<2x3xi64>, tensor<2x1xi64>) -> tensor<2x4xi64>
+      %k_rows = "kv.gather"(%k, %rows) : (tensor<1x2x8x8xf32>, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
       %k1 = tensor.insert_slice %k_rows into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1]
         : tensor<1x2x4x8xf32> into tensor<2x2x4x8xf32>
-      %v_sinks = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1]
-        : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
-      %v_recent = "kv.gather"(%v, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
-      %v_topk = "kv.gather"(%v, %selected) : (tensor<1x2x8x8xf32>, tensor<2x1xi64>) -> tensor<1x2x1x8xf32>
-      %v_rows = tensor.concat dim(2) %v_sinks, %v_recent, %v_topk
-        : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>, tensor<1x2x1x8xf32>) -> tensor<1x2x4x8xf32>
+      %v_rows = "kv.gather"(%v, %rows) : (tensor<1x2x8x8xf32>, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
       %v1 = tensor.insert_slice %v_rows into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1]
         : tensor<1x2x4x8xf32> into tensor<2x2x4x8xf32>
       return %k1, %v1, %selected : tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x1xi64>
@@ -115,9 +106,10 @@ After, the compression into a slot::
 Where cache rows are encoded, both fused forms take the rows as they were before `kv.quantize_rows`, and encode them as
 they write them.
 
-When it does not apply: another mask, another axis, other scalars, or another reader of what lies in between. The
-operations then stay as they are, and their kernel becomes kernels of one operation each, marked `sscc.plain`, which
-read and write memory as at -O0: only launches order what one operation updates and another one reads.
+When it does not apply: another mask, a segment that is left out or read twice, other scalars or positions, or another
+reader of what lies in between. The operations then stay as they are, and their kernel becomes kernels of one operation
+each, marked `sscc.plain`, which read and write memory as at -O0: only launches order what one operation updates and
+another one reads.
 
 Preserves: results; selection may differ where scores tie within rounding.
 """
@@ -320,16 +312,21 @@ def _appended(value: ir.Value, start: ir.Value) -> ir.Operation | None:
 
 @dataclass(frozen=True)
 class _Assembly:
-    """Rows of one tensor, assembled from the scratch: the operations that do it, and the indices they use.
+    """Rows of one tensor, gathered from the scratch: the operations that do it, and the positions they are of.
 
     Attributes:
-        selected: None where the selected rows stay in the scratch.
+        index: the positions: those that are kept anyway, then the selected ones unless they stay in the scratch.
+        parts: what it is put together from.
     """
 
     scratch: ir.Value
-    ring: ir.Operation
-    selected: ir.Value | None
+    index: ir.Value
+    parts: tuple[ir.Value, ...]
     ops: tuple[ir.Operation, ...]
+
+    @property
+    def kept(self) -> ir.Operation | None:
+        return _made_by(self.parts[0], "kv.kept_positions")
 
 
 def _fuse_compress(insert: ir.Operation) -> bool:
@@ -346,8 +343,12 @@ def _fuse_compress(insert: ir.Operation) -> bool:
     assert v is not None
     last = other if insert.is_before_in_block(other) else insert
     select, pool, found = scores
-    gathers = [*k.ops, *v.ops]
-    readers = [reader for op in (insert, other, select) for reader in _readers(op.results[0]) if reader not in gathers]
+    concat, gone = _made_by(k.index, "tensor.concat"), [*k.ops, *v.ops]
+    if concat is not None:
+        if any(reader not in gone for reader in _readers(k.index)):
+            return False
+        gone.append(concat)
+    readers = [reader for op in (insert, other, select) for reader in _readers(op.results[0]) if reader not in gone]
     if not all(_follows(reader, last) for reader in readers):
         return False
     observed, log_sum_exp, _, length = found.operands
@@ -361,7 +362,7 @@ def _fuse_compress(insert: ir.Operation) -> bool:
         kv.in_group(fused, kv.group_of(select))
         made = [_put(rows, op) for rows, op in ((fused.k_compressed, insert), (fused.v_compressed, other))]
     _replace([(insert.results[0], made[0]), (other.results[0], made[1]), (select.results[0], fused.selected)])
-    _erase(insert, other, *k.ops, *v.ops, select, pool, found, k.ring)
+    _erase(insert, other, *gone, select, pool, found, k.kept)
     count("compressions fused")
     return True
 
@@ -370,70 +371,45 @@ def _is_partner(op: ir.Operation, insert: ir.Operation, k: _Assembly) -> bool:
     if op.name != "tensor.insert_slice" or list(op.operands)[2:] != list(insert.operands)[2:]:
         return False
     v = _assembly(op)
-    return v is not None and v.ring == k.ring and v.selected == k.selected and v.scratch != k.scratch
+    return v is not None and v.index == k.index and v.scratch != k.scratch
 
 
 def _assembly(insert: ir.Operation) -> _Assembly | None:
-    """[sinks,] ring rows and (unless they are indexed) selected rows of one scratch, put side by side into one slot of
-    a cache."""
+    """Rows of one scratch that become those of one slot of a cache."""
     dynamic = ir.ShapedType.get_dynamic_size()
     places = [[dynamic, 0, 0, 0], [dynamic, 0, dynamic, 0]]
     if insert.name != "tensor.insert_slice" or list(insert.attributes["static_offsets"]) not in places:
         return None
     (rows,), encoders = _decoded([insert.operands[0]])
-    concat = _made_by(rows, "tensor.concat")
-    if concat is not None and (concat.attributes["dim"].value != 2 or len(_readers(concat.results[0])) != 1):
+    gather = _made_by(rows, "kv.gather")
+    if gather is None or len(_readers(rows)) != 1 or not _one_group(gather, *encoders):
         return None
-    parts = [producer(value) for value in ([rows] if concat is None else concat.operands)]
-    ops = [part for part in parts if part is not None and len(_readers(part.results[0])) == 1]
-    gathering = [op for op in ops if op.name == "kv.gather"]
-    if not gathering:
+    scratch, index = gather.operands
+    concat = _made_by(index, "tensor.concat")
+    parts = (index,) if concat is None else tuple(concat.operands)
+    if len(parts) != (1 if geometry_of(gather).indexed else 2):
         return None
-    geometry = geometry_of(gathering[0])
-    sinks, picks = int(geometry.sink > 0), int(not geometry.indexed)
-    if len(parts) != sinks + 1 + picks or len(ops) != len(parts):
-        return None
-    recents, *chosen = ops[sinks:]
-    if any(op.name != "kv.gather" for op in (recents, *chosen)):
-        return None
-    gathers = [kv.operands_of(op) for op in (recents, *chosen)]
-    scratch = gathers[0]["source"]
-    if any(gather["source"] != scratch for gather in gathers):
-        return None
-    if sinks and not _is_sinks(ops[0], scratch, geometry.sink):
-        return None
-    ring = _made_by(gathers[0]["index"], "kv.ring_positions")
-    if ring is None or not _one_group(ring, *gathering, *encoders):
-        return None
-    selected = gathers[1]["index"] if chosen else None
-    return _Assembly(scratch, ring, selected, (*encoders, *([] if concat is None else [concat]), *ops))
-
-
-def _is_sinks(op: ir.Operation, scratch: ir.Value, sink: int) -> bool:
-    if op.name != "tensor.extract_slice" or op.operands[0] != scratch or len(op.operands) != 1:
-        return False
-    _, heads, _, width = scratch.type.shape
-    shape = list(op.results[0].type.shape)
-    return list(op.attributes["static_offsets"]) == [0] * 4 and shape == [1, heads, sink, width]
+    return _Assembly(scratch, index, parts, (*encoders, gather))
 
 
 def _scores(k: _Assembly, block: ir.Block) -> tuple[ir.Operation, ir.Operation, ir.Operation] | None:
     """select, pool and observation_scores of the keys that `k` takes rows from, all for the same length."""
-    if k.selected is None:
+    if len(k.parts) == 1:
         selects = [op.operation for op in block.operations if op.operation.name == "kv.select"]
     else:
-        selects = [op for op in [_made_by(k.selected, "kv.select")] if op is not None]
+        selects = [op for op in [_made_by(k.parts[1], "kv.select")] if op is not None]
     return next((found for found in (_scores_of(select, k) for select in selects) if found is not None), None)
 
 
 def _scores_of(select: ir.Operation, k: _Assembly) -> tuple[ir.Operation, ir.Operation, ir.Operation] | None:
-    pool = _made_by(kv.operand_of(select, "scores"), "kv.pool")
+    pool, kept = _made_by(kv.operand_of(select, "scores"), "kv.pool"), k.kept
     scores = None if pool is None else _made_by(kv.operand_of(pool, "scores"), "kv.observation_scores")
-    if pool is None or scores is None or kv.operand_of(scores, "key") != k.scratch:
+    if pool is None or scores is None or kept is None or kv.operand_of(scores, "key") != k.scratch:
         return None
-    lengths = {kv.operand_of(op, "length") for op in (select, pool, scores, k.ring)}
+    lengths = {kv.operand_of(op, "length") for op in (select, pool, scores, kept)}
     alone = all(len(_readers(op.results[0])) == 1 for op in (pool, scores))
-    return (select, pool, scores) if len(lengths) == 1 and alone and _one_group(select, pool, scores, k.ring) else None
+    group = _one_group(select, pool, scores, kept, *k.ops)
+    return (select, pool, scores) if len(lengths) == 1 and alone and group else None
 
 
 def _slot(insert: ir.Operation) -> ir.Value:

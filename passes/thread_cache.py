@@ -3,8 +3,8 @@
 What: in a decode layer, `kv.self_attention` becomes row, update, validity and attention over cached rows; in a
 prefill layer it becomes an append to the layer's prompt scratch, full causal attention over it, and the
 collection of observation queries and of their log-sum-exp. For every layer a `compress` function is added: SnapKV
-scores, pooling, top-K, gathers of K and V, ring build and assembly, written into a slot of the decode cache. Nothing
-is fused: the algorithm stands as a person would write it.
+scores, pooling, top-K, the positions of the cache's rows, and the rows of K and V at these, written into a slot of the
+decode cache. Nothing is fused: the algorithm stands as a person would write it.
 
 Why: a model as captured knows no cache. With the cache's size fixed here, every tensor after this pass has static
 sizes that do not grow with the context.
@@ -56,11 +56,9 @@ After, once per layer::
       %pooled = "kv.pool"(%scores, %length) ..
       %topk = arith.constant 1 : index
       %selected = "kv.select"(%pooled, %length, %topk) ..
-      %ring = "kv.ring_positions"(%length) ..
-      %k_sinks = tensor.extract_slice %k_scratch[0, 0, 0, 0] [1, 4, 1, 8] ..
-      %k_recent = "kv.gather"(%k_scratch, %ring) ..
-      %k_topk = "kv.gather"(%k_scratch, %selected) ..
-      %k_rows = tensor.concat dim(2) %k_sinks, %k_recent, %k_topk ..
+      %kept = "kv.kept_positions"(%length) ..
+      %rows = tensor.concat dim(1) %kept, %selected ..
+      %k_rows = "kv.gather"(%k_scratch, %rows) ..
       %k_cache1 = tensor.insert_slice %k_rows into %k_cache[%slot, 0, 0, 0] ..
       ..
       return %k_cache1, %v_cache1, %selected : ..
@@ -356,13 +354,13 @@ class _Threader:
     # ----------------------------------------------------------------------------------------- compression
 
     def _compress(self) -> None:
-        g, index = self.geometry, ir.IndexType.get()
+        g, index_type = self.geometry, ir.IndexType.get()
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
         outputs = [*self._caches(), *([self._selected()] if g.topk else [])]
         arguments = [
             *self._scratch(),
             *(outputs if g.indexed else self._caches()),
-            *(Argument("input", name, index) for name in ("slot", "length", *self._numbers())),
+            *(Argument("input", name, index_type) for name in ("slot", "length", *self._numbers())),
         ]
         location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
         name = f"prefill.compress.{self.layer}"
@@ -376,11 +374,10 @@ class _Threader:
                 scores = self._scores(observed, log_sum_exp, k_scratch, length)
                 topk = own[TOPK] if TOPK in own else index_constant(g.topk)
                 selected = kv.Select(scores, length, topk, selected_type).selected
-            rows = ir.IntegerType.get_signless(64)
-            ring = kv.RingPositions(length, tensor_type([g.recent], rows)).positions
+            index = self._positions(length, selected)
             offsets = [slot, 0, own.get(FIRST, 0), 0]
             caches = [
-                insert_slice(self._encoded(self._assemble(scratch, ring, selected)), cache, offsets)
+                insert_slice(self._encoded(self._gathered(scratch, index)), cache, offsets)
                 for scratch, cache in ((k_scratch, k_cache), (v_scratch, v_cache))
             ]
             if selected is not None and picks:
@@ -394,24 +391,19 @@ class _Threader:
         pooled: ir.Value = kv.Pool(scores, length, scores_type).pooled
         return pooled
 
-    def _assemble(self, scratch: ir.Value, ring: ir.Value, selected: ir.Value | None) -> ir.Value:
-        g = self.geometry
+    def _positions(self, length: ir.Value, selected: ir.Value | None) -> ir.Value:
+        """Which position each row of the cache holds."""
+        g, i64 = self.geometry, ir.IntegerType.get_signless(64)
+        kept: ir.Value = kv.KeptPositions(length, tensor_type([self.kv_heads, g.sink_recent], i64)).positions
+        if selected is None or g.indexed:
+            return kept
+        joined: ir.Value = tensor.ConcatOp(tensor_type([self.kv_heads, g.budget], i64), 1, [kept, selected]).result
+        return joined
+
+    def _gathered(self, scratch: ir.Value, index: ir.Value) -> ir.Value:
         _, heads, _, dim = scratch.type.shape
-        parts = [extract_slice(scratch, [0, 0, 0, 0], [1, heads, g.sink, dim])] if g.sink else []
-        parts.append(kv.Gather(scratch, ring, tensor_type([1, heads, g.recent, dim], self.element)).out)
-        if selected is not None and not g.indexed:
-            parts.append(kv.Gather(scratch, selected, tensor_type([1, heads, g.topk, dim], self.element)).out)
-        return _side_by_side(parts, g.cache_rows)
-
-
-def _side_by_side(parts: list[ir.Value], rows: int) -> ir.Value:
-    """`parts` [.., .., n, ..] along axis 2, `rows` in all."""
-    if len(parts) == 1:
-        return parts[0]
-    slots, heads, _, dim = parts[0].type.shape
-    type_ = tensor_type([slots, heads, rows, dim], parts[0].type.element_type)
-    joined: ir.Value = tensor.ConcatOp(type_, 2, parts).result
-    return joined
+        rows: ir.Value = kv.Gather(scratch, index, tensor_type([1, heads, index.type.shape[1], dim], self.element)).out
+        return rows
 
 
 def _text(value: str) -> ir.StringAttr:

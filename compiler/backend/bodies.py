@@ -356,10 +356,11 @@ def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
     e.vector(tuple(op.results[0].type.shape), inputs, e.written(op.results[0]), program)
 
 
-def _ring_positions(e: _BodyEmitter, op: ir.Operation) -> None:
+def _kept_positions(e: _BodyEmitter, op: ir.Operation) -> None:
     g = e.geometry(op)
     program = [
-        ("i", "index", [0], "i64"),
+        ("row", "index", [1], "i64"),
+        ("i", "subi", ["row", g.sink], "i64"),
         ("last", "subi", [e.operand(op, 0), 1], "i64"),
         ("past", "subi", ["last", g.sink], "i64"),
         ("distance", "subi", ["past", "i"], "i64"),
@@ -369,8 +370,10 @@ def _ring_positions(e: _BodyEmitter, op: ir.Operation) -> None:
         ("position", "subi", ["last", "back"], "i64"),
         ("is_recent", "cmpi_sge", ["position", g.sink], "i1"),
         ("held", "select", ["is_recent", "position", -1], "i64"),
+        ("is_sink", "cmpi_slt", ["row", g.sink], "i1"),
+        ("kept", "select", ["is_sink", "row", "held"], "i64"),
     ]
-    e.vector((g.recent,), [], e.written(op.results[0]), program)
+    e.vector(tuple(op.results[0].type.shape), [], e.written(op.results[0]), program)
 
 
 def _concat(e: _BodyEmitter, op: ir.Operation) -> None:
@@ -423,6 +426,6 @@ _STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {
     "tensor.concat": _concat,
     "kv.row": _row,
     "kv.validity": _validity,
-    "kv.ring_positions": _ring_positions,
+    "kv.kept_positions": _kept_positions,
     **{name: _step for name, spec in kv.SPECS.items() if spec.record.kind},
 }

@@ -205,11 +205,12 @@ def select(scores: Tensor, length: int, topk: int, g: Geometry) -> Tensor:
     return selected
 
 
-def ring_positions(length: int, g: Geometry) -> Tensor:
-    """[recent] i64: the position in each ring row after a prompt of `length` tokens, -1 where there is none."""
+def kept_positions(length: int, kv_heads: int, g: Geometry) -> Tensor:
+    """[Hkv, SR] i64: the position in each row of sinks and ring after a prompt of `length` tokens, -1 for none."""
     last = length - 1
     position = last - (last - g.sink - torch.arange(g.recent)).remainder(g.recent)
-    return torch.where(position < g.sink, -1, position)
+    ring = torch.where(position < g.sink, -1, position)
+    return torch.cat([torch.arange(g.sink), ring]).repeat(kv_heads, 1)
 
 
 def gather(source: Tensor, index: Tensor) -> Tensor:
@@ -228,10 +229,10 @@ def gather(source: Tensor, index: Tensor) -> Tensor:
 
 
 def assembled(scratch: Tensor, selected: Tensor, length: int, g: Geometry) -> Tensor:
-    """The cache rows [1, Hkv, R, D] of a prompt: the first rows of the scratch, the ring, the rows `selected`; without
-    these where they stay in the prompt."""
-    kept = [scratch[:, :, : g.sink], gather(scratch, ring_positions(length, g))]
-    return torch.cat(kept if g.indexed else [*kept, gather(scratch, selected)], 2)
+    """The cache rows [1, Hkv, R, D] of a prompt: those that are kept anyway, and unless they stay in the prompt those
+    `selected`."""
+    kept = kept_positions(length, scratch.shape[1], g)
+    return gather(scratch, kept if g.indexed else torch.cat([kept, selected], 1))
 
 
 # ------------------------------------------------------------------------------------------------- the operations
@@ -302,9 +303,9 @@ def _select(op: ir.Operation, b: Builder) -> Compute:
     return lambda scores, length, topk: select(scores, int(length), int(topk), g)
 
 
-def _ring_positions(op: ir.Operation, b: Builder) -> Compute:
-    g = geometry_of(op)
-    return lambda length: ring_positions(int(length), g)
+def _kept_positions(op: ir.Operation, b: Builder) -> Compute:
+    g, kv_heads = geometry_of(op), op.results[0].type.shape[0]
+    return lambda length: kept_positions(int(length), kv_heads, g)
 
 
 def _gather(op: ir.Operation, b: Builder) -> Compute:
@@ -373,7 +374,7 @@ HANDLERS: dict[str, Handler] = {
     "kv.observation_scores": single(_observation_scores),
     "kv.pool": single(_pool),
     "kv.select": single(_select),
-    "kv.ring_positions": single(_ring_positions),
+    "kv.kept_positions": single(_kept_positions),
     "kv.gather": single(_gather),
     "kv.decode_attention": several(_decode_attention),
     "kv.chunk_attention": several(_chunk_attention),

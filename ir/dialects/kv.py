@@ -8,6 +8,10 @@ geometry stands in the module's `kv.groups`.
 Tensors are values: an "update" returns the new cache, as a result of its own. Where the geometry's `rows` are
 "indexed", the cache itself has SR rows. `[.. D]:row` are rows of D floats, or where the geometry's `dtype` is "int8"
 encoded ones, D + 4 bytes of i8 (sscc.ir.kv_rows).
+
+Attention takes segments, each a few operands, behind its others. `operandSegmentSizes` says which are there: a 1 for
+each other operand, then for every segment that there might be a 1 or 0 per operand, in the order of its table; those
+that are missing are the last ones.
 """
 
 from collections.abc import Mapping
@@ -132,7 +136,7 @@ class Checked(Kv.Operation):
     def _check(cls, op: Any, geometry: Geometry) -> None:
         spec = spec_of_op(op.operation)
         rows = geometry.cache_rows if spec.record.stored else geometry.budget
-        known = {"K": geometry.topk, "W": geometry.obs, "N": geometry.recent, "R": rows}
+        known = {"K": geometry.topk, "W": geometry.obs, "SR": geometry.sink_recent, "R": rows}
         if spec.several and not spec.members and cls.OPERATION_NAME not in DECODING:
             raise SignatureMismatch("attends to no segment")
         patterns = spec.patterns([_rank(value) for value in op.operation.operands])
@@ -181,7 +185,7 @@ Observe = _operation(operations.Observe)
 ObservationScores = _operation(operations.ObservationScores)
 Pool = _operation(operations.Pool)
 Select = _operation(operations.Select)
-RingPositions = _operation(operations.RingPositions)
+KeptPositions = _operation(operations.KeptPositions)
 Gather = _operation(operations.GatherRows)
 DecodeAttention = _operation(operations.DecodeAttention)
 ChunkAttention = _operation(operations.ChunkAttention)

@@ -102,41 +102,33 @@ _SCORES = """
     %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64} : (!o, !l, !c, index) -> !s
     %pooled = "kv.pool"(%scores, %n) : (!s, index) -> !s
     %picked = "kv.select"(%pooled, %n, %topk) : (!s, index, index) -> !p
-    %ring = "kv.ring_positions"(%n) : (index) -> !r"""
-_PROMPT = "o=1x4x2x8xf32 l=1x4x2x1xf32 c=1x2x8x8xf32 s=2x8xf32 p=2x2xi64 r=2xi64 h=1x2x2x8xf32"
+    %kept = "kv.kept_positions"(%n) : (index) -> !r
+    %rows = tensor.concat dim(1) %kept, %picked : (!r, !p) -> !i"""
+_PROMPT = "o=1x4x2x8xf32 l=1x4x2x1xf32 c=1x2x8x8xf32 s=2x8xf32 p=2x2xi64"
 _COMPRESSED = (
-    "k=!c v=!c seen=!o l=!l kc=!b vc=!b slot=index n=index slot2=index n2=index ring2=!r picked2=!p topk=index"
+    "k=!c v=!c seen=!o l=!l kc=!b vc=!b slot=index n=index slot2=index n2=index kept2=!r picked2=!p rows2=!i "
+    "topk=index"
 )
 COMPRESS = Pattern(
     f"""{_SCORES}
-    %kb = "kv.gather"(%k, %ring) : (!c, !r) -> !h
-    %kd = "kv.gather"(%k, %picked) : (!c, !p) -> !h
-    %kr = tensor.concat dim(2) %kb, %kd : (!h, !h) -> !a
+    %kr = "kv.gather"(%k, %rows) : (!c, !i) -> !a
     %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !a into !b
-    %vb = "kv.gather"(%v, %ring) : (!c, !r) -> !h
-    %vd = "kv.gather"(%v, %picked) : (!c, !p) -> !h
-    %vr = tensor.concat dim(2) %vb, %vd : (!h, !h) -> !a
+    %vr = "kv.gather"(%v, %rows) : (!c, !i) -> !a
     %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !a into !b
     return %k1, %v1, %picked : !b, !b, !p""",
-    f"{_PROMPT} a=1x2x4x8xf32 b=2x2x4x8xf32",
+    f"{_PROMPT} a=1x2x4x8xf32 b=2x2x4x8xf32 r=2x2xi64 i=2x4xi64",
     _COMPRESSED,
     "kc vc",
     "kc=!b vc=!b picked=!p",
 )
 SINKS = Pattern(
     f"""{_SCORES}
-    %ka = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : !c to !z
-    %kb = "kv.gather"(%k, %ring) : (!c, !r) -> !h
-    %kd = "kv.gather"(%k, %picked) : (!c, !p) -> !h
-    %kr = tensor.concat dim(2) %ka, %kb, %kd : (!z, !h, !h) -> !a
+    %kr = "kv.gather"(%k, %rows) : (!c, !i) -> !a
     %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 5, 8] [1, 1, 1, 1] : !a into !b
-    %va = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : !c to !z
-    %vb = "kv.gather"(%v, %ring) : (!c, !r) -> !h
-    %vd = "kv.gather"(%v, %picked) : (!c, !p) -> !h
-    %vr = tensor.concat dim(2) %va, %vb, %vd : (!z, !h, !h) -> !a
+    %vr = "kv.gather"(%v, %rows) : (!c, !i) -> !a
     %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 5, 8] [1, 1, 1, 1] : !a into !b
     return %k1, %v1, %picked : !b, !b, !p""",
-    f"{_PROMPT} a=1x2x5x8xf32 b=2x2x5x8xf32 z=1x2x1x8xf32",
+    f"{_PROMPT} a=1x2x5x8xf32 b=2x2x5x8xf32 r=2x3xi64 i=2x5xi64",
     _COMPRESSED,
     "kc vc",
     "kc=!b vc=!b picked=!p",
@@ -144,7 +136,7 @@ SINKS = Pattern(
 )
 PATTERNS = {"decode": DECODE, "chunk": CHUNK, "compress": COMPRESS, "sinks": SINKS}
 SCALARS: Mapping[str, tuple[int, int]] = {
-    "s": (0, 4), "s2": (0, 4), "n": (1, 8), "n2": (1, 8), "slot": (0, 1), "slot2": (0, 1)
+    "s": (0, 4), "s2": (0, 4), "n": (1, 8), "n2": (1, 8), "slot": (0, 1), "slot2": (0, 1), "topk": (0, 2)
 }  # fmt: skip
 """Lowest and highest value of the scalars."""
 
@@ -213,7 +205,7 @@ def contents(text: str, seed: int) -> dict[str, torch.Tensor]:
 def _numbers(name: str, type_: Any, generator: torch.Generator) -> torch.Tensor:
     shape, element = list(type_.shape), str(type_.element_type)
     if element == "i64":
-        low, high = (-1, 8) if name in ("ring2", "picked2") else (0, 3)
+        low, high = (-1, 8) if name in ("kept2", "picked2", "rows2") else (0, 3)
         return torch.randint(low, high, shape, generator=generator)
     if element == "i1":
         return torch.rand(shape, generator=generator) < 0.8

@@ -46,17 +46,12 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
     %topk = arith.constant 1 : index
     %selected = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
-    %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
-    %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
-    %kr = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
-    %kt = "kv.gather"(%k, %selected) : (tensor<1x2x8x8xf32>, tensor<2x1xi64>) -> tensor<1x2x1x8xf32>
-    %krows = tensor.concat dim(2) %ks, %kr, %kt : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>, tensor<1x2x1x8xf32>) -> tensor<1x2x4x8xf32>
+    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
+    %rows = tensor.concat dim(1) %kept, %selected : (tensor<2x3xi64>, tensor<2x1xi64>) -> tensor<2x4xi64>
+    %krows = "kv.gather"(%k, %rows) : (tensor<1x2x8x8xf32>, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
     %kq = "kv.quantize_rows"(%krows) : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x12xi8>
     %k1 = tensor.insert_slice %kq into %kc[%slot, 0, 0, 0] [1, 2, 4, 12] [1, 1, 1, 1] : tensor<1x2x4x12xi8> into tensor<2x2x4x12xi8>
-    %vs = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
-    %vr = "kv.gather"(%v, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
-    %vt = "kv.gather"(%v, %selected) : (tensor<1x2x8x8xf32>, tensor<2x1xi64>) -> tensor<1x2x1x8xf32>
-    %vrows = tensor.concat dim(2) %vs, %vr, %vt : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>, tensor<1x2x1x8xf32>) -> tensor<1x2x4x8xf32>
+    %vrows = "kv.gather"(%v, %rows) : (tensor<1x2x8x8xf32>, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
     %vq = "kv.quantize_rows"(%vrows) : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x12xi8>
     %v1 = tensor.insert_slice %vq into %vc[%slot, 0, 0, 0] [1, 2, 4, 12] [1, 1, 1, 1] : tensor<1x2x4x12xi8> into tensor<2x2x4x12xi8>
     return %k1, %v1, %selected : tensor<2x2x4x12xi8>, tensor<2x2x4x12xi8>, tensor<2x1xi64>

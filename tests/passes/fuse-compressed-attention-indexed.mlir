@@ -383,14 +383,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
     %topk = arith.constant 2 : index
     %sel = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
-    %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
-    %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
-    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
-    %kr = tensor.concat dim(2) %ks, %kg : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x3x8xf32>
+    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
+    %kr = "kv.gather"(%k, %kept) : (tensor<1x2x8x8xf32>, tensor<2x3xi64>) -> tensor<1x2x3x8xf32>
     %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
-    %vs = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 6] [1, 1, 1, 1] : tensor<1x2x8x6xf32> to tensor<1x2x1x6xf32>
-    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<2xi64>) -> tensor<1x2x2x6xf32>
-    %vr = tensor.concat dim(2) %vs, %vg : (tensor<1x2x1x6xf32>, tensor<1x2x2x6xf32>) -> tensor<1x2x3x6xf32>
+    %vr = "kv.gather"(%v, %kept) : (tensor<1x2x8x6xf32>, tensor<2x3xi64>) -> tensor<1x2x3x6xf32>
     %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
     %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
     return %k1, %v1, %i1 : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>
@@ -421,10 +417,10 @@ module attributes {kv.geometry = #no_sink, sscc.program = #program} {
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
     %topk = arith.constant 2 : index
     %sel = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
-    %ring = "kv.ring_positions"(%n) : (index) -> tensor<3xi64>
-    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<3xi64>) -> tensor<1x2x3x8xf32>
+    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
+    %kg = "kv.gather"(%k, %kept) : (tensor<1x2x8x8xf32>, tensor<2x3xi64>) -> tensor<1x2x3x8xf32>
     %k1 = tensor.insert_slice %kg into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
-    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<3xi64>) -> tensor<1x2x3x6xf32>
+    %vg = "kv.gather"(%v, %kept) : (tensor<1x2x8x6xf32>, tensor<2x3xi64>) -> tensor<1x2x3x6xf32>
     %v1 = tensor.insert_slice %vg into %vc[%slot, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
     %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
     return %k1, %v1, %i1 : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>
@@ -451,14 +447,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %topk = arith.constant 2 : index
     %sel = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
     %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
-    %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
-    %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
-    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
-    %kr = tensor.concat dim(2) %ks, %kg : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x3x8xf32>
+    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
+    %kr = "kv.gather"(%k, %kept) : (tensor<1x2x8x8xf32>, tensor<2x3xi64>) -> tensor<1x2x3x8xf32>
     %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
-    %vs = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 6] [1, 1, 1, 1] : tensor<1x2x8x6xf32> to tensor<1x2x1x6xf32>
-    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<2xi64>) -> tensor<1x2x2x6xf32>
-    %vr = tensor.concat dim(2) %vs, %vg : (tensor<1x2x1x6xf32>, tensor<1x2x2x6xf32>) -> tensor<1x2x3x6xf32>
+    %vr = "kv.gather"(%v, %kept) : (tensor<1x2x8x6xf32>, tensor<2x3xi64>) -> tensor<1x2x3x6xf32>
     %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
     return %k1, %v1, %i1 : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>
   }
@@ -483,14 +475,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
     %topk = arith.constant 2 : index
     %sel = "kv.select"(%pooled, %m, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
-    %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
-    %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
-    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
-    %kr = tensor.concat dim(2) %ks, %kg : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x3x8xf32>
+    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
+    %kr = "kv.gather"(%k, %kept) : (tensor<1x2x8x8xf32>, tensor<2x3xi64>) -> tensor<1x2x3x8xf32>
     %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
-    %vs = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 6] [1, 1, 1, 1] : tensor<1x2x8x6xf32> to tensor<1x2x1x6xf32>
-    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<2xi64>) -> tensor<1x2x2x6xf32>
-    %vr = tensor.concat dim(2) %vs, %vg : (tensor<1x2x1x6xf32>, tensor<1x2x2x6xf32>) -> tensor<1x2x3x6xf32>
+    %vr = "kv.gather"(%v, %kept) : (tensor<1x2x8x6xf32>, tensor<2x3xi64>) -> tensor<1x2x3x6xf32>
     %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
     %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
     return %k1, %v1, %i1 : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>
@@ -516,14 +504,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
     %topk = arith.constant 2 : index
     %sel = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
-    %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
-    %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
-    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
-    %kr = tensor.concat dim(2) %ks, %kg : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x3x8xf32>
+    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
+    %kr = "kv.gather"(%k, %kept) : (tensor<1x2x8x8xf32>, tensor<2x3xi64>) -> tensor<1x2x3x8xf32>
     %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
-    %vs = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 6] [1, 1, 1, 1] : tensor<1x2x8x6xf32> to tensor<1x2x1x6xf32>
-    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<2xi64>) -> tensor<1x2x2x6xf32>
-    %vr = tensor.concat dim(2) %vs, %vg : (tensor<1x2x1x6xf32>, tensor<1x2x2x6xf32>) -> tensor<1x2x3x6xf32>
+    %vr = "kv.gather"(%v, %kept) : (tensor<1x2x8x6xf32>, tensor<2x3xi64>) -> tensor<1x2x3x6xf32>
     %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
     %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
     return %k1, %v1, %i1, %pooled : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>, tensor<2x8xf32>
@@ -549,14 +533,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
     %topk = arith.constant 2 : index
     %sel = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
-    %ring = "kv.ring_positions"(%n) : (index) -> tensor<2xi64>
-    %ks = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : tensor<1x2x8x8xf32> to tensor<1x2x1x8xf32>
-    %kg = "kv.gather"(%k, %ring) : (tensor<1x2x8x8xf32>, tensor<2xi64>) -> tensor<1x2x2x8xf32>
-    %kr = tensor.concat dim(2) %ks, %kg : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x3x8xf32>
+    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
+    %kr = "kv.gather"(%k, %kept) : (tensor<1x2x8x8xf32>, tensor<2x3xi64>) -> tensor<1x2x3x8xf32>
     %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 3, 8] [1, 1, 1, 1] : tensor<1x2x3x8xf32> into tensor<2x2x3x8xf32>
-    %vs = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 6] [1, 1, 1, 1] : tensor<1x2x8x6xf32> to tensor<1x2x1x6xf32>
-    %vg = "kv.gather"(%v, %ring) : (tensor<1x2x8x6xf32>, tensor<2xi64>) -> tensor<1x2x2x6xf32>
-    %vr = tensor.concat dim(2) %vs, %vg : (tensor<1x2x1x6xf32>, tensor<1x2x2x6xf32>) -> tensor<1x2x3x6xf32>
+    %vr = "kv.gather"(%v, %kept) : (tensor<1x2x8x6xf32>, tensor<2x3xi64>) -> tensor<1x2x3x6xf32>
     %v1 = tensor.insert_slice %vr into %vc[%other, 0, 0, 0] [1, 2, 3, 6] [1, 1, 1, 1] : tensor<1x2x3x6xf32> into tensor<2x2x3x6xf32>
     %i1 = tensor.insert_slice %sel into %i[%slot, 0, 0] [1, 2, 2] [1, 1, 1] : tensor<2x2xi64> into tensor<2x2x2xi64>
     return %k1, %v1, %i1 : tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2x2xi64>

@@ -9,18 +9,15 @@
 // CASE: a cache without selected rows
 // PASSES: fuse-compressed-attention
 module attributes {kv.geometry = #ring, sscc.program = #program} {
-  // Nothing is scored or selected; there are a slice and a gather to do, each of them once.
+  // Nothing is scored or selected; there is a gather to do, once.
   // CHECK-LABEL: func.func private @k(
   // CHECK-NOT: kv.compress
   // CHECK: "kv.gather"
-  // CHECK: tensor.concat dim(2)
   // CHECK: tensor.insert_slice
   func.func private @k(%k: !ks {sscc.state = "k_scratch"}, %kc: !k {sscc.state = "k_cache"}, %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"})
       -> (!k {sscc.state = "k_cache"}) attributes {sscc.kernel} {
-    %ring = "kv.ring_positions"(%n) : (index) -> tensor<3xi64>
-    %ka = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : !ks to tensor<1x2x1x8xf32>
-    %kb = "kv.gather"(%k, %ring) : (!ks, tensor<3xi64>) -> tensor<1x2x3x8xf32>
-    %kr = tensor.concat dim(2) %ka, %kb : (tensor<1x2x1x8xf32>, tensor<1x2x3x8xf32>) -> tensor<1x2x4x8xf32>
+    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x4xi64>
+    %kr = "kv.gather"(%k, %kept) : (!ks, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
     %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : tensor<1x2x4x8xf32> into !k
     return %k1 : !k
   }

@@ -111,16 +111,11 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
       %topk = arith.constant 1 : index
       %picked = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
-      %ring = "kv.ring_positions"(%n) : (index) -> !i
-      %ka = tensor.extract_slice %k[0, 0, 0, 0] [1, 2, 1, 8] [1, 1, 1, 1] : !ks to tensor<1x2x1x8xf32>
-      %kb = "kv.gather"(%k, %ring) : (!ks, !i) -> tensor<1x2x2x8xf32>
-      %kd = "kv.gather"(%k, %picked) : (!ks, tensor<2x1xi64>) -> tensor<1x2x1x8xf32>
-      %kr = tensor.concat dim(2) %ka, %kb, %kd : (tensor<1x2x1x8xf32>, tensor<1x2x2x8xf32>, tensor<1x2x1x8xf32>) -> tensor<1x2x4x8xf32>
+      %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
+      %rows = tensor.concat dim(1) %kept, %picked : (tensor<2x3xi64>, tensor<2x1xi64>) -> tensor<2x4xi64>
+      %kr = "kv.gather"(%k, %rows) : (!ks, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
       %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : tensor<1x2x4x8xf32> into !k
-      %va = tensor.extract_slice %v[0, 0, 0, 0] [1, 2, 1, 6] [1, 1, 1, 1] : !vs to tensor<1x2x1x6xf32>
-      %vb = "kv.gather"(%v, %ring) : (!vs, !i) -> tensor<1x2x2x6xf32>
-      %vd = "kv.gather"(%v, %picked) : (!vs, tensor<2x1xi64>) -> tensor<1x2x1x6xf32>
-      %vr = tensor.concat dim(2) %va, %vb, %vd : (tensor<1x2x1x6xf32>, tensor<1x2x2x6xf32>, tensor<1x2x1x6xf32>) -> tensor<1x2x4x6xf32>
+      %vr = "kv.gather"(%v, %rows) : (!vs, tensor<2x4xi64>) -> tensor<1x2x4x6xf32>
       %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 4, 6] [1, 1, 1, 1] : tensor<1x2x4x6xf32> into !v
       scf.yield %k1, %v1, %picked : !k, !v, tensor<2x1xi64>
     } else {
@@ -153,14 +148,11 @@ module attributes {kv.geometry = #no_sink, sscc.program = #program} {
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
     %topk = arith.constant 1 : index
     %picked = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
-    %ring = "kv.ring_positions"(%n) : (index) -> tensor<3xi64>
-    %vb = "kv.gather"(%v, %ring) : (!vs, tensor<3xi64>) -> tensor<1x2x3x6xf32>
-    %vd = "kv.gather"(%v, %picked) : (!vs, tensor<2x1xi64>) -> tensor<1x2x1x6xf32>
-    %vr = tensor.concat dim(2) %vb, %vd : (tensor<1x2x3x6xf32>, tensor<1x2x1x6xf32>) -> tensor<1x2x4x6xf32>
+    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
+    %rows = tensor.concat dim(1) %kept, %picked : (tensor<2x3xi64>, tensor<2x1xi64>) -> tensor<2x4xi64>
+    %vr = "kv.gather"(%v, %rows) : (!vs, tensor<2x4xi64>) -> tensor<1x2x4x6xf32>
     %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 4, 6] [1, 1, 1, 1] : tensor<1x2x4x6xf32> into !v
-    %kb = "kv.gather"(%k, %ring) : (!ks, tensor<3xi64>) -> tensor<1x2x3x8xf32>
-    %kd = "kv.gather"(%k, %picked) : (!ks, tensor<2x1xi64>) -> tensor<1x2x1x8xf32>
-    %kr = tensor.concat dim(2) %kb, %kd : (tensor<1x2x3x8xf32>, tensor<1x2x1x8xf32>) -> tensor<1x2x4x8xf32>
+    %kr = "kv.gather"(%k, %rows) : (!ks, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
     %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : tensor<1x2x4x8xf32> into !k
     return %k1, %v1 : !k, !v
   }

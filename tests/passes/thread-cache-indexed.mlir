@@ -60,14 +60,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[SLOT:arg7]]: index {sscc.input = "slot"}, %[[N:arg8]]: index {sscc.input = "length"}
   // CHECK-SAME: tensor<2x2x1xi64> {sscc.state = "selected"})
   // CHECK: %[[PICKED:.+]] = "kv.select"({{.*}}) {{.*}} -> tensor<2x1xi64>
-  // CHECK-NEXT: %[[RING:.+]] = "kv.ring_positions"(%[[N]])
-  // CHECK-NEXT: %[[S:.+]] = tensor.extract_slice %arg0[0, 0, 0, 0] [1, 2, 1, 8]
-  // CHECK-NEXT: %[[R:.+]] = "kv.gather"(%arg0, %[[RING]])
-  // CHECK-NEXT: %[[ROWS:.+]] = tensor.concat dim(2) %[[S]], %[[R]] {{.*}} -> tensor<1x2x3x8xf32>
+  // CHECK-NEXT: %[[KEPT:.+]] = "kv.kept_positions"(%[[N]])
+  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg0, %[[KEPT]]) {{.*}} -> tensor<1x2x3x8xf32>
   // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[ROWS]] into %[[KC]][%[[SLOT]], 0, 0, 0] [1, 2, 3, 8]
-  // CHECK-NEXT: %[[S:.+]] = tensor.extract_slice %arg1[0, 0, 0, 0] [1, 2, 1, 6]
-  // CHECK-NEXT: %[[R:.+]] = "kv.gather"(%arg1, %[[RING]])
-  // CHECK-NEXT: %[[ROWS:.+]] = tensor.concat dim(2) %[[S]], %[[R]]
+  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg1, %[[KEPT]])
   // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[ROWS]] into %[[VC]][%[[SLOT]], 0, 0, 0] [1, 2, 3, 6]
   // CHECK-NEXT: %[[I1:.+]] = tensor.insert_slice %[[PICKED]] into %[[I]][%[[SLOT]], 0, 0] [1, 2, 1]
   // CHECK-NEXT: return %[[K1]], %[[V1]], %[[I1]]

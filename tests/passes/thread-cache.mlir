@@ -82,18 +82,13 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: %[[POOLED:.+]] = "kv.pool"(%[[SCORES]], %[[N]])
   // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 1 : index
   // CHECK-NEXT: %[[PICKED:.+]] = "kv.select"(%[[POOLED]], %[[N]], %[[TOPK]]) {{.*}} -> tensor<2x1xi64>
-  // CHECK-NEXT: %[[RING:.+]] = "kv.ring_positions"(%[[N]]) {{.*}} -> tensor<2xi64>
   //
-  // Sinks, then the ring, then what was selected: the rows of the cache in order.
-  // CHECK-NEXT: %[[S:.+]] = tensor.extract_slice %arg0[0, 0, 0, 0] [1, 2, 1, 8]
-  // CHECK-NEXT: %[[R:.+]] = "kv.gather"(%arg0, %[[RING]])
-  // CHECK-NEXT: %[[T:.+]] = "kv.gather"(%arg0, %[[PICKED]])
-  // CHECK-NEXT: %[[ROWS:.+]] = tensor.concat dim(2) %[[S]], %[[R]], %[[T]] {{.*}} -> tensor<1x2x4x8xf32>
+  // Sinks, then the ring, then what was selected: the positions in the rows of the cache, in order.
+  // CHECK-NEXT: %[[KEPT:.+]] = "kv.kept_positions"(%[[N]]) {{.*}} -> tensor<2x3xi64>
+  // CHECK-NEXT: %[[INDEX:.+]] = tensor.concat dim(1) %[[KEPT]], %[[PICKED]] {{.*}} -> tensor<2x4xi64>
+  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg0, %[[INDEX]]) {{.*}} -> tensor<1x2x4x8xf32>
   // CHECK-NEXT: %[[K2:.+]] = tensor.insert_slice %[[ROWS]] into %[[KC]][%[[SLOT]], 0, 0, 0] [1, 2, 4, 8]
-  // CHECK-NEXT: %[[S:.+]] = tensor.extract_slice %arg1[0, 0, 0, 0] [1, 2, 1, 6]
-  // CHECK-NEXT: %[[R:.+]] = "kv.gather"(%arg1, %[[RING]])
-  // CHECK-NEXT: %[[T:.+]] = "kv.gather"(%arg1, %[[PICKED]])
-  // CHECK-NEXT: %[[ROWS:.+]] = tensor.concat dim(2) %[[S]], %[[R]], %[[T]]
+  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg1, %[[INDEX]])
   // CHECK-NEXT: %[[V2:.+]] = tensor.insert_slice %[[ROWS]] into %[[VC]][%[[SLOT]], 0, 0, 0] [1, 2, 4, 6]
   // CHECK-NEXT: return %[[K2]], %[[V2]], %[[PICKED]]
   func.func private @prefill.layer.0(%q: tensor<1x4x4x8xf32> {sscc.input = "hidden"}, %k: tensor<1x2x4x8xf32> {sscc.weight = "k"},
@@ -112,10 +107,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 module attributes {kv.geometry = #no_sink, sscc.program = #program} {
   // The cache begins with the ring.
   // CHECK-LABEL: func.func private @prefill.compress.0(
-  // CHECK-NOT: tensor.extract_slice
-  // CHECK: %[[R:.+]] = "kv.gather"
-  // CHECK-NEXT: %[[T:.+]] = "kv.gather"
-  // CHECK-NEXT: tensor.concat dim(2) %[[R]], %[[T]] : (tensor<1x4x2x8xf32>, tensor<1x4x1x8xf32>) -> tensor<1x4x3x8xf32>
+  // CHECK: tensor.concat dim(1) {{.*}} : (tensor<4x2xi64>, tensor<4x1xi64>) -> tensor<4x3xi64>
   func.func private @prefill.layer.0(%h: tensor<1x4x4x8xf32> {sscc.input = "hidden"}) -> (tensor<1x4x4x8xf32> {sscc.output = "hidden"})
       attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {
     %o = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64}
@@ -133,7 +125,7 @@ module attributes {kv.geometry = #ring, sscc.program = #program} {
   // CHECK-LABEL: func.func private @prefill.compress.0(
   // CHECK-NOT: selected
   // CHECK-NOT: kv.observation_scores
-  // CHECK: %[[RING:.+]] = "kv.ring_positions"
+  // CHECK: %[[RING:.+]] = "kv.kept_positions"
   // CHECK-NEXT: %[[K:.+]] = "kv.gather"(%arg0, %[[RING]])
   // CHECK-NEXT: tensor.insert_slice %[[K]] into %arg4[%arg6, 0, 0, 0] [1, 4, 2, 8]
   // CHECK-NEXT: %[[V:.+]] = "kv.gather"(%arg1, %[[RING]])

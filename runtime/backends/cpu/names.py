@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sized
 from typing import NoReturn
 
 from sscc.ir.errors import InputError
+from sscc.ir.opspec import spec_of_step
 from sscc.ir.schedule import (
     DTYPE_BYTES,
     Access,
@@ -31,12 +32,6 @@ Ranks = Mapping[str, int]
 
 _TYPES = {*DTYPE_BYTES, "i32", "index"}
 """Of values of a vector program."""
-
-_WORDS = ("mode", "pool_mode")
-"""Fields of steps that name nothing."""
-
-_OPTIONAL = ("log_sum_exp", "selected")
-"""Fields of steps that may be empty."""
 
 
 def check_names(program: Program) -> None:
@@ -100,9 +95,9 @@ def _check_body(body: Body) -> None:
         if isinstance(step, Vector | Reduction | Product):
             _check_affine(step, body, ranks, where)
         else:
-            fields = {k: v for k, v in vars(step).items() if isinstance(v, str) and k not in _WORDS}
-            names = [v for k, v in fields.items() if v or k not in _OPTIONAL]
-            _check_known(names, {*ranks, *body.scalars}, where)
+            spec = spec_of_step(step)
+            _check_known(spec.regions(step).values(), ranks, where)
+            _check_known((getattr(step, name) for name in spec.numbers), body.scalars, where)
 
 
 def _check_affine(step: Vector | Reduction | Product, body: Body, ranks: Ranks, where: str) -> None:

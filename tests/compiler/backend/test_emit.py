@@ -257,13 +257,14 @@ def test_validity(geometry: Geometry) -> None:
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_ring_positions(geometry: Geometry) -> None:
-    work = f'%out = "kv.ring_positions"(%n) : (index) -> tensor<{geometry.recent}xi64>'
-    program = emit(entry("x: 1xf32", f"{geometry.recent}xi64", work, scalars="n"), geometry)
+def test_kept_positions(geometry: Geometry) -> None:
+    rows = geometry.sink_recent
+    work = f'%out = "kv.kept_positions"(%n) : (index) -> tensor<2x{rows}xi64>'
+    program = emit(entry("x: 1xf32", f"2x{rows}xi64", work, scalars="n"), geometry)
     for n in range(1, geometry.max_context + 1):
-        held = {geometry.row(p) - geometry.sink: p for p in range(n) if p >= geometry.sink}  # the newest wins
-        expected = [held.get(i, -1) for i in range(geometry.recent)]
-        assert run(program, {"n": n}, x=torch.zeros(1)).tolist() == expected, n
+        held = {geometry.row(p): p for p in range(n) if p >= geometry.sink}  # the newest wins
+        expected = [row if row < geometry.sink else held.get(row, -1) for row in range(rows)]
+        assert run(program, {"n": n}, x=torch.zeros(1)).tolist() == [expected, expected], n
 
 
 # --------------------------------------------------------------------------------------------- updates in place

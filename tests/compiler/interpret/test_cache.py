@@ -90,8 +90,9 @@ def test_rows_validity_and_ring(g: Geometry) -> None:
         expected = algorithm.valid_rows(p, g.valid_topk(int(prompt_len[p])), g) & bool(active[p])
         assert torch.equal(valid[p], expected)
     for length in LENGTHS:
-        (ring,) = kv("ring_positions", [length], [f"tensor<{g.recent}xi64>"], g)
-        assert torch.equal(ring, algorithm.ring_positions(length, g))
+        (kept,) = kv("kept_positions", [length], [f"tensor<2x{g.sink_recent}xi64>"], g)
+        wanted = torch.cat([torch.arange(g.sink), algorithm.ring_positions(length, g)])
+        assert torch.equal(kept, wanted.repeat(2, 1))
 
 
 def decode_inputs(g: Geometry) -> dict[str, Tensor]:
