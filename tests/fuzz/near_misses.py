@@ -143,7 +143,8 @@ SINKS = Pattern(
 )
 PATTERNS = {"decode": DECODE, "chunk": CHUNK, "compress": COMPRESS, "sinks": SINKS}
 SCALARS: Mapping[str, tuple[int, int]] = {
-    "s": (0, 4), "s2": (0, 4), "n": (1, 8), "n2": (1, 8), "slot": (0, 1), "slot2": (0, 1)
+    "s": (0, 4), "s2": (0, 4), "n": (1, 8), "n2": (1, 8), "slot": (0, 1), "slot2": (0, 1),
+    "topk": (0, 2),
 }  # fmt: skip
 """Lowest and highest value of the scalars."""
 

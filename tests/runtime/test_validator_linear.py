@@ -164,7 +164,8 @@ def test_a_linear_form_says_what_it_is() -> None:
         ("and", ("c", "d"), (0, 1)),
         # Of a table only what the index can reach.
         ("lookup", ("c", 7, 3), (3, 7)), ("lookup", ("c", 7, 3, 99), (3, 7)),
-        ("lookup", ("a", 99, -99, 4, 6, 5, 5), (4, 6)), ("lookup", ("p", 0, 0, -1, 8, 9), (-1, 8)), ("lookup", (1, 7, 3), (3, 3)),
+        ("lookup", ("a", 99, -99, 4, 6, 5, 5), (4, 6)), ("lookup", ("p", 0, 0, -1, 8, 9), (-1, 8)),
+        ("lookup", (1, 7, 3), (3, 3)),
         ("select", ("c", "a", "b"), (-3, 5)), ("select", ("c", "n", "d"), (-3, 9)), ("select", ("c", "d", 2), (2, 9)),
     ],
 )  # fmt: skip
