@@ -57,6 +57,7 @@ LAYERS: Layers = (
     (
         "sscc.compiler.dumps",
         "sscc.compiler.files",
+        "sscc.compiler.layer_topk",
         "sscc.compiler.options",
         "sscc.compiler.printing",
         "sscc.compiler.quantization_report",
