@@ -91,12 +91,12 @@ class Flow(ABC):
         self.scalars[result] = scalar.name
 
     def _lookup(self, op: ir.Operation) -> None:
-        table, index = op.operands
+        table, *indices = op.operands
         constant = producer(table)
         numbers = None if constant is None or constant.name != "arith.constant" else constant.attributes["value"]
-        if not isinstance(numbers, ir.DenseIntElementsAttr) or table.type.rank != 1:
-            raise UnsupportedError(f"{op.location}: '{op.name}' of what is no table of constants is no control")
-        scalar = sch.Scalar(self.scalar_name(), "lookup", (self.scalars[index], *map(int, numbers)))
+        if not isinstance(numbers, ir.DenseIntElementsAttr) or len(indices) != 1:
+            raise UnsupportedError(f"{op.location}: '{op.name}' of what is no table of constants has no place here")
+        scalar = sch.Scalar(self.scalar_name(), "lookup", (self.scalars[indices[0]], *map(int, numbers)))
         self.items[-1].append(scalar)
         self.scalars[op.results[0]] = scalar.name
 

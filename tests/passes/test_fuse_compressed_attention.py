@@ -148,3 +148,24 @@ def test_a_near_miss_does_not(pattern: str, old: str, new: str) -> None:
     before = module(pattern.replace(old, new), pattern)
     after = run_ir(before, ("fuse-compressed-attention",))
     assert operations(after) == operations(tidied(before))
+
+
+def test_the_rows_of_a_layer_among_those_of_others_fuse() -> None:
+    """Where layers share a cache, each has its rows from one on that is told to it."""
+    body = COMPRESS.replace("[%slot, 0, 0, 0]", "[%slot, 0, %slot2, 0]")
+    found = run_ir(module(body, COMPRESS), ("fuse-compressed-attention",))
+    assert operations(found) == {"kv.compress": 1, "tensor.extract_slice": 2, "tensor.insert_slice": 2}
+    slot, first, topk = (f"%arg{list(ARGUMENTS[COMPRESS]).index(name)}" for name in ("slot", "slot2", "topk"))
+    assert found.count(f"[{slot}, 0, {first}, 0] [1, 2, 4, 8] [1, 1, 1, 1]") == 4
+    assert f", {topk}) {{scale" in found
+
+
+@pytest.mark.parametrize(
+    "elsewhere", ["%slot, 0, %n2, 0", "%slot2, 0, %slot2, 0", "%slot, 0, 0, 0", "%slot, %slot2, 0, 0"]
+)
+def test_keys_and_values_at_different_rows_do_not(elsewhere: str) -> None:
+    body = COMPRESS.replace("[%slot, 0, 0, 0]", "[%slot, 0, %slot2, 0]")
+    body = body.replace("%vc[%slot, 0, %slot2, 0]", f"%vc[{elsewhere}]")
+    before = module(body, COMPRESS)
+    assert operations(run_ir(before, ("fuse-compressed-attention",))) == operations(tidied(before))
+

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import InputError, UnsupportedError
 from sscc.ir.geometry import Geometry
-from sscc.ir.schedule import Product, Reduction, UpdateRows
+from sscc.ir.schedule import Product, Reduction, Scalar, UpdateRows
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from tests.compiler.backend.programs import GEOMETRY, emit, entry, launched, run, steps
 
@@ -410,6 +410,27 @@ def test_scalars() -> None:
     program = emit(entry("x: 4xf32", "1xf32", work, scalars="n"))
     x = torch.arange(4.0)
     assert [int(run(program, {"n": n}, x=x)) for n in range(6)] == [0, 1, 1, 2, 2, 2]
+
+
+TABLE = "%t = arith.constant dense<[2, 0, 3, 0]> : tensor<4xindex>\n%m = tensor.extract %t[%n] : tensor<4xindex>\n"
+TAKEN = "%out = tensor.extract_slice %x[%m] [1] [1] : tensor<4xf32> to tensor<1xf32>"
+
+
+def test_a_number_of_a_table_is_looked_up() -> None:
+    program = emit(entry("x: 4xf32", "1xf32", TABLE + TAKEN, scalars="n"))
+    (lookup,) = [item for item in program.entries[0].body if isinstance(item, Scalar)]
+    assert (lookup.op, lookup.args) == ("lookup", ("n", 2, 0, 3, 0))
+    x = torch.arange(4.0)
+    assert [int(run(program, {"n": n}, x=x)) for n in range(4)] == [2, 0, 3, 0]
+    with pytest.raises(InputError, match="looks up number 4 of a table of 4"):
+        run(program, {"n": 4}, x=x)
+
+
+def test_a_table_of_more_than_one_axis_is_refused() -> None:
+    table = "%t = arith.constant dense<[[2, 0], [3, 0]]> : tensor<2x2xindex>\n"
+    found = "%m = tensor.extract %t[%n, %n] : tensor<2x2xindex>\n"
+    with pytest.raises(UnsupportedError, match=r"'tensor.extract' of what is no table of constants has no place here"):
+        emit(entry("x: 4xf32", "1xf32", table + found + TAKEN, scalars="n"))
 
 
 # -------------------------------------------------------------------------------------------------------- refusals
