@@ -146,10 +146,8 @@ def _operation(spec: OpSpec) -> Iterator[str]:
     yield f"## {spec.name}"
     yield markdown(inspect.getdoc(spec.record) or "")
     rows = ["| | name | type |", "|---|---|---|"]
-    for name, pattern in spec.patterns().items():
-        forms = spec.operands[name].forms if name in spec.operands else ()
-        either = "".join(f" or {_tensor(form)}" for form in forms)
-        rows.append(f"| {'operand' if name in spec.inputs else 'result'} | `{name}` | {_tensor(pattern)}{either} |")
+    for name, pattern in spec.patterns.items():
+        rows.append(f"| {'operand' if name in spec.inputs else 'result'} | `{name}` | {_tensor(pattern)} |")
     groups = spec.several.items()
     rows += [f"| operands | `{group}` | up to {kind.most} of {kind.record.__name__} |" for group, kind in groups]
     for name in spec.own_attributes:
@@ -208,9 +206,9 @@ def _step(spec: OpSpec) -> Iterator[str]:
 
 
 def _operand(name: str, operand: Operand) -> str:
-    shapes = [_tensor(f"{' '.join(operand.step_dims)}:{operand.element}"), *map(_tensor, operand.forms)]
+    shape = _tensor(f"{' '.join(operand.step_dims)}:{operand.element}")
     optional = ', or ""' if operand.optional else ""
-    return f"| `{name}` | {' or '.join(shapes)}{optional} | {MODES[operand.mode]} |"
+    return f"| `{name}` | {shape}{optional} | {MODES[operand.mode]} |"
 
 
 def _group(record: type[Group]) -> Iterator[str]:

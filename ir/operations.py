@@ -283,13 +283,13 @@ class Select(Op):
 
 @dataclass(frozen=True)
 class GatherRows(Op):
-    """Rows of a prompt's K or V by position, per KV head or the same for all, or those of every slot's prompt, by slot
-    and KV head: out[b, h, j, :] = source[b, h, index[b, h, j], :]; zeros where the index is negative."""
+    """Rows of a prompt's K or V by position: out[0, h, j, :] = source[0, h, index[h, j], :]; zeros where the index is
+    negative."""
 
     op, kind = "gather", "gather_rows"
-    source: Annotated[str, Operand("B Hkv T D:f", "read", along="T", reads=_gathered, by="index", fetched=True)]
-    index: Annotated[str, Operand("B Hkv J:i64", "read", forms=("Hkv J:i64", "J:i64"))]
-    out: Annotated[str, Operand("B Hkv J D:f", "write")]
+    source: Annotated[str, Operand("1 Hkv T D:f", "read", along="T", reads=_gathered, by="index", fetched=True)]
+    index: Annotated[str, Operand("Hkv J:i64", "read")]
+    out: Annotated[str, Operand("1 Hkv J D:f", "write")]
 
 
 # --------------------------------------------------------------------------------------------------- fused operations

@@ -18,9 +18,8 @@ letters those that each member has for itself bear its number.
 from __future__ import annotations
 
 import functools
-import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar, Literal
@@ -54,7 +53,6 @@ class Operand:
         fetched: whether the operation fetches the rows that it needs from memory by itself, as it goes.
         padded: whether rows of a chunk are undefined where they are behind the prompt's end; nothing depends on them.
         optional: whether a step may go without it ("").
-        forms: other patterns that a step may have instead.
         flat: whether a step has it without the last dimension, which is 1.
     """
 
@@ -69,7 +67,6 @@ class Operand:
     fetched: bool = False
     padded: bool = False
     optional: bool = False
-    forms: tuple[str, ...] = ()
     flat: bool = False
 
     @property
@@ -214,36 +211,18 @@ class OpSpec:
         updated = [operand.updated for operand in self.operands.values() if operand.updated]
         return self._ordered([*self.made, *updated])
 
-    def patterns(self, ranks: Sequence[int] = ()) -> dict[str, str]:
-        """The pattern of every operand and then every result of the dialect's operation.
-
-        Args:
-            ranks: of the operands at hand, by which an operand that has several forms is one of them. A form without
-                slots is for one slot.
-        """
+    @functools.cached_property
+    def patterns(self) -> dict[str, str]:
+        """The pattern of every operand and then every result of the dialect's operation."""
         found = dict.fromkeys(self.numbers, ":index")
         for name, operand in self.operands.items():
             found[name] = found[operand.updated] = operand.pattern
-        for name, rank in zip(self.inputs, ranks, strict=False):
-            forms = self.operands[name].forms if name in self.operands else ()
-            form = next((form for form in forms if len(form.split()) == rank), None)
-            if form is not None:
-                found = {key: re.sub(r"^B ", "1 ", pattern) for key, pattern in found.items()} | {name: form}
         return {name: found[name] for name in (*self.inputs, *self.results)}
 
-    def step_patterns(self, ranks: Mapping[str, int]) -> dict[str, Pattern]:
-        """Element type and letters of the operands of a step.
-
-        Args:
-            ranks: by name, of those that the step has.
-        """
-        patterns = self.patterns([ranks.get(name, 0) for name in self.inputs])
-        found = {}
-        for name, operand in ((name, self.operands[name]) for name in ranks):
-            dims, _, element = patterns[name].partition(":")
-            letters = tuple(dims.split())
-            found[name] = (element, letters[:-1] if operand.flat else letters)
-        return found
+    @functools.cached_property
+    def step_patterns(self) -> dict[str, Pattern]:
+        """Element type and letters of the operands of a step."""
+        return {name: (operand.element, operand.step_dims) for name, operand in self.operands.items()}
 
     def rows(self, sizes: Sizes) -> int:
         """How many rows attention is over: those of the cache and of all members."""

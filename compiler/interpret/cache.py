@@ -214,18 +214,11 @@ def kept_positions(length: int, kv_heads: int, g: Geometry) -> Tensor:
 
 
 def gather(source: Tensor, index: Tensor) -> Tensor:
-    """Rows of `source` [1, Hkv, T, D] at `index` [Hkv, J], or [J] for all heads; zeros where it is negative.
-
-    Or of every slot: `source` [B, Hkv, T, D] at `index` [B, Hkv, J].
-    """
-    if index.dim() == 3:
-        return torch.cat([gather(source[slot : slot + 1], index[slot]) for slot in range(source.shape[0])])
-    heads, count, width = source.shape[1], index.shape[-1], source.shape[3]
+    """Rows of `source` [1, Hkv, T, D] at `index` [Hkv, J]; zeros where it is negative."""
     if index.numel() and int(index.max()) >= source.shape[2]:
         undefined(f"reads row {int(index.max())} of a scratch of {source.shape[2]}")
-    wanted = index.expand(heads, count)
-    found = source[0].gather(1, wanted.clamp(min=0)[:, :, None].expand(heads, count, width))
-    return torch.where(wanted[:, :, None] < 0, torch.zeros((), dtype=source.dtype), found)[None]
+    found = source[0].gather(1, index.clamp(min=0)[:, :, None].expand(*index.shape, source.shape[3]))
+    return torch.where(index[:, :, None] < 0, torch.zeros((), dtype=source.dtype), found)[None]
 
 
 def assembled(scratch: Tensor, selected: Tensor, length: int, g: Geometry) -> Tensor:

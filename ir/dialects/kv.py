@@ -139,20 +139,15 @@ class Checked(Kv.Operation):
         known = {"K": geometry.topk, "W": geometry.obs, "SR": geometry.sink_recent, "R": rows}
         if spec.several and not spec.members and cls.OPERATION_NAME not in DECODING:
             raise SignatureMismatch("attends to no segment")
-        patterns = spec.patterns([_rank(value) for value in op.operation.operands])
         if any(operand.element == "encoded" for operand in spec.operands.values()) and not geometry.encoded:
             raise SignatureMismatch(f"encodes rows, and those of {GEOMETRY} have the dtype {geometry.dtype}")
-        sizes = check_signature(op.operation, patterns, known, encoded=geometry.encoded)
+        sizes = check_signature(op.operation, spec.patterns, known, encoded=geometry.encoded)
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
         if "start" in spec.numbers and "T" in sizes and sizes["T"] % sizes["C"]:
             raise SignatureMismatch(f"{sizes['T']} scratch rows are not a multiple of the chunk of {sizes['C']}")
         if cls.OPERATION_NAME in DECODING and spec.rows(sizes) != geometry.budget:
             raise SignatureMismatch(f"is over {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.budget}")
-
-
-def _rank(value: ir.Value) -> int:
-    return value.type.rank if isinstance(value.type, ir.RankedTensorType) else 0
 
 
 def _operation(record: type[Op]) -> Any:

@@ -223,9 +223,8 @@ def _move(meter: _Meter, step: Any) -> None:
     spec = spec_of_step(step)
     present = spec.regions(step)
     sizes: dict[str, int] = {name: meter.scalar(getattr(step, name)) for name in spec.numbers} | spec.settings(step)
-    patterns = spec.step_patterns({name: len(meter.shape(region)) for name, region in present.items()})
     for name, region in present.items():
-        sizes |= dict(zip(patterns[name][1], meter.shape(region), strict=True))
+        sizes |= dict(zip(spec.step_patterns[name][1], meter.shape(region), strict=True))
     sizes["valid"] = meter.valid_rows(spec.rows(sizes))
     for name, region in present.items():
         operand, shape = spec.operands[name], meter.shape(region)

@@ -212,10 +212,9 @@ class _BodyProof:
         spec = spec_of_step(step)
         names = spec.regions(step)
         used = {field_name: spec.operands[field_name] for field_name in names}
-        ranks = {field_name: len(self._place(name).shape) for field_name, name in names.items()}
         sizes: dict[str, int] = {}
-        for field_name, pattern in spec.step_patterns(ranks).items():
-            self._match(names[field_name], field_name, pattern, sizes)
+        for field_name, name in names.items():
+            self._match(name, field_name, spec.step_patterns[field_name], sizes)
         self._alike([names[field_name] for field_name, operand in used.items() if operand.element == "row"])
         self._apart(names, used)
         check_sizes(step, sizes, self._refuse)

@@ -16,48 +16,12 @@ module attributes {kv.geometry = #geometry} {
 
 // -----
 
-// CASE: accepted with a shared index
-// A ring is the same for all heads.
-// CHECK: "kv.gather"({{.*}}) : (tensor<1x2x20x8xf32>, tensor<4xi64>) -> tensor<1x2x4x8xf32>
-module attributes {kv.geometry = #geometry} {
-  func.func @f(%source: tensor<1x2x20x8xf32>, %index: tensor<4xi64>) -> tensor<1x2x4x8xf32> {
-    %0 = "kv.gather"(%source, %index) : (tensor<1x2x20x8xf32>, tensor<4xi64>) -> tensor<1x2x4x8xf32>
-    return %0 : tensor<1x2x4x8xf32>
-  }
-}
-
-// -----
-
-// CASE: accepted for every slot
-// Each slot has its prompt, and an index set per KV head.
-// CHECK: "kv.gather"({{.*}}) : (tensor<5x2x20x8xf32>, tensor<5x2x3xi64>) -> tensor<5x2x3x8xf32>
-module attributes {kv.geometry = #geometry} {
-  func.func @f(%source: tensor<5x2x20x8xf32>, %index: tensor<5x2x3xi64>) -> tensor<5x2x3x8xf32> {
-    %0 = "kv.gather"(%source, %index) : (tensor<5x2x20x8xf32>, tensor<5x2x3xi64>) -> tensor<5x2x3x8xf32>
-    return %0 : tensor<5x2x3x8xf32>
-  }
-}
-
-// -----
-
-// CASE: slots
-// One index set for each of the slots.
-// ERROR: InputError: 'kv.gather' index is tensor<4x2x3xi64>: dimension 0 (B) is 4, expected 5
-module attributes {kv.geometry = #geometry} {
-  func.func @f(%source: tensor<5x2x20x8xf32>, %index: tensor<4x2x3xi64>) -> tensor<5x2x3x8xf32> {
-    %0 = "kv.gather"(%source, %index) : (tensor<5x2x20x8xf32>, tensor<4x2x3xi64>) -> tensor<5x2x3x8xf32>
-    return %0 : tensor<5x2x3x8xf32>
-  }
-}
-
-// -----
-
 // CASE: rank
-// An index is per KV head, for all of them, or for every slot.
-// ERROR: InputError: 'kv.gather' index is tensor<1x1x2x3xi64>, expected a tensor of rank 3 [B Hkv J]
+// An index is per KV head.
+// ERROR: InputError: 'kv.gather' index is tensor<1x2x3xi64>, expected a tensor of rank 2 [Hkv J]
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%source: tensor<1x2x20x8xf32>, %index: tensor<1x1x2x3xi64>) -> tensor<1x2x3x8xf32> {
-    %0 = "kv.gather"(%source, %index) : (tensor<1x2x20x8xf32>, tensor<1x1x2x3xi64>) -> tensor<1x2x3x8xf32>
+  func.func @f(%source: tensor<1x2x20x8xf32>, %index: tensor<1x2x3xi64>) -> tensor<1x2x3x8xf32> {
+    %0 = "kv.gather"(%source, %index) : (tensor<1x2x20x8xf32>, tensor<1x2x3xi64>) -> tensor<1x2x3x8xf32>
     return %0 : tensor<1x2x3x8xf32>
   }
 }

@@ -274,7 +274,7 @@ def test_gathers_and_indexed_rows_take_floats_only() -> None:
         _moved(
             GatherRows("x", "i", "y"),
             read("x", 1, 2, 6, 12, dtype="i8"),
-            read("i", 3, dtype="i64"),
+            read("i", 2, 3, dtype="i64"),
             write("y", 1, 2, 3, 12, dtype="i8"),
         )
 

@@ -412,7 +412,7 @@ def test_indexed_rows_follow_the_ring() -> None:
 
 
 def test_gathered_rows_are_listed() -> None:
-    params = (read("x", 1, 2, 6, 4), read("i", 3, dtype="i64"), write("y", 1, 2, 3, 4))
+    params = (read("x", 1, 2, 6, 4), read("i", 2, 3, dtype="i64"), write("y", 1, 2, 3, 4))
     (line,) = facts(*params, steps=(GatherRows("x", "i", "y"),)).data
     assert line.endswith("rows of 'x'")
 
@@ -456,7 +456,7 @@ def test_the_scalars_that_decide_rows_are_needed_in_range() -> None:
 
 def test_a_written_operand_shows_each_element_once() -> None:
     rows = Window("rows", View("y", (1, 2, 3, 4), (0, 0, 4, 1)))
-    params = (read("x", 1, 2, 6, 4), read("i", 3, dtype="i64"), write("y", 12))
+    params = (read("x", 1, 2, 6, 4), read("i", 2, 3, dtype="i64"), write("y", 12))
     with pytest.raises(InputError, match="writes elements of 'y' more than once"):
         facts(*params, steps=(GatherRows("x", "i", "rows"),), windows=(rows,))
 
@@ -658,7 +658,7 @@ def test_several_steps_read_a_parameter_once_and_write_it_as_often_as_they_do() 
         ("x", 0, "y", 0), ("x", 1, "y", 1), ("x", 2, "y", 2))  # fmt: skip
     counted = [facts(*PAIR, steps=_copies(*steps)).uses for steps in (once, twice, all_of_it)]
     assert [(uses["x"].reads, uses["y"].writes) for uses in counted] == [(3, 3), (6, 6), (6, 9)]
-    wide = (read("x", 1, 1, 2, 3), read("i", 5, dtype="i64"), write("y", 1, 1, 5, 3), write("z", 1, 1, 2, 3))
+    wide = (read("x", 1, 1, 2, 3), read("i", 1, 5, dtype="i64"), write("y", 1, 1, 5, 3), write("z", 1, 1, 2, 3))
     gather, plain = GatherRows("x", "i", "y"), Vector((1, 1, 2, 3), (identity("x", 4),), identity("z", 4), (), "in0")
     # A gather reads every row that its index says, also one row several times.
     for steps, reads in (((gather,), 15), ((gather, gather), 30), ((plain,), 6), ((gather, plain), 15),

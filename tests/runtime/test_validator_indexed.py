@@ -90,16 +90,17 @@ def test_what_does_not_fit_is_refused(step: Any, params: dict[str, Any], message
         check(replace(STEP, **step), {**PARAMS, **params})
 
 
-@pytest.mark.parametrize("shape", [(K,), (V, K), (1, V, K)])
-def test_an_index_may_be_for_all_heads_for_each_or_for_every_slot(shape: tuple[int, ...]) -> None:
-    step = GatherRows("x", "i", "y")
-    report = check(step, {"x": read("x", 1, V, T, D), "i": read("i", *shape, dtype="i64"), "y": write("y", 1, V, K, D)})
+@pytest.mark.parametrize("shape", [(K,), (1, V, K), (V + 1, K)])
+def test_an_index_is_for_each_kv_head(shape: tuple[int, ...]) -> None:
+    step, index = GatherRows("x", "i", "y"), read("i", V, K, dtype="i64")
+    params = {"x": read("x", 1, V, T, D), "i": index, "y": write("y", 1, V, K, D)}
+    report = check(step, params)
     assert len(report.data) == 1
-    many = {"x": read("x", B, V, T, D), "i": read("i", *shape, dtype="i64"), "y": write("y", B, V, K, D)}
+    assert report.kernel("k").pipelines[0].stores == {"hbm": 4 * V * K * D}
     with pytest.raises(InputError, match="must be"):
-        check(step, many)
-    report = check(step, {**many, "i": read("i", B, V, K, dtype="i64")})
-    assert report.kernel("k").pipelines[0].stores == {"hbm": 4 * B * V * K * D}
+        check(step, {**params, "i": read("i", *shape, dtype="i64")})
+    with pytest.raises(InputError, match="must be"):
+        check(step, {**params, "x": read("x", B, V, T, D), "y": write("y", B, V, K, D)})
 
 
 @pytest.mark.parametrize(("rows", "fits"), [(SR, True), (SR + K, True), (SR + 1, False), (SR + K + 1, False)])

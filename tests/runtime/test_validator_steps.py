@@ -103,14 +103,8 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
     ),
     "gather": (
         sch.GatherRows("x", "i", "y"),
-        (read("x", B, V, T, D), read("i", B, V, J, dtype="i64"), write("y", B, V, J, D)),
-        {"x": (B * V * J * D, 0), "i": (B * V * J, 0), "y": (0, B * V * J * D)},
-        {},
-    ),
-    "gather by one index": (
-        sch.GatherRows("x", "i", "y"),
-        (read("x", 1, V, T, D), read("i", J, dtype="i64"), write("y", 1, V, J, D)),
-        {"x": (V * J * D, 0), "i": (J, 0), "y": (0, V * J * D)},
+        (read("x", 1, V, T, D), read("i", V, J, dtype="i64"), write("y", 1, V, J, D)),
+        {"x": (V * J * D, 0), "i": (V * J, 0), "y": (0, V * J * D)},
         {},
     ),
     "decode": (

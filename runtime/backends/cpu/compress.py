@@ -124,24 +124,22 @@ def copy_or_zero(
 
 
 def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase in units of (slot, KV head, block of rows). See `GatherRows`.
+    """One phase in units of (KV head, block of rows). See `GatherRows`.
 
     An index beyond the source is reported. Raises InputError for operands that do not fit.
     """
     check_operands(step.kind, operands, (step.source, step.out))
-    (slots, heads, count, _), index_rank = operands[step.out][0], len(operands[step.index][0])
+    _, heads, count, _ = operands[step.out][0]
     blocks = -(-count // ROW_BLOCK)
 
     def gather(context: Context) -> None:
         f = context.f
         source, index, out = (context.operands[name] for name in (step.source, step.index, step.out))
         with f.loop(context.begin, context.end) as unit:
-            pair, first = unit.index // blocks, unit.index % blocks * ROW_BLOCK
-            slot, head = pair // heads, pair % heads
+            head, first = unit.index // blocks, unit.index % blocks * ROW_BLOCK
             with f.loop(first, f.min(first + ROW_BLOCK, count)) as row:
-                where = (slot, head, row.index)[3 - index_rank :]
-                position = f.load(address(f, index, *where), I64)
+                position = f.load(address(f, index, head, row.index), I64)
                 report_index(f, position >= source.shape[2])
-                copy_or_zero(f, source, out, (slot, head), position, row.index)
+                copy_or_zero(f, source, out, (0, head), position, row.index)
 
-    return Lowered((Phase(slots * heads * blocks, gather),))
+    return Lowered((Phase(heads * blocks, gather),))

@@ -51,7 +51,7 @@ def compile_gather_rows(step: GatherRows, interface: Interface) -> Bind:
 
 def gather_rows(source: Tensor, index: Tensor, out: Tensor) -> None:
     """The step `GatherRows` (shapes there). Raises InputError where an index is beyond the source."""
-    out.copy_(gathered(source, index.expand(*source.shape[:2], -1)))
+    out.copy_(gathered(source, index[None]))
 
 
 def gathered(source: Tensor, index: Tensor) -> Tensor:

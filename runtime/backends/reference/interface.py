@@ -82,13 +82,10 @@ class Interface:
         """
         sizes: dict[str, int] = {}
         spec = spec_of_step(step)
-        names = spec.regions(step)
-        params = {field: self.param(name) for field, name in names.items()}
-        ranks = {field: len(param.shape) for field, param in params.items()}
-        for field, pattern in spec.step_patterns(ranks).items():
-            self._match_one(step.kind, field, params[field], pattern, sizes)
+        for field, name in spec.regions(step).items():
+            self._match_one(step.kind, field, self.param(name), spec.step_patterns[field], sizes)
             if spec.operands[field].mode != "read":
-                self.written(names[field])
+                self.written(name)
         return sizes
 
     def _match_one(self, kind: str, field: str, param: Param, pattern: Pattern, sizes: dict[str, int]) -> None:

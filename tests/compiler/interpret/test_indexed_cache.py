@@ -26,15 +26,6 @@ INDEXED = dataclasses.replace(G, rows="indexed")
 T = 24
 
 
-def test_rows_of_every_slot_are_gathered() -> None:
-    source, index = randn(3, HKV, T, 8), torch.randint(-1, T, (3, HKV, 5), generator=torch.Generator().manual_seed(0))
-    (rows,) = kv("gather", [source, index], [f"tensor<3x{HKV}x5x8xf32>"], INDEXED)
-    for b in range(3):
-        for h in range(HKV):
-            for j, p in enumerate(index[b, h].tolist()):
-                assert torch.equal(rows[b, h, j], source[b, h, p] if p >= 0 else torch.zeros(8))
-
-
 def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
     x = decode_inputs(G)
     sr, topk = G.sink_recent, G.topk

@@ -218,9 +218,9 @@ def test_compress_refuses_encoded_rows_where_they_do_not_fit() -> None:
 def test_gather_rows_of_any_dtype(source: str, out: str, features: Features) -> None:
     types = {"f32": torch.float32, "bf16": torch.bfloat16}
     tensors = {
-        "source": strided(torch.randn(2, 3, 20, 37).to(types[source]), (0, 2, 1, 3)),
-        "index": torch.randint(-2, 20, (2, 3, 70)),
-        "out": torch.full((2, 3, 70, 37), 9.0).to(types[out]),
+        "source": strided(torch.randn(1, 3, 20, 37).to(types[source]), (0, 2, 1, 3)),
+        "index": torch.randint(-2, 20, (3, 70)),
+        "out": torch.full((1, 3, 70, 37), 9.0).to(types[out]),
     }
     got = run_step(GatherRows("source", "index", "out"), lower_gather_rows, tensors, {}, features, ["out"])
     want = tensors["out"].clone()
@@ -228,22 +228,9 @@ def test_gather_rows_of_any_dtype(source: str, out: str, features: Features) -> 
     assert torch.equal(got["out"], want)
 
 
-@pytest.mark.parametrize("shape", [(3, 5), (5,)])
-def test_gather_rows_by_an_index_for_all_heads(shape: tuple[int, ...]) -> None:
-    tensors = {
-        "source": torch.randn(1, 3, 20, 200),
-        "index": torch.randint(-2, 20, shape),
-        "out": torch.full((1, 3, 5, 200), 9.0),
-    }
-    got = run_step(GatherRows("source", "index", "out"), lower_gather_rows, tensors, {}, GENERIC, ["out"])
-    want = tensors["out"].clone()
-    cache.gather_rows(tensors["source"], tensors["index"], want)
-    assert torch.equal(got["out"], want)
-
-
 @pytest.mark.parametrize(("index", "reported"), [(3, False), (-1, False), (4, True), (1 << 50, True)])
 def test_an_index_beyond_the_source_is_reported(index: int, reported: bool) -> None:
-    tensors = {"source": torch.randn(1, 1, 4, 3), "index": torch.tensor([3, index]), "out": torch.ones(1, 1, 2, 3)}
+    tensors = {"source": torch.randn(1, 1, 4, 3), "index": torch.tensor([[3, index]]), "out": torch.ones(1, 1, 2, 3)}
     step = GatherRows("source", "index", "out")
     compiled = CompiledStages(step, lower_gather_rows, tensors, (), GENERIC)
     compiled.run(tensors, {})

@@ -121,7 +121,7 @@ def test_operands_that_do_not_fit_are_refused(source: torch.Tensor, out: torch.T
 def test_steps_that_take_floats_only_refuse_encoded_rows_by_name() -> None:
     tensors = {
         "source": torch.zeros(1, 1, 4, 8, dtype=torch.int8),
-        "index": torch.zeros(3, dtype=torch.int64),
+        "index": torch.zeros(1, 3, dtype=torch.int64),
         "out": torch.zeros(1, 1, 3, 8, dtype=torch.int8),
     }
     with pytest.raises(InputError, match="gather_rows takes no operand of dtype i8 as 'source'"):

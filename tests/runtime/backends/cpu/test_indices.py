@@ -45,7 +45,7 @@ def _update() -> tuple[Any, dict[str, torch.Tensor], dict[str, torch.Tensor], st
 
 
 def _gather() -> tuple[Any, dict[str, torch.Tensor], dict[str, torch.Tensor], str]:
-    inputs = {"source": torch.randn(1, 2, 7, 4), "rows": torch.tensor([5, 6])}
+    inputs = {"source": torch.randn(1, 2, 7, 4), "rows": torch.tensor([[5, 5], [5, 6]])}
     return GatherRows("source", "rows", "y"), inputs, {"y": torch.zeros(1, 2, 2, 4)}, "rows"
 
 

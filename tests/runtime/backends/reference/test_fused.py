@@ -262,7 +262,7 @@ def compress_unfused(
     """
     rows, last = inputs["key"].shape[2], length - 1
     ring = [last - (last - sink - i) % recent for i in range(recent)]
-    index = torch.tensor([*range(sink), *(p if p >= sink else -1 for p in ring)])
+    index = torch.tensor([[*range(sink), *(p if p >= sink else -1 for p in ring)]] * 2)
     head = sink + recent
     results = run_steps(
         (GatherRows("key", "index", "k_cache"), GatherRows("value", "index", "v_cache")),

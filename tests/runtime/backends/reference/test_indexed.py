@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Compress, DecodeAttention, GatherRows, MoreRows
+from sscc.ir.schedule import Compress, DecodeAttention, MoreRows
 from sscc.runtime.backends.reference import attention
 from sscc.runtime.backends.reference.softmax import KEY_TILE
 from tests.runtime.programs import run_steps
@@ -197,26 +197,6 @@ def test_a_prompt_of_another_dtype_than_the_cache_is_refused() -> None:
 
 
 # ----------------------------------------------------------------------------------------------- the steps around it
-
-
-def test_rows_of_every_slot_are_gathered() -> None:
-    source, index = torch.randn(3, 2, 9, 4), torch.randint(-1, 9, (3, 2, 5))
-    index[1, 0, 2], index[2, 1, 0] = -1, 8
-    got = run_steps((GatherRows("source", "index", "out"),), {"source": source, "index": index},
-                    {"out": torch.full((3, 2, 5, 4), 9.0)})["out"]  # fmt: skip
-    for b in range(3):
-        for h in range(2):
-            for j, p in enumerate(index[b, h].tolist()):
-                assert torch.equal(got[b, h, j], source[b, h, p] if p >= 0 else torch.zeros(4))
-
-
-def test_an_index_set_for_other_slots_is_refused() -> None:
-    inputs = {"source": torch.zeros(3, 2, 9, 4), "index": torch.zeros(2, 2, 5, dtype=torch.int64)}
-    with pytest.raises(InputError, match=r"gather_rows takes index as i64 \[B, Hkv, J\] with {'B': 3"):
-        run_steps((GatherRows("source", "index", "out"),), inputs, {"out": torch.zeros(3, 2, 5, 4)})
-    inputs["index"] = torch.zeros(2, 5, dtype=torch.int64)
-    with pytest.raises(InputError, match=r"gather_rows takes source as float \[1, Hkv, T, D\]"):
-        run_steps((GatherRows("source", "index", "out"),), inputs, {"out": torch.zeros(3, 2, 5, 4)})
 
 
 @pytest.mark.parametrize("topk", [4, 1])
