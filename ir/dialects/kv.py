@@ -16,7 +16,6 @@ that are missing are the last ones.
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from functools import lru_cache
 from types import new_class
 from typing import Any
 
@@ -52,7 +51,6 @@ def geometry_attribute(geometry: Geometry) -> ir.DictAttr:
     return write_record(geometry.to_dict())
 
 
-@lru_cache(maxsize=64)  # attributes are unique, and every operation that is verified asks
 def read_geometry(attribute: ir.Attribute, where: str = GEOMETRY) -> Geometry:
     """The geometry that `geometry_attribute` wrote.
 
