@@ -22,8 +22,8 @@ from math import prod
 from typing import Any, ClassVar, Literal
 
 Sizes = Mapping[str, int]
-"""Sizes by letter, and the values of the operation's scalars and whole-numbered attributes by name; `valid`: rows of a
-cache that hold a token."""
+"""The sizes of an operation's dimensions by their letters, and the values of its scalars and whole-numbered attributes
+by their names. The entry `valid` is the number of cache rows that hold a token."""
 
 Pattern = tuple[str, tuple[str, ...]]
 """Element type, and a size per dimension."""
@@ -81,8 +81,8 @@ class Operand:
         return self.pattern.partition(":")[2]
 
     def moved(self, sizes: Sizes, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Elements that one firing reads and writes of a step's operand that is stored in `shape`; what is read twice
-        counts twice."""
+        """How many elements one firing reads and how many it writes, of a step's operand that is stored in `shape`. An
+        element that is read twice counts twice."""
         whole = prod(shape)
         if not self.along:
             return (whole, 0) if self.mode == "read" else (0, whole)
@@ -98,7 +98,7 @@ class Number:
 
     Attributes:
         low, high: its range; None where it may have any value.
-        most: the value with which most is moved.
+        most: the value with which the operation moves the most bytes.
     """
 
     low: Count | None
@@ -151,35 +151,36 @@ class OpSpec:
     @functools.cached_property
     def inputs(self) -> tuple[str, ...]:
         """Operands of the dialect's operation, in order."""
-        return self._ordered([*(name for name in self.fields if name not in self.made and name not in self.attributes)])
+        others = {*self.only_results, *self.attributes}
+        return self._ordered([name for name in self.fields if name not in others])
 
     @functools.cached_property
-    def made(self) -> tuple[str, ...]:
-        """Operands of a step that are results of the dialect's operation alone."""
+    def only_results(self) -> tuple[str, ...]:
+        """Operands of a step that are results of the dialect's operation, and not operands of it too."""
         return tuple(n for n, o in self.operands.items() if o.mode in ("write", "part") and not o.updated)
 
     @functools.cached_property
     def results(self) -> tuple[str, ...]:
         """Results of the dialect's operation, in order: what it makes, then the operands that it updates."""
         updated = [operand.updated for operand in self.operands.values() if operand.updated]
-        return self._ordered([*self.made, *updated])
+        return self._ordered([*self.only_results, *updated])
 
     def patterns(self, ranks: Sequence[int] = ()) -> dict[str, str]:
         """The pattern of every operand and then every result of the dialect's operation.
 
         Args:
-            ranks: of the operands at hand, by which an operand that has several forms is one of them. A form without
-                slots is for one slot.
+            ranks: the ranks of the operands at hand, which tell the forms of an operand that has several apart. Where
+                an operand has the form without slots, the other operands are of one slot.
         """
-        found = dict.fromkeys(self.numbers, ":index")
+        patterns = dict.fromkeys(self.numbers, ":index")
         for name, operand in self.operands.items():
-            found[name] = found[operand.updated] = operand.pattern
+            patterns[name] = patterns[operand.updated] = operand.pattern
         for name, rank in zip(self.inputs, ranks, strict=False):
             forms = self.operands[name].forms if name in self.operands else ()
             form = next((form for form in forms if len(form.split()) == rank), None)
             if form is not None:
-                found = {key: re.sub(r"^B ", "1 ", pattern) for key, pattern in found.items()} | {name: form}
-        return {name: found[name] for name in (*self.inputs, *self.results)}
+                patterns = {key: re.sub(r"^B ", "1 ", pattern) for key, pattern in patterns.items()} | {name: form}
+        return {name: patterns[name] for name in (*self.inputs, *self.results)}
 
     def step_patterns(self, ranks: Mapping[str, int]) -> dict[str, Pattern]:
         """Element type and letters of the operands of a step.
@@ -188,12 +189,12 @@ class OpSpec:
             ranks: by name, of those that the step has.
         """
         patterns = self.patterns([ranks.get(name, 0) for name in self.inputs])
-        found = {}
+        operand_patterns = {}
         for name, operand in ((name, self.operands[name]) for name in ranks):
             dims, _, element = patterns[name].partition(":")
             letters = tuple(dims.split())
-            found[name] = (element, letters[:-1] if operand.flat else letters)
-        return found
+            operand_patterns[name] = (element, letters[:-1] if operand.flat else letters)
+        return operand_patterns
 
     @property
     def own_attributes(self) -> tuple[str, ...]:
@@ -241,10 +242,10 @@ _KNOWN: dict[type[Op], OpSpec] = {}
 def spec_of(record: type[Op]) -> OpSpec:
     """The specification of an operation, read once."""
     if record not in _KNOWN:
-        found = _annotations(record)
+        annotations = _annotations(record)
 
         def of(kind: type) -> dict[str, Any]:
-            return {name: item for name, item in found.items() if isinstance(item, kind)}
+            return {name: item for name, item in annotations.items() if isinstance(item, kind)}
 
         _KNOWN[record] = OpSpec(record, of(Operand), of(Number), of(Attribute))
     return _KNOWN[record]

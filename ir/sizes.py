@@ -9,7 +9,7 @@ ALIGNMENT = 64
 
 
 def align(size: int) -> int:
-    """`size` rounded up to whole lines."""
+    """`size` rounded up to a multiple of `ALIGNMENT`, in bytes."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 

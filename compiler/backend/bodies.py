@@ -402,7 +402,7 @@ def _step(e: _BodyEmitter, op: ir.Operation) -> None:
         name: e.flat(values[name]) if name in spec.operands and spec.operands[name].flat else e.name(values[name])
         for name in spec.inputs
     }
-    for name in spec.made:
+    for name in spec.only_results:
         fields[name] = _made(e, values[name], spec.operands[name])
     for name, attribute in spec.attributes.items():
         whose = attribute.geometry
