@@ -145,7 +145,7 @@ class _Pipeline:
         count("bytes of SRAM, all pipelines", address)
         for op in [*self.stages, *(stream.op for stream in self.streams)]:
             updated = df.BufferPlace(0)
-            carried = df.BufferPlace(depths["carried"])  # where the loop's own value is
+            carried = df.BufferPlace(depths["carried"])  # it takes the place of the value that the loop carries
             results = [carried if result in self.handed else updated for result in op.results]
             df.set_buffers(op, [places.get((id(op), index), other) for index, other in enumerate(results)])
 

@@ -83,7 +83,8 @@ def _place(emitted: list[EmittedEntry]) -> tuple[list[Tensor], int]:
 
 
 def _with_tiers(program: Program, machine: Machine) -> Program:
-    """Puts into DDR what HBM does not hold: tables of which few rows are read first, then what leaves least behind."""
+    """Puts into DDR what HBM does not hold. Room in HBM goes to states, inputs, outputs and temporaries first, then to
+    weights from the largest down, so that little of it stays unused, and last to tables of which few rows are read."""
     capacity, behind = (int(f.value * machine.sockets.value) for f in (machine.hbm_bytes, machine.ddr_bytes))
     sizes = {tensor.name: tensor.nbytes for tensor in program.tensors}
     tables = _tables(program)
@@ -101,7 +102,8 @@ def _with_tiers(program: Program, machine: Machine) -> Program:
 
 
 def _tables(program: Program) -> set[str]:
-    """What every reader fetches rows of by index, prefill left out: it reads whole prompts, but once."""
+    """The tensors of which every reader fetches rows by an index. Prefill does not count: it reads many rows, but only
+    once per prompt."""
     bodies = {body.name: body for body in program.bodies}
     kernels = {kernel.name: kernel for kernel in program.kernels}
     fetched: dict[str, bool] = {}
@@ -125,7 +127,7 @@ def _fetches(body: Body, index: int) -> bool:
 
 
 def _sources(step: Step) -> list[object]:
-    """What a step fetches by index."""
+    """The names of the tensors of which a step fetches rows by an index."""
     if isinstance(step, Vector):
         return [instr.args[0] for instr in step.body if instr.op == "load"]
     if isinstance(step, IndexedAttention):
