@@ -16,7 +16,7 @@ import pytest
 
 from sscc.runtime._native import Team
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.backends.cpu.plan import Barrier, Execute, Loop
+from sscc.runtime.backends.cpu.plan import Barrier, Execute, PlanLoop
 from sscc.runtime.sampling import BatchSampler, Sampling
 from sscc.runtime.session import Session
 from tests.runtime.backends.cpu.native.plans import Recorder, core, plan, run
@@ -130,7 +130,7 @@ def test_within_a_hook_the_team_is_busy(threads: int) -> None:
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_a_core_and_two_samplers_share_a_team(threads: int) -> None:
-    made = core(plan(Loop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=threads)
+    made = core(plan(PlanLoop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=threads)
     found: list[list[list[int]]] = []
     samplers = [sampler(made.team), sampler(made.team)]
     pickers = [threading.Thread(target=lambda of=of: found.append(picks(of, 30))) for of in samplers]

@@ -256,10 +256,10 @@ class Function:
     def _literal(self, literal: str, type: str) -> Value:
         key = (literal, type)
         if key not in self._constants:
-            made = Value(f"%c{len(self._constants)}", type, self)
-            self._constants[key] = made
+            constant = Value(f"%c{len(self._constants)}", type, self)
+            self._constants[key] = constant
             typed = literal if type == I1 else f"{literal} : {type}"
-            self._constant_lines.append(f"    {made.name} = arith.constant {typed}")
+            self._constant_lines.append(f"    {constant.name} = arith.constant {typed}")
         return self._constants[key]
 
     def like(self, value: Value | int | float, other: Value) -> Value:
@@ -479,14 +479,14 @@ class Function:
             a if isinstance(a, Value) else self.constant(a, type)
             for a, type in zip(arguments, function.types, strict=True)
         ]
-        made = [self.fresh(type) for type in function.results]
-        left = f"{', '.join(v.name for v in made)} = " if made else ""
+        results = [self.fresh(type) for type in function.results]
+        left = f"{', '.join(v.name for v in results)} = " if results else ""
         result = function.results[0] if len(function.results) == 1 else f"({', '.join(function.results)})"
         self.emit(
             f"{left}func.call @\"{function.name}\"({', '.join(o.name for o in operands)}) : "
             f"({', '.join(function.types)}) -> {result}"
         )
-        return made
+        return results
 
     def intrinsic(self, name: str, operands: Sequence[Value], result: str) -> Value:
         """An LLVM intrinsic by its full name."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Entry, For, If, Item, Launch, Pipeline, Program, Scalar
 from sscc.runtime.backends.cpu import plan as plans
-from sscc.runtime.backends.cpu.draft import Draft, Track
+from sscc.runtime.backends.cpu.draft import PlanDraft, Track
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.hazards import Pending
 from sscc.runtime.backends.cpu.mlir import Module
@@ -41,17 +41,17 @@ def plan_program(program: Program, features: Features, module: Module | None = N
         module: an empty one to write functions to; None for one of the usual kind.
     """
     check_names(program)
-    draft = Draft(program, features, Module() if module is None else module)
+    draft = PlanDraft(program, features, Module() if module is None else module)
     entries = tuple(_entry(draft, entry) for entry in program.entries)
     return Native(draft.finish(entries), draft.module)
 
 
-def _entry(draft: Draft, entry: Entry) -> plans.Entry:
+def _entry(draft: PlanDraft, entry: Entry) -> plans.PlanEntry:
     env = {name: draft.register() for name in entry.scalar_inputs}
     inputs = tuple(env.values())
     body = _Control(Track(draft)).block(entry.body, env)
     outputs = tuple(draft.operand(o, env) for o in entry.scalar_outputs)
-    return plans.Entry(entry.name, inputs, outputs, tuple(body))
+    return plans.PlanEntry(entry.name, inputs, outputs, tuple(body))
 
 
 class _Control:

@@ -157,8 +157,8 @@ def _dot_lines(
                     at = number % chains * len(sums) + unit
                     current[at] = sum_quads(f, current[at], codes, parts)
         loop.carry(*current)
-    found = loop.results
-    return [sum(found[i + len(sums) :: len(sums)], found[i]) for i in range(len(sums))]
+    totals = loop.results
+    return [sum(totals[i + len(sums) :: len(sums)], totals[i]) for i in range(len(sums))]
 
 
 def _plain_lines(

@@ -90,8 +90,8 @@ def _split_rows(
             f.store(line, at + LINE * number)
             sums = sum_quads(f, sums, f.splat(0x01010101, LANES, I32), line) if dot else sums + line
         loop.carry(sums)
-    (found,) = loop.results
-    return found if dot else f.cast("arith.fptosi", found, I32)
+    (total,) = loop.results
+    return total if dot else f.cast("arith.fptosi", total, I32)
 
 
 def _split(f: Function, scaled: Value) -> tuple[Value, Value]:

@@ -34,7 +34,7 @@ from sscc.runtime.backends.cpu.features import GENERIC
 from sscc.runtime.backends.cpu.hazards import Pending
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.plan import Barrier, Branch, Execute, Item, Loop, NativePlan
+from sscc.runtime.backends.cpu.plan import Barrier, Branch, Execute, Item, NativePlan, PlanLoop
 from sscc.runtime.backends.cpu.planner import plan_program
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
@@ -107,7 +107,7 @@ def events(plan: NativePlan, items: Sequence[Item] | None = None) -> list[Any]:
                 found.append(plan.labels[plan.runs[item.run].label].split(".")[-1])
             case Barrier():
                 found.append("|")
-            case Loop() | Branch():
+            case PlanLoop() | Branch():
                 found.append(events(plan, item.body))
     return found
 

@@ -16,11 +16,22 @@ from sscc.runtime import scalars
 from sscc.runtime._native import Core
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.mlir import F32, I64, PTR, Module, vector
-from sscc.runtime.backends.cpu.plan import OPS, Argument, Barrier, Branch, Compute, Execute, Item, Loop, Mode, Region
+from sscc.runtime.backends.cpu.plan import (
+    OPS,
+    Barrier,
+    Branch,
+    Compute,
+    Execute,
+    Item,
+    Mode,
+    PlanArgument,
+    PlanLoop,
+    PlanRegion,
+)
 from tests.runtime.backends.cpu.native.plans import Call, Recorder, core, plan, run, words
 
 LEAST, MOST = -(2**63), 2**63 - 1
-X = Region("x", "arena", 64)
+X = PlanRegion("x", "arena", 64)
 
 
 def computed(op: str, *values: int) -> int:
@@ -81,9 +92,11 @@ def test_extreme_scalars() -> None:
 def test_loops_and_branches() -> None:
     # r7 = sum over i < n of (sum over i <= j < n of (j if j is odd))
     body = (
-        Loop(4, 3, 0, (Compute("mod", 5, (4, 2)), Branch(5, (Compute("add", 7, (7, 4)),)), Compute("add", 6, (6, 1)))),
+        PlanLoop(
+            4, 3, 0, (Compute("mod", 5, (4, 2)), Branch(5, (Compute("add", 7, (7, 4)),)), Compute("add", 6, (6, 1)))
+        ),
     )
-    of = plan(Loop(3, 8, 0, body), constants=[(1, 1), (2, 2)], inputs=[0], outputs=[7, 6, 3], registers=9)
+    of = plan(PlanLoop(3, 8, 0, body), constants=[(1, 1), (2, 2)], inputs=[0], outputs=[7, 6, 3], registers=9)
     made = core(of, threads=2)
     for n in (0, 1, 7):
         expected = sum(j for i in range(n) for j in range(i, n) if j % 2)
@@ -92,7 +105,7 @@ def test_loops_and_branches() -> None:
 
 def test_a_loop_reads_its_bounds_once_and_owns_its_counter() -> None:
     body = (Compute("add", 1, (1, 3)), Compute("add", 2, (2, 3)), Compute("add", 4, (4, 3)))
-    of = plan(Loop(2, 0, 1, body), constants=[(1, 5), (3, 1)], outputs=[4])
+    of = plan(PlanLoop(2, 0, 1, body), constants=[(1, 5), (3, 1)], outputs=[4])
     assert core(of).run("main") == [5]
 
 
@@ -178,8 +191,8 @@ def test_grid_registers_are_zero_after_a_run_on_all_threads() -> None:
 
 def test_pointers_follow_registers() -> None:
     kernel = Recorder(arguments=3, scalars=1)
-    regions = [Region("a", "arena", 100), Region("b", "arena", 1), Region("c", "arena", 4096)]
-    arguments = [Argument(0, 0, 100), Argument(1, 0, 0), Argument(2, 4000, 32, ((1, 16), (0, -1000)))]
+    regions = [PlanRegion("a", "arena", 100), PlanRegion("b", "arena", 1), PlanRegion("c", "arena", 4096)]
+    arguments = [PlanArgument(0, 0, 100), PlanArgument(1, 0, 0), PlanArgument(2, 4000, 32, ((1, 16), (0, -1000)))]
     of = plan(Execute(0), runs=[run(grid=[(1, 3)], arguments=arguments, scalars=[0])], regions=regions, inputs=[0])
     made = core(of, kernel)
     a, b, c = (made.region(name)[0] for name in "abc")
@@ -194,7 +207,8 @@ def test_pointers_follow_registers() -> None:
 @pytest.mark.parametrize("value", [-1, 9, 1 << 58, MOST, LEAST])
 def test_pointers_out_of_their_region_are_refused(value: int) -> None:
     kernel = Recorder(arguments=1)
-    of = plan(Execute(0), runs=[run(arguments=[Argument(0, 0, 0, ((0, 8), (0, 0)))], label=2)], regions=[X], inputs=[0])
+    outside = run(arguments=[PlanArgument(0, 0, 0, ((0, 8), (0, 0)))], label=2)
+    of = plan(Execute(0), runs=[outside], regions=[X], inputs=[0])
     made = core(of, kernel)
     with pytest.raises(InputError, match=r"stage 'stage 2': argument 0 of 0 bytes leaves region 'x' of 64 bytes"):
         made.run("main", [value])
@@ -205,9 +219,9 @@ def test_pointers_out_of_their_region_are_refused(value: int) -> None:
 
 def test_private_memory_and_scratch_are_a_threads_own() -> None:
     kernel = Recorder(arguments=1)
-    regions = [Region("mine", "private", 40), X]
+    regions = [PlanRegion("mine", "private", 40), X]
     of = plan(
-        Execute(0), runs=[run(mode="replicated", arguments=[Argument(0, 0, 40)])], regions=regions, scratch_bytes=8
+        Execute(0), runs=[run(mode="replicated", arguments=[PlanArgument(0, 0, 40)])], regions=regions, scratch_bytes=8
     )
     made = core(of, kernel, threads=3)
     made.run("main")
@@ -221,7 +235,7 @@ def test_private_memory_and_scratch_are_a_threads_own() -> None:
 def test_external_memory_is_where_it_was() -> None:
     kernel = Recorder(arguments=1)
     data = np.arange(8)
-    of = plan(Execute(0), runs=[run(arguments=[Argument(0, 16, 8)])], regions=[Region("w", "external", 64)])
+    of = plan(Execute(0), runs=[run(arguments=[PlanArgument(0, 16, 8)])], regions=[PlanRegion("w", "external", 64)])
     made = Core(of.encode(), [kernel.address], [("w", data.ctypes.data, 64)], 2)
     made.run("main")
     assert made.region("w") == (data.ctypes.data, 64)
@@ -229,7 +243,7 @@ def test_external_memory_is_where_it_was() -> None:
 
 
 def test_reset_zeroes_what_it_is_told() -> None:
-    regions = [X, Region("y", "arena", 16), Region("mine", "private", 16), Region("w", "external", 8)]
+    regions = [X, PlanRegion("y", "arena", 16), PlanRegion("mine", "private", 16), PlanRegion("w", "external", 8)]
     data = np.ones(1, np.int64)
     made = Core(plan(regions=regions).encode(), [1], [("w", data.ctypes.data, 8)], 2)
     views = [words(made, "x"), words(made, "y"), words(made, "mine", 0), words(made, "mine", 1)]
@@ -247,7 +261,7 @@ def test_reset_zeroes_what_it_is_told() -> None:
 
 
 def test_large_regions_are_there_and_zero() -> None:
-    made = core(plan(regions=[X, Region("large", "arena", (64 << 20) + 8)]))
+    made = core(plan(regions=[X, PlanRegion("large", "arena", (64 << 20) + 8)]))
     view = words(made, "large")
     assert made.region("large")[0] % 64 == 0
     assert view[0] == view[-1] == view[:: 1 << 17].max() == 0
@@ -259,7 +273,7 @@ def test_large_regions_are_there_and_zero() -> None:
 
 def failing_share(threads: int) -> Core:
     """An entry in which the last firing, of the last thread, leaves its region; then a barrier."""
-    firing = run(grid=[(1, 8)], arguments=[Argument(0, 0, 8, ((1, 8), (0, 8)))])
+    firing = run(grid=[(1, 8)], arguments=[PlanArgument(0, 0, 8, ((1, 8), (0, 8)))])
     of = plan(Execute(0), Barrier(), Execute(0), runs=[firing], regions=[X], inputs=[0])
     return core(of, Recorder(), threads=threads)
 
@@ -276,7 +290,7 @@ def test_the_core_goes_on_after_errors_of_a_thread(threads: int) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_division_by_zero_ends_the_entry_on_all_threads(threads: int) -> None:
     body: tuple[Item, ...] = (Barrier(), Compute("floordiv", 2, (1, 0)), Barrier())
-    made = core(plan(Loop(3, 4, 1, body), constants=[(1, 7)], inputs=[0], outputs=[2]), threads=threads)
+    made = core(plan(PlanLoop(3, 4, 1, body), constants=[(1, 7)], inputs=[0], outputs=[2]), threads=threads)
     for _ in range(20):
         with pytest.raises(InputError, match="divides by a scalar that is 0"):
             made.run("main", [0])
@@ -304,7 +318,7 @@ def test_one_entry_at_a_time() -> None:
 
 
 def test_more_threads_than_cpus_finish() -> None:
-    made = core(plan(Loop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=32)
+    made = core(plan(PlanLoop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=32)
     begin = time.monotonic()
     made.run("main", [200])
     assert time.monotonic() - begin < 20
@@ -332,11 +346,11 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
     count, steps = 96, 5
     jit, address = softened()
     nbytes = (count + 16) * 4
-    regions = [Region("a", "arena", nbytes), Region("b", "arena", nbytes)]
-    ways = [[Argument(s, 0, nbytes), Argument(1 - s, 0, nbytes)] for s in (0, 1)]
+    regions = [PlanRegion("a", "arena", nbytes), PlanRegion("b", "arena", nbytes)]
+    ways = [[PlanArgument(s, 0, nbytes), PlanArgument(1 - s, 0, nbytes)] for s in (0, 1)]
     runs = [run(units=count, arguments=way, scalars=[0]) for way in ways]
     of = plan(
-        Loop(1, 2, 3, (Execute(0), Barrier(), Execute(1), Barrier())),
+        PlanLoop(1, 2, 3, (Execute(0), Barrier(), Execute(1), Barrier())),
         runs=runs,
         regions=regions,
         constants=[(0, count), (3, steps)],
