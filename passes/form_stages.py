@@ -136,13 +136,13 @@ def _fuse(body: Any) -> None:
     if not weights:
         run_upstream(body, FUSE, "fusion of element-wise operations")
         return
-    block, results = body.entry_block, Body(body).returned
+    block, results = body.entry_block, StageBody(body).returned
     inputs = list(body.type.inputs)
     for weight in weights:
         weight.replace_all_uses_with(block.add_argument(weight.type, body.location))
     _sign(body, [*inputs, *(weight.type for weight in weights)], [*results, *weights])
     run_upstream(body, FUSE, "fusion of element-wise operations")
-    returned = Body(body).returned
+    returned = StageBody(body).returned
     for index in reversed(range(len(weights))):
         block.arguments[len(inputs) + index].replace_all_uses_with(returned[len(results) + index])
         block.erase_argument(len(inputs) + index)
@@ -170,13 +170,13 @@ def _sign(body: Any, inputs: Sequence[ir.Type], values: Sequence[ir.Value]) -> N
 
 
 @dataclass(frozen=True)
-class Body:
+class StageBody:
     """A stage's body function, and what is known of its parameters."""
 
     function: Any
 
     @classmethod
-    def of(cls, call: ir.Operation) -> Body:
+    def of(cls, call: ir.Operation) -> StageBody:
         """The body that a stage calls."""
         name = call.attributes["callee"].value
         module = call.parent.operation
