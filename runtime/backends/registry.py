@@ -10,7 +10,7 @@ DEFAULT_BACKEND = NATIVE
 
 
 def backend(name: str) -> Backend:
-    """Raises UsageError where there is none of that name."""
+    """The backend of that name. Raises UsageError where there is none."""
     if name == NATIVE:
         from sscc.runtime.backends.cpu.backend import Cpu
 

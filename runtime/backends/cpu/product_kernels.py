@@ -55,7 +55,7 @@ def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:
         return Tile(rows, 2 if rows <= 2 else 1, 2)
     registers = 24 if kind == "wide" else 28
     if kind == "wide" and rows <= 4 and units >= 512:
-        return Tile(rows, 4, 2)  # a chain of two sums per unit is too slow alone
+        return Tile(rows, 4, 2)  # a sum is a chain of two additions per unit, so those of four panels go side by side
     if rows <= 3 or (rows <= 8 and rows * units * unit_bytes(kind) <= L1_ROWS_BYTES):
         return Tile(rows, 1, 4 if rows <= 4 else 2, prefetch=rows > 5)
     return Tile(rows, max(2, min(3, registers // rows)))

@@ -79,8 +79,8 @@ def _blocks(a: Operand, panels: QuantisedPanels, features: Features) -> Blocks:
 
 
 def _tiles(features: Features) -> list[Tile]:
-    """From the largest on: a panel at a time, because memory is fastest as one stream; where there is more arithmetic
-    per byte, weights are asked for ahead of time."""
+    """The tiles of the kernels, the largest first. Each is one panel wide, because memory is read fastest as a single
+    stream. Where there is more arithmetic per byte, weights are prefetched."""
     most = 8 if features.int8_dot else 4 if features.wide_registers else 2
     return [Tile(rows, 1, prefetch=rows >= 4) for rows in (8, 4, 2, 1) if rows <= most]
 
@@ -112,7 +112,7 @@ def _kernel(name: str, panels: QuantisedPanels, dot: bool, module: Module, tile:
     return f
 
 
-# Sums are in the order of rows, and for each of the high and the low part.
+# The sums of a tile are in the order of its rows, and each row has one for the high part and one for the low part.
 
 
 def _corrections(f: Function, panels: QuantisedPanels, rows: int, a: Value, weights: Value) -> list[Value]:
@@ -138,7 +138,7 @@ def _dot_lines(
 ) -> list[Value]:
     """The sums after all lines of a group, by AVX512_VNNI."""
     rows = tile.rows
-    chains = 2 if rows <= 2 else 1  # of each sum, so that few rows need not wait for one
+    chains = 2 if rows <= 2 else 1  # partial sums of each sum: with few rows, each would wait for its last addition
     halves = panels.line_k // QUAD
     unroll = 2 if panels.lines % 2 == 0 else 1
     state = [*sums, *[f.splat(0, LANES, I32)] * (len(sums) * (chains - 1))]

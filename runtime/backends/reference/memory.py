@@ -1,5 +1,5 @@
-"""Where the bytes are: one arena for inputs, outputs, states, temporaries and spilled buffers, one for buffers on
-chip; weights and constants beside them.
+"""The reference interpreter's memory: one arena for inputs, outputs, states, temporaries and spilled buffers, one for
+buffers on chip, and weights and constants beside them.
 
 A tensor is the typed view of an arena at its address, so tensors and buffers at overlapping addresses really
 overlap.
