@@ -1,4 +1,4 @@
-"""From operations to closures: each is read once; then its closure runs on the values of a frame, again and again.
+"""Turns operations into closures: an operation is read once, and its closure runs on the values of a frame many times.
 
 A function's values live in the slots of a frame. A value is a tensor that nobody writes to: an operation that changes
 something makes a new one, so views are safe. A slot is emptied after the last operation that reads it, which keeps a

@@ -186,7 +186,7 @@ ChunkAttention = _operation(operations.ChunkAttention)
 Compress = _operation(operations.Compress)
 
 SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in operations.OPERATIONS}
-"""By the operations' names."""
+"""The specifications of all operations, by the operations' names."""
 
 
 DECODING = frozenset(name for name, spec in SPECS.items() if any(item.copy_of for item in spec.operands.values()))

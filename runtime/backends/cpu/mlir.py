@@ -88,11 +88,11 @@ class Value:
         return self.owner.binary("arith.divf", self, other)
 
     def __floordiv__(self, other: Value | int) -> Value:
-        """Of integers that are not negative."""
+        """The quotient of integers, which must not be negative."""
         return self.owner.binary("arith.divui", self, other)
 
     def __mod__(self, other: Value | int) -> Value:
-        """Of integers that are not negative."""
+        """The remainder of integers, which must not be negative."""
         return self.owner.binary("arith.remui", self, other)
 
     def __and__(self, other: Value | int) -> Value:
@@ -305,7 +305,7 @@ class Function:
         return self.binary("arith.maximumf" if is_float(a.type) else "arith.maxsi", a, b)
 
     def ceildiv(self, a: Value, b: int) -> Value:
-        """Of integers that are not negative."""
+        """a / b rounded up, of integers that are not negative."""
         return (a + (b - 1)) // b
 
     def fma(self, a: Value, b: Value | float, c: Value) -> Value:
