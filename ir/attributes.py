@@ -45,17 +45,17 @@ def read_record(
     """
     if not isinstance(attribute, ir.DictAttr):
         raise MalformedRecord(f"it is {attribute}, expected a dictionary")
-    given = {entry.name: entry.attr for entry in attribute}
+    attributes_by_name = {entry.name: entry.attr for entry in attribute}
     values = dict(defaults or {})
-    for name in given.keys() - fields.keys():
+    for name in attributes_by_name.keys() - fields.keys():
         raise MalformedRecord(f"{name} is not one of its fields, which are {', '.join(fields)}")
     for name, type_ in fields.items():
-        if name not in given and name in values:
+        if name not in attributes_by_name and name in values:
             continue
-        if name not in given:
+        if name not in attributes_by_name:
             raise MalformedRecord(f"{name} is missing")
-        kind, wanted = _KINDS[type_]
-        if not isinstance(given[name], kind):
-            raise MalformedRecord(f"{name} is {given[name]}, expected {wanted}")
-        values[name] = list(given[name]) if type_ is list else given[name].value
+        kind, expected = _KINDS[type_]
+        if not isinstance(attributes_by_name[name], kind):
+            raise MalformedRecord(f"{name} is {attributes_by_name[name]}, expected {expected}")
+        values[name] = list(attributes_by_name[name]) if type_ is list else attributes_by_name[name].value
     return {name: values[name] for name in fields}

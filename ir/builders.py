@@ -91,17 +91,17 @@ def short_name(name: str) -> str:
 def _named(function: Any, key: str, types: Sequence[ir.Type]) -> list[Argument]:
     present = function.operation.attributes
     described = list(present[key]) if key in present else [ir.DictAttr.get({})] * len(types)
-    found = []
+    arguments = []
     for index, (attributes, type_) in enumerate(zip(described, types, strict=True)):
         role = next((role for role in ROLES if f"sscc.{role}" in attributes), None)
         if role is None:
             what = "argument" if key == "arg_attrs" else "result"
-            wanted = " or ".join(f"sscc.{role}" for role in ROLES)
-            raise InputError(f"{what} {index} of @{function.name.value} has no attribute {wanted}")
+            roles = " or ".join(f"sscc.{role}" for role in ROLES)
+            raise InputError(f"{what} {index} of @{function.name.value} has no attribute {roles}")
         sources = tuple(ir.StringAttr(name).value for name in attributes[SOURCES]) if SOURCES in attributes else ()
         encoding = ir.StringAttr(attributes[ENCODING]).value if ENCODING in attributes else ""
-        found.append(Argument(role, attributes[f"sscc.{role}"].value, type_, sources, encoding))
-    return found
+        arguments.append(Argument(role, attributes[f"sscc.{role}"].value, type_, sources, encoding))
+    return arguments
 
 
 def i64_attr(value: int) -> ir.IntegerAttr:

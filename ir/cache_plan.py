@@ -1,4 +1,4 @@
-"""The cache plan: which layers keep which rows. Layers that keep alike are a group, and their states are stacked.
+"""The cache plan: which layers keep which rows. Layers that keep the same rows are a group; their states are stacked.
 
 A model whose layers all attend to everything is one group, under the geometry that was asked for. Layers that attend
 within a sliding window are a group of their own, whose geometry the window decides: in decode such a layer is a ring of
@@ -84,8 +84,8 @@ class LayerGroup:
         return tuple(self.geometry_of(index).budget for index in range(len(self.layers)))
 
     def rows(self, array: Array, index: int) -> Array:
-        """Of a state that holds the caches of all its layers, `[L, B, Hkv, R, ..]` or packed `[B, Hkv, rows, ..]`, that
-        of one of them: `[B, Hkv, R, ..]`, a view."""
+        """The cache of one layer, `[B, Hkv, R, ..]`, as a view of the state that holds the caches of all layers of the
+        group: `[L, B, Hkv, R, ..]`, or packed `[B, Hkv, rows, ..]`. `index` counts the group's layers."""
         if not self.geometry.packed:
             stacked: Array = array[index]
             return stacked
@@ -130,12 +130,12 @@ class CachePlan:
         return next((group for group in self.groups if not group.name), self.groups[0])
 
     def of(self, layer: int) -> tuple[LayerGroup, int]:
-        """The group of a layer, and which of its layers that one is."""
+        """The group of a layer, and the layer's place among the layers of that group."""
         group = next(group for group in self.groups if layer in group.layers)
         return group, group.layers.index(layer)
 
     def scratch(self, group: LayerGroup) -> LayerGroup:
-        """The group after which the prompt scratch is named that `group` uses: the first one that it can share."""
+        """The group whose prompt scratch `group` uses, which gives the scratch its name: the first one it can share."""
         return next(other for other in self.groups if other is group or other.shares_scratch_with(group))
 
 

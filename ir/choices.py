@@ -4,11 +4,11 @@ line asks for them first."""
 from typing import Literal, get_args
 
 LEVELS = ("import", "graph", "kernels", "looped", "fused", "placed", "schedule")
-"""Of the compiler, in the order in which a compilation passes through them."""
+"""The levels of the compiler, in the order in which a compilation passes through them."""
 OPT_LEVELS = (0, 1, 2)
-"""``-O``."""
+"""The values of the option ``-O``."""
 DTYPES = ("f32", "bf16")
-"""Of activations and caches."""
+"""What activations and caches may be stored as."""
 CURSOR = ("phase", "chunk")
 """What the entry `prefill` takes and gives back: where the next call goes on."""
 

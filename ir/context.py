@@ -29,7 +29,8 @@ _TEXT_PLACE = re.compile(r'^loc\("-":(\d+):(\d+)\)$')
 @cache
 def context() -> ir.Context:
     """The process's context. The `torch_c` dialect loads with the first torch conversion pass."""
-    # Where the bindings look for a dialect's module. One that they do not find they look for at every single operation.
+    # The bindings look for a dialect's module under this prefix. Without it they would find none for our dialects, and
+    # would search again for every single operation.
     _ods_common._cext.globals.append_dialect_search_prefix("sscc.ir.dialects")
     created = ir.Context()
     torch_dialect.register_dialect(created)

@@ -6,7 +6,7 @@ user's input is a bug, so the command line turns exactly these classes into one 
 
 
 LONGEST_QUOTE = 300
-"""Characters of somebody else's text that a message repeats."""
+"""A message repeats at most so many characters of somebody else's text."""
 
 
 def quoted(text: object) -> str:

@@ -87,7 +87,7 @@ def _written(descriptor: int, name: Path, hint: str) -> Iterator[BinaryIO]:
         try:
             yield file
         except Exception:
-            if raw.error is not None:  # libraries turn it into something else
+            if raw.error is not None:  # libraries raise an error of their own, which does not say why the write failed
                 raise OutputError(_message(name, _reason(raw.error), hint)) from raw.error
             raise
         with output_errors(name, hint):
@@ -116,7 +116,7 @@ def reserve(path: Path, create: Callable[[Path], int]) -> tuple[Path, int]:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(temporary), os.fstat(descriptor)):
                 return temporary, descriptor
-        os.close(descriptor)  # it was taken for a leftover before it was locked
+        os.close(descriptor)  # another process took it for a leftover, and removed it, before it was locked
 
 
 def clear_leftovers(folder: Path, name: str | None = None) -> None:
@@ -146,7 +146,7 @@ def _clear(path: Path) -> None:
         else:
             os.unlink(path)
     except OSError:
-        return  # its writer lives, or that cannot be told
+        return  # either its writer still lives, or the system cannot tell
     finally:
         os.close(descriptor)
 
@@ -226,7 +226,7 @@ def open_folder_beneath(folder: Path, parts: tuple[str, ...] = (), check: FileCh
 
 
 def _opened(path: Path, flags: int, folder: int | None = None) -> int:
-    """A descriptor of `path`, of which only the last part counts where an open `folder` is given."""
+    """A descriptor of `path`; where `folder` is an open folder, the last part of `path` is opened in it."""
     try:
         return os.open(path if folder is None else path.name, flags, dir_fd=folder)
     except OSError:

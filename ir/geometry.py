@@ -138,17 +138,18 @@ class Geometry:
         return replace(self, sink=0, recent=window, topk=0, rows=COMPACT, window=window, layer_topk=())
 
     def with_layers(self, layer_topk: Sequence[int]) -> Geometry:
-        """The same for layers that select so many positions each; where all select alike they are one number."""
+        """The same geometry, with a number of selected positions for each layer; where all are equal, it has just that
+        number as `topk`."""
         if len(set(layer_topk)) == 1:
             return replace(self, topk=layer_topk[0], layer_topk=())
         return replace(self, topk=max(layer_topk), layer_topk=tuple(layer_topk))
 
     def of_layers(self, layers: Sequence[int]) -> Geometry:
-        """That of some of the layers that it governs, counted from 0."""
+        """The geometry of some of the layers that this one governs; `layers` are counted from 0."""
         return replace(self, layer_topk=tuple(self.layer_topk[layer] for layer in layers)) if self.layer_topk else self
 
     def of_layer(self, layer: int) -> Geometry:
-        """That of one of the layers that it governs, counted from 0."""
+        """The geometry of one of the layers that this one governs, which are counted from 0."""
         return replace(self, topk=self.layer_topk[layer], layer_topk=()) if self.layer_topk else self
 
     @property
@@ -189,8 +190,8 @@ class Geometry:
 
     @property
     def packed_rows(self) -> int:
-        """Rows of a packed state: a program sees `cache_rows` from the beginning of each layer, so that behind the last
-        one there are as many as it has fewer than that."""
+        """Rows of a packed state. A program sees `cache_rows` rows from where a layer's rows begin, whatever the layer
+        itself keeps; so the last layer, too, is followed by enough rows to make up that number."""
         return max(self.layer_offsets) + self.cache_rows
 
     def valid_topk(self, prompt_len: int) -> int:

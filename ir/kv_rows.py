@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 SCALE_BYTES = 4
-"""Behind the codes: an f32, little endian."""
+"""The scale stands behind the codes, as an f32 in little endian."""
 LARGEST_CODE = 127
 STEP = float(np.float32(1) / np.float32(LARGEST_CODE))
-"""Of a row whose largest magnitude is 1: an f32."""
+"""The scale of a row whose largest magnitude is 1, as an f32."""
 SMALLEST_SCALE = 2.0**-126
-"""Of a row that is not taken for zeros: the smallest normal f32, whose inverse is finite."""
+"""A row whose scale is below this one is stored as zeros. It is the smallest normal f32, and its inverse is finite."""
 
 
 def encoded_width(dim: int) -> int:

@@ -129,8 +129,8 @@ def _check_facts(values: dict[str, Any], eos: object, config: object) -> None:
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """What a module says of a group of layers that keep alike: its name ("" for those under the module's geometry),
-    its layers, and the geometry of each of them."""
+    """What a module says of a group of layers that keep the same rows: its name ("" for those under the module's
+    geometry), its layers, and the geometry of each of them."""
 
     name: str
     layers: tuple[int, ...]
@@ -171,8 +171,8 @@ def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:
 
 
 def _own_geometry(group: GroupFacts, governed: Sequence[int]) -> Geometry:
-    """The geometry of a group, with the budgets of its own layers alone: a module has those of all that are governed
-    by one. Raises ValueError where there are not as many budgets as layers."""
+    """The geometry of a group, with the budgets of the group's own layers alone: the geometry in the module lists the
+    budgets of every layer without a window. Raises ValueError where there are not as many budgets as layers."""
     geometry = group.geometry
     if geometry.layer_topk and len(geometry.layer_topk) != len(governed):
         raise ValueError(f"there are {len(geometry.layer_topk)} numbers of top-K rows for {len(governed)} layers")

@@ -84,8 +84,8 @@ class Operand:
         return self.pattern.partition(":")[2]
 
     def moved(self, sizes: Sizes, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Elements that one firing reads and writes of a step's operand that is stored in `shape`; what is read twice
-        counts twice."""
+        """How many elements one firing reads and how many it writes, of a step's operand that is stored in `shape`. An
+        element that is read twice counts twice."""
         whole = prod(shape)
         if not self.along:
             return (whole, 0) if self.mode == "read" else (0, whole)
@@ -101,7 +101,7 @@ class Number:
 
     Attributes:
         low, high: its range; None where it may have any value.
-        most: the value with which most is moved.
+        most: the value with which the operation moves the most bytes.
     """
 
     low: Count | None
@@ -201,15 +201,15 @@ class OpSpec:
         return self._ordered([name for name in names if name not in self.made])
 
     @functools.cached_property
-    def made(self) -> tuple[str, ...]:
-        """Operands of a step that are results of the dialect's operation alone."""
+    def only_results(self) -> tuple[str, ...]:
+        """Operands of a step that are results of the dialect's operation, and not operands of it too."""
         return tuple(n for n, o in self.operands.items() if o.mode in ("write", "part") and not o.updated)
 
     @functools.cached_property
     def results(self) -> tuple[str, ...]:
         """Results of the dialect's operation, in order: what it makes, then the operands that it updates."""
         updated = [operand.updated for operand in self.operands.values() if operand.updated]
-        return self._ordered([*self.made, *updated])
+        return self._ordered([*self.only_results, *updated])
 
     @functools.cached_property
     def patterns(self) -> dict[str, str]:
@@ -296,7 +296,7 @@ def spec_of(record: type[Op], members: Members = ()) -> OpSpec:
         found = _annotations(record)
 
         def of(kind: type) -> dict[str, Any]:
-            return {name: item for name, item in found.items() if isinstance(item, kind)}
+            return {name: item for name, item in annotations.items() if isinstance(item, kind)}
 
         operands, several = of(Operand), of(Several)
         for group, item in several.items():

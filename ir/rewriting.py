@@ -16,8 +16,8 @@ _RESHAPES = frozenset({"tensor.expand_shape", "tensor.collapse_shape"})
 
 
 def is_rematerialised(op: ir.Operation) -> bool:
-    """Whether `op` only names a value (a constant, an uninitialised tensor, a filled one): such operations are
-    cloned to their users instead of crossing a function boundary."""
+    """Whether `op` costs nothing to repeat (a constant, an uninitialised tensor, a filled one): such operations are
+    cloned to where they are used, instead of being passed across a function boundary."""
     if op.name in _REMATERIALISED:
         return True
     if op.name not in _RESHAPES and fill_value(op) is None:
@@ -39,9 +39,9 @@ def fill_value(op: ir.Operation) -> ir.Value | None:
     if first.name != "linalg.yield":
         return None
     value = first.operands[0]
-    given = dict(zip(block.arguments, op.operands, strict=True)).get(value, value)
-    source = producer(given)
-    return given if source is not None and source.name == "arith.constant" else None
+    filler = dict(zip(block.arguments, op.operands, strict=True)).get(value, value)
+    source = producer(filler)
+    return filler if source is not None and source.name == "arith.constant" else None
 
 
 def outer_values(op: ir.Operation) -> list[ir.Value]:

@@ -12,7 +12,7 @@ TILE_ROWS = ALIGNMENT // 4
 
 
 def align(size: int) -> int:
-    """`size` rounded up to whole lines."""
+    """`size` rounded up to a multiple of `ALIGNMENT`, in bytes."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 

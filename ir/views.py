@@ -1,4 +1,4 @@
-"""Operations that only look at a tensor differently: they move nothing, whatever reads them reads through them."""
+"""Views: operations that move nothing. Whatever reads their result reads the tensor behind it, with other strides."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_lookup(op: ir.Operation) -> bool:
 def permutation_of(op: ir.Operation) -> list[int] | None:
     """Result axis i is operand axis p[i], where `op` is a transposition: linalg.transpose, or its general form.
 
-    None for what only looks like one: of a constant, which lies nowhere that a view could show.
+    None for the transposition of a constant: it has no place in memory that a view could show.
     """
     if MOVED in op.attributes or not op.operands:
         return None
@@ -77,19 +77,20 @@ def bytes_of(value: ir.Value) -> int:
     return elements * max(1, int(getattr(value.type.element_type, "width", 64)) // 8)
 
 
-def reshaped_strides(shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
-    """Strides of the same elements in row-major order as `wanted`; None where none say that (torch.Tensor.view)."""
+def reshaped_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...] | None:
+    """The strides with which a tensor of `shape` and `strides` is seen as one of `new_shape`, its elements in the same
+    row-major order; None where no strides can say that, as in torch.Tensor.view."""
     blocks = iter(_dense_blocks(shape, strides))
-    found: list[int] = []
+    new_strides: list[int] = []
     left, step = 1, 0
-    for size in wanted:
+    for size in new_shape:
         if size != 1 and left == 1:
             left, step = next(blocks)
         if left % size:
             return None
         left //= size
-        found.append(step * left)
-    return _unit_strides(wanted, found)
+        new_strides.append(step * left)
+    return _unit_strides(new_shape, new_strides)
 
 
 def _dense_blocks(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:

@@ -45,9 +45,9 @@ After, of prefill the phase of a layer::
       %done:4 = scf.for %chunk = %lo#0 to %lo#1 step %step iter_args(%hidden1 = %hidden, ..
         %start = arith.muli %chunk, %size : index
         %h = tensor.extract_slice %hidden1[0, %start, 0] [1, 4, 8] [1, 1, 1] ..
-        %made:4 = func.call @prefill.layer.0(%h, ..
-        %hidden2 = tensor.insert_slice %made#0 into %hidden1[0, %start, 0] ..
-        scf.yield %hidden2, %made#1, %made#2, %made#3 : ..
+        %results:4 = func.call @prefill.layer.0(%h, ..
+        %hidden2 = tensor.insert_slice %results#0 into %hidden1[0, %start, 0] ..
+        scf.yield %hidden2, %results#1, %results#2, %results#3 : ..
       }
       %cache:3 = scf.if %lo#2 -> ..
         %kept:3 = func.call @prefill.compress.0(%done#1, %done#2, %done#3, %k_cache, %v_cache, %slot, %length) ..
@@ -64,10 +64,10 @@ After, of prefill the call of that phase::
       %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       ..
-      %made:7 = call @prefill.phase.layer.0(%begin, %end, %chunks, %one, %length, %slot, %embedded, ..
-      %k_cache1 = tensor.insert_slice %made#4 into %k_cache[0, 0, 0, 0, 0] ..
+      %results:7 = call @prefill.phase.layer.0(%begin, %end, %chunks, %one, %length, %slot, %embedded, ..
+      %k_cache1 = tensor.insert_slice %results#4 into %k_cache[0, 0, 0, 0, 0] ..
       ..
-      %logits = call @prefill.phase.head(%begin, %end, %chunks, %two, %length, %made#0, ..
+      %logits = call @prefill.phase.head(%begin, %end, %chunks, %two, %length, %results#0, ..
 
 After, the whole of decode::
 
@@ -76,10 +76,10 @@ After, the whole of decode::
       %h = call @decode.embed(%token, %positions) ..
       %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
-      %made:3 = call @decode.layer.0(%h, %w, %k, %v, %position, %prompt_len, %active) ..
-      %k_cache1 = tensor.insert_slice %made#1 into %k_cache[0, 0, 0, 0, 0] ..
-      %v_cache1 = tensor.insert_slice %made#2 into %v_cache[0, 0, 0, 0, 0] ..
-      %logits = call @decode.head(%made#0) ..
+      %results:3 = call @decode.layer.0(%h, %w, %k, %v, %position, %prompt_len, %active) ..
+      %k_cache1 = tensor.insert_slice %results#1 into %k_cache[0, 0, 0, 0, 0] ..
+      %v_cache1 = tensor.insert_slice %results#2 into %v_cache[0, 0, 0, 0, 0] ..
+      %logits = call @decode.head(%results#0) ..
       %flat = tensor.collapse_shape %logits ..
       return %flat, %k_cache1, %v_cache1 : ..
 
@@ -136,8 +136,8 @@ class BuildEntries(Pass):
         parts = {function.name.value: function for function in functions(module)}
         groups = get_groups(module)
         _build_progress(module)
-        _Prefill(module, parts, facts, facts.scratch_rows(geometry), groups).build()
-        _Decode(module, parts, facts, groups).build()
+        _PrefillBuilder(module, parts, facts, facts.scratch_rows(geometry), groups).build()
+        _DecodeBuilder(module, parts, facts, groups).build()
 
 
 def _build_progress(module: ir.Module) -> None:
@@ -174,14 +174,14 @@ class _Function:
         }
 
     def values_of(self, role: str) -> dict[str, ir.Value]:
-        return {name: value for (found, name), value in self.values.items() if found == role}
+        return {name: value for (its_role, name), value in self.values.items() if its_role == role}
 
-    def call(self, function: Any, given: dict[str, ir.Value]) -> dict[str, ir.Value]:
-        """Calls a part: inputs and states by name from `given`, weights from this function's arguments."""
+    def call(self, function: Any, named_operands: dict[str, ir.Value]) -> dict[str, ir.Value]:
+        """Calls a part: inputs and states by name from `named_operands`, weights from this function's arguments."""
         operands = []
         for argument in arguments_of(function):
             stored = argument.role in STORED
-            operands.append(self.values[argument.role, argument.name] if stored else given[argument.name])
+            operands.append(self.values[argument.role, argument.name] if stored else named_operands[argument.name])
         results = results_of(function)
         with function.location:
             call = func.CallOp([r.type for r in results], function.name.value, operands)
@@ -190,16 +190,16 @@ class _Function:
 
 def _weights(parts: Iterable[Any]) -> list[Argument]:
     """The weights and constants of `parts`, in order of first use."""
-    found: dict[tuple[str, str], Argument] = {}
+    weights: dict[tuple[str, str], Argument] = {}
     for part in parts:
         for argument in arguments_of(part):
             if argument.role in STORED:
-                found.setdefault((argument.role, argument.name), argument)
-    return list(found.values())
+                weights.setdefault((argument.role, argument.name), argument)
+    return list(weights.values())
 
 
 @dataclass(frozen=True)
-class _State:
+class _LayerState:
     """A state of a layer, and where it is among those of the entry.
 
     Attributes:
@@ -255,16 +255,16 @@ class _Layer:
     def part(self) -> str:
         return f"layer.{self.number}"
 
-    def stacked(self, argument: Argument) -> _State:
+    def stacked(self, argument: Argument) -> _LayerState:
         """A state that the layers of the group have each for itself, or packed into one."""
         name = state_name(argument.name, self.group.name)
         if self.group.geometry.packed and argument.name in CACHES:
-            return _State(argument, name)
-        return _State(argument, name, len(self.group.layers), self.index)
+            return _LayerState(argument, name)
+        return _LayerState(argument, name, len(self.group.layers), self.index)
 
-    def shared(self, argument: Argument) -> _State:
+    def shared(self, argument: Argument) -> _LayerState:
         """A state that layers use one after the other."""
-        return _State(argument, state_name(argument.name, self.scratch))
+        return _LayerState(argument, state_name(argument.name, self.scratch))
 
     @property
     def budget(self) -> dict[str, int]:
@@ -295,7 +295,7 @@ def _states(function: Any) -> list[Argument]:
     return [argument for argument in arguments_of(function) if argument.role == "state"]
 
 
-class _Entry:
+class _EntryBuilder:
     """What both entries share: parts by name, and the states of all layers, stacked by group."""
 
     name: str
@@ -326,14 +326,14 @@ class _Entry:
         """Calls a layer with its own states and budget. Puts back what it leaves of them, gives its other results."""
         budget = {name: index_constant(number) for name, number in layer.budget.items()}
         parts = {state.argument.name: state.take(states) for state in own}
-        results = entry.call(function, {**given, **parts, **budget})
+        results = entry.call(function, {**named_operands, **parts, **budget})
         for state in own:
             if state.argument.name in results:
                 state.put(results.pop(state.argument.name), states)
         return results
 
 
-class _Decode(_Entry):
+class _DecodeBuilder(_EntryBuilder):
     """One step of one token for every active slot."""
 
     name = "decode"
@@ -384,13 +384,13 @@ class _PrefillStates:
         """All of them, in the order in which a phase takes and returns them."""
         return [*self.scratch, *self.caches, *self.prompts.values()]
 
-    def of(self, layer: _Layer) -> list[_State]:
+    def of(self, layer: _Layer) -> list[_LayerState]:
         """Where they are in the entry."""
         own = [*self.caches, *self.prompts.values()]
         return [*map(layer.shared, self.scratch), *map(layer.stacked, own)]
 
 
-class _Prefill(_Entry):
+class _PrefillBuilder(_EntryBuilder):
     """One sequence, layer-major over chunks, resumable."""
 
     name = "prefill"
@@ -435,14 +435,14 @@ class _Prefill(_Entry):
         axes = {}
         for result in results_of(self.part("embed")):
             ours, theirs = list(result.type.shape), list(decoded.get(result.name, []))
-            wanted = (self.facts.chunk, 1)
-            found = [axis for axis, sizes in enumerate(zip(ours, theirs, strict=False)) if sizes == wanted]
-            if len(found) != 1 or len(ours) != len(theirs):
+            token_sizes = (self.facts.chunk, 1)
+            token_axes = [axis for axis, sizes in enumerate(zip(ours, theirs, strict=False)) if sizes == token_sizes]
+            if len(token_axes) != 1 or len(ours) != len(theirs):
                 raise UnsupportedError(
                     f"the token axis of {result.name} cannot be told from its shapes {ours} (prefill) and {theirs} "
                     "(decode); try another --prefill-chunk"
                 )
-            axes[result.name] = found[0]
+            axes[result.name] = token_axes[0]
         return axes
 
     def _full_length(self, result: Argument) -> Argument:
@@ -464,14 +464,14 @@ class _Prefill(_Entry):
         before_head = arith.MulIOp(index_constant(count - 1), chunks).result
         total = arith.AddIOp(before_head, index_constant(1)).result
         end = arith.MinSIOp(arith.AddIOp(begin, inputs["steps"]).result, total).result
-        given = {**inputs, **entry.values_of("output"), "chunks": chunks, "begin": begin, "end": end}
+        common = {**inputs, **entry.values_of("output"), "chunks": chunks, "begin": begin, "end": end}
         first, *layered, last = phases
-        state |= entry.call(first, {**given, **state, "number": index_constant(0)})
+        state |= entry.call(first, {**common, **state, "number": index_constant(0)})
         for layer, phase in zip(self.layers, layered, strict=True):
             number = index_constant(layer.number + 1)
             own = self._states(layer).of(layer)
-            state |= self.call(entry, phase, layer, own, state, {**given, **state, "number": number})
-        logits = entry.call(last, {**given, **state, "number": index_constant(len(phases) - 1)})["prefill_logits"]
+            state |= self.call(entry, phase, layer, own, state, {**common, **state, "number": number})
+        logits = entry.call(last, {**common, **state, "number": index_constant(len(phases) - 1)})["prefill_logits"]
         finished = arith.CmpIOp(arith.CmpIPredicate.eq, end, total).result
         reached = arith.FloorDivSIOp(end, chunks).result
         inside = arith.SubIOp(end, arith.MulIOp(reached, chunks).result).result
@@ -490,8 +490,8 @@ class _Prefill(_Entry):
     def _progress(self, phase: _Function, limit: ir.Value) -> list[ir.Value]:
         """lo, hi and done of a phase that has `limit` steps."""
         index, flag = ir.IndexType.get(), ir.IntegerType.get_signless(1)
-        given = [phase.values["input", name] for name in ("begin", "end", "chunks", "number")]
-        return list(func.CallOp([index, index, flag], PROGRESS, [*given, limit]).results)
+        progress = [phase.values["input", name] for name in ("begin", "end", "chunks", "number")]
+        return list(func.CallOp([index, index, flag], PROGRESS, [*progress, limit]).results)
 
     def _chunks(self, phase: _Function, states: dict[str, ir.Value], step: Callable[..., dict[str, ir.Value]]) -> Any:
         """Runs ``step(states, start)`` for the chunks in turn. Gives the states after it, and `done`."""
@@ -500,8 +500,8 @@ class _Prefill(_Entry):
         loop = scf.ForOp(lo, hi, one, list(states.values()))
         with ir.InsertionPoint(loop.body):
             start = arith.MulIOp(loop.induction_variable, size).result
-            made = step(dict(zip(states, loop.inner_iter_args, strict=True)), start)
-            scf.YieldOp([made[name] for name in states])
+            results = step(dict(zip(states, loop.inner_iter_args, strict=True)), start)
+            scf.YieldOp([results[name] for name in states])
         return dict(zip(states, loop.results, strict=True)), done
 
     def _embed(self, embedded: Sequence[Argument]) -> Any:
@@ -513,8 +513,8 @@ class _Prefill(_Entry):
             shape = [1, self.facts.chunk]
             last = arith.SubIOp(phase.values["input", "length"], index_constant(1)).result
             ids = extract_slice(phase.values["input", "tokens"], [0, start], shape)
-            made = phase.call(part, {"ids": ids, "positions": positions_tensor(shape, start, last)})
-            return {name: self._write_chunk(name, value, states[name], start) for name, value in made.items()}
+            results = phase.call(part, {"ids": ids, "positions": positions_tensor(shape, start, last)})
+            return {name: self._write_chunk(name, value, states[name], start) for name, value in results.items()}
 
         with ir.InsertionPoint(phase.function.entry_block), phase.location:
             states, _ = self._chunks(phase, phase.values_of("state"), step)
@@ -527,28 +527,28 @@ class _Prefill(_Entry):
         caches, prompts = own.caches, own.prompts
         results = [embedded[0], *own.lasting]
         phase = self._phase(layer.part, ["length", "slot", *layer.budget], [*embedded, *own.lasting], results, [part])
-        inputs, given = phase.values_of("input"), phase.values_of("state")
+        inputs, before = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 
         def step(states: dict[str, ir.Value], start: ir.Value) -> dict[str, ir.Value]:
-            chunk = {name: self._read_chunk(name, given[name], start) for name in tables}
+            chunk = {name: self._read_chunk(name, before[name], start) for name in tables}
             hidden = self._read_chunk("hidden", states["hidden"], start)
-            made = phase.call(part, {**states, **chunk, "hidden": hidden, "start": start, "length": inputs["length"]})
-            return {**made, "hidden": self._write_chunk("hidden", made["hidden"], states["hidden"], start)}
+            after = phase.call(part, {**states, **chunk, "hidden": hidden, "start": start, "length": inputs["length"]})
+            return {**after, "hidden": self._write_chunk("hidden", after["hidden"], states["hidden"], start)}
 
         with ir.InsertionPoint(phase.function.entry_block), phase.location:
             of_slot: list[Offset] = [inputs["slot"], 0, 0, 0]
             for name, whole in prompts.items():
-                given[name] = extract_slice(given[whole.name], of_slot, [1, *list(whole.type.shape)[1:]])
-            states, done = self._chunks(phase, {a.name: given[a.name] for a in (embedded[0], *scratch)}, step)
+                before[name] = extract_slice(before[whole.name], of_slot, [1, *list(whole.type.shape)[1:]])
+            states, done = self._chunks(phase, {a.name: before[a.name] for a in (embedded[0], *scratch)}, step)
             branch = scf.IfOp(done, [argument.type for argument in caches], has_else=True)
             with ir.InsertionPoint(branch.then_block):
-                made = phase.call(compress, {**given, **states, **inputs})
-                scf.YieldOp([made[argument.name] for argument in caches])
+                compress_results = phase.call(compress, {**before, **states, **inputs})
+                scf.YieldOp([compress_results[argument.name] for argument in caches])
             with ir.InsertionPoint(branch.else_block):
-                scf.YieldOp([given[argument.name] for argument in caches])
+                scf.YieldOp([before[argument.name] for argument in caches])
             now = {**states, **dict(zip([a.name for a in caches], branch.results, strict=True))}
-            now |= {whole.name: insert_slice(states[n], given[whole.name], of_slot) for n, whole in prompts.items()}
+            now |= {whole.name: insert_slice(states[n], before[whole.name], of_slot) for n, whole in prompts.items()}
             func.ReturnOp([now[result.name] for result in results])
         return phase.function
 
@@ -565,8 +565,8 @@ class _Prefill(_Entry):
                 start = arith.MulIOp(arith.SubIOp(phase.values["input", "chunks"], one).result, size).result
                 last = arith.SubIOp(arith.SubIOp(phase.values["input", "length"], one).result, start).result
                 chunk = self._read_chunk("hidden", phase.values["state", "hidden"], start)
-                made = phase.call(part, {"hidden": chunk, "last": positions_tensor([1], last, last)})["logits"]
-                scf.YieldOp([insert_slice(reshape(made, [1, made.type.shape[2]]), before, [0, 0])])
+                last_logits = phase.call(part, {"hidden": chunk, "last": positions_tensor([1], last, last)})["logits"]
+                scf.YieldOp([insert_slice(reshape(last_logits, [1, last_logits.type.shape[2]]), before, [0, 0])])
             with ir.InsertionPoint(branch.else_block):
                 scf.YieldOp([before])
             func.ReturnOp(list(branch.results))

@@ -1,8 +1,8 @@
 """form-stages: the operations of a kernel become stages joined by streams.
 
 What: operations are grouped, and each group becomes the body of a stage, a function that is called where the group's
-last operation stood; equal bodies are made once. Going back from the last operation, one joins the stage that alone
-reads its result (through views, which move nothing). So a product takes with it what is computed from its result
+last operation stood; equal bodies are one function. Going back from the last operation, each joins the stage that reads
+its result, where only one does (through views, which move nothing). So a product takes with it what is computed from it
 (bias, rotary embedding, gating, residual), two products whose results meet (gate and up) become one stage, and a norm
 is a stage. Inside a body, element-wise operations are fused.
 
@@ -115,7 +115,7 @@ class FormStages(Pass):
 
     def run(self, module: ir.Module) -> None:
         run_upstream(module, GENERALISE, "generalisation of kernels")
-        bodies = Bodies(module)
+        bodies = StageBodies(module)
         for kernel in functions(module):
             if KERNEL in kernel.attributes:
                 fuse = self.fuse and not is_plain(kernel)
@@ -141,13 +141,13 @@ def _fuse(body: Any) -> None:
     if not weights:
         run_upstream(body, FUSE, "fusion of element-wise operations")
         return
-    block, results = body.entry_block, Body(body).returned
+    block, results = body.entry_block, StageBody(body).returned
     inputs = list(body.type.inputs)
     for weight in weights:
         weight.replace_all_uses_with(block.add_argument(weight.type, body.location))
     _sign(body, [*inputs, *(weight.type for weight in weights)], [*results, *weights])
     run_upstream(body, FUSE, "fusion of element-wise operations")
-    returned = Body(body).returned
+    returned = StageBody(body).returned
     for index in reversed(range(len(weights))):
         block.arguments[len(inputs) + index].replace_all_uses_with(returned[len(results) + index])
         block.erase_argument(len(inputs) + index)
@@ -208,13 +208,13 @@ def _sign(body: Any, inputs: Sequence[ir.Type], values: Sequence[ir.Value]) -> N
 
 
 @dataclass(frozen=True)
-class Body:
+class StageBody:
     """A stage's body function, and what is known of its parameters."""
 
     function: Any
 
     @classmethod
-    def of(cls, call: ir.Operation) -> Body:
+    def of(cls, call: ir.Operation) -> StageBody:
         """The body that a stage calls."""
         name = call.attributes["callee"].value
         module = call.parent.operation
@@ -242,13 +242,13 @@ class Body:
     @property
     def tied(self) -> dict[int, int]:
         """Result -> the operand that it is, updated in place."""
-        found = {}
+        operand_of_result = {}
         arguments = list(self.function.arguments)
         for op in self.all_ops:
             for result, operand in kv.ties_of(op).items():
                 if op.results[result] in self.returned and op.operands[operand] in arguments:
-                    found[self.returned.index(op.results[result])] = arguments.index(op.operands[operand])
-        return found
+                    operand_of_result[self.returned.index(op.results[result])] = arguments.index(op.operands[operand])
+        return operand_of_result
 
     @property
     def fetched(self) -> set[int]:
@@ -269,7 +269,7 @@ def body_blocks(kernel: Any) -> list[ir.Block]:
 def stage_name(ops: Sequence[ir.Operation]) -> str:
     """A readable name: the last module of what matters most (attention, a product, a reduction), or what it does."""
     kinds = (lambda op: op.name.startswith("kv."), is_contraction, is_reduction)
-    named = next((found for found in ([op for op in ops if kind(op)] for kind in kinds) if found), ops[-1:])
+    named = next((group for group in ([op for op in ops if kind(op)] for kind in kinds) if group), ops[-1:])
     paths = [module_path(op.location).rpartition(".")[2] for op in named]
     known = [path for path in dict.fromkeys(paths) if path and not path.isdigit()]
     if named[0].name.startswith("kv."):
@@ -302,11 +302,11 @@ def _rearrange_where_needed(kernel: Any) -> None:
         elif op.name == "tensor.extract_slice":
             strides[result] = _kept_strides(op, known)
         else:
-            found = reshaped_strides(source.type.shape, known, result.type.shape)
-            if found is None:
+            new_strides = reshaped_strides(source.type.shape, known, result.type.shape)
+            if new_strides is None:
                 _move(producer(source), op)
-                found = dense_strides(result.type.shape)
-            strides[result] = found
+                new_strides = dense_strides(result.type.shape)
+            strides[result] = new_strides
 
 
 def _kept_strides(op: ir.Operation, known: Sequence[int]) -> tuple[int, ...]:
@@ -330,9 +330,9 @@ def _move(source: ir.Operation | None, reshape: ir.Operation) -> None:
 class _Groups:
     """The operations of a block that compute, joined into stages.
 
-    From the last operation to the first, one joins the stage that alone reads it, where the stage can still be cut
-    into tiles, and where it would not feed a product: what a product reads is streamed into it (casts, of a weight
-    for example, and dequantisation are done on the tiles).
+    From the last operation to the first, each joins the stage that reads its result, where only one does, where the
+    stage can then still be cut into tiles, and where the operation would not feed a product: what a product reads is
+    streamed into it. Casts (of a weight, for example) and dequantisation join the product; they work on its tiles.
     """
 
     def __init__(self, block: ir.Block) -> None:
@@ -340,7 +340,7 @@ class _Groups:
         self.ops = [op.operation for op in block.operations]
         self.work = [op for op in self.ops if computes(op)]
         self.order = {op: index for index, op in enumerate(self.ops)}
-        # What joins operations without computing; asked for once per operation, not once per group.
+        # The views, which stand between operations that compute. They are listed once, because groups ask often.
         self.between = {op: None for op in self.ops if is_view(op) and op.name != "tensor.insert_slice"}
         self.group = {op: [op] for op in self.work}
 
@@ -366,14 +366,14 @@ class _Groups:
         return first if all(self.group[reader] is first for reader in readers) and self.group[op] is not first else None
 
     def _readers(self, value: ir.Value) -> list[ir.Operation]:
-        found = []
+        readers = []
         for use in value.uses:
             user = self._outermost(use.owner.operation)
             if user in self.between:
-                found += self._readers(user.results[0])
+                readers += self._readers(user.results[0])
             else:
-                found.append(user)
-        return found
+                readers.append(user)
+        return readers
 
     def _may_join(self, op: ir.Operation, target: list[ir.Operation]) -> bool:
         members = [*self.group[op], *target]
@@ -408,8 +408,8 @@ class _Groups:
         return sorted(inside, key=self.order.__getitem__)
 
     def with_views(self, group: Sequence[ir.Operation]) -> list[ir.Operation]:
-        """`group` and the reshapes and transpositions of what it reads that nobody else reads: a stage reads memory
-        as it lies. What is strided outside (a part of a stream) is looked at outside."""
+        """`group` with the reshapes and transpositions that only it reads, so that the stage reads memory as it lies.
+        Such a view of something that is not dense itself (a part of a stream) stays outside of the stage."""
         inside = set(group)
         for op in reversed(self.ops):
             looks = op.name in RESHAPES or permutation_of(op) is not None
@@ -445,7 +445,7 @@ def _lies_dense(value: ir.Value) -> bool:
     return _lies_dense(op.operands[0])
 
 
-class Bodies:
+class StageBodies:
     """The bodies of a module's stages; equal ones are made once."""
 
     def __init__(self, module: ir.Module) -> None:
@@ -456,8 +456,8 @@ class Bodies:
     def make_stage(self, ops: Sequence[ir.Operation], name: str) -> ir.Operation:
         """Moves `ops` (in program order) into the body of one stage, called where the last of them stood."""
         inputs = list(ops[0].operands) if ops[0].name in kv.DECODING else _inputs(ops)
-        made = [result for op in ops if computes(op) for result in op.results]
-        results = [result for result in made if any(not _within(use.owner, ops) for use in result.uses)]
+        computed = [result for op in ops if computes(op) for result in op.results]
+        results = [result for result in computed if any(not _within(use.owner, ops) for use in result.uses)]
         callee = self._body(ops, inputs, results, name)
         count("stages")
         count("operations in stages", sum(map(computes, ops)))
@@ -498,16 +498,16 @@ class Bodies:
 
 
 def _inputs(ops: Sequence[ir.Operation]) -> list[ir.Value]:
-    """What `ops` read from outside, in order; constants follow their readers instead. But those that an operation of
-    the cache takes: in a schedule such a number has a name, whatever its value."""
+    """What `ops` read from outside, in order. Constants are not among them, because they are cloned to their readers;
+    but a constant that an operation of the cache takes is, because in a schedule a scalar of a step has a name."""
     inside = {result for op in ops for result in op.results}
     taken = {value for op in ops if op.name.startswith("kv.") for value in op.operands}
-    found: dict[ir.Value, None] = {}
+    inputs: dict[ir.Value, None] = {}
     for value in (value for op in ops for value in outer_values(op)):
         source = producer(value)
         if value not in inside and (value in taken or source is None or not is_rematerialised(source)):
-            found.setdefault(value)
-    return list(found)
+            inputs.setdefault(value)
+    return list(inputs)
 
 
 def _within(user: Any, ops: Sequence[ir.Operation]) -> bool:

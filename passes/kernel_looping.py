@@ -5,7 +5,7 @@ that loops over the layers. Every parameter is classified by how its values vary
 
 * invariant: the same value in every call; passed once;
 * indexed scalar: constants; computed from the loop's index, or where they are not equally spaced looked up in a table.
-  What says a layer's budget always is, so that a schedule shows the budgets of all layers;
+  Numbers that say a layer's budget are always looked up, so that a schedule shows the budgets of all layers;
 * layer-indexed read: a weight of each layer; one stacked argument [N, ..], iteration i reads slice i;
 * layer-indexed in/out: a slice of a state at base + i * stride, put back at the same place; the state is passed once;
 * carried: a result of call i that call i + 1 takes; it stays on the chip, double-buffered;
@@ -89,7 +89,7 @@ from sscc.passes.base import Pass, count
 from sscc.passes.build_entries import entries
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.runs import CARRIED, IN_MEMORY, INDEXED, INOUT, INVARIANT, READ, Formal, NotLooped, Plan, find_runs
-from sscc.passes.stacked_weights import Signature, stack_name
+from sscc.passes.stacked_weights import EntrySignature, stack_name
 
 CLASS = "sscc.class"
 
@@ -137,7 +137,7 @@ def _loop(
     module: ir.Module,
     plan: Plan,
     kernels: dict[str, Any],
-    signature: Signature,
+    signature: EntrySignature,
     stacks: dict[tuple[str, ...], Argument],
 ) -> None:
     """Makes the looped kernel of a plan, and replaces the run by a call of it."""
@@ -148,11 +148,11 @@ def _loop(
     with ir.InsertionPoint(last), last.location:
         results = [result.type for result in results_of(kernel)]
         call = func.CallOp(results, kernel.name.value, maker.operands())
-    made = list(call.results)
+    loop_results = list(call.results)
     calls = plan.run.calls
-    for (index, number), value in zip(maker.finals(), made, strict=False):
+    for (index, number), value in zip(maker.finals(), loop_results, strict=False):
         plan.run.column(index)[-1].results[number].replace_all_uses_except(value, list(calls))
-    for state, value in zip(maker.written(), made[len(maker.finals()) :], strict=True):
+    for state, value in zip(maker.written(), loop_results[len(maker.finals()) :], strict=True):
         maker.last_version(state).replace_all_uses_with(value)
     _erase_run(plan)
 
@@ -170,10 +170,10 @@ def _erase_run(plan: Plan) -> None:
 class _Maker:
     """The looped kernel: its parameters in order, and its body."""
 
-    def __init__(self, plan: Plan, signature: Signature, stacks: dict[tuple[str, ...], Argument]) -> None:
+    def __init__(self, plan: Plan, signature: EntrySignature, stacks: dict[tuple[str, ...], Argument]) -> None:
         self.plan, self.signature, self.stacks = plan, signature, stacks
         self.parameters: dict[Any, tuple[Argument, str, ir.Value]] = {}
-        self.offsets: dict[tuple[int, int], ir.Value] = {}  # computed once: a slice is put back where it was taken
+        self.offsets: dict[tuple[int, int], ir.Value] = {}  # one value per offset: a slice goes back where it was taken
         self.tables: dict[tuple[int, ...], ir.Value] = {}
         for formal in plan.carried():
             kind = CARRIED if plan.on_chip[plan.carried().index(formal)] else IN_MEMORY
@@ -228,7 +228,7 @@ class _Maker:
         for op in self.plan.run.calls[0].block.operations:
             operation = op.operation
             inserts = operation.name == "tensor.insert_slice" and operation.operands[1] == version
-            if inserts and self.plan.made_in_run(operation.operands[0]) is not None:
+            if inserts and self.plan.origin_in_run(operation.operands[0]) is not None:
                 version = operation.results[0]
         return version
 
@@ -238,8 +238,8 @@ class _Maker:
         """The kernel, under a name that is not among those `taken`: two runs may be of the same kernel and length."""
         plan = self.plan
         finals, written = self.finals(), self.written()
-        given = (argument for argument, _, _ in self.parameters.values())
-        arguments = [Argument(argument.role, argument.name, argument.type) for argument in given]
+        parameters = (argument for argument, _, _ in self.parameters.values())
+        arguments = [Argument(argument.role, argument.name, argument.type) for argument in parameters]
         results = [results_of(plan.callees[index])[number] for index, number in finals]
         results += [self.parameters["state", state][0] for state in written]
         base = "+".join(callee.name.value for callee in plan.callees) + f".x{plan.run.count}"
@@ -275,16 +275,16 @@ class _Maker:
         carried = dict(zip(finals, inner, strict=False))
         states = {state: self.values["state", state] for state in self.plan.states()}
         states |= dict(zip(written, inner[len(finals) :], strict=True))
-        made: dict[tuple[int, int], ir.Value] = {}
+        results: dict[tuple[int, int], ir.Value] = {}
         for number, callee in enumerate(self.plan.callees):
-            operands = [self._operand(formal, index, carried, states, made) for formal in self.plan.formals[number]]
+            operands = [self._operand(formal, index, carried, states, results) for formal in self.plan.formals[number]]
             for position, value in enumerate(_inline(callee, operands)):
-                made[number, position] = value
+                results[number, position] = value
                 put = self.plan.puts[number][position]
                 if put is not None:
                     offsets = [self._affine(index, put.base, put.stride)] + [0] * (states[put.state].type.rank - 1)
                     states[put.state] = insert_slice(value, states[put.state], offsets)
-        return [*(made[final] for final in finals), *(states[state] for state in written)]
+        return [*(results[final] for final in finals), *(states[state] for state in written)]
 
     def _operand(
         self,
@@ -292,7 +292,7 @@ class _Maker:
         index: ir.Value,
         carried: dict[tuple[int, int], ir.Value],
         states: dict[ir.Value, ir.Value],
-        made: dict[tuple[int, int], ir.Value],
+        results: dict[tuple[int, int], ir.Value],
     ) -> ir.Value:
         if formal.kind == INVARIANT:
             return self.values["invariant", formal.values[0]]
@@ -306,7 +306,7 @@ class _Maker:
         if formal.slice is not None:
             offset = self._affine(index, formal.slice.base, formal.slice.stride)
             return _layer(states[formal.slice.state], offset)
-        return made[formal.source]
+        return results[formal.source]
 
     def _number(self, index: ir.Value, formal: Formal) -> ir.Value:
         """An indexed scalar, at the loop's own level."""

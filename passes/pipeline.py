@@ -77,8 +77,8 @@ def passes_between(
     """
     stored = weights_of(done)
     if weights is not None and stored != weights and (stored is not None or BuildEntries.name in done):
-        found = f"are {stored}" if stored is not None else "stay as they are"
-        raise UsageError(f"the weights of this module {found}, they cannot become {weights}: compile from level import")
+        state = f"are {stored}" if stored is not None else "stay as they are"
+        raise UsageError(f"the weights of this module {state}, they cannot become {weights}: compile from level import")
     steps = pipeline_of(opt_level, weights or stored)
     names = tuple(map(step_text, steps))
     if names[: len(done)] != done:
@@ -86,8 +86,8 @@ def passes_between(
         fitting = [f"-O{other}" for other, plan in plans.items() if plan[: len(done)] == done]
         advice = f"go on with {' or '.join(fitting)}" if fitting else "no -O level does that; use sscc opt"
         raise UsageError(f"the module has been through {','.join(done)}, which -O{opt_level} does not do: {advice}")
-    wanted = LEVELS.index(level)
-    return tuple(item for item in steps[len(done) :] if LEVELS.index(item.level) <= wanted)
+    last_level = LEVELS.index(level)
+    return tuple(item for item in steps[len(done) :] if LEVELS.index(item.level) <= last_level)
 
 
 _STEP = re.compile(r"\s*([a-z0-9-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")

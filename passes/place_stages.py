@@ -73,7 +73,7 @@ from sscc.ir.sizes import align, format_bytes
 from sscc.ir.target import MemoryLevel, Target
 from sscc.ir.views import bytes_of, computes, is_view
 from sscc.passes.base import Pass, count
-from sscc.passes.form_stages import Body, body_blocks
+from sscc.passes.form_stages import StageBody, body_blocks
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.plain_kernels import is_plain
 from sscc.passes.tile_stages import carried_on_chip
@@ -146,7 +146,7 @@ class _Pipeline:
         count("bytes on the chip, all pipelines", address)
         for op in [*self.stages, *(stream.op for stream in self.streams)]:
             updated = df.BufferPlace(0)
-            carried = df.BufferPlace(depths["carried"])  # where the loop's own value is
+            carried = df.BufferPlace(depths["carried"])  # it takes the place of the value that the loop carries
             results = [carried if result in self.handed else updated for result in op.results]
             df.set_buffers(op, [places.get((id(op), index), other) for index, other in enumerate(results)])
 
@@ -229,7 +229,7 @@ def _collect(block: ir.Block, pipeline: _Pipeline) -> None:
 
 def _add_results(op: ir.Operation, pipeline: _Pipeline) -> None:
     """Buffers for results that are no updates in memory; what the loop hands on goes where its value is."""
-    tied = Body.of(_call(op)).tied
+    tied = StageBody.of(_call(op)).tied
     for index, result in enumerate(op.results):
         if index not in tied and result not in pipeline.handed:
             pipeline.streams.append(_Stream(op, index, bytes_of(result), "between"))
@@ -259,7 +259,7 @@ def _call(op: ir.Operation) -> ir.Operation:
 
 def _work(op: ir.Operation) -> int:
     """Operations of all firings of a stage: two per multiplication of a product, one per point of anything else."""
-    body = Body.of(_call(op))
+    body = StageBody.of(_call(op))
     count = sum(_points(inner) * (2 if is_contraction(inner) else 1) for inner in body.ops if computes(inner))
     firings = 1
     if df.TILES in op.attributes:

@@ -119,8 +119,8 @@ def _quantize_function(function: Any, weight_format: WeightFormat) -> None:
     block = function.entry_block
     arguments = arguments_of(function)
     attributes = list(function.attributes["arg_attrs"]) if arguments else []
-    made: list[Argument] = []
-    gone: list[int] = []
+    new_arguments: list[Argument] = []
+    removed_indices: list[int] = []
     for index, (argument, value) in enumerate(list(zip(arguments, block.arguments, strict=True))):
         axis = _summed_axis(value) if argument.role == "weight" else None
         if axis is None or value.type.rank != 2:
@@ -135,16 +135,16 @@ def _quantize_function(function: Any, weight_format: WeightFormat) -> None:
             reader, position = use.owner.operation, use.operand_number
             with ir.InsertionPoint(reader), reader.location:
                 reader.operands[position] = _dequantized(added, value.type, axis, weight_format)
-        made += parts
-        gone.append(index)
-    for index in reversed(gone):
+        new_arguments += parts
+        removed_indices.append(index)
+    for index in reversed(removed_indices):
         block.erase_argument(index)
         del arguments[index], attributes[index]
-    if gone:
-        types = [argument.type for argument in (*arguments, *made)]
+    if removed_indices:
+        types = [argument.type for argument in (*arguments, *new_arguments)]
         type_ = ir.FunctionType.get(types, list(function.type.results))
         function.attributes["function_type"] = ir.TypeAttr.get(type_)
-        described = [*attributes, *(argument.attributes() for argument in made)]
+        described = [*attributes, *(argument.attributes() for argument in new_arguments)]
         function.attributes["arg_attrs"] = ir.ArrayAttr.get(described)
 
 

@@ -13,7 +13,7 @@ from sscc.ir.builders import arguments_of
 from sscc.ir.dialects import kv
 from sscc.ir.rewriting import producer
 from sscc.ir.views import bytes_of
-from sscc.passes.stacked_weights import Signature
+from sscc.passes.stacked_weights import EntrySignature
 from sscc.passes.thread_cache import BUDGET
 
 INVARIANT, INDEXED, READ, INOUT, CARRIED, IN_MEMORY = (
@@ -34,7 +34,7 @@ class NotLooped(Exception):
 
 
 @dataclass(frozen=True)
-class Run:
+class CallRun:
     """`count` repetitions of a sequence of kernels: calls in order, `len(period)` per repetition."""
 
     calls: tuple[ir.Operation, ...]
@@ -49,7 +49,7 @@ class Run:
         return list(self.calls[index :: len(self.period)])
 
 
-def find_runs(calls: Sequence[ir.Operation]) -> list[Run]:
+def find_runs(calls: Sequence[ir.Operation]) -> list[CallRun]:
     """Maximal repetitions, from the first call on: the longest, of the shortest period."""
     names = [call.attributes["callee"].value for call in calls]
     runs = []
@@ -57,7 +57,7 @@ def find_runs(calls: Sequence[ir.Operation]) -> list[Run]:
     while start < len(calls):
         period, count = _longest_repetition(names, start)
         if count > 1:
-            runs.append(Run(tuple(calls[start : start + period * count]), count))
+            runs.append(CallRun(tuple(calls[start : start + period * count]), count))
         start += period * count
     return runs
 
@@ -112,7 +112,7 @@ class Plan:
     Raises NotLooped.
     """
 
-    def __init__(self, run: Run, kernels: dict[str, Any], signature: Signature, capacity: int) -> None:
+    def __init__(self, run: CallRun, kernels: dict[str, Any], signature: EntrySignature, capacity: int) -> None:
         self.run, self.signature = run, signature
         self.callees = [kernels[call.attributes["callee"].value] for call in run.period]
         self.position = {call: divmod(index, len(run.period)) for index, call in enumerate(run.calls)}
@@ -126,8 +126,8 @@ class Plan:
 
     def carried(self) -> list[Formal]:
         """The carried parameters, each source once."""
-        found = {formal.source: formal for row in self.formals for formal in row if formal.kind == CARRIED}
-        return list(found.values())
+        by_source = {formal.source: formal for row in self.formals for formal in row if formal.kind == CARRIED}
+        return list(by_source.values())
 
     def states(self) -> dict[ir.Value, bool]:
         """The stacked states whose slices the run uses, and whether it writes them."""
@@ -138,15 +138,15 @@ class Plan:
 
     def _formal(self, index: int, number: int) -> Formal:
         actuals = tuple(call.operands[number] for call in self.run.column(index))
-        made = [self.made_in_run(value) for value in actuals]
-        if made[0] is None and len(set(actuals)) == 1:
+        origins = [self.origin_in_run(value) for value in actuals]
+        if origins[0] is None and len(set(actuals)) == 1:
             return Formal(INVARIANT, actuals[:1])
-        same, before = _common_source(made), _common_source(made[1:])
+        same, before = _common_source(origins), _common_source(origins[1:])
         if same is not None:
             return Formal("", source=same)
-        if made[0] is None and before is not None:
+        if origins[0] is None and before is not None:
             return Formal(CARRIED, actuals[:1], source=before)
-        if any(m is not None for m in made):
+        if any(origin is not None for origin in origins):
             raise NotLooped(f"{self._name(index, number)} takes results of other calls than the one before")
         numbers = [_constant(value) for value in actuals]
         if all(n is not None for n in numbers):
@@ -156,7 +156,7 @@ class Plan:
             return Formal(READ, actuals)
         return Formal(INOUT, slice=self._slice(index, number, actuals))
 
-    def made_in_run(self, value: ir.Value) -> tuple[int, int, int] | None:
+    def origin_in_run(self, value: ir.Value) -> tuple[int, int, int] | None:
         """(repetition, call of the period, result) that makes `value`; None for others."""
         source = producer(value)
         if source is None or source not in self.position:
@@ -188,7 +188,7 @@ class Plan:
     def _root(self, value: ir.Value) -> ir.Value:
         """The state before the run of which `value` is a version."""
         source = producer(value)
-        while source is not None and source.name == "tensor.insert_slice" and self.made_in_run(source.operands[0]):
+        while source is not None and source.name == "tensor.insert_slice" and self.origin_in_run(source.operands[0]):
             value = source.operands[1]
             source = producer(value)
         return value
@@ -201,25 +201,25 @@ class Plan:
 
     def _put(self, index: int, number: int) -> LayerSlice | None:
         """The slices of a state that result `number` of call `index` is inserted into; None for other results."""
-        inserts = [self._insertion(call.results[number]) for call in self.run.column(index)]
-        if all(insert is None for insert in inserts):
+        insertions = [self._insertion(call.results[number]) for call in self.run.column(index)]
+        if all(insert is None for insert in insertions):
             return None
         what = f"result {number} of {self.callees[index].name.value}"
-        if any(insert is None for insert in inserts):
+        if any(insert is None for insert in insertions):
             raise NotLooped(f"{what} is not stored by every call")
-        found = [insert for insert in inserts if insert is not None]
-        states = {self._root(insert.operands[1]) for insert in found}
+        present = [insert for insert in insertions if insert is not None]
+        states = {self._root(insert.operands[1]) for insert in present}
         if len(states) != 1:
             raise NotLooped(f"{what} goes to different states")
-        offsets = [_layer_offset(insert, what) for insert in found]
+        offsets = [_layer_offset(insert, what) for insert in present]
         state = states.pop()
         self._claim(state, offsets, index, what)
         return LayerSlice(state, *_progression(offsets, what))
 
     def _insertion(self, value: ir.Value) -> ir.Operation | None:
         users = [use.owner.operation for use in value.uses]
-        found = [user for user in users if user.name == "tensor.insert_slice" and user.operands[0] == value]
-        return found[0] if len(found) == 1 and len(users) == 1 else None
+        insertions = [user for user in users if user.name == "tensor.insert_slice" and user.operands[0] == value]
+        return insertions[0] if len(insertions) == 1 and len(users) == 1 else None
 
     def _check_whole_states(self) -> None:
         """Refuses a parameter that is all of a state of which the run writes slices: the loop would change it."""
@@ -268,10 +268,10 @@ def _layer_offset(op: ir.Operation, what: str) -> int:
     return int(offsets[0])
 
 
-def _common_source(made: Sequence[tuple[int, int, int] | None]) -> tuple[int, int] | None:
+def _common_source(origins: Sequence[tuple[int, int, int] | None]) -> tuple[int, int] | None:
     """(call, result) if item i is that result of that call of repetition i, for all items."""
-    sources = {item[1:] for item in made if item is not None}
-    steady = all(item is not None and item[0] == index for index, item in enumerate(made))
+    sources = {item[1:] for item in origins if item is not None}
+    steady = all(item is not None and item[0] == index for index, item in enumerate(origins))
     return sources.pop() if steady and len(sources) == 1 else None
 
 

@@ -124,7 +124,7 @@ class _Splitter:
                 continue
             for result, other in zip(op.results, before.results, strict=True):
                 result.replace_all_uses_with(other)
-        # An operation's hash is made of its operands too, which are others now.
+        # An operation's hash depends on its operands, which have changed, so the table of stages is built anew.
         self.ops, self.stage = [op for op, _ in kept], dict(kept)
 
     def _sink_to_head(self) -> None:
@@ -162,30 +162,30 @@ class _Splitter:
 
     def _crossing(self, ops: list[ir.Operation], stage: int) -> dict[ir.Value, ir.Operation]:
         """Values that `ops` read from earlier stages, weights left out, with their first reader."""
-        found: dict[ir.Value, ir.Operation] = {}
+        first_readers: dict[ir.Value, ir.Operation] = {}
         for op in ops:
             for value in outer_values(op):
                 source = producer(value)
                 if source is None and self.arguments[value].role in ("weight", "constant"):
                     continue
                 if (source is None or not is_rematerialised(source)) and self._stage_of(value) != stage:
-                    found.setdefault(value, op)
+                    first_readers.setdefault(value, op)
         if stage == self.layers:
             for value in self.terminator.operands:
                 if self._stage_of(value) != stage:
-                    found.setdefault(value, self.terminator)
-        return found
+                    first_readers.setdefault(value, self.terminator)
+        return first_readers
 
     def _hidden_into(self, stage: int, ops: list[ir.Operation]) -> ir.Value:
         hidden: dict[ir.Value, ir.Operation] = {}
         for value, reader in self._crossing(ops, stage).items():
-            made = self._stage_of(value)
-            if made == EMBED and value not in self.of_token:
+            origin = self._stage_of(value)
+            if origin == EMBED and value not in self.of_token:
                 continue
-            if made != stage - 1:
-                origin = "the embedding" if made == EMBED else f"layer {made}"
+            if origin != stage - 1:
+                origin_name = "the embedding" if origin == EMBED else f"layer {origin}"
                 raise UnsupportedError(
-                    f"{reader.location}: {self._stage_name(stage)} reads a value of {origin}; "
+                    f"{reader.location}: {self._stage_name(stage)} reads a value of {origin_name}; "
                     "it may read only the hidden state of the stage before it"
                 )
             hidden[value] = reader
@@ -202,15 +202,15 @@ class _Splitter:
 
     def _tables(self, groups: dict[int, list[ir.Operation]]) -> list[ir.Value]:
         """Values of positions only (rotary tables) that layers read, in program order."""
-        found: dict[ir.Value, ir.Operation] = {}
+        first_readers: dict[ir.Value, ir.Operation] = {}
         for layer in range(self.layers):
             for value, reader in self._crossing(groups[layer], layer).items():
                 if self._stage_of(value) == EMBED and value not in self.of_token:
-                    found.setdefault(value, reader)
+                    first_readers.setdefault(value, reader)
         order = {value: index for index, value in enumerate(self.arguments)}
         for op in groups[EMBED]:
             order.update({result: len(order) for result in op.results})
-        return sorted(found, key=lambda value: order[value])
+        return sorted(first_readers, key=lambda value: order[value])
 
     def _build(
         self,

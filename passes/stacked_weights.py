@@ -10,7 +10,7 @@ from torch_mlir import ir
 from sscc.ir.builders import STORED, Argument, arguments_of, extract_slice
 
 
-class Signature:
+class EntrySignature:
     """An entry's arguments, some of which are being replaced by stacks."""
 
     def __init__(self, entry: Any) -> None:
@@ -37,7 +37,7 @@ class Signature:
         return self.stacked[argument.name]
 
     def take_from_stacks(self, stacks: dict[tuple[str, ...], Argument]) -> None:
-        """What is still used by itself and also in a stack is taken from there: no weight is stored twice."""
+        """A weight that is also used by itself becomes a slice of the stack that it is in, so it is stored once."""
         layers = {name: (names, index) for names in stacks for index, name in enumerate(names)}
         for argument, value in list(zip(self.arguments, self.entry.arguments, strict=True)):
             if argument.name in layers and any(True for _ in value.uses) and argument.name not in self.stacked:

@@ -100,7 +100,7 @@ from sscc.ir.structure import structure
 from sscc.ir.target import Target
 from sscc.ir.views import RESHAPES, bytes_of, is_view
 from sscc.passes.base import Pass, count, run_upstream
-from sscc.passes.form_stages import Body, body_blocks
+from sscc.passes.form_stages import StageBody, body_blocks
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.plain_kernels import is_plain
 from sscc.passes.tiling import WHOLE, NotTileable, Tiling, tile_back
@@ -192,7 +192,7 @@ def in_memory(value: ir.Value) -> bool:
     if op.name == "scf.if":
         return in_memory(list(op.regions[1].blocks[0].operations)[-1].operation.operands[index])
     if df.is_stage(op):
-        return index in Body.of(op).tied
+        return index in StageBody.of(op).tied
     return False
 
 
@@ -242,7 +242,7 @@ class _Tiler:
     def _streamed(self, op: ir.Operation) -> set[int]:
         """The operands that a stage reads from memory through a stream. Not what it updates too, where that overlaps
         with what other iterations see: a stream would run ahead of the update."""
-        body = Body(self.bodies[op.attributes["callee"].value])
+        body = StageBody(self.bodies[op.attributes["callee"].value])
         updated = [op.operands[index] for index in body.tied.values()]
         return {
             index
@@ -261,7 +261,7 @@ class _Tiler:
         loaded: dict[ir.Value, ir.Value],
         kernel: Any,
     ) -> None:
-        body = Body(self.bodies[op.attributes["callee"].value])
+        body = StageBody(self.bodies[op.attributes["callee"].value])
         operands = list(op.operands)
         own = {index for index in streamed if operands[index] not in shared}
         plan = self._plan(body, own)
@@ -282,7 +282,7 @@ class _Tiler:
 
     # --------------------------------------------------------------------------------------------------- the plan
 
-    def _plan(self, body: Body, streamed: set[int]) -> _Plan:
+    def _plan(self, body: StageBody, streamed: set[int]) -> _Plan:
         """The cut that streams the most bytes; one tile where none does."""
         best, most = _Plan(), 0
         returned = body.returned
@@ -317,7 +317,7 @@ class _Tiler:
 
     # --------------------------------------------------------------------------------------------------- the loop
 
-    def _loop(self, op: ir.Operation, body: Body, plan: _Plan, operands: list[ir.Value], streamed: set[int],
+    def _loop(self, op: ir.Operation, body: StageBody, plan: _Plan, operands: list[ir.Value], streamed: set[int],
               kernel: Any) -> None:  # fmt: skip
         callee = self._tile_body(body, plan)
         with ir.InsertionPoint(op), op.location:
@@ -369,7 +369,7 @@ class _Tiler:
 
     # ------------------------------------------------------------------------------------------- bodies of one tile
 
-    def _tile_body(self, body: Body, plan: _Plan) -> Any:
+    def _tile_body(self, body: StageBody, plan: _Plan) -> Any:
         """A copy of `body` on tiles; equal copies are made once."""
         old = body.function
         axes, count = plan.tiling.axes, plan.count

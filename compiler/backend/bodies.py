@@ -9,7 +9,7 @@ from typing import Any
 from torch_mlir import ir
 
 from sscc.compiler.backend.access import access_map, identity_map, loop_sizes
-from sscc.compiler.backend.body import Body, Literal, literal
+from sscc.compiler.backend.body import BodyTranslator, Literal, literal
 from sscc.compiler.backend.windows import dropped, is_whole, reshaped, sliced, transposed, whole
 from sscc.ir import schedule as sch
 from sscc.ir.dialects import kv
@@ -96,7 +96,7 @@ class _BodyEmitter:
                 self.scalars[value] = f"x{index}"
         *body, terminator = [op.operation for op in block.operations]
         results = {f"y{index}": value for index, value in enumerate(terminator.operands)}
-        self.returned = {value: name for name, value in reversed(results.items())}  # of equal ones the first
+        self.returned = {value: name for name, value in reversed(results.items())}  # a value's first name counts
         for op in body:
             self._operation(op)
         arguments = list(block.arguments)
@@ -115,7 +115,7 @@ class _BodyEmitter:
             for (name, value), operand in zip(results.items(), tied, strict=True)
             if operand is None
         ]
-        made = sch.Body(
+        emitted = sch.Body(
             self.function.name.value,
             tuple(params),
             tuple(self.scalars.values()),
@@ -124,14 +124,14 @@ class _BodyEmitter:
             tuple(self.steps),
             describe_location(self.function.location),
         )
-        return EmittedBody(made, tied)
+        return EmittedBody(emitted, tied)
 
     def _region(self, value: ir.Value, name: str) -> None:
         self.shapes[name] = tuple(value.type.shape)
         self.views[value] = whole(name, value.type.shape)
 
     def _tie(self, value: ir.Value, operand_names: list[str]) -> int | None:
-        """The operand that a returned value is, if the body updates it; one that it only reads is copied."""
+        """The operand that a returned value is, where the body updates it; None for others, which are copied."""
         name = self.views[value].tensor
         return operand_names.index(name) if name in self.updated and name in operand_names else None
 
@@ -146,7 +146,7 @@ class _BodyEmitter:
         return sch.Param(name, tuple(type_.shape), dtype_of(type_), access)
 
     def name(self, value: ir.Value) -> str:
-        """The parameter, local or window that shows exactly `value`; the scalar parameter that it is."""
+        """The name of the parameter, local or window that shows exactly `value`, or of the scalar that it is."""
         if value in self.scalars:
             return self.scalars[value]
         view = self.views[value]
@@ -155,7 +155,7 @@ class _BodyEmitter:
         return self.windows.setdefault(view, f"w{len(self.windows)}")
 
     def flat(self, value: ir.Value) -> str:
-        """The name for `value`, one number per row [.., rows, 1], as [.., rows]."""
+        """The name of `value` [.., rows, 1], which has one number per row, seen as [.., rows]."""
         view = dropped(self.views[value], list(value.type.shape)[:-1])
         return self.windows.setdefault(view, f"w{len(self.windows)}")
 
@@ -235,7 +235,7 @@ class _BodyEmitter:
         reduced = tuple(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
         known = (value for value in outer_values(op) if value in self.views or value in self.scalars)
         outside = {value: self.name(value) for value in known}
-        body = Body(block, outside, self.literals)
+        body = BodyTranslator(block, outside, self.literals)
         accesses = self._accesses(op, inputs, maps, body)
         output = sch.Access(self.written(op.results[0]), access_map(maps[-1], len(dims)))
         if not reduced:
@@ -245,7 +245,7 @@ class _BodyEmitter:
         self._reduction(op, dims, reduced, accesses, output, init, body)
 
     def _accesses(
-        self, op: ir.Operation, inputs: list[ir.Value], maps: list[Any], body: Body
+        self, op: ir.Operation, inputs: list[ir.Value], maps: list[Any], body: BodyTranslator
     ) -> list[sch.Access]:
         """Access maps of the tensor inputs; inputs that are literals are bound into the body instead."""
         accesses: list[sch.Access] = []
@@ -266,7 +266,7 @@ class _BodyEmitter:
         accesses: list[sch.Access],
         output: sch.Access,
         init: ir.Value,
-        body: Body,
+        body: BodyTranslator,
     ) -> None:
         if init not in self.literals:
             raise UnsupportedError("a reduction that starts from a tensor instead of a constant")
@@ -390,7 +390,7 @@ def _concat(e: _BodyEmitter, op: ir.Operation) -> None:
 
 
 def _cleared(e: _BodyEmitter, value: ir.Value) -> str:
-    """The place for a result of which only the first `length` columns are computed: zeros first."""
+    """The place for a result of which only the first `length` columns are computed; it is filled with zeros first."""
     name, shape = e.written(value), tuple(value.type.shape)
     e.vector(shape, [], name, [("literal", "const", [0.0], "f32")])
     return name
@@ -405,8 +405,8 @@ def _step(e: _BodyEmitter, op: ir.Operation) -> None:
         name: e.flat(values[name]) if name in spec.operands and spec.operands[name].flat else e.name(values[name])
         for name in spec.inputs
     }
-    for name in spec.made:
-        fields[name] = _made(e, values[name], spec.operands[name])
+    for name in spec.only_results:
+        fields[name] = _result_place(e, values[name], spec.operands[name])
     for name, attribute in spec.attributes.items():
         whose = attribute.geometry
         fields[name] = getattr(e.geometry(op), whose) if whose else op.attributes[name].value
@@ -414,8 +414,8 @@ def _step(e: _BodyEmitter, op: ir.Operation) -> None:
     e.steps.append(step)
 
 
-def _made(e: _BodyEmitter, value: ir.Value, operand: Operand) -> str:
-    """The place for a result; "" for an empty one that nobody needs."""
+def _result_place(e: _BodyEmitter, value: ir.Value, operand: Operand) -> str:
+    """The name of the place for a result; "" for an empty result that the step may go without."""
     if operand.optional and 0 in value.type.shape:
         return ""
     name = _cleared(e, value) if operand.mode == "part" else e.written(value)

@@ -17,7 +17,7 @@ _CMPI = "eq ne slt sle sgt sge ult ule ugt uge".split()
 _TYPES = {name: name for name in ("f32", "f64", "bf16", "f16", "i1", "i8", "i32", "i64")} | {"index": "i64"}
 
 
-class Body:
+class BodyTranslator:
     """Translates the operations of one block, naming inputs `in0`.. and results `v0`..
 
     Args:
@@ -34,11 +34,11 @@ class Body:
         *self.operations, self.terminator = [op.operation for op in block.operations]
 
     def bind(self, argument: ir.Value, value: Arg) -> None:
-        """What a block argument stands for."""
+        """Says what a block argument stands for."""
         self.known[argument] = value
 
     def bind_output(self, argument: ir.Value, init: Literal | None) -> None:
-        """The output's previous value, legal to read only where it is a constant."""
+        """Says what the output held before, which the block may read only where it is a constant."""
         if init is not None:
             self.known[argument] = init
 
@@ -77,12 +77,12 @@ class Body:
 
     def _needed(self, value: ir.Value) -> list[ir.Operation]:
         """The operations that `value` depends on, in order."""
-        wanted = {value}
+        needed_values = {value}
         needed = []
         for op in reversed(self.operations):
-            if op.results and op.results[0] in wanted:
+            if op.results and op.results[0] in needed_values:
                 needed.append(op)
-                wanted.update(op.operands)
+                needed_values.update(op.operands)
         return needed[::-1]
 
     def _arg(self, value: ir.Value) -> Arg:

@@ -94,7 +94,8 @@ def _with_tiers(program: Program, target: Target) -> Program:
 
 
 def _tables(program: Program) -> set[str]:
-    """What every reader fetches rows of by index, prefill left out: it reads whole prompts, but once."""
+    """The tensors of which every reader fetches rows by an index. Prefill does not count: it reads many rows, but only
+    once per prompt."""
     bodies = {body.name: body for body in program.bodies}
     kernels = {kernel.name: kernel for kernel in program.kernels}
     fetched: dict[str, bool] = {}
@@ -118,7 +119,7 @@ def _fetches(body: Body, index: int) -> bool:
 
 
 def _sources(step: Step) -> list[object]:
-    """What a step fetches by index."""
+    """The names of the tensors of which a step fetches rows by an index."""
     if isinstance(step, Vector):
         return [instr.args[0] for instr in step.body if instr.op == "load"]
     if not isinstance(step, Op):

@@ -209,8 +209,8 @@ def _nest(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def _readers(op: ir.Operation, value: ir.Value) -> Iterator[ir.Operation]:
-    """What reads `value`, which `op` updates, or what overlaps with it of the tensor that it is a part of. What is put
-    back into that tensor is its next version, and reads nothing."""
+    """The operations that read `value`, which `op` updates, or that read a part which overlaps with it of the tensor
+    that `value` is a slice of. An insertion into that tensor makes its next version, and is no reader."""
     part, root = op, value
     source = producer(root)
     while source is not None and is_view(source) and source.name != "tensor.insert_slice":

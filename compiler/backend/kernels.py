@@ -37,8 +37,8 @@ class EmittedKernel:
 
 
 @dataclass
-class Bodies:
-    """The bodies of a program: equal ones once, under the name of the first."""
+class BodyTable:
+    """The bodies of a program. Equal bodies are in it once, under the name of the first."""
 
     by_content: dict[sch.Body, str] = field(default_factory=dict)
     by_name: dict[str, sch.Body] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Bodies:
 class Copies:
     """Bodies and kernels that move a box of one shape and dtype, made on demand."""
 
-    bodies: Bodies = field(default_factory=Bodies)
+    bodies: BodyTable = field(default_factory=BodyTable)
     kernels: dict[str, sch.Kernel] = field(default_factory=dict)
 
     def body(self, shape: tuple[int, ...], dtype: Any) -> str:
@@ -85,7 +85,7 @@ def one_stage(name: str, params: tuple[sch.Param, ...], scalars: tuple[str, ...]
 
 
 @dataclass
-class _Open:
+class _OpenPipeline:
     """A pipeline under construction; `finished` once its loop is done and only stores may follow."""
 
     name: str
@@ -114,11 +114,11 @@ class KernelEmitter(Flow):
     updated: set[str] = field(default_factory=set)  # parameters, by how stages use them
     stored: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
-    open: _Open | None = None
+    open: _OpenPipeline | None = None
     tiled: set[str] = field(default_factory=set)  # buffers whose slot is one tile
     early: set[str] = field(default_factory=set)  # buffers that are filled once and read by every iteration
     chosen: dict[ir.Value, str] = field(default_factory=dict)  # values that a loop carries in a buffer
-    factors: dict[ir.Value, int] = field(default_factory=dict)  # tile offsets, in tiles' first elements per firing
+    factors: dict[ir.Value, int] = field(default_factory=dict)  # offsets of tiles: by how much each firing advances
     pipelines: int = 0
 
     def emit(self) -> EmittedKernel:
@@ -134,7 +134,7 @@ class KernelEmitter(Flow):
                 scalars.append(name)
         *body, terminator = [op.operation for op in self.function.entry_block.operations]
         named = {f"y{index}": value for index, value in enumerate(terminator.operands)}
-        self.returned = {value: name for name, value in reversed(named.items())}  # of equal ones the first
+        self.returned = {value: name for name, value in reversed(named.items())}  # a value's first name counts
         for op in body:
             self.operation(op)
         tied = tuple(self._tie(value, name, operands) for name, value in named.items())
@@ -186,9 +186,9 @@ class KernelEmitter(Flow):
 
     # ---------------------------------------------------------------------------------------------- pipelines
 
-    def _pipeline(self) -> _Open:
+    def _pipeline(self) -> _OpenPipeline:
         if self.open is None:
-            self.open = _Open(f"p{self.pipelines}", f"i{self.pipelines}")
+            self.open = _OpenPipeline(f"p{self.pipelines}", f"i{self.pipelines}")
             self.pipelines += 1
         return self.open
 
@@ -252,10 +252,10 @@ class KernelEmitter(Flow):
         block = op.regions[0].blocks[0]
         self.scalars[block.arguments[0]] = pipeline.index
         *body, terminator = [inner.operation for inner in block.operations]
-        for argument, init, given in zip(list(block.arguments)[1:], inits, terminator.operands, strict=True):
+        for argument, init, yielded in zip(list(block.arguments)[1:], inits, terminator.operands, strict=True):
             self.windows[argument] = self.windows[init]
             if self.windows[init].tensor in pipeline.buffers:
-                self.chosen[given] = self.windows[init].tensor
+                self.chosen[yielded] = self.windows[init].tensor
                 self.early.discard(self.windows[init].tensor)
         self.items.append([])
         for inner in body:

@@ -15,7 +15,7 @@ def whole(tensor: str, shape: Sequence[int]) -> View:
 
 
 Offset = Operand | tuple[str, int]
-"""A number, a scalar's name, or a scalar's name and what it is multiplied with."""
+"""A number, the name of a scalar, or the name of a scalar and the factor it is multiplied with."""
 
 
 def sliced(view: View, offsets: Sequence[Offset], sizes: Sequence[int], steps: Sequence[int]) -> View:

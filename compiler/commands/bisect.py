@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from sscc.compiler.driver import Source
-    from sscc.compiler.interpret.bisection import Bisection, Outcome
+    from sscc.compiler.interpret.bisection import Bisection, StepOutcome
     from sscc.runtime.artifact.tensor_files import Layout
 
 DUMP = ".mlir"
@@ -145,7 +145,7 @@ def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -
 
 def _outcomes(
     args: argparse.Namespace, options: CompileOptions, module: ir.Module, bisection: Bisection
-) -> Iterator[Outcome]:
+) -> Iterator[StepOutcome]:
     from sscc.compiler.dumps import read_dump
     from sscc.compiler.interpret.module import is_runnable
     from sscc.ir.levels import passes_done
@@ -179,7 +179,7 @@ def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constant
     return {**tensors, **(source.constants() if constants else {})}
 
 
-def _verdict(outcome: Outcome, first: str, tolerance: float) -> str:
+def _verdict(outcome: StepOutcome, first: str, tolerance: float) -> str:
     if outcome.problem:
         return f"after {outcome.name} the program cannot be run any more: {outcome.problem}"
     return (
@@ -188,7 +188,7 @@ def _verdict(outcome: Outcome, first: str, tolerance: float) -> str:
     )
 
 
-def _print(outcome: Outcome, as_json: bool, *, header: bool) -> None:
+def _print(outcome: StepOutcome, as_json: bool, *, header: bool) -> None:
     if as_json:
         print(json.dumps(_record(outcome)))
         return
@@ -204,7 +204,7 @@ def _print(outcome: Outcome, as_json: bool, *, header: bool) -> None:
     print(f"{outcome.name:42} {outcome.level:10} {figures}", flush=True)
 
 
-def _record(outcome: Outcome) -> dict[str, Any]:
+def _record(outcome: StepOutcome) -> dict[str, Any]:
     """An outcome as JSON can say it: a number that is not finite becomes null."""
     record = asdict(outcome)
     if outcome.difference is not None:

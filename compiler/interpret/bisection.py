@@ -28,8 +28,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Trial:
-    """What is run after every pass: a prompt, then tokens that are given, not chosen, so that one token that comes out
-    otherwise does not hide what follows.
+    """What is run after every pass: a prompt, then fixed tokens instead of those that the model would choose, so that
+    one other choice does not make everything after it differ.
 
     Attributes:
         prompt: at least one token id.
@@ -76,7 +76,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepOutcome:
     """What a step of the compilation did to the outputs.
 
     Attributes:
@@ -117,7 +117,7 @@ class Bisection:
         self._trial: Trial | None = None
         self._first: Array | None = None
 
-    def passes(self, module: ir.Module, passes: Sequence[Pass]) -> Iterator[Outcome]:
+    def passes(self, module: ir.Module, passes: Sequence[Pass]) -> Iterator[StepOutcome]:
         """Runs `passes` on `module` and yields an outcome for each after which it is runnable.
 
         Raises:
@@ -129,11 +129,11 @@ class Bisection:
             if is_runnable(module):
                 yield self.module(step_text(item), module)
 
-    def module(self, name: str, module: ir.Module) -> Outcome:
+    def module(self, name: str, module: ir.Module) -> StepOutcome:
         """The outcome of a module as it stands."""
         return self._outcome(name, get_level(module), lambda: self._module_session(module), signature_of(module))
 
-    def schedule(self, module: ir.Module) -> Outcome:
+    def schedule(self, module: ir.Module) -> StepOutcome:
         """The outcome of the schedule that is emitted for `module`, on the reference interpreter."""
         signature = signature_of(module)
         return self._outcome(SCHEDULE, SCHEDULE, lambda: self._program_session(module, signature), signature)
@@ -152,7 +152,7 @@ class Bisection:
             self._tensors = self._open(weights, constants)
         return stack_tensors({**weights, **constants}, reading(to_arrays(self._tensors), "the model"))
 
-    def _outcome(self, name: str, level: str, session: Callable[[], Session], signature: Signature) -> Outcome:
+    def _outcome(self, name: str, level: str, session: Callable[[], Session], signature: Signature) -> StepOutcome:
         if self._trial is None:
             self._trial = self._trial_of(signature)
         try:
@@ -162,10 +162,10 @@ class Bisection:
         except (CheckError, InputError) as error:
             if self._first is None:
                 raise
-            return Outcome(name, level, None, problem=str(error))
+            return StepOutcome(name, level, None, problem=str(error))
         if self._first is None:
             if not np.isfinite(logits).all():
                 raise CheckError(f"the logits after {name}, which the others are compared with, are not finite")
             self._first = logits
-            return Outcome(name, level, None)
-        return Outcome(name, level, compare(logits, self._first))
+            return StepOutcome(name, level, None)
+        return StepOutcome(name, level, compare(logits, self._first))

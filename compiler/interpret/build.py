@@ -1,4 +1,4 @@
-"""From operations to closures: each is read once, then fires on the values of a frame as often as it runs.
+"""Turns operations into closures: an operation is read once, and its closure runs on the values of a frame many times.
 
 A function's values live in the slots of a frame. A value is a tensor that nobody writes to: an operation that changes
 something makes a new one, so views are safe. A slot is emptied after the last operation that reads it, which keeps a
@@ -48,7 +48,7 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class Block:
+class RunnableBlock:
     """A block's operations, ready to run on a frame that holds its arguments."""
 
     steps: tuple[_Step, ...]
@@ -71,11 +71,11 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Function:
+class RunnableFunction:
     """A func.func, ready to be called."""
 
     arguments: tuple[int, ...]
-    body: Block
+    body: RunnableBlock
     slots: int
 
     def __call__(self, *values: torch.Tensor) -> list[torch.Tensor]:
@@ -96,7 +96,7 @@ class Builder:
         self,
         types: Types,
         operations: Mapping[str, Handler],
-        functions: Callable[[str], Function],
+        functions: Callable[[str], RunnableFunction],
     ) -> None:
         self.types = types
         self.loops: tuple[int, ...] = ()
@@ -105,11 +105,11 @@ class Builder:
         self._slots: dict[ir.Value, int] = {}
         self._count = 0
 
-    def build(self, function: Any) -> Function:
+    def build(self, function: Any) -> RunnableFunction:
         """The function, ready to be called. Raises UnsupportedError for an operation that is not known."""
         arguments = self.slots(function.arguments)
         body = self.block(function.entry_block)
-        return Function(arguments, body, self._count)
+        return RunnableFunction(arguments, body, self._count)
 
     def slot(self, value: ir.Value) -> int:
         if value not in self._slots:
@@ -126,7 +126,7 @@ class Builder:
 
     def block(
         self, block: ir.Block, *, returned: Sequence[ir.Value] | None = None, without: Sequence[ir.Operation] = ()
-    ) -> Block:
+    ) -> RunnableBlock:
         """The operations of `block` but the terminator and those in `without`.
 
         Args:
@@ -141,7 +141,7 @@ class Builder:
             _Step(self._fire(op), tuple(slots), str(op.name), op.location)
             for op, slots in zip(body, released, strict=True)
         ]
-        return Block(tuple(steps), outputs, tuple(own & set(outputs)))
+        return RunnableBlock(tuple(steps), outputs, tuple(own & set(outputs)))
 
     def _released(self, body: Sequence[ir.Operation], candidates: set[int]) -> list[list[int]]:
         """Per operation the slots among `candidates` that nothing after it reads."""

@@ -83,13 +83,13 @@ def _divided(mode: str) -> _Binary:
 
 
 def _fma(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    """x * y + z, rounded once; of f64 twice."""
+    """x * y + z, rounded once; in f64 the product is rounded too."""
     return (x.double() * y.double() + z.double()).to(x.dtype)
 
 
 # ----------------------------------------------------------------------------------------- comparisons
 
-# In the order of MLIR's predicates: eq, ne, the signed ones; then lt, le, gt, ge once more, unsigned.
+# The order is that of MLIR's predicates: eq, ne, lt, le, gt, ge of signed numbers, then the last four of unsigned ones.
 _COMPARE: tuple[_Binary, ...] = (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge)
 _EQUALITIES = 2
 
@@ -114,7 +114,8 @@ def _always(x: Tensor, y: Tensor) -> Tensor:
 
 
 _FLOAT_COMPARE = (torch.eq, torch.gt, torch.ge, torch.lt, torch.le, torch.ne)
-# false, the ordered ones, ord; then those that hold for NaN: the unordered ones, uno, true.
+# The order is that of MLIR's predicates: false, the six ordered comparisons and ord, none of which holds for NaN; then
+# the six unordered comparisons, uno and true, all of which do.
 _FLOAT_PREDICATES: tuple[_Binary, ...] = (_never, *_FLOAT_COMPARE, _always, *_FLOAT_COMPARE, _never, _always)
 _FIRST_UNORDERED = 8
 
@@ -139,7 +140,7 @@ def _convert(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _from_signed(op: ir.Operation, b: Builder) -> Compute:
-    """i1 is -1 or 0 where it is signed."""
+    """As a signed number an i1 is -1 or 0."""
     dtype, bit = b.types.dtype(op.results[0].type), b.types.dtype(op.operands[0].type) is torch.bool
     return (lambda x: -(x.to(dtype))) if bit else (lambda x: x.to(dtype))
 

@@ -10,7 +10,7 @@ import torch
 from torch_mlir import ir
 
 from sscc.compiler.interpret import cache, control, elementwise, structured, tensors
-from sscc.compiler.interpret.build import Builder, Function, Handler
+from sscc.compiler.interpret.build import Builder, Handler, RunnableFunction
 from sscc.compiler.interpret.types import Types, shape_of
 from sscc.compiler.signatures import program_signature
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
@@ -42,10 +42,10 @@ class Functions:
 
     def __init__(self, module: ir.Module, types: Types) -> None:
         self._sources = {function.name.value: function for function in functions(module)}
-        self._built: dict[str, Function] = {}
+        self._built: dict[str, RunnableFunction] = {}
         self._types = types
 
-    def __call__(self, name: str) -> Function:
+    def __call__(self, name: str) -> RunnableFunction:
         """Raises UnsupportedError for an operation in it, or in what it calls, that cannot be evaluated."""
         if name not in self._built:
             builder = Builder(self._types, OPERATIONS, self)
@@ -54,10 +54,10 @@ class Functions:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _RunnableEntry:
     arguments: tuple[Argument, ...]
     results: tuple[Argument, ...]
-    function: Function
+    function: RunnableFunction
 
 
 class ModuleInterpreter:
@@ -80,7 +80,7 @@ class ModuleInterpreter:
         get_facts(module)  # refuses what is no dump
         build = Functions(module, self.types)
         self._entries = {
-            function.name.value: _Entry(
+            function.name.value: _RunnableEntry(
                 tuple(arguments_of(function)), tuple(results_of(function)), build(function.name.value)
             )
             for function in functions(module)
@@ -100,8 +100,8 @@ class ModuleInterpreter:
         """
         if entry not in self._entries:
             raise UsageError(f"the module has no entry {entry!r}, it has {', '.join(self._entries) or 'none'}")
-        this, given = self._entries[entry], {**inputs, **(scalars or {})}
-        values = this.function(*[self._operand(argument, given) for argument in this.arguments])
+        this, values_by_name = self._entries[entry], {**inputs, **(scalars or {})}
+        values = this.function(*[self._operand(argument, values_by_name) for argument in this.arguments])
         outputs: dict[str, torch.Tensor] = {}
         numbers: list[int] = []
         for result, value in zip(this.results, values, strict=True):
@@ -125,24 +125,24 @@ class ModuleInterpreter:
         self._held = {name: torch.zeros_like(value) for name, value in self._held.items()}
 
     def _arguments(self, roles: tuple[str, ...]) -> list[Argument]:
-        found: dict[str, Argument] = {}
+        first: dict[str, Argument] = {}
         for entry in self._entries.values():
             for argument in entry.arguments:
                 if argument.role not in roles:
                     continue
-                other = found.setdefault(argument.name, argument)
+                other = first.setdefault(argument.name, argument)
                 if other.type != argument.type:
                     raise InternalError(f"the entries disagree about {argument.name}: {other.type} and {argument.type}")
-        return list(found.values())
+        return list(first.values())
 
-    def _operand(self, argument: Argument, given: Mapping[str, Any]) -> torch.Tensor:
+    def _operand(self, argument: Argument, values: Mapping[str, Any]) -> torch.Tensor:
         if argument.role in STORED:
             return self._weights[argument.name]
         if argument.role != "input":
             return self._held[argument.name]
-        if argument.name not in given:
+        if argument.name not in values:
             raise UsageError(f"the input {argument.name!r} is missing")
-        value = torch.as_tensor(given[argument.name], dtype=self.types.dtype(argument.type))
+        value = torch.as_tensor(values[argument.name], dtype=self.types.dtype(argument.type))
         if tuple(value.shape) != shape_of(argument.type):
             raise UsageError(f"the input {argument.name!r} has shape {list(value.shape)}, expected {argument.type}")
         return value
@@ -167,7 +167,7 @@ def is_runnable(module: ir.Module) -> bool:
 
 
 def _is_entry(function: Any) -> bool:
-    """Whether `build-entries` made it: captured functions do not say whether they are public."""
+    """Whether a function is an entry that `build-entries` built: functions as captured have no visibility at all."""
     attributes = function.operation.attributes
     return "sym_visibility" in attributes and ir.StringAttr(attributes["sym_visibility"]).value == "public"
 

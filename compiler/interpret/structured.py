@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch_mlir import ir
 
-from sscc.compiler.interpret.build import Block, Builder, Compute, Fire, Frame, Handler, refuse, single
+from sscc.compiler.interpret.build import Builder, Compute, Fire, Frame, Handler, RunnableBlock, refuse, single
 from sscc.compiler.interpret.types import shape_of
 
 Align = Callable[[Tensor], Tensor]
@@ -52,7 +52,8 @@ class _Space:
 
 
 def _space(op: ir.Operation, maps: Sequence[ir.AffineMap], reduced: Sequence[int] | None) -> _Space:
-    """`reduced` None: the dimensions that no output uses. MLIR's verifier makes the maps show every size."""
+    """The iteration space of `op`; where `reduced` is None, the dimensions that no output uses are reduced. MLIR's
+    verifier has seen to it that the maps name every dimension."""
     sizes: dict[int, int] = {}
     for affine, operand in zip(maps, op.operands, strict=True):
         for expression, size in zip(affine.results, shape_of(operand.type), strict=True):
@@ -66,16 +67,17 @@ def _space(op: ir.Operation, maps: Sequence[ir.AffineMap], reduced: Sequence[int
 
 
 def _positions(affine: ir.AffineMap) -> list[int | None] | None:
-    """Per result the dimension that it is, None for the constant 0; None for any other map."""
-    found: list[int | None] = []
+    """For each result of a map, the dimension that it is, or None for the constant 0; None for the whole of a map that
+    has any other result, or a dimension twice."""
+    positions: list[int | None] = []
     for expression in affine.results:
-        if isinstance(expression, ir.AffineDimExpr) and expression.position not in found:
-            found.append(expression.position)
+        if isinstance(expression, ir.AffineDimExpr) and expression.position not in positions:
+            positions.append(expression.position)
         elif isinstance(expression, ir.AffineConstantExpr) and expression.value == 0:
-            found.append(None)
+            positions.append(None)
         else:
             return None
-    return found
+    return positions
 
 
 def _align(op: ir.Operation, affine: ir.AffineMap, space: _Space) -> Align:
@@ -177,7 +179,7 @@ def _total(name: str, values: Tensor, dims: tuple[int, ...], dtype: torch.dtype)
 def _combinations(block: ir.Block, inputs: int) -> list[_Combination] | None:
     """One per result; None where an accumulator is used in another way."""
     *_, terminator = [op.operation for op in block.operations]
-    found = []
+    combinations = []
     for accumulator, result in zip(list(block.arguments)[inputs:], terminator.operands, strict=True):
         operation = None if isinstance(result.owner, ir.Block) else result.owner.operation
         if operation is None or operation.name not in _PAIR or len(list(result.uses)) != 1:
@@ -185,8 +187,8 @@ def _combinations(block: ir.Block, inputs: int) -> list[_Combination] | None:
         others = [value for value in operation.operands if value != accumulator]
         if len(others) != 1 or len(list(accumulator.uses)) != 1:
             return None
-        found.append(_Combination(operation, others[0]))
-    return found
+        combinations.append(_Combination(operation, others[0]))
+    return combinations
 
 
 def _factors(block: ir.Block, combination: _Combination, space: _Space) -> tuple[int, int] | None:
@@ -270,14 +272,14 @@ class _Linalg:
         for write, value, output, result in zip(self.writers, values, outputs, self.results, strict=True):
             frame[result] = write(value, frame[output])
 
-    def _parallel(self, body: Block) -> Fire:
+    def _parallel(self, body: RunnableBlock) -> Fire:
         def fire(frame: Frame) -> None:
             self._enter(frame)
             self._leave(frame, body(frame))
 
         return fire
 
-    def _combined(self, body: Block, names: Sequence[str]) -> Fire:
+    def _combined(self, body: RunnableBlock, names: Sequence[str]) -> Fire:
         def fire(frame: Frame) -> None:
             starts = self._enter(frame)
             values = [value.broadcast_to(self.space.sizes) for value in body(frame)]
@@ -298,7 +300,7 @@ class _Linalg:
 
         return fire
 
-    def _sequential(self, body: Block) -> Fire:
+    def _sequential(self, body: RunnableBlock) -> Fire:
         """Point after point of the reduced dimensions, in order: what the definition says."""
 
         def fire(frame: Frame) -> None:

@@ -62,8 +62,8 @@ def _box(op: ir.Operation, first: int, shape: Sequence[int]) -> Callable[[Sequen
     if counts[1] or counts[2]:
         refuse(op, "with a size or a stride that is not static cannot be evaluated")
 
-    def box(given: Sequence[Tensor]) -> Box:
-        values = iter(given)
+    def box(operands: Sequence[Tensor]) -> Box:
+        values = iter(operands)
         starts = [int(next(values)) if offset == dynamic else offset for offset in offsets]
         for axis, (start, size, stride) in enumerate(zip(starts, sizes, strides, strict=True)):
             last = start + max(size - 1, 0) * stride

@@ -40,8 +40,8 @@ def check_signature(
     element: dict[str, str] = {}
     values = [*op.operands, *op.results]
     if len(values) != len(signature):
-        found = f"{len(op.operands)} operands and {len(op.results)} results"
-        raise SignatureMismatch(f"has {found}, expected {', '.join(signature)}")
+        counts = f"{len(op.operands)} operands and {len(op.results)} results"
+        raise SignatureMismatch(f"has {counts}, expected {', '.join(signature)}")
     for (name, pattern), value in zip(signature.items(), values, strict=True):
         if pattern.endswith(":row"):
             pattern = pattern.replace(":row", ":encoded" if encoded else ":f")
@@ -61,16 +61,16 @@ def _check_value(name: str, pattern: str, type_: ir.Type, bound: dict[str, int],
         raise SignatureMismatch(f"{name} is {type_}, expected a tensor of rank {len(expected)} [{dims.strip()}]")
     if not type_.has_static_shape:
         raise SignatureMismatch(f"{name} is {type_}, expected static sizes")
-    more = [0] * type_.rank  # elements of an axis beyond what its name counts
+    extra_elements = [0] * type_.rank  # per axis, what an encoded row has beyond the numbers that its letter counts
     if dtype == "encoded":
-        dtype, more[-1] = "i8", SCALE_BYTES
-    for axis, (dim, extra, size) in enumerate(zip(expected, more, type_.shape, strict=True)):
-        wanted = extra + (int(dim) if dim.isdigit() else bound.setdefault(dim, size - extra))
-        if size != wanted:
-            raise SignatureMismatch(f"{name} is {type_}: dimension {axis} ({dim}) is {size}, expected {wanted}")
+        dtype, extra_elements[-1] = "i8", SCALE_BYTES
+    for axis, (dim, extra, size) in enumerate(zip(expected, extra_elements, type_.shape, strict=True)):
+        expected_size = extra + (int(dim) if dim.isdigit() else bound.setdefault(dim, size - extra))
+        if size != expected_size:
+            raise SignatureMismatch(f"{name} is {type_}: dimension {axis} ({dim}) is {size}, expected {expected_size}")
     actual = str(type_.element_type)
     if dtype == "f" and actual not in ("f32", "bf16", "f16", "f64"):
         raise SignatureMismatch(f"{name} is {type_}, expected a float element type")
-    wanted_type = element.setdefault("f", actual) if dtype == "f" else dtype
-    if actual != wanted_type:
-        raise SignatureMismatch(f"{name} is {type_}, expected element type {wanted_type}")
+    expected_type = element.setdefault("f", actual) if dtype == "f" else dtype
+    if actual != expected_type:
+        raise SignatureMismatch(f"{name} is {type_}, expected element type {expected_type}")

@@ -43,9 +43,9 @@ def _fits(data: Any) -> bool:
     return type(data) is not int or -(1 << 63) <= data < 1 << 63
 
 
-def _expect(holds: bool, data: Any, where: str, wanted: str) -> Any:
+def _expect(holds: bool, data: Any, where: str, expected: str) -> Any:
     if not holds:
-        raise InputError(f"the schedule is malformed: {where} is {str(data)[:60]!r}, expected {wanted}")
+        raise InputError(f"the schedule is malformed: {where} is {str(data)[:60]!r}, expected {expected}")
     return data
 
 
@@ -76,9 +76,9 @@ def _fields(record: type) -> dict[str, Any]:
 
 def _decode_record(data: Any, record: type, where: str) -> Any:
     _expect(isinstance(data, dict), data, where, record.__name__)
-    given = {key: value for key, value in data.items() if key != "kind"}
+    values = {key: value for key, value in data.items() if key != "kind"}
     hints = _fields(record)
     _expect(
-        given.keys() == hints.keys(), sorted(given.keys() ^ hints.keys()), where, f"the fields of {record.__name__}"
+        values.keys() == hints.keys(), sorted(values.keys() ^ hints.keys()), where, f"the fields of {record.__name__}"
     )
-    return record(**{name: decode(value, hints[name], f"{where}.{name}") for name, value in given.items()})
+    return record(**{name: decode(value, hints[name], f"{where}.{name}") for name, value in values.items()})

@@ -441,8 +441,8 @@ class Program:
         except (ValueError, RecursionError) as error:
             raise InputError(f"the schedule is not JSON: {error}") from None
         if not isinstance(data, dict) or data.get("version") != FORMAT_VERSION:
-            found = data.get("version") if isinstance(data, dict) else None
-            raise InputError(f"the schedule has format version {found}, this sscc reads {FORMAT_VERSION}")
+            version = data.get("version") if isinstance(data, dict) else None
+            raise InputError(f"the schedule has format version {version}, this sscc reads {FORMAT_VERSION}")
         try:
             program: Program = decode(data, cls, "program")
         except RecursionError:

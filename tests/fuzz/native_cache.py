@@ -22,7 +22,7 @@ class NativeCache:
 
     def __init__(self) -> None:
         self._features = Features.of_host()
-        self._kept: dict[bodies.Variant, tuple[bodies.BodyCode, Jit]] = {}
+        self._kept: dict[bodies.Variant, tuple[bodies.NativeBody, Jit]] = {}
         self._count = 0
         self._violations = Violations()
 
@@ -30,7 +30,7 @@ class NativeCache:
         """As `make_code`, and raises what that does."""
         used: list[Jit] = []
 
-        def lower(module: Module, name: str, variant: bodies.Variant, features: Features) -> bodies.BodyCode:
+        def lower(module: Module, name: str, variant: bodies.Variant, features: Features) -> bodies.NativeBody:
             code, jit = self._kept.get(variant) or self._lower(variant)
             if keep:
                 self._kept[variant] = code, jit
@@ -42,7 +42,7 @@ class NativeCache:
         addresses = {name: address for jit in used for name, address in jit.addresses.items()}
         return NativeCode(plan.encode(), [addresses[name] for name in plan.functions], used, self._violations)
 
-    def _lower(self, variant: bodies.Variant) -> tuple[bodies.BodyCode, Jit]:
+    def _lower(self, variant: bodies.Variant) -> tuple[bodies.NativeBody, Jit]:
         module = CheckedModule(self._violations)
         self._count += 1
         code = bodies.lower_body(module, f"body.{self._count}", variant, self._features)

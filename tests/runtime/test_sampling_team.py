@@ -16,7 +16,7 @@ import pytest
 
 from sscc.runtime._native import Team
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.backends.cpu.plan import Barrier, Execute, Loop
+from sscc.runtime.backends.cpu.plan import Barrier, Execute, PlanLoop
 from sscc.runtime.sampling import BatchSampler, Sampling
 from sscc.runtime.session import Session
 from tests.runtime.backends.cpu.native.plans import Recorder, core, plan, run

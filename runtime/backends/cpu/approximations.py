@@ -30,11 +30,11 @@ _LOG = (
     2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
 )  # fmt: skip
 _ROUND = 1.5 * 2.0**23
-"""Adding it rounds to an integer, which then stands in the last bits of the sum."""
+"""Adding this number rounds an f32 to an integer, which then stands in the last bits of the sum."""
 
 
 def polynomial(f: Function, coefficients: Sequence[float], x: Value) -> Value:
-    """By Horner's rule; the coefficient of the highest power comes first."""
+    """The polynomial's value by Horner's rule; the coefficient of the highest power comes first."""
     result = f.constant(coefficients[0], x.type)
     for coefficient in coefficients[1:]:
         result = f.fma(result, x, f.constant(coefficient, x.type))
@@ -111,9 +111,9 @@ def log(f: Function, x: Value) -> Value:
     p = polynomial(f, _LOG, r)
     square = r * r
     rest = f.fma(e, _LN2_LOW, p * r * square) - square * 0.5
-    found = f.fma(e, _LN2_HIGH, r + rest)
-    found = f.select(x < float("inf"), found, x)  # inf and NaN stay
-    return f.select(x.eq(0.0), float("-inf"), found)
+    result = f.fma(e, _LN2_HIGH, r + rest)
+    result = f.select(x < float("inf"), result, x)  # inf and NaN stay
+    return f.select(x.eq(0.0), float("-inf"), result)
 
 
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)

@@ -18,12 +18,12 @@ from sscc.ir.opspec import Op
 from sscc.ir.schedule import DTYPE_BYTES, Body, Product, Reduction, Vector
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.dequantisation import dequantised_locals
-from sscc.runtime.backends.cpu.elementwise import Elementwise, Place, Range
+from sscc.runtime.backends.cpu.elementwise import Elementwise, Range, RegionPointer
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import L2_BYTES
 from sscc.runtime.backends.cpu.matmul import matmul_of, packed_element
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module, Value
-from sscc.runtime.backends.cpu.nests import Linear, Nest, Regions, Strides, is_tangled, nest_of, untangle
+from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions, Strides, is_tangled, nest_of, untangle
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.partition import Group, Member, Split, group_steps
 from sscc.runtime.backends.cpu.phases import Context, Operand, Phase
@@ -44,7 +44,7 @@ class Routine:
 
 
 @dataclass(frozen=True)
-class BodyCode:
+class NativeBody:
     """A body as functions to be run in order, a barrier between.
 
     Attributes:
@@ -64,10 +64,10 @@ class Variant:
 
     Attributes:
         strides: of each parameter, in elements.
-        packed: the weights that are, and how.
+        packed: the parameters that are packed weights, and how they are packed.
         positions: C, where a firing works on C positions of a prompt of which the last ones may be padding. The
-            functions then take one more scalar, behind the body's own: how many are not. What they leave in the places
-            of the others is undefined.
+            functions then take one more scalar, behind the body's own: how many positions are not padding. What they
+            leave in the places of the others is undefined.
     """
 
     body: Body
@@ -80,7 +80,7 @@ class Variant:
         return Regions(self.body, {p.name: s for p, s in zip(self.body.params, self.strides, strict=True)})
 
 
-def lower_body(module: Module, name: str, variant: Variant, features: Features) -> BodyCode:
+def lower_body(module: Module, name: str, variant: Variant, features: Features) -> NativeBody:
     """Generates the functions of a body. Raises NoNativeCodeError for a step that native code cannot do."""
     try:
         return _Lowering(module, name, variant, features).run()
@@ -128,7 +128,7 @@ class _Lowering:
         self.temporaries.append(name)
         self.nests[number], self.nests[number + 1] = through, copy
 
-    def run(self) -> BodyCode:
+    def run(self) -> NativeBody:
         pending: list[tuple[int, Nest]] = []
         parts: list[Group | tuple[int, Op]] = []
         for number, step in enumerate(self.body.steps):
@@ -149,7 +149,7 @@ class _Lowering:
                 self._emit_group(part, names)
             else:
                 self._emit_step(*part)
-        return BodyCode(tuple(self.routines), self.shared_bytes, self.private_bytes)
+        return NativeBody(tuple(self.routines), self.shared_bytes, self.private_bytes)
 
     def _share(self, nbytes: int) -> int:
         offset = self.shared_bytes
@@ -231,7 +231,7 @@ class _Lowering:
         scalars = self._scalars(f)
         places = {p.name: self._place(f, p.name, pointers[p.name]) for p in self.body.params}
         for name in self.shared:
-            places[name] = Place(self._shared_local(f, name, shared), self.regions.dtypes[name])
+            places[name] = RegionPointer(self._shared_local(f, name, shared), self.regions.dtypes[name])
         offsets, used = {}, 0
         for name in sorted(private):
             offsets[name] = used
@@ -242,7 +242,7 @@ class _Lowering:
                 dtype = self.regions.dtypes[name]
                 shift = first * (-group.splits[name].stride * DTYPE_BYTES[dtype])
                 block_bytes = self._unit_bytes(name, group.splits[name]) * block
-                places[name] = Place(f.limit(f["scratch"] + offsets[name], block_bytes) + shift, dtype)
+                places[name] = RegionPointer(f.limit(f["scratch"] + offsets[name], block_bytes) + shift, dtype)
             narrow = {name: (group.splits[name], block) for name in private}
             extra = self._emit_members(f, group, narrow, places, scalars, first, last, used)
         f.returns()
@@ -253,7 +253,7 @@ class _Lowering:
         f: Function,
         group: Group,
         narrow: Mapping[str, tuple[Split, int]],
-        places: Mapping[str, Place],
+        places: Mapping[str, RegionPointer],
         scalars: Mapping[str, Value],
         first: Value,
         last: Value,
@@ -277,7 +277,8 @@ class _Lowering:
         return needed
 
     def _check_plain(self, nest: Nest) -> None:
-        """Loops over elements cannot find them in packed weights; a launch's strides may ask for such a product."""
+        """Refuses packed weights in a loop over elements, which cannot find an element of them. The strides that a
+        launch gives may make a product such a loop."""
         packed = [access.region for access in nest.inputs if access.region in self.packed]
         if packed:
             raise InputError(
@@ -288,11 +289,11 @@ class _Lowering:
         """How many positions are not padding."""
         return f.load(f["scalars"] + 8 * len(self.body.scalars), I64)
 
-    def _place(self, f: Function, name: str, pointer: Value) -> Place:
+    def _place(self, f: Function, name: str, pointer: Value) -> RegionPointer:
         panels = self.packed.get(name)
         if not isinstance(panels, Panels):
-            return Place(pointer, self.regions.dtypes[name])
-        return Place(pointer, self.regions.dtypes[name], partial(packed_element, panels))
+            return RegionPointer(pointer, self.regions.dtypes[name])
+        return RegionPointer(pointer, self.regions.dtypes[name], partial(packed_element, panels))
 
     def _unit_bytes(self, name: str, split: Split) -> int:
         elements = prod(self.regions.shapes[name])
@@ -315,9 +316,9 @@ def _range(f: Function, member: Member, first: Value, last: Value) -> Range:
 
 
 def _narrowed(nest: Nest, narrow: Mapping[str, tuple[Split, int]]) -> Nest:
-    """The nest with the accesses of private locals, which hold a block of units only."""
+    """The nest with its accesses of private locals recomputed: such a local holds one block of units only."""
 
-    def access(a: Linear) -> Linear:
+    def access(a: LinearAccess) -> LinearAccess:
         if a.region not in narrow:
             return a
         split, block = narrow[a.region]
@@ -327,7 +328,7 @@ def _narrowed(nest: Nest, narrow: Mapping[str, tuple[Split, int]]) -> Nest:
             return c // split.span * width if c % split.span == 0 else c
 
         constant = a.constant // split.span * width + a.constant % split.span
-        return Linear(a.region, constant, tuple(resize(c) for c in a.coefficients))
+        return LinearAccess(a.region, constant, tuple(resize(c) for c in a.coefficients))
 
     return replace(nest, inputs=tuple(access(a) for a in nest.inputs), output=access(nest.output))
 
@@ -336,4 +337,4 @@ def _touched(nest: Nest) -> set[str]:
     return {a.region for a in nest.accesses} | {g.region for g in nest.loads.values()}
 
 
-__all__ = ["BodyCode", "Routine", "Variant", "lower_body"]
+__all__ = ["NativeBody", "Routine", "Variant", "lower_body"]

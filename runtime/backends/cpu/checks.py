@@ -113,7 +113,7 @@ class CheckedFunction(Function):
     # -- what is known of pointers
 
     def limit(self, pointer: Value, nbytes: int | Callable[[], int]) -> Value:
-        if pointer.name in self._bounds:  # of the whole that this is the start of, which keeps its own
+        if pointer.name in self._bounds:  # they are those of a larger piece of memory that starts here, and stay so
             pointer = super().offset(pointer, self.constant(0))
         low = self._address(pointer)
         size = self.constant(nbytes) if isinstance(nbytes, int) else self._later(nbytes)
@@ -202,7 +202,7 @@ class CheckedFunction(Function):
             super().store(word, super().offset(note, 8 * i))
 
     def _touched(self, begin: Value, size: int, mask: Value) -> Bounds:
-        """From the first to behind the last of the lanes that a mask names."""
+        """The bytes from the first lane that a mask names to behind the last one."""
         lanes = lanes_of(mask.type)
         numbers = self.values(range(lanes), I64)
         first = self.reduce("minsi", super().select(mask, numbers, self.like(lanes, numbers)))

@@ -52,12 +52,12 @@ class Jit:
     @cached_property
     def addresses(self) -> dict[str, int]:
         """Where each exported function is in memory; valid as long as this object lives."""
-        found = (ctypes.c_int64 * max(1, len(self._names)))()
-        pointer = ctypes.c_void_p(ctypes.addressof(found))
+        table = (ctypes.c_int64 * max(1, len(self._names)))()
+        pointer = ctypes.c_void_p(ctypes.addressof(table))
         # The engine finds functions in a form that takes an array of pointers to arguments.
         call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._engine.raw_lookup(_TABLE))
         call(ctypes.addressof((ctypes.c_void_p * 1)(ctypes.addressof(pointer))))
-        return dict(zip(self._names, found, strict=False))
+        return dict(zip(self._names, table, strict=False))
 
     def object_code(self) -> bytes:
         """The object file: position-independent and the same for equal modules."""

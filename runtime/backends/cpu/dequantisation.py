@@ -31,7 +31,7 @@ class Dequantised:
 
 def dequantised_locals(body: Body, regions: Regions) -> dict[str, Dequantised]:
     """The locals of a body that are dequantised weights and that only products read, as their second operand."""
-    found: dict[str, Dequantised] = {}
+    dequantised: dict[str, Dequantised] = {}
     writes: dict[str, int] = {}
     spoiled: set[str] = set()
     for step in body.steps:
@@ -39,14 +39,14 @@ def dequantised_locals(body: Body, regions: Regions) -> dict[str, Dequantised]:
             spoiled |= {regions.resolve(name).region for name in regions.names_in(step)}
             continue
         nest = nest_of(step, regions)
-        made = _recognise(nest, regions) if isinstance(step, Vector) else None
-        if made is not None:
-            found[nest.output.region] = made
+        weight = _recognise(nest, regions) if isinstance(step, Vector) else None
+        if weight is not None:
+            dequantised[nest.output.region] = weight
         writes[nest.output.region] = writes.get(nest.output.region, 0) + 1
         read = nest.inputs[:1] if isinstance(step, Product) else nest.inputs
         spoiled |= {a.region for a in read} | {g.region for g in nest.loads.values()}
     params = {p.name for p in body.params}
-    return {n: d for n, d in found.items() if writes[n] == 1 and n not in spoiled and n not in params}
+    return {n: d for n, d in dequantised.items() if writes[n] == 1 and n not in spoiled and n not in params}
 
 
 _CODES = {8: ("sitofp",), 4: ("index", "index_cast", "muli", "shrsi", "andi", "sitofp")}

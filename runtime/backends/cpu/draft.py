@@ -1,4 +1,4 @@
-"""The plan while it is made: registers, regions, functions, runs; and the items of an entry as they are strung up."""
+"""A plan under construction: its registers, regions, functions and runs, and the items of an entry one by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import Operand, Program, Scalar, Tensor
 from sscc.ir.sizes import ALIGNMENT, align
 from sscc.runtime.backends.cpu import plan as plans
-from sscc.runtime.backends.cpu.bodies import BodyCode, Variant, lower_body
+from sscc.runtime.backends.cpu.bodies import NativeBody, Variant, lower_body
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.hazards import Pending, Span
 from sscc.runtime.backends.cpu.mlir import Module
@@ -16,10 +16,10 @@ from sscc.runtime.backends.cpu.storage import Packings
 from sscc.runtime.backends.cpu.weights import aliased_params
 
 WORKSPACE, PRIVATE = "workspace", "private"
-"""Regions besides `plan.MEMORY`: buffers and scratch of stages; what each thread has alone."""
+"""The regions besides `plan.MEMORY`: buffers and scratch of stages, and the memory that each thread has for itself."""
 
 
-class Draft:
+class PlanDraft:
     """Everything that entries of a plan have in common.
 
     Args:
@@ -39,25 +39,25 @@ class Draft:
         self.kernels = {k.name: k for k in program.kernels}
         self.aliased = aliased_params(program)
         self.workspace_bytes = self.private_bytes = self.scratch_bytes = ALIGNMENT
-        self.runs: list[plans.Run] = []
-        memory = plans.Region(plans.MEMORY, "arena", program.arena_bytes)
-        self._regions: dict[str, plans.Region] = {plans.MEMORY: memory}
+        self.runs: list[plans.PlanRun] = []
+        memory = plans.PlanRegion(plans.MEMORY, "arena", program.arena_bytes)
+        self._regions: dict[str, plans.PlanRegion] = {plans.MEMORY: memory}
         for tensor in program.tensors:
             if tensor.role in ("weight", "constant"):
-                self._regions[tensor.name] = plans.Region(tensor.name, "external", self._stored_bytes(tensor))
+                self._regions[tensor.name] = plans.PlanRegion(tensor.name, "external", self._stored_bytes(tensor))
         self._region_numbers = {name: i for i, name in enumerate([*self._regions, WORKSPACE, PRIVATE])}
         self._registers = 0
         self._constants: dict[int, int] = {}
         self._tables: dict[tuple[int, ...], int] = {}
         self._functions: dict[str, int] = {}
         self._labels: dict[str, int] = {}
-        self._codes: dict[Variant, BodyCode] = {}
+        self._codes: dict[Variant, NativeBody] = {}
         self._grid: list[int] = []
 
-    def finish(self, entries: tuple[plans.Entry, ...]) -> plans.NativePlan:
+    def finish(self, entries: tuple[plans.PlanEntry, ...]) -> plans.NativePlan:
         """The plan with these entries."""
-        shared = plans.Region(WORKSPACE, "arena", self.workspace_bytes)
-        private = plans.Region(PRIVATE, "private", self.private_bytes)
+        shared = plans.PlanRegion(WORKSPACE, "arena", self.workspace_bytes)
+        private = plans.PlanRegion(PRIVATE, "private", self.private_bytes)
         return plans.NativePlan(
             regions=(*self._regions.values(), shared, private),
             functions=tuple(self._functions),
@@ -79,7 +79,7 @@ class Draft:
     # -- registers
 
     def register(self) -> int:
-        """A new one."""
+        """A new register."""
         self._registers += 1
         return self._registers - 1
 
@@ -129,7 +129,7 @@ class Draft:
     def label(self, name: str) -> int:
         return self._labels.setdefault(name, len(self._labels))
 
-    def code(self, variant: Variant) -> BodyCode:
+    def code(self, variant: Variant) -> NativeBody:
         """The functions of a body, made once."""
         if variant not in self._codes:
             code = lower_body(self.module, f"{variant.body.name}.v{len(self._codes)}", variant, self.features)
@@ -141,7 +141,7 @@ class Draft:
 class Track:
     """The items of one entry in order, and what threads have done since the last barrier among them."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: PlanDraft) -> None:
         self.draft = draft
         self.pending = Pending()
 
@@ -156,13 +156,13 @@ class Track:
         return compute
 
     def touch(self, reads: set[Span], writes: set[Span]) -> list[plans.Item]:
-        """Notes accesses; a barrier, if they must come after one."""
+        """Notes accesses. Returns the barrier that must stand before them, if one must."""
         items = self.settle() if self.pending.conflicts(reads, writes) else []
         self.pending.add(reads, writes)
         return items
 
     def settle(self) -> list[plans.Item]:
-        """A barrier, if there is anything to wait for."""
+        """A barrier, if there has been any access since the last one."""
         if not self.pending:
             return []
         self.pending = Pending()
@@ -172,4 +172,4 @@ class Track:
         """A loop with a barrier before it and one at its body's end, so that iterations need not be compared."""
         before = self.settle()
         body = make()
-        return [*before, plans.Loop(index, lower, upper, (*body, *self.settle()))]
+        return [*before, plans.PlanLoop(index, lower, upper, (*body, *self.settle()))]

@@ -15,15 +15,16 @@ from sscc.runtime.artifact.tensor_files import BFLOAT16
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I8, I16, I64, Function, Value, lanes_of, vector, with_element
-from sscc.runtime.backends.cpu.nests import Gathered, Linear, Nest
+from sscc.runtime.backends.cpu.nests import Gathered, LinearAccess, Nest
 from sscc.runtime.backends.cpu.programs import Operand, Ramp, apply, expand, is_floating, register_type, rounded, spread
 
 _STORED = {"f32": F32, "bf16": I16, "i64": I64, "i1": I8, "i8": I8}
-"""How a dtype is moved. bf16 as bits: where there are no instructions for it, LLVM calls functions that nobody has."""
+"""The type in which a dtype is loaded and stored. bf16 is moved as its bits: on a CPU without instructions for it, LLVM
+would call functions of a library that is not linked."""
 
 
 @dataclass(frozen=True)
-class Place:
+class RegionPointer:
     """A region as generated code reaches it: element o lies ``offset(o)`` elements after `pointer`.
 
     Attributes:
@@ -47,7 +48,7 @@ class Range:
     whole_vectors: bool
 
 
-Places = Mapping[str, Place]
+RegionPointers = Mapping[str, RegionPointer]
 
 
 class Elementwise:
@@ -59,14 +60,14 @@ class Elementwise:
         places: the regions it names.
         scalars: the body's scalar parameters, i64.
         split: the dimension that is cut to a range, and the range; None for all of every dimension.
-        live: a dimension of which only the first so many indices are wanted, and how many; None for all.
+        live: a dimension of which only the first indices have to be computed, and how many; None for all dimensions.
     """
 
     def __init__(
         self,
         f: Function,
         nest: Nest,
-        places: Places,
+        places: RegionPointers,
         scalars: Mapping[str, Value],
         split: tuple[int, Range] | None = None,
         live: tuple[int, Value] | None = None,
@@ -275,14 +276,14 @@ class Elementwise:
 
     # -- memory
 
-    def _offset(self, access: Linear, index: dict[int, Value]) -> Value:
+    def _offset(self, access: LinearAccess, index: dict[int, Value]) -> Value:
         offset = self.f.constant(access.constant)
         for dim, coefficient in enumerate(access.coefficients):
             if coefficient:
                 offset = offset + index[dim] * coefficient
         return offset
 
-    def _load(self, access: Linear, index: dict[int, Value], mask: Value | None) -> Operand:
+    def _load(self, access: LinearAccess, index: dict[int, Value], mask: Value | None) -> Operand:
         f, place = self.f, self.places[access.region]
         coefficient = access.coefficients[self.lane] if self.lane >= 0 else 0
         if coefficient == 0:
@@ -296,7 +297,7 @@ class Elementwise:
         offsets = f.broadcast(start, LANES) + f.values([lane * coefficient for lane in range(LANES)], I64)
         return self._load_lanes(place, offsets, mask)
 
-    def _load_lanes(self, place: Place, offsets: Value, mask: Value | None) -> Value:
+    def _load_lanes(self, place: RegionPointer, offsets: Value, mask: Value | None) -> Value:
         """One element per lane; lanes outside the mask read what lane 0 does."""
         f = self.f
         first = f.extract(offsets, 0)
@@ -403,7 +404,7 @@ def _to_memory(f: Function, value: Value, dtype: str) -> Value:
 
 def _lane_dimension(nest: Nest) -> int:
     """The dimension that runs through the lanes; -1 where no access would become a vector."""
-    best, found = 0.0, -1
+    best, lane = 0.0, -1
     for dim, extent in enumerate(nest.dims):
         if extent < 4 or (dim in nest.reduce and nest.combine == ""):
             continue
@@ -415,8 +416,8 @@ def _lane_dimension(nest: Nest) -> int:
         narrow = sum(s not in (0, 1) for s in strides) + 2 * (stored not in (0, 1))
         score = 4.0 * wide - 8 * narrow + (nest.output.coefficients[dim] == 1) + min(extent, LANES) / LANES
         if stored and score > best:
-            best, found = score, dim
-    return found
+            best, lane = score, dim
+    return lane
 
 
 def _varying(nest: Nest, lane: int) -> set[str]:
@@ -453,4 +454,4 @@ def _literal_dtype(instr: Instr, kinds: list[str]) -> str:
     return _dtype(instr.type)
 
 
-__all__ = ["Elementwise", "Place", "Range"]
+__all__ = ["Elementwise", "Range", "RegionPointer"]

@@ -59,7 +59,7 @@ def _magnitude(f: Function, x: Value) -> Value:
 
 
 def _codes(f: Function, x: Value) -> Value:
-    """f32 to the nearest codes, i8; some code for NaN, of which the conversion alone would make no value at all."""
+    """Converts f32 to the nearest codes, i8. NaN becomes some code: its conversion to an integer would be undefined."""
     rounded = f.op("math.roundeven", [x], x.type)
     low = f.select(rounded > -LARGEST_CODE, rounded, -LARGEST_CODE)
     bounded = f.select(low < LARGEST_CODE, low, LARGEST_CODE)

@@ -26,8 +26,8 @@ class Features:
 
     @classmethod
     def of_host(cls) -> Features:
-        found = set(_native.cpu_features())
-        return cls(bf16_dot="avx512_bf16" in found, int8_dot="avx512_vnni" in found)
+        flags = set(_native.cpu_features())
+        return cls(bf16_dot="avx512_bf16" in flags, int8_dot="avx512_vnni" in flags)
 
     @property
     def wide_registers(self) -> bool:

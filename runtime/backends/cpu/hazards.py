@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 Span = tuple[str, int, int]
-"""A region, the first byte, and the end."""
+"""The name of a region, the first byte, and the byte behind the last."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Pending:
         self.writes |= writes
 
     def joined(self, other: Pending) -> Pending:
-        """Either this or the other, whichever came to pass."""
+        """The accesses of a branch that was taken or not: this or the other, so both are taken into account."""
         return Pending(self.reads | other.reads, self.writes | other.writes)
 
 

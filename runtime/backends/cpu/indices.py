@@ -1,8 +1,8 @@
 """Indices that tensors hold: generated code reports one that is outside of what it indexes, and the core ends the run.
 
-In front of the scalars that a function is given lies a word of the thread's, 0 at the start of a run. A function sets
-it and goes on with some index that exists, so that nothing out of bounds is touched; the core looks at it after each
-call.
+Each thread has a word in front of the scalars that a function gets, which is 0 at the start of a run. A function that
+meets such an index sets the word and goes on with another index, one that exists, so that nothing out of bounds is
+touched. The core looks at the word after each call.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from sscc.runtime.backends.cpu.mlir import Function, Value
 
 REPORT_BYTES = 8
-"""From the scalars back to the word."""
+"""The word lies so many bytes before the scalars."""
 
 
 def report_index(f: Function, outside: Value) -> None:

@@ -83,12 +83,12 @@ class NativeInterpreter:
         """
         if entry not in self._entries:
             raise UsageError(f"the schedule has no entry {entry!r}, it has {list(self._entries)}")
-        called, given = self._entries[entry], {} if scalars is None else scalars
+        called, numbers = self._entries[entry], {} if scalars is None else scalars
         _check_names("inputs", inputs, called.inputs, called)
-        _check_names("scalars", given, called.scalar_inputs, called)
+        _check_names("scalars", numbers, called.scalar_inputs, called)
         for name in called.inputs:
             self._set(name, inputs[name])
-        results = self.core.run(entry, [given[name] for name in called.scalar_inputs])
+        results = self.core.run(entry, [numbers[name] for name in called.scalar_inputs])
         if self._code.violations is not None:
             self._code.violations.raise_first()
         views = {name: self.tensor(name) for name in called.outputs}
@@ -161,9 +161,9 @@ def _memory(core: _native.Core) -> Array:
     return memory
 
 
-def _check_names(what: str, given: Mapping[str, object], wanted: tuple[str, ...], entry: Entry) -> None:
-    if given.keys() != set(wanted):
-        raise UsageError(f"entry {entry.name!r} takes the {what} {list(wanted)}, not {list(given)}")
+def _check_names(what: str, values: Mapping[str, object], names: tuple[str, ...], entry: Entry) -> None:
+    if values.keys() != set(names):
+        raise UsageError(f"entry {entry.name!r} takes the {what} {list(names)}, not {list(values)}")
 
 
 __all__ = ["NativeInterpreter", "store_weights"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sscc.runtime.backends.cpu.elementwise import Places, Range
+from sscc.runtime.backends.cpu.elementwise import Range, RegionPointers
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.mlir import Function, Value
-from sscc.runtime.backends.cpu.nests import Linear, Nest, merged
+from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, merged
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.products import emit_product, scratch_bytes
@@ -91,21 +91,21 @@ class Matmul:
     def emit(
         self,
         f: Function,
-        places: Places,
+        places: RegionPointers,
         split: tuple[int, Range] | None,
         scratch: Value,
         live: Value | None = None,
     ) -> None:
         """Emits the product for all columns, or those of a range of one of its column dimensions.
 
-        Of its rows the first `live` are wanted; others need not be written. None: all.
+        Only the first `live` rows have to be written; None means all of them.
         """
         self._columns(f, places, split, (scratch, live), self.shape.columns[:-1], {})
 
     def _columns(
         self,
         f: Function,
-        places: Places,
+        places: RegionPointers,
         split: tuple[int, Range] | None,
         how: tuple[Value, Value | None],
         outer: tuple[int, ...],
@@ -134,7 +134,7 @@ class Matmul:
         else:
             emit_quantised_product(f, a, pointer, panels, target, lower, upper, scratch, self.features, live)
 
-    def _operand(self, access: Linear, dtypes: Mapping[str, str], pointer: Value | None) -> Operand:
+    def _operand(self, access: LinearAccess, dtypes: Mapping[str, str], pointer: Value | None) -> Operand:
         last = self.shape.depth if access is self.nest.inputs[0] else self.shape.columns[-1]
         dims = (*self.shape.rows, last)
         shape, strides = tuple(self.nest.dims[d] for d in dims), tuple(access.coefficients[d] for d in dims)

@@ -25,7 +25,8 @@ INLINED_LINES = 40
 """Private functions longer than this are never inlined: LLVM would copy kernels into every body that calls them."""
 
 _ROLLED = "#llvm.loop_annotation<unroll = <disable = true>>"
-"""On every loop: what is to be unrolled is written so. LLVM's unrolling would take half of the compile time."""
+"""Stands on every loop and keeps LLVM from unrolling it, which would take half of the compile time. A loop that is to
+be unrolled is emitted unrolled."""
 
 
 def vector(element: str, lanes: int) -> str:
@@ -87,11 +88,11 @@ class Value:
         return self.owner.binary("arith.divf", self, other)
 
     def __floordiv__(self, other: Value | int) -> Value:
-        """Of integers that are not negative."""
+        """The quotient of integers, which must not be negative."""
         return self.owner.binary("arith.divui", self, other)
 
     def __mod__(self, other: Value | int) -> Value:
-        """Of integers that are not negative."""
+        """The remainder of integers, which must not be negative."""
         return self.owner.binary("arith.remui", self, other)
 
     def __and__(self, other: Value | int) -> Value:
@@ -147,7 +148,7 @@ class Loop:
 
 
 class Module:
-    """Functions, made once each: kernels that several bodies want are shared by name."""
+    """Functions by name. A kernel that several bodies need is emitted once, and the others find it by its name."""
 
     def __init__(self) -> None:
         self._functions: dict[str, Function] = {}
@@ -256,10 +257,10 @@ class Function:
     def _literal(self, literal: str, type: str) -> Value:
         key = (literal, type)
         if key not in self._constants:
-            made = Value(f"%c{len(self._constants)}", type, self)
-            self._constants[key] = made
+            constant = Value(f"%c{len(self._constants)}", type, self)
+            self._constants[key] = constant
             typed = literal if type == I1 else f"{literal} : {type}"
-            self._constant_lines.append(f"    {made.name} = arith.constant {typed}")
+            self._constant_lines.append(f"    {constant.name} = arith.constant {typed}")
         return self._constants[key]
 
     def like(self, value: Value | int | float, other: Value) -> Value:
@@ -304,7 +305,7 @@ class Function:
         return self.binary("arith.maximumf" if is_float(a.type) else "arith.maxsi", a, b)
 
     def ceildiv(self, a: Value, b: int) -> Value:
-        """Of integers that are not negative."""
+        """a / b rounded up, of integers that are not negative."""
         return (a + (b - 1)) // b
 
     def fma(self, a: Value, b: Value | float, c: Value) -> Value:
@@ -416,12 +417,12 @@ class Function:
     # -- memory
 
     def limit(self, pointer: Value, nbytes: int | Callable[[], int]) -> Value:
-        """The pointer, of which checked code (`checks.py`) is told how many bytes it may touch from there on; a
-        function is asked when the code is written out."""
+        """The same pointer. Checked code (`checks.py`) learns here how many bytes it may touch from there on; where
+        `nbytes` is a function, it is called when the code is written out."""
         return pointer
 
     def operands(self, place: str, pointers: Sequence[Value]) -> None:
-        """Tells checked code what it computes, and which limited pointers are all that it may touch."""
+        """Tells checked code what it computes, for messages, and all pointers with limits that it may touch."""
 
     def offset(self, pointer: Value, count: Value | int) -> Value:
         """The pointer `count` bytes further."""
@@ -433,7 +434,7 @@ class Function:
         return result
 
     def load(self, pointer: Value, type: str) -> Value:
-        """From memory, aligned to an element."""
+        """Loads from memory; the pointer is aligned to an element."""
         return self.op(
             "llvm.load", [pointer], type, signature=f"!llvm.ptr -> {type}"
         ) if element_of(type) == type else self._load_vector(pointer, type)
@@ -444,12 +445,12 @@ class Function:
         return value
 
     def store(self, value: Value, pointer: Value) -> None:
-        """To memory, aligned to an element."""
+        """Stores to memory; the pointer is aligned to an element."""
         align = f" {{alignment = {_align(value.type)} : i64}}" if lanes_of(value.type) else ""
         self.emit(f"llvm.store {value.name}, {pointer.name}{align} : {value.type}, !llvm.ptr")
 
     def load_masked(self, pointer: Value, mask: Value, type: str) -> Value:
-        """Lanes of the mask from memory, zeros elsewhere; memory of the other lanes is not touched."""
+        """Loads the lanes of the mask, and zeros in the others, whose memory is not touched."""
         value, zero = self.fresh(type), self.constant(0, type)
         self.emit(
             f"{value.name} = llvm.intr.masked.load {pointer.name}, {mask.name}, {zero.name} "
@@ -458,14 +459,14 @@ class Function:
         return value
 
     def store_masked(self, value: Value, pointer: Value, mask: Value) -> None:
-        """Lanes of the mask to memory."""
+        """Stores the lanes of the mask."""
         self.emit(
             f"llvm.intr.masked.store {value.name}, {pointer.name}, {mask.name} "
             f"{{alignment = {_align(value.type)} : i32}} : {value.type}, {mask.type} into !llvm.ptr"
         )
 
     def prefetch(self, pointer: Value, locality: int = 3) -> None:
-        """Asks for the line at the pointer, for reading; locality 3 is into all caches, 0 passing through."""
+        """Prefetches the cache line at the pointer for reading; `locality` is LLVM's: 0 is none, 3 all caches."""
         self.emit(
             f'"llvm.intr.prefetch"({pointer.name}) <{{rw = 0 : i32, hint = {locality} : i32, cache = 1 : i32}}> '
             ": (!llvm.ptr) -> ()"
@@ -479,14 +480,14 @@ class Function:
             a if isinstance(a, Value) else self.constant(a, type)
             for a, type in zip(arguments, function.types, strict=True)
         ]
-        made = [self.fresh(type) for type in function.results]
-        left = f"{', '.join(v.name for v in made)} = " if made else ""
+        results = [self.fresh(type) for type in function.results]
+        left = f"{', '.join(v.name for v in results)} = " if results else ""
         result = function.results[0] if len(function.results) == 1 else f"({', '.join(function.results)})"
         self.emit(
             f"{left}func.call @\"{function.name}\"({', '.join(o.name for o in operands)}) : "
             f"({', '.join(function.types)}) -> {result}"
         )
-        return made
+        return results
 
     def intrinsic(self, name: str, operands: Sequence[Value], result: str) -> Value:
         """An LLVM intrinsic by its full name."""
@@ -549,7 +550,8 @@ class Function:
         return "\n".join([*lines, *self._constant_lines, *self._lines, "  }"])
 
     def _attributes(self) -> str:
-        """Exported functions are not inlined either: the engine would copy them into the wrappers that it makes."""
+        """The function's attributes. Exported functions are not inlined either: the engine would copy them into the
+        wrappers that it generates."""
         attributes = [] if self.exported else ["llvm.linkage = #llvm.linkage<internal>"]
         if self.exported or len(self._lines) > INLINED_LINES:
             attributes.append("llvm.no_inline")

@@ -1,4 +1,4 @@
-"""That what a schedule names is there, and in the right number: what planning takes for granted.
+"""Checks that everything a schedule names exists, and is passed in the right number: planning relies on both.
 
 Whether the schedule is a valid one is the validator's business (sscc.runtime.validator).
 """
@@ -31,7 +31,7 @@ Ranks = Mapping[str, int]
 """Dimensions of parameters, locals and windows, by name."""
 
 _TYPES = {*DTYPE_BYTES, "i32", "index"}
-"""Of values of a vector program."""
+"""The types that values of a vector program may have."""
 
 
 def check_names(program: Program) -> None:
@@ -147,9 +147,9 @@ def _check_known(names: Iterable[object], known: Iterable[object], where: str) -
             _refuse(f"{where} names {name!r}, which does not exist")
 
 
-def _check_count(given: Sized, wanted: Sized, where: str, what: str) -> None:
-    if len(given) != len(wanted):
-        _refuse(f"{where} passes {len(given)} {what}, {len(wanted)} are wanted")
+def _check_count(actual: Sized, expected: Sized, where: str, what: str) -> None:
+    if len(actual) != len(expected):
+        _refuse(f"{where} passes {len(actual)} {what}, {len(expected)} are wanted")
 
 
 def _refuse(why: str) -> NoReturn:

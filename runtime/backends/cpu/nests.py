@@ -21,7 +21,7 @@ Strides = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearAccess:
     """Where a point of the iteration space lies in a region: ``constant + sum(coefficient * index)`` elements."""
 
     region: str
@@ -58,8 +58,8 @@ class Nest:
     dims: tuple[int, ...]
     original: tuple[tuple[int, int, int], ...]
     reduce: frozenset[int]
-    inputs: tuple[Linear, ...]
-    output: Linear
+    inputs: tuple[LinearAccess, ...]
+    output: LinearAccess
     body: tuple[Instr, ...]
     result: str
     loads: Mapping[str, Gathered]
@@ -68,14 +68,15 @@ class Nest:
     product: bool = False
 
     @property
-    def accesses(self) -> tuple[Linear, ...]:
+    def accesses(self) -> tuple[LinearAccess, ...]:
         return (*self.inputs, self.output)
 
 
 class Regions:
     """The memory of a body: strides of its parameters (as its stage passes them) and locals, with windows resolved.
 
-    A load that is left out leaves the body with what a launch shows, which windows need not fit: that is refused.
+    Where a load stage is left out, the body sees memory with the strides that a launch shows. A window of a parameter
+    that is then not dense cannot be resolved and is refused.
 
     Args:
         body: the body.
@@ -124,7 +125,7 @@ def nest_of(step: Vector | Reduction | Product, regions: Regions) -> Nest:
     dims = step.dims
     reduce = frozenset() if isinstance(step, Vector) else frozenset(step.reduce)
     combine, init = "", 0.0
-    inputs: tuple[Linear, ...]
+    inputs: tuple[LinearAccess, ...]
     body: tuple[Instr, ...]
     if isinstance(step, Product):
         inputs = (_linear(step.a, regions, dims), _linear(step.b, regions, dims))
@@ -142,18 +143,18 @@ def nest_of(step: Vector | Reduction | Product, regions: Regions) -> Nest:
     return _squeeze(nest)
 
 
-def _linear(access: Access, regions: Regions, dims: tuple[int, ...]) -> Linear:
+def _linear(access: Access, regions: Regions, dims: tuple[int, ...]) -> LinearAccess:
     piece = regions.resolve(access.param)
     constant, coefficients = piece.constant, [0] * len(dims)
     for row, stride in zip(access.map, piece.strides, strict=True):
         constant += row[-1] * stride
         for d, coefficient in enumerate(row[:-1]):
             coefficients[d] += coefficient * stride
-    return Linear(piece.region, constant, tuple(coefficients))
+    return LinearAccess(piece.region, constant, tuple(coefficients))
 
 
 def _squeeze(nest: Nest) -> Nest:
-    """Without dimensions of extent 1."""
+    """The nest without its dimensions of extent 1."""
     kept = [d for d, extent in enumerate(nest.dims) if extent != 1] or [0]
     return _pick(nest, kept)
 
@@ -161,7 +162,7 @@ def _squeeze(nest: Nest) -> Nest:
 def _pick(nest: Nest, kept: list[int]) -> Nest:
     place = {d: i for i, d in enumerate(kept)}
 
-    def pick(access: Linear) -> Linear:
+    def pick(access: LinearAccess) -> LinearAccess:
         return replace(access, coefficients=tuple(access.coefficients[d] for d in kept))
 
     original = tuple((place.get(d, 0), v, e) if d in place else (0, 1, 1) for d, v, e in nest.original)
@@ -188,13 +189,13 @@ def untangle(nest: Nest, temporary: str) -> tuple[Nest, Nest]:
     kept = [d for d in range(len(nest.dims)) if d not in nest.reduce]
     shape = tuple(nest.dims[d] for d in kept)
     steps = dict(zip(kept, dense_strides(shape), strict=True))
-    there = Linear(temporary, 0, tuple(steps.get(d, 0) for d in range(len(nest.dims))))
+    there = LinearAccess(temporary, 0, tuple(steps.get(d, 0) for d in range(len(nest.dims))))
     target = replace(nest.output, coefficients=tuple(nest.output.coefficients[d] for d in kept))
     copy = Nest(
         dims=shape or (1,),
         original=(),
         reduce=frozenset(),
-        inputs=(Linear(temporary, 0, dense_strides(shape) or (0,)),),
+        inputs=(LinearAccess(temporary, 0, dense_strides(shape) or (0,)),),
         output=target if shape else replace(target, coefficients=(0,)),
         body=(),
         result="in0",
@@ -204,7 +205,7 @@ def untangle(nest: Nest, temporary: str) -> tuple[Nest, Nest]:
 
 
 def merged(nest: Nest) -> Nest:
-    """The nest with neighbouring dimensions that every access walks as one made one."""
+    """The nest with neighbouring dimensions merged into one where every access walks them as one."""
     return merged_around(nest, -1)[0]
 
 
@@ -235,7 +236,7 @@ def _together(nest: Nest, d: int) -> bool:
 def _merge_at(nest: Nest, d: int) -> Nest:
     inner = nest.dims[d + 1]
 
-    def drop(access: Linear) -> Linear:
+    def drop(access: LinearAccess) -> LinearAccess:
         c = access.coefficients
         return replace(access, coefficients=c[:d] + c[d + 1 :])
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import ENOUGH
-from sscc.runtime.backends.cpu.nests import Linear, Nest, merged, merged_around
+from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, merged, merged_around
 
 
 @dataclass(frozen=True)
@@ -84,17 +84,17 @@ def _simplified(member: Member) -> Member:
 
 
 def _best(steps: list[Step]) -> Group:
-    """The common units of the steps of which there are most; one unit where they have none in common."""
-    found: Group | None = None
+    """The group of the steps with the most units that all of them have in common; one unit where there are none."""
+    best: Group | None = None
     for forms in (steps[-1][1], *(forms for _, forms in steps if forms[0].product)):
         for nest in forms:
             for dim in range(len(nest.dims)):
                 if dim in nest.reduce or nest.output.coefficients[dim] == 0:
                     continue
                 group = _try(steps, nest, dim, _granule(nest, dim))
-                if group is not None and (found is None or group.units > found.units):
-                    found = group
-    return found or Group(1, {number: Member(forms[1], -1, 0) for number, forms in steps}, {})
+                if group is not None and (best is None or group.units > best.units):
+                    best = group
+    return best or Group(1, {number: Member(forms[1], -1, 0) for number, forms in steps}, {})
 
 
 def _granule(nest: Nest, dim: int) -> int:
@@ -111,30 +111,30 @@ def _try(steps: list[Step], seed: Nest, dim: int, granule: int) -> Group | None:
     written = {forms[0].output.region for _, forms in steps}
     members: dict[int, Member] = {}
     for number, forms in reversed(steps):
-        found = next((m for nest in forms if (m := _join(nest, splits, units, written)) is not None), None)
-        if found is None:
+        member = next((m for nest in forms if (m := _join(nest, splits, units, written)) is not None), None)
+        if member is None:
             return None
-        members[number] = found
+        members[number] = member
     return Group(units, dict(sorted(members.items())), splits)
 
 
 def _join(nest: Nest, splits: dict[str, Split], units: int, written: set[str]) -> Member | None:
     """The step as a member of a group, if it has the group's units; adds the splits of what it reads to `splits`."""
     split = splits.get(nest.output.region)
-    if split is None:  # nothing after it reads what it writes: any units will do, if there are as many
+    if split is None:  # no later step reads what this one writes, so any division into as many units will do
         split = _independent(nest, units)
     member = None if split is None else _member(nest, split)
     if split is None or member is None:
         return None
-    found = {nest.output.region: split}
+    new_splits = {nest.output.region: split}
     for access in (*nest.inputs, *_gathers(nest)):
         if access.region not in written:
             continue
-        wanted = _split_read(access, member)
-        if wanted is None or splits.get(access.region, wanted) != wanted or found.get(access.region, wanted) != wanted:
+        read = _split_read(access, member)
+        if read is None or splits.get(access.region, read) != read or new_splits.get(access.region, read) != read:
             return None
-        found[access.region] = wanted
-    splits.update(found)
+        new_splits[access.region] = read
+    splits.update(new_splits)
     return member
 
 
@@ -148,9 +148,9 @@ def _independent(nest: Nest, units: int) -> Split | None:
     return None
 
 
-def _gathers(nest: Nest) -> list[Linear]:
-    """Loads read anywhere: as accesses that no unit confines."""
-    return [Linear(g.region, 0, (0,) * len(nest.dims)) for g in nest.loads.values()]
+def _gathers(nest: Nest) -> list[LinearAccess]:
+    """The loads of a nest as accesses that stay in no unit, because a load may read any element."""
+    return [LinearAccess(g.region, 0, (0,) * len(nest.dims)) for g in nest.loads.values()]
 
 
 def _member(nest: Nest, split: Split) -> Member | None:
@@ -164,7 +164,7 @@ def _member(nest: Nest, split: Split) -> Member | None:
     return None
 
 
-def _split_read(access: Linear, member: Member) -> Split | None:
+def _split_read(access: LinearAccess, member: Member) -> Split | None:
     """The units of a region such that unit u of the step touches unit u only; None where there are none."""
     coefficient = access.coefficients[member.dim]
     if coefficient <= 0 or not _stays(access, member.nest, member.dim):
@@ -172,7 +172,7 @@ def _split_read(access: Linear, member: Member) -> Split | None:
     return Split(coefficient * member.granule, coefficient * member.nest.dims[member.dim])
 
 
-def _stays(access: Linear, nest: Nest, dim: int) -> bool:
+def _stays(access: LinearAccess, nest: Nest, dim: int) -> bool:
     """Whether the other dimensions never carry an access out of the index of `dim` that it belongs to."""
     stride, span = access.coefficients[dim], access.coefficients[dim] * nest.dims[dim]
     inner = access.constant % span

@@ -1,4 +1,4 @@
-"""How a step of a body becomes native code: phases, each a range of independent units that threads share out.
+"""How a step of a body becomes native code: phases, each of independent units that the threads divide among them.
 
 A step is lowered to one or more phases, run one after the other with a barrier between. A phase has `units` pieces of
 work of about the same size, numbered 0 .. units - 1. A generated function computes any range [begin, end) of them; the

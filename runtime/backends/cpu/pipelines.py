@@ -63,8 +63,8 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The part of a prompt that an iteration works on: positions start .. start + positions - 1, of which those at and
-    beyond `length` are padding."""
+    """The part of a prompt that an iteration works on: positions start .. start + positions - 1. Those from `length` on
+    are padding."""
 
     start: Operand
     length: Operand
@@ -93,7 +93,8 @@ class _PipelinePlan:
         self.slots = self._layout({p.buffer for s in replicated for p in _written(s)})
 
     def _ordered(self, stages: list[ResolvedStage]) -> list[ResolvedStage]:
-        """The stages so that whatever an iteration reads was written before; in their own order, if that is one."""
+        """The stages in an order in which every stage comes after those that write what it reads in the same iteration.
+        The schedule's own order stays where it is such an order."""
         ordered: list[ResolvedStage] = []
         left = list(stages)
         while left:
@@ -115,7 +116,7 @@ class _PipelinePlan:
         for stage in self.stages:
             for port in _written(stage):
                 writers[port.buffer] = writers.get(port.buffer, 0) + 1
-        found = []
+        replicated = []
         for stage in self.stages:
             outputs = [
                 (port, param)
@@ -126,8 +127,8 @@ class _PipelinePlan:
             small = sum(prod(param.shape) for _, param in outputs) * stage.stage.trips <= REPLICATED_ELEMENTS
             affine = all(step.kind in ("vector", "reduction") for step in stage.body.steps)
             if outputs and alone and small and affine:
-                found.append(stage)
-        return found
+                replicated.append(stage)
+        return replicated
 
     def _layout(self, private: set[str]) -> dict[str, Slots]:
         ports: dict[str, list[tuple[ResolvedStage, BufferPort, bool]]] = {}
@@ -180,7 +181,7 @@ class _PipelinePlan:
         return out
 
     def _close(self, items: list[plans.Item]) -> None:
-        """The workspace is the next pipeline's."""
+        """Ends the pipeline with a barrier, because the next pipeline uses the same workspace."""
         items += self.track.settle()
         self.draft.workspace_bytes = max(self.draft.workspace_bytes, align(self.used))
         self.draft.private_bytes = max(self.draft.private_bytes, align(self.private_used))
@@ -262,7 +263,7 @@ class _PipelinePlan:
         for routine in code.routines:
             items += self.track.touch(*(_seen(spans) for spans in (reads, writes)))
             alone = routine.units * stage.stage.trips == 1
-            run = plans.Run(
+            run = plans.PlanRun(
                 function=draft.function(routine.function),
                 mode="replicated" if private else "serial" if alone else "split",
                 units=routine.units,
@@ -290,8 +291,8 @@ class _PipelinePlan:
         region = PRIVATE if private else WORKSPACE
         return _Pointer(region, offset, nbytes, tuple(terms), (region, offset, offset + total))
 
-    def _argument(self, pointer: _Pointer) -> plans.Argument:
-        return plans.Argument(
+    def _argument(self, pointer: _Pointer) -> plans.PlanArgument:
+        return plans.PlanArgument(
             self.draft.region(pointer.region), pointer.offset, pointer.extent, pointer.terms
         )
 
@@ -336,12 +337,12 @@ class _PipelinePlan:
     ) -> tuple[Strides, _Pointer]:
         draft = self.draft
         shape = next(p.shape for p in self.kernel.kernel.params if p.name == port.param)
-        given = self.kernel.views[port.param]
-        bare = View(given.tensor, given.shape, given.strides, given.offset)
+        shown = self.kernel.views[port.param]
+        bare = View(shown.tensor, shown.shape, shown.strides, shown.offset)
         view = compose(port.view, shape, bare, firings(stage.stage))
         if view is None:
             raise self._refusal(stage, f"it cannot follow its window of {port.param!r}")
-        tensor = draft.tensors[given.tensor]
+        tensor = draft.tensors[shown.tensor]
         terms = [*self.kernel.terms[port.param], *((draft.operand(n, env), c) for n, c in view.terms)]
         size = DTYPE_BYTES[tensor.dtype]
         packing = draft.packed.get(tensor.name)
@@ -358,7 +359,7 @@ class _PipelinePlan:
 
 
 def _packed_pointer(tensor: Tensor, packing: Packing, view: View, terms: list[tuple[int, int]]) -> _Pointer:
-    """To the panels that a view of a packed weight stands for."""
+    """The pointer to the panels that a view of a packed weight stands for."""
     panels = packing.panels
     last = sum(stride * (extent - 1) for stride, extent in zip(view.strides, view.shape, strict=True))
     rows = last // packing.row_elements + 1
@@ -372,9 +373,9 @@ def _chunk_of(stage: ResolvedStage) -> _Chunk | None:
     """What a stage says of the chunk that its pipeline works on."""
     for step in stage.body.steps:
         if isinstance(step, ChunkAttention):
-            given = dict(zip(stage.body.scalars, stage.stage.scalars, strict=True))
+            scalars = dict(zip(stage.body.scalars, stage.stage.scalars, strict=True))
             shapes = {p.name: p.shape for p in stage.body.params} | {w.name: w.view.shape for w in stage.body.windows}
-            return _Chunk(given[step.start], given[step.length], shapes[step.query][2])
+            return _Chunk(scalars[step.start], scalars[step.length], shapes[step.query][2])
     return None
 
 
@@ -384,7 +385,7 @@ def _written(stage: ResolvedStage) -> list[BufferPort]:
 
 
 def _seen(spans: set[Span]) -> set[Span]:
-    """What more than one thread can see, and what is there at all."""
+    """The spans that more than one thread can see, without empty ones."""
     return {span for span in spans if span[0] != PRIVATE and span[1] < span[2]}
 
 

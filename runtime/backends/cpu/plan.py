@@ -1,8 +1,8 @@
 """The plan of native execution: what a thread team does, as data that the C++ core reads (native/plan.cpp).
 
 Registers hold 64-bit integers. Every thread has its own and walks the same code, so all agree on control without
-talking to each other; only `Run`s differ between threads, by the units that each of them takes. All memory that one run
-writes and another reads needs a `Barrier` between the two.
+talking to each other; only runs (`PlanRun`) differ between threads, by the units that each of them takes. All memory
+that one run writes and another reads needs a `Barrier` between the two.
 
 The file form is a sequence of little-endian 64-bit words. A name is its length in bytes and then UTF-8, padded with
 zeros to whole words; a list is its length and then its items.
@@ -43,7 +43,7 @@ class Code(IntEnum):
 
 
 @dataclass(frozen=True)
-class Region:
+class PlanRegion:
     """Memory that arguments point into.
 
     Attributes:
@@ -57,7 +57,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Argument:
+class PlanArgument:
     """A pointer: base of the region + offset + sum(register * coefficient), in bytes.
 
     The `extent` bytes from there on must lie in the region. That is checked whenever the pointer is made.
@@ -70,7 +70,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlanRun:
     """One phase of one stage: the function is called for every firing of the grid.
 
     A function is ``void f(void** arguments, const int64_t* scalars, int64_t begin, int64_t end, void* scratch)``.
@@ -90,7 +90,7 @@ class Run:
     mode: Mode
     units: int
     grid: tuple[tuple[int, int], ...]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[PlanArgument, ...]
     scalars: tuple[int, ...]
     label: int
 
@@ -108,7 +108,7 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Loop:
+class PlanLoop:
     """``for register in range(lower, upper)``; the bounds are registers, read once."""
 
     register: int
@@ -137,11 +137,11 @@ class Barrier:
     """All threads have come here before any goes on."""
 
 
-Item = Union[Compute, Loop, Branch, Execute, Barrier]
+Item = Union[Compute, PlanLoop, Branch, Execute, Barrier]
 
 
 @dataclass(frozen=True)
-class Entry:
+class PlanEntry:
     """What a caller can ask for.
 
     Attributes:
@@ -167,14 +167,14 @@ class NativePlan:
         scratch_bytes: scratch of one thread, for any of the functions.
     """
 
-    regions: tuple[Region, ...]
+    regions: tuple[PlanRegion, ...]
     functions: tuple[str, ...]
     labels: tuple[str, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[PlanRun, ...]
     constants: tuple[tuple[int, int], ...]
     registers: int
     scratch_bytes: int
-    entries: tuple[Entry, ...]
+    entries: tuple[PlanEntry, ...]
 
     def encode(self) -> bytes:
         """The file form. Raises InternalError for a number that is no 64-bit integer, or an unknown operation."""
@@ -220,7 +220,7 @@ class _Writer:
             self.numbers(entry.outputs)
             self.body(entry.body)
 
-    def run(self, run: Run) -> None:
+    def run(self, run: PlanRun) -> None:
         self.words += [run.function, MODES.index(run.mode), run.units, run.label]
         self.pairs(run.grid)
         self.count(run.arguments)
@@ -235,7 +235,7 @@ class _Writer:
             match item:
                 case Compute():
                     self.compute(item)
-                case Loop():
+                case PlanLoop():
                     self.words += [Code.LOOP, item.register, item.lower, item.upper]
                     self.body(item.body)
                 case Branch():
@@ -286,14 +286,14 @@ def _listing(plan: NativePlan) -> Iterator[str]:
         yield from _body(plan, entry.body, "  ")
 
 
-def _run(plan: NativePlan, run: Run) -> str:
+def _run(plan: NativePlan, run: PlanRun) -> str:
     grid = "".join(f" x {trips} (r{register})" for register, trips in run.grid)
     arguments = ", ".join(_argument(plan, argument) for argument in run.arguments)
     label, function = _named(plan.labels, run.label), _named(plan.functions, run.function)
     return f"{label}: {run.mode} {run.units} units{grid}, {function}({arguments}; {_registers(run.scalars)})"
 
 
-def _argument(plan: NativePlan, argument: Argument) -> str:
+def _argument(plan: NativePlan, argument: PlanArgument) -> str:
     terms = "".join(f" + r{register} * {coefficient}" for register, coefficient in argument.terms)
     region = _named([r.name for r in plan.regions], argument.region)
     return f"{region}[{argument.offset}{terms}, {argument.extent} bytes]"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Entry, For, If, Item, Launch, Pipeline, Program, Scalar
 from sscc.runtime.backends.cpu import plan as plans
-from sscc.runtime.backends.cpu.draft import Draft, Track
+from sscc.runtime.backends.cpu.draft import PlanDraft, Track
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.hazards import Pending
 from sscc.runtime.backends.cpu.mlir import Module
@@ -52,12 +52,12 @@ def plan_program(
     return Native(draft.finish(entries), draft.module)
 
 
-def _entry(draft: Draft, entry: Entry) -> plans.Entry:
+def _entry(draft: PlanDraft, entry: Entry) -> plans.PlanEntry:
     env = {name: draft.register() for name in entry.scalar_inputs}
     inputs = tuple(env.values())
     body = _Control(Track(draft)).block(entry.body, env)
     outputs = tuple(draft.operand(o, env) for o in entry.scalar_outputs)
-    return plans.Entry(entry.name, inputs, outputs, tuple(body))
+    return plans.PlanEntry(entry.name, inputs, outputs, tuple(body))
 
 
 class _Control:

@@ -6,7 +6,7 @@ what is computed from their results, element by element, has such a dimension to
 
 from __future__ import annotations
 
-from sscc.runtime.backends.cpu.nests import Linear, Nest
+from sscc.runtime.backends.cpu.nests import LinearAccess, Nest
 
 
 class Positions:
@@ -22,10 +22,10 @@ class Positions:
 
     def product(self, nest: Nest, rows: tuple[int, ...]) -> bool:
         """Whether a product's rows, its dimensions `rows`, are the positions."""
-        found = len(rows) == 1 and nest.dims[rows[0]] == self.count
-        if found:
+        fits = len(rows) == 1 and nest.dims[rows[0]] == self.count
+        if fits:
             self._mark(nest.output, rows[0])
-        return found
+        return fits
 
     def dimension(self, nest: Nest) -> int | None:
         """The dimension of another nest that runs through positions; None where there is none."""
@@ -37,12 +37,12 @@ class Positions:
                     return d
         return None
 
-    def _mark(self, output: Linear, dim: int) -> None:
+    def _mark(self, output: LinearAccess, dim: int) -> None:
         stride = output.coefficients[dim]
         if self._strides.setdefault(output.region, stride) != stride:
-            self._strides[output.region] = 0  # no layout that is known
+            self._strides[output.region] = 0  # two steps write it in different layouts, so none is known
 
-    def _separate(self, nest: Nest, access: Linear, dim: int) -> bool:
+    def _separate(self, nest: Nest, access: LinearAccess, dim: int) -> bool:
         """Whether index i of a dimension stays within position i, whatever the other indices are."""
         stride = access.coefficients[dim]
         whole = stride * self.count

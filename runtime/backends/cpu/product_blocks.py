@@ -18,7 +18,7 @@ from sscc.runtime.backends.cpu.phases import Operand
 
 SIZE = {"f32": 4, "bf16": 2}
 STORED = {"f32": F32, "bf16": I16}
-"""What is loaded and stored: bf16 as bits, which every CPU can move."""
+"""The type in which a dtype is loaded and stored: bf16 as its bits, which every CPU can move."""
 SPILL = 32 * LINE
 
 
@@ -56,16 +56,16 @@ class Blocks:
 
     @property
     def held(self) -> int:
-        """Blocks that are packed at once."""
+        """The number of blocks that are packed at once."""
         return min(self.count, max(1, L2_BYTES // self.block_bytes))
 
     @property
     def packed_bytes(self) -> int:
-        """Of the blocks that are packed at once, in whole lines, and of what packing may write after them."""
+        """Bytes of the blocks that are packed at once, in whole lines, and of what packing may write after them."""
         return 0 if self.in_place else -(-self.held * self.block_bytes // LINE) * LINE + SPILL
 
     def scratch_bytes(self, dtype: str) -> int:
-        """Of packed blocks and one tile of results of this dtype."""
+        """Bytes of the packed blocks and of one tile of results of this dtype."""
         return self.packed_bytes + self.tile.rows * self.tile.panels * LANES * SIZE[dtype]
 
 
@@ -158,7 +158,7 @@ def emit_blocks(
 
 
 def rounded(f: Function, value: Value, dtype: str) -> Value:
-    """f32 lanes, or one, as they are stored."""
+    """One f32 or a vector of them, converted to the form in which they are stored."""
     return value if dtype == "f32" else f.bitcast(f.narrow(value, BF16), with_element(value.type, I16))
 
 
@@ -222,7 +222,8 @@ def _multiply(module: Module, tile: Tile, kernels: Kernels, dtype: str, direct: 
 
 
 def _scatter(f: Function, row: Value, tile: Tile, begin: Value, count: Value, dtype: str) -> None:
-    """A computed tile to rows row .. and columns begin .. begin + count - 1 of an output of any strides."""
+    """Copies a computed tile to the rows from `row` on and the columns begin .. begin + count - 1 of an output, which
+    may have any strides."""
     with f.loop(0, tile.rows) as r:
         target = row_address(f["out"], row + r.index, f["count"], f["inner"], f["outer"])
         with f.loop(0, count) as c:

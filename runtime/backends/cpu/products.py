@@ -59,7 +59,7 @@ def emit_product(
         begin, end: begin is a multiple of 16, end one too or N.
         scratch: pointer to `scratch_bytes` of memory, 64-byte aligned.
         features: of the CPU.
-        live: how many rows, the first ones, are wanted; others need not be written. None: all.
+        live: how many rows, from the first on, have to be written; None means all of them.
 
     Raises:
         InternalError: for operands of other shapes, dtypes or strides.

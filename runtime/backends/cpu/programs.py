@@ -203,8 +203,8 @@ def _from_float(name: str) -> Callable[[Function, Value, str, str], Value]:
 
     def convert(f: Function, value: Value, source: str, target: str) -> Value:
         narrow = {"i8": I8, "i32": I32}.get(target, I64)
-        found = f.intrinsic(f"llvm.{name}.sat", [value], with_element(value.type, narrow))
-        return found if narrow == I64 else f.cast("arith.extsi", found, I64)
+        integer = f.intrinsic(f"llvm.{name}.sat", [value], with_element(value.type, narrow))
+        return integer if narrow == I64 else f.cast("arith.extsi", integer, I64)
 
     return convert
 

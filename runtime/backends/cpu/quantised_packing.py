@@ -12,7 +12,7 @@ from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import LINE, PACKED_AT_ONCE
 
 QUAD = 4
-"""Neighbouring k that an instruction sums."""
+"""The number of neighbouring k whose products one instruction sums."""
 
 
 @dataclass(frozen=True)

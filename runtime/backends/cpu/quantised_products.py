@@ -112,7 +112,7 @@ def _kernel(name: str, panels: QuantisedPanels, dot: bool, module: Module, tile:
     return f
 
 
-# Sums are in the order of rows, and for each of the high and the low part.
+# The sums of a tile are in the order of its rows, and each row has one for the high part and one for the low part.
 
 
 def _corrections(f: Function, panels: QuantisedPanels, rows: int, a: Value, weights: Value) -> list[Value]:
@@ -138,7 +138,7 @@ def _dot_lines(
 ) -> list[Value]:
     """The sums after all lines of a group, by AVX512_VNNI."""
     rows = tile.rows
-    chains = 2 if rows <= 2 else 1  # of each sum, so that few rows need not wait for one
+    chains = 2 if rows <= 2 else 1  # partial sums of each sum: with few rows, each would wait for its last addition
     halves = panels.line_k // QUAD
     unroll = 2 if panels.lines % 2 == 0 else 1
     state = [*sums, *[f.splat(0, LANES, I32)] * (len(sums) * (chains - 1))]
@@ -157,8 +157,8 @@ def _dot_lines(
                     at = number % chains * len(sums) + unit
                     current[at] = sum_quads(f, current[at], codes, parts)
         loop.carry(*current)
-    found = loop.results
-    return [sum(found[i + len(sums) :: len(sums)], found[i]) for i in range(len(sums))]
+    totals = loop.results
+    return [sum(totals[i + len(sums) :: len(sums)], totals[i]) for i in range(len(sums))]
 
 
 def _plain_lines(

@@ -12,7 +12,7 @@ from sscc.runtime.backends.cpu.quantised_packing import QUAD
 from sscc.runtime.backends.cpu.transposition import interleave
 
 LARGEST = 127 * 256 + 127
-"""Of the integers: both of their parts are signed bytes."""
+"""The largest magnitude of the integers: with it, both of their parts are signed bytes."""
 _SMALLEST = 1e-30  # groups whose largest magnitude is less count as zeros
 _LANES32, _LANESF, BYTES = vector(I32, LANES), vector(F32, LANES), vector(I8, LINE)
 
@@ -44,7 +44,7 @@ def pack_block(dtype: str, dot: bool, whole: bool, module: Module, rows: int) ->
         starts = [source + group.index * (f["group"] * SIZE[dtype]) for source in sources]
         largest = [_largest(f, start, dtype, whole) for start in starts]
         inverses = [f.select(value > _SMALLEST, f.constant(LARGEST, F32) / value, 0.0) for value in largest]
-        # What the last lanes write beyond a group is written again by the group that follows.
+        # The last lanes may write beyond the group; the group that follows overwrites that.
         sums = _split_rows(f, starts, dtype, whole, inverses, head + 12 * rows, dot)
         for row in range(rows):
             f.store(largest[row] * (1.0 / LARGEST), head + 4 * row)
@@ -90,8 +90,8 @@ def _split_rows(
             f.store(line, at + LINE * number)
             sums = sum_quads(f, sums, f.splat(0x01010101, LANES, I32), line) if dot else sums + line
         loop.carry(sums)
-    (found,) = loop.results
-    return found if dot else f.cast("arith.fptosi", found, I32)
+    (total,) = loop.results
+    return total if dot else f.cast("arith.fptosi", total, I32)
 
 
 def _split(f: Function, scaled: Value) -> tuple[Value, Value]:

@@ -52,7 +52,7 @@ def check_operands(kind: str, operands: dict[str, Meta], names: Sequence[str]) -
 
 
 def address(f: Function, operand: Operand, *indices: Value | int) -> Value:
-    """Of an element; axes that are not given have index 0."""
+    """The address of an element; axes without an index have index 0."""
     size, pointer = SIZES[operand.dtype], operand.pointer
     for index, stride in zip(indices, operand.strides, strict=False):
         step = f.integer(index) * (stride * size) if isinstance(index, Value) else index * stride * size
@@ -128,7 +128,8 @@ def transpose_kernel(module: Module) -> Function:
 def pack_rows(
     f: Function, source: Value, source_type: str, stride: int, last: Value, count: Value, target: Value, columns: int
 ) -> None:
-    """Rows 0 .. count - 1 as f32, [count, columns]; in place of rows behind `last` it again. `stride` in bytes."""
+    """Copies rows 0 .. count - 1 as f32 to [count, columns]. Row `last` stands in for the rows behind it, which may not
+    exist. `stride` is in bytes."""
     with f.loop(0, count) as row:
         pointer = source + f.min(row.index, last) * stride
         copy_row(f, pointer, source_type, target + row.index * (columns * 4), "f32", columns)

@@ -66,7 +66,7 @@ class _Resolver:
         self.aliased = aliased
         self.buffers = {b.name: b for b in pipeline.buffers}
         self.changing = {pipeline.index, *(scalar.name for scalar in pipeline.scalars)}
-        """Scalars that iterations set."""
+        """The scalars whose values differ between iterations."""
 
     def run(self) -> list[ResolvedStage]:
         copies = {}
@@ -88,7 +88,7 @@ class _Resolver:
         if name in copies:
             source = self.stages[copies[name]].ports[0].view
             view = compose(port.view, self.buffers[name].shape, source, firings(stage))
-            assert view is not None  # that is what made it a copy to leave out
+            assert view is not None  # a load is left out only where its readers' views can be composed
             return MemoryPort(source.tensor, view)
         return BufferPort(name, port.view, port.per, port.lag)
 
@@ -137,7 +137,7 @@ class _Resolver:
             return True
         if param not in self.written:
             return False
-        if not self._listed_in_order():  # then they run in another one, and "between" means nothing here
+        if not self._listed_in_order():  # they run in another order than this list, so nothing is known of "between"
             return True
         span = self.stages if stage.when == "first" else self.stages[load : last + 1]
         return any(
@@ -157,18 +157,18 @@ class _Resolver:
 
 def feeds(writer: Stage, reader: Stage, bodies: Mapping[str, Body]) -> bool:
     """Whether a stage reads what another one writes in the same iteration."""
-    given = [
+    filled = [
         port
         for port, param in zip(writer.ports, bodies[writer.body].params, strict=True)
         if port.per and param.access != "read"
     ]
-    taken = [
+    read = [
         port
         for port, param in zip(reader.ports, bodies[reader.body].params, strict=True)
         if port.per and param.access == "read"
     ]
-    pairs = [(t, g) for t in taken for g in given if t.view.tensor == g.view.tensor]
-    return any(writer.when != reader.when or t.lag >= g.lag for t, g in pairs)
+    pairs = [(r, w) for r in read for w in filled if r.view.tensor == w.view.tensor]
+    return any(writer.when != reader.when or r.lag >= w.lag for r, w in pairs)
 
 
 def _is_copy(body: Body) -> bool:

@@ -1,4 +1,4 @@
-"""Which code stands for which kind of step."""
+"""The table of native code: which function generates the code of which kind of step."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ def interleave(f: Function, rows: Sequence[Value]) -> list[Value]:
     if len(rows) == 1:
         return list(rows)
     lanes = [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)]
-    found = []
+    vectors = []
     for even, odd in zip(interleave(f, rows[::2]), interleave(f, rows[1::2]), strict=True):
-        found += [f.shuffle(even, odd, lanes[:LANES]), f.shuffle(even, odd, lanes[LANES:])]
-    return found
+        vectors += [f.shuffle(even, odd, lanes[:LANES]), f.shuffle(even, odd, lanes[LANES:])]
+    return vectors
 
 
 def transpose(f: Function, rows: Sequence[Value]) -> list[Value]:

@@ -16,7 +16,7 @@ from sscc.runtime.backends.interpreter import MemoryUse
 from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
 
 TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i64": torch.int64, "i8": torch.int8, "i1": torch.bool}
-"""By the schedule's names."""
+"""The torch dtype that holds each of the schedule's dtypes."""
 
 
 class TorchInterpreter(Protocol):

@@ -106,8 +106,8 @@ class Offset:
 
 
 class Memo(dict[Key, Value]):
-    """A dictionary of bounded size. Once full it keeps what it has, because loops come back to the same keys in the
-    same order, until it has missed so often that it is no use."""
+    """A dictionary of bounded size. Once it is full it keeps its entries, because loops come back to the same keys in
+    the same order. When it has missed so often that they are of no use, it starts anew."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Memo(dict[Key, Value]):
         self._missed = 0
 
     def keep(self, key: Key, value: Value) -> None:
-        """Takes a value that was looked up and not there."""
+        """Offers a value that was looked up and not found."""
         self._missed += 1
         if len(self) >= self._capacity and self._missed > 8 * self._capacity:
             self.clear()

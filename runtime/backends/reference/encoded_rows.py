@@ -62,5 +62,5 @@ def check_alike(kind: str, interface: Interface, *names: str) -> None:
     """Raises InputError unless the rows of all these parameters are encoded, or those of none."""
     dtypes = {name: interface.param(name).dtype for name in names}
     if len({dtype == "i8" for dtype in dtypes.values()}) > 1:
-        found = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
-        interface.refuse(f"{kind} takes rows that are all encoded, or all floats, but {found}")
+        listed = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
+        interface.refuse(f"{kind} takes rows that are all encoded, or all floats, but {listed}")

@@ -29,8 +29,8 @@ Bind = Callable[[Views], Fire]
 class Interface:
     """What a body's steps see by name, and the numerics that it is compiled for.
 
-    `params` holds the parameters, and as if they were parameters the locals ("update") and the windows (with the
-    access and dtype of what they look at).
+    `params` holds the parameters. It also holds the locals and the windows as if they were parameters: a local has the
+    access "update", a window the access and dtype of what it looks at.
     """
 
     body: Body
@@ -109,7 +109,7 @@ class Interface:
 
 
 def _spelled(dtype: str, dims: Sequence[str]) -> str:
-    """A pattern for a reader."""
+    """A pattern in words, for messages."""
     encoded = f"i8 [{', '.join(dims)} + {SCALE_BYTES}]"
     plain = f"{'float' if dtype in ('f', 'row') else dtype} [{', '.join(dims)}]"
     return encoded if dtype == "encoded" else f"{plain} or {encoded}" if dtype == "row" else plain

@@ -130,9 +130,9 @@ class _EntryCode:
 
     # -- calls
 
-    def _check_names(self, what: str, given: Mapping[str, object], wanted: Sequence[str]) -> None:
-        if set(given) != set(wanted):
-            raise UsageError(f"{self._where} takes {what} {sorted(wanted)}, it was given {sorted(given)}")
+    def _check_names(self, what: str, values: Mapping[str, object], names: Sequence[str]) -> None:
+        if set(values) != set(names):
+            raise UsageError(f"{self._where} takes {what} {sorted(names)}, it was given {sorted(values)}")
 
     def _check_input(self, name: str, value: torch.Tensor) -> None:
         declared = self._memory.declared[name]

@@ -1,5 +1,5 @@
-"""Where the bytes are: one arena for inputs, outputs, states, temporaries and spilled buffers, one for buffers on
-chip; weights and constants beside them.
+"""The reference interpreter's memory: one arena for inputs, outputs, states, temporaries and spilled buffers, one for
+buffers on chip, and weights and constants beside them.
 
 A tensor is the typed view of an arena at its address, so tensors and buffers at overlapping addresses really
 overlap.
@@ -19,7 +19,7 @@ from sscc.runtime.backends.reference.numerics import FLOATS, Numerics
 
 ALIGNMENT = 64
 _POISON = 0xFF
-"""As bytes of f32 and bf16 this is NaN."""
+"""An f32 or a bf16 of such bytes is NaN."""
 
 
 class Memory:
@@ -53,7 +53,7 @@ class Memory:
                 raise InputError(f"the schedule is malformed: two tensors are called {tensor.name!r}")
             external = tensor.role in ("weight", "constant")
             self.declared[tensor.name] = tensor
-            self.tensors[tensor.name] = self._given(tensor, weights) if external else self._placed(tensor)
+            self.tensors[tensor.name] = self._external(tensor, weights) if external else self._placed(tensor)
         self.reset()
 
     def reset(self) -> None:
@@ -91,15 +91,15 @@ class Memory:
         begin = address * self._numerics.address_scale
         return arena[begin : begin + prod(shape) * held.itemsize].view(held).view(shape)
 
-    def _given(self, tensor: Tensor, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _external(self, tensor: Tensor, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if tensor.name not in weights:
             raise InputError(f"no {tensor.role} {tensor.name!r} was given")
         value = weights[tensor.name].detach()
-        wanted = Numerics().require(tensor.dtype)
-        if tuple(value.shape) != tensor.shape or value.dtype is not wanted:
+        dtype = Numerics().require(tensor.dtype)
+        if tuple(value.shape) != tensor.shape or value.dtype is not dtype:
             raise InputError(
                 f"{tensor.role} {tensor.name!r} is {value.dtype} {list(value.shape)}, "
-                f"the program was compiled for {wanted} {list(tensor.shape)}"
+                f"the program was compiled for {dtype} {list(tensor.shape)}"
             )
         value = value.contiguous()
         return value.to(self._numerics.require(tensor.dtype)) if tensor.dtype in FLOATS else value

@@ -21,7 +21,7 @@ from sscc.runtime.backends.reference.bodies import BodyCode
 from sscc.runtime.backends.reference.control import Environment, Memo, Offset, getter
 from sscc.runtime.backends.reference.interface import Fire, Scalars, Views
 from sscc.runtime.backends.reference.memory import poison
-from sscc.runtime.backends.reference.streams import Use
+from sscc.runtime.backends.reference.streams import BufferUse
 from sscc.runtime.backends.reference.views import StridedView
 
 BINDINGS = 4096
@@ -107,10 +107,10 @@ class StageCode:
         self.steady = {name: getter(v, self.place.known, where) for name, v in scalars.items() if name not in inner}
         self.tiled = [{name: point[axis] for name, axis in inner.items()} for point in self.points] if inner else []
 
-    def _use(self, port: PortCode, number: int) -> Use:
+    def _use(self, port: PortCode, number: int) -> BufferUse:
         assert port.buffer is not None
         name, depth = port.buffer.name, port.buffer.depth
-        return Use(number, name, depth, port.writes, port.port.per, port.port.lag, name in self.stage.waits)
+        return BufferUse(number, name, depth, port.writes, port.port.per, port.port.lag, name in self.stage.waits)
 
 
 class PortCode:

@@ -22,7 +22,7 @@ from typing import Union
 
 
 @dataclass(frozen=True)
-class Use:
+class BufferUse:
     """How a stage walks the slots of a buffer."""
 
     stage: int
@@ -56,13 +56,14 @@ class Walk:
 class Reading:
     """A use that reads: it may fire while its slot is complete."""
 
-    def __init__(self, use: Use, walk: Walk, producers: Sequence[Walk]) -> None:
+    def __init__(self, use: BufferUse, walk: Walk, producers: Sequence[Walk]) -> None:
         self.use = use
         self._walk = walk
         self._producers = producers
 
     def bound(self, fired: Sequence[int]) -> int:
-        """How many firings its stage may have made, given what all have fired; no more than now: it has to wait."""
+        """How many firings its stage may have made in all, now that each stage has fired as often as `fired` says.
+        Where that is no more than the stage has made already, it has to wait."""
         slot = self._walk.current(fired)
         for producer in self._producers:
             if producer.lag <= slot <= producer.last:
@@ -75,15 +76,15 @@ class Reading:
         what = f"slot {slot} of buffer {self.use.buffer!r} (place {slot % self.use.depth})"
         for producer in self._producers:
             if producer.lag <= slot <= producer.last:
-                made = max(fired[producer.stage] - (slot - producer.lag) * producer.per, 0)
-                return f"{what}, which stage {names[producer.stage]!r} has filled {made} of {producer.per} times"
+                filled = max(fired[producer.stage] - (slot - producer.lag) * producer.per, 0)
+                return f"{what}, which stage {names[producer.stage]!r} has filled {filled} of {producer.per} times"
         return f"{what}, which no stage fills"
 
 
 class Writing:
     """A use that fills slots: it may begin one while its place is free."""
 
-    def __init__(self, use: Use, walk: Walk, others: Sequence[Walk]) -> None:
+    def __init__(self, use: BufferUse, walk: Walk, others: Sequence[Walk]) -> None:
         self.use = use
         self._walk = walk
         self._others = others
@@ -128,25 +129,25 @@ class FilledTwice(Exception):
         self.buffer, self.slot, self.stages = buffer, slot, stages
 
 
-def conditions(uses: Sequence[Use], totals: Sequence[int]) -> list[list[Condition]]:
+def conditions(uses: Sequence[BufferUse], totals: Sequence[int]) -> list[list[Condition]]:
     """For each stage, what must hold before it fires, given how often each fires in all; what it waits for first.
 
     Raises FilledTwice where two uses fill one slot.
     """
     uses = sorted(uses, key=lambda use: not use.waited)
     walks = {use: Walk(use.stage, use.per, use.lag, totals[use.stage]) for use in uses}
-    found: list[list[Condition]] = [[] for _ in totals]
+    conditions_of_stages: list[list[Condition]] = [[] for _ in totals]
     for use, walk in walks.items():
         same = [(other, w) for other, w in walks.items() if other.buffer == use.buffer]
         if use.writes:
             _check_alone(use, walk, [(other, w) for other, w in same if other.writes and other != use])
-            found[use.stage].append(Writing(use, walk, [w for other, w in same if other != use]))
+            conditions_of_stages[use.stage].append(Writing(use, walk, [w for other, w in same if other != use]))
         else:
-            found[use.stage].append(Reading(use, walk, [w for other, w in same if other.writes]))
-    return found
+            conditions_of_stages[use.stage].append(Reading(use, walk, [w for other, w in same if other.writes]))
+    return conditions_of_stages
 
 
-def _check_alone(use: Use, walk: Walk, others: Sequence[tuple[Use, Walk]]) -> None:
+def _check_alone(use: BufferUse, walk: Walk, others: Sequence[tuple[BufferUse, Walk]]) -> None:
     for other, met in others:
         slot = max(walk.lag, met.lag)
         if slot <= min(walk.last, met.last):

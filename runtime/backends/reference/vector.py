@@ -63,9 +63,9 @@ class PointProgram:
         for name, slot in self._loaded.items():
             bound[slot] = views[name]
         operations, scalar_slots, result = self._operations, self._scalars, self._result
-        given = bound[result]
-        if given is not None and not tangled:  # a copy
-            return lambda _: given
+        copied = bound[result]
+        if copied is not None and not tangled:  # the program is a copy of an input or a constant
+            return lambda _: copied
 
         def evaluate(scalars: Scalars) -> Tensor:
             values = list(bound)
@@ -116,13 +116,14 @@ class PointProgram:
         special = {"const": self._const, "index": self._index, "load": self._load}.get(instr.op)
         if special is not None:
             return special(instr)
-        function, wanted = self._operation(instr)
-        if len(wanted) != len(instr.args):
-            self._interface.refuse(f"{instr.op} takes {len(wanted)} arguments, {instr.name!r} gives {len(instr.args)}")
-        args = tuple(self._slot(arg, dtype) for arg, dtype in zip(instr.args, wanted, strict=True))
-        found = [self._types[arg] for arg in args]
-        if found != wanted:
-            self._interface.refuse(f"{instr.op} of {instr.name!r} takes {wanted}, it gets {found}")
+        function, expected = self._operation(instr)
+        if len(expected) != len(instr.args):
+            count = len(expected)
+            self._interface.refuse(f"{instr.op} takes {count} arguments, {instr.name!r} gives {len(instr.args)}")
+        args = tuple(self._slot(arg, dtype) for arg, dtype in zip(instr.args, expected, strict=True))
+        actual = [self._types[arg] for arg in args]
+        if actual != expected:
+            self._interface.refuse(f"{instr.op} of {instr.name!r} takes {expected}, it gets {actual}")
         return self._emit(instr.type, function, args)
 
     def _emit(self, dtype: str, function: Callable[..., Tensor], args: tuple[int, ...]) -> int:

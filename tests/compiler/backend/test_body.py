@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from sscc.compiler.backend.body import Body
+from sscc.compiler.backend.body import BodyTranslator
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.schedule import Instr
 
 
 @contextmanager
-def body(arguments: str, work: str, names: dict[str, str] | None = None) -> Iterator[Body]:
+def body(arguments: str, work: str, names: dict[str, str] | None = None) -> Iterator[BodyTranslator]:
     """The body of a function with these arguments, bound as in0, in1, ..; `names` are kernel parameters by argument."""
     with mlir():
         result = work.rpartition(" : ")[2]
@@ -141,4 +141,4 @@ def test_a_value_from_outside_is_refused() -> None:
         )
         generic = module.body.operations[0].entry_block.operations[2]
         with pytest.raises(UnsupportedError, match="a loop body reads f32 from outside"):
-            Body(generic.operation.regions[0].blocks[0], {}, {}).program()
+            BodyTranslator(generic.operation.regions[0].blocks[0], {}, {}).program()

@@ -19,7 +19,7 @@
 
 namespace sscc {
 
-// A generated function; units [begin, end) of one firing.
+// A generated function, which computes units [begin, end) of one firing.
 using Kernel = void (*)(void** arguments, const std::int64_t* scalars, std::int64_t begin, std::int64_t end,
                         void* scratch);
 
@@ -50,7 +50,7 @@ class Core {
     const Plan& plan() const { return plan_; }
     int threads() const { return team_->size(); }
 
-    // Its threads, for whoever has work between two entries; an entry waits for the end of that.
+    // Its threads. Others may use them between two entries; an entry waits until such work is done.
     std::shared_ptr<Team> team() const { return team_; }
 
     // Executes an entry and returns its outputs. Throws InputError for an unknown entry, a wrong number of scalars, a
@@ -79,7 +79,7 @@ class Core {
     void set_hook(const std::vector<std::string>& labels, Hook hook);
 
   private:
-    // What a thread has for itself. The pointers are into `pieces`; nothing is shared with another thread's lines.
+    // What a thread has for itself. The pointers are into `pieces`. No cache line is shared with another thread.
     struct alignas(64) Member {
         int thread = 0;
         std::uint32_t ticks = 0;
@@ -119,7 +119,7 @@ class Core {
     Pieces arena_;
     std::vector<Member> members_;
     Hook hook_;
-    std::vector<char> hooked_;  // by run; empty where there is no hook
+    std::vector<char> hooked_;  // for each run, whether the hook is called after it; empty where there is no hook
     bool tracing_ = false;
     mutable std::atomic<bool> busy_ = false;
     std::shared_ptr<Team> team_;

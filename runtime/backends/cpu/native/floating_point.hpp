@@ -5,8 +5,8 @@
 
 namespace sscc {
 
-// The default one, for a scope: results must not depend on the modes of the thread that calls, such as flushing
-// denormals.
+// Sets the default environment for a scope: results must not depend on the modes of the calling thread, such as
+// flushing denormals to zero.
 class DefaultFloatingPoint {
   public:
     DefaultFloatingPoint() {

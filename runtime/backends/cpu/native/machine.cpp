@@ -163,7 +163,7 @@ std::map<std::string, std::int64_t> cache_sizes() {
         {"l1d", _SC_LEVEL1_DCACHE_SIZE}, {"l2", _SC_LEVEL2_CACHE_SIZE}, {"l3", _SC_LEVEL3_CACHE_SIZE}};
     for (const auto& [name, key] : names) {
         if (const long bytes = sysconf(key); bytes > 0) {
-            sizes.emplace(name, bytes);  // what sysfs said stays
+            sizes.emplace(name, bytes);  // emplace keeps a size that sysfs has told
         }
     }
 #endif

@@ -33,12 +33,13 @@ Block::Block(std::size_t bytes, bool guarded) {
     if (large) {
         data_ += -reinterpret_cast<std::uintptr_t>(data_) % kHugePage;
 #if defined(MADV_HUGEPAGE)
-        madvise(data_, (bytes + kHugePage - 1) / kHugePage * kHugePage, MADV_HUGEPAGE);  // a wish: it may fail
+        madvise(data_, (bytes + kHugePage - 1) / kHugePage * kHugePage, MADV_HUGEPAGE);  // may fail, which does no harm
 #endif
     }
 }
 
-// For tests, so without huge pages. Everything lies at multiples of a line, so up to a line may be left at the end.
+// Guarded memory is for tests, so it has no huge pages. It begins at a multiple of a cache line, so up to a line may be
+// left between its end and the guard page.
 void Block::guard(std::size_t bytes) {
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     if (bytes > kMost) {

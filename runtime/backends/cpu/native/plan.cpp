@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::int64_t kMagic = 0x6e6c702d63637373;  // "sscc-pln"
 constexpr std::int64_t kVersion = 1;
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 46;  // of a region; also the largest coefficient and total
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 46;  // the largest region, and the largest coefficient and total
 constexpr std::int64_t kMostRegisters = 1 << 20;
-constexpr std::int64_t kMostItems = 1 << 24;  // of a list
-constexpr std::int64_t kMostOfRun = 1 << 10;  // arguments, scalars, axes and terms
+constexpr std::int64_t kMostItems = 1 << 24;  // the longest list
+constexpr std::int64_t kMostOfRun = 1 << 10;  // the most arguments, scalars, axes or terms of a run
 constexpr int kDepth = 64;
 constexpr std::int64_t kScalarOps = static_cast<std::int64_t>(Op::kLookup) + 1;
 
@@ -274,14 +274,14 @@ class Parser {
         made.y = reg();
         if (made.op == Op::kSelect) {
             made.z = reg();
-        } else if (made.op == Op::kLookup) {  // of the registers from y on
+        } else if (made.op == Op::kLookup) {  // its table is the registers from y on
             made.z = static_cast<std::uint32_t>(within(1, plan_.declared_registers - made.y, "a table's size"));
         }
         code.push_back(made);
     }
 
     void loop(std::vector<Instruction>& code, int depth) {
-        // No two loops that nest share one.
+        // A loop within another has registers of its own; loops of the same depth share theirs.
         const auto counter = plan_.declared_registers + 2 * static_cast<std::uint32_t>(depth);
         const auto target = reg(), lower = reg(), upper = reg();
         code.push_back({.op = Op::kLoopInit, .target = counter, .x = lower, .y = upper});

@@ -17,7 +17,7 @@ struct Region {
     std::int64_t bytes;
 };
 
-// Part of one of the plan's flat lists.
+// A part of one of the plan's flat lists, which hold the items of all runs one after the other.
 struct Range {
     std::uint32_t begin, end;
 };
@@ -45,8 +45,8 @@ struct Run {
     std::uint32_t function, label;
     Mode mode;
     Range grid, arguments, scalars;
-    std::int64_t units;  // of a firing
-    std::int64_t total;  // of all firings
+    std::int64_t units;  // units of one firing
+    std::int64_t total;  // units of all firings
 };
 
 // The scalar operations come first, in the order of plan.py.
@@ -96,11 +96,11 @@ struct Plan {
     std::vector<Run> runs;
     std::vector<Entry> entries;
     std::vector<std::int64_t> registers;  // the values at the start of an entry, those of loops included
-    std::uint32_t declared_registers = 0;  // without those of loops
+    std::uint32_t declared_registers = 0;  // how many the plan declares; those of loops follow them
     std::int64_t scratch_bytes = 0;
-    std::size_t most_arguments = 0, most_scalars = 0;  // of a run
+    std::size_t most_arguments = 0, most_scalars = 0;  // the largest numbers that any run has
 
-    // What Ranges refer to.
+    // The flat lists that Ranges are parts of.
     std::vector<Term> terms;
     std::vector<Argument> arguments;
     std::vector<GridAxis> grid;

@@ -16,11 +16,11 @@ using namespace sampling;
 
 namespace {
 
-// From so many values on, each counted as often as a row is gone over, a pick takes longer than threads need to wake
-// up: some 40 us with the widest vectors.
+// A pick that reads at least so many values (a row counts once for each pass over it) takes longer than threads need to
+// wake up, which is some 40 us. The number was measured with the widest vectors.
 constexpr std::int64_t kWorthWaking = 600'000;
 
-// What a logit becomes: x in f32, the largest f32 of its sign beyond; minus infinity stays.
+// A logit after a change to x: x as an f32, or the largest f32 of its sign where x is beyond; an infinite logit stays.
 float changed(float logit, double x) {
     constexpr double most = std::numeric_limits<float>::max();
     return std::isinf(logit) ? logit : static_cast<float>(std::clamp(x, -most, most));
@@ -42,7 +42,7 @@ double logarithm(double x) {
     return exponent * 0.69314718055994531 + 2 * s * series;
 }
 
-// One call at a time.
+// Marks the sampler as busy for a scope, because it can only do one call at a time.
 class Busy {
   public:
     explicit Busy(std::atomic<bool>& flag) : flag_(flag) {
@@ -155,7 +155,7 @@ void Sampler::start(std::int64_t index, SamplingOptions options, std::span<const
             slot.seen.push_back({static_cast<std::int32_t>(token), 0});
         }
     }
-    if (slot.penalises()) {  // so that picking rarely allocates
+    if (slot.penalises()) {  // room for tokens to come, so that picking rarely allocates
         slot.seen.reserve(std::min(static_cast<std::size_t>(vocabulary_), slot.seen.size() + 1024));
     }
     slot.top = logprobs;
@@ -187,7 +187,7 @@ class Sampler::Pick {
           tokens_(tokens),
           missing_(static_cast<std::int32_t>(std::count(active_, active_ + sampler.slots(), 1))) {}
 
-    // What each of its members does.
+    // The work of one member of the team.
     void work(Selector& selector) {
         for (auto slot = claim(peaks_); slot >= 0; slot = claim(peaks_)) {
             sampler_.peaks_[static_cast<std::size_t>(slot)] = sampler_.find_peak(logits_, slot);
@@ -205,7 +205,7 @@ class Sampler::Pick {
         }
     }
 
-    // After all peaks were found: the first slot whose one is not finite.
+    // The first slot whose largest logit is not finite; to be called once all of them were found.
     std::optional<std::int64_t> bad() const {
         for (std::int64_t slot = 0; slot < sampler_.slots(); ++slot) {
             if (active_[slot] && !std::isfinite(sampler_.peaks_[static_cast<std::size_t>(slot)])) {
@@ -239,7 +239,7 @@ class Sampler::Pick {
 
 std::optional<std::int64_t> Sampler::pick(const Logits& logits, const bool* active, std::int64_t* tokens) {
     const Busy busy(busy_);
-    std::copy_n(active, slots(), active_.begin());  // all members see the same, whoever writes to `active`
+    std::copy_n(active, slots(), active_.begin());  // a copy, so that a write to `active` during the call does no harm
     for (std::int64_t slot = 0; slot < slots(); ++slot) {
         if (active_[static_cast<std::size_t>(slot)]) {
             check_started(slot);
@@ -269,7 +269,7 @@ bool Sampler::team_pays() const {
     if (selectors_.size() < 2) {
         return false;
     }
-    std::int64_t count = 0, rounds = 0;  // as often as the pass that finds the largest logit could go over a row
+    std::int64_t count = 0, rounds = 0;  // the time of the picks, in passes of the kind that finds the largest logit
     for (std::int64_t slot = 0; slot < slots(); ++slot) {
         if (active_[static_cast<std::size_t>(slot)]) {
             ++count;
@@ -317,7 +317,7 @@ std::pair<Row, float> Sampler::adjusted(Selector& selector, const Slot& slot, co
     for (const auto& [token, picked] : slot.seen) {
         auto& logit = logits[static_cast<std::size_t>(token)];
         auto x = static_cast<double>(logit);
-        x = x * times[x > 0] / over[x > 0];  // no branch: signs are hard to predict
+        x = x * times[x > 0] / over[x > 0];  // without a branch, because signs are hard to predict
         x -= static_cast<double>(picked) * o.frequency_penalty + (picked != 0 ? o.presence_penalty : 0.0);
         logit = changed(logit, x);
     }
@@ -338,7 +338,7 @@ void Sampler::count(Slot& slot, std::int64_t token) const {
     }
 }
 
-// Sets the likeliest tokens; the logarithm of the sum of all exp(logit).
+// Notes the likeliest tokens, and returns the logarithm of the sum of all exp(logit).
 double Sampler::tell_top(Selector& selector, Slot& slot, const Row& row, float most) const {
     const auto normaliser = static_cast<double>(most) + logarithm(selector.normaliser(row, most));
     auto& top = slot.told_last.top;

@@ -15,7 +15,7 @@
 
 namespace sscc {
 
-// Of one picked token, under the model's own distribution: natural logarithms.
+// Natural logarithms of probabilities under the model's own distribution, for one picked token.
 struct TokenLogprobs {
     std::int64_t token = 0;
     double logprob = 0;
@@ -28,14 +28,15 @@ struct Logits {
     bool bf16;
 };
 
-// Uniform number `index` of a seed, in [0, 1): of numpy's Generator(Philox(key=seed)).random().
+// Number `index`, in [0, 1), of those that numpy's Generator(Philox(key=seed)).random() gives.
 double uniform(std::uint64_t seed, std::uint64_t index);
 
 // Not to be called from several threads at once: what comes while one of its functions runs is refused with UsageError.
 class Sampler {
   public:
-    // `team` shares the slots of a pick that is worth it; the calling thread picks alone where there is none, or where
-    // it does another job. `width`: floats in the widest vectors that may be used. The results are the same. Throws
+    // Where a pick is worth it, `team` divides its slots among its threads. The calling thread picks alone where there
+    // is no team, or where it does another job. `width`: floats in the widest vectors that may be used; the results are
+    // the same for each. Throws
     // UsageError for fewer than 1 slot or a vocabulary that is empty or does not fit in 31 bits, and std::bad_alloc.
     Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team = nullptr, int width = 16);
 
@@ -52,8 +53,8 @@ class Sampler {
     // sequence. `active` and `tokens` have an element per slot.
     std::optional<std::int64_t> pick(const Logits& logits, const bool* active, std::int64_t* tokens);
 
-    // Of the slot's last token; null where there is none, or was not asked for. Valid until the next call of another
-    // function. Throws UsageError for a slot out of range.
+    // The logarithms of the slot's last token; null where it has none, or did not ask for them. Valid until the next
+    // call of another function. Throws UsageError for a slot out of range.
     const TokenLogprobs* logprobs(std::int64_t slot) const;
 
     // The tokens, rising, that the slot's next draw chooses from, with their weights (the likeliest has 1); a greedy
@@ -66,7 +67,7 @@ class Sampler {
   private:
     struct Seen {
         std::int32_t token;
-        std::int64_t picked;  // how often; 0 where only the prompt has it
+        std::int64_t picked;  // how often it was picked; 0 for a token that only the prompt has
     };
 
     struct Slot {
@@ -80,7 +81,7 @@ class Sampler {
 
         bool penalises() const;
         bool adjusts() const { return penalises() || !options.logit_bias.empty(); }
-        // What a pick takes, in passes over the row.
+        // The time that a pick takes, in passes over the row.
         int rounds() const;
     };
 

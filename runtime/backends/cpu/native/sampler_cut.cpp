@@ -11,10 +11,10 @@ namespace sscc::sampling {
 
 namespace {
 
-constexpr int kSampled = 256;  // values that the first two thresholds are taken from
-constexpr int kSorted = 128;   // values between two thresholds that are few enough to be sorted
+constexpr int kSampled = 256;  // the first two thresholds are taken from a sample of so many values
+constexpr int kSorted = 128;   // once at most so many values are between the thresholds, they are sorted
 
-// Floats in their order as integers; -0 directly below 0.
+// Integers in the same order as the floats that they stand for; that of -0 is directly below that of 0.
 std::int64_t key(float x) {
     const auto bits = std::bit_cast<std::int32_t>(x);
     return bits < 0 ? bits ^ 0x7fffffff : bits;
@@ -25,18 +25,20 @@ float value(std::int64_t key) {
     return std::bit_cast<float>(bits < 0 ? bits ^ 0x7fffffff : bits);
 }
 
-// Of -0 that of 0; what is larger has less.
+// A sort key that falls as x rises, so that sorting by it puts the largest value first. Adding 0 turns -0 into 0, so
+// that both have the same key.
 std::uint32_t falling(float x) {
     return static_cast<std::uint32_t>(std::int64_t{std::numeric_limits<std::int32_t>::max()} - key(x + 0.0f));
 }
 
-// What a value is sorted by, and its index: sorted, values fall, and of equal ones the first comes first.
+// A value's sort key (`falling`) and its index in the row. The sort is stable: of equal values, the first comes first.
 struct Item {
     std::uint32_t order;
     std::int32_t index;
 };
 
-// Sorts by `order`, stable, digit by digit: comparing costs the processor a wrong prediction every other time.
+// A stable radix sort by `order`, a byte at a time. A sort by comparisons would be slower, because the processor
+// mispredicts about every other comparison.
 void sort(Item* items, int count, Item* other) {
     constexpr int bits = 8, size = 1 << bits;
     std::uint32_t varies = 0;
@@ -46,7 +48,7 @@ void sort(Item* items, int count, Item* other) {
     const auto sorted = items;
     for (int shift = 0; shift < 32; shift += bits) {
         const auto digit = [shift](const Item& item) { return item.order >> shift & (size - 1); };
-        if ((varies >> shift & (size - 1)) == 0) {  // as in the lower half of what was bf16
+        if ((varies >> shift & (size - 1)) == 0) {  // equal in all items, as the lower half of values that were bf16 is
             continue;
         }
         std::uint16_t starts[size] = {};
@@ -67,13 +69,13 @@ void sort(Item* items, int count, Item* other) {
     }
 }
 
-// A threshold by its key, and what reaches it.
+// A threshold, given as its key, and the number and weight of the values that reach it.
 struct Edge {
     std::int64_t key;
     Reached reached;
 };
 
-// The cut is between two thresholds, which come closer with each pass.
+// The search for the cut: it lies between two thresholds, which each pass over the row brings closer together.
 struct Search {
     const Passes& passes;
     const Values& of;
@@ -92,7 +94,7 @@ struct Search {
     Cut among_few() const;
 };
 
-// Keys of two thresholds between which the cut probably is: around that of a sample.
+// Keys of two thresholds between which the cut probably is: some values above and below the cut of a sample of the row.
 std::pair<std::int64_t, std::int64_t> Search::sampled(double share) const {
     constexpr int margin = kSampled / 16;
     Item sample[kSampled], other[kSampled];
@@ -114,7 +116,7 @@ std::pair<std::int64_t, std::int64_t> Search::sampled(double share) const {
             key(of.values[sample[std::max(at - margin, 0)].index]) + 1};
 }
 
-// Keys of the two thresholds to try next; `stuck`: the last ones left nearly as many values as there were.
+// Keys of the two thresholds to try next. `stuck`: the last two left nearly as many values between them as before.
 std::pair<std::int64_t, std::int64_t> Search::thresholds(int pass, bool stuck) const {
     const auto share = (target - high.reached.weight) / (low.reached.weight - high.reached.weight);
     if (pass == 0) {
@@ -122,10 +124,10 @@ std::pair<std::int64_t, std::int64_t> Search::thresholds(int pass, bool stuck) c
     }
     std::int32_t any = 0;
     if (stuck && passes.between(of, value(low.key), value(high.key), &any, 1) == 1) {
-        const auto at = key(of.values[any]);  // perhaps many are equal to it
+        const auto at = key(of.values[any]);  // many values may be equal to this one: try it alone
         return {at, at + 1};
     }
-    if (pass % 4 != 0) {  // every fourth halves the keys, which ends whatever the values are
+    if (pass % 4 != 0) {  // every fourth pass halves the range of keys instead, so that the search ends for any values
         const auto from = static_cast<double>(value(low.key)), to = static_cast<double>(value(high.key));
         const auto middle = to - share * (to - from), margin = (to - from) / 10;
         if (std::isfinite(margin)) {
@@ -169,7 +171,7 @@ Cut Search::all_of_one() const {
 Cut Search::among_few() const {
     std::int32_t indices[kSorted];
     const auto found = passes.between(of, value(low.key), value(high.key), indices, kSorted);
-    if (found == 0) {  // rounding put the target where no value is
+    if (found == 0) {  // sums are rounded, so the target may lie where there is no value
         return {value(low.key), of.count, false};
     }
     Item items[kSorted], other[kSorted];

@@ -1,4 +1,4 @@
-// Where the largest values of a row end that together have a given weight.
+// The cut of a row: it separates its largest values, which together have a given weight, from the others.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace sscc::sampling {
 struct Cut {
     float value;
     std::int64_t ties;
-    bool splits;  // whether more are equal to it
+    bool splits;  // whether there are more values equal to it, which are not kept
 };
 
-// The fewest of the largest values, of equal ones the first, that together have the weight `target` out of `total`.
-// `weights` may be null (1 each); `most` is the largest value.
+// The cut that keeps as few values as possible whose weights add up to `target` out of `total`: the largest ones, and
+// of equal ones the first. `weights` may be null, then each is 1; `most` is the largest value.
 Cut cut(const Passes& passes, const Values& of, const float* weights, double total, double target, float most);
 
 // The next f32 above x.

@@ -7,10 +7,10 @@
 
 namespace sscc::sampling {
 
-constexpr int kBlock = 64;  // values that have a maximum and a sum of weights of their own
+constexpr int kBlock = 64;  // values of a block; each block has a maximum and a sum of weights of its own
 
-// `count` values in f32 or bf16; `maxima` of its blocks may be null. `padded`: f32, and those behind the last one that
-// fill up its block are minus infinity.
+// `count` values in f32 or bf16; `maxima`, of its blocks, may be null. `padded`: the values are f32, and minus infinity
+// follows the last one up to the end of its block.
 struct Row {
     const void* data;
     bool bf16;
@@ -37,33 +37,34 @@ struct Reached {
 };
 
 struct Passes {
-    // The largest value, NaN where one is; and the largest of each block.
+    // Returns the largest value, or NaN where there is one, and writes the largest value of each block.
     float (*peak)(const Row& row, float* maxima);
 
     // Writes the row, padded.
     void (*copy)(const Row& row, float* values);
 
-    // weights[i] = 2**((row[i] - most) * scale), 0 below 2**-124; sums of blocks. Returns the total. Weights fill whole
-    // blocks, and are not written where `weights` is null; where `values` is not, the row is, padded.
+    // weights[i] = 2**((row[i] - most) * scale), or 0 below 2**-124; sums[b] is the sum of block b. Returns the total.
+    // Weights fill whole blocks. They are not written where `weights` is null. The row is written to `values`, padded,
+    // unless that is null.
     double (*weigh)(const Row& row, float most, float scale, float* values, float* weights, float* sums);
 
-    // How many values reach each of two thresholds, low <= high, and their weights together (null: 1 each).
+    // The number of values that reach each of two thresholds, low <= high, and the sum of their weights (null: 1 each).
     void (*reach)(const Values& of, const float* weights, float low, float high, Reached* at_low, Reached* at_high);
 
     // Indices, rising, of values in low <= x < high; at most `room`. Returns how many.
     int (*between)(const Values& of, float low, float high, std::int32_t* indices, int room);
 
-    // Sums of blocks of the weights that are not below `least_weight`, of values that are not below `least`. Returns
-    // the total.
+    // sums[b] is the sum of the weights in block b that are at least `least_weight` and belong to values of at least
+    // `least`. Returns the total.
     double (*keep)(const Values& of, const float* weights, float least, float least_weight, float* sums);
 };
 
-// With vectors of 4, 8 or 16 floats: the widest ones that this CPU has, and that are no wider than `width`, or 4.
+// The passes with vectors of 4, 8 or 16 floats: the widest that this CPU has, and no wider than `width`; at least 4.
 const Passes& passes(int width);
 
 inline std::size_t blocks_of(std::int64_t count) { return static_cast<std::size_t>((count + kBlock - 1) / kBlock); }
 
-// Fills up the last block.
+// Writes minus infinity behind the last value, up to the end of its block.
 void pad(float* values, std::int64_t count);
 
 }  // namespace sscc::sampling

@@ -75,7 +75,7 @@ Values Selector::padded(const Row& row) {
     return {row_.data(), row.count, row.maxima};
 }
 
-// Values that reach `least`: into values_ and tokens_.
+// Puts the values that reach `least` into values_, and their tokens into tokens_.
 Values Selector::gather(const Row& row, float least) {
     std::int64_t found = 0;
     float block[kBlock];
@@ -94,14 +94,15 @@ Values Selector::gather(const Row& row, float least) {
     return {values_.data(), found, nullptr};
 }
 
-// The `count` largest of a row, by token: into values_, padded, and tokens_. Returns how many.
+// Puts the `count` largest values of a row into values_, padded, and their tokens into tokens_, in the order of tokens.
+// Returns how many there are.
 std::int64_t Selector::keep_largest(const Row& row, std::int64_t count, float most) {
     const auto blocks = static_cast<std::int64_t>(blocks_of(row.count));
     const auto whole = count > blocks;
     Values from{};
     if (whole) {
         from = padded(row);
-    } else {  // as many blocks have a value that reaches the count-th largest of their maxima
+    } else {  // `count` blocks have a maximum of at least the count-th largest maximum, so as many values reach that
         const auto first = weights_.begin(), nth = first + (count - 1);
         std::copy_n(row.maxima, blocks, first);
         std::nth_element(first, nth, first + blocks, std::greater<>());
@@ -143,7 +144,7 @@ Selector::Candidates Selector::candidates(const SamplingOptions& o, const Row& r
     return of;
 }
 
-// By top_p and min_p.
+// Restricts the candidates by top_p and min_p.
 void Selector::restrict(Candidates& of, const SamplingOptions& o) {
     const auto& row = of.row;
     const auto copies = !row.padded;
@@ -187,7 +188,7 @@ std::vector<std::pair<std::int64_t, float>> Selector::kept(const SamplingOptions
     return list;
 }
 
-// The weights of one block, 0 of those left out.
+// The weights of one block; 0 for values that are left out.
 void Selector::block_weights(const Candidates& of, std::int64_t block, float* weights) const {
     float sum;
     if (of.values.values == nullptr) {
@@ -201,10 +202,11 @@ void Selector::block_weights(const Candidates& of, std::int64_t block, float* we
     }
 }
 
-// The first candidate at which the weights, summed up, exceed `target`; the last with a weight where none does.
+// The first candidate at which the running sum of the weights exceeds `target`; where it never does, the last candidate
+// that has a weight.
 std::int64_t Selector::locate(const Candidates& of, double target) const {
     const auto blocks = static_cast<std::int64_t>(blocks_of(of.row.count));
-    double sum = 0, before = 0;  // up to the end and to the beginning of the latest block that has a weight
+    double sum = 0, before = 0;  // running sums at the end and at the beginning of the latest block that has a weight
     std::int64_t chosen = 0;
     for (std::int64_t block = 0; block < blocks && !(sum > target); ++block) {
         if (sums_[static_cast<std::size_t>(block)] > 0) {

@@ -12,7 +12,7 @@
 
 namespace sscc {
 
-// runtime/sampling.py says what they mean and in which ranges they are.
+// The options of a sequence; runtime/sampling.py says what each means and what its range is.
 struct SamplingOptions {
     double temperature = 0;  // 0 is greedy
     std::int64_t top_k = 0;  // 0: all
@@ -27,7 +27,7 @@ struct SamplingOptions {
 
 namespace sampling {
 
-// From the beginning of a cache line on: wide vectors that cross one cost twice.
+// Allocates from the beginning of a cache line on, because a load of a wide vector that crosses one costs twice.
 template <class T>
 struct Aligned {
     using value_type = T;
@@ -49,7 +49,8 @@ class Selector {
     // Throws std::bad_alloc.
     Selector(const Passes& passes, std::int64_t vocabulary);
 
-    // A copy of a row in f32, to be changed; and then that, `count` values, as a row with its largest value.
+    // `copy` gives a copy of a row in f32, for the caller to change. `copied` then gives that copy, of `count` values,
+    // as a row, with its largest value.
     std::span<float> copy(const Row& row);
     std::pair<Row, float> copied(std::int64_t count);
 
@@ -58,7 +59,7 @@ class Selector {
     // The sum of all exp(x - most).
     double normaliser(const Row& row, float most);
 
-    // Calls use(token, value) for the `count` largest, of equal ones the first, by token.
+    // Calls use(token, value) for the `count` largest values (of equal ones the first), in the order of tokens.
     template <class Use>
     void largest(const Row& row, std::int64_t count, float most, const Use& use) {
         const auto found = keep_largest(row, count, most);
@@ -67,22 +68,22 @@ class Selector {
         }
     }
 
-    // The token of one that is drawn; `uniform` is in [0, 1).
+    // Draws a token; `uniform`, in [0, 1), decides which.
     std::int64_t draw(const SamplingOptions& options, const Row& row, float most, double uniform);
 
     // The tokens, rising, that a draw chooses from, with their weights.
     std::vector<std::pair<std::int64_t, float>> kept(const SamplingOptions& options, const Row& row, float most);
 
   private:
-    // What a draw chooses from: sums_ of blocks, and what weights of a block are made of.
+    // What a draw chooses from. The sums of its blocks are in sums_; this is what the weights of a block follow from.
     struct Candidates {
         Row row;
-        const std::int32_t* tokens;  // null where they are the whole row
+        const std::int32_t* tokens;  // null where the candidates are the whole row
         float most, scale;
         double total = 0;
-        Values values{};      // where weights_ are theirs, else of null
-        float least = 0;      // those below it are left out,
-        float least_weight = 0;  // and those that weigh less
+        Values values{};      // the values whose weights are in weights_; null where none are there
+        float least = 0;      // values below it are left out,
+        float least_weight = 0;  // and values with a smaller weight
     };
 
     Values padded(const Row& row);
@@ -95,9 +96,9 @@ class Selector {
 
     const Passes* passes_;
     Array<float> row_, row_maxima_;  // a row in f32, padded
-    Array<float> values_;            // the largest, by token, padded
-    Array<std::int32_t> tokens_;     // theirs
-    Array<float> weights_, sums_;    // of candidates, and of their blocks
+    Array<float> values_;            // the largest values, in the order of tokens, padded
+    Array<std::int32_t> tokens_;     // the tokens of values_
+    Array<float> weights_, sums_;    // weights of candidates, and their sums by block
     Array<std::int32_t> indices_;
 };
 

@@ -57,7 +57,7 @@ inline std::int64_t ceil_divide(std::int64_t a, std::int64_t b) {
     return d.quotient + (d.remainder != 0 && d.same_sign ? 1 : 0);
 }
 
-// Has the divisor's sign.
+// The remainder of a floor division; it has the divisor's sign.
 inline std::int64_t modulo(std::int64_t a, std::int64_t b) {
     if (b == -1) {
         return 0;

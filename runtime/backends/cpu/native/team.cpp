@@ -26,7 +26,7 @@ void relax() {
 #endif
 }
 
-// Workers leave signals to the threads that were there before.
+// Blocks all signals in threads that are started in its scope, so that the process's other threads handle them.
 class SignalsBlocked {
   public:
     SignalsBlocked() {
@@ -57,7 +57,7 @@ std::vector<int> allowed_cpus() {
     return cpus;
 }
 
-// Only a wish: the system may refuse.
+// Asks the system to keep the calling thread on a CPU; it may refuse, and then the thread runs where it likes.
 void stay_on(int cpu) {
     cpu_set_t mask;
     CPU_ZERO(&mask);
@@ -65,7 +65,7 @@ void stay_on(int cpu) {
     sched_setaffinity(0, sizeof mask, &mask);
 }
 
-// The calling thread goes on there, and remains free to be moved.
+// Moves the calling thread to a CPU, and leaves the system free to move it again.
 void move_to(int cpu) {
     cpu_set_t mask;
     if (sched_getcpu() != cpu && sched_getaffinity(0, sizeof mask, &mask) == 0) {
@@ -97,7 +97,7 @@ int checked(int threads) {
 Team::Team(const TeamOptions& options)
     : size_(checked(options.threads)), process_(getpid()), spin_(options.spin), thrown_(options.threads) {
     if (size_ > usable_threads()) {
-        spin_ = std::chrono::nanoseconds(0);  // whom it would wait for may need this CPU
+        spin_ = std::chrono::nanoseconds(0);  // the thread that a spinning one waits for may need its CPU
     } else if (auto cpus = allowed_cpus(); size_ <= static_cast<int>(cpus.size())) {
         if (options.pin.value_or(size_ == static_cast<int>(cpus.size()))) {
             cpus_ = std::move(cpus);
@@ -118,7 +118,7 @@ Team::Team(const TeamOptions& options)
 
 Team::~Team() {
     if (getpid() != process_) {
-        static_cast<void>(workers_.release());  // after a fork there is nobody to join
+        static_cast<void>(workers_.release());  // a child made by fork() has none of these threads to join
         return;
     }
     stop();
@@ -236,7 +236,8 @@ void Team::begin(const std::function<void(int)>& job, std::uint32_t unfinished, 
     started_.notify_all();
 }
 
-// Whether a worker takes part in a shared job: it may have come too late, even for the ones after it.
+// Whether a worker takes part in the shared job that it woke up for. It may be too late for it, and other jobs may even
+// have begun since.
 bool Team::enters(std::uint32_t started) {
     for (auto door = door_.load(); door >> 32 == started;) {
         if (door_.compare_exchange_weak(door, door + 1)) {
@@ -246,7 +247,7 @@ bool Team::enters(std::uint32_t started) {
     return false;
 }
 
-// Throws what the first of the members threw.
+// Throws the exception of the member with the lowest number, where any threw.
 void Team::rethrow() {
     if (aborted_.load(std::memory_order_relaxed)) {
         aborted_.store(false, std::memory_order_relaxed);
@@ -264,7 +265,8 @@ bool Team::barrier() {
     if (size_ == 1) {
         return true;
     }
-    // A member that throws sets the flag and then changes the phase: who has not seen the flag will see the change.
+    // A member that throws sets the flag and then changes the phase. So a member that reads the phase first, and does
+    // not see the flag yet, will see the phase change.
     const auto phase = phase_.load(std::memory_order_acquire);
     if (aborted()) {
         return false;

@@ -15,8 +15,9 @@ namespace sscc {
 
 struct TeamOptions {
     int threads = 1;
-    // Each worker stays on a CPU of its own, and the caller starts on one. Unset: where there are as many threads as
-    // CPUs, since fewer would keep to the same CPUs as those of another process. Ignored where CPUs are too few.
+    // Whether each worker stays on a CPU of its own, and the caller starts on one. Unset, they do where there are as
+    // many threads as CPUs: with fewer, the teams of two processes would keep to the same CPUs. Ignored where there are
+    // fewer CPUs than threads.
     std::optional<bool> pin = std::nullopt;
     std::chrono::nanoseconds spin = std::chrono::microseconds(50);  // before a waiting thread sleeps
 };
@@ -40,13 +41,13 @@ class Team {
     // end of another thread's job; a job must not call this. Throws UsageError in a child of the team's process.
     void run(const std::function<void(int)>& job);
 
-    // Calls job(member) on this thread and on those that come before it is done there, and returns when all that came
-    // are done: whoever sleeps, or whose CPU is taken, is not waited for. Where the team does another job or belongs to
-    // another process, this thread is alone. Otherwise as `run`; the job must not call `barrier`.
+    // Calls job(member) on this thread, and on each thread that joins in before this one is done. Returns when all that
+    // joined are done; it does not wait for a thread that sleeps or whose CPU is taken. Where the team does another job
+    // or belongs to another process, this thread is alone. Otherwise as `run`; the job must not call `barrier`.
     void share(const std::function<void(int)>& job);
 
-    // Within a job of `run`: all members have called this as often before any returns true. False: a member has thrown,
-    // and the job should end.
+    // Within a job of `run`: returns true once all members have called it (as often as this one). Returns false where a
+    // member has thrown, and then the job should end.
     bool barrier();
 
     // Whether a member has thrown; for long work without barriers.
@@ -75,10 +76,10 @@ class Team {
     std::vector<std::exception_ptr> thrown_;  // by member
 
     // Each on a cache line of its own: the first two are written by the caller, the others by everybody.
-    alignas(64) std::atomic<bool> taken_ = false;      // by the thread whose job runs
-    alignas(64) Word started_ = 0;                     // changes when a job begins; odd for one that is shared
-    alignas(64) std::atomic<std::uint64_t> door_ = 0;  // a shared job's started_ and, below, how many came; 0: closed
-    alignas(64) Word unfinished_ = 0;  // workers that are not done with the job; of a shared one, those that are
+    alignas(64) std::atomic<bool> taken_ = false;      // whether a thread has a job running
+    alignas(64) Word started_ = 0;                     // changes when a job begins; odd for a shared job
+    alignas(64) std::atomic<std::uint64_t> door_ = 0;  // upper half: a shared job's started_; lower: joined; 0: closed
+    alignas(64) Word unfinished_ = 0;  // workers that are not done with the job; for a shared job, those that are done
     alignas(64) Word arrived_ = 0;     // members that wait at the barrier
     alignas(64) Word phase_ = 0;       // changes when a barrier opens, and when a member has thrown
     alignas(64) std::atomic<bool> aborted_ = false;

@@ -24,7 +24,7 @@ inline std::int64_t monotonic_nanoseconds() {
     return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Of one thread: the latest events, and sums over all of them.
+// The trace of one thread: its latest events, and sums over all of them.
 class Trace {
   public:
     Trace() = default;

@@ -15,9 +15,9 @@ namespace {
 __extension__ using Wide = __int128;  // holds every sum that a plan's bounds allow
 
 constexpr std::chrono::nanoseconds kPollEvery = std::chrono::milliseconds(20);
-constexpr std::uint32_t kTicks = 256;  // iterations and firings between two looks at the world
+constexpr std::uint32_t kTicks = 256;  // iterations and firings between two checks whether the walk has to end
 
-// Cheap, and exact to a few milliseconds.
+// The time of a clock that is cheap to read, and exact to a few milliseconds.
 std::chrono::nanoseconds coarse_clock() {
 #if defined(CLOCK_MONOTONIC_COARSE)
     timespec now;
@@ -183,7 +183,8 @@ void Core::out_of_region(const Run& run, const Argument& argument) const {
                      "' of " + std::to_string(region.bytes) + " bytes");
 }
 
-// Every now and then: whether another thread has failed, or somebody wants an end.
+// Whether the walk goes on. Every kTicks calls thread 0 polls, which may throw, and each thread looks whether another
+// one has failed.
 bool Core::goes_on(Member& member) {
     if (++member.ticks % kTicks != 0) [[likely]] {
         return true;

@@ -13,15 +13,12 @@ from sscc.runtime.backends.cpu.plan import (
     MODES,
     OPS,
     VERSION,
-    Argument,
     Barrier,
     Branch,
     Code,
     Compute,
-    Entry,
     Execute,
     Item,
-    Loop,
     NativePlan,
     Region,
     Run,
@@ -56,12 +53,12 @@ class _Reader:
             raise InputError(f"the plan is of version {version}; this sscc reads version {VERSION}")
         registers, scratch_bytes = self.word(), self.word()
         plan = NativePlan(
-            regions=self.items(lambda: Region(self.name(), self.choice(KINDS), self.word())),
+            regions=self.items(lambda: PlanRegion(self.name(), self.choice(KINDS), self.word())),
             functions=self.items(self.name),
             labels=self.items(self.name),
             constants=self.items(self.pair),
             runs=self.items(self.run),
-            entries=self.items(lambda: Entry(self.name(), self.numbers(), self.numbers(), self.body(0))),
+            entries=self.items(lambda: PlanEntry(self.name(), self.numbers(), self.numbers(), self.body(0))),
             registers=registers,
             scratch_bytes=scratch_bytes,
         )
@@ -69,13 +66,13 @@ class _Reader:
             raise InputError(f"the plan is malformed: {len(self._words) - self._next} words after its end")
         return plan
 
-    def run(self) -> Run:
+    def run(self) -> PlanRun:
         function, mode, units, label = self.word(), self.choice(MODES), self.word(), self.word()
         grid, arguments = self.items(self.pair), self.items(self.argument)
-        return Run(function, mode, units, grid, arguments, self.numbers(), label)
+        return PlanRun(function, mode, units, grid, arguments, self.numbers(), label)
 
-    def argument(self) -> Argument:
-        return Argument(self.word(), self.word(), self.word(), self.items(self.pair))
+    def argument(self) -> PlanArgument:
+        return PlanArgument(self.word(), self.word(), self.word(), self.items(self.pair))
 
     def body(self, depth: int) -> tuple[Item, ...]:
         if depth > DEPTH:
@@ -88,7 +85,7 @@ class _Reader:
                 op = self.choice(OPS)
                 return Compute(op, self.word(), tuple(self.word() for _ in range(count_arguments(op))))
             case Code.LOOP:
-                return Loop(self.word(), self.word(), self.word(), self.body(depth + 1))
+                return PlanLoop(self.word(), self.word(), self.word(), self.body(depth + 1))
             case Code.BRANCH:
                 return Branch(self.word(), self.body(depth + 1))
             case Code.EXECUTE:

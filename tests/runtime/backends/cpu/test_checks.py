@@ -185,9 +185,9 @@ TOUCH = """
 import ctypes, sys
 import numpy as np
 from sscc.runtime._native import Core
-from tests.runtime.backends.cpu.native.plans import plan, Region
+from tests.runtime.backends.cpu.native.plans import plan, PlanRegion
 data = np.ones(8)
-of = plan(regions=[Region("x", "arena", 100), Region("w", "external", 64), Region("mine", "private", 8)])
+of = plan(regions=[PlanRegion("x", "arena", 100), PlanRegion("w", "external", 64), PlanRegion("mine", "private", 8)])
 core = Core(of.encode(), [1], [("w", data.ctypes.data, 64)], 1, guarded=True)
 assert np.array_equal(np.ctypeslib.as_array((ctypes.c_double * 8).from_address(core.region("w")[0])), data)
 address, nbytes = core.region(sys.argv[1])

@@ -13,7 +13,7 @@ from sscc.ir.schedule import Access, Body, Instr, Local, Param, Product, Reducti
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.cpu.nests import (
     Gathered,
-    Linear,
+    LinearAccess,
     Nest,
     Regions,
     is_dense,
@@ -106,8 +106,8 @@ def test_maps_windows_and_strides_are_multiplied_out() -> None:
         regions((6, 4), (100, 1), window),
     )
     assert nest.dims == (3, 2)
-    assert nest.inputs == (Linear("x", 100, (1, 200)),)
-    assert nest.output == Linear("y", 2, (1, 4))
+    assert nest.inputs == (LinearAccess("x", 100, (1, 200)),)
+    assert nest.output == LinearAccess("y", 2, (1, 4))
 
 
 def test_dimensions_of_extent_1_are_left_out() -> None:
@@ -137,7 +137,7 @@ def test_products_and_reductions() -> None:
     )
     nest = nest_of(reduction, regions((3, 4)))
     assert (nest.product, nest.combine, nest.init, nest.reduce) == (False, "maximumf", -1.0, frozenset({0}))
-    assert nest.output == Linear("y", 8, (0, 1))
+    assert nest.output == LinearAccess("y", 8, (0, 1))
 
 
 def test_loads_keep_their_shape() -> None:
@@ -151,7 +151,7 @@ def test_loads_keep_their_shape() -> None:
 
 def nest_with(dims: tuple[int, ...], *coefficients: tuple[int, ...], reduce: tuple[int, ...] = ()) -> Nest:
     """The last access is the output."""
-    accesses = [Linear(f"r{n}", n, c) for n, c in enumerate(coefficients)]
+    accesses = [LinearAccess(f"r{n}", n, c) for n, c in enumerate(coefficients)]
     original = tuple((d, 1, e) for d, e in enumerate(dims))
     return Nest(dims, original, frozenset(reduce), tuple(accesses[:-1]), accesses[-1], (), "in0", {})
 
@@ -230,9 +230,9 @@ def test_a_step_is_tangled_where_it_reads_other_elements_of_what_it_writes(
 def test_a_tangled_step_goes_through_a_temporary() -> None:
     nest = nest_of(copy((3, 3), access("y", (0, 1, 0), (1, 0, 0)), Access("y", identity(2))), regions((3, 3)))
     through, back = untangle(nest, "t")
-    assert through.output == Linear("t", 0, (3, 1))
+    assert through.output == LinearAccess("t", 0, (3, 1))
     assert through.inputs == nest.inputs
-    assert back.inputs == (Linear("t", 0, (3, 1)),)
+    assert back.inputs == (LinearAccess("t", 0, (3, 1)),)
     assert back.output == nest.output
     assert not is_tangled(through)
     assert not is_tangled(back)
@@ -243,9 +243,9 @@ def test_a_tangled_reduction_to_one_number() -> None:
         (3, 3), (0, 1), (Access("y", identity(2)),), access("y", (0, 0, 1), (0, 0, 2)), (), "in0", "addf", 0.0
     )
     through, back = untangle(nest_of(step, regions((3, 3))), "t")
-    assert through.output == Linear("t", 0, (0, 0))
+    assert through.output == LinearAccess("t", 0, (0, 0))
     assert back.dims == (1,)
-    assert back.output == Linear("y", 5, (0,))
+    assert back.output == LinearAccess("y", 5, (0,))
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -12,7 +12,7 @@ from sscc.ir.schedule import Access, Body, Instr, Local, Product, Reduction, Vec
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.cpu import bodies
 from sscc.runtime.backends.cpu.matmul import panels_for
-from sscc.runtime.backends.cpu.nests import Linear, Nest, Regions, is_tangled, nest_of, untangle
+from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions, is_tangled, nest_of, untangle
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.partition import Group, Member, Split, group_steps
 from tests.runtime.backends.cpu.harness_bodies import access, body_of, check
@@ -230,11 +230,11 @@ def points(member: Member, unit: int) -> Iterator[tuple[int, ...]]:
     return itertools.product(*ranges)
 
 
-def element(a: Linear, index: tuple[int, ...]) -> int:
+def element(a: LinearAccess, index: tuple[int, ...]) -> int:
     return a.constant + sum(c * i for c, i in zip(a.coefficients, index, strict=True))
 
 
-def touched(a: Linear, member: Member, unit: int) -> set[int]:
+def touched(a: LinearAccess, member: Member, unit: int) -> set[int]:
     return {element(a, index) for index in points(member, unit)}
 
 

@@ -11,7 +11,7 @@ import torch
 
 from sscc.ir.schedule import Body, Instr, Local, Param, Product, Vector
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
-from sscc.runtime.backends.cpu.nests import Linear, Nest
+from sscc.runtime.backends.cpu.nests import LinearAccess, Nest
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.plan import MEMORY
 from sscc.runtime.backends.cpu.positions import Positions
@@ -25,7 +25,9 @@ CHUNK = 24
 CACHES = ("k_cache", "v_cache", "selected")
 
 
-def nest(dims: tuple[int, ...], *inputs: Linear, output: Linear, reduce: frozenset[int] = frozenset()) -> Nest:
+def nest(
+    dims: tuple[int, ...], *inputs: LinearAccess, output: LinearAccess, reduce: frozenset[int] = frozenset()
+) -> Nest:
     return Nest(dims, (), reduce, inputs, output, (), "in0", {})
 
 
@@ -35,7 +37,7 @@ def product_of(output: Linear) -> Nest:
     return replace(nest((CHUNK, 64, 32), a, b, output=output, reduce=frozenset({2})), combine="addf", product=True)
 
 
-def learned(output: Linear) -> Positions:
+def learned(output: LinearAccess) -> Positions:
     positions = Positions(CHUNK)
     assert positions.product(product_of(output), (0,))
     return positions
@@ -45,40 +47,40 @@ def learned(output: Linear) -> Positions:
 
 
 def test_what_is_computed_from_a_product_has_its_rows() -> None:
-    positions = learned(Linear("out", 0, (64, 1, 0)))
-    halves = nest((4, CHUNK, 16), Linear("out", 0, (16, 64, 1)), output=Linear("y", 0, (CHUNK * 16, 16, 1)))
+    positions = learned(LinearAccess("out", 0, (64, 1, 0)))
+    halves = nest((4, CHUNK, 16), LinearAccess("out", 0, (16, 64, 1)), output=LinearAccess("y", 0, (CHUNK * 16, 16, 1)))
     assert positions.dimension(halves) == 1
-    onwards = nest((4, CHUNK, 8), Linear("y", 8, (CHUNK * 16, 16, 1)), output=Linear("z", 0, (8, 32, 1)))
+    onwards = nest((4, CHUNK, 8), LinearAccess("y", 8, (CHUNK * 16, 16, 1)), output=LinearAccess("z", 0, (8, 32, 1)))
     assert positions.dimension(onwards) == 1
 
 
 @pytest.mark.parametrize(
     "reader",
     [
-        nest((CHUNK, 64), Linear("elsewhere", 0, (64, 1)), output=Linear("y", 0, (64, 1))),
-        nest((CHUNK, CHUNK), Linear("out", 0, (1, 1)), output=Linear("y", 0, (CHUNK, 1))),
-        nest((CHUNK, 65), Linear("out", 0, (64, 1)), output=Linear("y", 0, (65, 1))),
-        nest((CHUNK, 64), Linear("out", 1, (64, 1)), output=Linear("y", 0, (64, 1))),
-        nest((CHUNK - 1, 64), Linear("out", 0, (64, 1)), output=Linear("y", 0, (64, 1))),
-        nest((CHUNK, 64), Linear("out", 0, (64, 1)), output=Linear("y", 0, (0, 1)), reduce=frozenset({0})),
+        nest((CHUNK, 64), LinearAccess("elsewhere", 0, (64, 1)), output=LinearAccess("y", 0, (64, 1))),
+        nest((CHUNK, CHUNK), LinearAccess("out", 0, (1, 1)), output=LinearAccess("y", 0, (CHUNK, 1))),
+        nest((CHUNK, 65), LinearAccess("out", 0, (64, 1)), output=LinearAccess("y", 0, (65, 1))),
+        nest((CHUNK, 64), LinearAccess("out", 1, (64, 1)), output=LinearAccess("y", 0, (64, 1))),
+        nest((CHUNK - 1, 64), LinearAccess("out", 0, (64, 1)), output=LinearAccess("y", 0, (64, 1))),
+        nest((CHUNK, 64), LinearAccess("out", 0, (64, 1)), output=LinearAccess("y", 0, (0, 1)), reduce=frozenset({0})),
     ],
     ids=["another region", "across rows", "into the next row", "from the next row", "fewer rows", "a sum of rows"],
 )
 def test_what_may_depend_on_other_rows_is_computed_whole(reader: Nest) -> None:
-    assert learned(Linear("out", 0, (64, 1, 0))).dimension(reader) is None
+    assert learned(LinearAccess("out", 0, (64, 1, 0))).dimension(reader) is None
 
 
 def test_a_region_of_two_layouts_has_none() -> None:
-    positions = learned(Linear("out", 0, (64, 1, 0)))
-    assert positions.product(product_of(Linear("out", 0, (1, CHUNK, 0))), (0,))
-    reader = nest((CHUNK, 64), Linear("out", 0, (64, 1)), output=Linear("y", 0, (64, 1)))
+    positions = learned(LinearAccess("out", 0, (64, 1, 0)))
+    assert positions.product(product_of(LinearAccess("out", 0, (1, CHUNK, 0))), (0,))
+    reader = nest((CHUNK, 64), LinearAccess("out", 0, (64, 1)), output=LinearAccess("y", 0, (64, 1)))
     assert positions.dimension(reader) is None
 
 
 def test_products_of_other_rows_are_computed_whole() -> None:
     positions = Positions(CHUNK + 1)
-    assert not positions.product(product_of(Linear("out", 0, (64, 1, 0))), (0,))
-    two = replace(product_of(Linear("out", 0, (64, 1, 0))), dims=(CHUNK + 1, 64, 32))
+    assert not positions.product(product_of(LinearAccess("out", 0, (64, 1, 0))), (0,))
+    two = replace(product_of(LinearAccess("out", 0, (64, 1, 0))), dims=(CHUNK + 1, 64, 32))
     assert not positions.product(two, (0, 1))
 
 

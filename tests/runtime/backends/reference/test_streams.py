@@ -8,19 +8,19 @@ from collections.abc import Sequence
 import pytest
 
 from sscc.runtime.backends.reference.control import Memo
-from sscc.runtime.backends.reference.streams import FilledTwice, Use, conditions
+from sscc.runtime.backends.reference.streams import BufferUse, FilledTwice, conditions
 
 
-def met(use: Use, total: int) -> list[int]:
+def met(use: BufferUse, total: int) -> list[int]:
     """The slot of each firing."""
     return [firing // use.per + use.lag for firing in range(total)]
 
 
-def complete(slot: int, uses: Sequence[Use], fired: Sequence[int]) -> bool:
+def complete(slot: int, uses: Sequence[BufferUse], fired: Sequence[int]) -> bool:
     return any(met(use, fired[use.stage]).count(slot) == use.per for use in uses if use.writes)
 
 
-def free(slot: int, mine: Use, uses: Sequence[Use], totals: Sequence[int], fired: Sequence[int]) -> bool:
+def free(slot: int, mine: BufferUse, uses: Sequence[BufferUse], totals: Sequence[int], fired: Sequence[int]) -> bool:
     """Whether every earlier slot of the place is done with, by every other use that meets it."""
     earlier = range(slot % mine.depth, slot, mine.depth)
     for use in uses:
@@ -31,21 +31,21 @@ def free(slot: int, mine: Use, uses: Sequence[Use], totals: Sequence[int], fired
     return True
 
 
-def may_fire(mine: Use, uses: Sequence[Use], totals: Sequence[int], fired: Sequence[int]) -> bool:
+def may_fire(mine: BufferUse, uses: Sequence[BufferUse], totals: Sequence[int], fired: Sequence[int]) -> bool:
     slot = met(mine, fired[mine.stage] + 1)[-1]
     return free(slot, mine, uses, totals, fired) if mine.writes else complete(slot, uses, fired)
 
 
-def random_buffer(rng: random.Random) -> tuple[list[Use], list[int]]:
+def random_buffer(rng: random.Random) -> tuple[list[BufferUse], list[int]]:
     """One or two producers, a few readers, one of which may be a producer too, of one buffer."""
     depth = rng.randint(1, 4)
     totals: list[int] = []
-    uses: list[Use] = []
+    uses: list[BufferUse] = []
     for writes in [True] * rng.randint(1, 2) + [False] * rng.randint(1, 3):
         shared = bool(totals) and rng.random() < 0.2
         if not shared:
             totals.append(rng.randint(1, 12))
-        uses.append(Use(len(totals) - 1, "b", depth, writes, rng.randint(1, 4), rng.randint(0, 6), True))
+        uses.append(BufferUse(len(totals) - 1, "b", depth, writes, rng.randint(1, 4), rng.randint(0, 6), True))
     return uses, totals
 
 
@@ -81,7 +81,7 @@ def test_bounds_agree_with_a_simulation_of_every_slot(seed: int) -> None:
 
 
 def test_the_bound_covers_all_that_may_be_done_at_once() -> None:
-    load, use = Use(0, "b", 3, True, 2, 0, True), Use(1, "b", 3, False, 1, 0, True)
+    load, use = BufferUse(0, "b", 3, True, 2, 0, True), BufferUse(1, "b", 3, False, 1, 0, True)
     (writing,), (reading,) = conditions([use, load], [20, 10])
     assert writing.bound([0, 0]) == 6
     assert writing.bound([6, 0]) == 6
@@ -90,7 +90,7 @@ def test_the_bound_covers_all_that_may_be_done_at_once() -> None:
 
 
 def test_two_producers_of_one_slot_are_found() -> None:
-    first, second = Use(0, "b", 2, True, 4, 0, True), Use(1, "b", 2, True, 1, 3, True)
+    first, second = BufferUse(0, "b", 2, True, 4, 0, True), BufferUse(1, "b", 2, True, 1, 3, True)
     conditions([first, second], [12, 5])
     with pytest.raises(FilledTwice) as error:
         conditions([first, second], [13, 5])

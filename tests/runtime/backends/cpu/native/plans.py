@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sscc.runtime._native import Core
-from sscc.runtime.backends.cpu.plan import Argument, Entry, Item, Mode, NativePlan, Region, Run
+from sscc.runtime.backends.cpu.plan import Item, Mode, NativePlan, PlanArgument, PlanEntry, PlanRegion, PlanRun
 
 KERNEL = ctypes.CFUNCTYPE(
     None,
@@ -66,17 +66,17 @@ def run(
     mode: Mode = "split",
     units: int = 1,
     grid: Sequence[tuple[int, int]] = (),
-    arguments: Sequence[Argument] = (),
+    arguments: Sequence[PlanArgument] = (),
     scalars: Sequence[int] = (),
     label: int = 0,
-) -> Run:
-    return Run(function, mode, units, tuple(grid), tuple(arguments), tuple(scalars), label)
+) -> PlanRun:
+    return PlanRun(function, mode, units, tuple(grid), tuple(arguments), tuple(scalars), label)
 
 
 def plan(
     *body: Item,
-    runs: Sequence[Run] = (),
-    regions: Sequence[Region] = (),
+    runs: Sequence[PlanRun] = (),
+    regions: Sequence[PlanRegion] = (),
     constants: Sequence[tuple[int, int]] = (),
     inputs: Sequence[int] = (),
     outputs: Sequence[int] = (),
@@ -94,7 +94,7 @@ def plan(
         constants=tuple(constants),
         registers=registers,
         scratch_bytes=scratch_bytes,
-        entries=(Entry("main", tuple(inputs), tuple(outputs), body),),
+        entries=(PlanEntry("main", tuple(inputs), tuple(outputs), body),),
     )
 
 

@@ -20,7 +20,7 @@ from sscc.runtime.backends.cpu.plan import OPS, Argument, Barrier, Branch, Compu
 from tests.runtime.backends.cpu.native.plans import RecordedCall, Recorder, core, plan, run, words
 
 LEAST, MOST = -(2**63), 2**63 - 1
-X = Region("x", "arena", 64)
+X = PlanRegion("x", "arena", 64)
 
 
 def computed(op: str, *values: int) -> int:
@@ -102,7 +102,9 @@ def test_extreme_scalars() -> None:
 def test_loops_and_branches() -> None:
     # r7 = sum over i < n of (sum over i <= j < n of (j if j is odd))
     body = (
-        Loop(4, 3, 0, (Compute("mod", 5, (4, 2)), Branch(5, (Compute("add", 7, (7, 4)),)), Compute("add", 6, (6, 1)))),
+        PlanLoop(
+            4, 3, 0, (Compute("mod", 5, (4, 2)), Branch(5, (Compute("add", 7, (7, 4)),)), Compute("add", 6, (6, 1)))
+        ),
     )
     of = plan(Loop(3, 8, 0, body), constants=[(1, 1), (2, 2)], inputs=[0], outputs=[7, 6, 3], registers=9)
     the_core = core(of, threads=2)
@@ -113,7 +115,7 @@ def test_loops_and_branches() -> None:
 
 def test_a_loop_reads_its_bounds_once_and_owns_its_counter() -> None:
     body = (Compute("add", 1, (1, 3)), Compute("add", 2, (2, 3)), Compute("add", 4, (4, 3)))
-    of = plan(Loop(2, 0, 1, body), constants=[(1, 5), (3, 1)], outputs=[4])
+    of = plan(PlanLoop(2, 0, 1, body), constants=[(1, 5), (3, 1)], outputs=[4])
     assert core(of).run("main") == [5]
 
 
@@ -200,8 +202,8 @@ def test_grid_registers_are_zero_after_a_run_on_all_threads() -> None:
 
 def test_pointers_follow_registers() -> None:
     kernel = Recorder(arguments=3, scalars=1)
-    regions = [Region("a", "arena", 100), Region("b", "arena", 1), Region("c", "arena", 4096)]
-    arguments = [Argument(0, 0, 100), Argument(1, 0, 0), Argument(2, 4000, 32, ((1, 16), (0, -1000)))]
+    regions = [PlanRegion("a", "arena", 100), PlanRegion("b", "arena", 1), PlanRegion("c", "arena", 4096)]
+    arguments = [PlanArgument(0, 0, 100), PlanArgument(1, 0, 0), PlanArgument(2, 4000, 32, ((1, 16), (0, -1000)))]
     of = plan(Execute(0), runs=[run(grid=[(1, 3)], arguments=arguments, scalars=[0])], regions=regions, inputs=[0])
     the_core = core(of, kernel)
     a, b, c = (the_core.region(name)[0] for name in "abc")
@@ -227,9 +229,9 @@ def test_pointers_out_of_their_region_are_refused(value: int) -> None:
 
 def test_private_memory_and_scratch_are_a_threads_own() -> None:
     kernel = Recorder(arguments=1)
-    regions = [Region("mine", "private", 40), X]
+    regions = [PlanRegion("mine", "private", 40), X]
     of = plan(
-        Execute(0), runs=[run(mode="replicated", arguments=[Argument(0, 0, 40)])], regions=regions, scratch_bytes=8
+        Execute(0), runs=[run(mode="replicated", arguments=[PlanArgument(0, 0, 40)])], regions=regions, scratch_bytes=8
     )
     the_core = core(of, kernel, threads=3)
     the_core.run("main")
@@ -251,7 +253,7 @@ def test_external_memory_is_where_it_was() -> None:
 
 
 def test_reset_zeroes_what_it_is_told() -> None:
-    regions = [X, Region("y", "arena", 16), Region("mine", "private", 16), Region("w", "external", 8)]
+    regions = [X, PlanRegion("y", "arena", 16), PlanRegion("mine", "private", 16), PlanRegion("w", "external", 8)]
     data = np.ones(1, np.int64)
     the_core = Core(plan(regions=regions).encode(), [1], [("w", data.ctypes.data, 8)], 2)
     views = [words(the_core, "x"), words(the_core, "y"), words(the_core, "mine", 0), words(the_core, "mine", 1)]
@@ -281,7 +283,7 @@ def test_large_regions_are_there_and_zero() -> None:
 
 def failing_share(threads: int) -> Core:
     """An entry in which the last firing, of the last thread, leaves its region; then a barrier."""
-    firing = run(grid=[(1, 8)], arguments=[Argument(0, 0, 8, ((1, 8), (0, 8)))])
+    firing = run(grid=[(1, 8)], arguments=[PlanArgument(0, 0, 8, ((1, 8), (0, 8)))])
     of = plan(Execute(0), Barrier(), Execute(0), runs=[firing], regions=[X], inputs=[0])
     return core(of, Recorder(), threads=threads)
 
@@ -354,11 +356,11 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
     count, steps = 96, 5
     jit, address = softened()
     nbytes = (count + 16) * 4
-    regions = [Region("a", "arena", nbytes), Region("b", "arena", nbytes)]
-    ways = [[Argument(s, 0, nbytes), Argument(1 - s, 0, nbytes)] for s in (0, 1)]
+    regions = [PlanRegion("a", "arena", nbytes), PlanRegion("b", "arena", nbytes)]
+    ways = [[PlanArgument(s, 0, nbytes), PlanArgument(1 - s, 0, nbytes)] for s in (0, 1)]
     runs = [run(units=count, arguments=way, scalars=[0]) for way in ways]
     of = plan(
-        Loop(1, 2, 3, (Execute(0), Barrier(), Execute(1), Barrier())),
+        PlanLoop(1, 2, 3, (Execute(0), Barrier(), Execute(1), Barrier())),
         runs=runs,
         regions=regions,
         constants=[(0, count), (3, steps)],

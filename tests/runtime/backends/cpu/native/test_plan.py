@@ -12,15 +12,15 @@ from sscc.ir.errors import InputError, InternalError
 from sscc.runtime._native import Core
 from sscc.runtime.backends.cpu.plan import (
     OPS,
-    Argument,
     Barrier,
     Branch,
     Compute,
     Execute,
     Item,
-    Loop,
     NativePlan,
-    Region,
+    PlanArgument,
+    PlanLoop,
+    PlanRegion,
 )
 from sscc.runtime.scalars import SCALAR_OPS
 from tests.runtime.backends.cpu.native.plans import Recorder, core, plan, run
@@ -33,14 +33,18 @@ def core_of(data: bytes) -> Core:
 
 def whole() -> NativePlan:
     """A plan with one of everything, and names that are no whole number of words."""
-    regions = [Region("hidden state", "arena", 4096), Region("größe", "external", 64), Region("mine", "private", 100)]
-    arguments = [Argument(0, 64, 128, ((1, 64), (2, -8))), Argument(2, 4, 96)]
+    regions = [
+        PlanRegion("hidden state", "arena", 4096),
+        PlanRegion("größe", "external", 64),
+        PlanRegion("mine", "private", 100),
+    ]
+    arguments = [PlanArgument(0, 64, 128, ((1, 64), (2, -8))), PlanArgument(2, 4, 96)]
     runs = [run(units=5, grid=[(2, 3), (3, 4)], arguments=arguments, scalars=[1, 2]), run(mode="serial", label=1)]
     chosen = (Compute("select", 4, (6, 1, 7)), Compute("lookup", 4, (1, 2, 5)), Execute(1))
     body = (Execute(0), Barrier(), Branch(6, chosen))
     constants = [(7, -(2**63)), (3, 2**63 - 1)]
     return plan(
-        Loop(1, 0, 7, body),
+        PlanLoop(1, 0, 7, body),
         runs=runs,
         regions=regions,
         constants=constants,
@@ -138,7 +142,7 @@ def nested(depth: int) -> Item:
     return item
 
 
-X = Region("x", "arena", 64)
+X = PlanRegion("x", "arena", 64)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ X = Region("x", "arena", 64)
         (plan(registers=1 << 30), "the number of registers is 1073741824"),
         (plan(scratch_bytes=-1), "scratch_bytes is -1"),
         (plan(scratch_bytes=1 << 60), "scratch_bytes"),
-        (plan(regions=[Region("x", "arena", -1)]), "region 0: the size is -1"),
+        (plan(regions=[PlanRegion("x", "arena", -1)]), "region 0: the size is -1"),
         (plan(regions=[X, X]), "region 1: a second one with the name 'x'"),
         (plan(constants=[(8, 0)]), "constants: register 8 of 8"),
         (plan(constants=[(-1, 0)]), "constants: register -1 of 8"),
@@ -161,13 +165,16 @@ X = Region("x", "arena", 64)
         (plan(runs=[run(grid=[(9, 1)])]), "run 0: register 9 of 8"),
         (plan(runs=[run(scalars=[8])]), "run 0: register 8 of 8"),
         (plan(runs=[run(scalars=[0] * 1025)]), "run 0: 1025 registers"),
-        (plan(runs=[run(arguments=[Argument(0, 0, 0)])]), "run 0: region 0 of 0"),
-        (plan(runs=[run(arguments=[Argument(0, 0, 65)])], regions=[X]), "extent is 65, outside of 0 .. 64"),
-        (plan(runs=[run(arguments=[Argument(0, 0, -1)])], regions=[X]), "extent is -1"),
-        (plan(runs=[run(arguments=[Argument(0, 0, 1), Argument(0, 1, 64)])], regions=[X]), "argument 1 lies outside"),
-        (plan(runs=[run(arguments=[Argument(0, -1, 64)])], regions=[X]), "argument 0 lies outside of region 'x'"),
-        (plan(runs=[run(arguments=[Argument(0, 0, 1, ((0, 1 << 50),))])], regions=[X]), "a coefficient is"),
-        (plan(runs=[run(arguments=[Argument(0, 0, 1, ((8, 1),))])], regions=[X]), "register 8 of 8"),
+        (plan(runs=[run(arguments=[PlanArgument(0, 0, 0)])]), "run 0: region 0 of 0"),
+        (plan(runs=[run(arguments=[PlanArgument(0, 0, 65)])], regions=[X]), "extent is 65, outside of 0 .. 64"),
+        (plan(runs=[run(arguments=[PlanArgument(0, 0, -1)])], regions=[X]), "extent is -1"),
+        (
+            plan(runs=[run(arguments=[PlanArgument(0, 0, 1), PlanArgument(0, 1, 64)])], regions=[X]),
+            "argument 1 lies outside",
+        ),
+        (plan(runs=[run(arguments=[PlanArgument(0, -1, 64)])], regions=[X]), "argument 0 lies outside of region 'x'"),
+        (plan(runs=[run(arguments=[PlanArgument(0, 0, 1, ((0, 1 << 50),))])], regions=[X]), "a coefficient is"),
+        (plan(runs=[run(arguments=[PlanArgument(0, 0, 1, ((8, 1),))])], regions=[X]), "register 8 of 8"),
         (plan(Execute(0)), "entry 'main': run 0 of 0"),
         (plan(Execute(-1), runs=[run()]), "entry 'main': run -1 of 1"),
         (plan(Compute("add", 8, (0, 0))), "entry 'main': register 8 of 8"),
@@ -220,7 +227,7 @@ def test_unknown_codes_are_refused_by_both_readers(item: tuple[int, ...]) -> Non
     ],
 )
 def test_addresses_must_fit_the_plan(functions: list[int], externals: list[Any], message: str) -> None:
-    of = plan(regions=[Region("w", "external", 64), X])
+    of = plan(regions=[PlanRegion("w", "external", 64), X])
     with pytest.raises(InputError, match=message):
         Core(of.encode(), functions, externals, 1)
 
@@ -234,4 +241,4 @@ def test_impossible_teams_are_refused(threads: int) -> None:
 def test_memory_that_is_not_there_is_refused() -> None:
     huge = 1 << 46
     with pytest.raises(MemoryError):
-        core(plan(regions=[Region(f"x{i}", "arena", huge) for i in range(16)]))
+        core(plan(regions=[PlanRegion(f"x{i}", "arena", huge) for i in range(16)]))

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from sscc.runtime.backends.cpu.plan import Argument, Barrier, Branch, Compute, Execute, Loop, NativePlan, Region
+from sscc.runtime.backends.cpu.plan import (
+    Barrier,
+    Branch,
+    Compute,
+    Execute,
+    NativePlan,
+    PlanArgument,
+    PlanLoop,
+    PlanRegion,
+)
 from tests.runtime.backends.cpu.native.plans import plan, run
 
 HERE = Path(__file__).parent
@@ -63,13 +72,13 @@ def driver(request: pytest.FixtureRequest, executables: dict[str, Path], tmp_pat
 
 def mirrored(steps: int) -> NativePlan:
     """`steps` times b = reverse(a) + 1, a = reverse(b) + 1: units read what other threads wrote. Gives the steps."""
-    both = [Argument(region, 0, WORDS * 8) for region in (0, 1)]
+    both = [PlanArgument(region, 0, WORDS * 8) for region in (0, 1)]
     runs = [run(units=WORDS, arguments=arguments, scalars=[3, 4]) for arguments in (both, both[::-1])]
     body = (Execute(0), Barrier(), Execute(1), Barrier(), Compute("add", 7, (7, 4)))
     return plan(
-        Loop(6, 1, 2, body),
+        PlanLoop(6, 1, 2, body),
         runs=runs,
-        regions=[Region("a", "arena", WORDS * 8), Region("b", "arena", WORDS * 8)],
+        regions=[PlanRegion("a", "arena", WORDS * 8), PlanRegion("b", "arena", WORDS * 8)],
         constants=[(2, steps), (3, WORDS - 1), (4, 1)],
         outputs=[7],
         scratch_bytes=8,
@@ -79,15 +88,16 @@ def mirrored(steps: int) -> NativePlan:
 
 def counted(firings: int, room: int) -> NativePlan:
     """Each of `firings` firings adds 1 to its own word of a region with `room` words, and a barrier."""
-    firing = run(grid=[(1, firings)], arguments=[Argument(0, 0, 8, ((1, 8),))])
-    regions = [Region("words", "arena", room * 8)]
+    firing = run(grid=[(1, firings)], arguments=[PlanArgument(0, 0, 8, ((1, 8),))])
+    regions = [PlanRegion("words", "arena", room * 8)]
     return plan(Execute(0), Barrier(), runs=[firing], regions=regions, functions=["count"])
 
 
 def everything() -> NativePlan:
     """A plan with each thing that a plan can have."""
-    regions = [Region("w", "external", 4096), Region("x", "arena", 1024), Region("mine", "private", 256)]
-    arguments = [Argument(0, 64, 128, ((1, 64), (2, 8))), Argument(1, 0, 64, ((3, 16),)), Argument(2, 0, 256)]
+    regions = [PlanRegion("w", "external", 4096), PlanRegion("x", "arena", 1024), PlanRegion("mine", "private", 256)]
+    hidden, mine = PlanArgument(0, 64, 128, ((1, 64), (2, 8))), PlanArgument(2, 0, 256)
+    arguments = [hidden, PlanArgument(1, 0, 64, ((3, 16),)), mine]
     runs = [
         run(units=5, grid=[(2, 3), (3, 4)], arguments=arguments, scalars=[1, 2]),
         run(mode="replicated", units=4, arguments=arguments[2:], label=1),
@@ -97,12 +107,12 @@ def everything() -> NativePlan:
         Execute(0),
         Barrier(),
         Compute("mod", 6, (1, 7)),
-        Branch(6, (Execute(1), Loop(5, 4, 6, (Execute(2), Compute("max", 4, (4, 5)))), Barrier())),
+        Branch(6, (Execute(1), PlanLoop(5, 4, 6, (Execute(2), Compute("max", 4, (4, 5)))), Barrier())),
         Compute("select", 4, (6, 1, 7)),
     )
     return plan(
         Compute("floordiv", 6, (0, 7)),
-        Loop(1, 8, 9, body),
+        PlanLoop(1, 8, 9, body),
         Branch(6, (Barrier(), Execute(0))),
         runs=runs,
         regions=regions,
@@ -140,7 +150,7 @@ def test_an_entry_can_be_stopped(driver: Driver, threads: int) -> None:
 
 def test_the_plan_of_everything_is_one(driver: Driver) -> None:
     of = everything()
-    without_external = NativePlan(**{**vars(of), "regions": (Region("w", "arena", 4096), *of.regions[1:])})
+    without_external = NativePlan(**{**vars(of), "regions": (PlanRegion("w", "arena", 4096), *of.regions[1:])})
     assert driver("run", without_external, 3, 1, "main", 5)[0] == "outputs 2 0"
 
 

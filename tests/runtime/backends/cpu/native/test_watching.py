@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.runtime.backends.cpu.plan import Barrier, Execute, Loop, NativePlan
+from sscc.runtime.backends.cpu.plan import Barrier, Execute, NativePlan, PlanLoop
 from tests.runtime.backends.cpu.native.plans import Recorder, core, plan, run
 
 ROOT = Path(__file__).parents[5]
@@ -26,7 +26,7 @@ def staged() -> NativePlan:
     """`n` times (run 0 of stage 0, barrier, run 1 of stage 1 by thread 0 alone, barrier)."""
     runs = [run(units=4), run(mode="serial", label=1)]
     body = (Execute(0), Barrier(), Execute(1), Barrier())
-    return plan(Loop(1, 2, 0, body), runs=runs, inputs=[0], outputs=[1])
+    return plan(PlanLoop(1, 2, 0, body), runs=runs, inputs=[0], outputs=[1])
 
 
 # -- timing
@@ -191,7 +191,7 @@ def script(body: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("body", ["Execute(0), Barrier()", "Barrier()", ""])
 def test_interrupts_end_an_entry_and_the_core_goes_on(threads: int, body: str) -> None:
     process = script(f"""
-made = core(plan(Loop(1, 2, 0, ({body}{"," if body else ""})), runs=[run(units=0)], inputs=[0]), threads={threads})
+made = core(plan(PlanLoop(1, 2, 0, ({body}{"," if body else ""})), runs=[run(units=0)], inputs=[0]), threads={threads})
 made.run("main", [1])
 try:
     print("ready", flush=True)
