@@ -198,7 +198,7 @@ class OpSpec:
         """Operands of the dialect's operation, in order; those of a group's members are the last."""
         names = [name for name in self.fields if name in self.operands or name in self.numbers]
         names += [name for name in self.operands if name not in names]
-        return self._ordered([name for name in names if name not in self.made])
+        return self._ordered([name for name in names if name not in self.only_results])
 
     @functools.cached_property
     def only_results(self) -> tuple[str, ...]:
@@ -293,7 +293,7 @@ _KNOWN: dict[tuple[type[Op], Members], OpSpec] = {}
 def spec_of(record: type[Op], members: Members = ()) -> OpSpec:
     """The specification of an operation with these members of its group, read once."""
     if (record, members) not in _KNOWN:
-        found = _annotations(record)
+        annotations = _annotations(record)
 
         def of(kind: type) -> dict[str, Any]:
             return {name: item for name, item in annotations.items() if isinstance(item, kind)}

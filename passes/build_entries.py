@@ -321,8 +321,8 @@ class _EntryBuilder:
         entry.function.attributes["sym_visibility"] = ir.StringAttr.get("public")
         return entry
 
-    def call(self, entry: _Function, function: Any, layer: _Layer, own: Sequence[_State],
-             states: dict[str, ir.Value], given: dict[str, ir.Value]) -> dict[str, ir.Value]:  # fmt: skip
+    def call(self, entry: _Function, function: Any, layer: _Layer, own: Sequence[_LayerState],
+             states: dict[str, ir.Value], named_operands: dict[str, ir.Value]) -> dict[str, ir.Value]:  # fmt: skip
         """Calls a layer with its own states and budget. Puts back what it leaves of them, gives its other results."""
         budget = {name: index_constant(number) for name, number in layer.budget.items()}
         parts = {state.argument.name: state.take(states) for state in own}

@@ -178,7 +178,7 @@ def _look_outside(body: Any, calls: Sequence[ir.Operation]) -> None:
             block.erase_argument(index)
             for shown in operands:
                 del shown[index]
-    _sign(body, [argument.type for argument in block.arguments], Body(body).returned)
+    _sign(body, [argument.type for argument in block.arguments], StageBody(body).returned)
     for call, shown in zip(calls, operands, strict=True):
         with ir.InsertionPoint(call), call.location:
             made = func.CallOp([result.type for result in call.results], body.name.value, shown).operation

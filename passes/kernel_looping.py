@@ -102,7 +102,7 @@ class KernelLooping(Pass):
     def run(self, module: ir.Module) -> None:
         kernels = {f.name.value: f for f in functions(module) if KERNEL in f.attributes}
         capacity = int(get_target(module).nearest.capacity.value)
-        signatures = [Signature(entry) for entry in entries(module)]
+        signatures = [EntrySignature(entry) for entry in entries(module)]
         stacks: dict[tuple[str, ...], Argument] = {}
         for signature in signatures:
             name = signature.entry.name.value

@@ -130,7 +130,7 @@ def test_within_a_hook_the_team_is_busy(threads: int) -> None:
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_a_core_and_two_samplers_share_a_team(threads: int) -> None:
-    the_core = core(plan(Loop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=threads)
+    the_core = core(plan(PlanLoop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=threads)
     picked: list[list[list[int]]] = []
     samplers = [sampler(the_core.team), sampler(the_core.team)]
     pickers = [threading.Thread(target=lambda of=of: picked.append(picks(of, 30))) for of in samplers]

@@ -304,7 +304,7 @@ def _body(plan: NativePlan, items: Sequence[Item], indent: str) -> Iterator[str]
         match item:
             case Compute():
                 yield f"{indent}r{item.target} = {item.op} {_operands(item)}"
-            case Loop():
+            case PlanLoop():
                 yield f"{indent}for r{item.register} in r{item.lower} .. r{item.upper}"
                 yield from _body(plan, item.body, indent + "  ")
             case Branch():

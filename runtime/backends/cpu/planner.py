@@ -47,7 +47,7 @@ def plan_program(
     """
     check_names(program)
     packed = packed_weights(program) if packings is None else packings
-    draft = Draft(program, features, Module() if module is None else module, packed)
+    draft = PlanDraft(program, features, Module() if module is None else module, packed)
     entries = tuple(_entry(draft, entry) for entry in program.entries)
     return Native(draft.finish(entries), draft.module)
 

@@ -22,7 +22,7 @@ def body(arguments: str, work: str, names: dict[str, str] | None = None) -> Iter
         block = module.body.operations[0].entry_block
         declared = [item.split(":")[0].strip(" %") for item in arguments.split(", ") if item]
         outside = {block.arguments[declared.index(name)]: parameter for name, parameter in (names or {}).items()}
-        body = Body(block, outside, {})
+        body = BodyTranslator(block, outside, {})
         inputs = [argument for argument in block.arguments if argument not in outside]
         for index, argument in enumerate(inputs):
             body.bind(argument, f"in{index}")

@@ -20,8 +20,11 @@ from sscc.runtime.backends.cpu.plan import (
     Execute,
     Item,
     NativePlan,
-    Region,
-    Run,
+    PlanArgument,
+    PlanEntry,
+    PlanLoop,
+    PlanRegion,
+    PlanRun,
     count_arguments,
 )
 

@@ -31,9 +31,9 @@ def nest(
     return Nest(dims, (), reduce, inputs, output, (), "in0", {})
 
 
-def product_of(output: Linear) -> Nest:
+def product_of(output: LinearAccess) -> Nest:
     """A product of CHUNK rows and 64 columns."""
-    a, b = Linear("a", 0, (32, 0, 1)), Linear("b", 0, (0, 32, 1))
+    a, b = LinearAccess("a", 0, (32, 0, 1)), LinearAccess("b", 0, (0, 32, 1))
     return replace(nest((CHUNK, 64, 32), a, b, output=output, reduce=frozenset({2})), combine="addf", product=True)
 
 

@@ -98,7 +98,8 @@ def test_two_producers_of_one_slot_are_found() -> None:
 
 
 def test_conditions_that_a_stage_waits_for_come_first() -> None:
-    uses = [Use(0, "a", 1, False, 1, 0, False), Use(0, "b", 1, False, 1, 0, True), Use(0, "c", 1, True, 1, 0, False)]
+    flags = {"a": (False, False), "b": (False, True), "c": (True, False)}
+    uses = [BufferUse(0, name, 1, first, 1, 0, last) for name, (first, last) in flags.items()]
     (waits,) = conditions(uses, [1])
     assert [condition.use.buffer for condition in waits] == ["b", "a", "c"]
 

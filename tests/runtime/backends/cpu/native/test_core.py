@@ -16,7 +16,18 @@ from sscc.runtime import scalars
 from sscc.runtime._native import Core
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.mlir import F32, I64, PTR, Module, vector
-from sscc.runtime.backends.cpu.plan import OPS, Argument, Barrier, Branch, Compute, Execute, Item, Loop, Mode, Region
+from sscc.runtime.backends.cpu.plan import (
+    OPS,
+    Barrier,
+    Branch,
+    Compute,
+    Execute,
+    Item,
+    Mode,
+    PlanArgument,
+    PlanLoop,
+    PlanRegion,
+)
 from tests.runtime.backends.cpu.native.plans import RecordedCall, Recorder, core, plan, run, words
 
 LEAST, MOST = -(2**63), 2**63 - 1
@@ -106,7 +117,7 @@ def test_loops_and_branches() -> None:
             4, 3, 0, (Compute("mod", 5, (4, 2)), Branch(5, (Compute("add", 7, (7, 4)),)), Compute("add", 6, (6, 1)))
         ),
     )
-    of = plan(Loop(3, 8, 0, body), constants=[(1, 1), (2, 2)], inputs=[0], outputs=[7, 6, 3], registers=9)
+    of = plan(PlanLoop(3, 8, 0, body), constants=[(1, 1), (2, 2)], inputs=[0], outputs=[7, 6, 3], registers=9)
     the_core = core(of, threads=2)
     for n in (0, 1, 7):
         expected = sum(j for i in range(n) for j in range(i, n) if j % 2)
@@ -218,7 +229,8 @@ def test_pointers_follow_registers() -> None:
 @pytest.mark.parametrize("value", [-1, 9, 1 << 58, MOST, LEAST])
 def test_pointers_out_of_their_region_are_refused(value: int) -> None:
     kernel = Recorder(arguments=1)
-    of = plan(Execute(0), runs=[run(arguments=[Argument(0, 0, 0, ((0, 8), (0, 0)))], label=2)], regions=[X], inputs=[0])
+    argument = PlanArgument(0, 0, 0, ((0, 8), (0, 0)))
+    of = plan(Execute(0), runs=[run(arguments=[argument], label=2)], regions=[X], inputs=[0])
     the_core = core(of, kernel)
     with pytest.raises(InputError, match=r"stage 'stage 2': argument 0 of 0 bytes leaves region 'x' of 64 bytes"):
         the_core.run("main", [value])
@@ -245,7 +257,7 @@ def test_private_memory_and_scratch_are_a_threads_own() -> None:
 def test_external_memory_is_where_it_was() -> None:
     kernel = Recorder(arguments=1)
     data = np.arange(8)
-    of = plan(Execute(0), runs=[run(arguments=[Argument(0, 16, 8)])], regions=[Region("w", "external", 64)])
+    of = plan(Execute(0), runs=[run(arguments=[PlanArgument(0, 16, 8)])], regions=[PlanRegion("w", "external", 64)])
     the_core = Core(of.encode(), [kernel.address], [("w", data.ctypes.data, 64)], 2)
     the_core.run("main")
     assert the_core.region("w") == (data.ctypes.data, 64)
@@ -271,7 +283,7 @@ def test_reset_zeroes_what_it_is_told() -> None:
 
 
 def test_large_regions_are_there_and_zero() -> None:
-    the_core = core(plan(regions=[X, Region("large", "arena", (64 << 20) + 8)]))
+    the_core = core(plan(regions=[X, PlanRegion("large", "arena", (64 << 20) + 8)]))
     view = words(the_core, "large")
     assert the_core.region("large")[0] % 64 == 0
     assert view[0] == view[-1] == view[:: 1 << 17].max() == 0
@@ -300,7 +312,7 @@ def test_the_core_goes_on_after_errors_of_a_thread(threads: int) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_division_by_zero_ends_the_entry_on_all_threads(threads: int) -> None:
     body: tuple[Item, ...] = (Barrier(), Compute("floordiv", 2, (1, 0)), Barrier())
-    the_core = core(plan(Loop(3, 4, 1, body), constants=[(1, 7)], inputs=[0], outputs=[2]), threads=threads)
+    the_core = core(plan(PlanLoop(3, 4, 1, body), constants=[(1, 7)], inputs=[0], outputs=[2]), threads=threads)
     for _ in range(20):
         with pytest.raises(InputError, match="divides by a scalar that is 0"):
             the_core.run("main", [0])
@@ -328,7 +340,7 @@ def test_one_entry_at_a_time() -> None:
 
 
 def test_more_threads_than_cpus_finish() -> None:
-    the_core = core(plan(Loop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=32)
+    the_core = core(plan(PlanLoop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=32)
     begin = time.monotonic()
     the_core.run("main", [200])
     assert time.monotonic() - begin < 20

@@ -186,7 +186,7 @@ X = PlanRegion("x", "arena", 64)
         (plan(Compute("lookup", 0, (0, 0, 0))), "entry 'main': a table's size is 0, outside of 1 .. 8"),
         (plan(Compute("lookup", 0, (0, 0, -1))), "entry 'main': a table's size is -1"),
         (plan(Compute("lookup", 0, (0, 7, 1 << 40))), "entry 'main': a table's size is 1099511627776"),
-        (plan(Loop(8, 0, 0, ())), "entry 'main': register 8 of 8"),
+        (plan(PlanLoop(8, 0, 0, ())), "entry 'main': register 8 of 8"),
         (plan(Branch(8, ())), "entry 'main': register 8 of 8"),
         (plan(inputs=[8]), "entry 'main': register 8 of 8"),
         (plan(outputs=[-2]), "entry 'main': register -2 of 8"),

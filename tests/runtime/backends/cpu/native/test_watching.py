@@ -233,7 +233,7 @@ print("parent")
 
 
 def test_other_python_threads_run_meanwhile() -> None:
-    the_core = core(plan(Loop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=2)
+    the_core = core(plan(PlanLoop(1, 2, 0, (Barrier(),)), inputs=[0]), threads=2)
     ticks = 0
     done = threading.Event()
 
