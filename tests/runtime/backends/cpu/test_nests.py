@@ -63,8 +63,6 @@ def test_names_have_shapes_strides_and_dtypes() -> None:
     assert known.resolve("h") == Gathered("h", 0, (3, 4), (4, 1))
     assert known.resolve("w") == Gathered("y", 0, (6, 2), (2, 1))
     assert [known.dtype(name) for name in ("x", "h", "w")] == ["f32", "i64", "bf16"]
-    assert known.has("w")
-    assert not known.has("z")
     known.add("temporary", (5, 2), "f32")
     assert known.resolve("temporary") == Gathered("temporary", 0, (5, 2), (2, 1))
 

@@ -34,7 +34,7 @@ from sscc.runtime.backends.cpu.features import GENERIC
 from sscc.runtime.backends.cpu.hazards import Pending
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.plan import Barrier, Branch, Compute, Execute, Item, Loop, NativePlan
+from sscc.runtime.backends.cpu.plan import Barrier, Branch, Compute, Execute, Item, NativePlan, PlanLoop
 from sscc.runtime.backends.cpu.planner import plan_program
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
@@ -107,7 +107,7 @@ def events(plan: NativePlan, items: Sequence[Item] | None = None) -> list[Any]:
                 sequence.append(plan.labels[plan.runs[item.run].label].split(".")[-1])
             case Barrier():
                 sequence.append("|")
-            case Loop() | Branch():
+            case PlanLoop() | Branch():
                 sequence.append(events(plan, item.body))
     return sequence
 
@@ -330,7 +330,7 @@ def test_what_is_looked_up_is_an_offset_and_a_result(table: tuple[int, ...]) -> 
     values = dict(made.constants)
     (loop, _), last = made.entries[0].body, made.entries[0].body[-1]
     assert isinstance(last, Compute)
-    assert isinstance(loop, Loop)
+    assert isinstance(loop, PlanLoop)
     _, first, count = last.arguments
     assert [values[first + place] for place in range(count)] == list(table)
     assert isinstance(loop.body[0], Compute)
