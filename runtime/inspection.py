@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
+from statistics import fmean
 
 from sscc.ir.errors import UsageError
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
@@ -207,7 +208,11 @@ def time_decode(
     geometry = artifact.signature.geometry
     tokens = geometry.max_context if context is None else context
     _check_tokens("context", tokens, geometry.max_context)
-    return time_entry(artifact.program, DECODE, target, valid_rows=tokens, prefetch=prefetch, record=record)
+    shared = [group for group in artifact.signature.plan if group.geometry.packed]
+    means = {g.geometry.cache_rows: round(fmean(min(tokens, budget) for budget in g.budgets)) for g in shared}
+    return time_entry(
+        artifact.program, DECODE, target, valid_rows=tokens, mean_rows=means, prefetch=prefetch, record=record
+    )
 
 
 def time_prefill(artifact: Artifact, target: Target, prompt: int, *, record: bool = False) -> Timing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import For, If, Item, Launch, Program, Scalar, Tensor
@@ -20,6 +21,7 @@ def time_entry(
     scalars: Mapping[str, int] | None = None,
     *,
     valid_rows: int | None = None,
+    mean_rows: Mapping[int, int] = MappingProxyType({}),
     prefetch: bool = True,
     record: bool = False,
     extrapolate: bool = True,
@@ -29,6 +31,7 @@ def time_entry(
     Args:
         scalars: exactly the entry's scalar inputs.
         valid_rows: how many rows of each slot's caches hold a token, at most all; None for all. Every slot is active.
+        mean_rows: by how many rows attention sees of a cache that several layers share, how many a layer has in the mean.
         prefetch: False holds every load of iteration i + 1 of a pipeline back until iteration i has ended.
         record: keep every firing, for a trace; implies a full replay.
         extrapolate: skip the periods of a steady state; the result is the same.
@@ -45,7 +48,7 @@ def time_entry(
         raise UsageError(f"a cache cannot have {valid_rows} valid rows")
     for tier in {tensor.tier for tensor in program.tensors}:
         target.level(tier)
-    timer = KernelTimer(program, target, Settings(valid_rows, prefetch, record, extrapolate))
+    timer = KernelTimer(program, target, Settings(valid_rows, mean_rows, prefetch, record, extrapolate))
     tensors = {tensor.name: tensor for tensor in program.tensors}
     overhead = target.costs.launch_seconds.value + target.costs.boundary_seconds.value
     launches: list[LaunchTiming] = []

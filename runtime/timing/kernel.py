@@ -46,6 +46,7 @@ class Settings:
     """How to replay; see `time_entry`."""
 
     valid_rows: int | None
+    mean_rows: Mapping[int, int]
     prefetch: bool
     record: bool
     extrapolate: bool
@@ -153,7 +154,7 @@ class KernelTimer:
         if stage.body not in self._bodies:
             raise InputError(f"the schedule is malformed: stage {stage.name!r} fires unknown body {stage.body!r}")
         body = self._bodies[stage.body]
-        return _StageCost(stage, body, pipeline, params, environment, span, self._model, self._settings.valid_rows)
+        return _StageCost(stage, body, pipeline, params, environment, span, self._model, self._settings)
 
     def _relevant_scalars(self, kernel: Kernel) -> frozenset[str]:
         """The kernel's scalars that decide how much it does; the others only move addresses."""
@@ -190,7 +191,7 @@ class _StageCost:
         environment: Environment,
         span: range,
         model: CostModel,
-        valid_rows: int | None,
+        settings: Settings,
     ) -> None:
         if len(stage.ports) != len(body.params) or len(stage.scalars) != len(body.scalars):
             raise InputError(
@@ -199,7 +200,7 @@ class _StageCost:
             )
         self.stage, self._body, self._pipeline = stage, body, pipeline
         self._params, self._environment, self._span = params, environment, span
-        self._model, self._valid_rows = model, valid_rows
+        self._model, self._settings = model, settings
         self._buffers = {buffer.name: number for number, buffer in enumerate(pipeline.buffers)}
         self._operands = _work_operands(stage, body)
         self._costs: dict[tuple[int, ...], Cost] = {}
@@ -254,7 +255,7 @@ class _StageCost:
         return scope
 
     def _measure(self, scalars: Mapping[str, int]) -> Cost:
-        work = measure(self._body, scalars, self._valid_rows)
+        work = measure(self._body, scalars, self._settings.valid_rows, self._settings.mean_rows)
         read: Counter[str] = Counter()
         written: Counter[str] = Counter()
         moved: Counter[str] = Counter()

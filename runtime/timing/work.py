@@ -6,7 +6,8 @@ Counting rules, where a step does not simply touch everything it sees once:
 * A gather (`load`, `GatherRows`) moves one element, or row, per point; at most the whole table.
 * `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache:
   the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. Of its other
-  segments it fetches the valid rows only: `valid_rows` without those in front.
+  segments it fetches the valid rows only: `valid_rows` without those in front. Of a cache that layers with budgets of
+  their own share it reads in place, as many rows as the layers have in the mean.
 * `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` and `Compress`
   read `length` rows of K; `Compress` reads the R rows that it keeps once more, of K and V.
 * Encoded rows move as they are stored, bytes of codes and a scale, and are computed on as the numbers that they stand
@@ -20,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log2, prod
+from types import MappingProxyType
 from typing import Any
 
 from sscc.ir.errors import InputError
@@ -79,17 +81,24 @@ def dynamic_scalars(body: Body) -> frozenset[str]:
     return frozenset(getattr(step, name) for step in steps for name in spec_of(type(step)).numbers)
 
 
-def measure(body: Body, scalars: Mapping[str, int], valid_rows: int | None = None) -> Work:
+def measure(
+    body: Body,
+    scalars: Mapping[str, int],
+    valid_rows: int | None = None,
+    mean_rows: Mapping[int, int] = MappingProxyType({}),
+) -> Work:
     """Counts one firing.
 
     Args:
         scalars: values of `dynamic_scalars(body)`, by name.
         valid_rows: rows of each slot's cache that hold a token; None for all of them.
+        mean_rows: by how many rows attention sees of a cache that several layers share, how many are a layer's own in
+            the mean of the layers.
 
     Raises:
         InputError: a step names something that the body does not have.
     """
-    return _Meter(body, scalars, valid_rows).measure()
+    return _Meter(body, scalars, valid_rows, mean_rows).measure()
 
 
 @dataclass(frozen=True)
@@ -106,8 +115,10 @@ class _Region:
 class _Meter:
     """Walks the steps of a body. Bytes of affine accesses are capped at the region's size, others add up."""
 
-    def __init__(self, body: Body, scalars: Mapping[str, int], valid_rows: int | None) -> None:
-        self._body, self._scalars, self._valid = body, scalars, valid_rows
+    def __init__(
+        self, body: Body, scalars: Mapping[str, int], valid_rows: int | None, mean_rows: Mapping[int, int]
+    ) -> None:
+        self._body, self._scalars, self._valid, self._mean = body, scalars, valid_rows, mean_rows
         self._roots = {p.name: _Region(p.name, p.shape, p.dtype) for p in body.params}
         self._roots.update({local.name: _Region(local.name, local.shape, local.dtype) for local in body.locals})
         self._regions = dict(self._roots)
@@ -150,8 +161,13 @@ class _Meter:
     def scalar(self, name: str) -> int:
         return self._scalars[name]
 
+    def own_rows(self, rows: int) -> int:
+        """How many of the rows that attention sees of a cache are the layer's own."""
+        return self._mean.get(rows, rows)
+
     def valid_rows(self, rows: int) -> int:
-        return rows if self._valid is None else min(rows, self._valid)
+        own = self.own_rows(rows)
+        return own if self._valid is None else min(own, self._valid)
 
     def elements(self, name: str, count: int, *, write: bool = False) -> None:
         """`count` elements of a region, at most the whole of it."""
@@ -229,6 +245,8 @@ def _move(meter: _Meter, step: Any) -> None:
     for name, region in present.items():
         operand, shape = spec.operands[name], meter.shape(region)
         for count, write in zip(operand.moved(sizes, shape), (False, True), strict=True):
+            if operand.copy_of:
+                count = count // sizes["R"] * meter.own_rows(sizes["R"])
             meter.move(region, count, write=write, capped=not operand.along or bool(operand.by))
 
 

@@ -262,3 +262,10 @@ def test_the_definition_selects_by_the_layer() -> None:
     scores = torch.rand(2, 40)
     for layer, count in enumerate((5, 2)):
         assert algorithm.select(scores, 40, g.of_layer(layer)).shape == (2, count)
+
+
+def test_the_model_counts_the_rows_of_each_layer(artifacts: Artifacts) -> None:
+    """A step reads as many rows as the layers have, not as many as the window of the largest budget shows of each."""
+    ours, alike = (inspect_artifact(Artifact.load(artifacts("llama", way))) for way in ("compact", "alike"))
+    rows = sum(8 + budget for budget in BUDGETS["llama"])
+    assert alike.decode_traffic_bytes - ours.decode_traffic_bytes == BATCH * ROW * (4 * 28 - 4 * round(rows / 4))
