@@ -31,7 +31,7 @@ def time_entry(
     Args:
         scalars: exactly the entry's scalar inputs.
         valid_rows: how many rows of each slot's caches hold a token, at most all; None for all. Every slot is active.
-        mean_rows: by how many rows attention sees of a cache that several layers share, how many a layer has in the mean.
+        mean_rows: by how many rows attention sees of a cache that layers share, how many a layer has in the mean.
         prefetch: False holds every load of iteration i + 1 of a pipeline back until iteration i has ended.
         record: keep every firing, for a trace; implies a full replay.
         extrapolate: skip the periods of a steady state; the result is the same.
