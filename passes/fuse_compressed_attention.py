@@ -280,6 +280,8 @@ def _fuse_chunk(attention: ir.Operation) -> None:
     if {queries["start"], numbers["start"]} != {start} or queries["length"] != numbers["length"]:
         return
     (k_new, k_scratch), (v_new, v_scratch) = (list(op.operands)[:2] for op in appends if op)
+    if k_scratch == v_scratch:
+        return
     observed, log_sum_exp, length = queries["observed"], numbers["observed"], queries["length"]
     before = [reader for append in (key, value) for reader in _readers(append) if not _follows(reader, attention)]
     if before or not all(_follows(op, attention) for op in (seen, kept)) or not _one_group(attention, seen, kept):
@@ -371,7 +373,7 @@ def _is_partner(op: ir.Operation, insert: ir.Operation, k: _Assembly) -> bool:
     if op.name != "tensor.insert_slice" or list(op.operands)[2:] != list(insert.operands)[2:]:
         return False
     v = _assembly(op)
-    return v is not None and v.index == k.index and v.scratch != k.scratch
+    return v is not None and v.index == k.index and v.scratch != k.scratch and op.operands[1] != insert.operands[1]
 
 
 def _assembly(insert: ir.Operation) -> _Assembly | None:

@@ -183,6 +183,8 @@ def pooled(scores: Tensor, length: int, g: Geometry) -> Tensor:
 
     The average divides by the kernel's width everywhere; the maximum is over positions of the prompt.
     """
+    if length < 1:
+        undefined(f"pools {length} scores")
     half = g.pool // 2
     filler = 0.0 if g.pool_mode == "avg" else float("-inf")
     padded = torch.nn.functional.pad(scores[:, :length], (half, half), value=filler)

@@ -1,7 +1,8 @@
 """Fuzzing target: what a fusion almost recognises. It stays as it was, and computes what it did.
 
-The bases are the patterns themselves: a decode step, a chunk, a compression with and without sinks, and calls of equal
-layers in a row. One to three random changes make a near miss (or leave the pattern, which then fuses).
+The bases are the patterns themselves: a decode step over one segment and over two, a chunk, a compression with and
+without sinks, and calls of equal layers in a row. One to three random changes make a near miss (or leave the pattern,
+which then fuses).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.fuzz.reduce_ir import reduced_finding
 KERNEL, ENTRY = "layer", "main"
 MODULE = """module attributes {{sscc.level = "graph",
   kv.geometry = {{sink = {sink} : i64, recent = 2 : i64, topk = 2 : i64, obs = 2 : i64, pool = 3 : i64,
-                 pool_mode = "avg", max_context = 8 : i64}},
+                 pool_mode = "avg", max_context = 8 : i64, rows = "{rows}"}},
   sscc.program = {{batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64,
                   config = "{{}}", digest = "", eos = "[]"}}}} {{
   func.func private @layer({arguments}) -> ({results}) {{
@@ -45,7 +46,7 @@ class Pattern:
         types: letter -> shape and element type.
         arguments: name -> type; those in `states` are kept between calls, under the name of the result.
         results: name -> type.
-        sink: of the geometry.
+        sink, rows: of the geometry.
     """
 
     body: str
@@ -54,6 +55,7 @@ class Pattern:
     states: str
     results: str
     sink: int = 0
+    rows: str = "compact"
 
     def text(self) -> str:
         states = self.states.split()
@@ -62,7 +64,9 @@ class Pattern:
         ends = {name: "state" if name in states else "output" for name in results}
         result_types = (f'{kind} {{sscc.{ends[name]} = "{name}"}}' for name, kind in results.items())
         parameters = ", ".join(f'%{name}: {kind} {{sscc.{roles[name]} = "{name}"}}' for name, kind in arguments.items())
-        text = MODULE.format(sink=self.sink, arguments=parameters, results=", ".join(result_types), body=self.body)
+        text = MODULE.format(
+            sink=self.sink, rows=self.rows, arguments=parameters, results=", ".join(result_types), body=self.body
+        )
         types = _pairs(self.types)
         return re.sub(r"!([a-z])\b", lambda match: f"tensor<{types[match.group(1)]}>", text)
 
@@ -84,6 +88,24 @@ DECODE = Pattern(
     "q=!q k=!c v=!c kn=!n vn=!n p=!i t=!i a=!f p2=!i a2=!f m2=!m",
     "k v",
     "o=!q k=!c v=!c",
+)
+INDEXED = Pattern(
+    """
+    %row = "kv.row"(%p) : (!i) -> !i
+    %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
+    %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
+    %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> !m
+    %near = tensor.extract_slice %valid[0, 0] [2, 2] [1, 1] : !m to !h
+    %far = tensor.extract_slice %valid[0, 2] [2, 2] [1, 1] : !m to !h
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %chosen) {scale = 0.5 : f64,
+        operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>}
+        : (!q, !c, !c, !h, !s, !s, !h, !p) -> !q
+    return %o, %k1, %v1 : !q, !c, !c""",
+    "q=2x4x1x8xf32 c=2x2x2x8xf32 s=2x2x8x8xf32 n=2x2x1x8xf32 i=2xi64 f=2xi1 m=2x4xi1 h=2x2xi1 p=2x2x2xi64",
+    "q=!q k=!c v=!c kn=!n vn=!n kp=!s vp=!s chosen=!p p=!i t=!i a=!f p2=!i a2=!f m2=!h chosen2=!p",
+    "k v",
+    "o=!q k=!c v=!c",
+    rows="indexed",
 )
 CHUNK = Pattern(
     """
@@ -134,7 +156,7 @@ SINKS = Pattern(
     "kc=!b vc=!b picked=!p",
     1,
 )
-PATTERNS = {"decode": DECODE, "chunk": CHUNK, "compress": COMPRESS, "sinks": SINKS}
+PATTERNS = {"decode": DECODE, "indexed": INDEXED, "chunk": CHUNK, "compress": COMPRESS, "sinks": SINKS}
 SCALARS: Mapping[str, tuple[int, int]] = {
     "s": (0, 4), "s2": (0, 4), "n": (1, 8), "n2": (1, 8), "slot": (0, 1), "slot2": (0, 1), "topk": (0, 2)
 }  # fmt: skip
@@ -205,7 +227,7 @@ def contents(text: str, seed: int) -> dict[str, torch.Tensor]:
 def _numbers(name: str, type_: Any, generator: torch.Generator) -> torch.Tensor:
     shape, element = list(type_.shape), str(type_.element_type)
     if element == "i64":
-        low, high = (-1, 8) if name in ("kept2", "picked2", "rows2") else (0, 3)
+        low, high = (-1, 8) if name in ("kept2", "picked2", "rows2", "chosen", "chosen2") else (0, 3)
         return torch.randint(low, high, shape, generator=generator)
     if element == "i1":
         return torch.rand(shape, generator=generator) < 0.8

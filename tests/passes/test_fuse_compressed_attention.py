@@ -23,7 +23,9 @@ MODULE = """module attributes {{
 }}
 """
 
-DECODE, CHUNK, COMPRESS, SINKS = (pattern.body for pattern in near_misses.PATTERNS.values())
+DECODE, CHUNK, COMPRESS, SINKS = (
+    near_misses.PATTERNS[name].body for name in ("decode", "chunk", "compress", "sinks")
+)
 
 
 def pairs(text: str) -> dict[str, str]:
@@ -111,6 +113,8 @@ def test_the_pattern_itself_fuses(pattern: str) -> None:
         pytest.param(CHUNK, "(%l, %o#1, %s,", "(%l, %o#1, %s2,", id="sums observed elsewhere"),
         pytest.param(CHUNK, "%o#1, %s, %n) :", "%g2, %s, %n) :", id="other sums observed"),
         pytest.param(CHUNK, "(%q, %k1,", "(%q, %k,", id="keys as they were in the scratch"),
+        pytest.param(CHUNK, "(%q, %k1,", "(%q, %v1,", id="values for keys"),
+        pytest.param(DECODE, "(%q, %k1,", "(%q, %v1,", id="values for keys of a step"),
         pytest.param(CHUNK, "%v1, %s)", "%v, %s)", id="values as they were in the scratch"),
         pytest.param(
             CHUNK, "    return", "    %extra = math.exp %o#1 : !g\n    return", id="the sums have another reader"
@@ -128,6 +132,7 @@ def test_the_pattern_itself_fuses(pattern: str) -> None:
         pytest.param(COMPRESS, '"kv.gather"(%k, %rows)', '"kv.gather"(%k, %rows2)', id="keys at other positions"),
         pytest.param(COMPRESS, '"kv.gather"(%v, %rows)', '"kv.gather"(%k, %rows)', id="keys in the values"),
         pytest.param(COMPRESS, "%vc[%slot,", "%vc[%slot2,", id="another slot of the values"),
+        pytest.param(COMPRESS, "%vc[%slot,", "%kc[%slot,", id="values in the cache of the keys"),
         pytest.param(COMPRESS, "%vc[%slot, 0,", "%vc[0, %slot,", id="the slot is another axis"),
         pytest.param(
             COMPRESS, "    %kr", '    %extra = "kv.gather"(%k, %rows) : (!c, !i) -> !a\n'
