@@ -235,14 +235,46 @@ def _check_geometry(program: sch.Program, signature: Signature) -> None:
 
 def _check_budgets(program: sch.Program, signature: Signature) -> None:
     """What a looped kernel looks up for each layer is what a group says of its layers: what they select, and where
-    their rows are. Windows of a cache that layers have in common may overlap; only this keeps apart what they hold."""
-    budgets = [g for g in (group.geometry for group in signature.plan) if g.layer_topk]
-    tables = [table for g in budgets for table in (g.layer_topk, g.layer_offsets if g.packed else ())]
+    their rows are. Windows of a cache that layers have in common may overlap; only this keeps apart what they hold. And
+    no layer selects another number of positions than one of a group: rows that stay empty would count as valid."""
+    geometries = [group.geometry for group in signature.plan]
+    tables = [table for g in geometries for table in (g.layer_topk, g.layer_offsets if g.packed else ())]
     for kernel in program.kernels:
         for scalar in sch.scalars(kernel.body):
             if scalar.op == "lookup" and not any(_is_part(scalar.args[1:], table) for table in tables):
                 where = f"kernel {kernel.name!r}, scalar {scalar.name!r}"
                 refuse(f"{where}: it looks up {list(scalar.args[1:])}, which is no group's top-K rows or their places")
+    budgets = {topk for g in geometries for topk in (g.layer_topk or [g.topk])}
+    for where, selected in _selected(program):
+        if not selected <= budgets:
+            refuse(f"{where} selects {sorted(selected - budgets)} positions, the geometry says {sorted(budgets)}")
+
+
+def _selected(program: sch.Program) -> Iterator[tuple[str, set[int]]]:
+    """How many positions each stage that selects any may select."""
+    bodies = {body.name: body for body in program.bodies}
+    launched: dict[str, list[tuple[sch.Operand, ...]]] = {}
+    for entry in program.entries:
+        for launch in sch.launches(entry.body):
+            launched.setdefault(launch.kernel, []).append(launch.scalars)
+    for kernel in program.kernels:
+        tables = {scalar.name: scalar.args[1:] for scalar in sch.scalars(kernel.body) if scalar.op == "lookup"}
+        for stage in (stage for pipeline in sch.pipelines(kernel.body) for stage in pipeline.stages):
+            body = bodies.get(stage.body)
+            for step in () if body is None else body.steps:
+                if not isinstance(step, sch.Select | sch.Compress) or not step.selected:
+                    continue
+                where = f"kernel {kernel.name!r}, stage {stage.name!r}"
+                operand = dict(zip(body.scalars, stage.scalars, strict=False)).get(step.topk) if body else None
+                passed: list[sch.Operand | None] = [operand]
+                if operand in tables:
+                    passed = list(tables[str(operand)])
+                elif operand in kernel.scalars:
+                    place = kernel.scalars.index(str(operand))
+                    passed = [scalars[place] for scalars in launched.get(kernel.name, ()) if place < len(scalars)]
+                if any(not isinstance(number, int) for number in passed):
+                    refuse(f"{where} selects a number of positions that is no constant")
+                yield where, {number for number in passed if isinstance(number, int)}
 
 
 def _is_part(numbers: Sequence[sch.Operand], table: Sequence[int]) -> bool:
