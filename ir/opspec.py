@@ -239,13 +239,13 @@ class OpSpec:
 
     def step(self, values: Mapping[str, Any]) -> Op:
         """The step with these values of fields and of operands of members."""
-        given = {name: value for name, value in values.items() if name in self.fields}
+        fields = {name: value for name, value in values.items() if name in self.fields}
         for group, several in self.several.items():
-            given[group] = tuple(
+            fields[group] = tuple(
                 several.record(**{name: values[f"{group}[{number}].{name}"] for name in names})
                 for number, names in enumerate(self.members)
             )
-        return self.record(**given)
+        return self.record(**fields)
 
     @property
     def own_attributes(self) -> tuple[str, ...]:

@@ -41,8 +41,8 @@ SHAPE: dict[str, Any] = {
 }
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**SHAPE, num_hidden_layers=4),
-    # Layers 2 and 5 attend to everything, the others within a window of 10.
-    "gemma3": Gemma3TextConfig(**SHAPE, num_hidden_layers=7, head_dim=8, sliding_window_pattern=3, sliding_window=10),
+    # Layers 1 and 3 attend to everything, the others within a window of 10.
+    "gemma3": Gemma3TextConfig(**SHAPE, num_hidden_layers=4, head_dim=8, sliding_window_pattern=2, sliding_window=10),
 }
 ALIKE = Geometry(sink=2, recent=6, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 BUDGETS = {"llama": (12, 5, 9, 1), "gemma3": (3, 9)}
@@ -141,7 +141,7 @@ def test_each_layer_is_as_if_all_had_its_budget() -> None:
     prompt, family = random_tokens(40), "gemma3"
     ours = EagerSnapStream(random_model(family), geometry(family))
     ours.prefill(prompt)
-    for layer, budget in zip((2, 5), BUDGETS[family], strict=True):
+    for layer, budget in zip((1, 3), BUDGETS[family], strict=True):
         alike = EagerSnapStream(random_model(family), replace(ALIKE, topk=budget))
         alike.prefill(prompt)
         assert torch.equal(ours.k_cache[layer], alike.k_cache[layer])
@@ -162,13 +162,14 @@ def test_the_best_positions_of_a_larger_budget_contain_those_of_a_smaller_one(ar
             assert set(ours[head][ours[head] >= 0]) <= set(theirs[head])
 
 
-@pytest.mark.parametrize(("family", "layers", "launches"), [("llama", 4, 3), ("gemma3", 6, 4)])
+@pytest.mark.parametrize(("family", "layers", "launches"), [("llama", 4, 3), ("gemma3", 4, 3)])
 def test_layers_are_one_loop(family: str, layers: int, launches: int, artifacts: Artifacts) -> None:
-    artifact = Artifact.load(artifacts(family))
+    artifact = Artifact.load(artifacts(family, "int8" if family == "gemma3" else "compact"))
     assert [record.layers for record in artifact.manifest.looping if record.looped] == [layers, layers]
     assert inspect_artifact(artifact).launches_per_token == launches
-    alike = Artifact.load(artifacts(family, "alike"))
-    assert len(artifact.program.kernels) == len(alike.program.kernels)
+    if family == "llama":
+        alike = Artifact.load(artifacts(family, "alike"))
+        assert len(artifact.program.kernels) == len(alike.program.kernels)
 
 
 @pytest.mark.parametrize(
@@ -195,11 +196,12 @@ def found_states(path: Path) -> list[Any]:
 
 
 def test_inspect_prints_the_budgets(artifacts: Artifacts, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["inspect", str(artifacts("gemma3"))]) == 0
+    path = artifacts("gemma3", "int8")
+    assert cli.main(["inspect", str(path)]) == 0
     text = capsys.readouterr().out
-    assert "cache      up to 17 rows = sink 2 + recent 6 + topk up to 9, for 64 tokens\n" in text
-    assert "2 of 7 layers: 4/2 heads of 8, 11 to 17 rows: sink 2, recent 6, top-K by layer 3 9\n" in text
-    groups = json.loads((artifacts("gemma3") / "manifest.json").read_text())["groups"]
+    assert "cache      up to 17 rows = sink 2 + recent 6 + topk up to 9, for 64 tokens;" in text
+    assert "2 of 4 layers: 4/2 heads of 8, 11 to 17 rows: sink 2, recent 6, top-K by layer 3 9\n" in text
+    groups = json.loads((path / "manifest.json").read_text())["groups"]
     assert [group["geometry"].get("layer_topk") for group in groups] == [None, [3, 9]]
 
 

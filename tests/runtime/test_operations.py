@@ -16,6 +16,7 @@ from tests.runtime.programs import DTYPES, one_stage, run_kernel
 
 STEPS = tuple(kind for kind in get_args(Step) if issubclass(kind, Op))
 SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3, "J": 5}
+SIZES |= {"R0": 4, "T0": 7, "R1": 3, "T1": 8}
 SCALARS = (
     {"start": 4, "length": 7, "topk": 3},
     {"start": 8, "length": 12, "topk": 2},
@@ -28,6 +29,14 @@ SETTINGS: dict[str, Any] = {
     "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max", "window": 0
 }  # fmt: skip
 INTEGERS = {"row": 7, "position": 6, "prompt_len": SETTINGS["sink"] + SETTINGS["recent"] + 2}
+BEYOND = 11
+"""Tokens of a prompt that fill more rows than the cache has: some of a segment behind it."""
+PLAIN, INDEXED = ("key", "value"), ("key", "value", "index")
+MEMBERS: dict[str, list[tuple[tuple[str, ...], ...]]] = {
+    "cached_attention": [((*PLAIN, "valid"),), ((*PLAIN, "valid"), (*PLAIN, "valid", "index"))],
+    "decode_attention": [(), (PLAIN,), (INDEXED,)],
+}
+"""By operation: the operands of its segments."""
 DTYPE = {"f": torch.float32, "f32": torch.float32, "row": torch.float32, "encoded": torch.int8, "i64": torch.int64,
          "i1": torch.bool}  # fmt: skip
 
@@ -41,13 +50,15 @@ def windows_of(kind: type[Op]) -> tuple[int, ...]:
     return (0, 1, 3, 6) if "window" in spec_of(kind).attributes else (0,)
 
 
-def _named(kind: type[Op], number: int, encoded: bool, window: int) -> str:
-    return f"{kind.kind}-{number}{'-encoded' if encoded else ''}{f'-window{window}' if window else ''}"
+def _named(kind: type[Op], number: int, encoded: bool, window: int, members: tuple[tuple[str, ...], ...]) -> str:
+    segments = "".join(f"-{'+'.join(names)}" for names in members)
+    return f"{kind.kind}-{number}{'-encoded' if encoded else ''}{f'-window{window}' if window else ''}{segments}"
 
 
 CASES = [
-    pytest.param(kind, scalars, encoded, window, id=_named(kind, number, encoded, window))
+    pytest.param(kind, scalars, encoded, window, members, id=_named(kind, number, encoded, window, members))
     for kind in STEPS
+    for members in MEMBERS.get(kind.kind, [()])
     for number, scalars in enumerate(SCALARS if spec_of(kind).numbers else SCALARS[:1])
     for encoded in ((False, True) if has_rows(kind) else (False,))
     for window in windows_of(kind)
@@ -57,10 +68,18 @@ CASES = [
 class OperationTrial:
     """One operation with random contents; rows that are encoded are those of zeros, so that any bytes are numbers."""
 
-    def __init__(self, kind: type[Op], scalars: dict[str, int], encoded: bool, window: int = 0) -> None:
-        self.spec, settings = spec_of(kind), {**SETTINGS, "window": window}
+    def __init__(
+        self,
+        kind: type[Op],
+        scalars: dict[str, int],
+        encoded: bool,
+        window: int = 0,
+        members: tuple[tuple[str, ...], ...] = (),
+    ) -> None:
+        self.spec, settings = spec_of(kind, members), {**SETTINGS, "window": window}
         self.scalars = {name: scalars[name] for name in self.spec.numbers}
-        self.sizes = {**SIZES, **self.scalars, **settings, "valid": INTEGERS["prompt_len"]}
+        self.integers = INTEGERS | ({"prompt_len": BEYOND} if members else {})
+        self.sizes = {**SIZES, **self.scalars, **settings, "valid": self.integers["prompt_len"]}
         generator = torch.Generator().manual_seed(0)
         self.contents: dict[str, torch.Tensor] = {}
         for name, operand in self.spec.operands.items():
@@ -71,13 +90,14 @@ class OperationTrial:
                 shape[-1] += SCALE_BYTES
             self.contents[name] = self._random(name, shape, dtype, generator)
         fields = {name: name for name in (*self.spec.operands, *self.spec.numbers)}
-        self.step = kind(**fields, **{name: settings[name] for name in self.spec.attributes})
+        self.step = self.spec.step(fields | {name: settings[name] for name in self.spec.attributes})
 
     def _random(self, name: str, shape: list[int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
         if dtype is torch.int64:
-            if name in INTEGERS:
-                return torch.full(shape, INTEGERS[name])
-            return torch.randint(0, SIZES["T"], shape, generator=generator).sort().values
+            if name in self.integers:
+                return torch.full(shape, self.integers[name])
+            most = SIZES[name.replace("segments[", "T").replace("].index", "")] if "[" in name else SIZES["T"]
+            return torch.randint(0, most, shape, generator=generator).sort().values
         if dtype is torch.bool:
             return torch.ones(shape, dtype=torch.bool)
         numbers = torch.randn([*shape[:-1], shape[-1] - SCALE_BYTES * (dtype is torch.int8)], generator=generator)
@@ -114,11 +134,11 @@ def same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (one == other) | ((one != one) & (other != other))
 
 
-@pytest.mark.parametrize(("kind", "scalars", "encoded", "window"), CASES)
+@pytest.mark.parametrize(("kind", "scalars", "encoded", "window", "members"), CASES)
 def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
-    kind: type[Op], scalars: dict[str, int], encoded: bool, window: int
+    kind: type[Op], scalars: dict[str, int], encoded: bool, window: int, members: tuple[tuple[str, ...], ...]
 ) -> None:
-    trial = OperationTrial(kind, scalars, encoded, window)
+    trial = OperationTrial(kind, scalars, encoded, window, members)
     after = trial.run(native=True)
     for name, value in after.items():
         operand, (_, written) = trial.spec.operands[name], trial.moved(name)
@@ -134,10 +154,12 @@ def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
             assert int((~same(again[name], poisoned(value))).sum()) >= written
 
 
-@pytest.mark.parametrize(("kind", "scalars", "encoded", "window"), CASES)
-def test_no_more_counts_than_is_read(kind: type[Op], scalars: dict[str, int], encoded: bool, window: int) -> None:
+@pytest.mark.parametrize(("kind", "scalars", "encoded", "window", "members"), CASES)
+def test_no_more_counts_than_is_read(
+    kind: type[Op], scalars: dict[str, int], encoded: bool, window: int, members: tuple[tuple[str, ...], ...]
+) -> None:
     """Index by index of the dimension of which only a part moves."""
-    trial = OperationTrial(kind, scalars, encoded, window)
+    trial = OperationTrial(kind, scalars, encoded, window, members)
     before = trial.run()
     for name, operand in trial.spec.operands.items():
         if not operand.along:

@@ -154,8 +154,9 @@ class Rows:
         return self.key.shape[2] if self.index is None else self.index.shape[2]
 
     def seen(self, mask: Tensor) -> Rows:
-        """Without the indices of rows that a slot does not see (`mask` [B, R]), so that these are not read."""
-        return self if self.index is None else replace(self, index=torch.where(mask[:, None], self.index, -1))
+        """Without the rows that a slot does not see (`mask` [B, R]), so that these are not read: zeros instead."""
+        index = torch.arange(self.count).expand(*self.key.shape[:2], -1) if self.index is None else self.index
+        return replace(self, index=torch.where(mask[:, None], index, -1))
 
     @property
     def keys(self) -> Fetch:
