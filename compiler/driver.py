@@ -191,8 +191,9 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
         check_config(config, options.max_context or context)
     shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype])
     context = shape.geometry.max_context
-    if config is not None:  # before the capture, which takes its time
-        shape.geometry_of(sum(not layer_window(config, layer, context) for layer in range(layer_count(config))))
+    if config is not None:  # refused before the capture, which takes its time
+        windows = [layer_window(config, layer, context) for layer in range(layer_count(config))]
+        geometry = shape.geometry_of(windows.count(0))
     dtype = TORCH_DTYPES[shape.dtype]
     if checkpoint.program is not None and options.dtype is not None and dtype != checkpoint.default_dtype:
         raise UsageError(
@@ -205,7 +206,8 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     captured = _captured(checkpoint, shape, every_layer)
     layers = count_layers(captured, config)
     check_attention(captured.prefill, layers, captured.kinds)
-    geometry = shape.geometry_of(count_governed(captured, layers, shape.geometry.max_context))
+    if config is None:
+        geometry = shape.geometry_of(count_governed(captured.prefill, context))
     check_positions(captured)
     check_tables(captured.prefill, geometry.max_context)
     tokens = vocabulary(captured.prefill)

@@ -330,8 +330,8 @@ def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
         UnsupportedError: naming the first such layer.
     """
     for node in _attention_nodes(captured):
-        layer, _, *rest = node.args[3:]
-        window, expected = (rest[0] if rest else 0), windows(layer)
+        layer, window = node.args[3], _window(node)
+        expected = windows(layer)
         if window != expected:
             raise UnsupportedError(
                 f"layer {layer} attends within a sliding window of {expected or 'all'} positions by its config, and "
@@ -339,11 +339,15 @@ def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
             )
 
 
-def count_governed(captured: Capture, layers: int, max_context: int) -> int:
-    """How many of a model's layers attend to every position: those whose rows the KV budget decides."""
-    windows = {int(node.args[3]): int((*node.args[5:], 0)[0]) for node in _attention_nodes(captured.prefill)}
-    first = range(layers) if captured.kinds is None else captured.kinds.first
-    return sum(not 0 < windows[first[layer]] < max_context for layer in range(layers))
+def count_governed(captured: Captured, max_context: int) -> int:
+    """How many of the captured layers attend to every position: those whose rows the KV budget decides."""
+    windows = (_window(node) for node in _attention_nodes(captured))
+    return sum(not 0 < window < max_context for window in windows)
+
+
+def _window(node: Any) -> int:
+    """The window of an attention operator; 0 where it has none."""
+    return int((*node.args[5:], 0)[0])
 
 
 def check_positions(captured: Capture) -> None:

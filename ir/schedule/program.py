@@ -452,28 +452,23 @@ class Program:
 
 def launches(items: Sequence[Item]) -> Iterator[Launch]:
     """Every launch among `items` once, loops and branches entered."""
-    for item in items:
-        if isinstance(item, Launch):
-            yield item
-        elif isinstance(item, For | If):
-            yield from launches(item.body)
-
-
-def scalars(items: Sequence[Item]) -> Iterator[Scalar]:
-    """Every scalar among `items` once, loops, branches and pipelines entered."""
-    for item in items:
-        if isinstance(item, Scalar):
-            yield item
-        elif isinstance(item, For | If):
-            yield from scalars(item.body)
-        elif isinstance(item, Pipeline):
-            yield from item.scalars
+    return (item for item in _flat(items) if isinstance(item, Launch))
 
 
 def pipelines(items: Sequence[Item]) -> Iterator[Pipeline]:
     """Every pipeline among `items` once, loops and branches entered."""
+    return (item for item in _flat(items) if isinstance(item, Pipeline))
+
+
+def scalars(items: Sequence[Item]) -> Iterator[Scalar]:
+    """Every scalar among `items` once, loops, branches and pipelines entered."""
+    for item in _flat(items):
+        yield from item.scalars if isinstance(item, Pipeline) else (item,) if isinstance(item, Scalar) else ()
+
+
+def _flat(items: Sequence[Item]) -> Iterator[Item]:
+    """`items` and what loops and branches among them hold, in order."""
     for item in items:
-        if isinstance(item, Pipeline):
-            yield item
-        elif isinstance(item, For | If):
-            yield from pipelines(item.body)
+        yield item
+        if isinstance(item, For | If):
+            yield from _flat(item.body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,24 +21,10 @@ from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
-from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import inspect_artifact
-from sscc.runtime.session import Session
+from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, ROW, SHAPE, fed, loaded, opened
 from tests.families import adapted, random_tokens
 
-CONTEXT, BATCH, CHUNK = 64, 2, 7
-SHAPE: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": CONTEXT,
-    "initializer_range": 0.3,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-}
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**SHAPE, num_hidden_layers=4),
     # Layers 1 and 3 attend to everything, the others within a window of 10.
@@ -46,7 +32,6 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 }
 ALIKE = Geometry(sink=2, recent=6, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 BUDGETS = {"llama": (12, 5, 9, 1), "gemma3": (3, 9)}
-ROW = 2 * 8 * 2 * 4  # bytes of a position in a layer: K and V of two KV heads of 8 in f32
 WAYS = {"compact": {}, "indexed": {"rows": "indexed"}, "int8": {"dtype": "int8"}}
 
 Artifacts = Callable[..., Path]
@@ -54,14 +39,6 @@ Artifacts = Callable[..., Path]
 
 def geometry(family: str, way: str = "compact") -> Geometry:
     return replace(ALIKE, **WAYS[way]).with_layers(BUDGETS[family])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_code() -> Iterator[None]:
-    """LLVM takes most of the time here, and what it optimises is tested elsewhere."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SSCC_NATIVE_OPTIMISE", "0")
-        yield
 
 
 @cache
@@ -110,15 +87,6 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
     return compiled
 
 
-def opened(path: Path, interpreter: str = "native") -> Session:
-    return Session.from_artifact(Artifact.load(path), interpreter=interpreter)
-
-
-def fed(session: Session, prompt: list[int], tokens: list[int], slot: int = 0) -> np.ndarray:
-    rows = [session.prefill(slot, prompt).copy(), *(session.decode({slot: token})[slot].copy() for token in tokens)]
-    return np.stack(rows)
-
-
 @pytest.mark.parametrize("length", [40, 15, 9, 3])
 @pytest.mark.parametrize(("family", "way"), [("llama", "compact"), ("llama", "indexed"), ("gemma3", "int8")])
 def test_levels_agree_with_each_other_and_with_eager_pytorch(
@@ -164,11 +132,11 @@ def test_the_best_positions_of_a_larger_budget_contain_those_of_a_smaller_one(ar
 
 @pytest.mark.parametrize(("family", "layers", "launches"), [("llama", 4, 3), ("gemma3", 4, 3)])
 def test_layers_are_one_loop(family: str, layers: int, launches: int, artifacts: Artifacts) -> None:
-    artifact = Artifact.load(artifacts(family, "int8" if family == "gemma3" else "compact"))
+    artifact = loaded(artifacts(family, "int8" if family == "gemma3" else "compact"))
     assert [record.layers for record in artifact.manifest.looping if record.looped] == [layers, layers]
     assert inspect_artifact(artifact).launches_per_token == launches
     if family == "llama":
-        alike = Artifact.load(artifacts(family, "alike"))
+        alike = loaded(artifacts(family, "alike"))
         assert len(artifact.program.kernels) == len(alike.program.kernels)
 
 
@@ -182,7 +150,7 @@ def test_layers_are_one_loop(family: str, layers: int, launches: int, artifacts:
     ],
 )
 def test_a_sequence_holds_the_sum_of_its_layers(way: str, held: int, read: int, artifacts: Artifacts) -> None:
-    found = inspect_artifact(Artifact.load(artifacts("llama", way)))
+    found = inspect_artifact(loaded(artifacts("llama", way)))
     assert (found.held_kv_bytes, found.kv_bytes) == (held, read)
     states = {tensor.name: tensor for tensor in found_states(artifacts("llama", way))}
     if way == "compact":
@@ -192,7 +160,7 @@ def test_a_sequence_holds_the_sum_of_its_layers(way: str, held: int, read: int, 
 
 
 def found_states(path: Path) -> list[Any]:
-    return [tensor for tensor in Artifact.load(path).program.tensors if tensor.role == "state"]
+    return [tensor for tensor in loaded(path).program.tensors if tensor.role == "state"]
 
 
 def test_inspect_prints_the_budgets(artifacts: Artifacts, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,7 +196,7 @@ def test_goldens_are_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     words = "--kv-topk-per-layer pyramid:10,1 --kv-sink 2 --kv-recent 6 --max-context 64 --prefill-chunk 7".split()
     words += ["--save-golden", "--golden-tokens", "4", "-q", "--traceback"]
     assert cli.main(["compile", str(tmp_path / "m"), "-o", str(tmp_path / "a.rdu"), *words]) == 0
-    golden = Artifact.load(tmp_path / "a.rdu").golden()
+    golden = loaded(tmp_path / "a.rdu").golden()
     assert golden is not None
     assert [golden.tensors[f"selected.{layer}"].shape[1] for layer in range(4)] == [10, 7, 4, 1]
     assert cli.main(["run", str(tmp_path / "a.rdu"), "--check"]) == 0
@@ -268,6 +236,6 @@ def test_the_definition_selects_by_the_layer() -> None:
 
 def test_the_model_counts_the_rows_of_each_layer(artifacts: Artifacts) -> None:
     """A step reads as many rows as the layers have, not as many as the window of the largest budget shows of each."""
-    ours, alike = (inspect_artifact(Artifact.load(artifacts("llama", way))) for way in ("compact", "alike"))
+    ours, alike = (inspect_artifact(loaded(artifacts("llama", way))) for way in ("compact", "alike"))
     rows = sum(8 + budget for budget in BUDGETS["llama"])
     assert alike.decode_traffic_bytes - ours.decode_traffic_bytes == BATCH * ROW * (4 * 28 - 4 * round(rows / 4))

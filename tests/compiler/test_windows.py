@@ -33,23 +33,12 @@ from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import inspect_artifact
-from sscc.runtime.session import Session
+from tests.compiler import small_stacks
+from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, ROW, fed, loaded, opened
 from tests.families import adapted, random_tokens
 
-WINDOW, CONTEXT, BATCH, CHUNK = 10, 64, 2, 7
-SHAPE: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": CONTEXT,
-    "sliding_window": WINDOW,
-    "initializer_range": 0.3,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-}
+WINDOW = 10
+SHAPE: dict[str, Any] = small_stacks.SHAPE | {"sliding_window": WINDOW}
 CONFIGS: dict[str, PreTrainedConfig] = {
     "mistral": MistralConfig(**SHAPE, num_hidden_layers=2),
     "phi3": Phi3Config(**SHAPE, num_hidden_layers=2),
@@ -66,7 +55,6 @@ CACHES = {
     "indexed": replace(SMALL, rows="indexed"),
     "int8": replace(SMALL, dtype="int8"),
 }
-ROW = 2 * 8 * 2 * 4  # bytes of a position in a layer: K and V of two KV heads of 8 in f32
 
 Artifacts = Callable[..., Path]
 Graphs = Callable[..., tuple[Path, Path]]
@@ -131,16 +119,6 @@ def artifacts(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Artif
 
 
 @cache
-def loaded(path: Path) -> Artifact:
-    """Read and proved once."""
-    return Artifact.load(path)
-
-
-def opened(path: Path, interpreter: str = "native") -> Session:
-    return Session.from_artifact(loaded(path), interpreter=interpreter)
-
-
-@cache
 def generated(family: str, length: int, count: int) -> list[int]:
     """What transformers generates from a random prompt of so many tokens."""
     prompt = torch.tensor([random_tokens(length)])
@@ -175,11 +153,6 @@ def test_tokens_are_those_of_transformers_generate(
         for slot, tokens in tokens_of.items():
             tokens.append(int(logits[slot].argmax()))
     assert tokens_of == expected
-
-
-def fed(session: Session, prompt: list[int], tokens: list[int], slot: int = 0) -> np.ndarray:
-    rows = [session.prefill(slot, prompt).copy(), *(session.decode({slot: token})[slot].copy() for token in tokens)]
-    return np.stack(rows)
 
 
 def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> None:
