@@ -7,7 +7,7 @@ import asyncio
 import ctypes
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
@@ -50,9 +50,10 @@ def keep_few_words(tokenizer: Tokenizer) -> None:
 
 
 class IdleTrim:
-    """Gives memory back once the server has been idle for a moment."""
+    """Gives memory back once the server has been idle for a moment: `trim` runs in a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, trim: Callable[[], None] | None = None) -> None:
+        self._trim_memory = trim or _collect_and_give_back
         self._busy = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -70,7 +71,7 @@ class IdleTrim:
     def _trim(self) -> None:
         self._timer = None
         if not self._busy:
-            threading.Thread(target=_collect_and_give_back, daemon=True).start()
+            threading.Thread(target=self._trim_memory, daemon=True).start()
 
 
 def _collect_and_give_back() -> None:

@@ -14,12 +14,11 @@ from sscc.runtime.server.memory import IdleTrim
 
 
 def test_it_is_given_back_once_when_the_server_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    trims: list[float] = []
+    trims: list[int] = []
     monkeypatch.setattr(memory, "IDLE_SECONDS", 0.05)
-    monkeypatch.setattr(memory, "give_back", lambda: trims.append(1))
 
     async def requests() -> list[int]:
-        idle, counts = IdleTrim(), []
+        idle, counts = IdleTrim(lambda: trims.append(1)), []
         with idle.busy():
             with idle.busy():
                 await asyncio.sleep(0.01)
