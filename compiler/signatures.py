@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream, state_name
+from sscc.ir.cache_plan import CACHES, STREAMS, CachePlan, LayerGroup, Stream, state_name
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import decoded_width
@@ -39,10 +39,10 @@ def program_signature(
 
 def _group(facts: GroupFacts, before: Sequence[LayerGroup], states: States) -> LayerGroup:
     """A group: its caches have its KV heads and widths, and one of the observation windows its query heads."""
-    shapes = [_shape(states, facts.name, name) for name in ("k_cache", "v_cache")]
+    shapes = [_shape(states, facts.name, name) for name in CACHES]
     kv_heads = shapes[0][-3]
     widths = [decoded_width(shape[-1]) if facts.geometry.encoded else shape[-1] for shape in shapes]
-    streams = tuple(Stream(name, width) for name, width in zip("kv", widths, strict=True))
+    streams = tuple(Stream(name, width) for name, width in zip(STREAMS, widths, strict=True))
     alike = (other.name for other in before if (other.kv_heads, other.streams) == (kv_heads, streams))
     windows = (name for name in (facts.name, *alike) if state_name("observed", name) in states)
     observed = _shape(states, next(windows, facts.name), "observed")

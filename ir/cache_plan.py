@@ -17,6 +17,12 @@ from sscc.ir.geometry import Geometry
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+STREAMS = ("k", "v")
+"""Names of what layers keep rows of."""
+CACHES, SCRATCHES, PROMPTS = (tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "prompt"))
+"""The states of each stream: the rows that are kept; those of the prompt in progress; those of every slot's prompt, where
+the selected ones stay there."""
+
 
 def state_name(name: str, group: str) -> str:
     """What a state of the layers of a group is called in the entries."""
@@ -28,7 +34,7 @@ class Stream:
     """A sequence of rows, one per position and KV head, that every layer of a group keeps.
 
     Attributes:
-        name: "k" or "v".
+        name: one of `STREAMS`.
         width: numbers of a row.
     """
 
@@ -37,17 +43,14 @@ class Stream:
 
     @property
     def cache(self) -> str:
-        """The state that holds the rows that are kept."""
         return f"{self.name}_cache"
 
     @property
     def scratch(self) -> str:
-        """The state that holds the rows of the prompt in progress."""
         return f"{self.name}_scratch"
 
     @property
     def prompt(self) -> str:
-        """The state that holds the rows of every slot's prompt, where the selected ones stay there."""
         return f"{self.name}_prompt"
 
 
@@ -60,7 +63,7 @@ class LayerGroup:
         layers: which, ascending.
         geometry: the rows that each of them keeps.
         heads: query heads; kv_heads: those of K and V.
-        streams: K, then V.
+        streams: in the order of `STREAMS`.
     """
 
     name: str
@@ -74,14 +77,10 @@ class LayerGroup:
         """What a state of a layer is called in the entries."""
         return state_name(name, self.name)
 
-    def geometry_of(self, index: int) -> Geometry:
-        """The rows that one of its layers keeps, counted within the group."""
-        return self.geometry.of_layer(index)
-
     @property
     def budgets(self) -> tuple[int, ...]:
         """Rows that a query may see, per layer."""
-        return tuple(self.geometry_of(index).budget for index in range(len(self.layers)))
+        return tuple(self.geometry.of_layer(index).budget for index in range(len(self.layers)))
 
     def rows(self, array: Array, index: int) -> Array:
         """The cache of one layer, `[B, Hkv, R, ..]`, as a view of the state that holds the caches of all layers of the
@@ -90,7 +89,7 @@ class LayerGroup:
             stacked: Array = array[index]
             return stacked
         first = self.geometry.layer_offsets[index]
-        rows: Array = array[:, :, first : first + self.geometry_of(index).cache_rows]
+        rows: Array = array[:, :, first : first + self.geometry.of_layer(index).cache_rows]
         return rows
 
     @property

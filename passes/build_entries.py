@@ -112,7 +112,7 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
-from sscc.ir.cache_plan import state_name
+from sscc.ir.cache_plan import CACHES, PROMPTS, SCRATCHES, STREAMS, CachePlan, LayerGroup, Stream
 from sscc.ir.choices import CURSOR
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
@@ -120,9 +120,8 @@ from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
 from sscc.passes.thread_cache import FIRST, TOPK
 
-CACHES = ("k_cache", "v_cache")
 PROGRESS = "progress"
-PROMPTS = {"k_scratch": "k_prompt", "v_scratch": "v_prompt"}
+KEPT = dict(zip(SCRATCHES, PROMPTS, strict=True))
 """Where rows are indexed: the scratch of a prompt is its slot's part of a state that stays."""
 
 
@@ -242,14 +241,13 @@ class _Layer:
 
     Attributes:
         index: which of its group's layers it is.
-        scratch: the name of the group whose prompt scratch it uses: the first one with scratches of the same types, for
-            there is one prompt and one layer of it at a time.
+        scratch: the group whose prompt scratch it uses.
     """
 
     number: int
-    group: GroupFacts
+    group: LayerGroup
     index: int
-    scratch: str
+    scratch: LayerGroup
 
     @property
     def part(self) -> str:
@@ -257,14 +255,14 @@ class _Layer:
 
     def stacked(self, argument: Argument) -> _LayerState:
         """A state that the layers of the group have each for itself, or packed into one."""
-        name = state_name(argument.name, self.group.name)
+        name = self.group.state(argument.name)
         if self.group.geometry.packed and argument.name in CACHES:
             return _LayerState(argument, name)
         return _LayerState(argument, name, len(self.group.layers), self.index)
 
     def shared(self, argument: Argument) -> _LayerState:
         """A state that layers use one after the other."""
-        return _LayerState(argument, state_name(argument.name, self.scratch))
+        return _LayerState(argument, self.scratch.state(argument.name))
 
     @property
     def budget(self) -> dict[str, int]:
@@ -277,18 +275,19 @@ class _Layer:
 
     def is_kept(self, scratch: Argument) -> bool:
         """Whether a scratch is a part of a state that outlives the prefill."""
-        return self.group.geometry.indexed and scratch.name in PROMPTS
+        return self.group.geometry.indexed and scratch.name in KEPT
 
 
-def _layers(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> list[_Layer]:
-    """All layers in order."""
-    layers: list[_Layer] = []
-    owners: dict[tuple[str, ...], str] = {}
+def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
+    """The groups, with the sizes that the states of their layers have."""
+    known = []
     for group in groups:
-        types = tuple(str(a.type) for a in _states(parts[f"prefill.layer.{group.layers[0]}"]))
-        owner = group.name if group.geometry.indexed else owners.setdefault(types, group.name)
-        layers += [_Layer(number, group, index, owner) for index, number in enumerate(group.layers)]
-    return sorted(layers, key=lambda layer: layer.number)
+        shapes = {a.name: a.type.shape for a in _states(parts[f"prefill.layer.{group.layers[0]}"])}
+        rows = [shapes[name] for name in SCRATCHES]
+        streams = tuple(Stream(name, shape[3]) for name, shape in zip(STREAMS, rows, strict=True))
+        heads, kv_heads = shapes["observed"][1], rows[0][1]
+        known.append(LayerGroup(group.name, group.layers, group.geometry, heads, kv_heads, streams))
+    return CachePlan(tuple(known))
 
 
 def _states(function: Any) -> list[Argument]:
@@ -307,7 +306,10 @@ class _EntryBuilder:
 
     @functools.cached_property
     def layers(self) -> list[_Layer]:
-        return _layers(self.parts, self.groups)
+        """All layers in order."""
+        plan = _plan(self.parts, self.groups)
+        places = [plan.of(number) for number in range(plan.layers)]
+        return [_Layer(number, *place, plan.scratch(place[0])) for number, place in enumerate(places)]
 
     def part(self, suffix: str) -> Any:
         return self.parts[f"{self.name}.{suffix}"]
@@ -427,7 +429,7 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _of_all_slots(self, scratch: Argument) -> Argument:
         shape = [self.facts.batch, *list(scratch.type.shape)[1:]]
-        return Argument("state", PROMPTS[scratch.name], tensor_type(shape, scratch.type.element_type))
+        return Argument("state", KEPT[scratch.name], tensor_type(shape, scratch.type.element_type))
 
     def _token_axes(self) -> dict[str, int]:
         """The axis along which each embedding result holds tokens: C in prefill where decode has 1."""

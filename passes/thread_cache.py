@@ -94,6 +94,7 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
+from sscc.ir.cache_plan import CACHES, PROMPTS, SCRATCHES
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
@@ -185,8 +186,7 @@ class _Threader:
         self.entry = function.attributes["sscc.entry"].value
         query, key, value, _ = (v.type for v in [*self.attention.operands, self.attention.results[0]])
         self.element = key.element_type
-        self.heads, self.dim = query.shape[1], query.shape[3]
-        self.kv_heads, self.value_dim = key.shape[1], value.shape[3]
+        self.heads, self.kv_heads, self.widths = query.shape[1], key.shape[1], (key.shape[3], value.shape[3])
         self.scale = self.attention.attributes["scale"]
 
     def rewrite(self) -> None:
@@ -226,16 +226,16 @@ class _Threader:
         return encoded
 
     def _caches(self) -> list[Argument]:
-        return [self._cache("k_cache", self.dim), self._cache("v_cache", self.value_dim)]
+        return [self._cache(name, dim) for name, dim in zip(CACHES, self.widths, strict=True)]
 
     def _indexed_states(self) -> list[Argument]:
         """What decode reads besides the caches: the prompts' K and V, and which of their rows."""
-        b, h, rows = self.facts.batch, self.kv_heads, self.facts.scratch_rows(self.geometry)
-        return [
-            self._state("k_prompt", [b, h, rows, self.dim]),
-            self._state("v_prompt", [b, h, rows, self.value_dim]),
-            self._selected(),
-        ]
+        return [*self._prompts(PROMPTS, self.facts.batch), self._selected()]
+
+    def _prompts(self, names: Sequence[str], slots: int) -> list[Argument]:
+        """K and V of whole prompts."""
+        shape = [slots, self.kv_heads, self.facts.scratch_rows(self.geometry)]
+        return [self._state(name, [*shape, dim]) for name, dim in zip(names, self.widths, strict=True)]
 
     def _selected(self) -> Argument:
         """The selected positions: of the layer's last prompt, or where rows are indexed of every slot's."""
@@ -264,11 +264,9 @@ class _Threader:
         return added[:count], dict(zip(names, added[count:], strict=True))
 
     def _scratch(self) -> list[Argument]:
-        rows = self.facts.scratch_rows(self.geometry)
         return [
-            self._state("k_scratch", [1, self.kv_heads, rows, self.dim]),
-            self._state("v_scratch", [1, self.kv_heads, rows, self.value_dim]),
-            self._state("observed", [1, self.heads, self.geometry.obs, self.dim]),
+            *self._prompts(SCRATCHES, 1),
+            self._state("observed", [1, self.heads, self.geometry.obs, self.widths[0]]),
             Argument("state", "log_sum_exp", tensor_type([1, self.heads, self.geometry.obs, 1], ir.F32Type.get())),
         ]
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sscc.ir import kv_rows
+from sscc.ir.cache_plan import Stream
 from sscc.ir.errors import CheckError, InputError
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Array
@@ -200,7 +201,7 @@ def _check(name: str, values: Array, golden: Golden, dtype: str, rows: Array | N
 def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> Iterator[Check]:
     """The checks of one layer's caches and picks; equips the slot with the golden's picks where some differ."""
     group, index = session.signature.plan.of(layer)
-    geometry, length = group.geometry_of(index), len(golden.prompt)
+    geometry, length = group.geometry.of_layer(index), len(golden.prompt)
     ring = min(length, geometry.sink_recent)
     valid = np.zeros((group.kv_heads, geometry.budget), np.bool_)
     valid[:, :ring] = True
@@ -210,14 +211,14 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
     if name in golden.tensors:
         selected, shared = _check_selected(session, golden, layer, picks, dtype)
         valid[:, block] = shared
-    for kind in ("k", "v"):
-        cache_name, cache = f"{kind}_cache.{layer}", _cache(session, kind, layer)
+    for stream in group.streams:
+        cache_name, cache = f"{stream.cache}.{layer}", _cache(session, stream, layer)
         if cache_name not in golden.tensors:
             continue
         rows = _by_pick(session, golden, layer, cache, picks) if selected is not None else cache
         yield _check(cache_name, rows, golden, dtype, valid)
         if selected is not None and selected.excused and not geometry.indexed:
-            live = group.rows(session.interpreter.tensor(group.state(f"{kind}_cache")), index)[0]
+            live = group.rows(session.interpreter.tensor(group.state(stream.cache)), index)[0]
             wanted = golden.tensors[cache_name]
             live[:, block] = kv_rows.encode(wanted[:, block]) if geometry.encoded else wanted[:, block]
     if selected is not None:
@@ -230,18 +231,18 @@ def _selected(session: Session, layer: int) -> Array:
     """The picks [Hkv, topk] of slot 0 in a layer, a live view."""
     group, index = session.signature.plan.of(layer)
     picks: Array = session.interpreter.tensor(group.state("selected"))[index]
-    return (picks[0] if group.geometry.indexed else picks)[:, : group.geometry_of(index).topk]
+    return (picks[0] if group.geometry.indexed else picks)[:, : group.geometry.of_layer(index).topk]
 
 
-def _cache(session: Session, kind: str, layer: int) -> Array:
+def _cache(session: Session, stream: Stream, layer: int) -> Array:
     """The rows [Hkv, R, D] of slot 0 in a layer, selected ones included, as the numbers that they stand for."""
     group, index = session.signature.plan.of(layer)
-    cache: Array = group.rows(session.interpreter.tensor(group.state(f"{kind}_cache")), index)[0]
+    cache: Array = group.rows(session.interpreter.tensor(group.state(stream.cache)), index)[0]
     if group.geometry.encoded:
         return kv_rows.decode(cache)
     if not group.geometry.indexed:
         return cache
-    prompt, picks = session.interpreter.tensor(group.state(f"{kind}_prompt"))[index, 0], _selected(session, layer)
+    prompt, picks = session.interpreter.tensor(group.state(stream.prompt))[index, 0], _selected(session, layer)
     rows = np.take_along_axis(prompt, picks.clip(min=0)[..., None], axis=1)
     rows[picks < 0] = 0
     return np.concatenate([cache, rows], axis=1)

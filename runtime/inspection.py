@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
+from sscc.ir.cache_plan import CACHES, PROMPTS
 from sscc.ir.errors import UsageError
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
 from sscc.ir.target import Target
@@ -22,8 +23,6 @@ from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.timing import KernelSummary, Timing, time_entry
 
 DECODE, PREFILL = "decode", "prefill"
-ROWS = ("k_cache", "v_cache", "k_prompt", "v_prompt")
-"""The states that hold rows of K and V from one decode step to the next."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +294,7 @@ def _is_stored(tensor: Tensor) -> bool:
 
 
 def _holds_rows(tensor: Tensor) -> bool:
-    return tensor.role == "state" and tensor.name.partition(".")[0] in ROWS
+    return tensor.role == "state" and tensor.name.partition(".")[0] in (*CACHES, *PROMPTS)
 
 
 @dataclass(frozen=True)

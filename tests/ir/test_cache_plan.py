@@ -99,7 +99,7 @@ LAYERED = replace(OTHERS, layers=(2, 5, 6), geometry=G.with_layers([3, 0, 2]))
 
 def test_a_layer_has_the_rows_that_it_asked_for() -> None:
     assert LAYERED.budgets == (9, 6, 8)
-    assert [LAYERED.geometry_of(index).topk for index in range(3)] == [3, 0, 2]
+    assert [LAYERED.geometry.of_layer(index).topk for index in range(3)] == [3, 0, 2]
     assert OTHERS.budgets == (9, 9)
     assert WINDOWS.budgets == (5, 5, 5, 5)
 
