@@ -20,8 +20,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 STREAMS = ("k", "v")
 """Names of what layers keep rows of."""
 CACHES, SCRATCHES, PROMPTS = (tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "prompt"))
-"""The states of each stream: the rows that are kept; those of the prompt in progress; those of every slot's prompt, where
-the selected ones stay there."""
+"""The states of each stream: the rows that are kept; those of the prompt in progress; those of every slot's prompt,
+where the selected ones stay there."""
 
 
 def state_name(name: str, group: str) -> str:

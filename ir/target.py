@@ -98,7 +98,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Link:
+class SocketLink:
     """What joins sockets.
 
     Attributes:
@@ -127,7 +127,7 @@ class Target:
     levels: tuple[MemoryLevel, ...]
     units: Units
     costs: Costs
-    links: tuple[Link, ...] = ()
+    links: tuple[SocketLink, ...] = ()
 
     @property
     def nearest(self) -> MemoryLevel:
@@ -157,7 +157,7 @@ class Target:
     @property
     def figures(self) -> dict[str, Figure]:
         """Name -> figure, in order. Those of a level or a link have its name in front (`hbm.bandwidth`)."""
-        parts: list[MemoryLevel | Link] = [*self.levels, *self.links]
+        parts: list[MemoryLevel | SocketLink] = [*self.levels, *self.links]
         named = {f"{part.name}.{name}": figure for part in parts for name, figure in _figures_of(part).items()}
         return {"sockets": self.sockets} | named | _figures_of(self.units) | _figures_of(self.costs)
 
@@ -254,7 +254,7 @@ class _Reader:
             tuple(MemoryLevel(**self._named("levels", item)) for item in self._list("levels", data["levels"])),
             Units(**self._record("units", data["units"], Units)),
             Costs(**self._record("costs", data["costs"], Costs)),
-            tuple(Link(**self._named("links", item)) for item in self._list("links", data["links"])),
+            tuple(SocketLink(**self._named("links", item)) for item in self._list("links", data["links"])),
         )
         self._check(target)
         return target

@@ -253,7 +253,7 @@ def _check_budgets(program: sch.Program, signature: Signature) -> None:
 def _selected(program: sch.Program) -> Iterator[tuple[str, set[int]]]:
     """How many positions each stage that selects any may select."""
     bodies = {body.name: body for body in program.bodies}
-    launched: dict[str, list[tuple[sch.Operand, ...]]] = {}
+    launched: dict[str, list[tuple[sch.ScalarOperand, ...]]] = {}
     for entry in program.entries:
         for launch in sch.launches(entry.body):
             launched.setdefault(launch.kernel, []).append(launch.scalars)
@@ -266,7 +266,7 @@ def _selected(program: sch.Program) -> Iterator[tuple[str, set[int]]]:
                     continue
                 where = f"kernel {kernel.name!r}, stage {stage.name!r}"
                 operand = dict(zip(body.scalars, stage.scalars, strict=False)).get(step.topk) if body else None
-                passed: list[sch.Operand | None] = [operand]
+                passed: list[sch.ScalarOperand | None] = [operand]
                 if operand in tables:
                     passed = list(tables[str(operand)])
                 elif operand in kernel.scalars:
@@ -277,7 +277,7 @@ def _selected(program: sch.Program) -> Iterator[tuple[str, set[int]]]:
                 yield where, {number for number in passed if isinstance(number, int)}
 
 
-def _is_part(numbers: Sequence[sch.Operand], table: Sequence[int]) -> bool:
+def _is_part(numbers: Sequence[sch.ScalarOperand], table: Sequence[int]) -> bool:
     """Whether numbers stand in a table one after the other."""
     starts = range(len(table) - len(numbers) + 1)
     return any(tuple(numbers) == tuple(table[start : start + len(numbers)]) for start in starts)

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Operand, Scalar
+from sscc.ir.schedule import Scalar, ScalarOperand
 
 
 def _floor_divide(a: int, b: int) -> int:
@@ -68,7 +68,7 @@ def scalar_function(op: str, arguments: int) -> Callable[..., int]:
     return function
 
 
-def value_of(operand: Operand, environment: Mapping[str, int]) -> int:
+def value_of(operand: ScalarOperand, environment: Mapping[str, int]) -> int:
     """An operand's value. Raises InputError for a scalar that is not set."""
     if isinstance(operand, int):
         return operand

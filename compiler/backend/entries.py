@@ -76,7 +76,7 @@ class EntryEmitter(Flow):
         name = f"{self.function.name.value}.t{sum(1 for t in self.tensors.values() if t.role == 'temporary')}"
         return self._tensor(name, type_, "temporary")
 
-    def _launch(self, kernel: str, args: list[sch.View], scalars: list[sch.Operand]) -> None:
+    def _launch(self, kernel: str, args: list[sch.View], scalars: list[sch.ScalarOperand]) -> None:
         self.items[-1].append(sch.Launch(kernel, tuple(args), tuple(scalars)))
         for view in args:
             self.touched.setdefault(view.tensor, []).append(self.launches)
@@ -126,9 +126,9 @@ class EntryEmitter(Flow):
         self._launch(emitted.kernel.name, views, scalars)
         return True
 
-    def _return(self, terminator: ir.Operation) -> tuple[list[str], list[sch.Operand]]:
+    def _return(self, terminator: ir.Operation) -> tuple[list[str], list[sch.ScalarOperand]]:
         outputs: list[str] = []
-        scalar_outputs: list[sch.Operand] = []
+        scalar_outputs: list[sch.ScalarOperand] = []
         settled: list[tuple[ir.Value, sch.View]] = []
         for result, value in zip(results_of(self.function), terminator.operands, strict=True):
             if not isinstance(result.type, ir.RankedTensorType):

@@ -40,7 +40,7 @@ class Flow(ABC):
 
     function: Any
     windows: dict[ir.Value, sch.View] = field(default_factory=dict)
-    scalars: dict[ir.Value, sch.Operand] = field(default_factory=dict)
+    scalars: dict[ir.Value, sch.ScalarOperand] = field(default_factory=dict)
     items: list[list[sch.Item]] = field(default_factory=lambda: [[]])
 
     @abstractmethod
@@ -135,7 +135,7 @@ class Flow(ABC):
         offsets = [self.offset(next(values)) if o == marker else o for o in op.attributes["static_offsets"]]
         return sliced(view, offsets, list(op.attributes["static_sizes"]), list(op.attributes["static_strides"]))
 
-    def offset(self, value: ir.Value) -> sch.Operand | tuple[str, int]:
+    def offset(self, value: ir.Value) -> sch.ScalarOperand | tuple[str, int]:
         """An offset in elements: a number, a scalar's name, or a name and a factor."""
         return self.scalars[value]
 

@@ -90,8 +90,8 @@ class _OpenPipeline:
 
     name: str
     index: str
-    lower: sch.Operand = 0
-    upper: sch.Operand = 1
+    lower: sch.ScalarOperand = 0
+    upper: sch.ScalarOperand = 1
     scalars: list[sch.Scalar] = field(default_factory=list)
     buffers: dict[str, sch.Buffer] = field(default_factory=dict)
     stages: list[sch.Stage] = field(default_factory=list)
@@ -317,7 +317,7 @@ class KernelEmitter(Flow):
             if self.windows[value] != self.windows[argument]:
                 raise InternalError(f"{op.location}: a tile loop that yields something else than it accumulates")
 
-    def offset(self, value: ir.Value) -> sch.Operand | tuple[str, int]:
+    def offset(self, value: ir.Value) -> sch.ScalarOperand | tuple[str, int]:
         return ("t0", self.factors[value]) if value in self.factors else super().offset(value)
 
     def _inserted(self, result: ir.Value) -> sch.View:

@@ -20,12 +20,12 @@ from sscc.ir.schedule import (
     Kernel,
     Launch,
     Local,
-    Operand,
     Param,
     Pipeline,
     Port,
     Program,
     Scalar,
+    ScalarOperand,
     Step,
     Tensor,
     View,
@@ -163,7 +163,7 @@ def _items(items: tuple[Item, ...], indent: str) -> Iterator[str]:
 
 
 def _scalar(item: Scalar) -> str:
-    args: tuple[Operand, ...] = item.args
+    args: tuple[ScalarOperand, ...] = item.args
     if item.op in SYMBOLS:
         return f"{args[0]} {SYMBOLS[item.op]} {args[1]}"
     return f"{item.op}({', '.join(map(str, args))})"

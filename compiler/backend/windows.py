@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sscc.ir.schedule import Operand, View
+from sscc.ir.schedule import ScalarOperand, View
 from sscc.ir.sizes import dense_strides
 from sscc.ir.views import reshaped_strides
 
@@ -14,7 +14,7 @@ def whole(tensor: str, shape: Sequence[int]) -> View:
     return View(tensor, tuple(shape), dense_strides(shape))
 
 
-Offset = Operand | tuple[str, int]
+Offset = ScalarOperand | tuple[str, int]
 """A number, the name of a scalar, or the name of a scalar and the factor it is multiplied with."""
 
 

@@ -73,7 +73,7 @@ class Tensor:
 
 # ---------------------------------------------------------------------------------------- control and views
 
-Operand = Union[int, str]  # an integer literal, or the name of a scalar
+ScalarOperand = Union[int, str]  # an integer literal, or the name of a scalar
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Scalar:
     kind: ClassVar[str] = "scalar"
     name: str
     op: str
-    args: tuple[Operand, ...]
+    args: tuple[ScalarOperand, ...]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Launch:
     kind: ClassVar[str] = "launch"
     kernel: str
     args: tuple[View, ...]
-    scalars: tuple[Operand, ...] = ()
+    scalars: tuple[ScalarOperand, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class For:
 
     kind: ClassVar[str] = "for"
     index: str
-    lower: Operand
-    upper: Operand
+    lower: ScalarOperand
+    upper: ScalarOperand
     body: tuple[Item, ...]
 
 
@@ -133,7 +133,7 @@ class If:
     """``if condition != 0: body``."""
 
     kind: ClassVar[str] = "if"
-    condition: Operand
+    condition: ScalarOperand
     body: tuple[Item, ...]
 
 
@@ -149,7 +149,7 @@ class Entry:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     scalar_inputs: tuple[str, ...]
-    scalar_outputs: tuple[Operand, ...]
+    scalar_outputs: tuple[ScalarOperand, ...]
     body: tuple[Item, ...]
 
 
@@ -357,7 +357,7 @@ class Stage:
     body: str
     grid: tuple[int, ...]
     ports: tuple[Port, ...]
-    scalars: tuple[Operand, ...]
+    scalars: tuple[ScalarOperand, ...]
     waits: tuple[str, ...]
     when: When = "each"
     pcus: int = 0
@@ -386,8 +386,8 @@ class Pipeline:
     kind: ClassVar[str] = "pipeline"
     name: str
     index: str
-    lower: Operand
-    upper: Operand
+    lower: ScalarOperand
+    upper: ScalarOperand
     scalars: tuple[Scalar, ...]
     buffers: tuple[Buffer, ...]
     stages: tuple[Stage, ...]

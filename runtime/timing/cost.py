@@ -48,16 +48,17 @@ class Cost:
     writes: tuple[Transfer, ...]
 
     @functools.cached_property
-    def overlapped(self) -> tuple[Phase, ...]:
+    def overlapped(self) -> tuple[FiringPhase, ...]:
         """Everything at once."""
-        return (Phase.of(self.fixed + self.compute, (*self.reads, *self.writes)),)
+        return (FiringPhase.of(self.fixed + self.compute, (*self.reads, *self.writes)),)
 
     @functools.cached_property
-    def in_turn(self) -> tuple[Phase, ...]:
+    def in_turn(self) -> tuple[FiringPhase, ...]:
         """Memory in, compute, memory out; on-chip traffic belongs to the computation."""
         inner = [transfer for transfer in (*self.reads, *self.writes) if transfer.tier == ON_CHIP]
         sides = [[t for t in side if t.tier != ON_CHIP] for side in (self.reads, self.writes)]
-        return (Phase.of(0, sides[0]), Phase.of(self.fixed + self.compute, inner), Phase.of(0, sides[1]))
+        work = FiringPhase.of(self.fixed + self.compute, inner)
+        return (FiringPhase.of(0, sides[0]), work, FiringPhase.of(0, sides[1]))
 
     def duration(self, overlapped: bool) -> int:
         """Femtoseconds of a firing that has the tiers for itself."""
@@ -69,7 +70,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Phase:
+class FiringPhase:
     """A part of a firing: arithmetic and transfers side by side.
 
     Attributes:
@@ -81,7 +82,7 @@ class Phase:
     transfers: tuple[Transfer, ...]
 
     @classmethod
-    def of(cls, compute: int, transfers: Sequence[Transfer]) -> Phase:
+    def of(cls, compute: int, transfers: Sequence[Transfer]) -> FiringPhase:
         return cls(max([compute, *(transfer.latency for transfer in transfers)]), _merged(transfers))
 
     @property

@@ -17,10 +17,10 @@ from sscc.ir.schedule import (
     If,
     Item,
     Kernel,
-    Operand,
     Pipeline,
     Program,
     Scalar,
+    ScalarOperand,
     Stage,
     View,
 )
@@ -164,7 +164,7 @@ class KernelTimer:
             self._relevant[kernel.name] = frozenset(needed & set(kernel.scalars))
         return self._relevant[kernel.name]
 
-    def _deciding(self, items: Sequence[Item]) -> Iterator[Operand]:
+    def _deciding(self, items: Sequence[Item]) -> Iterator[ScalarOperand]:
         for item in items:
             if isinstance(item, For):
                 yield from (item.lower, item.upper)
@@ -331,15 +331,15 @@ def _closure(names: set[str], definitions: Sequence[Scalar]) -> set[str]:
         closure |= more
 
 
-def _work_operands(stage: Stage, body: Body) -> dict[str, Operand]:
+def _work_operands(stage: Stage, body: Body) -> dict[str, ScalarOperand]:
     """The operands of a stage on which the work of a firing depends, by the body's name."""
     dynamic = dynamic_scalars(body)
     return {name: operand for name, operand in zip(body.scalars, stage.scalars, strict=False) if name in dynamic}
 
 
-def _varying(pipeline: Pipeline, stage: Stage) -> set[Operand]:
+def _varying(pipeline: Pipeline, stage: Stage) -> set[ScalarOperand]:
     """Scalars that differ between the firings of a stage."""
-    varying: set[Operand] = {pipeline.index, *(f"t{axis}" for axis in range(len(stage.grid)))}
+    varying: set[ScalarOperand] = {pipeline.index, *(f"t{axis}" for axis in range(len(stage.grid)))}
     for scalar in pipeline.scalars:
         if any(arg in varying for arg in scalar.args):
             varying.add(scalar.name)

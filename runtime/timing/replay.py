@@ -19,7 +19,7 @@ from typing import Any
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Buffer, When
-from sscc.runtime.timing.cost import Cost, Phase
+from sscc.runtime.timing.cost import Cost, FiringPhase
 
 WAIT_INPUT, WAIT_ROOM, WAIT_ORDER, WAIT_MEMORY, BUSY = range(5)
 COUNTERS = 5
@@ -142,7 +142,7 @@ class _Server:
     since: int = 0
     reason: int = WAIT_INPUT
     cost: Cost | None = None
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[FiringPhase, ...] = ()
     pending: int = 0
 
 

@@ -43,7 +43,7 @@ def view_pairs(view: sch.View | _Place) -> list[tuple[int, int]]:
 
 
 @dataclass
-class Use:
+class ParamUse:
     """How a body uses one of its parameters in one firing.
 
     Attributes:
@@ -70,7 +70,7 @@ class BodyFacts:
     """
 
     body: sch.Body
-    uses: dict[str, Use]
+    uses: dict[str, ParamUse]
     needs: tuple[tuple[str, int, int, str], ...]
     dense: frozenset[str]
     data: tuple[str, ...]
@@ -105,7 +105,7 @@ class _BodyProof:
         self._body, self._limits, self._scalars = body, limits, scalars
         self._where = f"body {body.name!r}" + (f" ({body.location})" if body.location else "")
         self._params = {param.name: param for param in body.params}
-        self._uses = {param.name: Use() for param in body.params}
+        self._uses = {param.name: ParamUse() for param in body.params}
         self._needs: list[tuple[str, int, int, str]] = []
         self._data: list[str] = []
         self._places: dict[str, _Place] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Operand, Scalar
+from sscc.ir.schedule import Scalar, ScalarOperand
 from sscc.runtime.validator.failure import refuse
 
 Range = tuple[float, float]
@@ -73,7 +73,7 @@ def evaluate(scalar: Scalar, known: Mapping[str, int], where: str) -> int:
         refuse(where, f"scalar {scalar.name!r} = {scalar.op} {str(error).removeprefix(_INVALID)}")
 
 
-def value_of(operand: Operand, known: Mapping[str, int]) -> int:
+def value_of(operand: ScalarOperand, known: Mapping[str, int]) -> int:
     return operand if isinstance(operand, int) else known[operand]
 
 
@@ -171,7 +171,7 @@ class Scope:
         if any(number.terms for number in table):
             refuse(self.where, f"scalar {scalar.name!r} = lookup is of a table with numbers that are not constant")
 
-    def get(self, operand: Operand, user: str) -> Linear:
+    def get(self, operand: ScalarOperand, user: str) -> Linear:
         if isinstance(operand, int):
             return Linear(operand)
         if operand not in self.values:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from sscc.ir import schedule as sch
-from sscc.runtime.validator.bodies import BodyFacts, Use, dense, view_pairs, well_formed
+from sscc.runtime.validator.bodies import BodyFacts, ParamUse, dense, view_pairs, well_formed
 from sscc.runtime.validator.failure import check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Linear, Scope
 from sscc.runtime.validator.regions import Region, overlap
@@ -92,7 +92,7 @@ class PortFacts:
 
     param: sch.Param
     port: sch.Port
-    use: Use
+    use: ParamUse
     memory: bool
     where: str
 

@@ -4,7 +4,7 @@ Scores stand transposed, ``scores[key][row]``: a lane is a query row. So keys ar
 pair) at a time for all lanes, nothing of the softmax crosses lanes, and only queries are packed, once for all keys.
 
 A *word* is what one multiplication takes of a row: an f32, or a pair of bf16 where products are made in pairs
-(`Tiling.pairs`). A *panel* is `Tiling.vectors` * 16 query rows. In scratch:
+(`AttentionTiling.pairs`). A *panel* is `AttentionTiling.vectors` * 16 query rows. In scratch:
 
 * packed queries of a panel: [words, panel] words;
 * scores of a panel: [keys, panel] f32; weights take their place, [keys, panel] f32 or [keys / 2, panel] pairs;
@@ -29,7 +29,7 @@ LOWEST_PEAK = -1e30
 
 
 @dataclass(frozen=True)
-class Tiling:
+class AttentionTiling:
     """Sizes of tiles.
 
     Attributes:
@@ -61,18 +61,18 @@ class Tiling:
         return f"{'bf16' if self.pairs else 'f32'}_{self.keys}x{self.vectors}"
 
 
-def tiling(features: Features, dtypes: Sequence[str], depth: int) -> Tiling:
+def tiling(features: Features, dtypes: Sequence[str], depth: int) -> AttentionTiling:
     """Register tiles for the CPU: bf16 pairs where all of `dtypes` are bf16 and `depth` is even."""
     pairs = features.bf16_dot and set(dtypes) == {"bf16"} and depth % 2 == 0
     if pairs or features.wide_registers:
-        return Tiling(pairs, keys=8, vectors=3, block=64)
-    return Tiling(pairs, keys=4, vectors=1, block=64)
+        return AttentionTiling(pairs, keys=8, vectors=3, block=64)
+    return AttentionTiling(pairs, keys=4, vectors=1, block=64)
 
 
 # ------------------------------------------------------------------------------------------------ register tiles
 
 
-def _spread(f: Function, pointer: Value, tiles: Tiling) -> Value:
+def _spread(f: Function, pointer: Value, tiles: AttentionTiling) -> Value:
     """The word at the pointer, in all lanes."""
     if not tiles.pairs:
         return f.broadcast(f.load(pointer, F32), 16)
@@ -80,17 +80,17 @@ def _spread(f: Function, pointer: Value, tiles: Tiling) -> Value:
     return f.bitcast(f.broadcast(word, 16), vector(BF16, 32))
 
 
-def _word_vector(tiles: Tiling) -> str:
+def _word_vector(tiles: AttentionTiling) -> str:
     return vector(BF16, 32) if tiles.pairs else vector(F32, 16)
 
 
-def _multiply(f: Function, a: Value, b: Value, total: Value, tiles: Tiling) -> Value:
+def _multiply(f: Function, a: Value, b: Value, total: Value, tiles: AttentionTiling) -> Value:
     if tiles.pairs:
         return f.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", [total, a, b], vector(F32, 16))
     return f.fma(a, b, total)
 
 
-def scores_kernel(module: Module, tiles: Tiling, words: int) -> Function:
+def scores_kernel(module: Module, tiles: AttentionTiling, words: int) -> Function:
     """scores[key][row] = sum over words of key[key][word] * query[word][row], for keys 0 .. count * tiles.keys - 1.
 
     Parameters: query (packed panel), key, stride (bytes from key to key), last (no key behind it is read: the last one
@@ -117,7 +117,7 @@ def scores_kernel(module: Module, tiles: Tiling, words: int) -> Function:
 
 
 def _outer(
-    f: Function, tiles: Tiling, pointers: Sequence[Value], rows: Sequence[Value], totals: Sequence[Value]
+    f: Function, tiles: AttentionTiling, pointers: Sequence[Value], rows: Sequence[Value], totals: Sequence[Value]
 ) -> list[Value]:
     """totals[i][v] + word at pointers[i] * rows[v]."""
     made = []
@@ -127,7 +127,7 @@ def _outer(
     return made
 
 
-def mask_kernel(module: Module, tiles: Tiling, window: int = 0) -> Function:
+def mask_kernel(module: Module, tiles: AttentionTiling, window: int = 0) -> Function:
     """scores[key][row] = -inf where first + key > positions[row], or with a window (above 0) where it is at most
     positions[row] - window. Parameters: scores, first, count, positions."""
     name = f"attention_mask_{tiles.name}" + (f"_{window}" if window else "")
@@ -148,7 +148,7 @@ def mask_kernel(module: Module, tiles: Tiling, window: int = 0) -> Function:
     return f
 
 
-def softmax_kernel(module: Module, tiles: Tiling, scale: float) -> Function:
+def softmax_kernel(module: Module, tiles: AttentionTiling, scale: float) -> Function:
     """Weights of `count` keys in the place of their scores, relative to the peak so far.
 
     Parameters: scores, count (even), peak (of scores without scale), total, shrink (written: what earlier weights
@@ -195,7 +195,7 @@ def _interleaved(f: Function, a: Value, b: Value) -> Value:
     return f.shuffle(both, both, [lane // 2 + 16 * (lane % 2) for lane in range(32)])
 
 
-def sums_kernel(module: Module, tiles: Tiling, columns: int) -> Function:
+def sums_kernel(module: Module, tiles: AttentionTiling, columns: int) -> Function:
     """sums[column][row] = sums * shrink[row] + sum over steps of value[step][column] * weights[step][row].
 
     A step is a key, or a pair of them. Parameters: weights, value, stride (bytes from step to step), count (of
@@ -220,7 +220,7 @@ def sums_kernel(module: Module, tiles: Tiling, columns: int) -> Function:
     return f
 
 
-def _column_tile(f: Function, tiles: Tiling, width: int, value: Value, sums: Value) -> None:
+def _column_tile(f: Function, tiles: AttentionTiling, width: int, value: Value, sums: Value) -> None:
     places = [(i * tiles.vectors + v) * 64 for i in range(width) for v in range(tiles.vectors)]
     shrink = [f.load(f["shrink"] + v * 64, vector(F32, 16)) for v in range(tiles.vectors)]
     start = [f.load(sums + place, vector(F32, 16)) * shrink[i % tiles.vectors] for i, place in enumerate(places)]
@@ -246,7 +246,7 @@ class QueryRows:
         panels: panels to pack.
     """
 
-    tiles: Tiling
+    tiles: AttentionTiling
     depth: int
     panels: int
 

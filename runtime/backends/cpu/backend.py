@@ -12,7 +12,7 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import cached_code, keep_code
-from sscc.runtime.backends.cpu.storage import Packing
+from sscc.runtime.backends.cpu.storage import PanelPacking
 from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.user_cache import UnsafeCacheError
@@ -28,7 +28,7 @@ class Cpu:
         self._program = program
 
     @cached_property
-    def packings(self) -> Mapping[str, Packing]:
+    def packings(self) -> Mapping[str, PanelPacking]:
         return packed_weights(self._program)
 
     def lower(self) -> str:

@@ -25,7 +25,7 @@ from sscc.runtime.backends.cpu.matmul import matmul_of, packed_element
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module, Value
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions, Strides, is_tangled, nest_of, untangle
 from sscc.runtime.backends.cpu.packing import Panels
-from sscc.runtime.backends.cpu.partition import Group, Member, Split, group_steps
+from sscc.runtime.backends.cpu.partition import Member, Split, StepGroup, group_steps
 from sscc.runtime.backends.cpu.phases import Context, Operand, Phase
 from sscc.runtime.backends.cpu.positions import Positions
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
@@ -130,7 +130,7 @@ class _Lowering:
 
     def run(self) -> NativeBody:
         pending: list[tuple[int, Nest]] = []
-        parts: list[Group | tuple[int, Op]] = []
+        parts: list[StepGroup | tuple[int, Op]] = []
         for number, step in enumerate(self.body.steps):
             if isinstance(step, Vector | Reduction | Product):
                 pending += [(n, self.nests[n]) for n in (2 * number, 2 * number + 1) if n in self.nests]
@@ -139,13 +139,13 @@ class _Lowering:
             parts.append((number, step))
             pending = []
         parts += group_steps(pending)
-        private = [self._private_locals(part) if isinstance(part, Group) else set() for part in parts]
+        private = [self._private_locals(part) if isinstance(part, StepGroup) else set() for part in parts]
         for name in (*(local.name for local in self.body.locals), *self.temporaries):
             if name not in self.codes and not any(name in names for names in private):
                 elements, dtype = prod(self.regions.shapes[name]), self.regions.dtypes[name]
                 self.shared[name] = self._share(elements * DTYPE_BYTES[dtype])
         for part, names in zip(parts, private, strict=True):
-            if isinstance(part, Group):
+            if isinstance(part, StepGroup):
                 self._emit_group(part, names)
             else:
                 self._emit_step(*part)
@@ -156,7 +156,7 @@ class _Lowering:
         self.shared_bytes += align(nbytes)
         return offset
 
-    def _private_locals(self, group: Group) -> set[str]:
+    def _private_locals(self, group: StepGroup) -> set[str]:
         """Locals of which nothing outlives a block of units of the group."""
         if not group.splits:
             return set()
@@ -225,7 +225,7 @@ class _Lowering:
 
     # -- groups of affine steps
 
-    def _emit_group(self, group: Group, private: set[str]) -> None:
+    def _emit_group(self, group: StepGroup, private: set[str]) -> None:
         block = self._block(group, private)
         f, pointers, shared = self._begin(group.units, f"steps {sorted(n // 2 for n in group.members)}")
         scalars = self._scalars(f)
@@ -251,7 +251,7 @@ class _Lowering:
     def _emit_members(
         self,
         f: Function,
-        group: Group,
+        group: StepGroup,
         narrow: Mapping[str, tuple[Split, int]],
         places: Mapping[str, RegionPointer],
         scalars: Mapping[str, Value],
@@ -299,7 +299,7 @@ class _Lowering:
         elements = prod(self.regions.shapes[name])
         return -(-elements // split.span) * split.stride * DTYPE_BYTES[self.regions.dtypes[name]]
 
-    def _block(self, group: Group, private: set[str]) -> int:
+    def _block(self, group: StepGroup, private: set[str]) -> int:
         """Units that are gone through together."""
         per_unit = sum(self._unit_bytes(name, group.splits[name]) for name in private)
         if per_unit == 0:

@@ -267,7 +267,7 @@ def _rows(unit: Unit, step: DecodeAttention, parts: Sequence[Part]) -> UnitRows:
     zeros = zero_row(unit) if any(part.index for part in parts) else None
 
     def rows_of(side: str, cache: str) -> Callable[[Value], Value]:
-        sources = [Source.of(unit, part, getattr(part, side), zeros) for part in parts]
+        sources = [RowSource.of(unit, part, getattr(part, side), zeros) for part in parts]
         fresh = address(f, unit.at(cache))
 
         def at(number: Value) -> Value:
@@ -288,7 +288,7 @@ def _rows(unit: Unit, step: DecodeAttention, parts: Sequence[Part]) -> UnitRows:
 
 
 @dataclass(frozen=True)
-class Source:
+class RowSource:
     """K or V of a segment, of the unit's slot and KV head.
 
     Attributes:
@@ -305,7 +305,7 @@ class Source:
     zeros: Value | None
 
     @classmethod
-    def of(cls, unit: Unit, part: Part, name: str, zeros: Value | None) -> Source:
+    def of(cls, unit: Unit, part: Part, name: str, zeros: Value | None) -> RowSource:
         index = unit.at(part.index) if part.index else None
         return cls(unit, part, name, address(unit.context.f, unit.at(name)), index, zeros)
 

@@ -11,7 +11,7 @@ from sscc.runtime.backends.cpu.decode_attention import (
     Attention,
     Meta,
     Part,
-    Source,
+    RowSource,
     Unit,
     attend_block,
     begin_unit,
@@ -94,7 +94,7 @@ def _list_valid(
     f, context, scratch = unit.context.f, unit.context, unit.scratch
     count = f.constant(0)
     for part, mask in masked:
-        keys, values = (Source.of(unit, part, name, zeros) for name in (part.key, part.value))
+        keys, values = (RowSource.of(unit, part, name, zeros) for name in (part.key, part.value))
         begin, end = (f.min(f.max(at - part.first, 0), part.count) for at in (first, last))
         with f.loop(begin, end, 1, [count]) as loop:
             (listed,) = loop.state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Operand, Program, Scalar, Tensor
+from sscc.ir.schedule import Program, Scalar, ScalarOperand, Tensor
 from sscc.ir.sizes import ALIGNMENT, align
 from sscc.runtime.backends.cpu import plan as plans
 from sscc.runtime.backends.cpu.bodies import NativeBody, Variant, lower_body
@@ -89,7 +89,7 @@ class PlanDraft:
             self._constants[value] = self.register()
         return self._constants[value]
 
-    def operand(self, operand: Operand, env: Mapping[str, int]) -> int:
+    def operand(self, operand: ScalarOperand, env: Mapping[str, int]) -> int:
         """The register of a number or of a scalar by name. Raises InputError for one that is not set."""
         if isinstance(operand, int):
             return self.constant(operand)
@@ -97,7 +97,7 @@ class PlanDraft:
             raise InputError(f"the schedule is malformed: scalar {operand!r} is used before it is set")
         return env[operand]
 
-    def table(self, numbers: Sequence[Operand]) -> int:
+    def table(self, numbers: Sequence[ScalarOperand]) -> int:
         """The first of the registers, one after the other, that hold `numbers`. Raises InputError where one of them is
         not constant."""
         key = tuple(number for number in numbers if isinstance(number, int))

@@ -16,7 +16,7 @@ from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I8, I16, I64, Function, Value, lanes_of, vector, with_element
 from sscc.runtime.backends.cpu.nests import Gathered, LinearAccess, Nest
-from sscc.runtime.backends.cpu.programs import Operand, Ramp, apply, expand, is_floating, register_type, rounded, spread
+from sscc.runtime.backends.cpu.programs import Arg, Ramp, apply, expand, is_floating, register_type, rounded, spread
 
 _STORED = {"f32": F32, "bf16": I16, "i64": I64, "i1": I8, "i8": I8}
 """The type in which a dtype is loaded and stored. bf16 is moved as its bits: on a CPU without instructions for it, LLVM
@@ -178,7 +178,7 @@ class Elementwise:
         return total
 
     def _step(
-        self, index: dict[int, Value], mask: Value | None, shared: dict[str, Operand], total: Value
+        self, index: dict[int, Value], mask: Value | None, shared: dict[str, Arg], total: Value
     ) -> Value:
         if self.nest.product:
             a, b = spread(self.f, *(self._load(access, index, mask) for access in self.nest.inputs), total)[:2]
@@ -186,7 +186,7 @@ class Elementwise:
         value = self._evaluate(index, mask, shared)
         return self._combine(total, expand(self.f, value) if lanes_of(total.type) else value)
 
-    def _combine(self, a: Value, b: Operand) -> Value:
+    def _combine(self, a: Value, b: Arg) -> Value:
         if isinstance(b, Ramp):
             raise InputError("a reduction combines floats")
         f = self.f
@@ -195,9 +195,9 @@ class Elementwise:
 
     # -- the program at a point
 
-    def _uniform(self, index: dict[int, Value]) -> dict[str, Operand]:
+    def _uniform(self, index: dict[int, Value]) -> dict[str, Arg]:
         """The values of the program that are the same in all lanes."""
-        known: dict[str, Operand] = {}
+        known: dict[str, Arg] = {}
         for number, access in enumerate(self.nest.inputs):
             if f"in{number}" not in self.varying:
                 known[f"in{number}"] = self._load(access, index, None)
@@ -206,7 +206,7 @@ class Elementwise:
                 known[instr.name] = self._instr(instr, known, index, None)
         return known
 
-    def _evaluate(self, index: dict[int, Value], mask: Value | None, shared: Mapping[str, Operand]) -> Operand:
+    def _evaluate(self, index: dict[int, Value], mask: Value | None, shared: Mapping[str, Arg]) -> Arg:
         known = dict(shared)
         for number, access in enumerate(self.nest.inputs):
             if f"in{number}" not in known:
@@ -221,8 +221,8 @@ class Elementwise:
         return types | {i.name: "i64" if i.type == "index" else i.type for i in self.nest.body}
 
     def _instr(
-        self, instr: Instr, known: Mapping[str, Operand], index: dict[int, Value], mask: Value | None
-    ) -> Operand:
+        self, instr: Instr, known: Mapping[str, Arg], index: dict[int, Value], mask: Value | None
+    ) -> Arg:
         f = self.f
         if instr.op == "const":
             return self._argument(_number(instr.args[0]), known, _dtype(instr.type))
@@ -245,13 +245,13 @@ class Elementwise:
         args = [self._argument(a, known, literal) for a in instr.args]
         return apply(f, instr, args, [dtypes.get(a, "i64") if isinstance(a, str) else "" for a in instr.args])
 
-    def _argument(self, arg: int | float | str, known: Mapping[str, Operand], dtype: str = "i64") -> Operand:
+    def _argument(self, arg: int | float | str, known: Mapping[str, Arg], dtype: str = "i64") -> Arg:
         """The value of a name, or of a literal of a dtype."""
         if not isinstance(arg, str):
             return self.f.constant(float(BFLOAT16.type(arg)) if dtype == "bf16" else arg, register_type(dtype))
         return known[arg] if arg in known else self.scalars[arg]
 
-    def _integer_power(self, base: Operand, instr: Instr) -> Operand:
+    def _integer_power(self, base: Arg, instr: Instr) -> Arg:
         exponent = instr.args[1]
         if not isinstance(exponent, int) or isinstance(base, Ramp) or not 1 <= exponent <= 8:
             raise InputError(f"there is no fpowi to {exponent}")
@@ -260,7 +260,7 @@ class Elementwise:
             result = result * base
         return rounded(self.f, result, instr.type)
 
-    def _index(self, dimension: int, index: dict[int, Value]) -> Operand:
+    def _index(self, dimension: int, index: dict[int, Value]) -> Arg:
         """The value of ``index(dimension)`` of the step as it was written."""
         f = self.f
         dim, divisor, extent = self.nest.original[dimension]
@@ -283,7 +283,7 @@ class Elementwise:
                 offset = offset + index[dim] * coefficient
         return offset
 
-    def _load(self, access: LinearAccess, index: dict[int, Value], mask: Value | None) -> Operand:
+    def _load(self, access: LinearAccess, index: dict[int, Value], mask: Value | None) -> Arg:
         f, place = self.f, self.places[access.region]
         coefficient = access.coefficients[self.lane] if self.lane >= 0 else 0
         if coefficient == 0:
@@ -317,7 +317,7 @@ class Elementwise:
         instr = next((i for i in self.nest.body if i.name == arg), None)
         return instr is not None and instr.op == "index" and self.nest.original[int(instr.args[0])][2] <= extent
 
-    def _cut(self, index: Operand, extent: int, mask: Value | None) -> Operand:
+    def _cut(self, index: Arg, extent: int, mask: Value | None) -> Arg:
         """An index cut to 0 .. extent - 1; one that was beyond ends the run."""
         f = self.f
         value = expand(f, index) if isinstance(index, Ramp) else index
@@ -328,7 +328,7 @@ class Elementwise:
         report_index(f, beyond)
         return cut
 
-    def _gather(self, source: Gathered, indices: list[Operand], mask: Value | None) -> Operand:
+    def _gather(self, source: Gathered, indices: list[Arg], mask: Value | None) -> Arg:
         """source[indices], where every index is inside."""
         f, place = self.f, self.places[source.region]
         last = indices[-1]
@@ -345,7 +345,7 @@ class Elementwise:
             return _from_memory(f, f.load(place.at(f, offset), _STORED[place.dtype]), place.dtype)
         return self._load_lanes(place, self._gather_offset(source, [expand(f, i) for i in indices]), mask)
 
-    def _gather_offset(self, source: Gathered, indices: list[Operand]) -> Value:
+    def _gather_offset(self, source: Gathered, indices: list[Arg]) -> Value:
         f, place = self.f, self.places[source.region]
         values = [value for value in indices if not isinstance(value, Ramp)]
         if len(values) < len(indices):
@@ -358,7 +358,7 @@ class Elementwise:
             offset = offset + value * stride
         return offset
 
-    def _store(self, value: Operand, index: dict[int, Value], mask: Value | None) -> None:
+    def _store(self, value: Arg, index: dict[int, Value], mask: Value | None) -> None:
         f, output = self.f, self.nest.output
         place = self.places[output.region]
         coefficient = output.coefficients[self.lane] if self.lane >= 0 and self.lane not in self.nest.reduce else 0

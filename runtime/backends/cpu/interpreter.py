@@ -13,7 +13,7 @@ from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
 from sscc.runtime.backends.cpu.library import NativeCode, make_code
 from sscc.runtime.backends.cpu.plan import MEMORY
-from sscc.runtime.backends.cpu.storage import Packing, Packings
+from sscc.runtime.backends.cpu.storage import Packings, PanelPacking
 from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.backends.interpreter import MemoryUse
 
@@ -139,7 +139,7 @@ def store_weights(program: Program, packed: Packings, weights: Mapping[str, Arra
     return stored
 
 
-def _stored(tensor: Tensor, packing: Packing | None, weights: Mapping[str, Array]) -> Array:
+def _stored(tensor: Tensor, packing: PanelPacking | None, weights: Mapping[str, Array]) -> Array:
     if tensor.name not in weights:
         raise InputError(f"there is no {tensor.role} {tensor.name!r}, the schedule wants one")
     array = weights[tensor.name]

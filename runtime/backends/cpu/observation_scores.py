@@ -14,8 +14,8 @@ from sscc.ir.schedule import Compress, ObservationScores
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2, log
 from sscc.runtime.backends.cpu.attention_tiles import (
     LOWEST_PEAK,
+    AttentionTiling,
     QueryRows,
-    Tiling,
     mask_kernel,
     scores_kernel,
     softmax_kernel,
@@ -25,7 +25,7 @@ from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import GRAIN, SLICES
 from sscc.runtime.backends.cpu.mlir import F32, I32, Function, Value, vector
 from sscc.runtime.backends.cpu.phases import Context
-from sscc.runtime.backends.cpu.row_copies import Meta, Scratch, address, pack_rows, row_stride
+from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, pack_rows, row_stride
 
 LANES = vector(F32, 16)
 KEYS = vector(I32, 16)
@@ -59,7 +59,7 @@ class Scorer:
 
     step: ObservationScores | Compress
     operands: dict[str, Meta]
-    tiles: Tiling
+    tiles: AttentionTiling
     kv_heads: int
     group: int
     window: int
@@ -89,10 +89,10 @@ class Scorer:
         return self.kv_heads * self.slices
 
     @property
-    def scratch(self) -> Scratch:
+    def scratch(self) -> ScratchPieces:
         """Private scratch: all panels of a KV head's queries, one block of keys. See `attention_tiles`."""
         tiles = self.tiles
-        return Scratch(
+        return ScratchPieces(
             query=self.rows.panels * self.rows.panel_bytes,
             staging=self.rows.staging_bytes,
             positions=self.row_bytes,

@@ -37,7 +37,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Group:
+class StepGroup:
     """Steps that run unit by unit without a barrier.
 
     Attributes:
@@ -55,14 +55,14 @@ Step = tuple[int, tuple[Nest, Nest]]
 """A step's number and its nest, as it is and merged."""
 
 
-def group_steps(nests: Sequence[tuple[int, Nest]]) -> list[Group]:
+def group_steps(nests: Sequence[tuple[int, Nest]]) -> list[StepGroup]:
     """Consecutive steps (number, nest) as few groups: each takes in steps as long as all of them have units in common.
 
     The nests of the members are merged as far as their units allow.
     """
-    groups: list[Group] = []
+    groups: list[StepGroup] = []
     pending: list[Step] = []
-    best: Group | None = None
+    best: StepGroup | None = None
     for number, nest in nests:
         item = (number, (nest, merged(nest)))
         wider = _best([*pending, item])
@@ -83,9 +83,9 @@ def _simplified(member: Member) -> Member:
     return Member(nest, dim, member.granule * factor)
 
 
-def _best(steps: list[Step]) -> Group:
+def _best(steps: list[Step]) -> StepGroup:
     """The group of the steps with the most units that all of them have in common; one unit where there are none."""
-    best: Group | None = None
+    best: StepGroup | None = None
     for forms in (steps[-1][1], *(forms for _, forms in steps if forms[0].product)):
         for nest in forms:
             for dim in range(len(nest.dims)):
@@ -94,7 +94,7 @@ def _best(steps: list[Step]) -> Group:
                 group = _try(steps, nest, dim, _granule(nest, dim))
                 if group is not None and (best is None or group.units > best.units):
                     best = group
-    return best or Group(1, {number: Member(forms[1], -1, 0) for number, forms in steps}, {})
+    return best or StepGroup(1, {number: Member(forms[1], -1, 0) for number, forms in steps}, {})
 
 
 def _granule(nest: Nest, dim: int) -> int:
@@ -102,7 +102,7 @@ def _granule(nest: Nest, dim: int) -> int:
     return LANES if nest.output.coefficients[dim] == 1 and nest.dims[dim] >= LANES else 1
 
 
-def _try(steps: list[Step], seed: Nest, dim: int, granule: int) -> Group | None:
+def _try(steps: list[Step], seed: Nest, dim: int, granule: int) -> StepGroup | None:
     stride = seed.output.coefficients[dim]
     if stride < 0 or granule > seed.dims[dim]:
         return None
@@ -115,7 +115,7 @@ def _try(steps: list[Step], seed: Nest, dim: int, granule: int) -> Group | None:
         if member is None:
             return None
         members[number] = member
-    return Group(units, dict(sorted(members.items())), splits)
+    return StepGroup(units, dict(sorted(members.items())), splits)
 
 
 def _join(nest: Nest, splits: dict[str, Split], units: int, written: set[str]) -> Member | None:

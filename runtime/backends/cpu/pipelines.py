@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from sscc.ir.schedule import DTYPE_BYTES, ChunkAttention, Kernel, Operand, Pipeline, Tensor, View
+from sscc.ir.schedule import DTYPE_BYTES, ChunkAttention, Kernel, Pipeline, ScalarOperand, Tensor, View
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu import plan as plans
 from sscc.runtime.backends.cpu.bodies import Variant
@@ -26,7 +26,7 @@ from sscc.runtime.backends.cpu.stages import (
     firings,
     resolve_stages,
 )
-from sscc.runtime.backends.cpu.storage import Packing
+from sscc.runtime.backends.cpu.storage import PanelPacking
 
 
 def plan_pipeline(track: Track, call: KernelCall, pipeline: Pipeline, env: Mapping[str, int]) -> list[plans.Item]:
@@ -66,8 +66,8 @@ class _Chunk:
     """The part of a prompt that an iteration works on: positions start .. start + positions - 1. Those from `length` on
     are padding."""
 
-    start: Operand
-    length: Operand
+    start: ScalarOperand
+    length: ScalarOperand
     positions: int
 
 
@@ -358,7 +358,7 @@ class _PipelinePlan:
         return view.strides, _Pointer(region, offset, extent, tuple((r, c * size) for r, c in terms), key)
 
 
-def _packed_pointer(tensor: Tensor, packing: Packing, view: View, terms: list[tuple[int, int]]) -> _Pointer:
+def _packed_pointer(tensor: Tensor, packing: PanelPacking, view: View, terms: list[tuple[int, int]]) -> _Pointer:
     """The pointer to the panels that a view of a packed weight stands for."""
     panels = packing.panels
     last = sum(stride * (extent - 1) for stride, extent in zip(view.strides, view.shape, strict=True))

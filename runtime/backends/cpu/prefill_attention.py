@@ -22,8 +22,8 @@ from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
 from sscc.runtime.backends.cpu.approximations import log
 from sscc.runtime.backends.cpu.attention_tiles import (
     LOWEST_PEAK,
+    AttentionTiling,
     QueryRows,
-    Tiling,
     mask_kernel,
     scores_kernel,
     softmax_kernel,
@@ -36,7 +36,7 @@ from sscc.runtime.backends.cpu.mlir import F32, I32, Function, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
 from sscc.runtime.backends.cpu.row_copies import (
     Meta,
-    Scratch,
+    ScratchPieces,
     address,
     check_operands,
     copy_row,
@@ -181,7 +181,7 @@ class _Attention:
     names: tuple[str, str, str, str]
     start: str
     scale: float
-    tiles: Tiling
+    tiles: AttentionTiling
     kv_heads: int
     group: int
     chunk: int
@@ -233,10 +233,10 @@ class _Attention:
         return self.kv_heads * self.pairs
 
     @property
-    def scratch(self) -> Scratch:
+    def scratch(self) -> ScratchPieces:
         """Private scratch: all panels of a block of queries, one block of keys. See `attention_tiles`."""
         tiles, panels = self.tiles, self.rows.panels
-        return Scratch(
+        return ScratchPieces(
             query=panels * self.rows.panel_bytes,
             staging=max(self.rows.staging_bytes, 16 * self.padded_columns * 4),
             positions=panels * tiles.row_bytes,

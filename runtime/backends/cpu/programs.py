@@ -38,10 +38,10 @@ class Ramp:
     base: Value
 
 
-Operand = Value | Ramp
+Arg = Value | Ramp
 
 
-def expand(f: Function, value: Operand, lanes: int = LANES) -> Value:
+def expand(f: Function, value: Arg, lanes: int = LANES) -> Value:
     """A value in every lane."""
     if isinstance(value, Ramp):
         return f.broadcast(value.base, lanes) + f.values(range(lanes), I64)
@@ -58,14 +58,14 @@ def rounded(f: Function, value: Value, dtype: str) -> Value:
     return f.widen(f.narrow(value, BF16)) if dtype == "bf16" else value
 
 
-def spread(f: Function, *values: Operand) -> list[Value]:
+def spread(f: Function, *values: Arg) -> list[Value]:
     """Operands of one operation: all scalars, or all vectors."""
     if any(isinstance(v, Ramp) or lanes_of(v.type) for v in values):
         return [expand(f, v) for v in values]
     return [v for v in values if isinstance(v, Value)]
 
 
-def apply(f: Function, instr: Instr, args: Sequence[Operand], dtypes: Sequence[str]) -> Operand:
+def apply(f: Function, instr: Instr, args: Sequence[Arg], dtypes: Sequence[str]) -> Arg:
     """The value of one operation other than `index`, `load` and `const`.
 
     Raises InputError for an operation that is not known.
@@ -96,11 +96,11 @@ def apply(f: Function, instr: Instr, args: Sequence[Operand], dtypes: Sequence[s
     raise InputError(f"there is no operation {op!r}")
 
 
-def _is_zero(f: Function, value: Operand) -> bool:
+def _is_zero(f: Function, value: Arg) -> bool:
     return isinstance(value, Value) and value == f.constant(0)
 
 
-def _select(f: Function, instr: Instr, args: Sequence[Operand]) -> Operand:
+def _select(f: Function, instr: Instr, args: Sequence[Arg]) -> Arg:
     condition = args[0]
     if condition == f.constant(0, I1):
         return args[2]

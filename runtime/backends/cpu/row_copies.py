@@ -19,7 +19,7 @@ SIZES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1}
 
 
 
-class Scratch:
+class ScratchPieces:
     """A scratch buffer in pieces, each 64-byte aligned and with a name.
 
     Attributes:

@@ -18,7 +18,7 @@ from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 
 
 @dataclass(frozen=True)
-class Packing:
+class PanelPacking:
     """How a weight is packed.
 
     Attributes:
@@ -84,7 +84,7 @@ class Packing:
         return np.ascontiguousarray(rows).reshape(shape)
 
 
-Packings = Mapping[str, Packing]
+Packings = Mapping[str, PanelPacking]
 """How weights are packed, by name; those without one are as the schedule has them."""
 
 

@@ -27,7 +27,7 @@ from sscc.runtime.backends.cpu.nests import Regions, Strides, nest_of
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.stages import MemoryPort, ResolvedStage, compose, firings, resolve_stages
-from sscc.runtime.backends.cpu.storage import Packing
+from sscc.runtime.backends.cpu.storage import PanelPacking
 
 
 def aliased_params(program: Program) -> dict[str, frozenset[str]]:
@@ -87,7 +87,7 @@ Wanted = InPanels | RowByRow | AsItLies
 """How a stage wants a weight to lie."""
 
 
-def packed_weights(program: Program) -> dict[str, Packing]:
+def packed_weights(program: Program) -> dict[str, PanelPacking]:
     """How to pack each weight that only products (and gathers of rows) read, by name.
 
     A weight of shape [.., N, K] is a stack of slices that are packed one by one.
@@ -124,7 +124,7 @@ def _use(stage: ResolvedStage, place: int, port: MemoryPort, given: View, kernel
     return Use(stage.body, stage.body.params[place].name, strides, view.offset, tuple(c for _, c in view.terms))
 
 
-def _packing(tensor: Tensor, uses: list[Use | AsItLies]) -> Packing | None:
+def _packing(tensor: Tensor, uses: list[Use | AsItLies]) -> PanelPacking | None:
     """What serves every use; None where nothing but the weight as it lies does. Gathers of rows read panels of whole
     rows."""
     wanted = [(use, _wanted(use, tensor)) for use in uses]
@@ -139,7 +139,7 @@ def _packing(tensor: Tensor, uses: list[Use | AsItLies]) -> Packing | None:
     if isinstance(panels, Panels) and (rows * panels.k != slice_elements or panels.span != slice_elements):
         return None
     row = panels.n_stride if isinstance(panels, Panels) else tensor.shape[-1]
-    packing = Packing(panels, slice_elements, row)
+    packing = PanelPacking(panels, slice_elements, row)
     return packing if all(_serves(packing, use, want, tensor) for use, want in served) else None
 
 
@@ -208,7 +208,7 @@ def _wanted_rows(use: Use, regions: Regions, dtype: str) -> Wanted:
     return found
 
 
-def _serves(packing: Packing, use: Use, wanted: InPanels | RowByRow, tensor: Tensor) -> bool:
+def _serves(packing: PanelPacking, use: Use, wanted: InPanels | RowByRow, tensor: Tensor) -> bool:
     """Whether packed slices hold what a use reads, as whole panels that begin where it begins."""
     whole = packing.panels
     if isinstance(wanted, RowByRow):

@@ -44,7 +44,7 @@ def compile_cached_attention(step: CachedAttention, interface: Interface) -> Bin
 
 def cached_attention(
     query: Tensor,
-    segments: Sequence[Rows],
+    segments: Sequence[SegmentRows],
     masks: Sequence[Tensor],
     out: Tensor,
     *,
@@ -94,7 +94,7 @@ def decode_attention(
     active: Tensor,
     out: Tensor,
     *,
-    segments: Sequence[Rows] = (),
+    segments: Sequence[SegmentRows] = (),
     sink: int,
     recent: int,
     scale: float,
@@ -141,7 +141,7 @@ def _valid(position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink
 
 
 @dataclass(frozen=True)
-class Rows:
+class SegmentRows:
     """K [B, Hkv, T, D] and V of a segment, and which rows of them it is, [B, Hkv, R]: all where None."""
 
     key: Tensor
@@ -153,7 +153,7 @@ class Rows:
         """R."""
         return self.key.shape[2] if self.index is None else self.index.shape[2]
 
-    def seen(self, mask: Tensor) -> Rows:
+    def seen(self, mask: Tensor) -> SegmentRows:
         """Without the rows that a slot does not see (`mask` [B, R]), so that these are not read: zeros instead."""
         index = torch.arange(self.count).expand(*self.key.shape[:2], -1) if self.index is None else self.index
         return replace(self, index=torch.where(mask[:, None], index, -1))
@@ -173,8 +173,8 @@ class Rows:
         return lambda begin, end: numbers(gathered(source, index[:, :, begin:end]))
 
 
-def _bound(segment: Segment | MoreRows, views: Views) -> Rows:
-    return Rows(views[segment.key], views[segment.value], views[segment.index] if segment.index else None)
+def _bound(segment: Segment | MoreRows, views: Views) -> SegmentRows:
+    return SegmentRows(views[segment.key], views[segment.value], views[segment.index] if segment.index else None)
 
 
 def _rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Fetch:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import For, If, Item, Launch, Operand, Pipeline, Scalar, View
+from sscc.ir.schedule import For, If, Item, Launch, Pipeline, Scalar, ScalarOperand, View
 from sscc.runtime.scalars import scalar_function
 
 Environment = dict[str, int]
@@ -19,7 +19,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-def getter(operand: Operand, known: set[str], where: str) -> Getter:
+def getter(operand: ScalarOperand, known: set[str], where: str) -> Getter:
     """A function of the environment that gives an operand's value. Raises InputError for an unknown name."""
     if isinstance(operand, int):
         return lambda _: operand

@@ -15,7 +15,7 @@ from typing import NoReturn
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Buffer, Operand, Param, Port, Stage, View
+from sscc.ir.schedule import Buffer, Param, Port, ScalarOperand, Stage, View
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.reference.bodies import BodyCode
 from sscc.runtime.backends.reference.control import Environment, Memo, Offset, getter
@@ -100,7 +100,7 @@ class StageCode:
         """Fixes the kernel's arguments. Raises InputError where a port looks at a window of one that is not dense."""
         return BoundStage(self, [port.regions(views) for port in self.ports])
 
-    def _scalars(self, scalars: Mapping[str, Operand]) -> None:
+    def _scalars(self, scalars: Mapping[str, ScalarOperand]) -> None:
         """Splits the body's scalars into those of an iteration and those of a tile."""
         where = f"{self.place.where}, stage {self.stage.name!r}"
         inner = {name: self.axes[v] for name, v in scalars.items() if isinstance(v, str) and v in self.axes}

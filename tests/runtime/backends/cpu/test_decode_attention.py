@@ -473,7 +473,7 @@ def test_cached_attention_is_the_references(
     tensors["k_cache"][0, :, ~tensors["valid"][0]] = torch.nan
     want = copied(tensors)
     want["k_cache"].nan_to_num_()
-    rows = [attention.Rows(want["k_cache"], want["v_cache"], None)]
+    rows = [attention.SegmentRows(want["k_cache"], want["v_cache"], None)]
     masks, numerics = [want["valid"]], {"scale": CACHED.scale, "wide": torch.float64}
     attention.cached_attention(want["query"], rows, masks, want["out"], **numerics)  # type: ignore[arg-type]
     meta = meta_of(tensors)
@@ -519,7 +519,7 @@ def test_cached_attention_over_encoded_rows(features: Features, query: torch.dty
     tensors["valid"][1], tensors["valid"][2, 61:] = False, False
     want = copied(tensors)
     floats = {name: decoded(tensors[name]).nan_to_num_() for name in ("k_cache", "v_cache")}
-    rows = [attention.Rows(floats["k_cache"], floats["v_cache"], None)]
+    rows = [attention.SegmentRows(floats["k_cache"], floats["v_cache"], None)]
     masks, numerics = [want["valid"]], {"scale": CACHED.scale, "wide": torch.float64}
     attention.cached_attention(want["query"], rows, masks, want["out"], **numerics)  # type: ignore[arg-type]
     meta = meta_of(tensors)

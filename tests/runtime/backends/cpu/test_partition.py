@@ -14,7 +14,7 @@ from sscc.runtime.backends.cpu import bodies
 from sscc.runtime.backends.cpu.matmul import panels_for
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions, is_tangled, nest_of, untangle
 from sscc.runtime.backends.cpu.packing import Panels
-from sscc.runtime.backends.cpu.partition import Group, Member, Split, group_steps
+from sscc.runtime.backends.cpu.partition import Member, Split, StepGroup, group_steps
 from tests.runtime.backends.cpu.harness_bodies import access, body_of, check
 from tests.runtime.backends.cpu.random_bodies import RandomBody
 from tests.runtime.programs import identity
@@ -41,7 +41,7 @@ def nests_of(body: Body) -> list[tuple[int, Nest]]:
     return numbered
 
 
-def groups_of(body: Body) -> list[Group]:
+def groups_of(body: Body) -> list[StepGroup]:
     return group_steps(nests_of(body))
 
 

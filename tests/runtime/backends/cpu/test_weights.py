@@ -37,7 +37,7 @@ from sscc.runtime.backends.cpu.interpreter import NativeInterpreter, store_weigh
 from sscc.runtime.backends.cpu.library import make_code
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.storage import Packing
+from sscc.runtime.backends.cpu.storage import PanelPacking
 from sscc.runtime.backends.cpu.weights import aliased_params, overlap, packed_weights
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
@@ -126,7 +126,7 @@ def program_of(shape: tuple[int, ...], *uses: WeightUse, dtype: str = "f32") -> 
     return Program.from_json(Program(tensors, bodies, kernels, (entry,), end).to_json())
 
 
-def packing_of(program: Program) -> Packing | None:
+def packing_of(program: Program) -> PanelPacking | None:
     """How `w` is packed. The program computes what it does on the reference interpreter."""
     torch.manual_seed(1)
     torch_dtypes = {name: dtype for dtype, name in DTYPES.items() if dtype is not torch.float64}
@@ -153,32 +153,32 @@ def packing_of(program: Program) -> Packing | None:
 
 
 def test_a_weight_of_a_product() -> None:
-    assert packing_of(program_of((40, K), linear(0, 40))) == Packing(Panels(40, K, "f32", K, 1), 40 * K, K)
+    assert packing_of(program_of((40, K), linear(0, 40))) == PanelPacking(Panels(40, K, "f32", K, 1), 40 * K, K)
 
 
 def test_a_transposed_weight() -> None:
     """[K, N], as of a Conv1D."""
     use = linear(0, 40, transposed=True)
-    assert packing_of(program_of((K, 40), use)) == Packing(Panels(40, K, "f32", 1, 40), 40 * K, 1)
+    assert packing_of(program_of((K, 40), use)) == PanelPacking(Panels(40, K, "f32", 1, 40), 40 * K, 1)
 
 
 def test_a_weight_of_bf16() -> None:
     use = linear(0, 32, dtype="bf16")
     packing = packing_of(program_of((32, K), use, dtype="bf16"))
-    assert packing == Packing(Panels(32, K, "bf16", K, 1), 32 * K, K)
+    assert packing == PanelPacking(Panels(32, K, "bf16", K, 1), 32 * K, K)
 
 
 @pytest.mark.parametrize(("n", "tile", "packed"), [(48, 16, True), (64, 32, True), (48, 12, False), (48, 24, False)])
 def test_tiles_are_whole_panels_or_the_weight_is_not_packed(n: int, tile: int, packed: bool) -> None:
     packing = packing_of(program_of((n, K), tiled(0, n, tile)))
-    assert packing == (Packing(Panels(n, K, "f32", K, 1), n * K, K) if packed else None)
+    assert packing == (PanelPacking(Panels(n, K, "f32", K, 1), n * K, K) if packed else None)
 
 
 def test_layers_are_slices() -> None:
     """Each launch reads one of three stacked weights of 40 rows, the last panel of each of which is padded."""
     uses = [linear(n, 40, offset=n * 40 * K) for n in range(3)]
     packing = packing_of(program_of((3, 40, K), *uses))
-    assert packing == Packing(Panels(40, K, "f32", K, 1), 40 * K, K)
+    assert packing == PanelPacking(Panels(40, K, "f32", K, 1), 40 * K, K)
     assert packing.stored_shape((3, 40, K)) == (3, 3, K, 16, 1)
 
 
@@ -197,9 +197,9 @@ def test_a_weight_that_is_used_twice_is_packed_once() -> None:
 
 def test_a_tied_embedding_is_packed_and_gathered_from() -> None:
     packing = packing_of(program_of((40, K), gather(0, 40), linear(1, 40)))
-    assert packing == Packing(Panels(40, K, "f32", K, 1), 40 * K, K)
+    assert packing == PanelPacking(Panels(40, K, "f32", K, 1), 40 * K, K)
     odd = program_of((33, 7), gather(0, 33, 7, dtype="bf16"), linear(1, 33, 7, dtype="bf16"), dtype="bf16")
-    assert packing_of(odd) == Packing(Panels(33, 7, "bf16", 7, 1), 33 * 7, 7)
+    assert packing_of(odd) == PanelPacking(Panels(33, 7, "bf16", 7, 1), 33 * 7, 7)
 
 
 # --------------------------------------------------------------------------------------------------- not packed
@@ -285,7 +285,7 @@ def dequantising(n: int, k: int, group: int, *, zero: bool = False, second: bool
 def test_quantised_values_of_a_product_are_packed_with_their_scales(n: int, k: int, group: int, zero: bool) -> None:
     program = dequantising(n, k, group, zero=zero)
     packings = packed_weights(program)
-    assert packings == {"values": Packing(QuantisedPanels(n, k, 8, group, zero), n * k, k)}
+    assert packings == {"values": PanelPacking(QuantisedPanels(n, k, 8, group, zero), n * k, k)}
     assert packings["values"].quantised
 
 
@@ -317,15 +317,15 @@ def test_quantised_programs_compute_the_same(zero: bool) -> None:
 # ------------------------------------------------------------------------------------------------------ storage
 
 STORED = [
-    (Packing(Panels(40, K, "f32", K, 1), 40 * K, K), (3, 40, K), np.float32),
-    (Packing(Panels(32, K, "bf16", K, 1), 32 * K, K), (2, 2, 32, K), "bf16"),
-    (Packing(Panels(33, 7, "bf16", 7, 1), 33 * 7, 7), (33, 7), "bf16"),
-    (Packing(Panels(40, K, "f32", 1, 40), 40 * K, 1), (2, K, 40), np.float32),
+    (PanelPacking(Panels(40, K, "f32", K, 1), 40 * K, K), (3, 40, K), np.float32),
+    (PanelPacking(Panels(32, K, "bf16", K, 1), 32 * K, K), (2, 2, 32, K), "bf16"),
+    (PanelPacking(Panels(33, 7, "bf16", 7, 1), 33 * 7, 7), (33, 7), "bf16"),
+    (PanelPacking(Panels(40, K, "f32", 1, 40), 40 * K, 1), (2, K, 40), np.float32),
 ]
 
 
 @pytest.mark.parametrize(("packing", "shape", "dtype"), STORED)
-def test_packing_and_back(packing: Packing, shape: tuple[int, ...], dtype: Any) -> None:
+def test_packing_and_back(packing: PanelPacking, shape: tuple[int, ...], dtype: Any) -> None:
     values = torch.arange(1, int(np.prod(shape)) + 1).reshape(shape).float()
     array = to_array(values.bfloat16() if dtype == "bf16" else values)
     stored = packing.pack(array)
@@ -336,7 +336,7 @@ def test_packing_and_back(packing: Packing, shape: tuple[int, ...], dtype: Any) 
 
 
 @pytest.mark.parametrize(("packing", "shape", "dtype"), [s for s in STORED if s[0].row_elements > 1])
-def test_panels_begin_where_offset_says(packing: Packing, shape: tuple[int, ...], dtype: Any) -> None:
+def test_panels_begin_where_offset_says(packing: PanelPacking, shape: tuple[int, ...], dtype: Any) -> None:
     values = torch.randn(shape)
     array = to_array(values.bfloat16() if dtype == "bf16" else values)
     stored, flat = packing.pack(array).reshape(-1), array.reshape(-1)
@@ -349,7 +349,7 @@ def test_panels_begin_where_offset_says(packing: Packing, shape: tuple[int, ...]
 def test_packing_quantised_values_and_back() -> None:
     draw = np.random.default_rng(2)
     for bits, zero in ((8, False), (8, True), (4, True)):
-        packing = Packing(QuantisedPanels(20, 32, bits, 16, zero), 20 * 32 * bits // 8, 32 * bits // 8)
+        packing = PanelPacking(QuantisedPanels(20, 32, bits, 16, zero), 20 * 32 * bits // 8, 32 * bits // 8)
         values = draw.integers(-128, 128, (3, 20, 32 * bits // 8)).astype(np.int8)
         scales = to_array(torch.rand(3, 20, 2).bfloat16())
         zeros = draw.integers(0, 16, (3, 20, 2)).astype(np.int8) if zero else None
@@ -406,7 +406,7 @@ def test_a_backend_finds_out_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("SSCC_NATIVE_OPTIMISE", "0")
     found: list[Program] = []
 
-    def counted(program: Program) -> dict[str, Packing]:
+    def counted(program: Program) -> dict[str, PanelPacking]:
         found.append(program)
         return packed_weights(program)
 
