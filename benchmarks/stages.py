@@ -26,9 +26,9 @@ from sscc.runtime.backends.cpu.figures import LINE
 from sscc.runtime.backends.cpu.mlir import PTR, Module
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
-from sscc.runtime.backends.cpu.products import emit_product, scratch_bytes
+from sscc.runtime.backends.cpu.products import packed_product
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_products import emit_quantised_product, quantised_scratch_bytes
+from sscc.runtime.backends.cpu.quantised_products import quantised_product
 
 GEMV = [(768, 768), (2048, 768), (2048, 2048), (8192, 2048), (2048, 8192), (65536, 4096)]
 GEMM = [(32, 2048, 2048), (128, 2048, 2048), (512, 2048, 768), (512, 768, 2048), (2048, 32000, 768)]
@@ -79,14 +79,13 @@ def measure(case: Case, weights: AlignedBytes, seconds: float, features: Feature
     f = module.function("sweep", [(name, PTR) for name in ("a", "weights", "out", "scratch")], exported=True)
     a = Operand(f["a"], (case.m, case.k), (case.k, 1), "f32" if case.dtype == "f32" else "bf16")
     out = Operand(f["out"], (case.m, case.n), (case.n, 1), "f32")
+    if isinstance(panels, Panels):
+        product = packed_product(a, out, panels, features)
+    else:
+        product = quantised_product(a, out, panels, features)
     with f.loop(0, copies) as copy:
-        at = f["weights"] + copy.index * panels.packed_bytes
-        if isinstance(panels, Panels):
-            emit_product(f, a, at, panels, out, 0, case.n, f["scratch"], features)
-            scratch = AlignedBytes(scratch_bytes(a, panels, out, features))
-        else:
-            emit_quantised_product(f, a, at, panels, out, 0, case.n, f["scratch"], features)
-            scratch = AlignedBytes(quantised_scratch_bytes(a, panels, out, features))
+        product.emit(f, f["weights"] + copy.index * panels.packed_bytes, 0, case.n, f["scratch"])
+    scratch = AlignedBytes(product.scratch_bytes)
     f.returns()
     jit = Jit(module, features.cpu)
     sweep = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(jit.addresses["sweep"])

@@ -11,9 +11,10 @@ from sscc.runtime.backends.cpu.mlir import Function, Value
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, merged
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
-from sscc.runtime.backends.cpu.products import emit_product, scratch_bytes
+from sscc.runtime.backends.cpu.product_blocks import PackedProduct
+from sscc.runtime.backends.cpu.products import packed_product
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_products import emit_quantised_product, quantised_scratch_bytes
+from sscc.runtime.backends.cpu.quantised_products import quantised_product
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,12 @@ class Matmul:
     panels: Panels | QuantisedPanels
     features: Features
 
-    @property
-    def _inner(self) -> Panels | QuantisedPanels:
-        """One run of columns."""
-        return replace(self.panels, n=self.nest.dims[self.shape.columns[-1]])
+    def _product(self, a: Operand, out: Operand) -> PackedProduct:
+        """Of one run of columns."""
+        panels = replace(self.panels, n=self.nest.dims[self.shape.columns[-1]])
+        if isinstance(panels, Panels):
+            return packed_product(a, out, panels, self.features)
+        return quantised_product(a, out, panels, self.features)
 
     @property
     def _row(self) -> int:
@@ -83,10 +86,7 @@ class Matmul:
     def private_bytes(self, dtypes: Mapping[str, str]) -> int:
         """Scratch that the product needs."""
         a, out = self._operand(self.nest.inputs[0], dtypes, None), self._operand(self.nest.output, dtypes, None)
-        inner = self._inner
-        if isinstance(inner, Panels):
-            return scratch_bytes(a, inner, out, self.features)
-        return quantised_scratch_bytes(a, inner, out, self.features)
+        return self._product(a, out).scratch_bytes
 
     def emit(
         self,
@@ -128,11 +128,8 @@ class Matmul:
         dtypes = {name: place.dtype for name, place in places.items()}
         a = self._operand(a_access, dtypes, places[a_access.region].at(f, a_access.constant))
         target = self._operand(self.nest.output, dtypes, out.at(f, start))
-        panels, pointer = self._inner, weights + rows // LANES * self.panels.panel_bytes
-        if isinstance(panels, Panels):
-            emit_product(f, a, pointer, panels, target, lower, upper, scratch, self.features, live)
-        else:
-            emit_quantised_product(f, a, pointer, panels, target, lower, upper, scratch, self.features, live)
+        pointer = weights + rows // LANES * self.panels.panel_bytes
+        self._product(a, target).emit(f, pointer, lower, upper, scratch, live)
 
     def _operand(self, access: LinearAccess, dtypes: Mapping[str, str], pointer: Value | None) -> Operand:
         last = self.shape.depth if access is self.nest.inputs[0] else self.shape.columns[-1]

@@ -69,35 +69,6 @@ class Blocks:
         return self.packed_bytes + self.tile.rows * self.tile.panels * LANES * SIZE[dtype]
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """The functions that a product is made of.
-
-    Attributes:
-        name: of the kernels, without tile and dtype.
-        make: the kernel of a tile that writes a dtype, a private function with the parameters packed rows, first panel,
-            bytes of a panel, units of a panel, out (columns dense), bytes from a row of it to the next.
-        pack: for blocks of so many rows, what writes one; its parameters are the pointer of the left operand, count,
-            inner and outer of `row_address`, the first row, then `depths`, then where the block goes. It may write up
-            to `SPILL` bytes more.
-        depths: what `pack` has to know about the summed dimension.
-    """
-
-    name: str
-    make: Callable[[Module, Tile, str], Function]
-    pack: Callable[[Module, int], Function]
-    depths: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Packed weights: n columns in panels of this many bytes and of this many units (as the kernel counts them)."""
-
-    pointer: Value
-    panel_bytes: int
-    units: int
-
-
 def even_rows(m: int, most: int) -> int:
     """Rows of a block, at most `most`, so that m rows make few blocks of like size."""
     blocks = -(-m // most)
@@ -118,43 +89,76 @@ def row_count(operand: Operand) -> int:
     return prod(operand.shape[:-1])
 
 
-def emit_blocks(
-    f: Function,
-    a: Operand,
-    weights: Weights,
-    out: Operand,
-    columns: tuple[Value | int, Value | int],
-    scratch: Value,
-    blocks: Blocks,
-    kernels: Kernels,
-    live: Value | None = None,
-) -> None:
-    """The product for columns[0] <= n < columns[1], as calls of private functions.
+@dataclass(frozen=True)
+class PackedProduct:
+    """A product with packed weights, and the functions that it is made of.
 
-    With `live` only the blocks that have one of the first `live` rows are computed.
+    Attributes:
+        a: [*rows, K], one or two dimensions of rows, f32 or bf16, k of unit stride.
+        out: [*rows, N] f32 or bf16, any strides; sums are rounded once. It may not overlap `a`.
+        panel_bytes, units: of a panel of the weights, units as the kernel counts them.
+        blocks: of the rows.
+        name: of the kernels, without tile and dtype.
+        make: the kernel of a tile that writes a dtype, a private function with the parameters packed rows, first panel,
+            bytes of a panel, units of a panel, out (columns dense), bytes from a row of it to the next.
+        pack: for blocks of so many rows, what writes one; its parameters are the pointer of the left operand, count,
+            inner and outer of `row_address`, the first row, then `depths`, then where the block goes. It may write up
+            to `SPILL` bytes more.
+        depths: what `pack` has to know about the summed dimension.
     """
-    rows_of_a, rows_of_out = _rows(a), _rows(out)
-    multiply = _multiply(f.module, blocks.tile, kernels, out.dtype, _is_direct(out))
-    packed = a.pointer if blocks.in_place else scratch
-    place: tuple[Value | int, ...] = (
-        *rows_of_out,
-        out.strides[-1] * SIZE[out.dtype],
-        *(f.integer(edge) for edge in columns),
-    )
-    count = f.integer(blocks.count)
-    if live is not None:
-        count = f.min(f.ceildiv(live, blocks.tile.rows), count)
-    with f.loop(0, count, blocks.held) as outer:
-        last = f.min(outer.index + blocks.held, count)
-        if not blocks.in_place:
-            pack = kernels.pack(f.module, blocks.tile.rows)
-            with f.loop(outer.index, last) as block:
-                first = f.min(block.index * blocks.tile.rows, blocks.m - blocks.tile.rows)
-                target = scratch + (block.index - outer.index) * blocks.block_bytes
-                f.call(pack, a.pointer, *rows_of_a, first, *kernels.depths, target)
-        left = (packed, f.integer(blocks.block_bytes), outer.index, last, f.integer(blocks.m))
-        right = (weights.pointer, f.integer(weights.panel_bytes), f.integer(weights.units))
-        f.call(multiply, *left, *right, out.pointer, *place, scratch + blocks.packed_bytes)
+
+    a: Operand
+    out: Operand
+    panel_bytes: int
+    units: int
+    blocks: Blocks
+    name: str
+    make: Callable[[Module, Tile, str], Function]
+    pack: Callable[[Module, int], Function]
+    depths: tuple[int, ...]
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of memory that only one call writes; the operands' pointers are not looked at."""
+        return self.blocks.scratch_bytes(self.out.dtype)
+
+    def emit(
+        self,
+        f: Function,
+        weights: Value,
+        begin: Value | int,
+        end: Value | int,
+        scratch: Value,
+        live: Value | None = None,
+    ) -> None:
+        """out[.., n] for begin <= n < end, as calls of private functions; columns outside of it keep their bytes.
+
+        Args:
+            f: the function to emit into.
+            weights: pointer to the packed weights.
+            begin, end: begin is a multiple of 16, end one too or N.
+            scratch: pointer to `scratch_bytes` of memory, 64-byte aligned.
+            live: how many rows, from the first on, have to be written; None means all of them.
+        """
+        a, out, blocks = self.a, self.out, self.blocks
+        rows_of_a, rows_of_out = _rows(a), _rows(out)
+        multiply = _multiply(f.module, self, _is_direct(out))
+        packed = a.pointer if blocks.in_place else scratch
+        columns = (out.strides[-1] * SIZE[out.dtype], f.integer(begin), f.integer(end))
+        count = f.integer(blocks.count)
+        if live is not None:
+            count = f.min(f.ceildiv(live, blocks.tile.rows), count)
+        with f.loop(0, count, blocks.held) as outer:
+            last = f.min(outer.index + blocks.held, count)
+            if not blocks.in_place:
+                pack = self.pack(f.module, blocks.tile.rows)
+                with f.loop(outer.index, last) as block:
+                    first = f.min(block.index * blocks.tile.rows, blocks.m - blocks.tile.rows)
+                    target = scratch + (block.index - outer.index) * blocks.block_bytes
+                    f.call(pack, a.pointer, *rows_of_a, first, *self.depths, target)
+            left = (packed, f.integer(blocks.block_bytes), outer.index, last, f.integer(blocks.m))
+            right = (weights, f.integer(self.panel_bytes), f.integer(self.units))
+            f.call(multiply, *left, *right, out.pointer, *rows_of_out, *columns, scratch + blocks.packed_bytes)
 
 
 def rounded(f: Function, value: Value, dtype: str) -> Value:
@@ -187,16 +191,17 @@ def _is_direct(out: Operand) -> bool:
     return out.strides[-1] == 1 and outer == count * inner
 
 
-def _multiply(module: Module, tile: Tile, kernels: Kernels, dtype: str, direct: bool) -> Function:
+def _multiply(module: Module, product: PackedProduct, direct: bool) -> Function:
     """Packed blocks first .. last - 1 times the panels of columns begin .. end - 1, as a private function.
 
     Groups of panels outside, blocks inside, so that weights come from memory once.
     """
-    name = f"{kernels.name}_{tile.rows}x{tile.panels}x{tile.unroll}_{dtype}_rows{'' if direct else '_strided'}"
+    tile, dtype = product.blocks.tile, product.out.dtype
+    name = f"{product.name}_{tile.rows}x{tile.panels}x{tile.unroll}_{dtype}_rows{'' if direct else '_strided'}"
     if module.has(name):
         return module.get(name)
     alone = replace(tile, panels=1)
-    makers = {part: kernels.make(module, part, dtype) for part in (tile, alone)}
+    makers = {part: product.make(module, part, dtype) for part in (tile, alone)}
     params = [("packed", PTR), ("block_bytes", I64), ("first", I64), ("last", I64), ("m", I64)]
     params += [("weights", PTR), ("panel_bytes", I64), ("units", I64)]
     params += [("out", PTR), ("count", I64), ("inner", I64), ("outer", I64), ("column", I64)]

@@ -1,8 +1,5 @@
 """Products with packed weights: out[m, n] = sum over k of a[m, k] * b[n, k], for a range of n.
 
-    nbytes = scratch_bytes(a, panels, out, features)          # of memory that only this call writes
-    emit_product(f, a, weights, panels, out, begin, end, scratch, features, live)
-
 The bits of out[m, n] depend on the row a[m, :], the weights b[n, :] and the kind of kernel (`kind_of`) alone.
 """
 
@@ -18,11 +15,9 @@ from sscc.runtime.backends.cpu.product_blocks import (
     SIZE,
     STORED,
     Blocks,
-    Kernels,
+    PackedProduct,
     Tile,
-    Weights,
     check_operands,
-    emit_blocks,
     even_rows,
     row_address,
     row_count,
@@ -31,45 +26,18 @@ from sscc.runtime.backends.cpu.product_kernels import Kind, block_rows, kernel, 
 from sscc.runtime.backends.cpu.transposition import store_columns
 
 
-def scratch_bytes(a: Operand, panels: Panels, out: Operand, features: Features) -> int:
-    """Bytes of scratch that `emit_product` wants; the operands' pointers are not looked at."""
-    return _blocks(a, panels, features).scratch_bytes(out.dtype)
-
-
-def emit_product(
-    f: Function,
-    a: Operand,
-    weights: Value,
-    panels: Panels,
-    out: Operand,
-    begin: Value | int,
-    end: Value | int,
-    scratch: Value,
-    features: Features,
-    live: Value | None = None,
-) -> None:
-    """out[.., n] for begin <= n < end; columns outside of it keep their bytes.
-
-    Args:
-        f: the function to emit into.
-        a: [*rows, K], one or two dimensions of rows, f32 or bf16, k of unit stride.
-        weights: pointer to the packed weights.
-        panels: how they are packed.
-        out: [*rows, N] f32 or bf16, any strides; sums are rounded once. It may not overlap `a`.
-        begin, end: begin is a multiple of 16, end one too or N.
-        scratch: pointer to `scratch_bytes` of memory, 64-byte aligned.
-        features: of the CPU.
-        live: how many rows, from the first on, have to be written; None means all of them.
+def packed_product(a: Operand, out: Operand, panels: Panels, features: Features) -> PackedProduct:
+    """The product with weights that are packed like that.
 
     Raises:
         InternalError: for operands of other shapes, dtypes or strides.
     """
     check_operands(a, panels.n, panels.k, out)
-    kind = kind_of(a.dtype, panels.dtype, features)
-    blocks = _blocks(a, panels, features)
-    kernels = Kernels(f"product_{kind}", partial(_kernel, kind), partial(_pack_block, a.dtype, kind), (panels.k,))
-    packed = Weights(weights, panels.panel_bytes, panels.units)
-    emit_blocks(f, a, packed, out, (begin, end), scratch, blocks, kernels, live)
+    kind, blocks = kind_of(a.dtype, panels.dtype, features), _blocks(a, panels, features)
+    make, pack = partial(_kernel, kind), partial(_pack_block, a.dtype, kind)
+    return PackedProduct(
+        a, out, panels.panel_bytes, panels.units, blocks, f"product_{kind}", make, pack, (panels.k,)
+    )
 
 
 def _blocks(a: Operand, panels: Panels, features: Features) -> Blocks:

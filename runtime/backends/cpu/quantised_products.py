@@ -25,11 +25,9 @@ from sscc.runtime.backends.cpu.mlir import F32, I8, I16, I32, I64, PTR, Function
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.product_blocks import (
     Blocks,
-    Kernels,
+    PackedProduct,
     Tile,
-    Weights,
     check_operands,
-    emit_blocks,
     rounded,
     row_count,
 )
@@ -40,36 +38,15 @@ _EXACT_K = 512  # 255 * 128 * 512 < 2**24: so many products of a code and a part
 _LANES32 = vector(I32, LANES)
 
 
-def quantised_scratch_bytes(a: Operand, panels: QuantisedPanels, out: Operand, features: Features) -> int:
-    """Bytes of scratch that `emit_quantised_product` wants; the operands' pointers are not looked at."""
-    return _blocks(a, panels, features).scratch_bytes(out.dtype)
-
-
-def emit_quantised_product(
-    f: Function,
-    a: Operand,
-    weights: Value,
-    panels: QuantisedPanels,
-    out: Operand,
-    begin: Value | int,
-    end: Value | int,
-    scratch: Value,
-    features: Features,
-    live: Value | None = None,
-) -> None:
-    """As `products.emit_product`, with scratch of `quantised_scratch_bytes`.
-
-    Raises:
-        InternalError: for operands of other shapes, dtypes or strides.
-    """
+def quantised_product(a: Operand, out: Operand, panels: QuantisedPanels, features: Features) -> PackedProduct:
+    """As `products.packed_product`."""
     check_operands(a, panels.n, panels.k, out)
     dot = features.int8_dot
     name = f"product_int{panels.bits}g{panels.group}{'z' if panels.zero_point else ''}_{'dot' if dot else 'plain'}"
-    pack = partial(pack_block, a.dtype, dot, panels.group % (2 * LANES) == 0)
+    make, pack = partial(_kernel, name, panels, dot), partial(pack_block, a.dtype, dot, panels.group % (2 * LANES) == 0)
     depths = (panels.groups, panels.group, panels.quads, 1 if panels.zero_point else panels.offset)
-    kernels = Kernels(name, partial(_kernel, name, panels, dot), pack, depths)
-    packed = Weights(weights, panels.panel_bytes, panels.groups)
-    emit_blocks(f, a, packed, out, (begin, end), scratch, _blocks(a, panels, features), kernels, live)
+    blocks = _blocks(a, panels, features)
+    return PackedProduct(a, out, panels.panel_bytes, panels.groups, blocks, name, make, pack, depths)
 
 
 def _blocks(a: Operand, panels: QuantisedPanels, features: Features) -> Blocks:

@@ -17,7 +17,7 @@ from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
-from sscc.runtime.backends.cpu.products import emit_product, scratch_bytes
+from sscc.runtime.backends.cpu.products import packed_product
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored, strided
 
 FEATURES = {"host": Features.of_host(), "generic": GENERIC, "avx2": AVX2}
@@ -85,9 +85,10 @@ class CompiledProducts:
             params = [(name, PTR) for name in ("a", "weights", "out", "scratch")] + [("begin", I64), ("end", I64)]
             f = module.function(f"case{number}", params, exported=True)
             a, out = case.operands(f)
-            emit_product(f, a, f["weights"], case.panels, out, f["begin"], f["end"], f["scratch"], features)
+            product = packed_product(a, out, case.panels, features)
+            product.emit(f, f["weights"], f["begin"], f["end"], f["scratch"])
             f.returns()
-            scratch[case] = scratch_bytes(a, case.panels, out, features)
+            scratch[case] = product.scratch_bytes
         return cls(Jit(module, features.cpu), scratch)
 
     def run(self, case: ProductCase, a: np.ndarray, b: np.ndarray, cuts: tuple[int, ...] = ()) -> np.ndarray:
@@ -165,4 +166,4 @@ def test_what_it_does_not_take_is_refused(a: tuple, out: tuple, message: str) ->
     f = Module().function("f", [("p", PTR)])
     left, right = (Operand(f["p"], *layout) for layout in (a, out))
     with pytest.raises(InternalError, match=message):
-        emit_product(f, left, f["p"], Panels(20, 8, "bf16", 8, 1), right, 0, 20, f["p"], GENERIC)
+        packed_product(left, right, Panels(20, 8, "bf16", 8, 1), GENERIC).emit(f, f["p"], 0, 20, f["p"])

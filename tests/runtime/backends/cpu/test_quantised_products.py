@@ -16,7 +16,7 @@ from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_products import emit_quantised_product, quantised_scratch_bytes
+from sscc.runtime.backends.cpu.quantised_products import quantised_product
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored
 
 FEATURES = {"host": Features.of_host(), "generic": GENERIC, "avx2": AVX2}
@@ -98,9 +98,10 @@ class CompiledQuantisedProducts:
             params = [(name, PTR) for name in ("a", "weights", "out", "scratch")] + [("begin", I64), ("end", I64)]
             f = module.function(f"case{number}", params, exported=True)
             a, out = case.operands(f)
-            emit_quantised_product(f, a, f["weights"], case.panels, out, f["begin"], f["end"], f["scratch"], features)
+            product = quantised_product(a, out, case.panels, features)
+            product.emit(f, f["weights"], f["begin"], f["end"], f["scratch"])
             f.returns()
-            scratch[case] = quantised_scratch_bytes(a, case.panels, out, features)
+            scratch[case] = product.scratch_bytes
         return cls(Jit(module, features.cpu), scratch)
 
     def run(self, case: QuantisedCase, a: np.ndarray, weight: Weight, cuts: tuple[int, ...] = ()) -> np.ndarray:
@@ -199,4 +200,4 @@ def test_what_does_not_fit_is_refused() -> None:
     f = Module().function("f", [("p", PTR)])
     a, out = Operand(f["p"], (2, 63), (63, 1), "f32"), Operand(f["p"], (2, 20), (20, 1), "f32")
     with pytest.raises(InternalError, match="is not"):
-        emit_quantised_product(f, a, f["p"], panels, out, 0, 20, f["p"], GENERIC)
+        quantised_product(a, out, panels, GENERIC)
