@@ -90,7 +90,7 @@ from sscc.ir.sizes import dense_strides
 from sscc.ir.structure import structure
 from sscc.ir.views import MOVED, RESHAPES, computes, is_view, permutation_of, reshaped_strides
 from sscc.passes.base import Pass, count, run_upstream
-from sscc.passes.outline_kernels import KERNEL
+from sscc.passes.outline_kernels import KERNEL, verb
 from sscc.passes.plain_kernels import is_plain
 from sscc.passes.tiling import (
     WHOLE,
@@ -274,15 +274,8 @@ def stage_name(ops: Sequence[ir.Operation]) -> str:
     known = [path for path in dict.fromkeys(paths) if path and not path.isdigit()]
     if named[0].name.startswith("kv."):
         known = [named[0].name.partition(".")[2]]
-    return "+".join(known) or _verb(named[0])
+    return "+".join(known) or verb(named[0])
 
-
-def _verb(op: ir.Operation) -> str:
-    """What an operation computes last, for those that no module claims."""
-    if op.name != "linalg.generic":
-        return str(op.name).partition(".")[2]
-    body = [str(inner.operation.name) for inner in op.regions[0].blocks[0].operations]
-    return body[-2].partition(".")[2] if len(body) > 1 else "copy"
 
 
 # ------------------------------------------------------------------------------------------------ rearranged copies

@@ -129,7 +129,7 @@ def outline_operations(module: ir.Module) -> list[str]:
     names: list[str] = []
     for entry in list(entries(module)):
         for op in [op for op in walk(entry) if computes(op)]:
-            names.append(f"{_verb(op)}.{len(names)}")
+            names.append(f"{verb(op)}.{len(names)}")
             _outline(module, op, names[-1])
     for entry in entries(module):
         _erase_unused(entry)
@@ -177,7 +177,7 @@ def _follows(value: ir.Value) -> bool:
     return source is not None and is_rematerialised(source)
 
 
-def _verb(op: ir.Operation) -> str:
+def verb(op: ir.Operation) -> str:
     """A readable name: what a generic operation computes last, or the operation itself."""
     if op.name != "linalg.generic":
         return str(op.name).partition(".")[2]

@@ -214,12 +214,12 @@ def time_decode(
     )
 
 
-def time_prefill(artifact: Artifact, target: Target, prompt: int, *, record: bool = False) -> Timing:
+def time_prefill(artifact: Artifact, target: Target, prompt: int) -> Timing:
     """The prefill of one prompt of `prompt` tokens, in one call."""
     signature = artifact.signature
     _check_tokens("prompt", prompt, signature.geometry.max_context)
     scalars = {"length": prompt, "slot": 0, "phase": 0, "chunk": 0, "steps": signature.prefill_steps(prompt)}
-    return time_entry(artifact.program, PREFILL, target, scalars, record=record)
+    return time_entry(artifact.program, PREFILL, target, scalars)
 
 
 def _check_tokens(name: str, tokens: int, limit: int) -> None:

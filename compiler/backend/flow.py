@@ -55,6 +55,9 @@ class Flow(ABC):
     def copy(self, source: sch.View, target: sch.View, type_: ir.RankedTensorType) -> None:
         """Moves the elements of one window to another of the same shape."""
 
+    def finish(self) -> None:  # noqa: B027  (an emitter that builds items at once has nothing to end)
+        """Ends the item under construction, if any, where a block begins or ends."""
+
     def operation(self, op: ir.Operation) -> None:
         handler = _HANDLERS.get(op.name)
         if self.work(op) or (is_rematerialised(op) and op.name != "arith.constant"):
@@ -180,11 +183,13 @@ class Flow(ABC):
 
     def block(self, block: ir.Block, targets: list[sch.View]) -> tuple[sch.Item, ...]:
         """Emits a nested block whose yielded values must end up in `targets`."""
+        self.finish()
         self.items.append([])
         *body, terminator = [inner.operation for inner in block.operations]
         for inner in body:
             self.operation(inner)
         self.settle(terminator, list(zip(terminator.operands, targets, strict=True)))
+        self.finish()
         return tuple(self.items.pop())
 
     def settle(self, terminator: ir.Operation, pairs: list[tuple[ir.Value, sch.View]]) -> None:

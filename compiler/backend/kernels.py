@@ -72,16 +72,16 @@ class Copies:
         if name not in self.kernels:
             params = self._params(shape, dtype)
             ports = tuple(sch.Port(whole(param.name, shape)) for param in params)
-            self.kernels[name] = one_stage(name, params, (), sch.Stage("copy", name, (), ports, (), ()))
+            self.kernels[name] = one_stage(name, params, sch.Stage("copy", name, (), ports, (), ()))
         return name
 
     def _params(self, shape: tuple[int, ...], dtype: Any) -> tuple[sch.Param, ...]:
         return sch.Param("x0", shape, dtype, "read"), sch.Param("y0", shape, dtype, "write")
 
 
-def one_stage(name: str, params: tuple[sch.Param, ...], scalars: tuple[str, ...], stage: sch.Stage) -> sch.Kernel:
+def one_stage(name: str, params: tuple[sch.Param, ...], stage: sch.Stage) -> sch.Kernel:
     """A kernel that fires one stage once."""
-    return sch.Kernel(name, params, scalars, (sch.Pipeline(stage.name, "i", 0, 1, (), (), (stage,)),))
+    return sch.Kernel(name, params, (), (sch.Pipeline(stage.name, "i", 0, 1, (), (), (stage,)),))
 
 
 @dataclass
@@ -138,7 +138,7 @@ class KernelEmitter(Flow):
         for op in body:
             self.operation(op)
         tied = tuple(self._tie(value, name, operands) for name, value in named.items())
-        self._flush()
+        self.finish()
         results = [name for name, t in zip(named, tied, strict=True) if t is None]
         order = [*(name for name in operands if name in self.params), *results]
         kernel = sch.Kernel(
@@ -192,7 +192,7 @@ class KernelEmitter(Flow):
             self.pipelines += 1
         return self.open
 
-    def _flush(self) -> None:
+    def finish(self) -> None:
         """Ends the pipeline under construction, if any."""
         p, self.open = self.open, None
         if p is not None and p.stages:
@@ -209,16 +209,6 @@ class KernelEmitter(Flow):
             number += 1
             name = f"{stage.name} {number}"
         self._pipeline().stages.append(dataclasses.replace(stage, name=name))
-
-    def block(self, block: ir.Block, targets: list[sch.View]) -> tuple[sch.Item, ...]:
-        self._flush()
-        self.items.append([])
-        *body, terminator = [inner.operation for inner in block.operations]
-        for inner in body:
-            self.operation(inner)
-        self.settle(terminator, list(zip(terminator.operands, targets, strict=True)))
-        self._flush()
-        return tuple(self.items.pop())
 
     def work(self, op: ir.Operation) -> bool:
         if op.name == "scf.for" and df.PIPELINED in op.attributes:
@@ -238,7 +228,7 @@ class KernelEmitter(Flow):
 
     def _begin_stage(self) -> None:
         if self.open is not None and self.open.finished:
-            self._flush()
+            self.finish()
 
     def _pipelined(self, op: ir.Operation) -> None:
         """A loop whose iterations overlap, with the loads before it (once, first) and the stores after it (last)."""
@@ -335,15 +325,11 @@ class KernelEmitter(Flow):
         placed = df.buffers_of(op) if df.BUFFERS in op.attributes else None
         for index, result in enumerate(op.results):
             if placed is None:
-                name = self._returned(op, result)
+                name = self.returned.get(result, "")  # "" where it is no result of the kernel
             else:
                 name = self._buffer(op, index) if placed[index].depth else ""
             views.append(whole(name, result.type.shape))
         return views
-
-    def _returned(self, op: ir.Operation, result: ir.Value) -> str:
-        """The parameter for a result that nobody placed; "" where it is no result of the kernel."""
-        return self.returned.get(result, "")
 
     def _compute(self, op: ir.Operation, grid: tuple[int, ...], places: list[sch.View]) -> None:
         """The firing of a body; `places` are the windows of results that are not tied to an operand."""

@@ -357,7 +357,7 @@ def check_positions(captured: Capture) -> None:
     Raises:
         UnsupportedError: naming the module that counts.
     """
-    if _reads(captured.prefill, "positions"):
+    if _reads_positions(captured.prefill):
         return
     chunk = next(_shape(node)[1] for node in _placeholders(captured.prefill, "ids"))
     # A table of the same length by chance is in both programs; what counts tokens has the length of one of them.
@@ -403,9 +403,9 @@ def _shape(node: torch.fx.Node) -> tuple[int, ...]:
     return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
 
 
-def _reads(captured: Captured, role: str) -> bool:
-    """Whether the logits depend on the input `role`."""
-    reached = _reached(captured, role)
+def _reads_positions(captured: Captured) -> bool:
+    """Whether the logits depend on the positions."""
+    reached = _reached(captured, "positions")
     return any(node in reached for node in captured.program.graph.nodes if node.op == "output")
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
-from transformers.cache_utils import Cache
 from transformers.masking_utils import AttentionMaskInterface
 
 from sscc.compiler.frontend.algorithm import causal_attention
@@ -194,18 +193,3 @@ def no_mask(*args: Any, **keywords: Any) -> None:
 
 AttentionInterface.register(IMPLEMENTATION, attention_function)
 AttentionMaskInterface.register(IMPLEMENTATION, no_mask)
-
-
-class PassThroughCache(Cache):
-    """A transformers cache that keeps nothing: `update` returns the new K and V unchanged.
-
-    For models that insist on a cache object, so that their own never enters the captured graph.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(layers=[])
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        return key_states, value_states

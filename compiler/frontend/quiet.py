@@ -34,7 +34,7 @@ def quiet_libraries() -> Iterator[None]:
             logger.disabled = was
 
 
-def one_line(error: BaseException, limit: int = 300) -> str:
+def one_line(error: BaseException) -> str:
     """The message of a library's error on one line, without torch's advice; its class where it says nothing."""
     text = " ".join(str(error).split()).split(". This is an internal")[0]
-    return text[:limit] or type(error).__name__
+    return text[:300] or type(error).__name__

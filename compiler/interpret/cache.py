@@ -242,14 +242,6 @@ def _row(op: ir.Operation, b: Builder) -> Compute:
     return lambda position: rows(position, g)
 
 
-def _update(op: ir.Operation, b: Builder) -> Compute:
-    return updated
-
-
-def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
-    return encoded
-
-
 def _validity(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
     return lambda position, prompt_len, active: validity(position, prompt_len, active, g)
@@ -301,10 +293,6 @@ def _select(op: ir.Operation, b: Builder) -> Compute:
 def _kept_positions(op: ir.Operation, b: Builder) -> Compute:
     g, kv_heads = geometry_of(op), op.results[0].type.shape[0]
     return lambda length: kept_positions(int(length), kv_heads, g)
-
-
-def _gather(op: ir.Operation, b: Builder) -> Compute:
-    return gather
 
 
 def _decode_attention(op: ir.Operation, b: Builder) -> Several:
@@ -360,8 +348,8 @@ def _compress(op: ir.Operation, b: Builder) -> Several:
 
 HANDLERS: dict[str, Handler] = {
     "kv.row": single(_row),
-    "kv.update": single(_update),
-    "kv.quantize_rows": single(_quantize_rows),
+    "kv.update": single(lambda op, b: updated),
+    "kv.quantize_rows": single(lambda op, b: encoded),
     "kv.validity": single(_validity),
     "kv.cached_attention": single(_cached_attention),
     "kv.causal_attention": several(_causal_attention),
@@ -370,7 +358,7 @@ HANDLERS: dict[str, Handler] = {
     "kv.pool": single(_pool),
     "kv.select": single(_select),
     "kv.kept_positions": single(_kept_positions),
-    "kv.gather": single(_gather),
+    "kv.gather": single(lambda op, b: gather),
     "kv.decode_attention": several(_decode_attention),
     "kv.chunk_attention": several(_chunk_attention),
     "kv.compress": several(_compress),

@@ -5,19 +5,11 @@ from __future__ import annotations
 import torch
 from torch_mlir import ir
 
-from sscc.compiler.interpret.build import Builder, Compute, Fire, Frame, Handler, single, undefined
+from sscc.compiler.interpret.build import Builder, Compute, Fire, Frame, Handler, Several, several, single, undefined
 
 
-def _call(op: ir.Operation, b: Builder) -> Fire:
-    function = b.function(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
-    operands, results = b.slots(op.operands), b.slots(op.results)
-
-    def fire(frame: Frame) -> None:
-        values = function(*[frame[slot] for slot in operands])
-        for slot, value in zip(results, values, strict=True):
-            frame[slot] = value
-
-    return fire
+def _call(op: ir.Operation, b: Builder) -> Several:
+    return b.function(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
 
 
 def _for(op: ir.Operation, b: Builder) -> Fire:
@@ -65,7 +57,7 @@ def _load(op: ir.Operation, b: Builder) -> Compute:
 
 
 HANDLERS: dict[str, Handler] = {
-    "func.call": _call,
+    "func.call": several(_call),
     "scf.for": _for,
     "scf.if": _if,
     "df.load": single(_load),

@@ -70,19 +70,16 @@ def check_hazards(view: PipelineView, aliases: Mapping[str, str], limits: Limits
     for side in sides:
         if side.port.writes:
             proof.written_once(side)
-    for one, other in product(sides, sides):
-        same = aliases.get(one.port.name, one.port.name) == aliases.get(other.port.name, other.port.name)
-        if not same or not one.port.writes or one.port is other.port:
-            continue
+    names = {side.port.name: aliases.get(side.port.name, side.port.name) for side in sides}
+    shared = [(a, b) for a, b in product(sides, sides) if a.port.writes and names[a.port.name] == names[b.port.name]]
+    for one, other in shared:
         if one.number != other.number:
             proof.ordered(one, other)
-        else:
+        elif one.port is not other.port:
             proof.one_firing(one, other)
             proof.between_firings(one, other)
-    for one, other in product(sides, sides):
-        same = aliases.get(one.port.name, one.port.name) == aliases.get(other.port.name, other.port.name)
-        if same and one.port.writes and view.most_iterations > 1:
-            proof.layers(one, other)
+    for one, other in shared if view.most_iterations > 1 else ():
+        proof.layers(one, other)
 
 
 class _HazardProof:

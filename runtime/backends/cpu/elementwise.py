@@ -290,12 +290,16 @@ class Elementwise:
             return _from_memory(f, f.load(place.at(f, self._offset(access, index)), _STORED[place.dtype]), place.dtype)
         start = self._offset(access, index)
         if coefficient == 1:
-            type = vector(_STORED[place.dtype], LANES)
-            pointer = place.at(f, start)
-            raw = f.load(pointer, type) if mask is None else f.load_masked(pointer, mask, type)
-            return _from_memory(f, raw, place.dtype)
+            return self._load_run(place, start, mask)
         offsets = f.broadcast(start, LANES) + f.values([lane * coefficient for lane in range(LANES)], I64)
         return self._load_lanes(place, offsets, mask)
+
+    def _load_run(self, place: RegionPointer, start: Value, mask: Value | None) -> Value:
+        """One element per lane, of elements one after another."""
+        f, type = self.f, vector(_STORED[place.dtype], LANES)
+        pointer = place.at(f, start)
+        raw = f.load(pointer, type) if mask is None else f.load_masked(pointer, mask, type)
+        return _from_memory(f, raw, place.dtype)
 
     def _load_lanes(self, place: RegionPointer, offsets: Value, mask: Value | None) -> Value:
         """One element per lane; lanes outside the mask read what lane 0 does."""
@@ -335,11 +339,7 @@ class Elementwise:
         uniform = all(isinstance(i, Value) and not lanes_of(i.type) for i in indices[:-1])
         inside = self.nest.dims[self.lane] <= source.shape[-1]  # a ramp is as long as the lanes' dimension
         if isinstance(last, Ramp) and uniform and inside and source.strides[-1] == 1 and place.rows is None:
-            start = self._gather_offset(source, [*indices[:-1], last.base])
-            type = vector(_STORED[place.dtype], LANES)
-            pointer = place.at(f, start)
-            raw = f.load(pointer, type) if mask is None else f.load_masked(pointer, mask, type)
-            return _from_memory(f, raw, place.dtype)
+            return self._load_run(place, self._gather_offset(source, [*indices[:-1], last.base]), mask)
         if uniform and isinstance(last, Value) and not lanes_of(last.type):
             offset = self._gather_offset(source, indices)
             return _from_memory(f, f.load(place.at(f, offset), _STORED[place.dtype]), place.dtype)

@@ -240,7 +240,7 @@ class _Slice:
     def _keys(self, first: Value) -> tuple[Value, int, Value]:
         """A block of keys as the kernel takes them: where they are, their stride in bytes, how many."""
         f, s, key = self.f, self.s, self.context.operands[self.s.step.key]
-        source, stride = address(f, key, 0, self.head, first), row_stride(s.operands[s.step.key], 2)
+        source, stride = address(f, key, 0, self.head, first), row_stride(s.operands[s.step.key])
         count = f.min(self.last - first, self.tiles.block)
         if s.key_as_it_lies:
             return source, stride, count

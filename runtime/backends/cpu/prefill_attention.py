@@ -359,8 +359,8 @@ class _Block:
         """Takes in the block of keys from `first` on; no row from `limit` on is read."""
         f, a = self.f, self.a
         last = limit - 1 - first
-        key, key_stride = address(f, self.k, 0, self.head, first), row_stride(a.operands[a.names[1]], 2)
-        value, value_stride = address(f, self.v, 0, self.head, first), row_stride(a.operands[a.names[2]], 2)
+        key, key_stride = address(f, self.k, 0, self.head, first), row_stride(a.operands[a.names[1]])
+        value, value_stride = address(f, self.v, 0, self.head, first), row_stride(a.operands[a.names[2]])
         used = f.min(last + 1, a.tiles.block)
         if not a.key_as_it_lies:
             pack_rows(f, key, self.k.dtype, key_stride, last, used, self.at["key"], a.depth)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Instr
@@ -190,34 +191,24 @@ def _compare(f: Function, op: str, a: Value, b: Value) -> Value:
     return result
 
 
-def _to_float(name: str) -> Callable[[Function, Value, str, str], Value]:
-    def convert(f: Function, value: Value, source: str, target: str) -> Value:
-        whole = _unsigned(value, source) if name == "uitofp" else value
-        return rounded(f, f.cast(f"arith.{name}", whole, F32), target)
-
-    return convert
+def _to_float(name: str, f: Function, value: Value, source: str, target: str) -> Value:
+    whole = _unsigned(value, source) if name == "uitofp" else value
+    return rounded(f, f.cast(f"arith.{name}", whole, F32), target)
 
 
-def _from_float(name: str) -> Callable[[Function, Value, str, str], Value]:
+def _from_float(name: str, f: Function, value: Value, source: str, target: str) -> Value:
     """Saturating: MLIR's own operation is undefined beyond the integers of the type."""
-
-    def convert(f: Function, value: Value, source: str, target: str) -> Value:
-        narrow = {"i8": I8, "i32": I32}.get(target, I64)
-        integer = f.intrinsic(f"llvm.{name}.sat", [value], with_element(value.type, narrow))
-        return integer if narrow == I64 else f.cast("arith.extsi", integer, I64)
-
-    return convert
+    narrow = {"i8": I8, "i32": I32}.get(target, I64)
+    integer = f.intrinsic(f"llvm.{name}.sat", [value], with_element(value.type, narrow))
+    return integer if narrow == I64 else f.cast("arith.extsi", integer, I64)
 
 
-def _extend(name: str) -> Callable[[Function, Value, str, str], Value]:
-    def convert(f: Function, value: Value, source: str, target: str) -> Value:
-        if element_of(value.type) == I1:
-            wide = f.cast(f"arith.{name}", value, I64)
-        else:
-            wide = value if name == "extsi" else _unsigned(value, source)
-        return _wrapped(f, wide, target)
-
-    return convert
+def _extend(name: str, f: Function, value: Value, source: str, target: str) -> Value:
+    if element_of(value.type) == I1:
+        wide = f.cast(f"arith.{name}", value, I64)
+    else:
+        wide = value if name == "extsi" else _unsigned(value, source)
+    return _wrapped(f, wide, target)
 
 
 def _unsigned(value: Value, dtype: str) -> Value:
@@ -232,14 +223,14 @@ def _truncate(f: Function, value: Value, source: str, target: str) -> Value:
 _CONVERSIONS: dict[str, Callable[[Function, Value, str, str], Value]] = {
     "extf": lambda f, value, source, target: value,
     "truncf": lambda f, value, source, target: rounded(f, value, target),
-    "sitofp": _to_float("sitofp"),
-    "uitofp": _to_float("uitofp"),
-    "fptosi": _from_float("fptosi"),
-    "fptoui": _from_float("fptoui"),
-    "index_cast": _extend("extsi"),
-    "index_castui": _extend("extui"),
-    "extsi": _extend("extsi"),
-    "extui": _extend("extui"),
+    "sitofp": partial(_to_float, "sitofp"),
+    "uitofp": partial(_to_float, "uitofp"),
+    "fptosi": partial(_from_float, "fptosi"),
+    "fptoui": partial(_from_float, "fptoui"),
+    "index_cast": partial(_extend, "extsi"),
+    "index_castui": partial(_extend, "extui"),
+    "extsi": partial(_extend, "extsi"),
+    "extui": partial(_extend, "extui"),
     "trunci": _truncate,
 }
 

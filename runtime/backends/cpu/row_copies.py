@@ -60,9 +60,9 @@ def address(f: Function, operand: Operand, *indices: Value | int) -> Value:
     return pointer
 
 
-def row_stride(meta: Meta, axis: int) -> int:
-    """Bytes from one index of an axis to the next."""
-    return meta[1][axis] * SIZES[meta[2]]
+def row_stride(meta: Meta) -> int:
+    """Bytes from one row of [1, heads, rows, D] to the next."""
+    return meta[1][2] * SIZES[meta[2]]
 
 
 def in_memory(dtype: str) -> str:

@@ -67,11 +67,6 @@ def test_observer_replaces_the_operator_inside_its_block() -> None:
     assert torch.equal(operator.attention(q, q, q, 5, 0.5)[0], causal_attention(q[0], q[0], q[0], 0.5))
 
 
-def test_a_pass_through_cache_changes_nothing() -> None:
-    config = LlamaConfig(**SHAPE)
-    assert torch.equal(run(config), run(config, use_cache=True, past_key_values=operator.PassThroughCache()))
-
-
 def test_a_model_of_its_own_cache_is_refused() -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(LlamaConfig(**SHAPE), attn_implementation="sscc").eval()
