@@ -1,15 +1,23 @@
-"""What tests of stacks of layers have in common: the sizes of tiny models, and sessions that are fed tokens."""
+"""What tests of stacks of layers share: tiny models, what is compiled of them, and sessions that are fed tokens."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from sscc.compiler.driver import compile_model
+from sscc.compiler.options import CompileOptions, cache_options
+from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
+from tests.families import adapted
 
 CONTEXT, BATCH, CHUNK = 64, 2, 7
 SHAPE: dict[str, Any] = {
@@ -26,6 +34,61 @@ SHAPE: dict[str, Any] = {
 }
 ROW = 2 * 8 * 2 * 4
 """Bytes of a position in a layer: K and V of two KV heads of 8 in f32."""
+
+Artifacts = Callable[..., Path]
+
+
+def random_model(config: PreTrainedConfig, attention: str, dtype: str = "f32") -> PreTrainedModel:
+    """Of `dtype` "f32", "bf16", or "rounded": in f32, with the weights of bf16."""
+    torch.manual_seed(1)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation=attention)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+            if dtype == "rounded":
+                parameter.copy_(parameter.bfloat16())
+    return model.to(torch.bfloat16 if dtype == "bf16" else torch.float32).requires_grad_(False).eval()
+
+
+def artifacts_in(
+    folder: Path, model: Callable[[str, str], PreTrainedModel], geometry: Callable[[str, str], Geometry], first: str
+) -> Artifacts:
+    """`artifacts(family, way, opt_level, dtype)`: compiled once. Beside it lie the checkpoint, FAMILY.DTYPE, and the
+    dump of level graph, FAMILY.WAY.DTYPE.graph.mlir.
+
+    Args:
+        model: of a family and a dtype.
+        geometry: of a family and a way to keep rows. A model is captured once, for the `first` way, and lowered once
+            for each.
+    """
+
+    @cache
+    def checkpoint(family: str, dtype: str) -> Path:
+        model(family, dtype).save_pretrained(folder / f"{family}.{dtype}")
+        return folder / f"{family}.{dtype}"
+
+    @cache
+    def captured(family: str, dtype: str) -> Path:
+        file = folder / f"{family}.{dtype}.import.mlir"
+        shape = cache_options(geometry(family, first)) | {"batch": BATCH, "prefill_chunk": CHUNK}
+        compile_model(CompileOptions(checkpoint(family, dtype), file, compile_to="import", **shape))
+        return file
+
+    @cache
+    def graph(family: str, way: str, dtype: str) -> Path:
+        start, file = (folder / f"{family}.{way}.{dtype}.{end}" for end in ("mlir", "graph.mlir"))
+        adapted(captured(family, dtype), start, geometry(family, way))
+        compile_model(CompileOptions(start, file, compile_from="import", compile_to="graph"))
+        return file
+
+    @cache
+    def compiled(family: str, way: str = first, opt_level: int = 2, dtype: str = "f32") -> Path:
+        out = folder / f"{family}.{way}.{opt_level}.{dtype}.rdu"
+        options = {"compile_from": "graph", "checkpoint": checkpoint(family, dtype), "opt_level": opt_level}
+        compile_model(CompileOptions(graph(family, way, dtype), out, native_code=False, **options))
+        return out
+
+    return compiled
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,18 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel
+from transformers import Gemma3TextConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
 from sscc.compiler import cli
 from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend import algorithm, operator
 from sscc.compiler.frontend.eager import EagerSnapStream
-from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.options import CompileOptions
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.inspection import inspect_artifact
-from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, ROW, SHAPE, fed, loaded, opened
-from tests.families import adapted, random_tokens
+from tests.compiler import small_stacks
+from tests.compiler.small_stacks import BATCH, CONTEXT, ROW, SHAPE, Artifacts, fed, loaded, opened
+from tests.families import random_tokens
 
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**SHAPE, num_hidden_layers=4),
@@ -34,57 +34,20 @@ ALIKE = Geometry(sink=2, recent=6, topk=7, obs=4, pool=3, pool_mode="avg", max_c
 BUDGETS = {"llama": (12, 5, 9, 1), "gemma3": (3, 9)}
 WAYS = {"compact": {}, "indexed": {"rows": "indexed"}, "int8": {"dtype": "int8"}}
 
-Artifacts = Callable[..., Path]
-
 
 def geometry(family: str, way: str = "compact") -> Geometry:
-    return replace(ALIKE, **WAYS[way]).with_layers(BUDGETS[family])
+    """`alike`: all layers have the same budget, larger than any of the others."""
+    return replace(ALIKE, topk=20) if way == "alike" else replace(ALIKE, **WAYS[way]).with_layers(BUDGETS[family])
 
 
 @cache
-def random_model(family: str) -> PreTrainedModel:
-    torch.manual_seed(1)
-    config, attention = CONFIGS[family], operator.IMPLEMENTATION
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model.requires_grad_(False).eval()
+def random_model(family: str, dtype: str = "f32") -> PreTrainedModel:
+    return small_stacks.random_model(CONFIGS[family], operator.IMPLEMENTATION, dtype)
 
 
 @pytest.fixture(scope="module")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
-    """`artifacts(family, way, opt_level)`: a model, captured once, lowered once per cache, compiled once."""
-    folder = tmp_path_factory.mktemp("budgets")
-
-    @cache
-    def checkpoint(family: str) -> Path:
-        random_model(family).save_pretrained(folder / family)
-        return folder / family
-
-    @cache
-    def captured(family: str) -> Path:
-        file = folder / f"{family}.import.mlir"
-        shape = cache_options(geometry(family)) | {"batch": BATCH, "prefill_chunk": CHUNK}
-        compile_model(CompileOptions(checkpoint(family), file, compile_to="import", **shape))
-        return file
-
-    @cache
-    def graph(family: str, way: str) -> Path:
-        start, file = folder / f"{family}.{way}.mlir", folder / f"{family}.{way}.graph.mlir"
-        adapted(captured(family), start, replace(ALIKE, topk=20) if way == "alike" else geometry(family, way))
-        compile_model(CompileOptions(start, file, compile_from="import", compile_to="graph"))
-        return file
-
-    @cache
-    def compiled(family: str, way: str = "compact", opt_level: int = 2) -> Path:
-        out = folder / f"{family}.{way}.{opt_level}.rdu"
-        model, weights = graph(family, way), checkpoint(family)
-        options = {"compile_from": "graph", "checkpoint": weights, "opt_level": opt_level}
-        compile_model(CompileOptions(model, out, native_code=False, **options))
-        return out
-
-    return compiled
+    return small_stacks.artifacts_in(tmp_path_factory.mktemp("budgets"), random_model, geometry, "compact")
 
 
 @pytest.mark.parametrize("length", [40, 15, 9, 3])
@@ -220,7 +183,7 @@ def test_budgets_for_another_number_of_layers_are_refused(tmp_path: Path, capsys
 
 
 def test_a_dump_with_other_layers_than_budgets_is_refused(artifacts: Artifacts, tmp_path: Path) -> None:
-    graph = artifacts("llama").with_name("llama.compact.graph.mlir").read_text()
+    graph = artifacts("llama").with_name("llama.compact.f32.graph.mlir").read_text()
     assert "array<i64: 12, 5, 9, 1>" in graph
     (tmp_path / "g.mlir").write_text(graph.replace("array<i64: 12, 5, 9, 1>", "array<i64: 12, 5, 9>"))
     with pytest.raises(InputError, match="3 numbers of top-K rows for 4 layers"):

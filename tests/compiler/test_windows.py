@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,8 +33,8 @@ from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import inspect_artifact
 from tests.compiler import small_stacks
-from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, ROW, fed, loaded, opened
-from tests.families import adapted, random_tokens
+from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, ROW, Artifacts, fed, loaded, opened
+from tests.families import random_tokens
 
 WINDOW = 10
 SHAPE: dict[str, Any] = small_stacks.SHAPE | {"sliding_window": WINDOW}
@@ -56,66 +55,16 @@ CACHES = {
     "int8": replace(SMALL, dtype="int8"),
 }
 
-Artifacts = Callable[..., Path]
-Graphs = Callable[..., tuple[Path, Path]]
-
 
 @cache
-def random_model(family: str, attention: str = "eager", dtype: str = "f32") -> PreTrainedModel:
-    """Of `dtype` "f32", "bf16", or "rounded": in f32, with the weights of bf16."""
-    torch.manual_seed(1)
-    config = copy.deepcopy(CONFIGS[family])
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-            if dtype == "rounded":
-                parameter.copy_(parameter.bfloat16())
-    return model.to(torch.bfloat16 if dtype == "bf16" else torch.float32).requires_grad_(False).eval()
+def random_model(family: str, dtype: str = "f32", attention: str = "eager") -> PreTrainedModel:
+    return small_stacks.random_model(CONFIGS[family], attention, dtype)
 
 
 @pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
-    """`graphs(family, cache, dtype)`: the dump of level graph and the checkpoint; captured once, lowered once per
-    cache."""
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
     folder = tmp_path_factory.mktemp("windows")
-
-    @cache
-    def checkpoint(family: str, dtype: str) -> Path:
-        random_model(family, dtype=dtype).save_pretrained(folder / f"{family}.{dtype}")
-        return folder / f"{family}.{dtype}"
-
-    @cache
-    def captured(family: str, dtype: str) -> Path:
-        file = folder / f"{family}.{dtype}.import.mlir"
-        shape = cache_options(EVERYTHING) | {"batch": BATCH, "prefill_chunk": CHUNK}
-        compile_model(CompileOptions(checkpoint(family, dtype), file, compile_to="import", **shape))
-        return file
-
-    @cache
-    def graph(family: str, kept: str, dtype: str = "f32") -> tuple[Path, Path]:
-        start, file = folder / f"{family}.{kept}.{dtype}.mlir", folder / f"{family}.{kept}.{dtype}.graph.mlir"
-        adapted(captured(family, dtype), start, CACHES[kept])
-        compile_model(CompileOptions(start, file, compile_from="import", compile_to="graph"))
-        return file, checkpoint(family, dtype)
-
-    return graph
-
-
-@pytest.fixture(scope="module")
-def artifacts(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
-    """`artifacts(family, cache, opt_level, dtype)`: compiled once."""
-    folder = tmp_path_factory.mktemp("artifacts")
-
-    @cache
-    def compiled(family: str, kept: str = "everything", opt_level: int = 2, dtype: str = "f32") -> Path:
-        out = folder / f"{family}.{kept}.{opt_level}.{dtype}.rdu"
-        model, weights = graphs(family, kept, dtype)
-        options = {"compile_from": "graph", "checkpoint": weights, "opt_level": opt_level}
-        compile_model(CompileOptions(model, out, native_code=False, **options))
-        return out
-
-    return compiled
+    return small_stacks.artifacts_in(folder, random_model, lambda _, kept: CACHES[kept], "everything")
 
 
 @cache
@@ -194,7 +143,7 @@ def test_levels_agree_with_each_other_and_with_eager_pytorch(
 @cache
 def eager_model(family: str) -> PreTrainedModel:
     """On the weights of the model that is compiled."""
-    model = random_model(family, operator.IMPLEMENTATION)
+    model = random_model(family, attention=operator.IMPLEMENTATION)
     model.load_state_dict(random_model(family).state_dict())
     return model
 
@@ -316,8 +265,11 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
     assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, expected, strict=True))
 
 
-def test_goldens_of_a_mixed_stack_are_met(graphs: Graphs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    graph, checkpoint = map(str, graphs("gemma3", "small"))
+def test_goldens_of_a_mixed_stack_are_met(
+    artifacts: Artifacts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beside = artifacts("gemma3", "small").with_name
+    graph, checkpoint = str(beside("gemma3.small.f32.graph.mlir")), str(beside("gemma3.f32"))
     words = ["--compile-from", "graph", "--checkpoint", checkpoint, "--save-golden", "--golden-tokens", "14"]
     assert cli.main(["compile", graph, "-o", str(tmp_path / "a.rdu"), *words, "-q", "--traceback"]) == 0
     golden = Artifact.load(tmp_path / "a.rdu").golden()
