@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Scalar, ScalarOperand
+from sscc.ir.schedule import For, If, Item, Launch, Pipeline, Scalar, ScalarOperand
 
 
 def _floor_divide(a: int, b: int) -> int:
@@ -84,3 +84,19 @@ def evaluate(scalar: Scalar, environment: Mapping[str, int]) -> int:
     except InputError as error:
         raise InputError(f"the schedule is malformed: {error}") from None
     return int(function(*[value_of(arg, environment) for arg in scalar.args]))
+
+
+def executed(items: Sequence[Item], environment: dict[str, int]) -> Iterator[Launch | Pipeline]:
+    """What control enters, in order. `environment` then has the scalars that are set at that place."""
+    for item in items:
+        if isinstance(item, Scalar):
+            environment[item.name] = evaluate(item, environment)
+        elif isinstance(item, For):
+            for index in range(value_of(item.lower, environment), value_of(item.upper, environment)):
+                environment[item.index] = index
+                yield from executed(item.body, environment)
+        elif isinstance(item, If):
+            if value_of(item.condition, environment):
+                yield from executed(item.body, environment)
+        else:
+            yield item

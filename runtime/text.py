@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from sscc.ir.errors import InputError, quoted
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _KNOWN_TOKENIZERS = 8  # whose properties are remembered
 _TRIED_AT_ONCE = 8  # tokens without text after which a window is decoded at every doubling only
 
@@ -167,7 +167,7 @@ class _WindowPieces:
         self._retry = 0  # tokens of the window at which it is decoded again
 
     def push(self, token: int, spelling: str) -> str:
-        byte = _BYTE_TOKEN.fullmatch(spelling) if self._traits.byte_fallback else None
+        byte = BYTE_TOKEN.fullmatch(spelling) if self._traits.byte_fallback else None
         if byte is not None:
             return self._push_byte(token, int(byte[1], 16))
         if self._broken:

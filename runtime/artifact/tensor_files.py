@@ -23,10 +23,10 @@ from safetensors import SafetensorError, safe_open
 
 from sscc.ir.errors import InputError, quoted
 from sscc.ir.schedule import DTYPE_BYTES, Program, Role
+from sscc.ir.sizes import ALIGNMENT
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import encode
 
-ALIGNMENT = 64
 SHARD_BYTES = 4 * 2**30
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import codecs
-import re
 from functools import lru_cache
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from sscc.runtime.text import byte_of_letter, decoder_steps
+from sscc.runtime.text import BYTE_TOKEN, byte_of_letter, decoder_steps
 
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _KNOWN_TOKENS = 1 << 16  # spellings that are remembered
 
 
@@ -54,7 +52,7 @@ class TokenBytes:
         if self._byte_level:
             table = byte_of_letter()
             return b"".join(bytes([table[c]]) if c in table else c.encode() for c in spelling)
-        if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(spelling)):
+        if self._byte_fallback and (match := BYTE_TOKEN.fullmatch(spelling)):
             return bytes([int(match[1], 16)])
         if not self._spaces:
             text: str = self._tokenizer.decode([token], skip_special_tokens=False)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.ir.schedule import For, If, Item, Launch, Program, Scalar, Tensor
+from sscc.ir.schedule import Launch, Pipeline, Program, Tensor
 from sscc.ir.target import Target
-from sscc.runtime.scalars import evaluate, value_of
+from sscc.runtime.scalars import executed, value_of
 from sscc.runtime.timing.kernel import Binding, KernelTimer, Settings, repeat_limit
 from sscc.runtime.timing.result import LaunchTiming, Timing
 
@@ -54,7 +54,11 @@ def time_entry(
     launches: list[LaunchTiming] = []
     moved: Counter[str] = Counter()
     now = 0.0
-    for launch, values in _launched(called.body, dict(given)):
+    environment = dict(given)
+    for launch in executed(called.body, environment):
+        if isinstance(launch, Pipeline):
+            raise InputError(f"the schedule is malformed: pipeline {launch.name!r} stands in an entry")
+        values = [value_of(operand, environment) for operand in launch.scalars]
         kernel = timer.kernel(launch.kernel)
         if len(launch.args) != len(kernel.params) or len(values) != len(kernel.scalars):
             raise InputError(
@@ -83,24 +87,6 @@ def _binding(launch: Launch, index: int, tensors: Mapping[str, Tensor]) -> Bindi
         raise InputError(f"the schedule is malformed: a launch of {launch.kernel!r} passes unknown {view.tensor!r}")
     tensor = tensors[view.tensor]
     return Binding(tensor.tier, repeat_limit(view, tensor.dtype))
-
-
-def _launched(items: Sequence[Item], environment: dict[str, int]) -> Iterator[tuple[Launch, list[int]]]:
-    """The launches of an entry in order, with the values of their scalars."""
-    for item in items:
-        if isinstance(item, Scalar):
-            environment[item.name] = evaluate(item, environment)
-        elif isinstance(item, Launch):
-            yield item, [value_of(operand, environment) for operand in item.scalars]
-        elif isinstance(item, For):
-            for index in range(value_of(item.lower, environment), value_of(item.upper, environment)):
-                environment[item.index] = index
-                yield from _launched(item.body, environment)
-        elif isinstance(item, If):
-            if value_of(item.condition, environment):
-                yield from _launched(item.body, environment)
-        else:
-            raise InputError(f"the schedule is malformed: pipeline {item.name!r} stands in an entry")
 
 
 def _assumptions(target: Target, valid_rows: int | None, prefetch: bool) -> Iterator[str]:

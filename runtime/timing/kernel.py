@@ -17,15 +17,17 @@ from sscc.ir.schedule import (
     If,
     Item,
     Kernel,
+    Launch,
     Pipeline,
     Program,
     Scalar,
     ScalarOperand,
     Stage,
     View,
+    scalars,
 )
 from sscc.ir.target import Target
-from sscc.runtime.scalars import evaluate, value_of
+from sscc.runtime.scalars import evaluate, executed, value_of
 from sscc.runtime.timing.cost import SECOND, Cost, CostModel
 from sscc.runtime.timing.replay import BUSY, WAIT_INPUT, WAIT_MEMORY, WAIT_ORDER, WAIT_ROOM, Link, StagePlan, replay
 from sscc.runtime.timing.result import KernelTiming, PipelineTiming, StageTiming
@@ -82,7 +84,7 @@ class KernelTimer:
 
     def _time(self, kernel: Kernel, params: Mapping[str, Binding], environment: Environment) -> KernelTiming:
         pipelines = tuple(
-            self._once(kernel, pipeline, params, scope) for pipeline, scope in _executed(kernel.body, environment)
+            self._once(kernel, pipeline, params, scope) for pipeline, scope in _executed(kernel, environment)
         )
         sram = max((pipeline.on_chip_bytes for pipeline in pipelines), default=0)
         return KernelTiming(
@@ -160,7 +162,7 @@ class KernelTimer:
         """The kernel's scalars that decide how much it does; the others only move addresses."""
         if kernel.name not in self._relevant:
             needed = {name for name in self._deciding(kernel.body) if isinstance(name, str)}
-            needed = _closure(needed, list(_definitions(kernel.body)))
+            needed = _closure(needed, list(scalars(kernel.body)))
             self._relevant[kernel.name] = frozenset(needed & set(kernel.scalars))
         return self._relevant[kernel.name]
 
@@ -293,32 +295,12 @@ def repeat_limit(view: View, dtype: Dtype) -> int | None:
     return prod(sizes) * DTYPE_BYTES[dtype]
 
 
-def _executed(items: Sequence[Item], environment: Environment) -> Iterator[tuple[Pipeline, Environment]]:
+def _executed(kernel: Kernel, environment: Environment) -> Iterator[tuple[Pipeline, Environment]]:
     """The pipelines that a kernel runs, in order, each with the scalars that are set then."""
-    for item in items:
-        if isinstance(item, Scalar):
-            environment[item.name] = evaluate(item, environment)
-        elif isinstance(item, Pipeline):
-            yield item, dict(environment)
-        elif isinstance(item, For):
-            for index in range(value_of(item.lower, environment), value_of(item.upper, environment)):
-                environment[item.index] = index
-                yield from _executed(item.body, environment)
-        elif isinstance(item, If):
-            if value_of(item.condition, environment):
-                yield from _executed(item.body, environment)
-        else:
+    for item in executed(kernel.body, environment):
+        if isinstance(item, Launch):
             raise InputError(f"the schedule is malformed: a kernel launches {item.kernel!r}")
-
-
-def _definitions(items: Sequence[Item]) -> Iterator[Scalar]:
-    for item in items:
-        if isinstance(item, Scalar):
-            yield item
-        elif isinstance(item, Pipeline):
-            yield from item.scalars
-        elif isinstance(item, For | If):
-            yield from _definitions(item.body)
+        yield item, dict(environment)
 
 
 def _closure(names: set[str], definitions: Sequence[Scalar]) -> set[str]:

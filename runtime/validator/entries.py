@@ -98,19 +98,17 @@ def prove_entry(
     return _EntryProof(entry, tensors, kernels, ranges, longest).prove()
 
 
+@dataclass
 class _EntryProof:
-    def __init__(
-        self,
-        entry: sch.Entry,
-        tensors: Mapping[str, sch.Tensor],
-        kernels: Mapping[str, sch.Kernel],
-        ranges: Mapping[str, tuple[int, int]],
-        longest: float,
-    ) -> None:
-        self._entry, self._tensors, self._kernels, self._ranges = entry, tensors, kernels, ranges
-        self._longest = longest
-        self._where = f"entry {entry.name!r}"
-        self._facts = EntryFacts(entry)
+    _entry: sch.Entry
+    _tensors: Mapping[str, sch.Tensor]
+    _kernels: Mapping[str, sch.Kernel]
+    _ranges: Mapping[str, tuple[int, int]]
+    _longest: float
+
+    def __post_init__(self) -> None:
+        self._where = f"entry {self._entry.name!r}"
+        self._facts = EntryFacts(self._entry)
         self._blocks = 0
 
     def prove(self) -> EntryFacts:

@@ -92,18 +92,17 @@ def prove_kernel(
     return _KernelProof(kernel, bodies, caller, target, limits, longest).prove()
 
 
+@dataclass
 class _KernelProof:
-    def __init__(
-        self,
-        kernel: sch.Kernel,
-        bodies: Mapping[str, BodyFacts],
-        caller: Caller,
-        target: Target | None,
-        limits: Limits,
-        longest: float,
-    ) -> None:
-        self._kernel, self._bodies, self._caller = kernel, bodies, caller
-        self._target, self._limits, self._longest = target, limits, longest
+    _kernel: sch.Kernel
+    _bodies: Mapping[str, BodyFacts]
+    _caller: Caller
+    _target: Target | None
+    _limits: Limits
+    _longest: float
+
+    def __post_init__(self) -> None:
+        kernel = self._kernel
         self._where = f"kernel {kernel.name!r}" + (f" ({kernel.location})" if kernel.location else "")
         self._facts = KernelFacts(kernel)
         self._names: set[str] = set()

@@ -115,7 +115,7 @@ class CheckedFunction(Function):
     def limit(self, pointer: Value, nbytes: int | Callable[[], int]) -> Value:
         if pointer.name in self._bounds:  # they are those of a larger piece of memory that starts here, and stay so
             pointer = super().offset(pointer, self.constant(0))
-        low = self._address(pointer)
+        low = self.address_of(pointer)
         size = self.constant(nbytes) if isinstance(nbytes, int) else self._later(nbytes)
         self._bounds[pointer.name] = low, low + size
         self._free.discard(pointer.name)
@@ -181,7 +181,7 @@ class CheckedFunction(Function):
         if pointer.name in self._free:
             return pointer
         size = max(1, bits_of(element_of(type)) // 8)
-        begin = self._address(pointer)
+        begin = self.address_of(pointer)
         end = begin + size * max(1, lanes_of(type))
         if mask is not None:
             begin, end = self._touched(begin, size, mask)
@@ -237,9 +237,6 @@ class CheckedFunction(Function):
         elif value.type == PTR and origin.name in self._free:
             self._free.add(value.name)
         return value
-
-    def _address(self, pointer: Value) -> Value:
-        return self.op("llvm.ptrtoint", [pointer], I64, signature="!llvm.ptr to i64")
 
     def _fixed(self, address: int) -> Value:
         pointer = self.op("llvm.inttoptr", [self.constant(address)], PTR, signature="i64 to !llvm.ptr")

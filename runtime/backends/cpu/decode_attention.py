@@ -268,7 +268,7 @@ def _rows(unit: Unit, step: DecodeAttention, parts: Sequence[Part]) -> UnitRows:
 
     def rows_of(side: str, cache: str) -> Callable[[Value], Value]:
         sources = [RowSource.of(unit, part, getattr(part, side), zeros) for part in parts]
-        fresh = address(f, unit.at(cache))
+        fresh = f.address_of(unit.at(cache))
 
         def at(number: Value) -> Value:
             r = f.select(number < written, number, number + (size - written))
@@ -307,7 +307,7 @@ class RowSource:
     @classmethod
     def of(cls, unit: Unit, part: Part, name: str, zeros: Value | None) -> RowSource:
         index = unit.at(part.index) if part.index else None
-        return cls(unit, part, name, address(unit.context.f, unit.at(name)), index, zeros)
+        return cls(unit, part, name, unit.context.f.address_of(unit.at(name)), index, zeros)
 
     def row(self, number: Value, wanted: Value | None = None) -> Value:
         """The address, as i64, of a row of the segment. Where there is an index, one beyond the rows is reported if it
@@ -332,12 +332,7 @@ def zero_row(unit: Unit) -> Value:
     f, block = unit.context.f, unit.attention.block
     with f.loop(0, max(block.keys.nbytes, block.values.nbytes), LINE) as loop:
         f.store(f.splat(0.0), unit.extra + loop.index)
-    return address(f, unit.extra)
-
-
-def address(f: Function, pointer: Value) -> Value:
-    """A pointer as an i64."""
-    return f.op("llvm.ptrtoint", [pointer], I64, signature="!llvm.ptr to i64")
+    return f.address_of(unit.extra)
 
 
 # --------------------------------------------------------------------------------------------------- attention

@@ -69,8 +69,7 @@ class Value:
     def __add__(self, other: Value | int | float) -> Value:
         return self.owner.add(self, other)
 
-    def __radd__(self, other: int | float) -> Value:
-        return self.owner.add(self, other)
+    __radd__ = __add__
 
     def __sub__(self, other: Value | int | float) -> Value:
         return self.owner.sub(self, other)
@@ -81,8 +80,7 @@ class Value:
     def __mul__(self, other: Value | int | float) -> Value:
         return self.owner.mul(self, other)
 
-    def __rmul__(self, other: int | float) -> Value:
-        return self.owner.mul(self, other)
+    __rmul__ = __mul__
 
     def __truediv__(self, other: Value | int | float) -> Value:
         return self.owner.binary("arith.divf", self, other)
@@ -270,6 +268,10 @@ class Function:
                 return self.broadcast(value, lanes_of(other.type))
             return value
         return self.constant(value, I64 if other.type == PTR else other.type)
+
+    def address_of(self, pointer: Value) -> Value:
+        """A pointer as an i64."""
+        return self.op("llvm.ptrtoint", [pointer], I64, signature="!llvm.ptr to i64")
 
     def integer(self, value: Value | int) -> Value:
         return value if isinstance(value, Value) else self.constant(value)

@@ -12,11 +12,11 @@ from typing import NoReturn
 import torch
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.ir.schedule import Body, Entry, Kernel, Launch, Param, Pipeline, Program, View
+from sscc.ir.schedule import Body, Entry, Kernel, Launch, Param, Pipeline, Program, View, pipelines
 from sscc.runtime.backends.reference.bodies import BodyCode
 from sscc.runtime.backends.reference.control import Action, Environment, Memo, Offset, compile_block, getter
 from sscc.runtime.backends.reference.kernels import KernelCode
-from sscc.runtime.backends.reference.memory import Memory, Written, buffers_of
+from sscc.runtime.backends.reference.memory import Memory, Written
 from sscc.runtime.backends.reference.numerics import Numerics
 from sscc.runtime.backends.reference.views import StridedView
 
@@ -203,7 +203,7 @@ class _EntryCode:
         pairs: list[tuple[View, str]] = [(v, p.access) for v, p in zip(item.args, kernel.params, strict=True)]
         reads = [view.tensor for view, access in pairs if access != "write"]
         writes = [view.tensor for view, access in pairs if access != "read"]
-        spilled = {name for buffer in buffers_of(kernel.body) for name in written.under(buffer)}
+        spilled = {name for p in pipelines(kernel.body) for buffer in p.buffers for name in written.under(buffer)}
 
         def guarded(environment: Environment) -> None:
             written.undefine(spilled)

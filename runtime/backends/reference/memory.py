@@ -7,17 +7,17 @@ overlap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 
 import torch
 
 from sscc.ir.choices import MAIN, ON_CHIP
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import DTYPE_BYTES, Buffer, For, If, Item, Pipeline, Program, Tensor
+from sscc.ir.schedule import DTYPE_BYTES, Buffer, Program, Tensor, pipelines
+from sscc.ir.sizes import ALIGNMENT
 from sscc.runtime.backends.reference.numerics import FLOATS, Numerics
 
-ALIGNMENT = 64
 _POISON = 0xFF
 """An f32 or a bf16 of such bytes is NaN."""
 
@@ -113,17 +113,8 @@ def poison(tensor: torch.Tensor) -> None:
         tensor.fill_(torch.iinfo(tensor.dtype).min)
 
 
-def buffers_of(items: tuple[Item, ...]) -> Iterator[Buffer]:
-    """The buffers of all pipelines under a kernel's items."""
-    for item in items:
-        if isinstance(item, Pipeline):
-            yield from item.buffers
-        elif isinstance(item, For | If):
-            yield from buffers_of(item.body)
-
-
 def _on_chip_bytes(program: Program) -> int:
-    on_chip = [b for kernel in program.kernels for b in buffers_of(kernel.body) if b.on_chip]
+    on_chip = [b for kernel in program.kernels for p in pipelines(kernel.body) for b in p.buffers if b.on_chip]
     return max((buffer.address + buffer.nbytes for buffer in on_chip), default=0)
 
 
