@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 os.environ["SSCC_NATIVE_CODE"] = "0"
 os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
 torch.set_num_threads(1)  # everything here is tiny: more threads only wait for each other
+# Of what imports and captures make little is garbage: the collector need not look after every 700 objects. It would
+# take a third of the time in which tests are collected.
+gc.set_threshold(100_000, 50, 100)
 
 SAME_MODELS = (
     *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
@@ -71,11 +74,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is imported stays: the garbage collector need not look at it again and again, nor at every 700th object of
-    the graphs that captures make."""
+    """What is imported stays: the garbage collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
 
 
 def pytest_unconfigure() -> None:
