@@ -296,9 +296,10 @@ def walk(op: Any) -> Iterator[ir.Operation]:
     """All operations inside `op`, outermost first, in program order."""
     for region in op.operation.regions:
         for block in region.blocks:
-            for inner in list(block.operations):
-                yield inner.operation
-                yield from walk(inner)
+            for inner in [item.operation for item in block.operations]:
+                yield inner
+                if inner.regions:
+                    yield from walk(inner)
 
 
 def check_legal(module: ir.Module, level: str) -> None:
@@ -317,8 +318,8 @@ def check_legal(module: ir.Module, level: str) -> None:
         dialect = op.name.partition(".")[0]
         if dialect not in legal:
             raise InternalError(f"{op.location}: '{op.name}' is not legal at level {level}")
-        for name in op.attributes:
-            _check_literal(op, op.attributes[name])
+        for attribute in op.attributes.values():
+            _check_literal(op, attribute)
 
 
 def _check_literal(op: ir.Operation, attribute: ir.Attribute) -> None:

@@ -259,7 +259,7 @@ class OpSpec:
 
     def kind(self, name: str) -> Any:
         """The Python type of a field."""
-        return typing.get_type_hints(self.record)[name]
+        return _hints(self.record)[name]
 
     @functools.cached_property
     def ties(self) -> Mapping[int, int]:
@@ -272,7 +272,7 @@ class OpSpec:
         """Operands that it fetches by itself."""
         return tuple(i for i, name in enumerate(self.inputs) if name in self.operands and self.operands[name].fetched)
 
-    @property
+    @functools.cached_property
     def fields(self) -> tuple[str, ...]:
         """Operands, scalars and attributes in the order in which they are declared."""
         return tuple(_annotations(self.record))
@@ -280,6 +280,12 @@ class OpSpec:
     def _ordered(self, names: list[str]) -> tuple[str, ...]:
         order = self.record.order
         return tuple(sorted(names, key=order.index)) if order else tuple(names)
+
+
+@functools.cache
+def _hints(record: type) -> Mapping[str, Any]:
+    """The Python types of a record's fields. Python evaluates the annotations anew whenever it is asked."""
+    return typing.get_type_hints(record)
 
 
 def _annotations(record: type) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_type_hints
@@ -54,7 +55,8 @@ class Pass(ABC):
         """Transforms `module`. Raises UnsupportedError for a model that cannot be honoured."""
 
 
-def options_of(kind: type[Pass]) -> dict[str, tuple[type, object]]:
+@functools.cache
+def options_of(kind: type[Pass]) -> Mapping[str, tuple[type, object]]:
     """Option name (with dashes) -> type and default, of a pass: the fields of its dataclass."""
     hints = get_type_hints(kind)
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # every pass is a dataclass

@@ -23,18 +23,24 @@ if TYPE_CHECKING:
 os.environ["SSCC_NATIVE_CODE"] = "0"
 os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
 torch.set_num_threads(1)  # everything here is tiny: more threads only wait for each other
+# Of what imports and captures make little is garbage: the collector need not look after every 700 objects. It would
+# take a third of the time in which tests are collected.
+gc.set_threshold(100_000, 50, 100)
 
-SAME_MODELS = (
-    *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
-    "tests/runtime/backends/cpu/test_positions.py",
-)
-"""Files whose tests compile the same models (fixture `compiled`)."""
+SAME_MODELS = {
+    "compiled": (
+        *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
+        "tests/runtime/backends/cpu/test_positions.py",
+    ),
+    "options": tuple(f"tests/compiler/test_{name}.py" for name in ("quantized_weights", "kv_rows", "kv_dtype")),
+}
+"""Files whose tests compile the same models in the same shapes: those of a line share a process."""
 
 LONGEST = (
     "tests/compiler/test_windows.py",
     "tests/compiler/frontend/test_capture.py",
     "tests/fuzz/test_fuzz.py",
-    "tests/compiler/test_quantized_weights.py",
+    *SAME_MODELS["options"],
     "tests/compiler/test_driver.py",
     "tests/models/tiny/test_compiled.py",
     "tests/test_smollm2.py",
@@ -54,10 +60,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     """Shares files out to processes: one runs all files that share compiled models, the others get whole files."""
     from xdist.scheduler import LoadScopeScheduling
 
+    scopes = {file: scope for scope, files in SAME_MODELS.items() for file in files}
+
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "compiled" if file in SAME_MODELS else file
+            return scopes.get(file, file)
 
     config.option.loadscopereorder = False  # it would put the files with the most tests first
     return ByFile(config, log)
@@ -66,16 +74,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In one of several processes, files that take long come first."""
     if hasattr(config, "workerinput"):
-        order = {file: number for number, file in enumerate([*SAME_MODELS, *LONGEST])}
+        order = {file: number for number, file in enumerate([*SAME_MODELS["compiled"], *LONGEST])}
         items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
 
 
 def pytest_collection_finish() -> None:
-    """What is imported stays: the garbage collector need not look at it again and again, nor at every 700th object of
-    the graphs that captures make."""
+    """What is imported stays: the garbage collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
 
 
 def pytest_unconfigure() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin
 
 from sscc.ir.errors import InputError
@@ -13,29 +14,62 @@ from sscc.ir.errors import InputError
 
 def encode(value: Any) -> Any:
     """A record as dictionaries and lists; one with a `kind` says it."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        encoded = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        kind = getattr(value, "kind", None)
-        return encoded if kind is None else {"kind": kind, **encoded}
     if isinstance(value, tuple):
         return [encode(item) for item in value]
-    return value
+    names = _names(type(value))
+    if names is None:
+        return value
+    kind = getattr(value, "kind", None)
+    encoded: dict[str, Any] = {} if kind is None else {"kind": kind}
+    for name in names:
+        encoded[name] = encode(getattr(value, name))
+    return encoded
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    """The names of a record's fields; None for what is no record."""
+    return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 def decode(data: Any, hint: Any, where: str) -> Any:
     """What `encode` made of a value of type `hint`. Raises InputError naming the first thing that does not fit."""
-    origin = get_origin(hint)
+    try:
+        return _decoder(hint)(data)
+    except _Misfit as misfit:
+        place = where + "".join(reversed(misfit.path))
+        raise InputError(
+            f"the schedule is malformed: {place} is {str(misfit.data)[:60]!r}, expected {misfit.expected}"
+        ) from None
+
+
+_Decoder = Callable[[Any], Any]
+
+
+class _Misfit(Exception):
+    """Something does not fit. Where it is gets known on the way out: a place that is right is never spelled."""
+
+    def __init__(self, data: Any, expected: str) -> None:
+        super().__init__(data, expected)
+        self.data, self.expected = data, expected
+        self.path: list[str] = []
+
+
+@functools.cache
+def _decoder(hint: Any) -> _Decoder:
+    """What decodes values of a type; made once, because a schedule holds tens of thousands of records."""
+    origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
-        return _expect(data in get_args(hint), data, where, f"one of {get_args(hint)}")
+        return functools.partial(_decode_literal, args)
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        return functools.partial(_decode_many, _decoder(args[0]))
     if origin is tuple:
-        return _decode_tuple(data, get_args(hint), where)
+        return functools.partial(_decode_tuple, tuple(map(_decoder, args)))
     if origin in (Union, types.UnionType):
-        return _decode_union(data, get_args(hint), where)
+        return functools.partial(_decode_union, args)
     if dataclasses.is_dataclass(hint):
-        return _decode_record(data, typing.cast(type, hint), where)
-    if hint is float and type(data) is int:
-        return float(_expect(_fits(data), data, where, "a number of 64 bits"))
-    return _expect(type(data) is hint and _fits(data), data, where, hint.__name__)
+        return functools.partial(_decode_record, typing.cast(type, hint))
+    return functools.partial(_decode_plain, hint)
 
 
 def _fits(data: Any) -> bool:
@@ -43,42 +77,80 @@ def _fits(data: Any) -> bool:
     return type(data) is not int or -(1 << 63) <= data < 1 << 63
 
 
-def _expect(holds: bool, data: Any, where: str, expected: str) -> Any:
-    if not holds:
-        raise InputError(f"the schedule is malformed: {where} is {str(data)[:60]!r}, expected {expected}")
+def _decode_plain(kind: type, data: Any) -> Any:
+    if kind is float and type(data) is int:
+        if not _fits(data):
+            raise _Misfit(data, "a number of 64 bits")
+        return float(data)
+    if type(data) is not kind or not _fits(data):
+        raise _Misfit(data, kind.__name__)
     return data
 
 
-def _decode_tuple(data: Any, args: tuple[Any, ...], where: str) -> tuple[Any, ...]:
-    _expect(isinstance(data, list), data, where, "a list")
-    if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(decode(item, args[0], f"{where}[{i}]") for i, item in enumerate(data))
-    _expect(len(data) == len(args), data, where, f"{len(args)} items")
-    return tuple(decode(item, arg, f"{where}[{i}]") for i, (item, arg) in enumerate(zip(data, args, strict=True)))
+def _decode_literal(values: tuple[Any, ...], data: Any) -> Any:
+    if data not in values:
+        raise _Misfit(data, f"one of {values}")
+    return data
 
 
-def _decode_union(data: Any, args: tuple[Any, ...], where: str) -> Any:
+def _decode_many(decoder: _Decoder, data: Any) -> tuple[Any, ...]:
+    if not isinstance(data, list):
+        raise _Misfit(data, "a list")
+    items: list[Any] = []
+    try:
+        for item in data:
+            items.append(decoder(item))
+    except _Misfit as misfit:
+        misfit.path.append(f"[{len(items)}]")
+        raise
+    return tuple(items)
+
+
+def _decode_tuple(decoders: tuple[_Decoder, ...], data: Any) -> tuple[Any, ...]:
+    if not isinstance(data, list):
+        raise _Misfit(data, "a list")
+    if len(data) != len(decoders):
+        raise _Misfit(data, f"{len(decoders)} items")
+    items: list[Any] = []
+    try:
+        for item, decoder in zip(data, decoders, strict=True):
+            items.append(decoder(item))
+    except _Misfit as misfit:
+        misfit.path.append(f"[{len(items)}]")
+        raise
+    return tuple(items)
+
+
+def _decode_union(args: tuple[Any, ...], data: Any) -> Any:
     if isinstance(data, dict):
+        kind = data.get("kind")
         for arg in args:
-            if dataclasses.is_dataclass(arg) and data.get("kind") == getattr(arg, "kind", None):
-                return _decode_record(data, typing.cast(type, arg), where)
+            if dataclasses.is_dataclass(arg) and kind == getattr(arg, "kind", None):
+                return _decode_record(typing.cast(type, arg), data)
     elif type(data) in args and _fits(data):
         return data
-    return _expect(False, data, where, " or ".join(getattr(arg, "__name__", str(arg)) for arg in args))
+    raise _Misfit(data, " or ".join(getattr(arg, "__name__", str(arg)) for arg in args))
 
 
 @functools.cache
-def _fields(record: type) -> dict[str, Any]:
-    """The type of each field; computed once, because a schedule holds tens of thousands of records."""
+def _fields(record: type) -> dict[str, _Decoder]:
+    """What decodes each field."""
     hints = typing.get_type_hints(record)
-    return {f.name: hints[f.name] for f in dataclasses.fields(record)}
+    return {f.name: _decoder(hints[f.name]) for f in dataclasses.fields(record)}
 
 
-def _decode_record(data: Any, record: type, where: str) -> Any:
-    _expect(isinstance(data, dict), data, where, record.__name__)
+def _decode_record(record: type, data: Any) -> Any:
+    if not isinstance(data, dict):
+        raise _Misfit(data, record.__name__)
+    fields = _fields(record)
     values = {key: value for key, value in data.items() if key != "kind"}
-    hints = _fields(record)
-    _expect(
-        values.keys() == hints.keys(), sorted(values.keys() ^ hints.keys()), where, f"the fields of {record.__name__}"
-    )
-    return record(**{name: decode(value, hints[name], f"{where}.{name}") for name, value in values.items()})
+    if values.keys() != fields.keys():
+        raise _Misfit(sorted(values.keys() ^ fields.keys()), f"the fields of {record.__name__}")
+    name = ""
+    try:
+        for name, value in values.items():
+            values[name] = fields[name](value)
+    except _Misfit as misfit:
+        misfit.path.append(f".{name}")
+        raise
+    return record(**values)

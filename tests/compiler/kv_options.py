@@ -7,7 +7,8 @@ from pathlib import Path
 from sscc.compiler import cli
 from sscc.ir.geometry import Geometry
 
-CACHE = "--kv-sink 2 --kv-recent 5 --kv-topk 6 --kv-obs 4 --kv-pool 3 --max-context 48 --batch 2".split()
+CACHE = "--kv-sink 2 --kv-recent 5 --kv-topk 6 --kv-obs 4 --kv-pool 3 --max-context 48".split()
+CACHE += "--batch 2 --prefill-chunk 10".split()
 G = Geometry(sink=2, recent=5, topk=6, obs=4, pool=3, pool_mode="avg", max_context=48)
 
 

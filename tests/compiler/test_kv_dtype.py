@@ -54,8 +54,9 @@ def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None
 
 
 def test_a_dump_remembers_it(model: Path, tmp_path: Path) -> None:
-    rows = {"kv_sink": 2, "kv_recent": 5, "kv_topk": 6, "kv_dtype": "int8", "max_context": 48}
-    sscc.compile(model, output=tmp_path / "graph.mlir", compile_to="graph", **rows)
+    rows = {"kv_sink": 2, "kv_recent": 5, "kv_topk": 6, "kv_dtype": "int8"}
+    shape = {"max_context": 48, "batch": 2, "prefill_chunk": 10}
+    sscc.compile(model, output=tmp_path / "graph.mlir", compile_to="graph", **rows, **shape)
     with mlir():
         assert get_facts(parse_module((tmp_path / "graph.mlir").read_text(), "the dump"))[1].encoded
     sscc.compile(tmp_path / "graph.mlir", output=tmp_path / "out.rdu", compile_from="graph", checkpoint=model)

@@ -25,7 +25,6 @@ from tests.compiler.kv_options import CACHE, G, compile_each
 from tests.families import random_tokens
 from tests.targets import described
 
-CHUNK = "--prefill-chunk 10".split()
 SR, BUDGET, SCRATCH = 7, 13, 50  # 48 tokens are 5 chunks of 10
 ROW = 2 * 2 * 2 * 8 * 4  # bytes of a row: K and V of two layers with two KV heads of 8 in f32
 Capture = pytest.CaptureFixture[str]
@@ -34,7 +33,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(scope="module")
 def artifacts(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The model compiled both ways; the one with indexed rows has goldens."""
-    return compile_each(model, tmp_path_factory.mktemp("rows"), "--kv-rows", "compact", "indexed", *CHUNK)
+    return compile_each(model, tmp_path_factory.mktemp("rows"), "--kv-rows", "compact", "indexed")
 
 
 # --------------------------------------------------------------------------------------------------------- options
@@ -152,7 +151,7 @@ def test_prompts_are_the_first_to_go_to_ddr(model: Path, artifacts: dict[str, Pa
     """A step fetches few of their rows, so they come last to HBM: where a byte is missing, one of them leaves it."""
     needed = sum(align(tensor.nbytes) for tensor in Artifact.load(artifacts["indexed"]).program.tensors)
     (tmp_path / "small.json").write_text(json.dumps(described({"hbm.capacity": needed - 1})))
-    words = ["compile", str(model), "-o", str(tmp_path / "out.rdu"), *CACHE, *CHUNK, "--kv-rows", "indexed", "-q"]
+    words = ["compile", str(model), "-o", str(tmp_path / "out.rdu"), *CACHE, "--kv-rows", "indexed", "-q"]
     assert cli.main([*words, "--target", f"rdu:{tmp_path / 'small.json'}"]) == 0
     session = sscc.load(tmp_path / "out.rdu")
     tensors = Artifact.load(tmp_path / "out.rdu").program.tensors

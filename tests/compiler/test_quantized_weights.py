@@ -31,6 +31,7 @@ from tests.torch_session import TorchSession
 CONTEXT = 64
 G = Geometry(sink=2, recent=9, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 ROWS = {name: getattr(G, name.removeprefix("kv_")) for name in ("kv_sink", "kv_recent", "kv_topk", "kv_obs", "kv_pool")}
+SHAPE: dict[str, Any] = {"max_context": CONTEXT, "prefill_chunk": 10, "batch": 2, **ROWS}
 SLOW_MEMORY = {"hbm.bandwidth": 1e9}  # even these tiny weights are worth cutting into tiles
 F32_TOLERANCE = 1e-5
 """||a - b|| / ||b|| of a step's logits. Weights are the same numbers in both; sums run in another order. Measured 2e-6
@@ -50,7 +51,7 @@ Build = Callable[..., Artifact]
 def build(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Build:
     """`build(family, weights, **options)`: an artifact, compiled once, from a capture that all share."""
     folder, done = tmp_path_factory.mktemp("quantised"), dict[str, Artifact]()
-    shape = {"max_context": CONTEXT, "prefill_chunk": 7, "batch": 2, "target": compiled.target(SLOW_MEMORY), **ROWS}
+    shape = {**SHAPE, "target": compiled.target(SLOW_MEMORY)}
 
     def build(family: str, weights: str, **options: Any) -> Artifact:
         key = repr((family, weights, sorted(options.items())))
@@ -128,7 +129,9 @@ def test_levels_agree(
         "--weights",
         weights,
         "--prefill-chunk",
-        "7",
+        "10",
+        "--batch",
+        "2",
         "--max-context",
         "64",
         "--dtype",
@@ -226,9 +229,8 @@ def test_weights_of_every_origin(build: Build, compiled: Compiler, tmp_path: Pat
     model.save_pretrained(other)
     changed = logits(TorchSession(sscc.load(embedded.path, checkpoint=other, interpreter="reference")))
     result = sscc.compile(
-        other, output=tmp_path / "other.rdu", weights="int4:16", max_context=CONTEXT, prefill_chunk=7, batch=2,
-        target=compiled.target(SLOW_MEMORY), **ROWS,
-    )  # fmt: skip
+        other, output=tmp_path / "other.rdu", weights="int4:16", target=compiled.target(SLOW_MEMORY), **SHAPE
+    )
     assert torch.equal(changed, logits(TorchSession(sscc.load(result.path, interpreter="reference"))))
     assert difference(changed, expected) > 0.01
 
@@ -248,7 +250,7 @@ def test_goldens_are_of_the_quantised_weights(family: str, weights: str, build: 
 
 def test_the_report(compiled: Compiler, tmp_path: Path) -> None:
     model = compiled.checkpoint("llama3-rope")
-    lines = sscc.compile(model, output=tmp_path / "a.rdu", weights="int4:32", max_context=CONTEXT, **ROWS).report
+    lines = sscc.compile(model, output=tmp_path / "a.rdu", weights="int4:32", **SHAPE).report
     summary, *kinds = lines[3:]
     # 72 KiB without the 12 of down_proj, whose rows of 48 no group of 32 fits; of these 4.5 / 32 are left.
     beginning = "quantised: int4:32, 8.438 KiB instead of 60 KiB, 4.50 bits a weight; ||W' - W|| / ||W|| = "
@@ -266,7 +268,7 @@ def test_the_report(compiled: Compiler, tmp_path: Path) -> None:
 
 def test_from_the_config_alone(compiled: Compiler, tmp_path: Path) -> None:
     config = compiled.checkpoint("llama3-rope") / "config.json"
-    result = sscc.compile(config, output=tmp_path / "a.rdu", weights="none,int8:16", max_context=CONTEXT, **ROWS)
+    result = sscc.compile(config, output=tmp_path / "a.rdu", weights="none,int8:16", **SHAPE)
     assert result.report[3] == "quantised: int8:16, 20.25 KiB instead of 72 KiB, 9.00 bits a weight"
 
 
@@ -285,9 +287,8 @@ def test_a_weight_that_is_not_finite_is_named(build: Build, tmp_path: Path) -> N
 def test_dumps_remember_the_format(compiled: Compiler, tmp_path: Path) -> None:
     model = compiled.checkpoint("llama3-rope")
     graph, whole = tmp_path / "graph.mlir", tmp_path / "whole.rdu"
-    shape: dict[str, Any] = {"max_context": CONTEXT, **ROWS}
-    sscc.compile(model, output=graph, weights="int8:16", compile_to="graph", **shape)
-    sscc.compile(model, output=whole, weights="int8:16", **shape)
+    sscc.compile(model, output=graph, weights="int8:16", compile_to="graph", **SHAPE)
+    sscc.compile(model, output=whole, weights="int8:16", **SHAPE)
     resumed = sscc.compile(graph, output=tmp_path / "resumed.rdu", compile_from="graph", checkpoint=model)
     schedules = [json.loads((path / "schedule.json").read_text()) for path in (whole, resumed.path)]
     assert schedules[0] == schedules[1]
@@ -297,7 +298,7 @@ def test_dumps_remember_the_format(compiled: Compiler, tmp_path: Path) -> None:
 
 def test_a_dump_with_entries_cannot_be_quantised(compiled: Compiler, tmp_path: Path) -> None:
     model, graph = compiled.checkpoint("llama3-rope"), tmp_path / "graph.mlir"
-    sscc.compile(model, output=graph, compile_to="graph", max_context=CONTEXT, **ROWS)
+    sscc.compile(model, output=graph, compile_to="graph", **SHAPE)
     with pytest.raises(UsageError, match="the weights of this module stay as they are, they cannot become int4:32"):
         sscc.compile(graph, output=tmp_path / "x", compile_from="graph", checkpoint=model, weights="int4")
 
