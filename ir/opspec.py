@@ -284,11 +284,13 @@ class OpSpec:
 
 @functools.cache
 def _hints(record: type) -> Mapping[str, Any]:
-    """The Python types of a record's fields. Python evaluates the annotations anew whenever it is asked."""
+    """The Python type of each field, read once: each annotation is a text that has to be compiled."""
     return typing.get_type_hints(record)
 
 
-def _annotations(record: type) -> dict[str, Any]:
+@functools.cache
+def _annotations(record: type) -> Mapping[str, Any]:
+    """What the annotations of a record's fields say that they are, read once."""
     hints = typing.get_type_hints(record, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is typing.Annotated}
 
@@ -320,14 +322,9 @@ def spec_of_step(step: Op) -> OpSpec:
     return spec_of(record, tuple(map(tuple, present)))
 
 
-_GROUPS: dict[type[Group], Mapping[str, Operand]] = {}
-
-
 def group_operands(record: type[Group]) -> Mapping[str, Operand]:
-    """The operands of a group's members, read once."""
-    if record not in _GROUPS:
-        _GROUPS[record] = _annotations(record)
-    return _GROUPS[record]
+    """The operands of a group's members."""
+    return _annotations(record)
 
 
 def _member(record: type[Group], names: tuple[str, ...], number: int, name: str) -> Operand:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import tempfile
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Jit:
         from torch_mlir import ir, passmanager
         from torch_mlir.execution_engine import ExecutionEngine
 
-        context = ir.Context()
+        context = _context()
         text = module.text(table=_TABLE)
         try:
             parsed = ir.Module.parse(text, context)  # verified, as LLVM's own form of it will be
@@ -66,6 +66,17 @@ class Jit:
             path = Path(folder) / "code.o"
             self._engine.dump_to_object_file(str(path))
             return path.read_bytes()
+
+
+@cache
+def _context() -> Any:
+    """MLIR's context, with all its dialects: making one and dropping it takes longer than the passes over a small
+    module. It has no threads of its own, which a process that is forked from this one would wait for in vain."""
+    from torch_mlir import ir
+
+    context = ir.Context()
+    context.enable_multithreading(False)
+    return context
 
 
 def link(object_code: bytes, out: Path, linker: str = "cc") -> None:

@@ -1,9 +1,9 @@
 // Runs the sampler without Python, so that it can be compiled with sanitizers.
 //
-//     sampler_driver fuzz SEED COUNT       random logits, sequences and calls; every width of vectors gives the same;
+//     driver sampler fuzz SEED COUNT       random logits, sequences and calls; every width of vectors gives the same;
 //                                          prints a checksum of that, which is the same on every machine
-//     sampler_driver threads SEED COUNT    threads with a sampler each, and threads that share one
-//     sampler_driver team SEED COUNT       samplers that share a team of threads, which others use too
+//     driver sampler threads SEED COUNT    threads with a sampler each, and threads that share one
+//     driver sampler team SEED COUNT       samplers that share a team of threads, which others use too
 //
 // Prints what it did; anything other than exit status 0 is a bug of the sampler.
 #include <array>
@@ -25,7 +25,7 @@
 #include "sampler.hpp"
 #include "team.hpp"
 
-namespace {
+namespace sampler_driver {
 
 using sscc::Sampler;
 using Token = std::int64_t;
@@ -309,18 +309,18 @@ int team(std::uint64_t seed, int count) {
     return 0;
 }
 
-}  // namespace
-
 int main(int count, char** arguments) {
     try {
-        if (count == 4) {
-            const std::string command = arguments[1];
-            const auto seed = std::strtoull(arguments[2], nullptr, 10);
-            return (command == "threads" ? threads : command == "team" ? team : fuzz)(seed, std::atoi(arguments[3]));
+        if (count == 3) {
+            const std::string command = arguments[0];
+            const auto seed = std::strtoull(arguments[1], nullptr, 10);
+            return (command == "threads" ? threads : command == "team" ? team : fuzz)(seed, std::atoi(arguments[2]));
         }
-        std::fprintf(stderr, "usage: sampler_driver fuzz|threads|team SEED COUNT\n");
+        std::fprintf(stderr, "usage: driver sampler fuzz|threads|team SEED COUNT\n");
     } catch (const std::exception& error) {
         std::printf("error: %s\n", error.what());
     }
     return 1;
 }
+
+}  // namespace sampler_driver

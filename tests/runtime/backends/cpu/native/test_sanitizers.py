@@ -1,4 +1,5 @@
-"""The core under the compiler's sanitizers, driven without Python: threads, errors, stops, and damaged plans."""
+"""The core and the sampler under the compiler's sanitizers, driven without Python: threads, errors, stops, damaged
+plans; any logits and options."""
 
 from __future__ import annotations
 
@@ -24,9 +25,11 @@ from tests.runtime.backends.cpu.native.plans import plan, run
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[4] / "runtime" / "backends" / "cpu" / "native"
+CORE = ("core", "machine", "memory", "plan", "team", "walk")
+SAMPLER = ("sampler_cut", "sampler_passes", "sampler_selector", "sampler")
 SOURCES = [
-    *(NATIVE / f"{name}.cpp" for name in ("core", "machine", "memory", "plan", "team", "walk")),
-    HERE / "driver.cpp",
+    *(NATIVE / f"{name}.cpp" for name in (*CORE, *SAMPLER)),
+    *(HERE / f"{name}.cpp" for name in ("core_driver", "sampler_driver", "driver")),
 ]
 SANITIZERS = ("address,undefined", "thread")
 WORDS = 24
@@ -44,7 +47,7 @@ def executables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     whole = folder / "whole.cpp"
     whole.write_text("".join(f'#include "{source}"\n' for source in SOURCES))
     paths = {sanitizer: folder / sanitizer for sanitizer in SANITIZERS}
-    flags = ["-std=c++20", "-pthread", "-fno-sanitize-recover=all", f"-I{NATIVE}"]
+    flags = ["-std=c++20", "-Og", "-pthread", "-ffp-contract=off", "-fno-sanitize-recover=all", f"-I{NATIVE}"]
     compilations = [
         subprocess.Popen([compiler, *flags, f"-fsanitize={sanitizer}", str(whole), "-o", str(executable)])
         for sanitizer, executable in paths.items()
@@ -53,21 +56,25 @@ def executables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
+def drive(executable: Path, *words: object) -> str:
+    line = [str(executable), *map(str, words)]
+    if setarch := shutil.which("setarch"):
+        line = [setarch, "-R", *line]  # the thread sanitizer of older compilers dislikes much randomness
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
 @pytest.fixture(params=SANITIZERS)
 def driver(request: pytest.FixtureRequest, executables: dict[str, Path], tmp_path: Path) -> Driver:
-    """`driver(command, plan, *arguments)`: the lines that the driver prints."""
+    """`driver(command, plan, *arguments)`: the lines that the core's driver prints."""
 
-    def drive(command: str, of: NativePlan, *arguments: object) -> list[str]:
+    def drive_core(command: str, of: NativePlan, *arguments: object) -> list[str]:
         path = tmp_path / "plan"
         path.write_bytes(of.encode())
-        line = [str(executables[request.param]), command, str(path), *map(str, arguments)]
-        if setarch := shutil.which("setarch"):
-            line = [setarch, "-R", *line]  # the thread sanitizer of older compilers dislikes much randomness
-        done = subprocess.run(line, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        return done.stdout.splitlines()
+        return drive(executables[request.param], "core", command, path, *arguments).splitlines()
 
-    return drive
+    return drive_core
 
 
 def mirrored(steps: int) -> NativePlan:
@@ -160,3 +167,23 @@ def test_damaged_plans_are_refused_or_run(driver: Driver, threads: int) -> None:
     plans, refused = (int(part.split()[0]) for part in line.split(","))
     assert plans + refused == 4000
     assert min(plans, refused) > 100
+
+
+# ------------------------------------------------------------------------------------------------- the sampler
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_any_logits_and_calls_give_the_same_on_every_machine(executables: dict[str, Path], sanitizer: str) -> None:
+    """The checksum is that of GCC 12 and Clang, -O0 to -O3 with every vector extension."""
+    told = drive(executables[sanitizer], "sampler", "fuzz", "7", "300")
+    assert told == "5330 picks, 1286 refused, f4327860713a12d5\n"
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_threads_pick_the_same_or_are_refused(executables: dict[str, Path], sanitizer: str) -> None:
+    assert drive(executables[sanitizer], "sampler", "threads", "7", "400") == "1600 picks\n"
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_a_team_that_others_use_too_picks_the_same(executables: dict[str, Path], sanitizer: str) -> None:
+    assert drive(executables[sanitizer], "sampler", "team", "7", "12") == "36 picks\n"
