@@ -12,8 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[4] / "runtime" / "backends" / "cpu" / "native"
 SOURCES = [
-    *(NATIVE / f"{name}.cpp" for name in ("machine", "sampler_cut", "sampler_passes", "sampler_selector", "team")),
-    NATIVE / "sampler.cpp",
+    *(NATIVE / f"{name}.cpp" for name in ("machine", "sampler", "sampler_selector", "team")),
     HERE / "sampler_driver.cpp",
 ]
 SANITIZERS = ("address,undefined", "thread")
@@ -49,8 +48,8 @@ def drive(executable: Path, *words: str) -> str:
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_any_logits_and_calls_give_the_same_on_every_machine(executables: dict[str, Path], sanitizer: str) -> None:
-    """The checksum is that of GCC 12 and Clang, -O0 to -O3 with every vector extension."""
-    assert drive(executables[sanitizer], "fuzz", "7", "300") == "5330 picks, 1286 refused, f4327860713a12d5\n"
+    """The checksum is that of GCC 12, -O0 to -O3 and for any x86 machine."""
+    assert drive(executables[sanitizer], "fuzz", "7", "300") == "5330 picks, 1286 refused, 74f3be4c74cb0433\n"
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
