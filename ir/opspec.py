@@ -283,13 +283,13 @@ class OpSpec:
 
 
 @functools.cache
-def _hints(record: type) -> Mapping[str, Any]:
+def _hints(record: Any) -> Mapping[str, Any]:
     """The Python type of each field, read once: each annotation is a text that has to be compiled."""
     return typing.get_type_hints(record)
 
 
 @functools.cache
-def _annotations(record: type) -> Mapping[str, Any]:
+def _annotations(record: Any) -> Mapping[str, Any]:
     """What the annotations of a record's fields say that they are, read once."""
     hints = typing.get_type_hints(record, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is typing.Annotated}

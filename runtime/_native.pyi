@@ -154,16 +154,15 @@ class BatchSampler:
     One call at a time: what comes while another thread is in a function raises UsageError.
     """
 
-    def __init__(self, slots: int, vocab_size: int, *, team: Team | None = None, width: int = 16) -> None:
+    def __init__(self, slots: int, vocab_size: int, *, team: Team | None = None) -> None:
         """Makes a sampler for logits [slots, vocab_size].
 
         Args:
             team: shares the slots of a pick that is worth it. Where it does another job, or belongs to the parent of
-                this process, the calling thread picks alone.
-            width: floats in the widest vectors that may be used: 4, 8 or 16. Those that the CPU lacks are not.
+                this process, the calling thread picks alone. Either gives the same results.
 
-        Either gives the same results. Raises UsageError for a size below 1 and for a vocabulary that does not fit in
-        31 bits, MemoryError for one too large for this machine.
+        Raises UsageError for a size below 1 and for a vocabulary that does not fit in 31 bits, MemoryError for one too
+        large for this machine.
         """
 
     def start(

@@ -27,7 +27,7 @@ def encode(value: Any) -> Any:
 
 
 @functools.cache
-def _names(kind: type) -> tuple[str, ...] | None:
+def _names(kind: Any) -> tuple[str, ...] | None:
     """The names of a record's fields; None for what is no record."""
     return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 

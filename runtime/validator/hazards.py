@@ -160,7 +160,7 @@ class _HazardProof:
         if steps[1] == 0:
             self._fixed(one, other, steps[0])
             return
-        if steps[0] == steps[1] and self._apart(one, other, steps[0]):
+        if self._never_meet(one, other) or (steps[0] == steps[1] and self._apart(one, other, steps[0])):
             return
         count = int(min(self._view.most_iterations, _WINDOWS[-1]))
         for a, b in product(range(count), range(count)):
@@ -215,10 +215,29 @@ class _HazardProof:
             for move in (step, -step)
         )
 
+    def _never_meet(self, one: _Side, other: _Side) -> bool:
+        """Whether what one side touches in all iterations, however many there are, is apart from all of the other's."""
+        places = self._everywhere(one), self._everywhere(other)
+        if places[0] is None or places[1] is None:
+            return False
+        (begin_a, all_a), (begin_b, all_b) = places
+        return not self._meet(all_a, all_b, begin_b.plus(begin_a, -1))
+
+    def _everywhere(self, side: _Side) -> tuple[Linear, Region] | None:
+        """All that a side touches in a run, from its place in its first iteration on; None where that is not linear."""
+        step = self._step(side)
+        if step is None:
+            return None
+        tile = self._tile(side, self._index(side, 0))
+        turns = int(min(self._view.most_iterations, FAR)) if side.stage.when == "each" else 1
+        return tile.offset, Region.of(0, [*tile.pairs, *tile.grid, (step, turns)])
+
     # -- two stages
 
     def ordered(self, one: _Side, other: _Side) -> None:
         """Every two firings of two stages that touch a common element, one writing, are ordered by streams."""
+        if self._never_meet(one, other):
+            return
         most = self._view.most_iterations
         for window in _WINDOWS:
             count = self._count(window)

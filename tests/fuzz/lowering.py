@@ -21,6 +21,7 @@ from sscc.passes.outline_kernels import OutlineKernels
 from sscc.passes.pipeline import PIPELINES
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
+from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.validator import validate
@@ -122,11 +123,14 @@ def _compare_level(text: str, call: FilledCall, level: int, expected: Tensors) -
         raise Finding(f"-O{level} makes an invalid schedule: {error}") from error
     except UnsupportedError as error:
         return f"refused: {_reason(error)}"
-    for name, actual in execute(program, call):
-        for tensor, value in expected.items():
-            words = _difference(actual[tensor], value)
-            if words:
-                raise Finding(f"-O{level}, {name}: {tensor}: {words}")
+    try:
+        for name, actual in execute(program, call):
+            for tensor, value in expected.items():
+                words = _difference(actual[tensor], value)
+                if words:
+                    raise Finding(f"-O{level}, {name}: {tensor}: {words}")
+    except NoNativeCodeError as error:
+        return f"refused: {_reason(error)}"
     return "agrees"
 
 

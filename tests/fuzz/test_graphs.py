@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sscc.compiler.backend import bodies
+from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
+from tests.fuzz import lowering
 from tests.fuzz.graphs import Graphs
 from tests.fuzz.harness import Finding, Target
 from tests.fuzz.near_misses import NearMisses
@@ -30,3 +33,16 @@ def test_a_wrong_compiler_is_found(
     with pytest.raises(Finding, match=r"-O\d"):  # noqa: PT012 - any of them
         for seed in range(60):
             cases.run(seed)
+
+
+@pytest.mark.parametrize("target", [Graphs, NearMisses], ids=lambda target: target.name)
+def test_what_native_code_refuses_is_an_outcome(
+    target: type[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise NoNativeCodeError("body 'b'", "it is too hard")
+
+    monkeypatch.setattr(lowering, "execute", refused)
+    cases = target(tmp_path)
+    outcomes = {cases.run(seed) for seed in range(4)}
+    assert any(outcome.startswith("refused: the native interpreter cannot run body 'b'") for outcome in outcomes)

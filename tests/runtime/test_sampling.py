@@ -27,7 +27,6 @@ from sscc.runtime.sampling import BatchSampler, Sampler, Sampling
 
 LOGITS = np.log([0.1, 0.4, 0.05, 0.25, 0.2])
 SLACK = 2e-5  # of a sum: what may fall to either side of a boundary
-WIDTHS = [4, 8, 16]
 VOCABULARIES = [1, 2, 3, 5, 15, 16, 17, 63, 64, 65, 127, 200, 1000, 4097]
 
 
@@ -40,10 +39,9 @@ def uniforms(seed: int, count: int) -> Array:
     return np.random.Generator(np.random.Philox(key=seed)).random(count)
 
 
-def native(vocab_size: int, width: int, sampling: Sampling, prompt: Sequence[int] = ()) -> _native.BatchSampler:
-    """One slot, with vectors of at most so many floats."""
+def native(vocab_size: int, sampling: Sampling, prompt: Sequence[int] = ()) -> _native.BatchSampler:
+    """One slot."""
     sampler = BatchSampler(1, vocab_size)
-    sampler._native = _native.BatchSampler(1, vocab_size, width=width)
     sampler.start(0, sampling, prompt)
     return sampler._native
 
@@ -151,19 +149,15 @@ def random_case(random: np.random.Generator, vocab_size: int) -> tuple[Array, Sa
 
 
 def check_case(logits: Array, sampling: Sampling, prompt: list[int], name: str) -> tuple[int, int]:
-    """A few picks of every vector width against the definition. How many of how many tokens were kept at first."""
-    narrow, *wider = (native(len(logits), width, sampling, prompt) for width in WIDTHS)
-    active, token, other = np.ones(1, bool), np.empty(1, np.int64), np.empty(1, np.int64)
+    """A few picks against the definition. How many of how many tokens were kept at first."""
+    sampler = native(len(logits), sampling, prompt)
+    active, token = np.ones(1, bool), np.empty(1, np.int64)
     picked: list[int] = []
     counts = []
     for uniform in uniforms(sampling.seed, 3):
         x = adjusted(logits, sampling, prompt, picked)
-        kept = narrow.kept(0, logits[None])
-        assert narrow.pick(logits[None], active, token) is None
-        for wide in wider:
-            assert wide.kept(0, logits[None]) == kept, name
-            assert wide.pick(logits[None], active, other) is None
-            assert token == other, name
+        kept = sampler.kept(0, logits[None])
+        assert sampler.pick(logits[None], active, token) is None
         check_pick(x, sampling, kept, int(token[0]), float(uniform), name)
         picked.append(int(token[0]))
         counts.append(len(kept))
@@ -211,7 +205,7 @@ def test_transformers_keeps_the_same_tokens(vocab_size: int) -> None:
         )
         scores = warpers(sampling)(torch.tensor([prompt]), torch.from_numpy(logits)[None])[0]
         theirs = torch.isfinite(scores).numpy()
-        kept = native(vocab_size, WIDTHS[-1], sampling, prompt).kept(0, logits[None])
+        kept = native(vocab_size, sampling, prompt).kept(0, logits[None])
         ours = np.zeros(vocab_size, bool)
         ours[[token for token, _ in kept]] = True
         close = defined(adjusted(logits, sampling, prompt, []), sampling)[2]

@@ -376,18 +376,43 @@ def refusal(parts: list[Part], iterations: int, buffers: dict[str, int] | None =
     return str(error.value).removeprefix("the schedule is invalid: kernel 'k', pipeline 'p': ")
 
 
+def apart(stages: int, *places: Reach) -> list[Part]:
+    """The places in one stage, or each in a stage of its own, which no stream orders."""
+    return [Part("each", 1, list(places))] if stages == 1 else [Part("each", 1, [place]) for place in places]
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("iterations", [64, 65, 10**9])
+@pytest.mark.parametrize(
+    "places",
+    [
+        (Reach("write", 1, 0, 2, 0), Reach("read", 1, 1, 4, 0)),
+        (Reach("write", 1, 0, 4, 0), Reach("read", 2, 2, -8, 0)),
+        (Reach("write", 2, 0, 0, 0), Reach("read", 2, 2, 0, 0)),
+        (Reach("write", 2, 0, 0, 0), Reach("read", 2, 2, 4, 0)),
+    ],
+)
+def test_places_that_never_meet_are_apart_over_any_number_of_iterations(
+    places: tuple[Reach, Reach], iterations: int, stages: int
+) -> None:
+    parts = apart(stages, *places)
+    assert is_right(parts, 64)
+    assert accepted(view_of(parts, iterations, {}))
+
+
 @pytest.mark.parametrize("stages", [1, 2])
 def test_as_many_iterations_are_compared_as_may_be(stages: int) -> None:
-    """Places that move by different steps and never meet, of one stage or of two."""
-    places = [Reach("write", 1, 0, 2, 0), Reach("read", 1, 1, 4, 0)]
-    parts = [Part("each", 1, places)] if stages == 1 else [Part("each", 1, [place]) for place in places]
-    assert accepted(view_of(parts, 64, {}))
+    """Places that move by different steps and meet in iteration 1 of the one and 134 of the other."""
+    parts = apart(stages, Reach("write", 1, 1000, 2, 0), Reach("read", 1, 600, 3, 0))
+    assert is_right(parts, 134)
+    assert accepted(view_of(parts, 134, {}))
+    assert not is_right(parts, 135)
     says = (
-        "stages 's0' and 's0' move through 'm' by (2, 4) elements per iteration, which is not proved apart over 65 "
+        "stages 's0' and 's0' move through 'm' by (2, 3) elements per iteration, which is not proved apart over 135 "
         "iterations",
         "stages 's0' and 's1' share elements of 'm', and no stream orders them over 64 iterations",
     )
-    assert refusal(parts, 65) == says[stages - 1]
+    assert refusal(parts, 135) == says[stages - 1]
 
 
 @pytest.mark.parametrize("access", ["read", "write", "update"])

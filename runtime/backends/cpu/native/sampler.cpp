@@ -16,30 +16,15 @@ using namespace sampling;
 
 namespace {
 
-// A pick that reads at least so many values (a row counts once for each pass over it) takes longer than threads need to
-// wake up, which is some 40 us. The number was measured with the widest vectors.
-constexpr std::int64_t kWorthWaking = 600'000;
+// A pick that reads at least so many values takes longer than threads need to wake up, which is some 40 us. What is not
+// greedy takes as long as about so many passes that look for the largest value. Both numbers were measured.
+constexpr std::int64_t kWorthWaking = 300'000;
+constexpr std::int64_t kRounds = 8;
 
 // A logit after a change to x: x as an f32, or the largest f32 of its sign where x is beyond; an infinite logit stays.
 float changed(float logit, double x) {
     constexpr double most = std::numeric_limits<float>::max();
     return std::isinf(logit) ? logit : static_cast<float>(std::clamp(x, -most, most));
-}
-
-// The natural logarithm of x >= 1, to 1e-15.
-double logarithm(double x) {
-    int exponent = 0;
-    auto m = std::frexp(x, &exponent);  // 0.5 .. 1
-    if (m < 0.70710678118654752) {
-        m *= 2;
-        --exponent;
-    }
-    const auto s = (m - 1) / (m + 1), square = s * s;  // log m = 2 artanh s
-    double series = 0;
-    for (int power = 23; power >= 1; power -= 2) {
-        series = series * square + 1.0 / power;
-    }
-    return exponent * 0.69314718055994531 + 2 * s * series;
 }
 
 // Marks the sampler as busy for a scope, because it can only do one call at a time.
@@ -80,29 +65,20 @@ bool Sampler::Slot::penalises() const {
     return options.repetition_penalty != 1 || options.presence_penalty != 0 || options.frequency_penalty != 0;
 }
 
-int Sampler::Slot::rounds() const {
-    const auto restricts = options.top_p < 1 || options.min_p > 0 || options.top_k > 0;
-    return 1 + (options.temperature != 0 ? 3 : 0) + (options.temperature != 0 && restricts ? 6 : 0) +
-           (adjusts() ? 2 : 0) + (top ? 4 : 0);
-}
-
-Sampler::Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team, int width)
-    : passes_(&passes(width)), team_(std::move(team)) {
+Sampler::Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team)
+    : team_(std::move(team)) {
     if (slots < 1) {
         throw UsageError("a sampler of " + std::to_string(slots) + " slots");
     }
-    if (vocabulary < 1 || vocabulary > std::numeric_limits<std::int32_t>::max() - kBlock) {
+    if (vocabulary < 1 || vocabulary > std::numeric_limits<std::int32_t>::max()) {
         throw UsageError("a sampler of " + std::to_string(vocabulary) + " tokens");
     }
     vocabulary_ = vocabulary;
-    blocks_ = static_cast<std::int64_t>(blocks_of(vocabulary));
     slots_.resize(static_cast<std::size_t>(slots));
     active_.resize(slots_.size());
-    peaks_.resize(slots_.size());
-    maxima_.resize(slots_.size() * blocks_of(vocabulary));
     const auto members = team_ == nullptr ? 1 : std::min<std::int64_t>(team_->size(), slots);
     for (std::int64_t member = 0; member < members; ++member) {
-        selectors_.emplace_back(*passes_, vocabulary);
+        selectors_.emplace_back(static_cast<std::size_t>(vocabulary));
     }
 }
 
@@ -160,7 +136,9 @@ void Sampler::start(std::int64_t index, SamplingOptions options, std::span<const
     }
     slot.top = logprobs;
     slot.told = false;
-    slot.told_last.top.reserve(static_cast<std::size_t>(logprobs.value_or(0)));
+    for (auto told : {&slot.told_last, &slot.told_next}) {
+        told->top.reserve(static_cast<std::size_t>(logprobs.value_or(0)));
+    }
     slot.started = true;
 }
 
@@ -177,66 +155,6 @@ const TokenLogprobs* Sampler::logprobs(std::int64_t index) const {
     return slot.started && slot.told ? &slot.told_last : nullptr;
 }
 
-// One call of pick(): its members claim slots, first to find their largest logits, then to pick.
-class Sampler::Pick {
-  public:
-    Pick(Sampler& sampler, const Logits& logits, std::int64_t* tokens)
-        : sampler_(sampler),
-          logits_(logits),
-          active_(sampler.active_.data()),
-          tokens_(tokens),
-          missing_(static_cast<std::int32_t>(std::count(active_, active_ + sampler.slots(), 1))) {}
-
-    // The work of one member of the team.
-    void work(Selector& selector) {
-        for (auto slot = claim(peaks_); slot >= 0; slot = claim(peaks_)) {
-            sampler_.peaks_[static_cast<std::size_t>(slot)] = sampler_.find_peak(logits_, slot);
-            missing_.fetch_sub(1);
-            missing_.notify_all();
-        }
-        for (auto missing = missing_.load(); missing != 0; missing = missing_.load()) {
-            missing_.wait(missing);
-        }
-        if (bad()) {
-            return;
-        }
-        for (auto slot = claim(picks_); slot >= 0; slot = claim(picks_)) {
-            tokens_[slot] = sampler_.pick_one(selector, logits_, slot);
-        }
-    }
-
-    // The first slot whose largest logit is not finite; to be called once all of them were found.
-    std::optional<std::int64_t> bad() const {
-        for (std::int64_t slot = 0; slot < sampler_.slots(); ++slot) {
-            if (active_[slot] && !std::isfinite(sampler_.peaks_[static_cast<std::size_t>(slot)])) {
-                return slot;
-            }
-        }
-        return std::nullopt;
-    }
-
-  private:
-    // An active slot that nobody has claimed; -1 where there is none.
-    std::int64_t claim(std::atomic<std::int64_t>& next) const {
-        for (;;) {
-            const auto slot = next.fetch_add(1, std::memory_order_relaxed);
-            if (slot >= sampler_.slots()) {
-                return -1;
-            }
-            if (active_[slot]) {
-                return slot;
-            }
-        }
-    }
-
-    Sampler& sampler_;
-    const Logits& logits_;
-    const char* active_;
-    std::int64_t* tokens_;
-    std::atomic<std::int64_t> peaks_{0}, picks_{0};
-    std::atomic<std::int32_t> missing_;  // slots whose peak is not found yet
-};
-
 std::optional<std::int64_t> Sampler::pick(const Logits& logits, const bool* active, std::int64_t* tokens) {
     const Busy busy(busy_);
     std::copy_n(active, slots(), active_.begin());  // a copy, so that a write to `active` during the call does no harm
@@ -245,10 +163,16 @@ std::optional<std::int64_t> Sampler::pick(const Logits& logits, const bool* acti
             check_started(slot);
         }
     }
-    Pick pick(*this, logits, tokens);
+    std::atomic<std::size_t> unclaimed{0};
     const auto job = [&](int member) {
-        if (static_cast<std::size_t>(member) < selectors_.size()) {
-            pick.work(selectors_[static_cast<std::size_t>(member)]);
+        if (static_cast<std::size_t>(member) >= selectors_.size()) {
+            return;
+        }
+        auto& selector = selectors_[static_cast<std::size_t>(member)];
+        for (auto at = unclaimed.fetch_add(1); at < slots_.size(); at = unclaimed.fetch_add(1)) {
+            if (active_[at]) {
+                slots_[at].next = choose(selector, row(logits, static_cast<std::int64_t>(at)), slots_[at]);
+            }
         }
     };
     if (team_pays()) {
@@ -257,11 +181,26 @@ std::optional<std::int64_t> Sampler::pick(const Logits& logits, const bool* acti
         const DefaultFloatingPoint floating_point;
         job(0);
     }
-    const auto bad = pick.bad();
-    for (std::int64_t slot = 0; slot < slots() && !bad; ++slot) {
-        tokens[slot] = active_[static_cast<std::size_t>(slot)] ? tokens[slot] : -1;
+    for (std::size_t at = 0; at < slots_.size(); ++at) {
+        if (active_[at] && slots_[at].next < 0) {
+            return static_cast<std::int64_t>(at);
+        }
     }
-    return bad;
+    for (std::size_t at = 0; at < slots_.size(); ++at) {
+        auto& slot = slots_[at];
+        tokens[at] = active_[at] ? slot.next : -1;
+        if (active_[at]) {
+            slot.draws += slot.options.temperature != 0 ? 1 : 0;
+            if (slot.penalises()) {
+                count(slot, slot.next);
+            }
+            if (slot.top) {
+                std::swap(slot.told_last, slot.told_next);
+                slot.told = true;
+            }
+        }
+    }
+    return std::nullopt;
 }
 
 // Whether the work is worth a team whose threads may sleep.
@@ -270,10 +209,11 @@ bool Sampler::team_pays() const {
         return false;
     }
     std::int64_t count = 0, rounds = 0;  // the time of the picks, in passes of the kind that finds the largest logit
-    for (std::int64_t slot = 0; slot < slots(); ++slot) {
-        if (active_[static_cast<std::size_t>(slot)]) {
+    for (std::size_t at = 0; at < slots_.size(); ++at) {
+        if (active_[at]) {
+            const auto& slot = slots_[at];
             ++count;
-            rounds += slots_[static_cast<std::size_t>(slot)].rounds();
+            rounds += slot.options.temperature != 0 || slot.adjusts() || slot.top ? kRounds : 1;
         }
     }
     return count > 1 && rounds * vocabulary_ >= kWorthWaking;
@@ -281,38 +221,34 @@ bool Sampler::team_pays() const {
 
 Row Sampler::row(const Logits& logits, std::int64_t slot) const {
     const auto bytes = std::int64_t{logits.bf16 ? 2 : 4};
-    const auto data = static_cast<const std::byte*>(logits.data) + slot * vocabulary_ * bytes;
-    return {data, logits.bf16, !logits.bf16 && vocabulary_ % kBlock == 0, vocabulary_, maxima(slot)};
+    return {static_cast<const std::byte*>(logits.data) + slot * vocabulary_ * bytes, logits.bf16,
+            static_cast<std::size_t>(vocabulary_)};
 }
 
-float Sampler::find_peak(const Logits& logits, std::int64_t slot) {
-    return passes_->peak(row(logits, slot), maxima(slot));
-}
-
-std::int64_t Sampler::pick_one(Selector& selector, const Logits& logits, std::int64_t index) {
-    auto& slot = slots_[static_cast<std::size_t>(index)];
-    const auto raw = row(logits, index);
-    const auto peak = peaks_[static_cast<std::size_t>(index)];
-    const auto normaliser = slot.top ? tell_top(selector, slot, raw, peak) : 0.0;
-    const auto [row, most] = slot.adjusts() ? adjusted(selector, slot, raw) : std::pair(raw, peak);
-    const auto& o = slot.options;
-    const auto token = o.temperature == 0 ? selector.first_largest(row, most)
-                                          : selector.draw(o, row, most, uniform(o.seed, slot.draws++));
-    if (slot.top) {
-        slot.told_last.token = token;
-        slot.told_last.logprob = static_cast<double>(raw[token]) - normaliser;
-        slot.told = true;
+// The slot's next token, and in told_next what is to be told about it; -1 where the largest logit is not finite. What
+// the slot remembers of its sequence stays as it is, in case that another slot's logits are bad.
+std::int64_t Sampler::choose(Selector& selector, const Row& row, Slot& slot) const {
+    const auto peak = selector.peak(row);
+    if (!std::isfinite(peak)) {
+        return -1;
     }
-    if (slot.penalises()) {
-        count(slot, token);
+    const auto normaliser = slot.top ? tell_top(selector, slot, peak) : 0.0;
+    if (slot.adjusts()) {
+        adjust(selector, slot);
+    }
+    const auto& o = slot.options;
+    const auto token = o.temperature == 0 ? selector.first_largest() : selector.draw(o, uniform(o.seed, slot.draws));
+    if (slot.top) {
+        slot.told_next.token = token;
+        slot.told_next.logprob = static_cast<double>(row[static_cast<std::size_t>(token)]) - normaliser;
     }
     return token;
 }
 
-// The row with penalties and bias, and its largest value.
-std::pair<Row, float> Sampler::adjusted(Selector& selector, const Slot& slot, const Row& row) const {
+// Goes on with a copy of the row that has the penalties and the bias.
+void Sampler::adjust(Selector& selector, const Slot& slot) const {
     const auto& o = slot.options;
-    const auto logits = selector.copy(row);
+    const auto logits = selector.copy();
     const double times[2] = {o.repetition_penalty, 1}, over[2] = {1, o.repetition_penalty};
     for (const auto& [token, picked] : slot.seen) {
         auto& logit = logits[static_cast<std::size_t>(token)];
@@ -325,7 +261,7 @@ std::pair<Row, float> Sampler::adjusted(Selector& selector, const Slot& slot, co
         auto& logit = logits[static_cast<std::size_t>(token)];
         logit = changed(logit, static_cast<double>(logit) + addend);
     }
-    return selector.copied(row.count);
+    selector.peak({logits.data(), false, logits.size()});
 }
 
 void Sampler::count(Slot& slot, std::int64_t token) const {
@@ -339,12 +275,12 @@ void Sampler::count(Slot& slot, std::int64_t token) const {
 }
 
 // Notes the likeliest tokens, and returns the logarithm of the sum of all exp(logit).
-double Sampler::tell_top(Selector& selector, Slot& slot, const Row& row, float most) const {
-    const auto normaliser = static_cast<double>(most) + logarithm(selector.normaliser(row, most));
-    auto& top = slot.told_last.top;
+double Sampler::tell_top(Selector& selector, Slot& slot, float most) const {
+    const auto normaliser = static_cast<double>(most) + std::log(selector.normaliser());
+    auto& top = slot.told_next.top;
     top.clear();
     if (*slot.top > 0) {
-        selector.largest(row, *slot.top, most, [&](std::int32_t token, float logit) {
+        selector.largest(static_cast<std::size_t>(*slot.top), [&](std::int32_t token, float logit) {
             if (std::isfinite(logit)) {
                 top.emplace_back(token, static_cast<double>(logit) - normaliser);
             }
@@ -361,17 +297,17 @@ std::vector<std::pair<std::int64_t, float>> Sampler::kept(std::int64_t index, co
     check_started(index);
     const DefaultFloatingPoint floating_point;
     const auto& slot = slots_[static_cast<std::size_t>(index)];
-    const auto peak = find_peak(logits, index);
-    if (!std::isfinite(peak)) {
+    auto& selector = selectors_[0];
+    if (!std::isfinite(selector.peak(row(logits, index)))) {
         throw InputError("the largest logit is not finite");
     }
-    auto& selector = selectors_[0];
-    const auto raw = row(logits, index);
-    const auto [row, most] = slot.adjusts() ? adjusted(selector, slot, raw) : std::pair(raw, peak);
-    if (slot.options.temperature == 0) {
-        return {{selector.first_largest(row, most), 1.0f}};
+    if (slot.adjusts()) {
+        adjust(selector, slot);
     }
-    return selector.kept(slot.options, row, most);
+    if (slot.options.temperature == 0) {
+        return {{selector.first_largest(), 1.0f}};
+    }
+    return selector.kept(slot.options);
 }
 
 }  // namespace sscc

@@ -35,10 +35,9 @@ double uniform(std::uint64_t seed, std::uint64_t index);
 class Sampler {
   public:
     // Where a pick is worth it, `team` divides its slots among its threads. The calling thread picks alone where there
-    // is no team, or where it does another job. `width`: floats in the widest vectors that may be used; the results are
-    // the same for each. Throws
-    // UsageError for fewer than 1 slot or a vocabulary that is empty or does not fit in 31 bits, and std::bad_alloc.
-    Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team = nullptr, int width = 16);
+    // is no team, or where it does another job. Throws UsageError for fewer than 1 slot or a vocabulary that is empty
+    // or does not fit in 31 bits, and std::bad_alloc.
+    Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team = nullptr);
 
     // Begins a sequence in a slot, in place of the one there; `logprobs`: how many of the likeliest tokens to tell per
     // token. Throws UsageError for a slot, a token or a count out of range.
@@ -77,37 +76,27 @@ class Sampler {
         std::vector<Seen> seen;  // by token; empty where nothing is penalised
         std::optional<std::int64_t> top;
         bool told = false;
-        TokenLogprobs told_last;
+        TokenLogprobs told_last, told_next;
+        std::int64_t next = 0;  // the token of the present pick; -1 where the largest logit is not finite
 
         bool penalises() const;
         bool adjusts() const { return penalises() || !options.logit_bias.empty(); }
-        // The time that a pick takes, in passes over the row.
-        int rounds() const;
     };
-
-    class Pick;
 
     void check_slot(std::int64_t slot) const;
     void check_started(std::int64_t slot) const;
     void check_token(std::int64_t token, const char* of) const;
     bool team_pays() const;
     sampling::Row row(const Logits& logits, std::int64_t slot) const;
-    float find_peak(const Logits& logits, std::int64_t slot);
-    std::int64_t pick_one(sampling::Selector& selector, const Logits& logits, std::int64_t slot);
-    std::pair<sampling::Row, float> adjusted(sampling::Selector& selector, const Slot& slot,
-                                             const sampling::Row& row) const;
+    std::int64_t choose(sampling::Selector& selector, const sampling::Row& row, Slot& slot) const;
+    void adjust(sampling::Selector& selector, const Slot& slot) const;
     void count(Slot& slot, std::int64_t token) const;
-    double tell_top(sampling::Selector& selector, Slot& slot, const sampling::Row& row, float most) const;
-    float* maxima(std::int64_t slot) { return maxima_.data() + slot * blocks_; }
-    const float* maxima(std::int64_t slot) const { return maxima_.data() + slot * blocks_; }
+    double tell_top(sampling::Selector& selector, Slot& slot, float most) const;
 
-    std::int64_t vocabulary_, blocks_;
-    const sampling::Passes* passes_;
+    std::int64_t vocabulary_ = 0;
     std::shared_ptr<Team> team_;
     std::vector<Slot> slots_;
     std::vector<char> active_;                   // by slot: whether the present pick is for it
-    std::vector<float> maxima_;                  // of the blocks of each slot's logits
-    std::vector<float> peaks_;                   // of each slot's logits
     std::vector<sampling::Selector> selectors_;  // of the members of the team that there can be work for
     mutable std::atomic<bool> busy_{false};
 };

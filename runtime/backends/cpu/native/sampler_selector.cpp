@@ -1,10 +1,14 @@
+// Compiled without contraction (-ffp-contract=off), with vectors that every machine has and without functions of the C
+// library whose rounding is its own, so that every machine gives the same bits.
 #include "sampler_selector.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
-
-#include "sampler_cut.hpp"
+#include <numeric>
 
 namespace sscc::sampling {
 
@@ -13,219 +17,291 @@ namespace {
 constexpr double kLog2E = 1.4426950408889634;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// The smallest f32 that is not below x.
-float rounded_up(double x) {
-    const auto nearest = static_cast<float>(x);
-    return static_cast<double>(nearest) < x ? above(nearest) : nearest;
+constexpr std::size_t kWidth = 4;
+using Floats = float __attribute__((vector_size(4 * kWidth)));
+using Ints = std::int32_t __attribute__((vector_size(4 * kWidth)));
+using Words = std::uint32_t __attribute__((vector_size(4 * kWidth)));
+using Block = std::array<Floats, kBlock / kWidth>;
+using Scalars = std::array<float, kBlock>;
+
+Block load(const float* from) {
+    Block x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
 }
 
-Row row_of(const Values& of) { return {of.values, false, true, of.count, of.maxima}; }
+// The values of one block; minus infinity behind the row's last one.
+Block load(const Row& row, std::size_t block) {
+    const auto begin = block * kBlock, found = std::min(kBlock, row.count - begin);
+    if (!row.bf16 && found == kBlock) {
+        return load(static_cast<const float*>(row.data) + begin);
+    }
+    std::array<std::uint16_t, kBlock> halves;
+    if (row.bf16 && found == kBlock) {
+        std::memcpy(&halves, static_cast<const std::uint16_t*>(row.data) + begin, sizeof halves);
+        std::array<std::uint32_t, kBlock> words;
+        std::transform(halves.begin(), halves.end(), words.begin(), [](std::uint32_t half) { return half << 16; });
+        return std::bit_cast<Block>(words);
+    }
+    Scalars x;
+    x.fill(-kInfinity);
+    for (std::size_t i = 0; i < found; ++i) {
+        x[i] = row[begin + i];
+    }
+    return std::bit_cast<Block>(x);
+}
 
-// One block of a row.
-Row part(const Row& row, std::int64_t block) {
-    const auto begin = block * kBlock, bytes = std::int64_t{row.bf16 ? 2 : 4};
-    const auto data = static_cast<const std::byte*>(row.data) + begin * bytes;
-    return {data, row.bf16, row.padded, std::min<std::int64_t>(kBlock, row.count - begin), nullptr};
+void store(float* to, const Block& x) { std::memcpy(to, &x, sizeof x); }
+
+bool any(Words mask) { return (mask[0] | mask[1] | mask[2] | mask[3]) != 0; }
+
+// Joins a block's values in the order of 16 lanes: value i with i + 16 and so on, then lane i with i + 8, with i + 4 ..
+template <class Join>
+float fold(Block x, const Join& join) {
+    for (std::size_t i = 4; i < x.size(); ++i) {
+        x[i % 4] = join(x[i % 4], x[i]);
+    }
+    const auto four = join(join(x[0], x[2]), join(x[1], x[3]));
+    return join(join(four[0], four[2]), join(four[1], four[3]));
+}
+
+constexpr auto larger = [](auto a, auto b) { return a > b ? a : b; };
+
+// 2**x, with a relative error of 2e-7 and exactly 1 at 0, for x <= 0; or 0 for x below -124 and for NaN.
+Floats power_of_two(Floats x) {
+    constexpr float magic = 12582912.0f;  // 1.5 * 2**23: adding it rounds to an integer, in the lowest bits
+    const Floats shifted = x + magic, fraction = x - (shifted - magic);  // -1/2 .. 1/2
+    Floats p = 0.0013264727f * fraction + 0.009671513f;
+    for (const auto factor : {0.055507336f, 0.24022242f, 0.693147f, 1.0f}) {
+        p = p * fraction + factor;
+    }
+    const Words bits = std::bit_cast<Words>(p) + (std::bit_cast<Words>(shifted) << 23);
+    return std::bit_cast<Floats>(bits & std::bit_cast<Words>(x >= -124.0f));
 }
 
 }  // namespace
 
-Selector::Selector(const Passes& passes, std::int64_t vocabulary) : passes_(&passes) {
-    const auto blocks = blocks_of(vocabulary), room = blocks * kBlock;
-    for (auto of_block : {&row_maxima_, &sums_}) {
+Selector::Selector(std::size_t vocabulary) {
+    const auto blocks = (vocabulary + kBlock - 1) / kBlock;
+    for (auto of_block : {&maxima_, &sums_}) {
         of_block->resize(blocks);
     }
-    for (auto of_token : {&row_, &values_, &weights_}) {
-        of_token->resize(room);
+    for (auto of_token : {&copy_, &values_, &weights_}) {
+        of_token->resize(blocks * kBlock);
     }
-    tokens_.resize(room);
-    indices_.resize(room);
+    tokens_.resize(vocabulary);
+    items_.reserve(vocabulary);
 }
 
-std::span<float> Selector::copy(const Row& row) {
-    passes_->copy(row, row_.data());
-    return {row_.data(), static_cast<std::size_t>(row.count)};
+float Selector::peak(const Row& row) {
+    row_ = row;
+    most_ = -kInfinity;
+    Words nan{};
+    for (std::size_t block = 0; block < row.blocks(); ++block) {
+        const auto values = load(row, block);
+        for (const auto& x : values) {
+            nan |= std::bit_cast<Words>(x != x);
+        }
+        maxima_[block] = fold(values, larger);
+        most_ = larger(maxima_[block], most_);
+    }
+    return any(nan) ? std::numeric_limits<float>::quiet_NaN() : most_;
 }
 
-std::pair<Row, float> Selector::copied(std::int64_t count) {
-    Row row{row_.data(), false, true, count, row_maxima_.data()};
-    const auto most = passes_->peak(row, row_maxima_.data());
-    return {row, most};
-}
-
-std::int64_t Selector::first_largest(const Row& row, float most) const {
-    const auto blocks = row.maxima;
-    auto token = (std::find(blocks, blocks + blocks_of(row.count), most) - blocks) * kBlock;
-    while (row[token] != most) {
+std::int64_t Selector::first_largest() const {
+    const auto block = std::find(maxima_.begin(), maxima_.end(), most_) - maxima_.begin();
+    auto token = static_cast<std::size_t>(block) * kBlock;
+    while (row_[token] != most_) {
         ++token;
     }
-    return token;
+    return static_cast<std::int64_t>(token);
 }
 
-double Selector::normaliser(const Row& row, float most) {
-    return passes_->weigh(row, most, static_cast<float>(kLog2E), nullptr, nullptr, sums_.data());
-}
-
-// The row itself where it is padded, else a copy in row_.
-Values Selector::padded(const Row& row) {
-    if (row.padded) {
-        return {static_cast<const float*>(row.data), row.count, row.maxima};
+std::span<float> Selector::copy() {
+    for (std::size_t block = 0; block < row_.blocks(); ++block) {
+        store(copy_.data() + block * kBlock, load(row_, block));
     }
-    passes_->copy(row, row_.data());
-    return {row_.data(), row.count, row.maxima};
+    return {copy_.data(), row_.count};
 }
 
-// Puts the values that reach `least` into values_, and their tokens into tokens_.
-Values Selector::gather(const Row& row, float least) {
-    std::int64_t found = 0;
-    float block[kBlock];
-    for (std::int64_t begin = 0; begin < row.count; begin += kBlock) {
-        if (row.maxima[begin / kBlock] >= least) {
-            const auto of = part(row, begin / kBlock);
-            passes_->copy(of, block);
-            for (std::int64_t i = 0; i < of.count; ++i) {
-                values_[static_cast<std::size_t>(found)] = block[i];
-                tokens_[static_cast<std::size_t>(found)] = static_cast<std::int32_t>(begin + i);
-                found += static_cast<int>(block[i] >= least);
+double Selector::normaliser() { return weigh(row_, static_cast<float>(kLog2E)); }
+
+// Weighs the values of a row; returns the sum of the weights.
+double Selector::weigh(const Row& row, float scale) {
+    double total = 0;
+    for (std::size_t block = 0; block < row.blocks(); ++block) {
+        auto values = load(row, block);
+        for (auto& x : values) {
+            x = power_of_two((x - most_) * scale);
+        }
+        store(weights_.data() + block * kBlock, values);
+        sums_[block] = fold(values, std::plus<>());
+        total += static_cast<double>(sums_[block]);
+    }
+    return total;
+}
+
+// Puts the `count` largest values into values_ and their tokens into tokens_, in the order of tokens.
+Row Selector::keep_largest(std::size_t count) {
+    auto least = -kInfinity;
+    if (count <= row_.blocks()) {  // `count` blocks have a maximum of at least the count-th largest maximum
+        const auto first = values_.begin(), nth = first + static_cast<std::ptrdiff_t>(count - 1);
+        std::nth_element(first, nth, std::copy_n(maxima_.begin(), row_.blocks(), first), std::greater<>());
+        least = *nth;
+    }
+    items_.clear();
+    for (std::size_t block = 0; block < row_.blocks(); ++block) {
+        if (maxima_[block] >= least) {
+            for (auto i = block * kBlock; i < std::min((block + 1) * kBlock, row_.count); ++i) {
+                if (row_[i] >= least) {
+                    items_.push_back({row_[i], static_cast<std::int32_t>(i)});
+                }
             }
         }
     }
-    pad(values_.data(), found);
-    return {values_.data(), found, nullptr};
+    if (items_.size() > count) {
+        const auto nth = items_.begin() + static_cast<std::ptrdiff_t>(count);
+        std::nth_element(items_.begin(), nth, items_.end(), comes_first);
+        items_.erase(nth, items_.end());
+        std::sort(items_.begin(), items_.end(), [](const auto& a, const auto& b) { return a.token < b.token; });
+    }
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+        values_[i] = items_[i].value;
+        tokens_[i] = items_[i].token;
+    }
+    return {values_.data(), false, items_.size()};
 }
 
-// Puts the `count` largest values of a row into values_, padded, and their tokens into tokens_, in the order of tokens.
-// Returns how many there are.
-std::int64_t Selector::keep_largest(const Row& row, std::int64_t count, float most) {
-    const auto blocks = static_cast<std::int64_t>(blocks_of(row.count));
-    const auto whole = count > blocks;
-    Values from{};
-    if (whole) {
-        from = padded(row);
-    } else {  // `count` blocks have a maximum of at least the count-th largest maximum, so as many values reach that
-        const auto first = weights_.begin(), nth = first + (count - 1);
-        std::copy_n(row.maxima, blocks, first);
-        std::nth_element(first, nth, first + blocks, std::greater<>());
-        from = gather(row, *nth);
+// The last of the fewest values that weigh `share` of the total, the largest ones and of equal ones the first. Their
+// weights are added up in bins (a weight halves over 32 of them); in the bin where the share is reached, each value is
+// looked at.
+Selector::Item Selector::last_of(double share, const Row& row, float scale, double total) {
+    constexpr int bins = 4096;
+    const auto target = share * total;
+    // Values that weigh less than this have, all together, no more weight than what may be left out.
+    const auto negligible = (1 - share) * total / static_cast<double>(row.count);
+    const auto each = [&](const auto& use) {  // use(index, bin)
+        for (std::size_t block = 0; block < row.blocks(); ++block) {
+            if (static_cast<double>(sums_[block]) >= negligible) {
+                const auto values = load(row, block);
+                std::array<Ints, kBlock / kWidth> vectors;
+                for (std::size_t i = 0; i < values.size(); ++i) {
+                    const Floats at = (most_ - values[i]) * scale * 32, last = bins - 1.0f - Floats{};
+                    vectors[i] = __builtin_convertvector(at < last ? at : last, Ints);  // NaN becomes the last bin
+                }
+                const auto of = std::bit_cast<std::array<int, kBlock>>(vectors);
+                for (auto i = block * kBlock; i < std::min((block + 1) * kBlock, row.count); ++i) {
+                    use(i, of[i % kBlock]);
+                }
+            }
+        }
+    };
+    std::array<double, bins> sums{};
+    each([&](std::size_t i, int bin) { sums[static_cast<std::size_t>(bin)] += static_cast<double>(weights_[i]); });
+    double reached = 0;
+    int last = -1;
+    for (int bin = 0; bin < bins && (last < 0 || reached + sums[static_cast<std::size_t>(last)] < target); ++bin) {
+        if (sums[static_cast<std::size_t>(bin)] > 0) {
+            reached += last < 0 ? 0 : sums[static_cast<std::size_t>(last)];
+            last = bin;
+        }
     }
-    auto kept = Cut{-kInfinity, from.count, false};
-    if (from.count > count) {
-        kept = cut(*passes_, from, nullptr, static_cast<double>(from.count), static_cast<double>(count), most);
+    items_.clear();
+    each([&](std::size_t i, int bin) {
+        if (bin == last) {
+            items_.push_back({row[i], static_cast<std::int32_t>(i)});
+        }
+    });
+    auto first = items_.begin(), end = items_.end();
+    while (end - first > 1) {
+        const auto middle = first + (end - first) / 2;
+        std::nth_element(first, middle, end, comes_first);
+        const auto more = std::accumulate(first, middle, reached, [&](double sum, const Item& item) {
+            return sum + static_cast<double>(weights_[static_cast<std::size_t>(item.token)]);
+        });
+        if (more >= target) {
+            end = middle;
+        } else {
+            reached = more;
+            first = middle;
+        }
     }
-    const auto reached =
-        passes_->between(from, kept.value, kInfinity, indices_.data(), static_cast<int>(indices_.size()));
-    auto ties = kept.ties;
-    std::int64_t found = 0;
-    for (int i = 0; i < reached; ++i) {
-        const auto at = static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
-        const auto x = from.values[at];
-        const auto tied = x == kept.value;
-        values_[static_cast<std::size_t>(found)] = x;
-        tokens_[static_cast<std::size_t>(found)] = whole ? static_cast<std::int32_t>(at) : tokens_[at];
-        found += static_cast<int>(!tied) | static_cast<int>(ties > 0);
-        ties -= static_cast<int>(tied);
-    }
-    pad(values_.data(), found);
-    return found;
+    return *first;
 }
 
-Selector::Candidates Selector::candidates(const SamplingOptions& o, const Row& row, float most) {
+// Sets the weights to 0 that top_p and min_p leave out; returns the sum of the others.
+double Selector::restrict(const SamplingOptions& o, const Row& row, float scale, double total) {
+    const auto last = o.top_p < 1 ? last_of(o.top_p, row, scale, total) : Item{-kInfinity, 0};
+    const auto last_token = static_cast<std::size_t>(last.token);
+    const auto above = std::nextafter(last.value, kInfinity);
+    auto least = static_cast<float>(o.min_p);
+    if (static_cast<double>(least) < o.min_p) {
+        least = std::nextafter(least, kInfinity);
+    }
+    double left = 0;
+    for (std::size_t block = 0; block < row.blocks(); ++block) {
+        const auto values = load(row, block);
+        const auto at = weights_.data() + block * kBlock;
+        auto weights = load(at);
+        const auto lowest = block * kBlock <= last_token ? last.value : above;
+        for (std::size_t i = 0; i < weights.size(); ++i) {
+            const auto kept = (values[i] >= lowest) & (weights[i] >= least);
+            weights[i] = std::bit_cast<Floats>(std::bit_cast<Words>(weights[i]) & std::bit_cast<Words>(kept));
+        }
+        store(at, weights);
+        if (block == last_token / kBlock) {
+            for (auto i = last_token % kBlock + 1; i < kBlock; ++i) {
+                at[i] = std::bit_cast<Scalars>(values)[i] == last.value ? 0 : at[i];
+            }
+            weights = load(at);
+        }
+        sums_[block] = fold(weights, std::plus<>());
+        left += static_cast<double>(sums_[block]);
+    }
+    return left;
+}
+
+Selector::Candidates Selector::candidates(const SamplingOptions& o) {
+    const auto listed = o.top_k > 0 && static_cast<std::size_t>(o.top_k) < row_.count;
+    const auto row = listed ? keep_largest(static_cast<std::size_t>(o.top_k)) : row_;
     const auto scale = static_cast<float>(std::min(kLog2E / o.temperature, double{std::numeric_limits<float>::max()}));
-    Candidates of{row, nullptr, most, scale};
-    if (o.top_k > 0 && o.top_k < row.count) {
-        of.row = row_of({values_.data(), keep_largest(row, o.top_k, most), nullptr});
-        of.tokens = tokens_.data();
-    }
-    if (o.top_p < 1 || o.min_p > 0) {
-        restrict(of, o);
-    } else {
-        of.total = passes_->weigh(of.row, most, scale, nullptr, nullptr, sums_.data());
-    }
-    return of;
+    const auto total = weigh(row, scale);
+    return {row.count, listed, o.top_p < 1 || o.min_p > 0 ? restrict(o, row, scale, total) : total};
 }
 
-// Restricts the candidates by top_p and min_p.
-void Selector::restrict(Candidates& of, const SamplingOptions& o) {
-    const auto& row = of.row;
-    const auto copies = !row.padded;
-    of.values = {copies ? row_.data() : static_cast<const float*>(row.data), row.count, row.maxima};
-    const auto total =
-        passes_->weigh(row, of.most, of.scale, copies ? row_.data() : nullptr, weights_.data(), sums_.data());
-    of.least = -kInfinity;
-    of.least_weight = rounded_up(o.min_p);
-    if (o.top_p < 1) {
-        const auto likely = cut(*passes_, of.values, weights_.data(), total, o.top_p * total, of.most);
-        of.least = likely.value;
-        if (likely.splits) {
-            const auto found = passes_->between(of.values, likely.value, above(likely.value), indices_.data(),
-                                                static_cast<int>(indices_.size()));
-            for (auto i = likely.ties; i < found; ++i) {
-                weights_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])] = 0;
-            }
+// The first candidate at which the running sum of the weights exceeds `uniform` of their total; where it never does,
+// the last candidate that has a weight.
+std::int64_t Selector::draw(const SamplingOptions& o, double uniform) {
+    const auto of = candidates(o);
+    const auto target = uniform * of.total;
+    double sum = 0, before = 0;  // running sums at the end and at the beginning of the latest block that has a weight
+    std::size_t chosen = 0;
+    for (std::size_t block = 0; block * kBlock < of.count && !(sum > target); ++block) {
+        if (sums_[block] > 0) {
+            chosen = block;
+            before = sum;
+            sum += static_cast<double>(sums_[block]);
         }
     }
-    of.total = passes_->keep(of.values, weights_.data(), of.least, of.least_weight, sums_.data());
+    auto last = chosen * kBlock;
+    for (auto i = last; i < (chosen + 1) * kBlock && !(sum > target && before > target); ++i) {
+        if (weights_[i] > 0) {
+            last = i;
+            before += static_cast<double>(weights_[i]);
+        }
+    }
+    return token(of, last);
 }
 
-std::int64_t Selector::draw(const SamplingOptions& o, const Row& row, float most, double uniform) {
-    const auto of = candidates(o, row, most);
-    const auto at = locate(of, uniform * of.total);
-    return of.tokens == nullptr ? at : of.tokens[at];
-}
-
-std::vector<std::pair<std::int64_t, float>> Selector::kept(const SamplingOptions& o, const Row& row, float most) {
-    const auto of = candidates(o, row, most);
+std::vector<std::pair<std::int64_t, float>> Selector::kept(const SamplingOptions& o) {
+    const auto of = candidates(o);
     std::vector<std::pair<std::int64_t, float>> list;
-    float weights[kBlock];
-    for (std::int64_t i = 0; i < of.row.count; ++i) {
-        if (i % kBlock == 0) {
-            block_weights(of, i / kBlock, weights);
-        }
-        if (const auto weight = weights[i % kBlock]; weight > 0) {
-            list.emplace_back(of.tokens == nullptr ? i : of.tokens[i], weight);
+    for (std::size_t i = 0; i < of.count; ++i) {
+        if (weights_[i] > 0) {
+            list.emplace_back(token(of, i), weights_[i]);
         }
     }
     return list;
-}
-
-// The weights of one block; 0 for values that are left out.
-void Selector::block_weights(const Candidates& of, std::int64_t block, float* weights) const {
-    float sum;
-    if (of.values.values == nullptr) {
-        passes_->weigh(part(of.row, block), of.most, of.scale, nullptr, weights, &sum);
-        return;
-    }
-    const auto begin = block * kBlock;
-    for (std::int64_t i = 0; i < kBlock; ++i) {
-        const auto weight = weights_[static_cast<std::size_t>(begin + i)];
-        weights[i] = of.values.values[begin + i] >= of.least && weight >= of.least_weight ? weight : 0;
-    }
-}
-
-// The first candidate at which the running sum of the weights exceeds `target`; where it never does, the last candidate
-// that has a weight.
-std::int64_t Selector::locate(const Candidates& of, double target) const {
-    const auto blocks = static_cast<std::int64_t>(blocks_of(of.row.count));
-    double sum = 0, before = 0;  // running sums at the end and at the beginning of the latest block that has a weight
-    std::int64_t chosen = 0;
-    for (std::int64_t block = 0; block < blocks && !(sum > target); ++block) {
-        if (sums_[static_cast<std::size_t>(block)] > 0) {
-            chosen = block;
-            before = sum;
-            sum += static_cast<double>(sums_[static_cast<std::size_t>(block)]);
-        }
-    }
-    float weights[kBlock];
-    block_weights(of, chosen, weights);
-    const auto begin = chosen * kBlock, end = std::min(begin + kBlock, of.row.count);
-    auto last = begin;
-    for (auto i = begin; i < end && !(sum > target && before > target); ++i) {
-        if (const auto weight = weights[i - begin]; weight > 0) {
-            last = i;
-            before += static_cast<double>(weight);
-        }
-    }
-    return last;
 }
 
 }  // namespace sscc::sampling

@@ -1,14 +1,12 @@
 // What the sampler does with one row of logits, and the arrays that it needs for that: a thread has one of its own.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <span>
 #include <utility>
 #include <vector>
-
-#include "sampler_passes.hpp"
 
 namespace sscc {
 
@@ -27,79 +25,87 @@ struct SamplingOptions {
 
 namespace sampling {
 
-// Allocates from the beginning of a cache line on, because a load of a wide vector that crosses one costs twice.
-template <class T>
-struct Aligned {
-    using value_type = T;
-    static constexpr std::align_val_t kLine{64};
+constexpr std::size_t kBlock = 64;  // values of a block; the maxima of logits and the sums of weights are by block
 
-    Aligned() = default;
-    template <class Other>
-    Aligned(const Aligned<Other>&) {}
-    T* allocate(std::size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), kLine)); }
-    void deallocate(T* at, std::size_t) { ::operator delete(at, kLine); }
-    bool operator==(const Aligned&) const = default;
+// `count` values in f32 or bf16.
+struct Row {
+    const void* data;
+    bool bf16;
+    std::size_t count;
+
+    float operator[](std::size_t i) const {
+        return bf16 ? std::bit_cast<float>(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(data)[i]) << 16)
+                    : static_cast<const float*>(data)[i];
+    }
+    std::size_t blocks() const { return (count + kBlock - 1) / kBlock; }
 };
-template <class T>
-using Array = std::vector<T, Aligned<T>>;
 
-// Rows are of `vocabulary` values and have maxima; `most` is a row's largest value, and finite.
+// `peak` comes first, for each row anew; the other functions are for the row that it was called with last, and for one
+// whose largest value is finite.
 class Selector {
   public:
-    // Throws std::bad_alloc.
-    Selector(const Passes& passes, std::int64_t vocabulary);
+    // For rows of at most `vocabulary` values. Throws std::bad_alloc.
+    explicit Selector(std::size_t vocabulary);
 
-    // `copy` gives a copy of a row in f32, for the caller to change. `copied` then gives that copy, of `count` values,
-    // as a row, with its largest value.
-    std::span<float> copy(const Row& row);
-    std::pair<Row, float> copied(std::int64_t count);
+    // The largest value, or NaN where there is one.
+    float peak(const Row& row);
 
-    std::int64_t first_largest(const Row& row, float most) const;
+    // A copy of the row in f32, for the caller to change.
+    std::span<float> copy();
 
-    // The sum of all exp(x - most).
-    double normaliser(const Row& row, float most);
+    std::int64_t first_largest() const;
+
+    // The sum of all exp(x - the largest x).
+    double normaliser();
 
     // Calls use(token, value) for the `count` largest values (of equal ones the first), in the order of tokens.
     template <class Use>
-    void largest(const Row& row, std::int64_t count, float most, const Use& use) {
-        const auto found = keep_largest(row, count, most);
-        for (std::int64_t i = 0; i < found; ++i) {
-            use(tokens_[static_cast<std::size_t>(i)], values_[static_cast<std::size_t>(i)]);
+    void largest(std::size_t count, const Use& use) {
+        const auto kept = keep_largest(count);
+        for (std::size_t i = 0; i < kept.count; ++i) {
+            use(tokens_[i], kept[i]);
         }
     }
 
     // Draws a token; `uniform`, in [0, 1), decides which.
-    std::int64_t draw(const SamplingOptions& options, const Row& row, float most, double uniform);
+    std::int64_t draw(const SamplingOptions& options, double uniform);
 
     // The tokens, rising, that a draw chooses from, with their weights.
-    std::vector<std::pair<std::int64_t, float>> kept(const SamplingOptions& options, const Row& row, float most);
+    std::vector<std::pair<std::int64_t, float>> kept(const SamplingOptions& options);
 
   private:
-    // What a draw chooses from. The sums of its blocks are in sums_; this is what the weights of a block follow from.
+    struct Item {
+        float value;
+        std::int32_t token;  // or another index
+    };
+    static bool comes_first(const Item& a, const Item& b) {
+        return a.value != b.value ? a.value > b.value : a.token < b.token;
+    }
+
+    // What a draw chooses from: the values whose weight is above 0. The weights are in weights_, their sums in sums_.
     struct Candidates {
-        Row row;
-        const std::int32_t* tokens;  // null where the candidates are the whole row
-        float most, scale;
-        double total = 0;
-        Values values{};      // the values whose weights are in weights_; null where none are there
-        float least = 0;      // values below it are left out,
-        float least_weight = 0;  // and values with a smaller weight
+        std::size_t count;
+        bool listed;  // whether tokens_ has the tokens; otherwise value i is that of token i
+        double total;
     };
 
-    Values padded(const Row& row);
-    std::int64_t keep_largest(const Row& row, std::int64_t count, float most);
-    Values gather(const Row& row, float least);
-    Candidates candidates(const SamplingOptions& options, const Row& row, float most);
-    void restrict(Candidates& of, const SamplingOptions& options);
-    std::int64_t locate(const Candidates& of, double target) const;
-    void block_weights(const Candidates& of, std::int64_t block, float* weights) const;
+    Row keep_largest(std::size_t count);
+    double weigh(const Row& row, float scale);
+    Item last_of(double share, const Row& row, float scale, double total);
+    double restrict(const SamplingOptions& options, const Row& row, float scale, double total);
+    Candidates candidates(const SamplingOptions& options);
+    std::int64_t token(const Candidates& of, std::size_t i) const {
+        return of.listed ? tokens_[i] : static_cast<std::int64_t>(i);
+    }
 
-    const Passes* passes_;
-    Array<float> row_, row_maxima_;  // a row in f32, padded
-    Array<float> values_;            // the largest values, in the order of tokens, padded
-    Array<std::int32_t> tokens_;     // the tokens of values_
-    Array<float> weights_, sums_;    // weights of candidates, and their sums by block
-    Array<std::int32_t> indices_;
+    Row row_{};
+    float most_ = 0;                    // the largest value of the row
+    std::vector<float> maxima_;         // of its blocks
+    std::vector<float> copy_;           // in f32
+    std::vector<float> values_;         // the largest values, in the order of tokens
+    std::vector<std::int32_t> tokens_;  // of values_
+    std::vector<float> weights_, sums_;
+    std::vector<Item> items_;           // among which the largest are looked for
 };
 
 }  // namespace sampling

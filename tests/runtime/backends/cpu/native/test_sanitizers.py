@@ -26,7 +26,7 @@ from tests.runtime.backends.cpu.native.plans import plan, run
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[4] / "runtime" / "backends" / "cpu" / "native"
 CORE = ("core", "machine", "memory", "plan", "team", "walk")
-SAMPLER = ("sampler_cut", "sampler_passes", "sampler_selector", "sampler")
+SAMPLER = ("sampler", "sampler_selector")
 SOURCES = [
     *(NATIVE / f"{name}.cpp" for name in (*CORE, *SAMPLER)),
     *(HERE / f"{name}.cpp" for name in ("core_driver", "sampler_driver", "driver")),
@@ -174,9 +174,9 @@ def test_damaged_plans_are_refused_or_run(driver: Driver, threads: int) -> None:
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_any_logits_and_calls_give_the_same_on_every_machine(executables: dict[str, Path], sanitizer: str) -> None:
-    """The checksum is that of GCC 12 and Clang, -O0 to -O3 with every vector extension."""
+    """The checksum is that of GCC 12, -O0 to -O3 and for any x86 machine."""
     told = drive(executables[sanitizer], "sampler", "fuzz", "7", "300")
-    assert told == "5330 picks, 1286 refused, f4327860713a12d5\n"
+    assert told == "5330 picks, 1286 refused, 74f3be4c74cb0433\n"
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
