@@ -43,17 +43,8 @@ def _observed(n: Sizes) -> int:
     return max(0, min(n["start"] + n["C"], n["length"]) - max(n["start"], n["length"] - n["W"]))
 
 
-def _kept(n: Sizes) -> int:
-    """Rows of a prompt that its compressed cache holds."""
-    return min(n["R"], n["sink"] + n["recent"] + n["topk"], n["length"])
-
-
 def _gathered(n: Sizes) -> int:
     return n["J"]
-
-
-def _scored(n: Sizes) -> int:
-    return n["length"] + _kept(n)
 
 
 def _rows(n: Sizes) -> int:
@@ -78,7 +69,7 @@ def _prompt(n: Sizes) -> int:
 
 
 def _most_selected(n: Sizes) -> int:
-    return n.get("K", 0)
+    return n["K"]
 
 
 Query = Annotated[str, Operand("B H 1 D:f", "read")]
@@ -283,13 +274,14 @@ class Select(Op):
 
 @dataclass(frozen=True)
 class GatherRows(Op):
-    """Rows of a prompt's K or V by position: out[0, h, j, :] = source[0, h, index[h, j], :]; zeros where the index is
-    negative."""
+    """Rows of a prompt's K or V by position: out[0, h, j, :] = source[0, h, index[h, j], :], encoded where the rows of
+    `out` are; zeros where the index is negative. An operation of the dialect takes the place that the rows are put
+    into, a part of a cache, and gives it with the rows in it."""
 
     op, kind = "gather", "gather_rows"
     source: Annotated[str, Operand("1 Hkv T D:f", "read", along="T", reads=_gathered, by="index", fetched=True)]
     index: Annotated[str, Operand("Hkv J:i64", "read")]
-    out: Annotated[str, Operand("1 Hkv J D:f", "write")]
+    out: Annotated[str, Operand("1 Hkv J D:row", "write", updated="gathered")]
 
 
 # --------------------------------------------------------------------------------------------------- fused operations
@@ -372,43 +364,9 @@ class ChunkAttention(Op):
     window: Window = 0
 
 
-@dataclass(frozen=True)
-class Compress(Op):
-    """Scores, pooling, top-K, both gathers, ring build and the assembly of one slot's cache rows in one streaming pass
-    over K and one over the rows that are kept; no buffer holds a score per prompt position.
-
-    As `ObservationScores` (with the log-sum-exp that `ChunkAttention` kept), `Pool` and `Select`; then row j of
-    `k_cache` is K at the position that `KeptPositions` says for j < SR, and at selected[h, j - SR] for the others where
-    the cache has more than SR rows; zeros for -1. `v_cache` likewise.
-
-    R = SR + K, or SR where the selected rows stay in the prompt; a step's `selected` is "" where K is 0. The rows of
-    both caches may be encoded.
-    """
-
-    op, kind, stored = "compress", "compress", True
-    order = (
-        *("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "length", "topk"),
-        *("k_compressed", "v_compressed", "selected"),
-    )
-    observed: Annotated[str, Operand("1 H W D:f", "read")]
-    log_sum_exp: Annotated[str, Operand("1 H W 1:f32", "read", flat=True)]
-    key: Annotated[str, Operand("1 Hkv T D:f", "read", along="T", reads=_scored, fetched=True)]
-    value: Annotated[str, Operand("1 Hkv T Dv:f", "read", along="T", reads=_kept, fetched=True)]
-    k_cache: Annotated[str, Operand("1 Hkv R D:row", "write", updated="k_compressed")]
-    v_cache: Annotated[str, Operand("1 Hkv R Dv:row", "write", updated="v_compressed")]
-    selected: Annotated[str, Operand("Hkv K:i64", "write", optional=True)]
-    length: Length
-    topk: TopK
-    scale: Scale
-    sink: Sink
-    recent: Recent
-    pool: Annotated[int, Attribute("pool")]
-    pool_mode: Annotated[str, Attribute("pool_mode")]
-
-
 OPERATIONS: tuple[type[Op], ...] = (
     *(SelfAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention, Observe),
     *(ObservationScores, Pool, Select, KeptPositions, GatherRows),
-    *(DecodeAttention, ChunkAttention, Compress),
+    *(DecodeAttention, ChunkAttention),
 )
 """In the order in which the documentation has them."""

@@ -55,8 +55,10 @@ After, with `fuse=false`::
     }
 
 When it does not apply: a value that two stages read, or that a product reads, is a stream; what makes it is a stage of
-its own. Operations of the `kv` dialect are stages by themselves. An operation stays out of a product's stage where no
-axis of the result would then cut the product's weights into tiles (a norm of the product's result needs all of it).
+its own. Operations of the `kv` dialect are stages by themselves, but for one that writes a part of its result (the
+scores of a prompt's positions): it joins the operation that reads this part, since a stream is filled whole. An
+operation stays out of a product's stage where no axis of the result would then cut the product's weights into tiles (a
+norm of the product's result needs all of it).
 A reshape of a transposed value that no strides can express makes the transposition a stage that copies; of another
 strided view it is refused. A stage reads memory as it lies: what is strided outside (a part of a stream) is reshaped
 outside.
@@ -272,8 +274,8 @@ def stage_name(ops: Sequence[ir.Operation]) -> str:
     named = next((group for group in ([op for op in ops if kind(op)] for kind in kinds) if group), ops[-1:])
     paths = [module_path(op.location).rpartition(".")[2] for op in named]
     known = [path for path in dict.fromkeys(paths) if path and not path.isdigit()]
-    if named[0].name.startswith("kv."):
-        known = [named[0].name.partition(".")[2]]
+    if named[-1].name.startswith("kv."):
+        known = [named[-1].name.partition(".")[2]]
     return "+".join(known) or verb(named[0])
 
 
@@ -370,9 +372,9 @@ class _Groups:
 
     def _may_join(self, op: ir.Operation, target: list[ir.Operation]) -> bool:
         members = [*self.group[op], *target]
-        if any(member.name.startswith("kv.") for member in members):
-            return False
         readers = [reader for result in op.results for reader in self._readers(result)]
+        if any(member.name.startswith("kv.") for member in members):
+            return all(kv.shares_part(op, reader) for reader in readers)
         if any(is_contraction(reader) for reader in readers) and not (is_cast(op) or is_dequantisation(op)):
             return False
         return not any(map(is_contraction, members)) or self._tileable(self._sorted(members))

@@ -1,18 +1,17 @@
-"""fuse-compressed-attention: the cache's algorithm becomes three streaming operations.
+"""fuse-compressed-attention: attention over the cache becomes two streaming operations.
 
-What: three patterns, each with exactly the same result.
+What: two patterns, each with exactly the same result.
 
 * decode: row, both updates, validity and attention become `kv.decode_attention`, which reads each row once. Attention
   may be over any number of segments, in any order: one of them is the cache that was updated, the others follow it in
   the rows that the validity numbers;
-* prefill, per chunk: the appends of K and V, causal attention and both observations become `kv.chunk_attention`;
-* prefill, after a layer's last chunk: scores, pooling, top-K, the positions of the cache's rows and the gathers of K
-  and V become `kv.compress`, which writes the decode cache's layout directly: no score per position, no gathered copy.
-  With indexed rows the selected positions are all it writes of them.
+* prefill, per chunk: the appends of K and V, causal attention and both observations become `kv.chunk_attention`.
 
-Why: unfused, decode would read the cache twice and prefill would keep scores and gathered rows in memory.
+What happens after a layer's last chunk stays as it is: each operation is a step of a stage by itself.
 
-Before, a decode step, a chunk of prefill and the compression after the last chunk::
+Why: unfused, decode would read the cache twice, and only launches would order what updates the cache and what reads it.
+
+Before, a decode step and a chunk of prefill::
 
     func.func private @decode.layer.0(%q: tensor<2x4x1x8xf32> {sscc.input = "q"},
         %k: tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, %v: tensor<2x2x4x8xf32> {sscc.state = "v_cache"},
@@ -54,28 +53,6 @@ Before, a decode step, a chunk of prefill and the compression after the last chu
       return %o#0, %k1, %v1, %seen1, %l1 : tensor<1x4x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>,
         tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>
     }
-    func.func private @prefill.compress.0(%k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"},
-        %v: tensor<1x2x8x8xf32> {sscc.state = "v_scratch"}, %seen: tensor<1x4x1x8xf32> {sscc.state = "observed"},
-        %l: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"}, %kc: tensor<2x2x4x8xf32> {sscc.state = "k_cache"},
-        %vc: tensor<2x2x4x8xf32> {sscc.state = "v_cache"}, %slot: index {sscc.input = "slot"},
-        %n: index {sscc.input = "length"}) -> (tensor<2x2x4x8xf32> {sscc.state = "k_cache"},
-        tensor<2x2x4x8xf32> {sscc.state = "v_cache"}, tensor<2x1xi64> {sscc.state = "selected"})
-        attributes {sscc.kernel} {
-      %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64}
-        : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
-      %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-      %topk = arith.constant 1 : index
-      %selected = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
-      %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
-      %rows = tensor.concat dim(1) %kept, %selected : (tensor<2x3xi64>, tensor<2x1xi64>) -> tensor<2x4xi64>
-      %k_rows = "kv.gather"(%k, %rows) : (tensor<1x2x8x8xf32>, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
-      %k1 = tensor.insert_slice %k_rows into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1]
-        : tensor<1x2x4x8xf32> into tensor<2x2x4x8xf32>
-      %v_rows = "kv.gather"(%v, %rows) : (tensor<1x2x8x8xf32>, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
-      %v1 = tensor.insert_slice %v_rows into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1]
-        : tensor<1x2x4x8xf32> into tensor<2x2x4x8xf32>
-      return %k1, %v1, %selected : tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x1xi64>
-    }
 
 After, the decode step::
 
@@ -91,27 +68,15 @@ After, the chunk::
       return %o#0, %o#1, %o#2, %o#3, %o#4 : ..
     }
 
-After, the compression into a slot::
-
-    func.func private @prefill.compress.0(%k: .. "k_scratch"}, %v: .. "v_scratch"}, %seen: .. "observed"}, %l: ..
-      %topk = arith.constant 1 : index
-      %kc_slot = tensor.extract_slice %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
-      %vc_slot = tensor.extract_slice %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
-      %o:3 = "kv.compress"(%seen, %l, %k, %v, %kc_slot, %vc_slot, %n, %topk) {scale = 5.000000e-01 : f64} ..
-      %k1 = tensor.insert_slice %o#0 into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
-      %v1 = tensor.insert_slice %o#1 into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] ..
-      return %k1, %v1, %o#2 : ..
-    }
-
-Where cache rows are encoded, both fused forms take the rows as they were before `kv.quantize_rows`, and encode them as
-they write them.
+Where cache rows are encoded, the decode step takes the row as it was before `kv.quantize_rows`, and encodes it as it
+writes it.
 
 When it does not apply: another mask, a segment that is left out or read twice, other scalars or positions, or another
 reader of what lies in between. The operations then stay as they are, and their kernel becomes kernels of one operation
 each, marked `sscc.plain`, which read and write memory as at -O0: only launches order what one operation updates and
 another one reads.
 
-Preserves: results; selection may differ where scores tie within rounding.
+Preserves: results.
 """
 
 from __future__ import annotations
@@ -122,9 +87,7 @@ from typing import Any, ClassVar
 
 from torch_mlir import ir
 
-from sscc.ir.builders import Offset, extract_slice, insert_slice
 from sscc.ir.dialects import kv
-from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.levels import get_facts, walk
 from sscc.ir.operations import DecodeAttention
 from sscc.ir.rewriting import functions, producer
@@ -147,8 +110,6 @@ class FuseCompressedAttention(Pass):
                     _fuse_decode(op)
                 for op in _named(function, "kv.causal_attention"):
                     _fuse_chunk(op)
-                while any(_fuse_compress(op) for op in _named(function, "tensor.insert_slice")):
-                    pass  # each takes two insertions away, so the list is made anew
         make_plain(module)
 
 
@@ -307,122 +268,3 @@ def _appended(value: ir.Value, start: ir.Value) -> ir.Operation | None:
     _, heads, _, width = value.type.shape
     wanted = [1, heads, op.operands[0].type.shape[2], width]
     return op if list(op.attributes["static_sizes"]) == wanted else None
-
-
-# ------------------------------------------------------------------------------------------------ prefill, compression
-
-
-@dataclass(frozen=True)
-class _Assembly:
-    """Rows of one tensor, gathered from the scratch: the operations that do it, and the positions they are of.
-
-    Attributes:
-        index: the positions: those that are kept anyway, then the selected ones unless they stay in the scratch.
-        parts: what it is put together from.
-    """
-
-    scratch: ir.Value
-    index: ir.Value
-    parts: tuple[ir.Value, ...]
-    ops: tuple[ir.Operation, ...]
-
-    @property
-    def kept(self) -> ir.Operation | None:
-        return _made_by(self.parts[0], "kv.kept_positions")
-
-
-def _fuse_compress(insert: ir.Operation) -> bool:
-    """`insert` puts the rows of K; its partner, those of V from the same indices, is found from there."""
-    k = _assembly(insert)
-    scores = None if k is None else _scores(k, insert.block)
-    if k is None or scores is None:
-        return False
-    others = (op.operation for op in insert.block.operations if op.operation != insert)
-    other = next((op for op in others if _is_partner(op, insert, k)), None)
-    if other is None:
-        return False
-    v = _assembly(other)
-    assert v is not None
-    last = other if insert.is_before_in_block(other) else insert
-    select, pool, found = scores
-    concat, gone = _made_by(k.index, "tensor.concat"), [*k.ops, *v.ops]
-    if concat is not None:
-        if any(reader not in gone for reader in _readers(k.index)):
-            return False
-        gone.append(concat)
-    readers = [reader for op in (insert, other, select) for reader in _readers(op.results[0]) if reader not in gone]
-    if not all(_follows(reader, last) for reader in readers):
-        return False
-    observed, log_sum_exp, _, length = found.operands
-    topk = kv.operand_of(select, "topk")
-    with ir.InsertionPoint(last), last.location:
-        boxes = [_slot(op) for op in (insert, other)]
-        fused = kv.Compress(
-            observed, log_sum_exp, k.scratch, v.scratch, *boxes, length, topk, found.attributes["scale"],
-            *[box.type for box in boxes], select.results[0].type,
-        )  # fmt: skip
-        kv.in_group(fused, kv.group_of(select))
-        made = [_put(rows, op) for rows, op in ((fused.k_compressed, insert), (fused.v_compressed, other))]
-    _replace([(insert.results[0], made[0]), (other.results[0], made[1]), (select.results[0], fused.selected)])
-    _erase(insert, other, *gone, select, pool, found, k.kept)
-    count("compressions fused")
-    return True
-
-
-def _is_partner(op: ir.Operation, insert: ir.Operation, k: _Assembly) -> bool:
-    if op.name != "tensor.insert_slice" or list(op.operands)[2:] != list(insert.operands)[2:]:
-        return False
-    v = _assembly(op)
-    return v is not None and v.index == k.index and v.scratch != k.scratch and op.operands[1] != insert.operands[1]
-
-
-def _assembly(insert: ir.Operation) -> _Assembly | None:
-    """Rows of one scratch that become those of one slot of a cache."""
-    dynamic = ir.ShapedType.get_dynamic_size()
-    places = [[dynamic, 0, 0, 0], [dynamic, 0, dynamic, 0]]
-    if insert.name != "tensor.insert_slice" or list(insert.attributes["static_offsets"]) not in places:
-        return None
-    (rows,), encoders = _decoded([insert.operands[0]])
-    gather = _made_by(rows, "kv.gather")
-    if gather is None or len(_readers(rows)) != 1 or not _one_group(gather, *encoders):
-        return None
-    scratch, index = gather.operands
-    concat = _made_by(index, "tensor.concat")
-    parts = (index,) if concat is None else tuple(concat.operands)
-    if len(parts) != (1 if geometry_of(gather).indexed else 2):
-        return None
-    return _Assembly(scratch, index, parts, (*encoders, gather))
-
-
-def _scores(k: _Assembly, block: ir.Block) -> tuple[ir.Operation, ir.Operation, ir.Operation] | None:
-    """select, pool and observation_scores of the keys that `k` takes rows from, all for the same length."""
-    if len(k.parts) == 1:
-        selects = [op.operation for op in block.operations if op.operation.name == "kv.select"]
-    else:
-        selects = [op for op in [_made_by(k.parts[1], "kv.select")] if op is not None]
-    return next((found for found in (_scores_of(select, k) for select in selects) if found is not None), None)
-
-
-def _scores_of(select: ir.Operation, k: _Assembly) -> tuple[ir.Operation, ir.Operation, ir.Operation] | None:
-    pool, kept = _made_by(kv.operand_of(select, "scores"), "kv.pool"), k.kept
-    scores = None if pool is None else _made_by(kv.operand_of(pool, "scores"), "kv.observation_scores")
-    if pool is None or scores is None or kept is None or kv.operand_of(scores, "key") != k.scratch:
-        return None
-    lengths = {kv.operand_of(op, "length") for op in (select, pool, scores, kept)}
-    alone = all(len(_readers(op.results[0])) == 1 for op in (pool, scores))
-    group = _one_group(select, pool, scores, kept, *k.ops)
-    return (select, pool, scores) if len(lengths) == 1 and alone and group else None
-
-
-def _slot(insert: ir.Operation) -> ir.Value:
-    return extract_slice(insert.operands[1], _offsets(insert), list(insert.operands[0].type.shape))
-
-
-def _put(rows: ir.Value, insert: ir.Operation) -> ir.Value:
-    return insert_slice(rows, insert.operands[1], _offsets(insert))
-
-
-def _offsets(insert: ir.Operation) -> list[Offset]:
-    """Where an insertion into a slot begins: at the slot, and where layers share the cache at the layer's rows."""
-    slot, *first = list(insert.operands)[2:]
-    return [slot, 0, first[0] if first else 0, 0]

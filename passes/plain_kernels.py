@@ -22,9 +22,10 @@ from sscc.passes.outline_kernels import KERNEL, inline_calls, outline_operations
 
 PLAIN = "sscc.plain"
 """On a kernel: it is one operation, which reads and writes memory."""
-FUSED = frozenset({*kv.DECODING, "kv.chunk_attention", "kv.compress"})
-COMPUTED = frozenset({"kv.kept_positions", "kv.gather", "kv.quantize_rows"})
-"""They update nothing and write all of their results. Where no rows are selected, they make up the end of a prompt."""
+UNFUSED = frozenset(
+    f"kv.{name}" for name in ("row", "update", "validity", "cached_attention", "causal_attention", "observe")
+)
+"""What attention over the cache is made of where it is not fused."""
 
 
 def is_plain(function: Any) -> bool:
@@ -52,7 +53,7 @@ def make_plain(module: ir.Module) -> None:
 
 def _needs_order(op: ir.Operation) -> bool:
     """Whether `op` is a part of attention, or updates memory that another operation of the kernel reads."""
-    if op.name.startswith("kv.") and op.name not in FUSED | COMPUTED:
+    if op.name in UNFUSED:
         return True
     if op.name == "tensor.insert_slice":
         return _is_read(op.results[0], op)

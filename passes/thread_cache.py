@@ -12,7 +12,8 @@ sizes that do not grow with the context.
 With indexed rows (`--kv-rows indexed`) the cache holds sinks and ring alone, `compress` writes these and the selected
 positions, and decode attends to two segments: the cache, and the selected rows of the prompt, which an index names.
 
-With encoded rows (`--kv-dtype int8`) the caches are i8, and what is written into them passes `kv.quantize_rows`.
+With encoded rows (`--kv-dtype int8`) the caches are i8: `kv.gather` encodes what it puts into them, and the row of a
+decode step passes `kv.quantize_rows`.
 
 Before::
 
@@ -58,7 +59,8 @@ After, once per layer::
       %selected = "kv.select"(%pooled, %length, %topk) ..
       %kept = "kv.kept_positions"(%length) ..
       %rows = tensor.concat dim(1) %kept, %selected ..
-      %k_rows = "kv.gather"(%k_scratch, %rows) ..
+      %k_slot = tensor.extract_slice %k_cache[%slot, 0, 0, 0] ..
+      %k_rows = "kv.gather"(%k_scratch, %rows, %k_slot) ..
       %k_cache1 = tensor.insert_slice %k_rows into %k_cache[%slot, 0, 0, 0] ..
       ..
       return %k_cache1, %v_cache1, %selected : ..
@@ -85,6 +87,7 @@ from torch_mlir.dialects import arith, func, tensor
 
 from sscc.ir.builders import (
     Argument,
+    Offset,
     arguments_of,
     at_most,
     extract_slice,
@@ -373,9 +376,9 @@ class _Threader:
                 topk = own[TOPK] if TOPK in own else index_constant(g.topk)
                 selected = kv.Select(scores, length, topk, selected_type).selected
             index = self._positions(length, selected)
-            offsets = [slot, 0, own.get(FIRST, 0), 0]
+            offsets: list[Offset] = [slot, 0, own.get(FIRST, 0), 0]
             caches = [
-                insert_slice(self._encoded(self._gathered(scratch, index)), cache, offsets)
+                self._filled(cache, offsets, scratch, index)
                 for scratch, cache in ((k_scratch, k_cache), (v_scratch, v_cache))
             ]
             if selected is not None and picks:
@@ -398,10 +401,10 @@ class _Threader:
         joined: ir.Value = tensor.ConcatOp(tensor_type([self.kv_heads, g.budget], i64), 1, [kept, selected]).result
         return joined
 
-    def _gathered(self, scratch: ir.Value, index: ir.Value) -> ir.Value:
-        _, heads, _, dim = scratch.type.shape
-        rows: ir.Value = kv.Gather(scratch, index, tensor_type([1, heads, index.type.shape[1], dim], self.element)).out
-        return rows
+    def _filled(self, cache: ir.Value, offsets: list[Offset], scratch: ir.Value, index: ir.Value) -> ir.Value:
+        """`cache` with the rows of `scratch` at `index` in it, from `offsets` on."""
+        place = extract_slice(cache, offsets, [1, *index.type.shape, cache.type.shape[3]])
+        return insert_slice(kv.Gather(scratch, index, place, place.type).gathered, cache, offsets)
 
 
 def _text(value: str) -> ir.StringAttr:

@@ -262,7 +262,7 @@ def _selected(program: sch.Program) -> Iterator[tuple[str, set[int]]]:
         for stage in (stage for pipeline in sch.pipelines(kernel.body) for stage in pipeline.stages):
             body = bodies.get(stage.body)
             for step in () if body is None else body.steps:
-                if not isinstance(step, sch.Select | sch.Compress) or not step.selected:
+                if not isinstance(step, sch.Select):
                     continue
                 where = f"kernel {kernel.name!r}, stage {stage.name!r}"
                 operand = dict(zip(body.scalars, stage.scalars, strict=False)).get(step.topk) if body else None
@@ -290,7 +290,6 @@ def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
         return [("recent", g.recent)]
     if isinstance(step, sch.CausalAttention | sch.ChunkAttention):
         return [("window", g.window)]
-    ring = [("sink", g.sink), ("recent", g.recent)]
-    if isinstance(step, sch.Compress):
-        return [*ring, ("pool", g.pool), ("pool_mode", g.pool_mode)]
-    return ring if isinstance(step, sch.DecodeAttention | sch.Select) else []
+    if isinstance(step, sch.DecodeAttention | sch.Select):
+        return [("sink", g.sink), ("recent", g.recent)]
+    return []

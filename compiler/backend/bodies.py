@@ -415,10 +415,8 @@ def _step(e: _BodyEmitter, op: ir.Operation) -> None:
 
 
 def _result_place(e: _BodyEmitter, value: ir.Value, operand: Operand) -> str:
-    """The name of the place for a result; "" for an empty result that the step may go without."""
-    if operand.optional and 0 in value.type.shape:
-        return ""
-    name = _cleared(e, value) if operand.mode == "part" else e.written(value)
+    """The name of the place for a result. Of a part, all of it is written where others than this body may read it."""
+    name = _cleared(e, value) if operand.mode == "part" and value in e.returned else e.written(value)
     return e.flat(value) if operand.flat else name
 
 

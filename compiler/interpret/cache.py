@@ -223,13 +223,6 @@ def gather(source: Tensor, index: Tensor) -> Tensor:
     return torch.where(index[:, :, None] < 0, torch.zeros((), dtype=source.dtype), found)[None]
 
 
-def assembled(scratch: Tensor, selected: Tensor, length: int, g: Geometry) -> Tensor:
-    """The cache rows [1, Hkv, R, D] of a prompt: those that are kept anyway, and unless they stay in the prompt those
-    `selected`."""
-    kept = kept_positions(length, scratch.shape[1], g)
-    return gather(scratch, kept if g.indexed else torch.cat([kept, selected], 1))
-
-
 # ------------------------------------------------------------------------------------------------- the operations
 
 
@@ -295,6 +288,11 @@ def _kept_positions(op: ir.Operation, b: Builder) -> Compute:
     return lambda length: kept_positions(int(length), kv_heads, g)
 
 
+def _gather(op: ir.Operation, b: Builder) -> Compute:
+    store = encoded if geometry_of(op).encoded else lambda rows: rows
+    return lambda source, index, out: store(gather(source, index))
+
+
 def _decode_attention(op: ir.Operation, b: Builder) -> Several:
     scale, g, types, segments = _scale(op), geometry_of(op), b.types, _segments(op)
 
@@ -330,22 +328,6 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
     return chunk
 
 
-def _compress(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), geometry_of(op), b.types
-
-    def compress(
-        observed: Tensor, log_sum_exp: Tensor, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor,
-        length: Tensor, topk: Tensor,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        n = int(length)
-        scores = observation_scores(observed, log_sum_exp, key, n, scale, g, types)
-        chosen = select(pooled(scores, n, g), n, int(topk), g)
-        kept = (assembled(source, chosen, n, g) for source in (key, value))
-        return *(encoded(found) if g.encoded else found for found in kept), chosen
-
-    return compress
-
-
 HANDLERS: dict[str, Handler] = {
     "kv.row": single(_row),
     "kv.update": single(lambda op, b: updated),
@@ -358,8 +340,7 @@ HANDLERS: dict[str, Handler] = {
     "kv.pool": single(_pool),
     "kv.select": single(_select),
     "kv.kept_positions": single(_kept_positions),
-    "kv.gather": single(lambda op, b: gather),
+    "kv.gather": single(_gather),
     "kv.decode_attention": several(_decode_attention),
     "kv.chunk_attention": several(_chunk_attention),
-    "kv.compress": several(_compress),
 }

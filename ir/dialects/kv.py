@@ -182,7 +182,6 @@ KeptPositions = _operation(operations.KeptPositions)
 Gather = _operation(operations.GatherRows)
 DecodeAttention = _operation(operations.DecodeAttention)
 ChunkAttention = _operation(operations.ChunkAttention)
-Compress = _operation(operations.Compress)
 
 SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in operations.OPERATIONS}
 """By the operations' names, without members of their groups."""
@@ -244,6 +243,18 @@ def members_of(op: ir.Operation) -> list[dict[str, ir.Value]]:
 def ties_of(op: ir.Operation) -> Mapping[int, int]:
     """Which results of an operation are which operands, updated in place; empty for those of other dialects."""
     return SPECS[op.name].ties if op.name in SPECS else {}
+
+
+def shares_part(op: ir.Operation, reader: ir.Operation) -> bool:
+    """Whether `op` writes a part of its result only, and `reader` reads no other part of it: as far as one and the same
+    scalar says."""
+    if op.name not in SPECS or reader.name not in SPECS:
+        return False
+    ours, theirs, operands = spec_of_op(op), spec_of_op(reader), operands_of(reader)
+    parts = {op.results[ours.results.index(n)]: o.writes for n, o in ours.operands.items() if o.mode == "part"}
+    read = {value: theirs.operands[name].reads for name, value in operands.items() if value in op.results}
+    alike = all(operands.get(name) == operand_of(op, name) for name in ours.numbers)
+    return alike and bool(read) and all(value in parts and parts[value] is count for value, count in read.items())
 
 
 def fetched_by(op: ir.Operation) -> tuple[int, ...]:

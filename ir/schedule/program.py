@@ -15,7 +15,6 @@ from sscc.ir.operations import (
     CachedAttention,
     CausalAttention,
     ChunkAttention,
-    Compress,
     DecodeAttention,
     GatherRows,
     ObservationScores,
@@ -272,7 +271,6 @@ Step = Union[
     GatherRows,
     DecodeAttention,
     ChunkAttention,
-    Compress,
 ]
 
 

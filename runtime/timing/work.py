@@ -8,8 +8,8 @@ Counting rules, where a step does not simply touch everything it sees once:
   the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. Of its other
   segments it fetches the valid rows only: `valid_rows` without those in front. Of a cache that layers with budgets of
   their own share it reads in place, as many rows as the layers have in the mean.
-* `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` and `Compress`
-  read `length` rows of K; `Compress` reads the R rows that it keeps once more, of K and V.
+* `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` reads `length` rows
+  of K.
 * Encoded rows move as they are stored, bytes of codes and a scale, and are computed on as the numbers that they stand
   for: `ENCODE_OPS` element-wise operations per number where they are made, `DECODE_OPS` where they are attended to.
 * Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
@@ -33,7 +33,6 @@ from sscc.ir.schedule import (
     CachedAttention,
     CausalAttention,
     ChunkAttention,
-    Compress,
     DecodeAttention,
     Dtype,
     GatherRows,
@@ -303,7 +302,7 @@ def _triangle(n: int) -> int:
     return n * (n + 1) // 2
 
 
-def _score(meter: _Meter, step: ObservationScores | Compress) -> None:
+def _score(meter: _Meter, step: ObservationScores) -> None:
     """Q K^T of the observation queries over the prompt, and its softmax."""
     length, (_, heads, window, width) = meter.scalar(step.length), meter.shape(step.observed)
     meter.flops(meter.dtype(step.observed), 2 * heads * window * length * width)
@@ -322,15 +321,8 @@ def _select(meter: _Meter, step: Select) -> None:
     _top_k(meter, step.selected, meter.scalar(step.length), meter.scalar(step.topk))
 
 
-def _compress(meter: _Meter, step: Compress) -> None:
-    length = meter.scalar(step.length)
-    rows, heads = meter.shape(step.k_cache)[2], meter.shape(step.key)[1]
-    _score(meter, step)
-    for source, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
-        _convert(meter, cache, source, min(rows, step.sink + step.recent + meter.scalar(step.topk), length), ENCODE_OPS)
-    meter.vector(heads * length, step.pool)
-    if step.selected:
-        _top_k(meter, step.selected, length, meter.scalar(step.topk))
+def _gather_rows(meter: _Meter, step: GatherRows) -> None:
+    _convert(meter, step.out, step.source, meter.shape(step.out)[2], ENCODE_OPS)
 
 
 def _nothing(meter: _Meter, step: Any) -> None:
@@ -349,9 +341,8 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     ObservationScores: _score,
     Pool: _pool,
     Select: _select,
-    GatherRows: _nothing,
+    GatherRows: _gather_rows,
     DecodeAttention: _decode_attention,
     ChunkAttention: _causal,
-    Compress: _compress,
 }
 """What each kind of step computes, besides what it moves."""

@@ -217,10 +217,10 @@ class _HazardProof:
 
     def _never_meet(self, one: _Side, other: _Side) -> bool:
         """Whether what one side touches in all iterations, however many there are, is apart from all of the other's."""
-        places = self._everywhere(one), self._everywhere(other)
-        if places[0] is None or places[1] is None:
+        mine, theirs = self._everywhere(one), self._everywhere(other)
+        if mine is None or theirs is None:
             return False
-        (begin_a, all_a), (begin_b, all_b) = places
+        (begin_a, all_a), (begin_b, all_b) = mine, theirs
         return not self._meet(all_a, all_b, begin_b.plus(begin_a, -1))
 
     def _everywhere(self, side: _Side) -> tuple[Linear, Region] | None:

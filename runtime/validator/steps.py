@@ -21,10 +21,8 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['Hkv']} KV heads")
     if isinstance(step, sch.CachedAttention) and not step.segments:
         refuse("it attends to no segment")
-    if isinstance(step, sch.DecodeAttention | sch.Compress):
-        if step.sink < 0 or step.recent < 1:
-            refuse(f"the ring has sink {step.sink} and recent {step.recent}")
-        _check_rows(step, sizes, refuse)
+    if isinstance(step, sch.DecodeAttention):
+        _check_ring(step, sizes["R"], refuse)
     if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
         refuse(f"it selects with sink {step.sink} and recent {step.recent}")
     if isinstance(step, sch.ObservationScores) and step.recent < 0:
@@ -33,20 +31,13 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it attends within a window of {step.window} positions")
     if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
         refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
-    if isinstance(step, sch.Pool):
-        _check_pooling(step.width, step.mode, refuse)
-    if isinstance(step, sch.Compress):
-        _check_pooling(step.pool, step.pool_mode, refuse)
+    if isinstance(step, sch.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):
+        refuse(f"it pools with mode {step.mode!r} and width {step.width}")
 
 
-def _check_pooling(width: int, mode: str, refuse: Refuse) -> None:
-    if width not in range(1, LARGEST_POOL, 2) or mode not in ("avg", "max"):
-        refuse(f"it pools with mode {mode!r} and width {width}")
-
-
-def _check_rows(step: sch.DecodeAttention | sch.Compress, sizes: Sizes, refuse: Refuse) -> None:
-    ring, topk, rows = step.sink + step.recent, sizes.get("K", 0), sizes["R"]
+def _check_ring(step: sch.DecodeAttention, rows: int, refuse: Refuse) -> None:
+    ring = step.sink + step.recent
+    if step.sink < 0 or step.recent < 1:
+        refuse(f"the ring has sink {step.sink} and recent {step.recent}")
     if ring > rows:
         refuse(f"rows 0 .. {ring - 1} of sink {step.sink} and recent {step.recent} are used, the cache has {rows} rows")
-    if isinstance(step, sch.Compress) and rows not in (ring + topk, ring):
-        refuse(f"sink {step.sink} + recent {step.recent} + topk {topk} rows are written, the cache has {rows}")

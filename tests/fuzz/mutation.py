@@ -36,7 +36,7 @@ WORDS: dict[str, Sequence[str]] = {
     **{f"{record}.dtype": get_args(sch.Dtype) for record in ("Tensor", "Param", "Local", "Buffer")},
     **{f"{record}.tier": get_args(sch.Tier) for record in ("Tensor", "Buffer")},
     "Param.access": get_args(sch.ParamAccess),
-    **{f"{record}.{field}": ("avg", "max") for record, field in (("Pool", "mode"), ("Compress", "pool_mode"))},
+    "Pool.mode": ("avg", "max"),
 }
 
 

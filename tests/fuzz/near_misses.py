@@ -1,8 +1,8 @@
 """Fuzzing target: what a fusion almost recognises. It stays as it was, and computes what it did.
 
-The bases are the patterns themselves: a decode step over one segment and over two, a chunk, a compression with and
-without sinks, and calls of equal layers in a row. One to three random changes make a near miss (or leave the pattern,
-which then fuses).
+The bases are the patterns themselves: a decode step over one segment and over two, a chunk, calls of equal layers
+in a row, and a compression with and without sinks, of which selection becomes one stage. One to three random changes
+make a near miss (or leave the pattern, which then fuses).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MODULE = """module attributes {{sscc.level = "graph",
 
 @dataclass(frozen=True)
 class Pattern:
-    """A function that fuses.
+    """A function that fuses, or that is made of stages.
 
     Attributes:
         types: letter -> shape and element type.
@@ -133,9 +133,11 @@ _COMPRESSED = (
 )
 COMPRESS = Pattern(
     f"""{_SCORES}
-    %kr = "kv.gather"(%k, %rows) : (!c, !i) -> !a
+    %ks = tensor.extract_slice %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !b to !a
+    %kr = "kv.gather"(%k, %rows, %ks) : (!c, !i, !a) -> !a
     %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !a into !b
-    %vr = "kv.gather"(%v, %rows) : (!c, !i) -> !a
+    %vs = tensor.extract_slice %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !b to !a
+    %vr = "kv.gather"(%v, %rows, %vs) : (!c, !i, !a) -> !a
     %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !a into !b
     return %k1, %v1, %picked : !b, !b, !p""",
     f"{_PROMPT} a=1x2x4x8xf32 b=2x2x4x8xf32 r=2x2xi64 i=2x4xi64",
@@ -145,9 +147,11 @@ COMPRESS = Pattern(
 )
 SINKS = Pattern(
     f"""{_SCORES}
-    %kr = "kv.gather"(%k, %rows) : (!c, !i) -> !a
+    %ks = tensor.extract_slice %kc[%slot, 0, 0, 0] [1, 2, 5, 8] [1, 1, 1, 1] : !b to !a
+    %kr = "kv.gather"(%k, %rows, %ks) : (!c, !i, !a) -> !a
     %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 5, 8] [1, 1, 1, 1] : !a into !b
-    %vr = "kv.gather"(%v, %rows) : (!c, !i) -> !a
+    %vs = tensor.extract_slice %vc[%slot, 0, 0, 0] [1, 2, 5, 8] [1, 1, 1, 1] : !b to !a
+    %vr = "kv.gather"(%v, %rows, %vs) : (!c, !i, !a) -> !a
     %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 5, 8] [1, 1, 1, 1] : !a into !b
     return %k1, %v1, %picked : !b, !b, !p""",
     f"{_PROMPT} a=1x2x5x8xf32 b=2x2x5x8xf32 r=2x3xi64 i=2x5xi64",

@@ -116,4 +116,4 @@ def test_every_field_has_a_group() -> None:
     groups = {place.group: at(data, place.path) for place in places(data)}
     assert groups["Stage.when"] == "each"
     assert isinstance(groups["View.terms[][]"], int | str)
-    assert {"If.condition", "For.upper", "Scalar.op", "Compress.pool", "Buffer.depth", "Entry.outputs"} <= groups.keys()
+    assert {"If.condition", "For.upper", "Scalar.op", "Pool.width", "Buffer.depth", "Entry.outputs"} <= groups.keys()

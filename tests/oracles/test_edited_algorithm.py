@@ -36,7 +36,7 @@ from tests.oracles.test_compact_indexed import FAMILY, GEOMETRY, NO_SINK, lowere
 from tests.torch_session import TorchSession
 
 COMPACT, INDEXED = GEOMETRY, replace(GEOMETRY, rows="indexed")
-FUSED = {"decode_attention", "chunk_attention", "compress"}
+FUSED = {"decode_attention", "chunk_attention"}
 
 
 def dump(g: Geometry) -> str:
@@ -175,15 +175,15 @@ def half_of_the_rows(text: str) -> str:
 
 EDITS: dict[str, tuple[Geometry, Callable[[str], str], bool, set[str]]] = {
     "as it is": (COMPACT, as_it_is, True, FUSED),
-    "without pooling": (COMPACT, without_pooling, False, {"decode_attention", "chunk_attention"}),
-    "another pooling": (NO_SINK, with_another_pooling, False, {"decode_attention", "chunk_attention"}),
+    "without pooling": (COMPACT, without_pooling, False, FUSED),
+    "another pooling": (NO_SINK, with_another_pooling, False, FUSED),
     "in another order": (COMPACT, in_another_order, True, FUSED),
-    "half of the rows": (COMPACT, half_of_the_rows, False, {"chunk_attention", "compress"}),
+    "half of the rows": (COMPACT, half_of_the_rows, False, {"chunk_attention"}),
     "indexed, as it is": (INDEXED, as_it_is, True, FUSED),
     "segments turned round": (INDEXED, segments_turned_round, True, FUSED),
-    "one segment alone": (INDEXED, one_segment_alone, False, {"chunk_attention", "compress"}),
-    "indexed, without pooling": (INDEXED, without_pooling, False, {"decode_attention", "chunk_attention"}),
-    "indexed, half of the rows": (INDEXED, half_of_the_rows, False, {"chunk_attention", "compress"}),
+    "one segment alone": (INDEXED, one_segment_alone, False, {"chunk_attention"}),
+    "indexed, without pooling": (INDEXED, without_pooling, False, FUSED),
+    "indexed, half of the rows": (INDEXED, half_of_the_rows, False, {"chunk_attention"}),
 }
 """What is edited, how, whether the program still means the same, and what is fused all the same."""
 

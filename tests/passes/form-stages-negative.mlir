@@ -229,3 +229,45 @@ module {
     return %a, %b : tensor<2x2x2x2xf32>, tensor<2x2x2x2xf32>
   }
 }
+
+// -----
+
+// CASE: scores that are pooled for another length
+// PASSES: form-stages
+module attributes {kv.geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}} {
+  // More of them is read than one stage by itself has written: they are streams.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK: %[[S:.+]] = call @body.observation_scores(
+  // CHECK-NEXT: %[[P:.+]] = call @body.pool(%[[S]], %arg5)
+  // CHECK-NEXT: call @body.select(%[[P]], %arg4, %arg5)
+  func.func private @k(%k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %s: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %l: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
+      %kc: tensor<1x2x4x8xf32> {sscc.state = "k_cache"}, %n: index {sscc.input = "length"}, %topk: index {sscc.input = "topk"})
+      -> (tensor<2x1xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
+    %scores = "kv.observation_scores"(%s, %l, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
+    %pooled = "kv.pool"(%scores, %topk) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
+    %picked = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
+    return %picked : tensor<2x1xi64>
+  }
+}
+
+// -----
+
+// CASE: scores that are read by others too
+// PASSES: form-stages
+module attributes {kv.geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}} {
+  // CHECK-LABEL: func.func private @k(
+  // CHECK: %[[P:.+]] = call @body.pool(
+  // CHECK-NEXT: %[[I:.+]] = call @body.select(%[[P]], %arg4, %arg5)
+  // CHECK-NEXT: return %[[I]], %[[P]]
+  // CHECK-LABEL: func.func private @body.pool(
+  // CHECK-NEXT: "kv.observation_scores"
+  // CHECK-NEXT: "kv.pool"
+  func.func private @k(%k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %s: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %l: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
+      %kc: tensor<1x2x4x8xf32> {sscc.state = "k_cache"}, %n: index {sscc.input = "length"}, %topk: index {sscc.input = "topk"})
+      -> (tensor<2x1xi64> {sscc.state = "selected"}, tensor<2x8xf32> {sscc.output = "pooled"}) attributes {sscc.kernel} {
+    %scores = "kv.observation_scores"(%s, %l, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
+    %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
+    %picked = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
+    return %picked, %pooled : tensor<2x1xi64>, tensor<2x8xf32>
+  }
+}

@@ -363,3 +363,34 @@ module attributes {kv.geometry = #geometry} {
     return %r#0, %r#1, %r#2 : tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>
   }
 }
+
+// -----
+
+// CASE: the end of a prompt
+// PASSES: form-stages
+module attributes {kv.geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}} {
+  // Scores are written as far as the prompt goes: they are no stream, but a part of the stage that selects. Rows go where
+  // they are to be, without one.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK: %[[P:.+]] = call @body.select(%arg1, %arg2, %arg0, %arg4, %arg5) {df.stage = "select"}
+  // CHECK-NEXT: %[[I:.+]] = call @body.kept_positions(%arg4)
+  // CHECK-NEXT: %[[R:.+]] = call @body.concat(%[[I]], %[[P]])
+  // CHECK-NEXT: %[[K:.+]] = call @body.gather(%arg0, %[[R]], %arg3)
+  // CHECK-NEXT: return %[[K]], %[[P]]
+  // CHECK-LABEL: func.func private @body.select(
+  // CHECK-NEXT: "kv.observation_scores"
+  // CHECK-NEXT: "kv.pool"
+  // CHECK-NEXT: "kv.select"
+  // CHECK-NEXT: return
+  func.func private @k(%k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %s: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %l: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
+      %kc: tensor<1x2x4x8xf32> {sscc.state = "k_cache"}, %n: index {sscc.input = "length"}, %topk: index {sscc.input = "topk"})
+      -> (tensor<1x2x4x8xf32> {sscc.state = "k_cache"}, tensor<2x1xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
+    %scores = "kv.observation_scores"(%s, %l, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
+    %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
+    %picked = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
+    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
+    %rows = tensor.concat dim(1) %kept, %picked : (tensor<2x3xi64>, tensor<2x1xi64>) -> tensor<2x4xi64>
+    %k1 = "kv.gather"(%k, %rows, %kc) : (tensor<1x2x8x8xf32>, tensor<2x4xi64>, tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+    return %k1, %picked : tensor<1x2x4x8xf32>, tensor<2x1xi64>
+  }
+}

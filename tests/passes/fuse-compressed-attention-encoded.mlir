@@ -1,4 +1,4 @@
-// Encoded rows: the fused forms take numbers and encode them themselves. B 2, H 4, Hkv 2, D 8, T 8; SR is 3, topk 1.
+// Encoded rows: the fused form takes numbers and encodes them itself. B 2, H 4, Hkv 2, D 8, T 8; SR is 3, topk 1.
 #geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64, dtype = "int8"}
 #program = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
 
@@ -23,37 +23,5 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x4x12xi8>, tensor<2x2x4x12xi8>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
     return %o, %k1, %v1 : tensor<2x4x1x8xf32>, tensor<2x2x4x12xi8>, tensor<2x2x4x12xi8>
-  }
-}
-
-// -----
-
-// CASE: compression
-// PASSES: fuse-compressed-attention
-module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // CHECK-LABEL: func.func private @c(
-  // CHECK-NOT: kv.quantize_rows
-  // CHECK: %[[O:.+]]:3 = "kv.compress"(%arg2, %arg3, %arg0, %arg1, {{.*}}) {scale = 5.000000e-01 : f64} : ({{.*}}) -> (tensor<1x2x4x12xi8>, tensor<1x2x4x12xi8>, tensor<2x1xi64>)
-  // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[O]]#0 into %arg4
-  // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[O]]#1 into %arg5
-  // CHECK-NEXT: return %[[K1]], %[[V1]], %[[O]]#2
-  func.func private @c(%k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %v: tensor<1x2x8x8xf32> {sscc.state = "v_scratch"},
-      %seen: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %l: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
-      %kc: tensor<2x2x4x12xi8> {sscc.state = "k_cache"}, %vc: tensor<2x2x4x12xi8> {sscc.state = "v_cache"},
-      %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"})
-      -> (tensor<2x2x4x12xi8> {sscc.state = "k_cache"}, tensor<2x2x4x12xi8> {sscc.state = "v_cache"}, tensor<2x1xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
-    %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
-    %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-    %topk = arith.constant 1 : index
-    %selected = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
-    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
-    %rows = tensor.concat dim(1) %kept, %selected : (tensor<2x3xi64>, tensor<2x1xi64>) -> tensor<2x4xi64>
-    %krows = "kv.gather"(%k, %rows) : (tensor<1x2x8x8xf32>, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
-    %kq = "kv.quantize_rows"(%krows) : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x12xi8>
-    %k1 = tensor.insert_slice %kq into %kc[%slot, 0, 0, 0] [1, 2, 4, 12] [1, 1, 1, 1] : tensor<1x2x4x12xi8> into tensor<2x2x4x12xi8>
-    %vrows = "kv.gather"(%v, %rows) : (tensor<1x2x8x8xf32>, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
-    %vq = "kv.quantize_rows"(%vrows) : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x12xi8>
-    %v1 = tensor.insert_slice %vq into %vc[%slot, 0, 0, 0] [1, 2, 4, 12] [1, 1, 1, 1] : tensor<1x2x4x12xi8> into tensor<2x2x4x12xi8>
-    return %k1, %v1, %selected : tensor<2x2x4x12xi8>, tensor<2x2x4x12xi8>, tensor<2x1xi64>
   }
 }

@@ -1,27 +1,7 @@
-#ring = {sink = 1 : i64, recent = 3 : i64, topk = 0 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
 #geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
 #program = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
 !k = tensor<2x2x4x8xf32>
 !ks = tensor<1x2x8x8xf32>
-
-// -----
-
-// CASE: a cache without selected rows
-// PASSES: fuse-compressed-attention
-module attributes {kv.geometry = #ring, sscc.program = #program} {
-  // Nothing is scored or selected; there is a gather to do, once.
-  // CHECK-LABEL: func.func private @k(
-  // CHECK-NOT: kv.compress
-  // CHECK: "kv.gather"
-  // CHECK: tensor.insert_slice
-  func.func private @k(%k: !ks {sscc.state = "k_scratch"}, %kc: !k {sscc.state = "k_cache"}, %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"})
-      -> (!k {sscc.state = "k_cache"}) attributes {sscc.kernel} {
-    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x4xi64>
-    %kr = "kv.gather"(%k, %kept) : (!ks, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
-    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : tensor<1x2x4x8xf32> into !k
-    return %k1 : !k
-  }
-}
 
 // -----
 

@@ -1,6 +1,5 @@
 // B 2, H 4, Hkv 2, D 8, Dv 6; the cache has 1 + 2 + 1 = 4 rows, the scratch 8, a chunk 4.
 #geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
-#no_sink = {sink = 0 : i64, recent = 3 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
 #program = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
 !q = tensor<2x4x1x8xf32>
 !k = tensor<2x2x4x8xf32>
@@ -82,78 +81,5 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %l1 = "kv.observe"(%l, %o#1, %start, %n) : (!l, tensor<1x4x4x1xf32>, index, index) -> !l
     %s1 = "kv.observe"(%s, %q, %start, %n) : (!o, tensor<1x4x4x8xf32>, index, index) -> !o
     return %o#0, %k1, %v1, %s1, %l1 : tensor<1x4x4x6xf32>, !ks, !vs, !o, !l
-  }
-}
-
-// -----
-
-// CASE: compression in a branch
-// PASSES: fuse-compressed-attention
-module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // Only what concerns the slot is given to the operation: its rows of both caches. The selection is a result.
-  // CHECK-LABEL: func.func private @k(
-  // CHECK: scf.if
-  // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 1 : index
-  // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %arg4[%arg6, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : tensor<2x2x4x8xf32> to tensor<1x2x4x8xf32>
-  // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %arg5[%arg6, 0, 0, 0] [1, 2, 4, 6] [1, 1, 1, 1] : tensor<2x2x4x6xf32> to tensor<1x2x4x6xf32>
-  // CHECK-NEXT: %[[R:.+]]:3 = "kv.compress"(%arg2, %arg3, %arg0, %arg1, %[[K]], %[[V]], %arg7, %[[TOPK]]) {scale = 2.500000e-01 : f64}
-  // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[R]]#0 into %arg4[%arg6, 0, 0, 0] [1, 2, 4, 8]
-  // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[R]]#1 into %arg5[%arg6, 0, 0, 0] [1, 2, 4, 6]
-  // CHECK-NEXT: scf.yield %[[K1]], %[[V1]], %[[R]]#2
-  // CHECK: else
-  // CHECK-NEXT: scf.yield %arg4, %arg5, %arg9
-  func.func private @k(%k: !ks {sscc.state = "k_scratch"}, %v: !vs {sscc.state = "v_scratch"}, %s: !o {sscc.state = "observed"}, %l: !l {sscc.state = "log_sum_exp"},
-      %kc: !k {sscc.state = "k_cache"}, %vc: !v {sscc.state = "v_cache"}, %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"}, %done: i1 {sscc.input = "done"},
-      %before: tensor<2x1xi64> {sscc.state = "selected"}) -> (!k {sscc.state = "k_cache"}, !v {sscc.state = "v_cache"}, tensor<2x1xi64> {sscc.state = "selected"})
-      attributes {sscc.kernel} {
-    %r:3 = scf.if %done -> (!k, !v, tensor<2x1xi64>) {
-      %scores = "kv.observation_scores"(%s, %l, %k, %n) {scale = 0.25 : f64} : (!o, !l, !ks, index) -> tensor<2x8xf32>
-      %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-      %topk = arith.constant 1 : index
-      %picked = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
-      %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
-      %rows = tensor.concat dim(1) %kept, %picked : (tensor<2x3xi64>, tensor<2x1xi64>) -> tensor<2x4xi64>
-      %kr = "kv.gather"(%k, %rows) : (!ks, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
-      %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : tensor<1x2x4x8xf32> into !k
-      %vr = "kv.gather"(%v, %rows) : (!vs, tensor<2x4xi64>) -> tensor<1x2x4x6xf32>
-      %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 4, 6] [1, 1, 1, 1] : tensor<1x2x4x6xf32> into !v
-      scf.yield %k1, %v1, %picked : !k, !v, tensor<2x1xi64>
-    } else {
-      scf.yield %kc, %vc, %before : !k, !v, tensor<2x1xi64>
-    }
-    return %r#0, %r#1, %r#2 : !k, !v, tensor<2x1xi64>
-  }
-}
-
-// -----
-
-// CASE: compression without sinks, values first
-// PASSES: fuse-compressed-attention
-module attributes {kv.geometry = #no_sink, sscc.program = #program} {
-  // The scores say which of the two are the keys. Nobody reads the selection, and it is made anyway.
-  // CHECK-LABEL: func.func private @k(
-  // CHECK-DAG: %[[TOPK:.+]] = arith.constant 1 : index
-  // CHECK-DAG: %[[K:.+]] = tensor.extract_slice %arg4[
-  // CHECK-DAG: %[[V:.+]] = tensor.extract_slice %arg5[
-  // CHECK: %[[R:.+]]:3 = "kv.compress"(%arg2, %arg3, %arg0, %arg1, %[[K]], %[[V]], %arg7, %[[TOPK]])
-  // CHECK-DAG: tensor.insert_slice %[[R]]#0 into %arg4[
-  // CHECK-DAG: tensor.insert_slice %[[R]]#1 into %arg5[
-  // CHECK-NOT: kv.gather
-  // CHECK-NOT: tensor.concat
-  // CHECK: return
-  func.func private @k(%k: !ks {sscc.state = "k_scratch"}, %v: !vs {sscc.state = "v_scratch"}, %s: !o {sscc.state = "observed"}, %l: !l {sscc.state = "log_sum_exp"},
-      %kc: !k {sscc.state = "k_cache"}, %vc: !v {sscc.state = "v_cache"}, %slot: index {sscc.input = "slot"}, %n: index {sscc.input = "length"})
-      -> (!k {sscc.state = "k_cache"}, !v {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %scores = "kv.observation_scores"(%s, %l, %k, %n) {scale = 0.25 : f64} : (!o, !l, !ks, index) -> tensor<2x8xf32>
-    %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
-    %topk = arith.constant 1 : index
-    %picked = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
-    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
-    %rows = tensor.concat dim(1) %kept, %picked : (tensor<2x3xi64>, tensor<2x1xi64>) -> tensor<2x4xi64>
-    %vr = "kv.gather"(%v, %rows) : (!vs, tensor<2x4xi64>) -> tensor<1x2x4x6xf32>
-    %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 4, 6] [1, 1, 1, 1] : tensor<1x2x4x6xf32> into !v
-    %kr = "kv.gather"(%k, %rows) : (!ks, tensor<2x4xi64>) -> tensor<1x2x4x8xf32>
-    %k1 = tensor.insert_slice %kr into %kc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : tensor<1x2x4x8xf32> into !k
-    return %k1, %v1 : !k, !v
   }
 }

@@ -3,28 +3,25 @@
 
 // -----
 
-// CASE: scores that are not pooled are selected by a kernel of their own
+// CASE: an update without its attention is a kernel of its own
 // PASSES: outline-kernels{granularity=layer},fuse-compressed-attention,form-stages,tile-stages,place-stages
 module attributes {kv.geometry = #geometry, sscc.program = #facts} {
-  // Scores are written up to the prompt's length only, so no stream holds them.
   // CHECK-LABEL: func.func public @main(
-  // CHECK: %[[S:.+]] = call @observation_scores.0(
-  // CHECK: call @select.1(%[[S]],
-  // CHECK: func.func private @observation_scores.0({{.+}} attributes {sscc.kernel, sscc.plain} {
+  // CHECK: %[[R:.+]] = call @row.0(
+  // CHECK: call @update.1({{.*}}%[[R]]
+  // CHECK: func.func private @row.0({{.+}} attributes {sscc.kernel, sscc.plain} {
   // CHECK-NOT: df.load
-  // CHECK: call @body.observation_scores({{.+}}) {df.stage = "observation_scores"}
-  func.func private @layer(%k: tensor<1x2x8x8xf32> {sscc.input = "k"}, %seen: tensor<1x4x1x8xf32> {sscc.input = "seen"},
-      %l: tensor<1x4x1x1xf32> {sscc.input = "l"}, %n: index {sscc.input = "n"}) -> (tensor<2x2xi64> {sscc.output = "picked"}) {
-    %s = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64}
-      : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
-    %topk = arith.constant 2 : index
-    %p = "kv.select"(%s, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x2xi64>
-    return %p : tensor<2x2xi64>
+  // CHECK: call @body.row({{.+}}) {df.stage = "row"}
+  func.func private @layer(%k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
+      -> (tensor<2x2x4x8xf32> {sscc.state = "k"}) {
+    %r = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %u = "kv.update"(%k, %n, %r, %a) : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
+    return %u : tensor<2x2x4x8xf32>
   }
-  func.func public @main(%k: tensor<1x2x8x8xf32> {sscc.input = "k"}, %seen: tensor<1x4x1x8xf32> {sscc.input = "seen"},
-      %l: tensor<1x4x1x1xf32> {sscc.input = "l"}, %n: index {sscc.input = "n"}) -> (tensor<2x2xi64> {sscc.output = "picked"}) {
-    %p = func.call @layer(%k, %seen, %l, %n) : (tensor<1x2x8x8xf32>, tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, index) -> tensor<2x2xi64>
-    return %p : tensor<2x2xi64>
+  func.func public @main(%k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
+      -> (tensor<2x2x4x8xf32> {sscc.state = "k"}) {
+    %u = func.call @layer(%k, %n, %p, %a) : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
+    return %u : tensor<2x2x4x8xf32>
   }
 }
 

@@ -61,9 +61,11 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: tensor<2x2x1xi64> {sscc.state = "selected"})
   // CHECK: %[[PICKED:.+]] = "kv.select"({{.*}}) {{.*}} -> tensor<2x1xi64>
   // CHECK-NEXT: %[[KEPT:.+]] = "kv.kept_positions"(%[[N]])
-  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg0, %[[KEPT]]) {{.*}} -> tensor<1x2x3x8xf32>
+  // CHECK-NEXT: %[[PLACE:.+]] = tensor.extract_slice %[[KC]][%[[SLOT]], 0, 0, 0] [1, 2, 3, 8]
+  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg0, %[[KEPT]], %[[PLACE]]) {{.*}} -> tensor<1x2x3x8xf32>
   // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[ROWS]] into %[[KC]][%[[SLOT]], 0, 0, 0] [1, 2, 3, 8]
-  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg1, %[[KEPT]])
+  // CHECK-NEXT: %[[PLACE:.+]] = tensor.extract_slice %[[VC]][%[[SLOT]], 0, 0, 0] [1, 2, 3, 6]
+  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg1, %[[KEPT]], %[[PLACE]])
   // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[ROWS]] into %[[VC]][%[[SLOT]], 0, 0, 0] [1, 2, 3, 6]
   // CHECK-NEXT: %[[I1:.+]] = tensor.insert_slice %[[PICKED]] into %[[I]][%[[SLOT]], 0, 0] [1, 2, 1]
   // CHECK-NEXT: return %[[K1]], %[[V1]], %[[I1]]

@@ -86,9 +86,11 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // Sinks, then the ring, then what was selected: the positions in the rows of the cache, in order.
   // CHECK-NEXT: %[[KEPT:.+]] = "kv.kept_positions"(%[[N]]) {{.*}} -> tensor<2x3xi64>
   // CHECK-NEXT: %[[INDEX:.+]] = tensor.concat dim(1) %[[KEPT]], %[[PICKED]] {{.*}} -> tensor<2x4xi64>
-  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg0, %[[INDEX]]) {{.*}} -> tensor<1x2x4x8xf32>
+  // CHECK-NEXT: %[[PLACE:.+]] = tensor.extract_slice %[[KC]][%[[SLOT]], 0, 0, 0] [1, 2, 4, 8]
+  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg0, %[[INDEX]], %[[PLACE]]) {{.*}} -> tensor<1x2x4x8xf32>
   // CHECK-NEXT: %[[K2:.+]] = tensor.insert_slice %[[ROWS]] into %[[KC]][%[[SLOT]], 0, 0, 0] [1, 2, 4, 8]
-  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg1, %[[INDEX]])
+  // CHECK-NEXT: %[[PLACE:.+]] = tensor.extract_slice %[[VC]][%[[SLOT]], 0, 0, 0] [1, 2, 4, 6]
+  // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg1, %[[INDEX]], %[[PLACE]])
   // CHECK-NEXT: %[[V2:.+]] = tensor.insert_slice %[[ROWS]] into %[[VC]][%[[SLOT]], 0, 0, 0] [1, 2, 4, 6]
   // CHECK-NEXT: return %[[K2]], %[[V2]], %[[PICKED]]
   func.func private @prefill.layer.0(%q: tensor<1x4x4x8xf32> {sscc.input = "hidden"}, %k: tensor<1x2x4x8xf32> {sscc.weight = "k"},
@@ -126,9 +128,11 @@ module attributes {kv.geometry = #ring, sscc.program = #program} {
   // CHECK-NOT: selected
   // CHECK-NOT: kv.observation_scores
   // CHECK: %[[RING:.+]] = "kv.kept_positions"
-  // CHECK-NEXT: %[[K:.+]] = "kv.gather"(%arg0, %[[RING]])
+  // CHECK-NEXT: %[[KC:.+]] = tensor.extract_slice %arg4[%arg6, 0, 0, 0]
+  // CHECK-NEXT: %[[K:.+]] = "kv.gather"(%arg0, %[[RING]], %[[KC]])
   // CHECK-NEXT: tensor.insert_slice %[[K]] into %arg4[%arg6, 0, 0, 0] [1, 4, 2, 8]
-  // CHECK-NEXT: %[[V:.+]] = "kv.gather"(%arg1, %[[RING]])
+  // CHECK-NEXT: %[[VC:.+]] = tensor.extract_slice %arg5[%arg6, 0, 0, 0]
+  // CHECK-NEXT: %[[V:.+]] = "kv.gather"(%arg1, %[[RING]], %[[VC]])
   // CHECK-NEXT: tensor.insert_slice %[[V]] into %arg5[%arg6, 0, 0, 0] [1, 4, 2, 8]
   // CHECK-NEXT: return
   func.func private @prefill.layer.0(%h: tensor<1x4x4x8xf32> {sscc.input = "hidden"}) -> (tensor<1x4x4x8xf32> {sscc.output = "hidden"})

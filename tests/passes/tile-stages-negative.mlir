@@ -128,18 +128,15 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   // Compression gathers the rows that it selects; it needs no other, so the scratch is no stream.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-DAG: %[[S:.+]] = "df.load"(%arg2) {df.stage = "observed"}
-  // CHECK-DAG: %[[L:.+]] = "df.load"(%arg3) {df.stage = "log_sum_exp"}
-  // CHECK: call @body.compress(%[[S]], %[[L]], %arg0, %arg1, %arg4, %arg5, %arg6, %arg7)
+  // CHECK: %[[I:.+]] = "df.load"(%arg1) {df.stage = "index"}
+  // CHECK-NOT: df.load
+  // CHECK: call @body.gather(%arg0, %[[I]], %arg2)
   // CHECK-NOT: df.load
   // CHECK: return
-  func.func private @k(%k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %v: tensor<1x2x8x8xf32> {sscc.state = "v_scratch"}, %s: tensor<1x4x1x8xf32> {sscc.state = "observed"},
-      %l: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"}, %kc: tensor<1x2x4x8xf32> {sscc.state = "k_cache"}, %vc: tensor<1x2x4x8xf32> {sscc.state = "v_cache"}, %n: index {sscc.input = "length"}, %topk: index {sscc.input = "topk"})
-      -> (tensor<1x2x4x8xf32> {sscc.state = "k_cache"}, tensor<1x2x4x8xf32> {sscc.state = "v_cache"}, tensor<2x1xi64> {sscc.state = "selected"}) attributes {sscc.kernel} {
-    %r:3 = "kv.compress"(%s, %l, %k, %v, %kc, %vc, %n, %topk) {scale = 0.5 : f64}
-      : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, index, index)
-      -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<2x1xi64>)
-    return %r#0, %r#1, %r#2 : tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<2x1xi64>
+  func.func private @k(%k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %i: tensor<2x4xi64> {sscc.state = "index"}, %kc: tensor<1x2x4x8xf32> {sscc.state = "k_cache"})
+      -> (tensor<1x2x4x8xf32> {sscc.state = "k_cache"}) attributes {sscc.kernel} {
+    %r = "kv.gather"(%k, %i, %kc) : (tensor<1x2x8x8xf32>, tensor<2x4xi64>, tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+    return %r : tensor<1x2x4x8xf32>
   }
 }
 

@@ -12,7 +12,6 @@ from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import (
     Body,
-    Compress,
     Entry,
     For,
     Kernel,
@@ -236,10 +235,6 @@ def test_what_layers_of_different_numbers_of_rows_hold_and_read() -> None:
         (Pool("s", "p", "n", 3, "max"), "pool: its mode is 'max', the geometry's is 'avg'"),
         (Select("s", "i", "n", "top", 1, 4), "select: its sink is 1, the geometry's is 2"),
         (Select("s", "i", "n", "top", 2, 5), "select: its recent is 5, the geometry's is 4"),
-        (
-            Compress("o", "l", "k", "v", "kc", "vc", "", "n", "top", 0.5, 2, 4, 7, "avg"),
-            "compress: its pool is 7, the geometry's is 3",
-        ),
     ],
 )
 def test_steps_of_another_geometry_are_refused(step: Any, says: str) -> None:

@@ -55,7 +55,6 @@ STEPS = (
         (schedule.MoreRows("kp", "vp", "i"), schedule.MoreRows("kr", "vr")),
     ),
     schedule.ChunkAttention("q", "k", "v", "ks", "vs", "ob", "l", "o", "s", "n", 0.125),
-    schedule.Compress("ob", "l", "k", "v", "kc", "vc", "", "n", "top", 0.125, 4, 8, 7, "max"),
 )
 BODY = Body(
     "b",

@@ -19,7 +19,6 @@ from sscc.ir.schedule import (
     Body,
     Buffer,
     CachedAttention,
-    Compress,
     Entry,
     For,
     GatherRows,
@@ -260,13 +259,10 @@ def test_attention_over_encoded_rows_reads_their_bytes() -> None:
         _moved(step, *small, read("k", 2, 2, 6, 12, dtype="i8"), read("v", 2, 2, 6, 5, dtype="i8"))
 
 
-def test_compression_into_encoded_rows_writes_their_bytes() -> None:
-    step = Compress("o", "l", "k", "v", "kc", "vc", "", "n", "top", 0.5, 1, 3, 1, "avg")
-    prompt = (read("o", 1, 4, 3, 8), read("l", 1, 4, 3), read("k", 1, 2, 16, 8), read("v", 1, 2, 16, 6))
-    caches = (write("kc", 1, 2, 4, 12, dtype="i8"), write("vc", 1, 2, 4, 10, dtype="i8"))
-    moved = _moved(step, *prompt, *caches, scalars=("n", "top"))
-    assert (moved["kc"], moved["vc"]) == ((0, 2 * 4 * 12), (0, 2 * 4 * 10))
-    assert (moved["k"], moved["v"]) == ((2 * (16 + 4) * 8, 0), (2 * 4 * 6, 0))
+def test_a_gather_into_encoded_rows_writes_their_bytes() -> None:
+    params = read("x", 1, 2, 16, 8), read("i", 2, 3, dtype="i64"), write("y", 1, 2, 3, 12, dtype="i8")
+    moved = _moved(GatherRows("x", "i", "y"), *params)
+    assert (moved["x"], moved["y"]) == ((2 * 3 * 8, 0), (0, 2 * 3 * 12))
 
 
 def test_gathers_and_indexed_rows_take_floats_only() -> None:
@@ -305,7 +301,7 @@ def test_ranges_prove_all_views_and_samples_only_count() -> None:
 def test_what_ranges_do_not_prove_is_sampled_and_listed() -> None:
     report = validate(bases.chunked_prefill(), samples=bases.SAMPLES)
     assert any("stage 'load_chunk', port 'x': view of 'hidden'" in line for line in report.sampled)
-    assert any("stage 'compress_stage': compress length" in line for line in report.sampled)
+    assert any("stage 'compress_stage': observation_scores length" in line for line in report.sampled)
 
 
 def test_without_ranges_and_samples_it_is_refused() -> None:

@@ -17,7 +17,6 @@ from sscc.ir.schedule import (
     Body,
     CausalAttention,
     ChunkAttention,
-    Compress,
     DecodeAttention,
     GatherRows,
     Instr,
@@ -422,11 +421,6 @@ def test_pooling_that_does_not_exist_is_refused(width: int, mode: str) -> None:
     params = (read("s", 2, 9), write("p", 2, 9))
     with pytest.raises(InputError, match=f"it pools with mode '{mode}' and width {width}"):
         facts(*params, steps=(Pool("s", "p", "n", width, mode),), scalars=("n",))
-    prompt = (read("o", 1, 4, 3, 8), read("l", 1, 4, 3), read("k", 1, 2, 16, 8), read("v", 1, 2, 16, 8))
-    caches = (write("kc", 1, 2, 4, 8), write("vc", 1, 2, 4, 8))
-    step = Compress("o", "l", "k", "v", "kc", "vc", "", "n", "top", 0.5, 1, 3, width, mode)
-    with pytest.raises(InputError, match=f"it pools with mode '{mode}' and width {width}"):
-        facts(*prompt, *caches, steps=(step,), scalars=("n", "top"))
 
 
 @pytest.mark.parametrize(("sink", "recent"), [(-1, 0), (0, -1)])

@@ -10,7 +10,6 @@ import pytest
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import (
     Body,
-    Compress,
     DecodeAttention,
     Entry,
     GatherRows,
@@ -101,23 +100,3 @@ def test_an_index_is_for_each_kv_head(shape: tuple[int, ...]) -> None:
         check(step, {**params, "i": read("i", *shape, dtype="i64")})
     with pytest.raises(InputError, match="must be"):
         check(step, {**params, "x": read("x", B, V, T, D), "y": write("y", B, V, K, D)})
-
-
-@pytest.mark.parametrize(("rows", "fits"), [(SR, True), (SR + K, True), (SR + 1, False), (SR + K + 1, False)])
-def test_compress_fills_a_cache_with_or_without_the_selected_rows(rows: int, fits: bool) -> None:
-    step = Compress("ob", "l", "x", "z", "kc", "vc", "i", "n", "top", 0.5, 2, 4, 3, "avg")
-    params = {
-        "ob": read("ob", 1, H, 5, D),
-        "l": read("l", 1, H, 5),
-        "x": read("x", 1, V, T, D),
-        "z": read("z", 1, V, T, D),
-        "kc": write("kc", 1, V, rows, D),
-        "vc": write("vc", 1, V, rows, D),
-        "i": write("i", V, K, dtype="i64"),
-    }
-    if fits:
-        (pipeline,) = check(step, params, ("n", "top")).kernel("k").pipelines
-        assert pipeline.stores == {"hbm": 8 * V * rows * D + 8 * V * K}
-        return
-    with pytest.raises(InputError, match=rf"sink 2 \+ recent 4 \+ topk 3 rows are written, the cache has {rows}"):
-        check(step, params, ("n", "top"))

@@ -131,14 +131,6 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
          "ks": (V * T * D, V * C * D), "vs": (V * T * W, V * C * W), "ob": (0, H * 3 * D), "l": (0, H * 3)},
         {"start": (0, T - C), "n": (1, T)},
     ),
-    "compress": (
-        sch.Compress("ob", "l", "k", "v", "kc", "vc", "i", "n", "top", 0.5, 1, R - K - 1, 3, "max"),
-        (read("ob", 1, H, N, D), read("l", 1, H, N), *PROMPT, write("kc", 1, V, R, D), write("vc", 1, V, R, W),
-         write("i", V, K, dtype="i64")),
-        {"ob": (H * N * D, 0), "l": (H * N, 0), "k": (V * (T + R) * D, 0), "v": (V * R * W, 0),
-         "kc": (0, V * R * D), "vc": (0, V * R * W), "i": (0, V * K)},
-        {"n": (1, T), "top": (0, K)},
-    ),
 }  # fmt: skip
 """A step, the parameters of its body, the elements of each that it reads and writes, the scalars that it needs."""
 
@@ -213,11 +205,6 @@ def test_a_scale_is_above_nothing_and_not_large(name: str) -> None:
         ("indexed", 0, R, ""), ("indexed", R - 1, 1, ""),
         ("indexed", -1, R + 1, "the ring has sink -1"), ("indexed", R, 0, f"the ring has sink {R} and recent 0"),
         ("indexed", 1, R, f"rows 0 .. {R} of sink 1"),
-        ("compress", 0, R - K, ""), ("compress", R - K - 1, 1, ""), ("compress", 0, R, ""),
-        ("compress", -1, R - K + 1, "the ring has sink -1"), ("compress", R - K, 0, "and recent 0"),
-        ("compress", 1, R - K, f"sink 1 \\+ recent {R - K} \\+ topk {K} rows are written, the cache has {R}"),
-        ("compress", 1, R - K - 2, f"topk {K} rows are written"), ("compress", 1, R - 2, f"topk {K} rows are written"),
-        ("compress", 1, R, f"rows 0 .. {R} of sink 1"),
         ("select", 0, 0, ""), ("select", 5, 0, ""), ("select", 0, 5, ""),
         ("select", -1, 0, "it selects with sink -1 and recent 0"),
         ("select", 0, -1, "it selects with sink 0 and recent -1"),
@@ -231,28 +218,18 @@ def test_the_rows_that_are_kept(name: str, sink: int, recent: int, says: str) ->
         changed(name, sink=sink, recent=recent)
 
 
-@pytest.mark.parametrize(("ring", "fits"), [(R - 1, False), (R, True), (R + 1, False)])
-def test_a_cache_without_selected_rows_is_the_ring(ring: int, fits: bool) -> None:
-    if fits:
-        changed("compress", sink=0, recent=ring, selected="")
-        return
-    with pytest.raises(InputError, match=r"\+ topk 0 rows are written|are used, the cache has"):
-        changed("compress", sink=0, recent=ring, selected="")
-
-
 def test_scores_of_the_recent_rows_may_be_of_none() -> None:
     changed("scores", recent=0)
     with pytest.raises(InputError, match="it scores with recent -1"):
         changed("scores", recent=-1)
 
 
-@pytest.mark.parametrize(("name", "width", "mode"), [("pool", "width", "mode"), ("compress", "pool", "pool_mode")])
-def test_pooling_is_over_an_odd_number_of_rows(name: str, width: str, mode: str) -> None:
-    for size in (1, 3, LARGEST_POOL - 1):
-        changed(name, **{width: size, mode: "max"})
-    for size, kind in ((-1, "avg"), (0, "avg"), (2, "max"), (LARGEST_POOL, "max"), (LARGEST_POOL + 1, "max"), (3, "")):
-        with pytest.raises(InputError, match=f"it pools with mode '{kind}' and width {size}"):
-            changed(name, **{width: size, mode: kind})
+def test_pooling_is_over_an_odd_number_of_rows() -> None:
+    for width in (1, 3, LARGEST_POOL - 1):
+        changed("pool", width=width, mode="max")
+    for width, mode in ((-1, "avg"), (0, "avg"), (2, "max"), (LARGEST_POOL, "max"), (LARGEST_POOL + 1, "max"), (3, "")):
+        with pytest.raises(InputError, match=f"it pools with mode '{mode}' and width {width}"):
+            changed("pool", width=width, mode=mode)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4, 5, 7])

@@ -6,11 +6,10 @@ Work is bounded by the prompt's length, not by the rows of its scratch: each KV 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Compress, ObservationScores
+from sscc.ir.schedule import ObservationScores
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2, log
 from sscc.runtime.backends.cpu.attention_tiles import (
     LOWEST_PEAK,
@@ -57,7 +56,7 @@ class Scorer:
         rows: how queries are packed.
     """
 
-    step: ObservationScores | Compress
+    step: ObservationScores
     operands: dict[str, Meta]
     tiles: AttentionTiling
     kv_heads: int
@@ -68,7 +67,7 @@ class Scorer:
     rows: QueryRows
 
     @classmethod
-    def of(cls, step: ObservationScores | Compress, operands: dict[str, Meta], features: Features) -> Scorer:
+    def of(cls, step: ObservationScores, operands: dict[str, Meta], features: Features) -> Scorer:
         (_, heads, window, depth), _, query_type = operands[step.observed]
         (_, kv_heads, limit, _), _, key_type = operands[step.key]
         if heads % kv_heads:
@@ -121,15 +120,13 @@ class Scorer:
         """Positions from here on score zero by rule."""
         return length - f.min(length, min(self.window, self.step.recent))
 
-    def emit_scores(self, context: Context, target: Callable[[Value], Value], wanted: Value | None = None) -> None:
-        """Writes scores [0, length) of the units' slices, unless they are not wanted (i1); `target(head)` is where
-        those of a KV head go."""
+    def emit_scores(self, context: Context) -> None:
+        """Writes scores [0, length) of the units' slices."""
         f, length = context.f, context.scalars[self.step.length]
-        held = holds(f, length, self.limit)
         end = self.scored(f, length)
-        with f.when(held if wanted is None else held & wanted), f.loop(context.begin, context.end) as unit:
+        with f.when(holds(f, length, self.limit)), f.loop(context.begin, context.end) as unit:
             head, part = unit.index // self.slices, unit.index % self.slices
-            scores = target(head)
+            scores = address(f, context.operands[self.step.scores], head)
             with f.when(part.eq(0)), f.loop(end, length) as place:
                 f.store(f.constant(0.0, F32), scores + place.index * 4)
             first, last = slice_range(f, part, self.slices, end)

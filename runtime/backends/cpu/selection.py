@@ -27,17 +27,10 @@ def lower_observation_scores(step: ObservationScores, operands: dict[str, Meta],
     names = (step.observed, step.key, step.scores, *([step.log_sum_exp] if step.log_sum_exp else []))
     check_operands(step.kind, operands, names)
     scorer = Scorer.of(step, operands, features)
-    phases = [Phase(scorer.units, lambda c: _write_scores(scorer, step, c), private_bytes=scorer.scratch.nbytes)]
+    phases = [Phase(scorer.units, scorer.emit_scores, private_bytes=scorer.scratch.nbytes)]
     if not step.log_sum_exp:
-        phases.insert(
-            0, Phase(scorer.units, lambda c: scorer.emit_partial_sums(c), private_bytes=scorer.scratch.nbytes)
-        )
+        phases.insert(0, Phase(scorer.units, scorer.emit_partial_sums, private_bytes=scorer.scratch.nbytes))
     return Lowered(tuple(phases), 0 if step.log_sum_exp else scorer.partial_bytes)
-
-
-def _write_scores(scorer: Scorer, step: ObservationScores, context: Context) -> None:
-    target = context.operands[step.scores]
-    scorer.emit_scores(context, lambda head: address(context.f, target, head))
 
 
 # ----------------------------------------------------------------------------------------------------- pooling

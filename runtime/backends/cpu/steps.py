@@ -8,10 +8,10 @@ from typing import Any
 from sscc.ir.errors import InputError
 from sscc.ir.opspec import Op
 from sscc.runtime.backends.cpu import (
-    compress,
     decode_attention,
     decode_attention_rows,
     encoded_rows,
+    gather_rows,
     prefill_attention,
     selection,
 )
@@ -32,8 +32,7 @@ _LOWERINGS: dict[str, Callable[[Any, dict[str, Meta], Features], Lowered]] = {
     "pool": selection.lower_pool,
     "select": selection.lower_select,
     "quantize_rows": encoded_rows.lower_quantize_rows,
-    "gather_rows": compress.lower_gather_rows,
-    "compress": compress.lower_compress,
+    "gather_rows": gather_rows.lower_gather_rows,
 }
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import GatherRows, UpdateRows
-from sscc.runtime.backends.reference.encoded_rows import check_alike
+from sscc.runtime.backends.reference.encoded_rows import as_stored, check_alike
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
 
 
@@ -51,7 +51,7 @@ def compile_gather_rows(step: GatherRows, interface: Interface) -> Bind:
 
 def gather_rows(source: Tensor, index: Tensor, out: Tensor) -> None:
     """The step `GatherRows` (shapes there). Raises InputError where an index is beyond the source."""
-    out.copy_(gathered(source, index[None]))
+    out.copy_(as_stored(gathered(source, index[None]), out))
 
 
 def gathered(source: Tensor, index: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sscc.ir import schedule
-from sscc.runtime.backends.reference import attention, cache, compress, encoded_rows, product, prompt, selection, vector
+from sscc.runtime.backends.reference import attention, cache, encoded_rows, product, prompt, selection, vector
 from sscc.runtime.backends.reference.interface import Bind, Interface
 
 STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
@@ -24,5 +24,4 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.ObservationScores: selection.compile_observation_scores,
     schedule.Pool: selection.compile_pool,
     schedule.Select: selection.compile_select,
-    schedule.Compress: compress.compile_compress,
 }

@@ -250,7 +250,7 @@ def test_chunk_attention_is_all_of_it_in_one() -> None:
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("g", GEOMETRIES)
 @pytest.mark.parametrize("topk", [None, 2, 0])
-def test_compression_step_by_step_and_in_one(g: Geometry, length: int, topk: int | None) -> None:
+def test_compression_step_by_step(g: Geometry, length: int, topk: int | None) -> None:
     """As many positions as there is room for, or fewer: as with room for so many."""
     q, k, v = prompt(g, length)
     own = g if topk is None else dataclasses.replace(g, topk=topk)
@@ -269,11 +269,13 @@ def test_compression_step_by_step_and_in_one(g: Geometry, length: int, topk: int
     assert torch.equal(selected, chosen)
     k_type, v_type = f"tensor<1x{HKV}x{g.budget}x{D}xf32>", f"tensor<1x{HKV}x{g.budget}x{DV}xf32>"
     caches = [torch.zeros(1, HKV, g.budget, width) for width in (D, DV)]
-    k_new, v_new, picked = kv(
-        "compress", [queries, sums, k, v, *caches, length, own.topk], [k_type, v_type, selected_type], g, scale=True
+    (kept,) = kv("kept_positions", [length], [f"tensor<{HKV}x{g.sink_recent}xi64>"], g)
+    index = torch.cat([kept, selected], 1)
+    (k_new,), (v_new,) = (
+        kv("gather", [rows, index, cache], [type_], g)
+        for rows, cache, type_ in zip((k, v), caches, (k_type, v_type), strict=True)
     )
     held = algorithm.valid_rows(length - 1, own.valid_topk(length), own)
-    assert torch.equal(picked, chosen)
     for new, rows in ((k_new, k_rows), (v_new, v_rows)):
         assert torch.equal(new[0, :, : own.budget][:, held], rows[:, held])
         assert not new[0, :, own.budget :].any()
@@ -294,7 +296,7 @@ def test_ties_go_to_the_earlier_position() -> None:
 
 def test_rows_are_gathered_by_head() -> None:
     (_, k, _), index = prompt(G, 24), torch.tensor([[3, -1, 0], [5, 5, -1]])
-    (rows,) = kv("gather", [k, index], [f"tensor<1x{HKV}x3x{D}xf32>"], G)
+    (rows,) = kv("gather", [k, index, torch.zeros(1, HKV, 3, D)], [f"tensor<1x{HKV}x3x{D}xf32>"], G)
     for head in range(HKV):
         for j, position in enumerate(index[head].tolist()):
             expected = torch.zeros(D) if position < 0 else k[0, head, position]
@@ -304,7 +306,7 @@ def test_rows_are_gathered_by_head() -> None:
 def test_an_index_behind_the_scratch_is_refused() -> None:
     _, k, _ = prompt(G, 24)
     with pytest.raises(CheckError, match=r"'kv\.gather' reads row 24 of a scratch of 24"):
-        kv("gather", [k, torch.tensor([[24]] * HKV)], [f"tensor<1x{HKV}x1x{D}xf32>"], G)
+        kv("gather", [k, torch.tensor([[24]] * HKV), torch.zeros(1, HKV, 1, D)], [f"tensor<1x{HKV}x1x{D}xf32>"], G)
 
 
 def test_types_know_their_precisions() -> None:

@@ -8,17 +8,12 @@ import pytest
 import torch
 
 from sscc.ir.errors import CheckError
-from sscc.ir.geometry import Geometry
 from tests.compiler.interpret.test_cache import (
-    GEOMETRIES,
     HKV,
-    LENGTHS,
     G,
     _type,
     decode_inputs,
     kv,
-    observed,
-    prompt,
     randn,
 )
 
@@ -53,22 +48,3 @@ def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
     operands[12] = selected + T
     with pytest.raises(CheckError, match="reads row 47 of a scratch of 24"):
         kv("decode_attention", operands, types, INDEXED, present="1" * 13 + "000")
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("g", GEOMETRIES)
-@pytest.mark.parametrize("fewer", [0, 3])
-def test_compress_leaves_the_selected_rows_where_they_are(g: Geometry, length: int, fewer: int) -> None:
-    q, k, v = prompt(g, length)
-    queries, sums = observed(q, k, g, length)
-    results = {}
-    for rows in ("compact", "indexed"):
-        at = dataclasses.replace(g, rows=rows)
-        caches = [torch.zeros(1, HKV, at.cache_rows, tensor.shape[3]) for tensor in (k, v)]
-        types = [*map(_type, caches), f"tensor<{HKV}x{g.topk}xi64>"]
-        operands = [queries, sums, k, v, *caches, length, g.topk - fewer]
-        results[rows] = kv("compress", operands, types, at, scale=True)
-    (k_all, v_all, picks), (k_kept, v_kept, same) = results["compact"], results["indexed"]
-    assert torch.equal(same, picks)
-    assert torch.equal(k_kept, k_all[:, :, : g.sink_recent])
-    assert torch.equal(v_kept, v_all[:, :, : g.sink_recent])

@@ -282,8 +282,8 @@ BOUNDS = (
     Broken(
         "compression leaves a row out",
         _PREFILL,
-        _edit(Body, "compress_layer", _steps(lambda s: (dataclasses.replace(s[0], recent=2),))),
-        ("body 'compress_layer', step 0", "sink 1 \\+ recent 2 \\+ topk 2 rows are written, the cache has 6"),
+        _edit(Body, "compress_layer", _steps(lambda s: (*s[:3], dataclasses.replace(s[3], dims=(KV, 3)), *s[4:]))),
+        ("body 'compress_layer', step 5", "it reads elements of 'index' that no step before it has written"),
     ),
     Broken(
         "access map one row too far",

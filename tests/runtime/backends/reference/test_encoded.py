@@ -14,7 +14,6 @@ from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import (
     CachedAttention,
-    Compress,
     DecodeAttention,
     GatherRows,
     Local,
@@ -24,7 +23,6 @@ from sscc.ir.schedule import (
     UpdateRows,
 )
 from sscc.runtime.backends.reference import attention
-from sscc.runtime.backends.reference.compress import kept_rows
 from sscc.runtime.backends.reference.encoded_rows import decode, encode
 from sscc.runtime.backends.reference.softmax import KEY_TILE
 from tests.runtime.programs import DTYPES, run_steps
@@ -223,48 +221,20 @@ def test_an_update_copies_bytes() -> None:
     assert torch.equal(got, want)
 
 
-# --------------------------------------------------------------------------------------------------- compression
+# -------------------------------------------------------------------------------------------------------- gathers
 
 
 @pytest.mark.parametrize("precision", ["f32", "f64"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("room", "topk"), [(0, 0), (4, 4), (4, 2)])
-@pytest.mark.parametrize("length", [1, 4, 9, 11, KEY_TILE + 40])
-def test_compression_is_gathering_and_encoding(
-    length: int, room: int, topk: int, dtype: torch.dtype, precision: str
-) -> None:
-    sink, recent = 3, 6
-    rows, slots = max(length, sink) + 3, sink + recent + room
-    scalars = {"n": length, "top": topk}
-    given = {
-        "observed": torch.randn(1, 4, 4, 8).to(dtype),
-        "log_sum_exp": torch.randn(1, 4, 4) + 5,
-        "key": torch.randn(1, 2, rows, 8).to(dtype),
-        "value": torch.randn(1, 2, rows, 6).to(dtype),
-    }
-    selected = {"selected": torch.full((2, room), 99)} if room else {}
-    names = ("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "selected" if room else "")
-    step = Compress(*names, "n", "top", 0.5, sink, recent, 5, "avg")
-    caches = {"k_cache": blank(torch.zeros(1, 2, slots, 8)), "v_cache": blank(torch.zeros(1, 2, slots, 6))}
-    got = run_steps((step,), given, {**caches, **selected}, scalars, "write", precision)
-    plain = {"k_cache": torch.zeros(1, 2, slots, 8), "v_cache": torch.zeros(1, 2, slots, 6)}
-    floats = run_steps((step,), given, {**plain, **selected}, scalars, "write", precision)
-    chosen = got.get("selected", torch.empty(2, 0, dtype=torch.int64))
-    assert torch.equal(chosen, floats.get("selected", chosen))
-    index = torch.cat([kept_rows(length, sink, recent).expand(2, -1), chosen], 1)
-    steps = (
-        GatherRows("key", "index", "k_rows"),
-        GatherRows("value", "index", "v_rows"),
-        QuantizeRows("k_rows", "k_cache"),
-        QuantizeRows("v_rows", "v_cache"),
-    )
-    kind = DTYPES[dtype]
-    locals_ = (Local("k_rows", (1, 2, slots, 8), kind), Local("v_rows", (1, 2, slots, 6), kind))
-    sources = {"key": given["key"], "value": given["value"], "index": index}
-    want = run_steps(steps, sources, caches, access="write", precision=precision, locals_=locals_)
-    for name, tensor in want.items():
-        assert torch.equal(got[name], tensor), name
-        assert not tensor[0][index < 0].any(), "an empty row is zero bytes"
+def test_gathering_into_encoded_rows_is_gathering_and_encoding(dtype: torch.dtype, precision: str) -> None:
+    given = {"source": torch.randn(1, 2, 20, 8).to(dtype), "index": torch.randint(-1, 20, (2, 30))}
+    out = {"out": blank(torch.zeros(1, 2, 30, 8))}
+    got = run_steps((GatherRows("source", "index", "out"),), given, out, access="write", precision=precision)["out"]
+    steps = (GatherRows("source", "index", "rows"), QuantizeRows("rows", "out"))
+    locals_ = (Local("rows", (1, 2, 30, 8), DTYPES[dtype]),)
+    want = run_steps(steps, given, out, access="write", precision=precision, locals_=locals_)["out"]
+    assert torch.equal(got, want)
+    assert not got[0][given["index"] < 0].any(), "an empty row is zero bytes"
 
 
 # ------------------------------------------------------------------------------------------------------- refusals

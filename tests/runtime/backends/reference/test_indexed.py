@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Compress, DecodeAttention, MoreRows
+from sscc.ir.schedule import DecodeAttention, MoreRows
 from sscc.runtime.backends.reference import attention
 from sscc.runtime.backends.reference.softmax import KEY_TILE
 from tests.runtime.programs import run_steps
@@ -194,32 +194,3 @@ def test_a_prompt_of_another_dtype_than_the_cache_is_refused() -> None:
     inputs["v_prompt"] = inputs["v_prompt"].bfloat16()
     with pytest.raises(InputError, match="reads rows of 'v_prompt' and of 'v_cache', which has another dtype"):
         run_steps((INDEXED,), inputs, {**caches, "out": torch.zeros(1, 4, 1, 6)})
-
-
-# ----------------------------------------------------------------------------------------------- the steps around it
-
-
-@pytest.mark.parametrize("topk", [4, 1])
-@pytest.mark.parametrize("length", [3, SR, SR + 2, 40])
-def test_compress_without_the_selected_rows_keeps_the_rest_as_it_is(length: int, topk: int) -> None:
-    given = {
-        "observed": torch.randn(1, 4, 3, 8),
-        "log_sum_exp": torch.randn(1, 4, 3),
-        "key": torch.randn(1, 2, 40, 8),
-        "value": torch.randn(1, 2, 40, 6),
-    }
-    names = ("observed", "log_sum_exp", "key", "value", "k_cache", "v_cache", "selected", "n", "top")
-    step = Compress(*names, 0.5, SINK, RECENT, 3, "avg")
-
-    def compressed(rows: int) -> Tensors:
-        writes = {"k_cache": torch.full((1, 2, rows, 8), 9.0), "v_cache": torch.full((1, 2, rows, 6), 9.0)}
-        writes["selected"] = torch.full((2, 4), 9)
-        return run_steps((step,), given, writes, {"n": length, "top": topk}, "write")
-
-    compact, indexed = compressed(SR + 4), compressed(SR)
-    assert torch.equal(indexed["selected"], compact["selected"])
-    assert int((indexed["selected"] >= 0).sum(1).max()) == min(max(length - SR, 0), topk)
-    for name in ("k_cache", "v_cache"):
-        assert torch.equal(indexed[name], compact[name][:, :, :SR])
-    with pytest.raises(InputError, match="compress fills 8 rows with sink 2"):
-        compressed(SR + 1)

@@ -1,0 +1,71 @@
+"""Gathers of rows as native code, against the reference interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sscc.ir import kv_rows
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import GatherRows
+from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.gather_rows import lower_gather_rows
+from sscc.runtime.backends.reference import cache
+from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, meta_of, run_step, strided
+
+CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
+STEP = GatherRows("source", "index", "out")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize(("source", "out"), [("f32", "f32"), ("bf16", "bf16"), ("f32", "bf16"), ("bf16", "f32")])
+def test_gather_rows_of_any_dtype(source: str, out: str, features: Features) -> None:
+    types = {"f32": torch.float32, "bf16": torch.bfloat16}
+    tensors = {
+        "source": strided(torch.randn(1, 3, 20, 37).to(types[source]), (0, 2, 1, 3)),
+        "index": torch.randint(-2, 20, (3, 70)),
+        "out": torch.full((1, 3, 70, 37), 9.0).to(types[out]),
+    }
+    got = run_step(STEP, lower_gather_rows, tensors, {}, features, ["out"])
+    want = tensors["out"].clone()
+    cache.gather_rows(tensors["source"], tensors["index"], want)
+    assert torch.equal(got["out"], want)
+
+
+@pytest.mark.parametrize(("index", "reported"), [(3, False), (-1, False), (4, True), (1 << 50, True)])
+def test_an_index_beyond_the_source_is_reported(index: int, reported: bool) -> None:
+    tensors = {"source": torch.randn(1, 1, 4, 3), "index": torch.tensor([[3, index]]), "out": torch.ones(1, 1, 2, 3)}
+    compiled = CompiledStages(STEP, lower_gather_rows, tensors, (), GENERIC)
+    compiled.run(tensors, {})
+    assert compiled.reported == reported
+    assert torch.equal(tensors["out"][0, 0, 0], tensors["source"][0, 0, 3])
+
+
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [6, 8, 37])
+def test_gathered_rows_are_encoded(width: int, dtype: torch.dtype, features: Features) -> None:
+    """All bits, into a part of a cache whose heads are the inner axis; an empty row is zero bytes."""
+    source, index = torch.randn(1, 3, 20, width).to(dtype), torch.randint(-2, 20, (3, 150))
+    out = strided(torch.full((1, 3, 150, width + 4), 99, dtype=torch.int8), (0, 2, 1, 3))
+    tensors = {"source": strided(source, (0, 2, 1, 3)), "index": index, "out": out}
+    got = check_pieces(CompiledStages(STEP, lower_gather_rows, tensors, (), features), tensors, {}, ["out"])["out"]
+    rows = torch.zeros(1, 3, 150, width, dtype=dtype)
+    cache.gather_rows(source, index, rows)
+    assert torch.equal(got, torch.from_numpy(kv_rows.encode(rows.float().numpy())))
+    assert not got[0][index < 0].any()
+
+
+def test_rows_that_do_not_fit_are_refused() -> None:
+    tensors = {"source": torch.randn(1, 1, 4, 6), "index": torch.zeros(1, 2, dtype=torch.int64)}
+    narrow = tensors | {"out": torch.zeros(1, 1, 2, 6, dtype=torch.int8)}
+    with pytest.raises(InputError, match="takes encoded rows of 6 numbers as 10 of i8, but 'out' has 6 of i8"):
+        lower_gather_rows(STEP, meta_of(narrow), GENERIC)
+    encoded = tensors | {"source": torch.zeros(1, 1, 4, 10, dtype=torch.int8), "out": torch.zeros(1, 1, 2, 6)}
+    with pytest.raises(InputError, match="gather_rows takes no operand of dtype i8 as 'source'"):
+        lower_gather_rows(STEP, meta_of(encoded), GENERIC)
