@@ -213,4 +213,4 @@ def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
 
 def most_new_tokens(examples: Iterable[Example]) -> int:
     """The most tokens that follow any prompt."""
-    return max(max(example.max_new_tokens, len(example.continuation)) for example in examples)
+    return max(example.steps for example in examples)

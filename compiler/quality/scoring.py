@@ -53,6 +53,8 @@ def run_example(session: Session | EagerSession, example: Example, tokenizer: To
     start = time.perf_counter()
     session.prefill(0, example.prompt)
     logits = session.replay(0)
+    for token in example.spoken:
+        logits = session.decode({0: token})[0]
     tokens: tuple[int, ...] = ()
     said = ""
     if example.metric == NATS:

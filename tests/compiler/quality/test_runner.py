@@ -160,6 +160,13 @@ class TestOneExample:
         assert session.calls == [("prefill", 0, (4, 5)), ("replay", 0), {0: 2}, {0: 3}]
         assert (outcome.tokens, outcome.score, outcome.kept_rows) == ((2, 3, 4), 1.0, 7)
 
+    def test_an_answer_that_is_under_way_is_fed_by_steps(self) -> None:
+        session: Any = FakeSession()
+        example = Example("t", 0, 0, (4, 5), (), "tokens", 2, answer_tokens=(7, 8), spoken=(3, 6))
+        outcome = run_example(session, example, None)
+        assert session.calls[1:] == [("replay", 0), {0: 3}, {0: 6}, {0: 7}]
+        assert (outcome.tokens, outcome.score) == ((7, 8), 1.0)
+
     def test_a_token_that_ends_the_text_ends_it(self) -> None:
         session: Any = FakeSession(ends=(3,))
         outcome = run_example(session, Example("t", 0, 0, (4,), (), "tokens", 6, answer_tokens=(2, 4)), None)
