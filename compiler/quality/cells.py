@@ -1,4 +1,5 @@
-"""The cells of a table: which rows each method keeps. All methods of one budget keep the same number of rows."""
+"""The cells of a table: which rows each method keeps. All methods of one budget keep the same number of rows, but for
+selection by query, which keeps them all and reads that number."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from sscc.compiler.options import CompileOptions
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, PLAIN, Geometry
 
-FULL, STREAMING, SNAPKV, SNAPSTREAM = METHODS = ("full", "streamingllm", "snapkv", "snapstream")
+FULL, STREAMING, SNAPKV, SNAPSTREAM, QUERY = METHODS = ("full", "streamingllm", "snapkv", "snapstream", "query")
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,15 @@ class Cell:
     """One method with one budget: a program of its own.
 
     Attributes:
+        geometry: of a cell that chooses by query sinks, ring and how many rows a step chooses.
         layer_topk: where layers select different numbers of positions; the geometry has the most.
+        landmark_bits: where steps choose by query, of a key's landmark; else 0.
     """
 
     method: str
     geometry: Geometry
     layer_topk: LayerTopk | None = None
+    landmark_bits: int = 0
 
     @property
     def budget(self) -> int:
@@ -47,12 +51,14 @@ class Cell:
     def name(self) -> str:
         rows = "" if self.method == FULL else f" {self.budget}"
         rows += "" if self.layer_topk is None else f" by layer {self.layer_topk}"
+        rows += f" {self.landmark_bits}-bit" if self.landmark_bits else ""
         return f"{self.method}{rows}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
 
     @property
     def series(self) -> str:
         """What a line of a plot is drawn for."""
         shape = "" if self.layer_topk is None else " by layer"
+        shape += f" {self.landmark_bits}-bit" if self.landmark_bits else ""
         return f"{self.method}{shape}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
 
 
@@ -62,6 +68,7 @@ def make_cells(
     kv_dtypes: Sequence[str],
     selection: Selection,
     layer_topks: Sequence[LayerTopk] = (),
+    landmark_bits: Sequence[int] = (2,),
     *,
     max_context: int,
     new_tokens: int,
@@ -70,6 +77,7 @@ def make_cells(
 
     Args:
         layer_topks: budgets per layer for SnapStream, each beside the same total that all layers have alike.
+        landmark_bits: for selection by query, whose budgets have a cell for each.
         new_tokens: the most that any example generates; SnapKV's window stays while they are made.
 
     Raises:
@@ -86,7 +94,9 @@ def make_cells(
             if method in methods:
                 for budget in [max_context] if method == FULL else budgets:
                     rows = _rows(method, budget, selection, max_context, new_tokens)
-                    cells.append(Cell(method, _geometry(rows, selection, dtype, max_context)))
+                    geometry = _geometry(rows, selection, dtype, max_context)
+                    widths = landmark_bits if method == QUERY else [0]
+                    cells += [Cell(method, geometry, landmark_bits=bits) for bits in widths]
         for layer_topk in layer_topks:
             rows = _shared_rows(layer_topk, selection)
             alike = _geometry({**rows, "kv_topk": layer_topk.mean}, selection, dtype, max_context)

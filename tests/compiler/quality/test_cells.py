@@ -36,7 +36,22 @@ def test_geometries() -> None:
         "snapkv 256": (0, 96, 160),
         "snapstream 128": (4, 35, 89),
         "snapstream 256": (4, 64, 188),
+        "query 128 2-bit": (4, 35, 89),
+        "query 256 2-bit": (4, 64, 188),
     }
+
+
+def test_each_width_of_landmarks_is_a_cell() -> None:
+    found = make_cells(
+        ("query",), (64,), ("model", "int8"), Selection(recent=16), (), (1, 4), max_context=99, new_tokens=1
+    )
+    assert [(cell.name, cell.series, cell.landmark_bits) for cell in found] == [
+        ("query 64 1-bit", "query 1-bit", 1),
+        ("query 64 4-bit", "query 4-bit", 4),
+        ("query 64 1-bit int8", "query 1-bit int8", 1),
+        ("query 64 4-bit int8", "query 4-bit int8", 4),
+    ]
+    assert {rows(cell.geometry) for cell in found} == {(4, 16, 44)}
 
 
 def test_options_reach_the_geometry() -> None:
