@@ -122,7 +122,12 @@ from sscc.passes.thread_cache import FIRST, TOPK
 
 CACHES = ("k_cache", "v_cache")
 PROGRESS = "progress"
-PROMPTS = {"k_scratch": "k_prompt", "v_scratch": "v_prompt"}
+PROMPTS = {
+    "k_scratch": "k_prompt",
+    "v_scratch": "v_prompt",
+    "landmark_scratch": "landmarks",
+    "landmark_scale_scratch": "landmark_scales",
+}
 """Where rows are indexed: the scratch of a prompt is its slot's part of a state that stays."""
 
 

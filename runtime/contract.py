@@ -16,6 +16,7 @@ from sscc.ir.choices import CURSOR
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
+from sscc.ir.landmarks import code_bytes
 from sscc.ir.target import Target
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.validator import EntryReport, Report, validate
@@ -181,7 +182,11 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
         else:
             known[scratch.state(stream.scratch)] = ("state", s.dtype, (1, *prompt))
     known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, group.key.width))
-    if g.topk:
+    if g.by_query:
+        keys = (layers, s.batch, group.kv_heads, s.scratch_tokens)
+        known[group.state("landmarks")] = ("state", "i8", (*keys, code_bytes(group.key.width, g.landmark_bits)))
+        known[group.state("landmark_scales")] = ("state", "bf16", (*keys, 1))
+    elif g.topk:
         slots = (s.batch,) if g.indexed else ()
         known[group.state("selected")] = ("state", "i64", (layers, *slots, group.kv_heads, g.topk))
     return known
@@ -293,4 +298,10 @@ def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
     ring = [("sink", g.sink), ("recent", g.recent)]
     if isinstance(step, sch.Compress):
         return [*ring, ("pool", g.pool), ("pool_mode", g.pool_mode)]
-    return ring if isinstance(step, sch.DecodeAttention | sch.Select) else []
+    if isinstance(step, sch.Landmarks):
+        return [("bits", g.landmark_bits)]
+    if isinstance(step, sch.LandmarkScores):
+        return [*ring, ("bits", g.landmark_bits)]
+    if isinstance(step, sch.QueryAttention):
+        return [*ring, ("topk", g.topk), ("bits", g.landmark_bits)]
+    return ring if isinstance(step, sch.DecodeAttention | sch.ChooseRows | sch.Select) else []

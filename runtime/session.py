@@ -376,7 +376,8 @@ class Session:
                 counts |= dict.fromkeys(caches, rows)
             if g.indexed:
                 counts |= {group.state(stream.prompt): length for stream in group.streams}
-                counts[group.state("selected")] = g.topk
+                rest = ("landmarks", "landmark_scales") if g.by_query else ("selected",)
+                counts |= {group.state(name): length if g.by_query else g.topk for name in rest}
         return parts | {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}
 
     def _fill(self, slot: int, length: int, last_token: int) -> None:

@@ -144,7 +144,8 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
         if "start" in spec.numbers and "T" in sizes and sizes["T"] % sizes["C"]:
             raise SignatureMismatch(f"{sizes['T']} scratch rows are not a multiple of the chunk of {sizes['C']}")
-        if cls.OPERATION_NAME in DECODING and spec.rows(sizes) != geometry.budget:
+        chosen = geometry.topk if "topk" in spec.attributes else 0
+        if cls.OPERATION_NAME in DECODING and spec.rows(sizes) + chosen != geometry.budget:
             raise SignatureMismatch(f"is over {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.budget}")
 
 
@@ -180,7 +181,11 @@ Pool = _operation(operations.Pool)
 Select = _operation(operations.Select)
 KeptPositions = _operation(operations.KeptPositions)
 Gather = _operation(operations.GatherRows)
+Landmarks = _operation(operations.Landmarks)
+LandmarkScores = _operation(operations.LandmarkScores)
+Choose = _operation(operations.ChooseRows)
 DecodeAttention = _operation(operations.DecodeAttention)
+QueryAttention = _operation(operations.QueryAttention)
 ChunkAttention = _operation(operations.ChunkAttention)
 Compress = _operation(operations.Compress)
 

@@ -32,17 +32,21 @@ from sscc.ir.schedule import (
     Body,
     CachedAttention,
     CausalAttention,
+    ChooseRows,
     ChunkAttention,
     Compress,
     DecodeAttention,
     Dtype,
     GatherRows,
+    LandmarkScores,
+    Landmarks,
     MoreRows,
     ObservationScores,
     Observe,
     Pool,
     Product,
     QuantizeRows,
+    QueryAttention,
     Reduction,
     Segment,
     Select,
@@ -54,6 +58,8 @@ from sscc.ir.schedule import (
 SOFTMAX_OPS = 5  # scale, running maximum, subtract, exponential, sum
 ENCODE_OPS = 4  # magnitude, maximum, product with the inverse scale, rounding
 DECODE_OPS = 2  # conversion, product with the scale
+ROTATE_OPS = 2  # a sum and a difference per number and level of butterflies
+LANDMARK_OPS = 4  # of a score: to float, two products, a running maximum
 _FREE_OPS = frozenset({"index", "const", "load"})  # addresses and literals, made by the memory units
 
 
@@ -290,6 +296,32 @@ def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
     _attend_cached(meter, step, (step, *step.segments))
 
 
+def _landmarks(meter: _Meter, step: Landmarks) -> None:
+    shape = meter.shape(step.key)
+    meter.vector(prod(shape), ROTATE_OPS * ceil(log2(max(shape[-1], 2))))
+
+
+def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> None:
+    (batch, heads, _, dim), rows = meter.shape(step.query), meter.shape(step.codes)[2]
+    meter.vector(batch * heads * rows * ceil(dim / 4), 2)  # products of four bytes at a time, as lanes have 32 bits
+    meter.vector(batch * heads * rows, LANDMARK_OPS)
+
+
+def _choose_rows(meter: _Meter, step: ChooseRows | QueryAttention) -> None:
+    (batch, heads, _, dim) = meter.shape(step.query)
+    store = step.scores if isinstance(step, ChooseRows) else step.codes
+    meter.flops(meter.dtype(step.query), 2 * batch * heads * meter.shape(step.key)[2] * dim)
+    meter.vector(batch * heads * meter.shape(store)[2], SOFTMAX_OPS)
+
+
+def _query_attention(meter: _Meter, step: QueryAttention) -> None:
+    """The landmark of a new key, scores by all of them, the choice, and attention over what is chosen."""
+    _landmark_scores(meter, step)
+    _choose_rows(meter, step)
+    (batch, heads, _, _), ring = meter.shape(step.query), meter.shape(step.key)[2]
+    _attend(meter, step.query, step.out, batch * heads * meter.valid_rows(ring + step.topk))
+
+
 def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
     start, (_, heads, chunk, _) = meter.scalar(step.start), meter.shape(step.query)
     pairs = _triangle(start + chunk) - _triangle(start)
@@ -352,6 +384,10 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     GatherRows: _nothing,
     DecodeAttention: _decode_attention,
     ChunkAttention: _causal,
+    Landmarks: _landmarks,
+    LandmarkScores: _landmark_scores,
+    ChooseRows: _choose_rows,
+    QueryAttention: _query_attention,
     Compress: _compress,
 }
 """What each kind of step computes, besides what it moves."""

@@ -215,7 +215,7 @@ class _BodyProof:
         sizes: dict[str, int] = {}
         for field_name, name in names.items():
             self._match(name, field_name, spec.step_patterns[field_name], sizes)
-        self._alike([names[field_name] for field_name, operand in used.items() if operand.element == "row"])
+        self._alike([names[field_name] for field_name, operand in used.items() if operand.element in ("row", "any")])
         self._apart(names, used)
         check_sizes(step, sizes, self._refuse)
         amounts = {**sizes, **spec.settings(step), "valid": spec.rows(sizes)}
@@ -242,9 +242,11 @@ class _BodyProof:
     def _match(self, name: str, field_name: str, pattern: Pattern, sizes: dict[str, int]) -> None:
         place = self._place(name)
         dtype, dims = pattern
-        takes = {"f": _FLOATS, "encoded": ("i8",), "row": (*_FLOATS, "i8")}.get(dtype, (dtype,))
+        takes = {"f": _FLOATS, "encoded": ("i8",)}.get(dtype, (dtype,))
+        if dtype in ("row", "any"):
+            takes = (*_FLOATS, "i8")
         fits, shape = place.dtype in takes and len(dims) == len(place.shape), place.shape
-        if fits and place.dtype == "i8":
+        if fits and place.dtype == "i8" and dtype in ("encoded", "row"):
             shape = (*shape[:-1], shape[-1] - SCALE_BYTES)
             fits = shape[-1] >= 1
         for letter, size in zip(dims, shape, strict=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sscc.ir import landmarks
 from sscc.ir import schedule as sch
 from sscc.ir.geometry import LARGEST_POOL
 from sscc.ir.opspec import Sizes
@@ -25,6 +26,12 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         if step.sink < 0 or step.recent < 1:
             refuse(f"the ring has sink {step.sink} and recent {step.recent}")
         _check_rows(step, sizes, refuse)
+    if isinstance(step, sch.LandmarkScores | sch.ChooseRows | sch.QueryAttention):
+        _check_ring(step, sizes, refuse)
+    if isinstance(step, sch.Landmarks | sch.LandmarkScores | sch.QueryAttention) and (
+        step.bits not in landmarks.MAGNITUDES or sizes["D"] * step.bits != 8 * sizes["E"]
+    ):
+        refuse(f"it keeps keys of {sizes['D']} numbers in {step.bits} bits, {sizes['E']} bytes")
     if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
         refuse(f"it selects with sink {step.sink} and recent {step.recent}")
     if isinstance(step, sch.ObservationScores) and step.recent < 0:
@@ -37,6 +44,16 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         _check_pooling(step.width, step.mode, refuse)
     if isinstance(step, sch.Compress):
         _check_pooling(step.pool, step.pool_mode, refuse)
+
+
+def _check_ring(
+    step: sch.LandmarkScores | sch.ChooseRows | sch.QueryAttention, sizes: Sizes, refuse: Refuse
+) -> None:
+    ring = step.sink + step.recent
+    if step.sink < 0 or step.recent < 1 or sizes.get("R", ring) != ring:
+        refuse(f"the ring has sink {step.sink} and recent {step.recent} in {sizes.get('R', ring)} rows")
+    if isinstance(step, sch.QueryAttention) and step.topk < 0:
+        refuse(f"it chooses {step.topk} rows")
 
 
 def _check_pooling(width: int, mode: str, refuse: Refuse) -> None:

@@ -94,6 +94,8 @@ class Interface:
         if dtype in ("encoded", "row") and param.dtype == "i8":
             shape = (*shape[:-1], decoded_width(shape[-1])) if shape else shape
             fits = fits and shape[-1] >= 1
+        elif dtype == "any":
+            pass
         elif dtype in ("f", "row"):
             fits = fits and param.dtype in FLOATS
         else:
