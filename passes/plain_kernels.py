@@ -23,7 +23,7 @@ from sscc.passes.outline_kernels import KERNEL, inline_calls, outline_operations
 PLAIN = "sscc.plain"
 """On a kernel: it is one operation, which reads and writes memory."""
 FUSED = frozenset({*kv.DECODING, "kv.chunk_attention", "kv.compress"})
-COMPUTED = frozenset({"kv.kept_positions", "kv.gather", "kv.quantize_rows"})
+COMPUTED = frozenset({"kv.kept_positions", "kv.gather", "kv.quantize_rows", "kv.landmarks"})
 """They update nothing and write all of their results. Where no rows are selected, they make up the end of a prompt."""
 
 
