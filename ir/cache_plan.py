@@ -94,6 +94,15 @@ class LayerGroup:
         return rows
 
     @property
+    def row_states(self) -> tuple[str, ...]:
+        """The states in which every position of a slot has its row, `[L, B, Hkv, T, ..]`; none where rows are not
+        kept."""
+        if not self.geometry.indexed:
+            return ()
+        landmarks = ("landmarks", "landmark_scales") if self.geometry.by_query else ()
+        return tuple(map(self.state, (*(stream.prompt for stream in self.streams), *landmarks)))
+
+    @property
     def key(self) -> Stream:
         return self.streams[0]
 
