@@ -547,7 +547,8 @@ class _PrefillBuilder(_EntryBuilder):
         own, scratch = self._states(layer), _states(part)
         caches, prompts = own.caches, own.prompts
         results = [embedded[0], *own.lasting]
-        phase = self._phase(layer.part, ["length", "slot", *self.reused, *layer.budget], [*embedded, *own.lasting], results, [part])
+        scalars = ["length", "slot", *self.reused, *layer.budget]
+        phase = self._phase(layer.part, scalars, [*embedded, *own.lasting], results, [part])
         inputs, before = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 

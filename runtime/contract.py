@@ -96,7 +96,8 @@ class Protocol:
             if s.continues and last:
                 yield {"length": length, "slot": slot, "phase": 1, "chunk": 0, "steps": 1, REUSED: last}
             if length <= chunk + 1:
-                yield {"length": length, "slot": slot, "phase": 0, "chunk": 0, "steps": s.prefill_steps(length)} | reused
+                steps = s.prefill_steps(length)
+                yield {"length": length, "slot": slot, "phase": 0, "chunk": 0, "steps": steps} | reused
 
     def after(self, scalars: Mapping[str, int]) -> tuple[int, int]:
         """The cursor after a call."""
