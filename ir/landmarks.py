@@ -9,8 +9,8 @@ A key `k` of D numbers becomes D codes of 1, 2 or 4 bits and one scale, in two s
   "Quantizing for minimum distortion"), as integers: 2 bits are within half a percent of theirs.
 
 The query is rotated likewise (R is orthogonal, so products stay) and becomes codes of 8 bits and a scale, as
-`sscc.ir.kv_rows` encodes a row. Dot products of codes are integers, below 2 ** 24 for D up to 8,000: f32 holds them, and
-they are the same in any order of summation. arXiv 2604.08426 finds landmarks of two bits near an oracle.
+`sscc.ir.kv_rows` encodes a row. Dot products of codes are integers, below 2 ** 24 for D up to 8,000: f32 holds them,
+and they are the same in any order of summation. arXiv 2604.08426 finds landmarks of two bits near an oracle.
 
 What a result depends on is spelled out, so that every implementation gives the same bytes: butterflies go from
 neighbours to the widest distance; squares are summed in f64, where no order of summation shows in bf16; a number is
@@ -32,7 +32,7 @@ PLAIN_BITS = 16
 """Landmarks of so many bits are the keys themselves, unrotated, as cache rows are stored: exact products."""
 LANDMARK_BITS = (1, 2, 4, PLAIN_BITS)
 MAGNITUDES = {1: (1,), 2: (3, 10), 4: (1, 3, 5, 7, 9, 11, 13, 15)}
-"""The levels above 0, in ascending order; those below 0 are the same. Code c of b bits is level c in ascending order."""
+"""The levels above 0, in ascending order; those below 0 mirror them. Code c is level c of all, in ascending order."""
 STEPS = {1: 0.7979, 2: 0.151, 4: 0.1676}
 """What level 1 stands for, in units of the scale."""
 EDGES = {1: (), 2: (6.5 * STEPS[2],), 4: tuple(2 * m * STEPS[4] for m in range(1, 8))}
@@ -91,32 +91,37 @@ def scales(rotated: NDArray[np.float32]) -> NDArray[np.float32]:
     return rounded
 
 
+def nearest(rotated: NDArray[np.float32], scale: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
+    """The code [.., D] u8 of each number of rotated keys [.., D] whose scales are [..].
+
+    A code is at least half of 2 ** bits where the number is not negative, -0 included.
+    """
+    x = np.where(scale[..., None] == 0, np.float32(0), rotated)
+    above = np.zeros(x.shape, np.uint8)
+    for edge in EDGES[bits]:
+        above += np.abs(x) > np.float32(edge) * scale[..., None]
+    half = np.uint8(len(MAGNITUDES[bits]))
+    return np.where(x >= 0, half + above, half - np.uint8(1) - above)
+
+
 def encode(keys: NDArray[Any], bits: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Keys [.., D] as codes [.., D * bits / 8] u8 and scales [..] f32, each a number of bf16; 1, 2 or 4 bits.
 
-    The first number has the lowest bits of the first byte. A code is at least half of 2 ** bits where the number is not
-    negative, -0 included.
+    The code of the first number has the lowest bits of the first byte.
     """
     rotated = rotate(keys)
     scale = scales(rotated)
-    magnitude = np.abs(rotated)
-    above = np.zeros(rotated.shape, np.uint8)
-    for edge in EDGES[bits]:
-        above += magnitude > (np.float32(edge) * scale)[..., None]
-    above[scale == 0] = 0
-    positive = (rotated >= 0) | (scale == 0)[..., None]
-    half = np.uint8(len(MAGNITUDES[bits]))
-    codes = np.where(positive, half + above, half - np.uint8(1) - above)
-    in_bytes = codes.reshape(*codes.shape[:-1], -1, 8 // bits)
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return np.bitwise_or.reduce(in_bytes << shifts, axis=-1), scale
+    codes = nearest(rotated, scale, bits)
+    in_bytes = codes.reshape(*codes.shape[:-1], codes.shape[-1] * bits // 8, 8 // bits)
+    return np.bitwise_or.reduce(in_bytes << np.arange(0, 8, bits, dtype=np.uint8), axis=-1), scale
 
 
 def decode(codes: NDArray[np.uint8], bits: int) -> NDArray[np.int8]:
     """Packed codes [.., D * bits / 8] u8 as levels [.., D] i8."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     apart = (codes[..., None] >> shifts) & np.uint8(2**bits - 1)
-    return levels(bits)[apart.reshape(*codes.shape[:-1], -1)]
+    decoded: NDArray[np.int8] = levels(bits)[apart.reshape(*codes.shape[:-1], -1)]
+    return decoded
 
 
 def encode_query(queries: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

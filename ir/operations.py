@@ -2,8 +2,8 @@
 
 Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R rows of a cache (sinks, ring, and the
 selected ones unless they are indexed) or of a segment, SR those of sinks and ring, K selected ones, T rows of the
-prompt scratch, of a store, or of what a segment takes its rows from, E bytes of a landmark's codes, C tokens of a chunk, W queries of the observation window, J
-gathered rows, S tokens of a captured call.
+prompt scratch, of a store, of what is updated or of what a segment takes its rows from, E bytes of a landmark's codes,
+C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
@@ -77,9 +77,14 @@ def _prompt(n: Sizes) -> int:
     return n["T"]
 
 
+def _candidates(n: Sizes) -> int:
+    """Positions that a step's query chooses from: those that are neither sinks nor in the ring."""
+    return max(min(n["live"], n["T"]) - n["sink"] - n["recent"], 0)
+
+
 def _chosen(n: Sizes) -> int:
     """Rows of a store that a step attends to."""
-    return min(n["topk"], n["T"])
+    return min(n["topk"], _candidates(n))
 
 
 def _most_selected(n: Sizes) -> int:
@@ -320,11 +325,13 @@ class LandmarkScores(Op):
 
     op, kind = "landmark_scores", "landmark_scores"
     query: Query
-    codes: Annotated[str, Operand("B Hkv T E:i8", "read", along="T", reads=_prompt, by="position", fetched=True)]
-    scales: Annotated[str, Operand("B Hkv T 1:bf16", "read", along="T", reads=_prompt, by="position", fetched=True)]
+    codes: Annotated[str, Operand("B Hkv T E:i8", "read", along="T", reads=_candidates, by="position", fetched=True)]
+    scales: Annotated[
+        str, Operand("B Hkv T 1:bf16", "read", along="T", reads=_candidates, by="position", fetched=True)
+    ]
     position: PerSlot
     active: Active
-    scores: Annotated[str, Operand("B H T:f32", "part", along="T", writes=_prompt)]
+    scores: Annotated[str, Operand("B H T:f32", "part", along="T", writes=_candidates)]
     scale: Scale
     sink: Sink
     recent: Recent
@@ -344,7 +351,7 @@ class ChooseRows(Op):
     op, kind, stored = "choose", "choose_rows", True
     query: Query
     key: Annotated[str, Operand("B Hkv R D:row", "read", fetched=True)]
-    scores: Annotated[str, Operand("B H T:f32", "read", along="T", reads=_prompt, by="position", fetched=True)]
+    scores: Annotated[str, Operand("B H T:f32", "read", along="T", reads=_candidates, by="position", fetched=True)]
     position: PerSlot
     active: Active
     selected: Annotated[str, Operand("B Hkv K:i64", "write")]
@@ -424,10 +431,12 @@ class QueryAttention(Op):
         str, Operand("B Hkv T Dv:f", "update", updated="v_stored", along="T", reads=_chosen, writes=_one, by="position")
     ]
     codes: Annotated[
-        str, Operand("B Hkv T E:i8", "update", updated="coded", along="T", reads=_prompt, writes=_one, by="position")
+        str,
+        Operand("B Hkv T E:i8", "update", updated="coded", along="T", reads=_candidates, writes=_one, by="position"),
     ]
     scales: Annotated[
-        str, Operand("B Hkv T 1:bf16", "update", updated="scaled", along="T", reads=_prompt, writes=_one, by="position")
+        str,
+        Operand("B Hkv T 1:bf16", "update", updated="scaled", along="T", reads=_candidates, writes=_one, by="position"),
     ]
     position: PerSlot
     active: Active

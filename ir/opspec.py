@@ -7,8 +7,8 @@ bytes move.
 
 Shapes are patterns: ``"B Hkv R D:row"`` has a size per dimension, each a number or a letter that stands for the same
 size in all operands of the operation, then the element type: ``f`` any float (the same one everywhere in an operation
-of the dialect), ``f32``, ``i64``, ``i1``, ``encoded`` (rows of `sscc.ir.kv_rows`, whose last size is the width of the
-numbers), or ``row``: floats, or encoded where the cache is.
+of the dialect), ``f32``, ``bf16``, ``i64``, ``i8``, ``i1``, ``encoded`` (rows of `sscc.ir.kv_rows`, whose last size is the
+width of the numbers), ``row``: floats, or encoded where the cache is, or ``any``: floats or i8, whatever they stand for.
 
 An operation may have any number of a group of operands (`Group`), behind its others. Its specification is made for the
 members at hand: an operand ``key`` of member 0 of ``segments`` is ``segments[0].key`` in it, and of its patterns'
@@ -26,7 +26,8 @@ from typing import Any, ClassVar, Literal
 
 Sizes = Mapping[str, int]
 """Sizes by letter, and the values of the operation's scalars and whole-numbered attributes by name; `valid`: rows that
-hold a token, of all that attention is over. For an operand of a group also `before`: rows in front of its member's."""
+hold a token, of all that attention is over; `live`: positions of a slot, the current one included, where rows of all of
+them are kept (`T`). For an operand of a group also `before`: rows in front of its member's."""
 
 Pattern = tuple[str, tuple[str, ...]]
 """Element type, and a size per dimension."""

@@ -1,4 +1,5 @@
-"""Runs an unmodified model eagerly with a SnapStream cache, straight from the definition in `algorithm`.
+"""Runs an unmodified model eagerly with a compressed cache, straight from the definitions in `algorithm` and
+`query_selection`.
 
 This is what the compiled program is compared with: prefill of the whole prompt in one go (full causal attention, then
 every layer compressed), then one token at a time over the assembled caches. One sequence, no chunks, no batch.
@@ -13,12 +14,15 @@ from typing import Any, Union
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.operator import IMPLEMENTATION, Observer, context_limit, observing
+from sscc.compiler.frontend.query_selection import Landmarks, choose, make_landmarks, query_attention, wanted
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
+from sscc.ir.landmarks import check_bits
 
 # ids [1, s] i64, positions [1, s] i64 -> logits [1, s' >= 1, V], the last row being the last token's.
 Forward = Callable[[Tensor, Tensor], Tensor]
@@ -99,37 +103,109 @@ class EagerSnapStream:
         if not 0 <= at < self.geometry.max_context:
             raise UsageError(f"position {at} is outside max-context {self.geometry.max_context}")
         self.position = at + 1
+        return self._run(self._decode_layer, [token], at)
 
-        def decode_layer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
-            g = self.geometries[layer]
-            row, valid = algorithm.row(at, g), algorithm.valid_rows(at, g.valid_topk(self.prompt_len), g)
-            self.k_cache[layer][:, row] = algorithm.stored(k[0, :, 0], g)
-            self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], g)
-            out = algorithm.cached_attention(q[0, :, 0], self.k_cache[layer], self.v_cache[layer], valid, scale)
-            return out[None, :, None]
-
-        return self._run(decode_layer, [token], at)
+    def _decode_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+        at, g = self.position - 1, self.geometries[layer]
+        row, valid = algorithm.row(at, g), algorithm.valid_rows(at, g.valid_topk(self.prompt_len), g)
+        self.k_cache[layer][:, row] = algorithm.stored(k[0, :, 0], g)
+        self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], g)
+        out = algorithm.cached_attention(q[0, :, 0], self.k_cache[layer], self.v_cache[layer], valid, scale)
+        return out[None, :, None]
 
     def _prefill_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
-        if layer != len(self.k_cache):
-            raise UnsupportedError(
-                f"the model calls sscc::attention for layer {layer} where layer {len(self.k_cache)} was expected: "
-                "every layer must attend exactly once, in order"
-            )
-        governed = sum(not geometry.window for geometry in self.geometries)
-        g = self.geometry.windowed(window) if window else self.geometry.of_layer(governed)
+        g = self._next_geometry(layer, window)
         k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g)
-        self.geometries.append(g)
         self.k_cache.append(k_rows)
         self.v_cache.append(v_rows)
         self.selected.append(selected)
         return algorithm.causal_attention(q[0], k[0], v[0], scale, window)[None]
+
+    def _next_geometry(self, layer: int, window: int) -> Geometry:
+        """The geometry of the layer that is prefilled now, which is noted down. Raises UnsupportedError."""
+        if layer != len(self.geometries):
+            raise UnsupportedError(
+                f"the model calls sscc::attention for layer {layer} where layer {len(self.geometries)} was expected: "
+                "every layer must attend exactly once, in order"
+            )
+        governed = sum(not geometry.window for geometry in self.geometries)
+        g = self.geometry.windowed(window) if window else self.geometry.of_layer(governed)
+        self.geometries.append(g)
+        return g
 
     @torch.no_grad()
     def _run(self, observer: Observer, tokens: list[int], start: int) -> Tensor:
         positions = torch.arange(start, start + len(tokens))
         with observing(observer), context_limit(self.geometry.max_context):
             return self._forward(torch.tensor([tokens]), positions[None])[0, -1]
+
+
+class EagerQuerySelection(EagerSnapStream):
+    """One sequence on one model whose every row stays; each step chooses the rows that it attends to.
+
+    Prefill attends to rows as they are stored, so that what comes later cannot tell how a row got there. Layers with a
+    sliding window keep their ring and choose nothing.
+
+    Attributes:
+        k_cache: per layer the store, [Hkv, max_context, D] of the model's dtype (f32 where rows are encoded); of a
+            layer with a sliding window its ring. v_cache likewise.
+        selected: per layer what the last step chose, [Hkv, topk] i64, ascending, -1 as padding; -1 before any step.
+        landmarks: per layer, of the store; None of a layer with a sliding window.
+    """
+
+    def __init__(self, model: Model, geometry: Geometry, bits: int) -> None:
+        """Wraps a model as `EagerSnapStream` does.
+
+        Args:
+            geometry: sinks, ring, and how many rows a step chooses; `obs` and pooling mean nothing here.
+            bits: of landmarks: 1, 2, 4 or 16.
+
+        Raises:
+            UsageError: another number of bits; and from `prefill` heads whose landmarks do not fill whole bytes.
+            UnsupportedError: as for `EagerSnapStream`.
+        """
+        super().__init__(model, geometry)
+        self.bits = bits
+        self.landmarks: list[Landmarks | None] = []
+
+    def prefill(self, prompt: Sequence[int]) -> Tensor:
+        self.landmarks = []
+        return super().prefill(prompt)
+
+    def _prefill_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+        g = self._next_geometry(layer, window)
+        check_bits(self.bits, k.shape[-1])
+        none = torch.full((k.shape[1], g.topk), -1)
+        k_rows, v_rows = algorithm.stored(k[0], g), algorithm.stored(v[0], g)
+        if g.window:
+            self.k_cache.append(algorithm.assemble(k_rows, none, g))
+            self.v_cache.append(algorithm.assemble(v_rows, none, g))
+            self.landmarks.append(None)
+        else:
+            room = g.max_context - self.prompt_len
+            self.k_cache.append(pad(k_rows, (0, 0, 0, room)))
+            self.v_cache.append(pad(v_rows, (0, 0, 0, room)))
+            made = make_landmarks(k[0], self.bits, g)
+            self.landmarks.append(
+                Landmarks(pad(made.levels, (0, 0, 0, room)), pad(made.scale, (0, room)), self.bits)
+            )
+        self.selected.append(none)
+        return algorithm.causal_attention(q[0], k_rows, v_rows, scale, window)[None]
+
+    def _decode_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+        landmarks, n, g = self.landmarks[layer], self.position, self.geometries[layer]
+        if landmarks is None:
+            return super()._decode_layer(q, k, v, layer, scale, window)
+        made = make_landmarks(k[0, :, 0], self.bits, g)
+        landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = made.levels, made.scale
+        self.k_cache[layer][:, n - 1] = algorithm.stored(k[0, :, 0], g)
+        self.v_cache[layer][:, n - 1] = algorithm.stored(v[0, :, 0], g)
+        keys, values = self.k_cache[layer][None, :, :n], self.v_cache[layer][None, :, :n]
+        seen = Landmarks(landmarks.levels[None, :, :n], landmarks.scale[None, :, :n], self.bits)
+        live, query = torch.tensor([n]), q[:, :, 0]
+        chosen = choose(wanted(query, keys, seen, live, scale, g), g)
+        self.selected[layer] = chosen[0]
+        return query_attention(query, keys, values, chosen, live, scale, g)[:, :, None]
 
 
 def make_golden(

@@ -139,7 +139,10 @@ class Checked(Kv.Operation):
             raise SignatureMismatch("attends to no segment")
         if any(operand.element == "encoded" for operand in spec.operands.values()) and not geometry.encoded:
             raise SignatureMismatch(f"encodes rows, and those of {GEOMETRY} have the dtype {geometry.dtype}")
-        sizes = check_signature(op.operation, spec.patterns, known, encoded=geometry.encoded)
+        patterns = spec.patterns
+        if cls.OPERATION_NAME == "kv.update" and not geometry.by_query:  # there is nothing to update but the cache
+            known["T"], patterns = geometry.cache_rows, {name: p.replace(":any", ":row") for name, p in patterns.items()}
+        sizes = check_signature(op.operation, patterns, known, encoded=geometry.encoded)
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
         if "start" in spec.numbers and "T" in sizes and sizes["T"] % sizes["C"]:

@@ -247,7 +247,7 @@ def _move(meter: _Meter, step: Any) -> None:
     sizes: dict[str, int] = {name: meter.scalar(getattr(step, name)) for name in spec.numbers} | spec.settings(step)
     for name, region in present.items():
         sizes |= dict(zip(spec.step_patterns[name][1], meter.shape(region), strict=True))
-    sizes["valid"] = meter.valid_rows(spec.rows(sizes))
+    sizes |= {"valid": meter.valid_rows(spec.rows(sizes)), "live": meter.valid_rows(sizes.get("T", 0))}
     for name, region in present.items():
         operand, shape = spec.operands[name], meter.shape(region)
         for count, write in zip(operand.moved(sizes, shape), (False, True), strict=True):

@@ -1,0 +1,216 @@
+"""Selection by query in plain torch: the readable definition of the second cache policy.
+
+Every position's K and V stay, in a slow memory. A fast one holds a landmark of each key in a few bits, and sinks and
+ring as SnapStream has them. In every step each KV head chooses the `topk` rows that its query wants most, judging by
+landmarks, and attends to sinks, ring and these::
+
+    positions:   0 .. sink-1 | sink ............. n-recent-1 | n-recent .. n-1
+                 sinks       | candidates, by landmarks      | ring
+
+Landmarks of every token, in about two bits, are arXiv 2604.08426's; rotating them first is QuIP#'s (arXiv 2402.04396);
+their levels are Lloyd's and Max's for a Gaussian. That sinks and ring take part in the softmax which candidates are
+judged by is ours: without them a head that looks at a sink would vote as loudly as one that searches.
+
+Everything here is written for reading, and vectorised over sequences, heads and rows. `sscc.ir.landmarks` has the
+same arithmetic for interpreters; no code is shared, and tests compare them. Notation: B sequences, H query heads, Hkv
+KV heads, D head width (Dv for values), T rows of a store, of which the first n of each sequence are live, the current
+position included. Query head h belongs to KV head h // (H // Hkv). Keys carry their rotary embedding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sscc.compiler.frontend import algorithm
+from sscc.ir.geometry import Geometry
+
+# ---------------------------------------------------------------------------------------------------------- landmarks
+
+PLAIN_BITS = 16
+"""Landmarks of so many bits are the stored keys themselves, and candidates' logits are exact."""
+LEVELS = {
+    1: torch.tensor([-1, 1]),
+    2: torch.tensor([-10, -3, 3, 10]),
+    4: torch.arange(-15, 16, 2),
+}
+"""The integers that a number of a rotated key may become. Their places in this order are their codes."""
+STEPS = {1: 0.7979, 2: 0.151, 4: 0.1676}
+"""What 1 stands for, in units of the key's scale."""
+
+
+def rotate(x: Tensor) -> Tensor:
+    """[.., D] times the normalised Hadamard matrix, on blocks of the largest power of two that divides D: [.., D] f32.
+
+    The matrix is Sylvester's. It is applied as butterflies, from neighbours to the widest distance, and divided by the
+    square root of the block last, all in f32; the order is part of the definition, since codes depend on the rounding.
+    """
+    dim = x.shape[-1]
+    block = dim & -dim
+    x = x.to(torch.float32)
+    for distance in (1 << level for level in range(block.bit_length() - 1)):
+        first, second = x.unflatten(-1, (-1, 2, distance)).unbind(-2)
+        x = torch.stack([first + second, first - second], dim=-2).flatten(-3)
+    return x * torch.tensor(block**-0.5, dtype=torch.float32)
+
+
+@dataclass(frozen=True)
+class Landmarks:
+    """What is kept of keys to choose by.
+
+    Attributes:
+        levels: [.., D] i8, the integers; for 16 bits the keys themselves, as they are stored.
+        scale: [..] f32, each a number of bf16; for 16 bits 1.
+        bits: 1, 2, 4 or 16.
+    """
+
+    levels: Tensor
+    scale: Tensor
+    bits: int
+
+
+def make_landmarks(keys: Tensor, bits: int, g: Geometry) -> Landmarks:
+    """Landmarks of keys [.., D], which are the model's own, before a store rounds them; 16 bits are of stored keys.
+
+    The scale is the root mean square of the rotated key (summed in f64), rounded to f32 and to bf16; below the smallest
+    normal f32 it is 0. A number takes the nearest level: its magnitude is compared, in f32, with what lies halfway
+    between two levels, and on the middle it takes the smaller magnitude. Numbers that are 0, and all where the scale is
+    0, take the smallest level above 0.
+    """
+    if bits == PLAIN_BITS:
+        return Landmarks(algorithm.stored(keys, g), torch.ones(keys.shape[:-1]), bits)
+    x = rotate(keys)
+    mean_square = x.to(torch.float64).square().sum(-1) / x.shape[-1]
+    exact = mean_square.sqrt().to(torch.float32)
+    scale = torch.where(exact < torch.finfo(torch.float32).tiny, 0.0, exact).to(torch.bfloat16).to(torch.float32)
+    x = torch.where(scale[..., None] == 0, 0.0, x)
+    magnitudes = LEVELS[bits][LEVELS[bits] > 0]
+    middles = (magnitudes[1:] + magnitudes[:-1]).to(torch.float64) / 2 * STEPS[bits]
+    edges = middles.to(torch.float32) * scale[..., None]
+    nearest = magnitudes[(x.abs()[..., None] > edges[..., None, :]).sum(-1)]
+    return Landmarks(torch.where(x >= 0, nearest, -nearest).to(torch.int8), scale, bits)
+
+
+def pack(levels: Tensor, bits: int) -> Tensor:
+    """Levels [.., D] as bytes [.., D * bits / 8] u8; the first number's code has the lowest bits of the first byte."""
+    codes = torch.searchsorted(LEVELS[bits], levels.to(torch.int64)).reshape(*levels.shape[:-1], -1, 8 // bits)
+    return (codes << torch.arange(0, 8, bits)).sum(-1).to(torch.uint8)
+
+
+def unpack(packed: Tensor, bits: int) -> Tensor:
+    """Bytes [.., D * bits / 8] u8 as levels [.., D] i8."""
+    codes = (packed.to(torch.int64)[..., None] >> torch.arange(0, 8, bits)) % 2**bits
+    return LEVELS[bits][codes.flatten(-2)].to(torch.int8)
+
+
+def int8_query(queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotated queries as codes and scales: ([.., D] f32 integers of -127 .. 127, [..] f32).
+
+    The scale is the largest magnitude / 127; codes are rounded half to even. All of it as `algorithm.stored` encodes a
+    row.
+    """
+    x = rotate(queries)
+    scale = x.abs().amax(-1) * torch.tensor(1 / 127, dtype=torch.float32)
+    scale = torch.where(scale < torch.finfo(torch.float32).tiny, 0.0, scale)
+    inverse = torch.where(scale == 0, 0.0, 1 / scale)
+    return (x * inverse[..., None]).round().clamp(-127, 127), scale
+
+
+# ------------------------------------------------------------------------------------------------------------ choice
+
+
+def landmark_logits(q: Tensor, landmarks: Landmarks, scale: float) -> Tensor:
+    """What each query head's logits are about, by landmarks: [B, H, D] and rows [B, Hkv, T] to [B, Hkv, G, T] f32.
+
+    The dot product of the int8 query and the levels is an exact integer (below 2 ** 24, so f32 products have no
+    rounding in any order). The logit is `(dot * s) * ((query scale * step) * scale)`, each product rounded to f32.
+    """
+    if landmarks.bits == PLAIN_BITS:
+        return exact_logits(q, landmarks.levels, scale)
+    codes, query_scale = int8_query(_grouped(q, landmarks.scale.shape[1]))
+    dot = codes @ landmarks.levels.to(torch.float32).transpose(-1, -2)
+    step, factor = (torch.tensor(number, dtype=torch.float32) for number in (STEPS[landmarks.bits], scale))
+    return dot * landmarks.scale[:, :, None] * (query_scale * step * factor)[..., None]
+
+
+def exact_logits(q: Tensor, keys: Tensor, scale: float) -> Tensor:
+    """The logits of attention: [B, H, D] and keys [B, Hkv, T, D] to [B, Hkv, G, T] f32."""
+    return _grouped(q, keys.shape[1]).to(torch.float32) @ keys.to(torch.float32).transpose(-1, -2) * scale
+
+
+def wanted(q: Tensor, keys: Tensor, landmarks: Landmarks, live: Tensor, scale: float, g: Geometry) -> Tensor:
+    """How much each KV head wants each candidate: the mean over its query heads of one softmax per head.
+
+    The softmax runs over the logits of all live positions: by landmarks for candidates, exact for sinks and ring, which
+    attention computes anyway.
+
+    Args:
+        q: [B, H, D], of the current position.
+        keys: [B, Hkv, T, D], as they are stored; only those of sinks and ring are looked at.
+        landmarks: of T keys.
+        live: [B] i64, n of each sequence.
+        scale: factor on the dot products.
+        g: cache geometry.
+
+    Returns:
+        [B, Hkv, T] f32; -1 where a position is no candidate. Candidates are `sink <= t < n - recent`.
+    """
+    position, n = torch.arange(keys.shape[2]), live[:, None]
+    candidate = (position >= g.sink) & (position < n - g.recent)
+    approximate, exact = landmark_logits(q, landmarks, scale), exact_logits(q, keys, scale)
+    logits = torch.where(candidate[:, None, None], approximate, exact)
+    weights = logits.masked_fill((position >= n)[:, None, None], float("-inf")).softmax(dim=-1)
+    return torch.where(candidate[:, None], weights.mean(dim=2), -1.0)
+
+
+def choose(weights: Tensor, g: Geometry) -> Tensor:
+    """The candidates that a step attends to: the `topk` of most weight, of equal ones the lower position.
+
+    Args:
+        weights: [B, Hkv, T] from `wanted`.
+        g: cache geometry.
+
+    Returns:
+        [B, Hkv, topk] i64: positions in ascending order, then -1 as padding where there are fewer candidates.
+    """
+    count = weights.shape[2]
+    order = weights.sort(dim=2, descending=True, stable=True).indices[:, :, : g.topk]
+    positions = torch.where(weights.gather(2, order) < 0, count, order).sort(dim=2).values
+    padded = torch.nn.functional.pad(positions, (0, g.topk - positions.shape[2]), value=count)
+    return torch.where(padded == count, -1, padded)
+
+
+# ---------------------------------------------------------------------------------------------------------- attention
+
+
+def query_attention(
+    q: Tensor, keys: Tensor, values: Tensor, chosen: Tensor, live: Tensor, scale: float, g: Geometry
+) -> Tensor:
+    """Attention of one position over sinks, ring and the chosen rows, in SnapStream's order of rows.
+
+    So with `n <= sink + recent` it is SnapStream bit for bit, and with `n <= budget` full attention within rounding.
+
+    Args:
+        q: [B, H, D].
+        keys: [B, Hkv, T, D], values: [B, Hkv, T, Dv], as they are stored.
+        chosen: [B, Hkv, topk] i64 from `choose`.
+        live: [B] i64, n of each sequence, at least 1.
+        scale: factor on the dot products.
+        g: cache geometry.
+
+    Returns:
+        [B, H, Dv] of q's dtype.
+    """
+    out = []
+    for sequence, n in enumerate(live.tolist()):
+        k, v = (algorithm.assemble(x[sequence, :, :n], chosen[sequence], g) for x in (keys, values))
+        valid = algorithm.valid_rows(n - 1, g.valid_topk(n), g)
+        out.append(algorithm.cached_attention(q[sequence], k, v, valid, scale))
+    return torch.stack(out)
+
+
+def _grouped(q: Tensor, kv_heads: int) -> Tensor:
+    """[B, H, D] as [B, Hkv, G, D]."""
+    return q.reshape(q.shape[0], kv_heads, -1, q.shape[-1])

@@ -1,0 +1,235 @@
+"""Selection by query: its choice against loops in Python, and whole models against full attention and SnapStream."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sscc.compiler.frontend import algorithm
+from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
+from sscc.compiler.frontend.query_selection import (
+    Landmarks,
+    choose,
+    exact_logits,
+    landmark_logits,
+    make_landmarks,
+    query_attention,
+    wanted,
+)
+from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.geometry import Geometry
+from tests.compiler.frontend.test_eager import CONFIGS, assert_close, load, random_prompt
+from tests.compiler.test_windows import eager_model
+
+G = Geometry(sink=2, recent=6, topk=8, obs=4, pool=3, pool_mode="avg", max_context=64)
+BITS = [1, 2, 4, 16]
+MODELS = [("llama", 4), ("llama", 16), ("qwen2", 2), ("gpt-neox", 2)]
+"""Their heads are of 10 and of 12 numbers, which fill bytes with 4 and with 2 bits."""
+SCALE = 0.3
+HEADS, KV_HEADS, WIDTH, ROWS = 6, 2, 16, 40
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def layer(sequences: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    """(q [B, H, D], keys [B, Hkv, T, D], values [B, Hkv, T, 12])."""
+    return (
+        normal(sequences, HEADS, WIDTH, seed=1) * 3,
+        normal(sequences, KV_HEADS, ROWS, WIDTH, seed=2),
+        normal(sequences, KV_HEADS, ROWS, 12, seed=3),
+    )
+
+
+def by_loops(q: Tensor, keys: Tensor, landmarks: Landmarks, n: int, g: Geometry) -> list[list[int]]:
+    """What one sequence chooses per KV head, in f64, one position at a time."""
+    group, chosen = q.shape[0] // keys.shape[0], []
+    batched = Landmarks(landmarks.levels[None], landmarks.scale[None], landmarks.bits)
+    approximate = landmark_logits(q[None], batched, SCALE)
+    for head in range(keys.shape[0]):
+        total = [0.0] * n
+        for member in range(group):
+            query = q[head * group + member].double()
+            logits = [
+                approximate[0, head, member, t].double()
+                if g.sink <= t < n - g.recent
+                else query @ keys[head, t].double() * SCALE
+                for t in range(n)
+            ]
+            weights = torch.stack(logits).softmax(0)
+            total = [a + float(b) for a, b in zip(total, weights, strict=True)]
+        candidates = sorted(range(g.sink, n - g.recent), key=lambda t: (-total[t], t))
+        chosen.append(sorted(candidates[: g.topk]))
+    return chosen
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_the_choice_of_every_sequence_is_that_of_loops(bits: int) -> None:
+    q, keys, _ = layer()
+    live = torch.tensor([ROWS, 21, 9])
+    landmarks = make_landmarks(keys, bits, G)
+    chosen = choose(wanted(q, keys, landmarks, live, SCALE, G), G)
+    for sequence, n in enumerate(live.tolist()):
+        own = Landmarks(landmarks.levels[sequence], landmarks.scale[sequence], bits)
+        for head, positions in enumerate(by_loops(q[sequence], keys[sequence], own, n, G)):
+            assert chosen[sequence, head].tolist() == positions + [-1] * (G.topk - len(positions))
+
+
+def test_with_16_bits_it_is_the_choice_by_exact_products() -> None:
+    q, keys, _ = layer()
+    live = torch.full((3,), ROWS)
+    exact = exact_logits(q, keys, SCALE).softmax(-1).mean(2)
+    weights = wanted(q, keys, make_landmarks(keys, 16, G), live, SCALE, G)
+    assert torch.equal(weights[..., G.sink : ROWS - G.recent], exact[..., G.sink : ROWS - G.recent])
+    assert (weights[..., : G.sink] == -1).all()
+    assert (weights[..., ROWS - G.recent :] == -1).all()
+    # More bits choose more of what exact products choose.
+    best = choose(weights, G)
+    shared = {
+        bits: sum(
+            len({*a} & {*b})
+            for a, b in zip(
+                choose(wanted(q, keys, make_landmarks(keys, bits, G), live, SCALE, G), G).flatten(0, 1).tolist(),
+                best.flatten(0, 1).tolist(),
+                strict=True,
+            )
+        )
+        for bits in BITS
+    }
+    assert shared[16] == 3 * KV_HEADS * G.topk
+    assert shared[4] >= 0.85 * shared[16]
+    assert shared[2] >= 0.7 * shared[16]
+
+
+def test_ties_go_to_the_lower_positions_which_ascend() -> None:
+    weights = torch.full((1, 2, 12), -1.0)
+    weights[0, :, 1:9] = 0.1
+    weights[0, 1, 6] = 0.2
+    g = replace(G, sink=1, recent=3, topk=4)
+    assert choose(weights, g)[0].tolist() == [[1, 2, 3, 4], [1, 2, 3, 6]]
+
+
+def test_fewer_candidates_than_rows_are_all_taken() -> None:
+    weights = torch.full((1, 1, 12), -1.0)
+    weights[0, 0, 2:5] = torch.tensor([0.0, 0.3, 0.1])
+    assert choose(weights, G)[0].tolist() == [[2, 3, 4, -1, -1, -1, -1, -1]]
+    assert choose(weights[..., :3], G)[0].tolist() == [[2, *[-1] * 7]]
+    assert choose(weights, replace(G, topk=0)).shape == (1, 1, 0)
+
+
+def test_keys_of_zeros_are_chosen_by_position() -> None:
+    q, keys, _ = layer(1)
+    keys[:, :, 2:30] = 0
+    chosen = choose(wanted(q, keys, make_landmarks(keys, 2, G), torch.tensor([30]), SCALE, G), G)
+    assert chosen[0].tolist() == [list(range(2, 2 + G.topk))] * KV_HEADS
+
+
+def test_a_head_that_looks_at_a_sink_votes_less() -> None:
+    """Of two heads one spends nearly all on the sink: the other one's row wins, whatever the first prefers."""
+    keys = torch.eye(8)[None, None, [0, 1, 2, 3, 4]]
+    q = torch.stack([20 * torch.eye(8)[0] + 3 * torch.eye(8)[1], 2 * torch.eye(8)[2]])[None]
+    g = replace(G, sink=1, recent=1, topk=1)
+    assert choose(wanted(q, keys, make_landmarks(keys, 16, g), torch.tensor([5]), 1.0, g), g).item() == 2
+    alone = exact_logits(q, keys, 1.0)[..., 1:4].softmax(-1).mean(2)
+    assert 1 + alone.argmax() == 1
+
+
+def test_attention_reads_rows_in_the_order_of_snapstreams_cache() -> None:
+    """The ring rotates: with 1 sink and 4 recent rows position 12 stands in row 4."""
+    g = replace(G, sink=1, recent=4, topk=2)
+    _, keys, values = layer(1)
+    q = normal(1, HEADS, WIDTH, seed=5)
+    chosen = torch.tensor([[[3, 5], [2, 7]]])
+    out = query_attention(q, keys, values, chosen, torch.tensor([13]), SCALE, g)
+    order = [[0, 9, 10, 11, 12, 3, 5], [0, 9, 10, 11, 12, 2, 7]]
+    k, v = (torch.stack([x[0, head, rows] for head, rows in enumerate(order)]) for x in (keys, values))
+    assert torch.equal(out[0], algorithm.cached_attention(q[0], k, v, torch.ones(7, dtype=torch.bool), SCALE))
+
+
+# ------------------------------------------------------------------------------------------------------ whole models
+
+
+@pytest.mark.parametrize(("family", "bits"), MODELS)
+def test_with_room_for_every_candidate_it_is_full_attention(family: str, bits: int) -> None:
+    model, prompt = load(family, "sscc"), random_prompt(20)
+    ours = EagerQuerySelection(model, replace(G, topk=50), bits)
+    full = EagerSnapStream(model, Geometry(0, 64, 0, 4, 3, "avg", 64))
+    assert torch.equal(ours.prefill(prompt), full.prefill(prompt))
+    for token in random_prompt(30):
+        assert_close(ours.decode(token), full.decode(token))
+
+
+@pytest.mark.parametrize("dtype", ["model", "int8"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_while_sinks_and_ring_hold_everything_it_is_snapstream(family: str, dtype: str) -> None:
+    """Prefill alone differs where rows are encoded, since it attends to what they stand for already; so the first
+    token is fed again."""
+    g = replace(G, recent=20, dtype=dtype)
+    model, start = load(family, "sscc"), random_prompt(1)
+    ours, snapstream = EagerQuerySelection(model, g, 4), EagerSnapStream(model, g)
+    assert torch.equal(ours.prefill(start), snapstream.prefill(start)) == (dtype == "model")
+    assert torch.equal(ours.decode(start[0], position=0), snapstream.decode(start[0], position=0))
+    for token in random_prompt(g.sink_recent - 1):
+        assert torch.equal(ours.decode(token), snapstream.decode(token))
+
+
+@pytest.mark.parametrize("dtype", ["model", "int8"])
+@pytest.mark.parametrize(("family", "bits"), MODELS)
+def test_rows_that_are_not_chosen_change_nothing(family: str, dtype: str, bits: int) -> None:
+    model, prompt = load(family, "sscc"), random_prompt(40)
+    run = EagerQuerySelection(model, replace(G, dtype=dtype), bits)
+    run.prefill(prompt)
+    logits = run.decode(3)
+    n = len(prompt) + 1
+    for keys, values, chosen in zip(run.k_cache, run.v_cache, run.selected, strict=True):
+        assert chosen.shape == (keys.shape[0], G.topk)
+        assert (chosen >= G.sink).all()
+        assert (chosen < n - G.recent).all()
+        assert (chosen.diff() > 0).all()
+        for head, positions in enumerate(chosen.tolist()):
+            others = sorted({*range(G.sink, n - G.recent)} - {*positions})
+            assert len(others) == n - G.budget
+            keys[head, others] = values[head, others] = float("nan")
+    assert torch.equal(run.decode(3, position=n - 1), logits)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_nobody_can_tell_who_wrote_a_row(family: str) -> None:
+    """Prefill and decode, where it chooses every row, attend to the same encoded rows. SnapStream's prefill sees them
+    before they are encoded, and differs."""
+    model, prompt = load(family, "sscc"), random_prompt(30)
+    g = replace(G, topk=50, dtype="int8")
+
+    def apart(run: EagerSnapStream) -> float:
+        """How far the logits of the last token are from those of another run that fed the second half by steps."""
+        whole = run.prefill(prompt)
+        run.prefill(prompt[:15])
+        return float(([run.decode(token) for token in prompt[15:]][-1] - whole).norm() / whole.norm())
+
+    assert apart(EagerQuerySelection(model, g, 4)) < 1e-3
+    assert apart(EagerSnapStream(model, g)) > 3e-3
+
+
+def test_layers_within_a_window_keep_their_ring() -> None:
+    run = EagerQuerySelection(eager_model("gemma3"), replace(G, max_context=40), 4)
+    run.prefill(list(range(30)))
+    run.decode(3)
+    windows = [g.window for g in run.geometries]
+    assert any(windows)
+    assert not all(windows)
+    for window, landmarks, keys in zip(windows, run.landmarks, run.k_cache, strict=True):
+        assert keys.shape[1] == (window or 40)
+        assert (landmarks is None) == bool(window)
+
+
+def test_refusals() -> None:
+    with pytest.raises(UsageError, match="landmarks have 3 bits"):
+        EagerQuerySelection(load("qwen2", "sscc"), G, 3).prefill([1])
+    with pytest.raises(UsageError, match="keys of 10 numbers do not fill whole bytes"):
+        EagerQuerySelection(load("llama", "sscc"), G, 1).prefill([1])
+    with pytest.raises(UnsupportedError, match="attn_implementation"):
+        EagerQuerySelection(load("llama", "sdpa"), G, 2)
