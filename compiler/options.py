@@ -16,13 +16,17 @@ from sscc.compiler.layer_topk import LayerTopk
 from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import (
+    DEFAULT_LANDMARK_BITS,
     DEFAULT_OBS,
     DEFAULT_POOL,
     DEFAULT_RECENT,
     DEFAULT_SINK,
+    INDEXED,
     KV_DTYPES,
+    KV_POLICIES,
     KV_ROWS,
     POOL_MODES,
+    QUERY,
     Geometry,
 )
 from sscc.ir.target import load_target
@@ -76,6 +80,8 @@ class CompileOptions:
         kv_budget: rows of the whole cache; sets `kv_topk` (or `kv_recent`) from the rest.
         kv_obs: last prompt queries that score the prompt.
         kv_pool, kv_pool_mode: odd width and kind ("avg", "max") of the pooling over scores.
+        kv_policy: who chooses the selected rows: "snapstream", the end of the prompt; "query", every step.
+        kv_landmark_bits: with "query", bits of a number of the keys' copies by which a step chooses.
         kv_rows: where the selected rows live: "compact" in the cache, "indexed" in the prompt's K and V, all of which
             is kept for it.
         kv_dtype: what cache rows are stored as: "model", of the program's dtype, or "int8", codes with a scale per row.
@@ -111,6 +117,8 @@ class CompileOptions:
     kv_obs: int | None = None
     kv_pool: int | None = None
     kv_pool_mode: str | None = None
+    kv_policy: str | None = None
+    kv_landmark_bits: int | None = None
     kv_rows: str | None = None
     kv_dtype: str | None = None
     max_context: int | None = None
@@ -175,6 +183,10 @@ class CompileOptions:
             raise UsageError(f"--kv-pool is {self.kv_pool}, the pooling kernel must be odd")
         if self.kv_pool_mode is not None:
             _choice("--kv-pool-mode", self.kv_pool_mode, POOL_MODES)
+        if self.kv_policy is not None:
+            _choice("--kv-policy", self.kv_policy, KV_POLICIES)
+        if self.kv_policy != QUERY:
+            _absent("goes with --kv-policy query", kv_landmark_bits=self.kv_landmark_bits)
         if self.kv_rows is not None:
             _choice("--kv-rows", self.kv_rows, KV_ROWS)
         if self.kv_dtype is not None:
@@ -219,6 +231,8 @@ class CompileOptions:
             kv_obs=self.kv_obs,
             kv_pool=self.kv_pool,
             kv_pool_mode=self.kv_pool_mode,
+            kv_policy=self.kv_policy,
+            kv_landmark_bits=self.kv_landmark_bits,
             kv_rows=self.kv_rows,
             kv_dtype=self.kv_dtype,
             max_context=self.max_context,
@@ -269,12 +283,17 @@ class CompileOptions:
         """A given number is taken as it is; a default gives way until it fits `context`."""
         obs = self.kv_obs or DEFAULT_OBS
         pool = self.kv_pool or DEFAULT_POOL
-        mode, rows, dtype = self.kv_pool_mode or "avg", self.kv_rows or KV_ROWS[0], self.kv_dtype or KV_DTYPES[0]
+        mode, dtype = self.kv_pool_mode or "avg", self.kv_dtype or KV_DTYPES[0]
+        policy = self.kv_policy or KV_POLICIES[0]
+        by_query = policy == QUERY
+        rows = self.kv_rows or (INDEXED if by_query else KV_ROWS[0])
+        bits = (self.kv_landmark_bits or DEFAULT_LANDMARK_BITS) if by_query else 0
+        stored = (obs, pool, mode, context, rows, dtype, 0, policy, bits)
         room = max(0, context - (self.kv_recent or 1) - (topk or 0))
         sink = min(DEFAULT_SINK, room) if self.kv_sink is None else self.kv_sink
         if topk is not None:
             sink, recent = self._rows_around_topk(sink, topk, context)
-            return Geometry(sink, recent, topk, obs, pool, mode, context, rows, dtype)
+            return Geometry(sink, recent, topk, *stored)
         if self.kv_budget is not None:
             return Geometry.from_budget(
                 self.kv_budget,
@@ -286,10 +305,12 @@ class CompileOptions:
                 pool_mode=mode,
                 rows=rows,
                 dtype=dtype,
+                policy=policy,
+                landmark_bits=bits,
             )
         budget = max(min(context, max(DEFAULT_BUDGET, context // 16)), sink + (self.kv_recent or 1))
         recent = self.kv_recent or max(1, min(DEFAULT_RECENT, max(obs + pool // 2, budget // 4), budget - sink))
-        return Geometry(sink, recent, budget - sink - recent, obs, pool, mode, context, rows, dtype)
+        return Geometry(sink, recent, budget - sink - recent, *stored)
 
     def _rows_around_topk(self, sink: int, topk: int, context: int) -> tuple[int, int]:
         """(sink, recent) where topk is given: what a budget leaves, else the default ring cut to the context."""

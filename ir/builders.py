@@ -202,6 +202,15 @@ def at_most(numbers: ir.Value, limit: ir.Value) -> ir.Value:
     return _elementwise([numbers], numbers.type, element)
 
 
+def plus_one(numbers: ir.Value) -> ir.Value:
+    """Every element of an i64 tensor, and 1."""
+
+    def element(number: ir.Value) -> ir.Value:
+        return arith.AddIOp(number, arith.ConstantOp(number.type, 1).result).result
+
+    return _elementwise([numbers], numbers.type, element)
+
+
 def _elementwise(inputs: Sequence[ir.Value], type_: Any, element: Callable[..., ir.Value]) -> ir.Value:
     """The tensor of `type_` whose elements are ``element(*those of the inputs)``."""
     empty = tensor.EmptyOp(list(type_.shape), type_.element_type).result

@@ -22,6 +22,8 @@ STREAMS = ("k", "v")
 CACHES, SCRATCHES, PROMPTS = (tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "prompt"))
 """The states of each stream: the rows that are kept; those of the prompt in progress; those of every slot's prompt,
 where the selected ones stay there."""
+LANDMARKS, LANDMARK_SCRATCHES = ("landmarks", "landmark_scales"), ("landmark_scratch", "landmark_scale_scratch")
+"""Those of landmarks, by which queries choose: of every slot, and of the prompt in progress."""
 
 
 def state_name(name: str, group: str) -> str:
@@ -91,6 +93,15 @@ class LayerGroup:
         first = self.geometry.layer_offsets[index]
         rows: Array = array[:, :, first : first + self.geometry.of_layer(index).cache_rows]
         return rows
+
+    @property
+    def row_states(self) -> tuple[str, ...]:
+        """The states in which every position of a slot has its row, `[L, B, Hkv, T, ..]`; none where rows are not
+        kept."""
+        if not self.geometry.indexed:
+            return ()
+        landmarks = LANDMARKS if self.geometry.by_query else ()
+        return tuple(map(self.state, (*(stream.prompt for stream in self.streams), *landmarks)))
 
     @property
     def key(self) -> Stream:

@@ -11,6 +11,8 @@ DTYPES = ("f32", "bf16")
 """What activations and caches may be stored as."""
 CURSOR = ("phase", "chunk")
 """What the entry `prefill` takes and gives back: where the next call goes on."""
+REUSED = "reused"
+"""What it takes besides, where a prompt can continue another: how many of its chunks are there already."""
 
 Tier = Literal["sram", "hbm", "ddr"]
 """Levels of memory, as schedules call them, the nearest first."""

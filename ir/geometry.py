@@ -6,8 +6,9 @@ One sequence and one layer own ``budget = sink + recent + topk`` rows::
            attention sinks     | recent ring (rotates)   | top-K picked from the prompt
 
 with ``SR = sink + recent``. The selected rows stand there, or (`rows` is "indexed") stay where prefill wrote them,
-and the cache itself has SR rows. This is the only place that checks a geometry; passes, dialect verifiers, the
-runtime and the command line all ask it.
+and the cache itself has SR rows. Under the policy "query" every position has its row in a store, from which each step
+reads the `topk` that its own query chooses by landmarks (`sscc.ir.landmarks`); sinks and ring are as ever. This is the
+only place that checks a geometry; passes, dialect verifiers, the runtime and the command line all ask it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from itertools import accumulate
 from typing import Any
 
 from sscc.ir.errors import UsageError
+from sscc.ir.landmarks import LANDMARK_BITS
 
 POOL_MODES = ("avg", "max")
 COMPACT, INDEXED = KV_ROWS = ("compact", "indexed")
 PLAIN, INT8 = KV_DTYPES = ("model", "int8")
+SNAPSTREAM, QUERY = KV_POLICIES = ("snapstream", "query")
+DEFAULT_LANDMARK_BITS = 2
 DEFAULT_SINK = 4
 DEFAULT_RECENT = 512
 DEFAULT_OBS = 32
@@ -48,6 +52,10 @@ class Geometry:
             (`sscc.ir.kv_rows`).
         window: of a layer with sliding-window attention: a query sees its own position and the `window` - 1 before it,
             which are the ring; 0 where it sees every position.
+        policy: who chooses the selected rows: "snapstream", the end of the prompt, once; "query", every step's query,
+            from the rows of all positions, which are kept ("indexed").
+        landmark_bits: of a number of the keys' copies by which a query chooses: 1, 2, 4, or 16, the keys themselves; 0
+            where the prompt chooses.
         layer_topk: where layers select different numbers of positions, that of each layer which the geometry governs,
             in order; `topk` is then the most that any of them may select.
     """
@@ -62,6 +70,8 @@ class Geometry:
     rows: str = COMPACT
     dtype: str = PLAIN
     window: int = 0
+    policy: str = SNAPSTREAM
+    landmark_bits: int = 0
     layer_topk: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -103,6 +113,18 @@ class Geometry:
                 "--kv-rows indexed keeps the whole prompt to read the selected rows from, and with topk = 0 none are "
                 "selected: raise --kv-topk, or use --kv-rows compact"
             )
+        if self.policy not in KV_POLICIES:
+            raise UsageError(f"KV policy is {self.policy!r}, it must be {' or '.join(KV_POLICIES)}")
+        if self.landmark_bits not in (LANDMARK_BITS if self.by_query else (0,)):
+            raise UsageError(
+                f"KV landmarks have {self.landmark_bits} bits, with --kv-policy query they must have one of "
+                f"{', '.join(map(str, LANDMARK_BITS))}, otherwise there are none"
+            )
+        if self.by_query and (not self.indexed or self.layer_topk):
+            raise UsageError(
+                "--kv-policy query keeps all rows and chooses equally many in every layer: it takes neither "
+                "--kv-rows compact nor --kv-topk-per-layer"
+            )
         wrong = [topk for topk in self.layer_topk if not 0 <= topk <= self.topk]
         if wrong:
             raise UsageError(f"a layer selects {wrong[0]} positions, it must be 0 .. {self.topk}")
@@ -120,6 +142,8 @@ class Geometry:
         pool_mode: str = "avg",
         rows: str = COMPACT,
         dtype: str = PLAIN,
+        policy: str = SNAPSTREAM,
+        landmark_bits: int = 0,
     ) -> Geometry:
         """Splits ``budget`` rows: sink 4, recent min(512, max(obs + pool//2, budget//4)), topk the rest."""
         sink = DEFAULT_SINK if sink is None else sink
@@ -131,11 +155,12 @@ class Geometry:
                 f"a KV budget of {budget} rows cannot hold sink {sink} + recent {recent} = {sink + recent} rows: "
                 f"raise --kv-budget or give --kv-sink and --kv-recent"
             )
-        return cls(sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype)
+        return cls(sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype, 0, policy, landmark_bits)
 
     def windowed(self, window: int) -> Geometry:
         """The geometry of a layer that attends within a window of so many positions, fewer than max_context."""
-        return replace(self, sink=0, recent=window, topk=0, rows=COMPACT, window=window, layer_topk=())
+        ring = replace(self, sink=0, recent=window, topk=0, window=window, layer_topk=())
+        return replace(ring, rows=COMPACT, policy=SNAPSTREAM, landmark_bits=0)
 
     def with_layers(self, layer_topk: Sequence[int]) -> Geometry:
         """The same geometry, with a number of selected positions for each layer; where all are equal, it has just that
@@ -166,6 +191,11 @@ class Geometry:
     def indexed(self) -> bool:
         """Whether the selected rows stay in the prompt's K and V."""
         return self.rows == INDEXED
+
+    @property
+    def by_query(self) -> bool:
+        """Whether every step's query chooses the selected rows."""
+        return self.policy == QUERY
 
     @property
     def encoded(self) -> bool:
@@ -205,13 +235,14 @@ class Geometry:
         return self.sink + (position - self.sink) % self.recent
 
     def kept_rows(self, length: int, prompt_len: int) -> int:
-        """Valid rows once ``length`` positions have been written, ``prompt_len`` of them by prefill."""
-        return min(length, self.sink_recent) + self.valid_topk(prompt_len)
+        """Rows that a query sees once ``length`` positions have been written, ``prompt_len`` of them by prefill."""
+        return min(length, self.sink_recent) + self.valid_topk(length if self.by_query else prompt_len)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, `window` and `layer_topk` only where there is one. Lists stand for tuples."""
+        """The fields by name, without those from `window` on that have their defaults. Lists stand for tuples."""
         values = asdict(self) | {"layer_topk": list(self.layer_topk)}
-        return {name: value for name, value in values.items() if name not in ("window", "layer_topk") or value}
+        defaults = {"window": 0, "policy": SNAPSTREAM, "landmark_bits": 0, "layer_topk": []}
+        return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Geometry:

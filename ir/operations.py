@@ -2,8 +2,8 @@
 
 Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R rows of a cache (sinks, ring, and the
 selected ones unless they are indexed) or of a segment, SR those of sinks and ring, K selected ones, T rows of the
-prompt scratch, or of what a segment takes its rows from, C tokens of a chunk, W queries of the observation window, J
-gathered rows, S tokens of a captured call.
+prompt scratch, of a store, of what is updated or of what a segment takes its rows from, E bytes of a landmark's codes,
+C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
@@ -68,6 +68,16 @@ def _prompt(n: Sizes) -> int:
     return n["T"]
 
 
+def _candidates(n: Sizes) -> int:
+    """Positions that a step's query chooses from: those that are neither sinks nor in the ring."""
+    return max(min(n["live"], n["T"]) - n["sink"] - n["recent"], 0)
+
+
+def _chosen(n: Sizes) -> int:
+    """Rows of a store that a step attends to."""
+    return min(n["topk"], _candidates(n))
+
+
 def _most_selected(n: Sizes) -> int:
     return n["K"]
 
@@ -84,6 +94,7 @@ Start = Annotated[str, Number(_zero, _last_start, _last_start)]
 Length = Annotated[str, Number(_one, _prompt, _prompt)]
 TopK = Annotated[str, Number(_zero, _most_selected, _most_selected)]
 Scale = Annotated[float, Attribute()]
+Bits = Annotated[int, Attribute("landmark_bits")]
 Sink = Annotated[int, Attribute("sink")]
 Recent = Annotated[int, Attribute("recent")]
 Window = Annotated[int, Attribute("window")]
@@ -140,11 +151,11 @@ class KeptPositions(Op):
 @dataclass(frozen=True)
 class UpdateRows(Op):
     """The cache with `new` in row `row` of every active slot: cache[b, h, row[b], :] = new[b, h, 0, :]; all other rows
-    keep their bytes. Rows of both are floats, or both are encoded."""
+    keep their bytes. Elements of both are of one type, whichever."""
 
-    op, kind, stored = "update", "update_rows", True
-    cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="updated", along="R", writes=_one, by="row")]
-    new: Annotated[str, Operand("B Hkv 1 D:row", "read")]
+    op, kind = "update", "update_rows"
+    cache: Annotated[str, Operand("B Hkv T D:any", "update", updated="updated", along="T", writes=_one, by="row")]
+    new: Annotated[str, Operand("B Hkv 1 D:any", "read")]
     row: PerSlot
     active: Active
 
@@ -284,6 +295,63 @@ class GatherRows(Op):
     out: Annotated[str, Operand("1 Hkv J D:row", "write", updated="gathered")]
 
 
+# ------------------------------------------------------------------------------------------- rows that queries choose
+
+
+@dataclass(frozen=True)
+class Landmarks(Op):
+    """Copies of keys in few bits (`sscc.ir.landmarks`): D * bits / 8 bytes of codes, and a scale."""
+
+    op, kind = "landmarks", "landmarks"
+    key: Annotated[str, Operand("B Hkv J D:f", "read")]
+    codes: Annotated[str, Operand("B Hkv J E:i8", "write")]
+    scales: Annotated[str, Operand("B Hkv J 1:bf16", "write")]
+    bits: Bits
+
+
+@dataclass(frozen=True)
+class LandmarkScores(Op):
+    """What each slot's query scores by landmarks, per query head (`sscc.ir.landmarks.logits`): of the candidates, which
+    are the positions sink <= t < position[b] + 1 - recent. No others are written, and none of a slot that is not
+    active."""
+
+    op, kind = "landmark_scores", "landmark_scores"
+    query: Query
+    codes: Annotated[str, Operand("B Hkv T E:i8", "read", along="T", reads=_candidates, by="position", fetched=True)]
+    scales: Annotated[
+        str, Operand("B Hkv T 1:bf16", "read", along="T", reads=_candidates, by="position", fetched=True)
+    ]
+    position: PerSlot
+    active: Active
+    scores: Annotated[str, Operand("B H T:f32", "part", along="T", writes=_candidates)]
+    scale: Scale
+    sink: Sink
+    recent: Recent
+    bits: Bits
+
+
+@dataclass(frozen=True)
+class ChooseRows(Op):
+    """The positions that a step attends to besides sinks and ring, per slot and KV head.
+
+    With n = position[b] + 1: each query head's softmax over its `scores` of the candidates sink <= t < n - recent and
+    its scaled scores of the rows of sinks and ring, row < min(n, SR) of `key`; the mean over the heads of a group; of
+    the candidates the K largest, ties to the lower position. In ascending order, then -1; all -1 for a slot that is not
+    active. In f32.
+    """
+
+    op, kind, stored = "choose", "choose_rows", True
+    query: Query
+    key: Annotated[str, Operand("B Hkv R D:row", "read", fetched=True)]
+    scores: Annotated[str, Operand("B H T:f32", "read", along="T", reads=_candidates, by="position", fetched=True)]
+    position: PerSlot
+    active: Active
+    selected: Annotated[str, Operand("B Hkv K:i64", "write")]
+    scale: Scale
+    sink: Sink
+    recent: Recent
+
+
 # --------------------------------------------------------------------------------------------------- fused operations
 
 
@@ -331,6 +399,48 @@ class DecodeAttention(Op):
 
 
 @dataclass(frozen=True)
+class QueryAttention(Op):
+    """A decode step over sinks, ring and the rows that its query chooses, with everything that it writes, in one.
+
+    As `DecodeAttention` over the rows of the cache, which are sinks and ring alone, and over the rows of `k_store` and
+    `v_store` that `ChooseRows` finds by `LandmarkScores`. For every active slot `new_key` and `new_value` are written
+    to row position[b] of the stores too, and the landmark of `new_key` to that of `codes` and `scales`; no position is
+    a candidate in the step that writes it. Each landmark is read once.
+    """
+
+    op, kind, stored = "query_attention", "query_attention", True
+    query: Query
+    new_key: NewKey
+    new_value: NewValue
+    key: Annotated[str, Operand("B Hkv R D:f", "read", copy_of="k_cache")]
+    value: Annotated[str, Operand("B Hkv R Dv:f", "read", copy_of="v_cache")]
+    k_cache: Annotated[str, Operand("B Hkv R D:f", "update", updated="k_updated", along="R", writes=_one)]
+    v_cache: Annotated[str, Operand("B Hkv R Dv:f", "update", updated="v_updated", along="R", writes=_one)]
+    k_store: Annotated[
+        str, Operand("B Hkv T D:f", "update", updated="k_stored", along="T", reads=_chosen, writes=_one, by="position")
+    ]
+    v_store: Annotated[
+        str, Operand("B Hkv T Dv:f", "update", updated="v_stored", along="T", reads=_chosen, writes=_one, by="position")
+    ]
+    codes: Annotated[
+        str,
+        Operand("B Hkv T E:i8", "update", updated="coded", along="T", reads=_candidates, writes=_one, by="position"),
+    ]
+    scales: Annotated[
+        str,
+        Operand("B Hkv T 1:bf16", "update", updated="scaled", along="T", reads=_candidates, writes=_one, by="position"),
+    ]
+    position: PerSlot
+    active: Active
+    out: Attended
+    scale: Scale
+    sink: Sink
+    recent: Recent
+    topk: Annotated[int, Attribute("topk")]
+    bits: Bits
+
+
+@dataclass(frozen=True)
 class ChunkAttention(Op):
     """Append, causal attention and observation of one prefill chunk.
 
@@ -367,6 +477,7 @@ class ChunkAttention(Op):
 OPERATIONS: tuple[type[Op], ...] = (
     *(SelfAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention, Observe),
     *(ObservationScores, Pool, Select, KeptPositions, GatherRows),
-    *(DecodeAttention, ChunkAttention),
+    *(Landmarks, LandmarkScores, ChooseRows),
+    *(DecodeAttention, QueryAttention, ChunkAttention),
 )
 """In the order in which the documentation has them."""

@@ -7,8 +7,9 @@ bytes move.
 
 Shapes are patterns: ``"B Hkv R D:row"`` has a size per dimension, each a number or a letter that stands for the same
 size in all operands of the operation, then the element type: ``f`` any float (the same one everywhere in an operation
-of the dialect), ``f32``, ``i64``, ``i1``, ``encoded`` (rows of `sscc.ir.kv_rows`, whose last size is the width of the
-numbers), or ``row``: floats, or encoded where the cache is.
+of the dialect), ``f32``, ``bf16``, ``i64``, ``i8``, ``i1``, ``encoded`` (rows of `sscc.ir.kv_rows`, whose last size is
+the width of the numbers), ``row``: floats, or encoded where the cache is, or ``any``: floats or i8, whatever they stand
+for.
 
 An operation may have any number of a group of operands (`Group`), behind its others. Its specification is made for the
 members at hand: an operand ``key`` of member 0 of ``segments`` is ``segments[0].key`` in it, and of its patterns'
@@ -26,7 +27,8 @@ from typing import Any, ClassVar, Literal
 
 Sizes = Mapping[str, int]
 """Sizes by letter, and the values of the operation's scalars and whole-numbered attributes by name; `valid`: rows that
-hold a token, of all that attention is over. For an operand of a group also `before`: rows in front of its member's."""
+hold a token, of all that attention is over; `live`: positions of a slot, the current one included, where rows of all of
+them are kept (`T`). For an operand of a group also `before`: rows in front of its member's."""
 
 Pattern = tuple[str, tuple[str, ...]]
 """Element type, and a size per dimension."""
@@ -282,17 +284,25 @@ class OpSpec:
         return tuple(sorted(names, key=order.index)) if order else tuple(names)
 
 
-@functools.cache
-def _hints(record: Any) -> Mapping[str, Any]:
+_HINTS: dict[tuple[type, bool], Mapping[str, Any]] = {}
+
+
+def _hints(record: type, extras: bool = False) -> Mapping[str, Any]:
     """The Python type of each field, read once: each annotation is a text that has to be compiled."""
-    return typing.get_type_hints(record)
+    if (record, extras) not in _HINTS:
+        _HINTS[record, extras] = typing.get_type_hints(record, include_extras=extras)
+    return _HINTS[record, extras]
 
 
-@functools.cache
-def _annotations(record: Any) -> Mapping[str, Any]:
+_ANNOTATIONS: dict[type, Mapping[str, Any]] = {}
+
+
+def _annotations(record: type) -> Mapping[str, Any]:
     """What the annotations of a record's fields say that they are, read once."""
-    hints = typing.get_type_hints(record, include_extras=True)
-    return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is typing.Annotated}
+    if record not in _ANNOTATIONS:
+        marked = {n: h for n, h in _hints(record, extras=True).items() if typing.get_origin(h) is typing.Annotated}
+        _ANNOTATIONS[record] = {name: hint.__metadata__[0] for name, hint in marked.items()}
+    return _ANNOTATIONS[record]
 
 
 _KNOWN: dict[tuple[type[Op], Members], OpSpec] = {}

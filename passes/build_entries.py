@@ -4,6 +4,9 @@ What: `decode` runs embedding, layers and head once for all slots. `prefill` run
 after phase (embedding, every layer, head), and within a phase chunk after chunk of the prompt; after the last
 chunk of a layer, that layer is compressed into its slot of the decode cache.
 
+Where all layers' rows of a prompt stay in the states of its slot, a prompt may continue others that began alike: of its
+chunks the first `reused` are skipped, because their rows are there.
+
 Both entries are straight lines of calls. A phase is a function with its loop over chunks inside. Prefill is
 resumable: the caller's cursor (phase, chunk) and a number of steps become a range [begin, end) of chunk steps,
 counted from the start of the prompt's work, and every phase does what of its own steps lies in that range.
@@ -112,8 +115,18 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
-from sscc.ir.cache_plan import CACHES, PROMPTS, SCRATCHES, STREAMS, CachePlan, LayerGroup, Stream
-from sscc.ir.choices import CURSOR
+from sscc.ir.cache_plan import (
+    CACHES,
+    LANDMARK_SCRATCHES,
+    LANDMARKS,
+    PROMPTS,
+    SCRATCHES,
+    STREAMS,
+    CachePlan,
+    LayerGroup,
+    Stream,
+)
+from sscc.ir.choices import CURSOR, REUSED
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
@@ -121,7 +134,7 @@ from sscc.passes.base import Pass
 from sscc.passes.thread_cache import FIRST, TOPK
 
 PROGRESS = "progress"
-KEPT = dict(zip(SCRATCHES, PROMPTS, strict=True))
+KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*PROMPTS, *LANDMARKS), strict=True))
 """Where rows are indexed: the scratch of a prompt is its slot's part of a state that stays."""
 
 
@@ -402,6 +415,7 @@ class _PrefillBuilder(_EntryBuilder):
     ) -> None:
         super().__init__(module, parts, facts, groups)
         self.rows = rows
+        self.reused = [REUSED] if all(group.geometry.indexed for group in groups) else []
 
     def build(self) -> None:
         self.axes = self._token_axes()
@@ -414,7 +428,7 @@ class _PrefillBuilder(_EntryBuilder):
         phases += [self._layer(layer, embedded) for layer in self.layers]
         phases.append(self._head(embedded[0]))
         tokens = Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
-        scalars = [Argument("input", name, index) for name in ("length", "slot", *CURSOR, "steps")]
+        scalars = [Argument("input", name, index) for name in ("length", "slot", *CURSOR, "steps", *self.reused)]
         logits, states = self._logits(), [*embedded, *wholes.values()]
         results = [logits, *(Argument("output", name, index) for name in CURSOR), *states]
         entry = self.start([tokens, *scalars, logits, *states, *_weights(phases)], results)
@@ -462,6 +476,9 @@ class _PrefillBuilder(_EntryBuilder):
         inputs, state = entry.values_of("input"), entry.values_of("state")
         size, count = index_constant(self.facts.chunk), self.facts.layers + 2
         chunks = arith.CeilDivSIOp(inputs["length"], size).result
+        for name in self.reused:
+            left = arith.SubIOp(chunks, inputs[name]).result
+            chunks = arith.MaxSIOp(left, index_constant(1)).result
         begin = arith.AddIOp(arith.MulIOp(inputs["phase"], chunks).result, inputs["chunk"]).result
         before_head = arith.MulIOp(index_constant(count - 1), chunks).result
         total = arith.AddIOp(before_head, index_constant(1)).result
@@ -499,6 +516,11 @@ class _PrefillBuilder(_EntryBuilder):
         """Runs ``step(states, start)`` for the chunks in turn. Gives the states after it, and `done`."""
         lo, hi, done = self._progress(phase, phase.values["input", "chunks"])
         one, size = index_constant(1), index_constant(self.facts.chunk)
+        for name in self.reused:
+            skipped, all_chunks = phase.values["input", name], self._all_chunks(phase)
+            lo, hi = (
+                arith.MinSIOp(arith.AddIOp(edge, skipped).result, all_chunks).result for edge in (lo, hi)
+            )
         loop = scf.ForOp(lo, hi, one, list(states.values()))
         with ir.InsertionPoint(loop.body):
             start = arith.MulIOp(loop.induction_variable, size).result
@@ -506,10 +528,14 @@ class _PrefillBuilder(_EntryBuilder):
             scf.YieldOp([results[name] for name in states])
         return dict(zip(states, loop.results, strict=True)), done
 
+    def _all_chunks(self, phase: _Function) -> ir.Value:
+        """Of the prompt, those that are skipped too."""
+        return arith.CeilDivSIOp(phase.values["input", "length"], index_constant(self.facts.chunk)).result
+
     def _embed(self, embedded: Sequence[Argument]) -> Any:
         part = self.part("embed")
         tokens = Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
-        phase = self._phase("embed", ["length"], [tokens, *embedded], embedded, part)
+        phase = self._phase("embed", ["length", *self.reused], [tokens, *embedded], embedded, part)
 
         def step(states: dict[str, ir.Value], start: ir.Value) -> dict[str, ir.Value]:
             shape = [1, self.facts.chunk]
@@ -528,7 +554,8 @@ class _PrefillBuilder(_EntryBuilder):
         own, scratch = self._states(layer), _states(part)
         caches, prompts = own.caches, own.prompts
         results = [embedded[0], *own.lasting]
-        phase = self._phase(layer.part, ["length", "slot", *layer.budget], [*embedded, *own.lasting], results, part)
+        scalars = ["length", "slot", *self.reused, *layer.budget]
+        phase = self._phase(layer.part, scalars, [*embedded, *own.lasting], results, part)
         inputs, before = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 
@@ -561,10 +588,11 @@ class _PrefillBuilder(_EntryBuilder):
         with ir.InsertionPoint(phase.function.entry_block), phase.location:
             before = phase.values["output", logits.name]
             size, one = index_constant(self.facts.chunk), index_constant(1)
+            chunks = self._all_chunks(phase) if self.reused else phase.values["input", "chunks"]
             *_, done = self._progress(phase, one)
             branch = scf.IfOp(done, [logits.type], has_else=True)
             with ir.InsertionPoint(branch.then_block):
-                start = arith.MulIOp(arith.SubIOp(phase.values["input", "chunks"], one).result, size).result
+                start = arith.MulIOp(arith.SubIOp(chunks, one).result, size).result
                 last = arith.SubIOp(arith.SubIOp(phase.values["input", "length"], one).result, start).result
                 chunk = self._read_chunk("hidden", phase.values["state", "hidden"], start)
                 last_logits = phase.call(part, {"hidden": chunk, "last": positions_tensor([1], last, last)})["logits"]

@@ -107,7 +107,7 @@ class FuseCompressedAttention(Pass):
         for function in functions(module):
             if KERNEL in function.attributes:
                 for op in _named(function, "kv.cached_attention"):
-                    _fuse_decode(op)
+                    _fuse_decode(op) or _fuse_query(op)
                 for op in _named(function, "kv.causal_attention"):
                     _fuse_chunk(op)
         make_plain(module)
@@ -142,7 +142,7 @@ def _erase(*ops: ir.Operation | None) -> None:
 # ------------------------------------------------------------------------------------------------------------ decode
 
 
-def _fuse_decode(attention: ir.Operation) -> None:
+def _fuse_decode(attention: ir.Operation) -> bool:
     """The segment whose K and V are updates becomes the cache; the others stay what they are, in the order of the rows
     that one validity numbers."""
     ranges = [(_range(segment["valid"]), segment) for segment in kv.members_of(attention)]
@@ -150,31 +150,31 @@ def _fuse_decode(attention: ir.Operation) -> None:
     placed = sorted(known, key=lambda item: item[0].first)
     ends = [0, *(found.end for found, _ in placed)]
     if len(placed) != len(ranges) or [found.first for found, _ in placed] != ends[:-1]:
-        return
+        return False
     validity = placed[0][0].validity
     if {found.validity for found, _ in placed} != {validity} or ends[-1] != validity.results[0].type.shape[1]:
-        return
+        return False
     (_, cache), *rest = placed
     key, value = cache["key"], cache["value"]
     k_update, v_update = (_made_by(made, "kv.update") for made in (key, value))
     if k_update is None or v_update is None or "index" in cache:
-        return
+        return False
     k, v = kv.operands_of(k_update), kv.operands_of(v_update)
     position, prompt_len, active = validity.operands
     row = _made_by(k["row"], "kv.row")
     (k_new, v_new), encoders = _decoded([k["new"], v["new"]])
     if row is None or k["row"] != v["row"] or kv.operand_of(row, "position") != position:
-        return
+        return False
     if {k["active"], v["active"]} != {active} or not _one_group(attention, row, validity, k_update, v_update):
-        return
+        return False
     others = [{name: item for name, item in segment.items() if name != "valid"} for _, segment in rest]
     caches = [root_of(item) for item in (key, value, k["cache"], v["cache"])]
     read = [root_of(item) for other in others for item in other.values()]
     if k["cache"] == v["cache"] or any(item in caches for item in read):
-        return  # what is updated is something else too, perhaps as it was before
+        return False  # what is updated is something else too, perhaps as it was before
     readers = [reader for made in (key, value) for reader in _readers(made) if reader != attention]
     if not all(_follows(reader, attention) for reader in readers):
-        return
+        return False
     with ir.InsertionPoint(attention), attention.location:
         fused = kv.DecodeAttention(
             attention.operands[0], k_new, v_new, k["cache"], v["cache"], k["cache"], v["cache"], position, prompt_len,
@@ -186,6 +186,7 @@ def _fuse_decode(attention: ir.Operation) -> None:
     _replace([(attention.results[0], fused.out), (key, fused.k_updated), (value, fused.v_updated)])
     _erase(attention, k_update, v_update, *encoders, *masks, validity, row)
     count("decode attentions fused")
+    return True
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,73 @@ def _one_group(*ops: ir.Operation | None) -> bool:
 def _follows(op: ir.Operation, other: ir.Operation) -> bool:
     """Whether `op` is `other` or stands behind it in its block."""
     return bool(op == other or (op.block == other.block and other.is_before_in_block(op)))
+
+
+# ------------------------------------------------------------------------------- decode, rows that its query chooses
+
+
+def _fuse_query(attention: ir.Operation) -> bool:
+    """Attention over sinks and ring, and over rows of a store that a `kv.choose` of the same query picks by landmarks,
+    where all of them get a row in this step."""
+    members = kv.members_of(attention)
+    choice = _made_by(members[1]["index"], "kv.choose") if len(members) == 2 and "index" in members[1] else None
+    scores = None if choice is None else _made_by(kv.operand_of(choice, "scores"), "kv.landmark_scores")
+    if choice is None or scores is None:
+        return False
+    ring, chosen, query = members[0], members[1], attention.operands[0]
+    chooses, scored = kv.operands_of(choice), kv.operands_of(scores)
+    position, active = chooses["position"], chooses["active"]
+    updated = [ring["key"], ring["value"], chosen["key"], chosen["value"], scored["codes"], scored["scales"]]
+    updates = [op for op in (_made_by(value, "kv.update") for value in updated) if op is not None]
+    if len(updates) != len(updated) or len({root_of(op.operands[0]) for op in updates}) != len(updated):
+        return False
+    parts = [kv.operands_of(op) for op in updates]
+    landmark = _made_by(parts[4]["new"], "kv.landmarks")
+    row = _made_by(parts[0]["row"], "kv.row")
+    masks = [_range(member["valid"]) for member in members]
+    if landmark is None or row is None or masks[0] is None or masks[1] is None:
+        return False
+    rows, topk = kv.geometry_of(attention).sink_recent, kv.geometry_of(attention).topk
+    validity = masks[0].validity
+    fits = (
+        list(landmark.results) == [parts[4]["new"], parts[5]["new"]],
+        parts[0]["new"] == parts[2]["new"] == landmark.operands[0] and parts[1]["new"] == parts[3]["new"],
+        [part["row"] for part in parts] == [row.results[0]] * 2 + [position] * 4 and row.operands[0] == position,
+        {*(part["active"] for part in parts), scored["active"], validity.operands[2]} == {active},
+        {scored["position"], validity.operands[0]} == {position} and _is_next(validity.operands[1], position),
+        chooses["key"] == ring["key"] and {chooses["query"], scored["query"]} == {query} and "index" not in ring,
+        masks == [_Range(validity, 0, rows), _Range(validity, rows, rows + topk)],
+        len({op.attributes["scale"] for op in (attention, choice, scores)}) == 1,
+        _one_group(attention, choice, scores, landmark, row, validity, *updates),
+    )
+    gone = [attention, choice, scores]
+    others = [reader for op in updates for reader in _readers(op.results[0]) if reader not in gone]
+    if not all(fits) or not all(_follows(reader, attention) for reader in others):
+        return False
+    with ir.InsertionPoint(attention), attention.location:
+        before = [part["cache"] for part in parts]
+        fused = kv.QueryAttention(
+            query, parts[0]["new"], parts[1]["new"], *before[:2], *before, position, active,
+            attention.attributes["scale"], attention.results[0].type, *(value.type for value in updated),
+        )  # fmt: skip
+        kv.in_group(fused, kv.group_of(attention))
+    after = [fused.k_updated, fused.v_updated, fused.k_stored, fused.v_stored, fused.coded, fused.scaled]
+    slices = [producer(member["valid"]) for member in members]
+    _replace([(attention.results[0], fused.out), *zip(updated, after, strict=True)])
+    _erase(attention, choice, scores, *updates, landmark, *slices, validity, row)
+    count("query attentions fused")
+    return True
+
+
+def _is_next(value: ir.Value, position: ir.Value) -> bool:
+    """Whether `value` is `position` and 1, element by element."""
+    op = producer(value)
+    if op is None or op.name != "linalg.generic" or list(op.operands)[:1] != [position]:
+        return False
+    inside = [inner.operation for inner in op.regions[0].blocks[0].operations]
+    add, *rest = [inner for inner in inside if inner.name == "arith.addi"]
+    one = None if rest else producer(add.operands[1])
+    return one is not None and one.name == "arith.constant" and ir.IntegerAttr(one.attributes["value"]).value == 1
 
 
 # ------------------------------------------------------------------------------------------------- prefill, per chunk

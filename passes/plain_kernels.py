@@ -23,7 +23,11 @@ from sscc.passes.outline_kernels import KERNEL, inline_calls, outline_operations
 PLAIN = "sscc.plain"
 """On a kernel: it is one operation, which reads and writes memory."""
 UNFUSED = frozenset(
-    f"kv.{name}" for name in ("row", "update", "validity", "cached_attention", "causal_attention", "observe")
+    f"kv.{name}"
+    for name in (
+        *("row", "update", "validity", "cached_attention", "causal_attention", "observe"),
+        *("landmark_scores", "choose"),
+    )
 )
 """What attention over the cache is made of where it is not fused."""
 

@@ -12,6 +12,10 @@ sizes that do not grow with the context.
 With indexed rows (`--kv-rows indexed`) the cache holds sinks and ring alone, `compress` writes these and the selected
 positions, and decode attends to two segments: the cache, and the selected rows of the prompt, which an index names.
 
+Where every step's query chooses (`--kv-policy query`), the rows of all positions stay where prefill and decode write
+them, and beside them landmarks of their keys. `compress` fills sinks and ring; decode adds the row of its position,
+scores the landmarks, chooses rows, and attends to them as a second segment.
+
 With encoded rows (`--kv-dtype int8`) the caches are i8: `kv.gather` encodes what it puts into them, and the row of a
 decode step passes `kv.quantize_rows`.
 
@@ -94,14 +98,16 @@ from sscc.ir.builders import (
     index_constant,
     insert_slice,
     make_function,
+    plus_one,
     results_of,
     tensor_type,
 )
-from sscc.ir.cache_plan import CACHES, PROMPTS, SCRATCHES
+from sscc.ir.cache_plan import CACHES, LANDMARK_SCRATCHES, LANDMARKS, PROMPTS, SCRATCHES
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
+from sscc.ir.landmarks import code_bytes
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
 from sscc.ir.operations import CachedAttention
 from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
@@ -194,10 +200,14 @@ class _Threader:
 
     def rewrite(self) -> None:
         if self.entry == "decode":
-            indexed = self._indexed_states() if self.geometry.indexed else []
-            self._rebuild(self._caches(), [*indexed, *self._decode_inputs()], self._decode_attention)
+            g = self.geometry
+            prompts = self._prompts(PROMPTS, self.facts.batch) if g.indexed else []
+            indexed = [*prompts, self._selected()] if g.indexed and not g.by_query else []
+            kept = [*self._caches(), *((*prompts, *self._landmarks()) if g.by_query else ())]
+            attend = self._query_attention if g.by_query else self._decode_attention
+            self._rebuild(kept, [*indexed, *self._decode_inputs()], attend)
         else:
-            self._rebuild(self._scratch(), self._chunk_inputs(), self._prefill_attention)
+            self._rebuild([*self._scratch(), *self._landmark_scratch()], self._chunk_inputs(), self._prefill_attention)
             self._compress()
 
     def _note_group(self, function: Any) -> None:
@@ -231,14 +241,28 @@ class _Threader:
     def _caches(self) -> list[Argument]:
         return [self._cache(name, dim) for name, dim in zip(CACHES, self.widths, strict=True)]
 
-    def _indexed_states(self) -> list[Argument]:
-        """What decode reads besides the caches: the prompts' K and V, and which of their rows."""
-        return [*self._prompts(PROMPTS, self.facts.batch), self._selected()]
-
     def _prompts(self, names: Sequence[str], slots: int) -> list[Argument]:
         """K and V of whole prompts."""
         shape = [slots, self.kv_heads, self.facts.scratch_rows(self.geometry)]
         return [self._state(name, [*shape, dim]) for name, dim in zip(names, self.widths, strict=True)]
+
+    def _landmarks(self) -> list[Argument]:
+        """The landmarks of every slot, where queries choose."""
+        return self._landmark_states(LANDMARKS, self.facts.batch)
+
+    def _landmark_scratch(self) -> list[Argument]:
+        """Those of the slot of a prompt."""
+        return self._landmark_states(LANDMARK_SCRATCHES, 1) if self.geometry.by_query else []
+
+    def _landmark_states(self, names: Sequence[str], slots: int) -> list[Argument]:
+        types = self._landmark_types(slots, self.facts.scratch_rows(self.geometry))
+        return [Argument("state", name, type_) for name, type_ in zip(names, types, strict=True)]
+
+    def _landmark_types(self, slots: int, rows: int) -> tuple[ir.Type, ir.Type]:
+        """Of codes and scales of so many keys per slot and KV head."""
+        width = code_bytes(self.widths[0], self.geometry.landmark_bits)
+        codes = tensor_type([slots, self.kv_heads, rows, width], ir.IntegerType.get_signless(8))
+        return codes, tensor_type([slots, self.kv_heads, rows, 1], ir.BF16Type.get())
 
     def _selected(self) -> Argument:
         """The selected positions: of the layer's last prompt, or where rows are indexed of every slot's."""
@@ -334,6 +358,32 @@ class _Threader:
             k_new, v_new = insert_slice(k_new, k_all, offsets), insert_slice(v_new, v_all, offsets)
         return out, [k_new, v_new]
 
+    def _query_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
+        """Its second segment are the rows that the query chooses, of all that the slot has."""
+        (query, key, value), g, batch = qkv, self.geometry, self.facts.batch
+        k_cache, v_cache, k_store, v_store, codes, scales, position, _, active = added
+        row = kv.Row(position, position.type).row
+        k_new, v_new = (
+            kv.Update(cache, new, row, active, cache.type).updated for cache, new in ((k_cache, key), (v_cache, value))
+        )
+        landmark = kv.Landmarks(key, *self._landmark_types(batch, 1))
+        new_rows = ((k_store, key), (v_store, value), (codes, landmark.codes), (scales, landmark.scales))
+        stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
+        flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
+        valid = kv.Validity(position, plus_one(position), active, flags).valid
+        scores_type = tensor_type([batch, self.heads, codes.type.shape[2]], ir.F32Type.get())
+        scores = kv.LandmarkScores(query, *stored[2:], position, active, self.scale, scores_type).scores
+        picks = tensor_type([batch, self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
+        selected = kv.Choose(query, k_new, scores, position, active, self.scale, picks).selected
+        ring, chosen = ([0, 0], [batch, g.cache_rows]), ([0, g.cache_rows], [batch, g.topk])
+        members = kv.members(
+            CachedAttention,
+            {"key": k_new, "value": v_new, "valid": extract_slice(valid, *ring)},
+            {"key": stored[0], "value": stored[1], "valid": extract_slice(valid, *chosen), "index": selected},
+        )
+        out = kv.CachedAttention(query, *members, self.scale, self.attention.results[0].type).out
+        return out, [k_new, v_new, *stored]
+
     def _window(self, cache: ir.Value, own: dict[str, ir.Value]) -> ir.Value:
         """The rows of this layer in a cache; behind them others follow, up to the most that any layer has."""
         if FIRST not in own:
@@ -343,21 +393,30 @@ class _Threader:
 
     def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
-        k_scratch, v_scratch, observed, log_sum_exp, start, length = added
+        k_scratch, v_scratch, observed, log_sum_exp, *landmark_scratch, start, length = added
         k_new = insert_slice(key, k_scratch, [0, 0, start, 0])
         v_new = insert_slice(value, v_scratch, [0, 0, start, 0])
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
         done = kv.CausalAttention(query, k_new, v_new, start, self.scale, self.attention.results[0].type, sums)
         seen = kv.Observe(observed, query, start, length, observed.type).updated
         kept = kv.Observe(log_sum_exp, done.log_sum_exp, start, length, log_sum_exp.type).updated
-        return done.out, [k_new, v_new, seen, kept]
+        return done.out, [k_new, v_new, seen, kept, *self._landmarks_added(key, landmark_scratch, start)]
+
+    def _landmarks_added(self, key: ir.Value, scratch: list[ir.Value], start: ir.Value) -> list[ir.Value]:
+        """The scratch with the landmarks of a chunk's keys, where queries choose."""
+        if not scratch:
+            return []
+        made = kv.Landmarks(key, *self._landmark_types(1, key.type.shape[2]))
+        new_rows = zip((made.codes, made.scales), scratch, strict=True)
+        return [insert_slice(new, whole, [0, 0, start, 0]) for new, whole in new_rows]
 
     # ----------------------------------------------------------------------------------------- compression
 
     def _compress(self) -> None:
         g, index_type = self.geometry, ir.IndexType.get()
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
-        outputs = [*self._caches(), *([self._selected()] if g.topk else [])]
+        selects = g.topk and not g.by_query
+        outputs = [*self._caches(), *([self._selected()] if selects else [])]
         arguments = [
             *self._scratch(),
             *(outputs if g.indexed else self._caches()),
@@ -371,7 +430,7 @@ class _Threader:
         *picks, slot, length = others
         with ir.InsertionPoint(function.entry_block), location:
             selected = None
-            if g.topk:
+            if selects:
                 scores = self._scores(observed, log_sum_exp, k_scratch, length)
                 topk = own[TOPK] if TOPK in own else index_constant(g.topk)
                 selected = kv.Select(scores, length, topk, selected_type).selected

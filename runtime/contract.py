@@ -12,15 +12,17 @@ from typing import Any, NoReturn
 
 from sscc.ir import schedule as sch
 from sscc.ir.cache_plan import LayerGroup
-from sscc.ir.choices import CURSOR
+from sscc.ir.choices import CURSOR, REUSED
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
+from sscc.ir.landmarks import code_bytes
 from sscc.ir.target import Target
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.validator import EntryReport, Report, validate
 
 _PREFILL = ("length", "slot", *CURSOR, "steps")
+"""What the entry takes, and `REUSED` where prompts continue others."""
 _OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",)}
 
 
@@ -69,7 +71,8 @@ class Protocol:
         """Lowest and highest value of each scalar input."""
         s = self._signature
         longest = s.geometry.max_context
-        return {
+        reused = {REUSED: (0, s.chunks(longest) - 1)} if s.continues else {}
+        return reused | {
             "length": (1, longest),
             "slot": (0, s.batch - 1),
             "phase": (0, s.layers + 1),
@@ -87,16 +90,21 @@ class Protocol:
             last = s.chunks(length) - 1
             slot = s.batch - 1
             places = {(0, 0), (0, last), (1, 0), (s.layers, last), (s.layers + 1, 0)}
+            reused = {REUSED: 0} if s.continues else {}
             for phase, at in sorted(places):
-                yield {"length": length, "slot": slot, "phase": phase, "chunk": at, "steps": 1}
+                yield {"length": length, "slot": slot, "phase": phase, "chunk": at, "steps": 1} | reused
+            if s.continues and last:
+                yield {"length": length, "slot": slot, "phase": 1, "chunk": 0, "steps": 1, REUSED: last}
             if length <= chunk + 1:
-                yield {"length": length, "slot": slot, "phase": 0, "chunk": 0, "steps": s.prefill_steps(length)}
+                steps = s.prefill_steps(length)
+                yield {"length": length, "slot": slot, "phase": 0, "chunk": 0, "steps": steps} | reused
 
     def after(self, scalars: Mapping[str, int]) -> tuple[int, int]:
         """The cursor after a call."""
-        chunks = self._signature.chunks(scalars["length"])
+        reused = scalars.get(REUSED, 0)
+        chunks = self._signature.chunks(scalars["length"]) - reused
         done = scalars["phase"] * chunks + scalars["chunk"] + scalars["steps"]
-        if done >= self._signature.prefill_steps(scalars["length"]):
+        if done >= self._signature.prefill_steps(scalars["length"], reused):
             return self._signature.layers + 2, 0
         return divmod(done, chunks)
 
@@ -181,7 +189,11 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
         else:
             known[scratch.state(stream.scratch)] = ("state", s.dtype, (1, *prompt))
     known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, group.key.width))
-    if g.topk:
+    if g.by_query:
+        keys = (layers, s.batch, group.kv_heads, s.scratch_tokens)
+        known[group.state("landmarks")] = ("state", "i8", (*keys, code_bytes(group.key.width, g.landmark_bits)))
+        known[group.state("landmark_scales")] = ("state", "bf16", (*keys, 1))
+    elif g.topk:
         slots = (s.batch,) if g.indexed else ()
         known[group.state("selected")] = ("state", "i64", (layers, *slots, group.kv_heads, g.topk))
     return known
@@ -208,7 +220,8 @@ def _check_entries(program: sch.Program, signature: Signature) -> None:
     inputs = _inputs(signature)
     if sorted(entry.name for entry in program.entries) != sorted(inputs):
         refuse(f"its entries are {[entry.name for entry in program.entries]}, they must be {list(inputs)}")
-    scalars: dict[str, tuple[tuple[str, ...], int]] = {"prefill": (_PREFILL, len(CURSOR)), "decode": ((), 0)}
+    prefill = (*_PREFILL, REUSED) if signature.continues else _PREFILL
+    scalars: dict[str, tuple[tuple[str, ...], int]] = {"prefill": (prefill, len(CURSOR)), "decode": ((), 0)}
     for entry in program.entries:
         takes, gives = scalars[entry.name]
         for what, actual, expected in (
@@ -290,6 +303,11 @@ def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
         return [("recent", g.recent)]
     if isinstance(step, sch.CausalAttention | sch.ChunkAttention):
         return [("window", g.window)]
-    if isinstance(step, sch.DecodeAttention | sch.Select):
-        return [("sink", g.sink), ("recent", g.recent)]
-    return []
+    ring = [("sink", g.sink), ("recent", g.recent)]
+    if isinstance(step, sch.Landmarks):
+        return [("bits", g.landmark_bits)]
+    if isinstance(step, sch.LandmarkScores):
+        return [*ring, ("bits", g.landmark_bits)]
+    if isinstance(step, sch.QueryAttention):
+        return [*ring, ("topk", g.topk), ("bits", g.landmark_bits)]
+    return ring if isinstance(step, sch.DecodeAttention | sch.ChooseRows | sch.Select) else []

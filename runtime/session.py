@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from sscc.ir.choices import REUSED
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
@@ -82,6 +83,7 @@ class _PrefillProgress:
     slot: int
     length: int
     tokens: Array
+    reused: int
     phase: int = 0
     chunk: int = 0
 
@@ -144,14 +146,20 @@ class Session:
 
     # -- prefill
 
-    def start_prefill(self, slot: int, tokens: Sequence[int] | Array) -> None:
-        """Begins to write a prompt into a slot, whose previous content is given up.
+    def start_prefill(self, slot: int, tokens: Sequence[int] | Array, reused: int = 0) -> None:
+        """Begins to write a prompt into a slot, whose previous content is given up, but for the rows of the prompt's
+        first `reused` chunks: they are what a prefill of the same tokens left (`write_rows`).
 
-        Raises UsageError for a slot, a token or a length that is out of range, or while another prefill is
-        unfinished (the program has scratch for one).
+        Raises UsageError for a slot, a token or a length that is out of range, for more chunks than
+        `reusable_chunks`, or while another prefill is unfinished (the program has scratch for one).
         """
         self._check_slot(slot)
         prompt = self._check_prompt(tokens)
+        if not 0 <= reused <= self.reusable_chunks(len(prompt)):
+            raise UsageError(
+                f"{reused} chunks of a prompt of {len(prompt)} tokens cannot be reused, only 0 .. "
+                f"{self.reusable_chunks(len(prompt))}"
+            )
         if self._pending is not None:
             raise UsageError(
                 f"slot {slot} cannot prefill while slot {self._pending.slot} does: finish or abandon that prefill"
@@ -159,7 +167,7 @@ class Session:
         padded = np.zeros((1, self.signature.scratch_tokens), np.int64)
         padded[0, : len(prompt)] = prompt
         self._empty(slot)
-        self._pending = _PrefillProgress(slot, len(prompt), padded)
+        self._pending = _PrefillProgress(slot, len(prompt), padded, reused)
 
     def step_prefill(self, steps: int) -> bool:
         """Does at most `steps` chunk steps of the prefill in progress; True when it has finished.
@@ -171,13 +179,16 @@ class Session:
             raise UsageError("no prefill is in progress: call start_prefill first")
         if steps < 1:
             raise UsageError(f"a prefill call takes at least 1 step, not {steps}")
+        signature = self.signature
         scalars = {
             "length": pending.length,
             "slot": pending.slot,
             "phase": pending.phase,
             "chunk": pending.chunk,
-            "steps": min(steps, self.signature.prefill_steps(pending.length)),
+            "steps": min(steps, signature.prefill_steps(pending.length, pending.reused)),
         }
+        if signature.continues:
+            scalars[REUSED] = pending.reused
         before = (pending.phase, pending.chunk)
         outputs, (pending.phase, pending.chunk) = self._run("prefill", {"tokens": pending.tokens}, scalars)
         if (pending.phase, pending.chunk) <= before:
@@ -188,6 +199,34 @@ class Session:
         self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]))
         self._pending = None
         return True
+
+    def reusable_chunks(self, length: int) -> int:
+        """How many chunks of a prompt of so many tokens need not be prefilled, where their rows are there. Its last
+        position is always: the logits are its; and where the end of the prompt chooses rows, all that observe."""
+        s = self.signature
+        if not s.continues:
+            return 0
+        needed = max((1 if g.by_query else min(g.obs, length)) for g in (group.geometry for group in s.plan))
+        return (length - needed) // s.prefill_chunk
+
+    def read_rows(self, slot: int, chunk: int) -> dict[str, Array]:
+        """Copies of a slot's rows of a chunk of positions, by state. Only those of its prompt are what a prefill of the
+        same tokens leaves."""
+        self._check_slot(slot)
+        return {name: view.copy() for name, view in self._chunk_rows(slot, chunk).items()}
+
+    def write_rows(self, slot: int, chunk: int, rows: Mapping[str, Array]) -> None:
+        """Puts rows that `read_rows` gave, of any slot, to the same chunk of positions."""
+        self._check_slot(slot)
+        for name, view in self._chunk_rows(slot, chunk).items():
+            view[...] = rows[name]
+
+    def _chunk_rows(self, slot: int, chunk: int) -> dict[str, Array]:
+        """Live views, [L, Hkv, C, ..]."""
+        size = self.signature.prefill_chunk
+        names = [name for group in self.signature.plan for name in group.row_states]
+        rows = slice(chunk * size, (chunk + 1) * size)
+        return {name: self.interpreter.tensor(name)[:, slot, :, rows] for name in names}
 
     @property
     def prefill_logits(self) -> Array:
@@ -376,7 +415,8 @@ class Session:
                 counts |= dict.fromkeys(caches, rows)
             if g.indexed:
                 counts |= {group.state(stream.prompt): length for stream in group.streams}
-                counts[group.state("selected")] = g.topk
+                rest = ("landmarks", "landmark_scales") if g.by_query else ("selected",)
+                counts |= {group.state(name): length if g.by_query else g.topk for name in rest}
         return parts | {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}
 
     def _fill(self, slot: int, length: int, last_token: int) -> None:

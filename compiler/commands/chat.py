@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
     check_at_least(1, "--max-new-tokens", args.max_new_tokens)
     log_to_stderr()
     from sscc.runtime.artifact.reading import Artifact
-    from sscc.runtime.engine import Engine
+    from sscc.runtime.engine import Engine, EngineOptions
 
     sampling = sampling_of(args)
     artifact = Artifact.load(args.artifact, verify=args.verify)
@@ -63,7 +63,8 @@ def main(args: argparse.Namespace) -> int:
     if template is None:
         raise InputError(f"{artifact.path} has no chat template, so it cannot chat: use sscc run --prompt")
     geometry = artifact.signature.geometry
-    with Engine(session_of(artifact, args), tokenizer) as engine:
+    kept = artifact.signature.row_state_bytes * artifact.signature.scratch_tokens  # of the whole conversation
+    with Engine(session_of(artifact, args), tokenizer, EngineOptions(prompt_cache_bytes=kept)) as engine:
         if sys.stdin.isatty():
             _say(f"{args.artifact.name}: a context of {geometry.max_context} tokens; /help lists the commands")
         chat = Chat(engine, tokenizer, template, sampling, geometry.max_context, args.max_new_tokens, args.system)
@@ -81,7 +82,8 @@ class _Exit(Exception):
 
 
 class Chat:
-    """A conversation. Every answer prefills all of it: the cache is compressed for one prompt and no other.
+    """A conversation. Every answer prefills all of it, for a compressed cache is of one prompt and no other; where all
+    rows are kept, only what no prompt before had: the last answer and what was said since.
 
     Args:
         sampling: of every answer.

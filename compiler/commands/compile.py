@@ -12,11 +12,13 @@ from typing import Any
 from sscc.compiler.options import DEFAULT_BATCH, DEFAULT_CHUNK, DEFAULT_GOLDEN_TOKENS, CompileOptions, parse_weights
 from sscc.ir.choices import DTYPES, LEVELS
 from sscc.ir.geometry import (
+    DEFAULT_LANDMARK_BITS,
     DEFAULT_OBS,
     DEFAULT_POOL,
     DEFAULT_RECENT,
     DEFAULT_SINK,
     KV_DTYPES,
+    KV_POLICIES,
     KV_ROWS,
     POOL_MODES,
 )
@@ -69,6 +71,19 @@ def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--kv-obs", type=int, metavar="N", help=f"last queries that score (default: {DEFAULT_OBS})")
     group.add_argument("--kv-pool", type=int, metavar="N", help=f"odd width of the pooling (default: {DEFAULT_POOL})")
     group.add_argument("--kv-pool-mode", metavar="MODE", help=f"{' or '.join(POOL_MODES)} (default: avg)")
+    group.add_argument(
+        "--kv-policy",
+        metavar="WHO",
+        help=f"{KV_POLICIES[0]} (default): the end of the prompt picks, once; {KV_POLICIES[1]}: all rows are kept and "
+        "every step picks anew",
+    )
+    group.add_argument(
+        "--kv-landmark-bits",
+        type=int,
+        metavar="BITS",
+        help=f"with --kv-policy query: of the keys' copies that a step picks by, 1, 2 or 4 (default: "
+        f"{DEFAULT_LANDMARK_BITS})",
+    )
     group.add_argument(
         "--kv-rows",
         metavar="WHERE",

@@ -7,14 +7,16 @@ head h reads KV head h // (H // Hkv).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_mlir import ir
 
 from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, several, single, undefined
 from sscc.compiler.interpret.types import Types
-from sscc.ir import kv_rows
+from sscc.ir import kv_rows, landmarks
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.geometry import Geometry
@@ -223,6 +225,64 @@ def gather(source: Tensor, index: Tensor) -> Tensor:
     return torch.where(index[:, :, None] < 0, torch.zeros((), dtype=source.dtype), found)[None]
 
 
+# ------------------------------------------------------------------------------------------- rows that queries choose
+
+
+def landmarks_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Landmarks of keys [.., D]: codes [.., D * bits / 8] i8 and scales [.., 1] bf16."""
+    codes, scales = landmarks.encode(key.to(torch.float32).numpy(), bits)
+    return torch.from_numpy(codes).view(torch.int8), torch.from_numpy(scales).to(torch.bfloat16)[..., None]
+
+
+def landmark_scores(
+    query: Tensor, codes: Tensor, scales: Tensor, position: Tensor, active: Tensor, scale: float, g: Geometry
+) -> Tensor:
+    """[B, H, T] f32: what each active slot's query [B, H, 1, D] scores by the landmarks of its candidates; zeros
+    elsewhere."""
+    slots, heads, (kv_heads, rows) = query.shape[0], query.shape[1], codes.shape[1:3]
+    if bool((position[active] >= rows).any()):
+        undefined(f"position {int(position[active].max())} is scored by {rows} landmarks")
+    queries = grouped_numbers(query, kv_heads)
+    levels = landmarks.decode(codes.view(torch.uint8).numpy(), g.landmark_bits)
+    of_rows = scales[..., 0].to(torch.float32).numpy()
+    found = torch.from_numpy(
+        landmarks.logits(*landmarks.encode_query(queries), levels, of_rows, g.landmark_bits, scale)
+    ).reshape(slots, heads, rows)
+    return torch.where(_candidates(position, active, rows, g)[:, None], found, 0.0)
+
+
+def grouped_numbers(query: Tensor, kv_heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Queries [B, H, 1, D] by the KV head that they read, [B, Hkv, H / Hkv, D]."""
+    slots, _, _, dim = query.shape
+    numbers: np.ndarray[Any, np.dtype[np.float32]] = query.to(torch.float32).reshape(slots, kv_heads, -1, dim).numpy()
+    return numbers
+
+
+def _candidates(position: Tensor, active: Tensor, rows: int, g: Geometry) -> Tensor:
+    """[B, T]: the positions that an active slot may choose."""
+    row = torch.arange(rows)
+    return (row >= g.sink) & (row < (position + 1 - g.recent)[:, None]) & active[:, None]
+
+
+def choose(
+    query: Tensor, key: Tensor, scores: Tensor, position: Tensor, active: Tensor, scale: float, g: Geometry,
+    types: Types,
+) -> Tensor:  # fmt: skip
+    """[B, Hkv, K]: the positions that each slot attends to besides those of sinks and ring, `key` [B, Hkv, SR, D]."""
+    selected = torch.full((*key.shape[:2], g.topk), -1)
+    candidates = _candidates(position, active, scores.shape[2], g)
+    for slot in range(query.shape[0]):
+        places = candidates[slot].nonzero()[:, 0]
+        if not len(places):
+            continue
+        exact = scores_of(query[slot], decoded(key[slot]), scale, types.accumulate)[:, :, 0]
+        found = scores[slot][:, places].reshape(*exact.shape[:2], -1).to(types.accumulate)
+        weights = torch.cat([found, exact], 2).softmax(2)[:, :, : len(places)].mean(1)
+        best = torch.argsort(weights, dim=1, descending=True, stable=True)[:, : g.topk]
+        selected[slot, :, : best.shape[1]] = places[best.sort(1).values]
+    return selected
+
+
 # ------------------------------------------------------------------------------------------------- the operations
 
 
@@ -328,6 +388,47 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
     return chunk
 
 
+def _landmarks(op: ir.Operation, b: Builder) -> Several:
+    bits = geometry_of(op).landmark_bits
+    return lambda key: landmarks_of(key, bits)
+
+
+def _landmark_scores(op: ir.Operation, b: Builder) -> Compute:
+    scale, g = _scale(op), geometry_of(op)
+    return lambda query, codes, scales, position, active: landmark_scores(
+        query, codes, scales, position, active, scale, g
+    )
+
+
+def _choose(op: ir.Operation, b: Builder) -> Compute:
+    scale, g, types = _scale(op), geometry_of(op), b.types
+    return lambda query, key, scores, position, active: choose(query, key, scores, position, active, scale, g, types)
+
+
+def _query_attention(op: ir.Operation, b: Builder) -> Several:
+    scale, g, types = _scale(op), geometry_of(op), b.types
+
+    def attend(
+        query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
+        v_cache: Tensor, k_store: Tensor, v_store: Tensor, codes: Tensor, scales: Tensor, position: Tensor,
+        active: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        row, valid = rows(position, g), validity(position, position + 1, active, g)
+        ring = {"key": updated(key, new_key, row, active), "value": updated(value, new_value, row, active)}
+        new = (new_key, new_value, *landmarks_of(new_key, g.landmark_bits))
+        stored = [updated(s, n, position, active) for s, n in zip((k_store, v_store, codes, scales), new, strict=True)]
+        scores = landmark_scores(query, codes, scales, position, active, scale, g)
+        selected = choose(query, ring["key"], scores, position, active, scale, g, types)
+        parts = [ring, {"key": stored[0], "value": stored[1], "index": selected}]
+        masks = valid.split([g.sink_recent, g.topk], 1)
+        seen = [{**part, "valid": mask} for part, mask in zip(parts, masks, strict=True)]
+        out = cached_attention(query, seen, scale, types)
+        caches = updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
+        return out, *caches, *stored
+
+    return attend
+
+
 HANDLERS: dict[str, Handler] = {
     "kv.row": single(_row),
     "kv.update": single(lambda op, b: updated),
@@ -342,5 +443,9 @@ HANDLERS: dict[str, Handler] = {
     "kv.kept_positions": single(_kept_positions),
     "kv.gather": single(_gather),
     "kv.decode_attention": several(_decode_attention),
+    "kv.landmarks": several(_landmarks),
+    "kv.landmark_scores": single(_landmark_scores),
+    "kv.choose": single(_choose),
+    "kv.query_attention": several(_query_attention),
     "kv.chunk_attention": several(_chunk_attention),
 }

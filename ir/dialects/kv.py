@@ -139,12 +139,17 @@ class Checked(Kv.Operation):
             raise SignatureMismatch("attends to no segment")
         if any(operand.element == "encoded" for operand in spec.operands.values()) and not geometry.encoded:
             raise SignatureMismatch(f"encodes rows, and those of {GEOMETRY} have the dtype {geometry.dtype}")
-        sizes = check_signature(op.operation, spec.patterns, known, encoded=geometry.encoded)
+        patterns = spec.patterns
+        if cls.OPERATION_NAME == "kv.update" and not geometry.by_query:  # there is nothing to update but the cache
+            known["T"] = geometry.cache_rows
+            patterns = {name: pattern.replace(":any", ":row") for name, pattern in patterns.items()}
+        sizes = check_signature(op.operation, patterns, known, encoded=geometry.encoded)
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
         if "start" in spec.numbers and "T" in sizes and sizes["T"] % sizes["C"]:
             raise SignatureMismatch(f"{sizes['T']} scratch rows are not a multiple of the chunk of {sizes['C']}")
-        if cls.OPERATION_NAME in DECODING and spec.rows(sizes) != geometry.budget:
+        chosen = geometry.topk if "topk" in spec.attributes else 0
+        if cls.OPERATION_NAME in DECODING and spec.rows(sizes) + chosen != geometry.budget:
             raise SignatureMismatch(f"is over {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.budget}")
 
 
@@ -180,7 +185,11 @@ Pool = _operation(operations.Pool)
 Select = _operation(operations.Select)
 KeptPositions = _operation(operations.KeptPositions)
 Gather = _operation(operations.GatherRows)
+Landmarks = _operation(operations.Landmarks)
+LandmarkScores = _operation(operations.LandmarkScores)
+Choose = _operation(operations.ChooseRows)
 DecodeAttention = _operation(operations.DecodeAttention)
+QueryAttention = _operation(operations.QueryAttention)
 ChunkAttention = _operation(operations.ChunkAttention)
 
 SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in operations.OPERATIONS}

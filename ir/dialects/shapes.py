@@ -2,8 +2,9 @@
 
 A signature names dimensions, e.g. ``"1 Hkv T D : f"``: equal names must have equal sizes across the operands
 of one operation, a number must match exactly, and the part after the colon is the element type: ``i1``,
-``i64``, ``f32``, ``index`` (not a tensor), or ``f`` for any float type (the same one everywhere in the op); ``row`` is
-``f``, or for an encoded cache i8, whose last dimension has the bytes of an encoded row of the named width.
+``i64``, ``i8``, ``f32``, ``bf16``, ``index`` (not a tensor), ``f`` for any float type, or ``any`` for any type (each
+the same one everywhere in the op); ``row`` is ``f``, or for an encoded cache i8, whose last dimension has the bytes of
+an encoded row of the named width.
 """
 
 from __future__ import annotations
@@ -71,6 +72,6 @@ def _check_value(name: str, pattern: str, type_: ir.Type, bound: dict[str, int],
     actual = str(type_.element_type)
     if dtype == "f" and actual not in ("f32", "bf16", "f16", "f64"):
         raise SignatureMismatch(f"{name} is {type_}, expected a float element type")
-    expected_type = element.setdefault("f", actual) if dtype == "f" else dtype
+    expected_type = element.setdefault(dtype, actual) if dtype in ("f", "any") else dtype
     if actual != expected_type:
         raise SignatureMismatch(f"{name} is {type_}, expected element type {expected_type}")

@@ -16,7 +16,7 @@ def encode(value: Any) -> Any:
     """A record as dictionaries and lists; one with a `kind` says it."""
     if isinstance(value, tuple):
         return [encode(item) for item in value]
-    names = _names(type(value))
+    names = _names(value.__class__)
     if names is None:
         return value
     kind = getattr(value, "kind", None)

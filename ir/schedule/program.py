@@ -14,13 +14,17 @@ from sscc.ir.errors import InputError
 from sscc.ir.operations import (
     CachedAttention,
     CausalAttention,
+    ChooseRows,
     ChunkAttention,
     DecodeAttention,
     GatherRows,
+    Landmarks,
+    LandmarkScores,
     ObservationScores,
     Observe,
     Pool,
     QuantizeRows,
+    QueryAttention,
     Select,
     UpdateRows,
 )
@@ -269,7 +273,11 @@ Step = Union[
     Pool,
     Select,
     GatherRows,
+    Landmarks,
+    LandmarkScores,
+    ChooseRows,
     DecodeAttention,
+    QueryAttention,
     ChunkAttention,
 ]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sscc.ir.cache_plan import CachePlan, LayerGroup
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
+from sscc.ir.landmarks import SCALE_BYTES, code_bytes
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.ir.sizes import format_bytes
 
@@ -47,9 +48,25 @@ class Signature:
         """Chunks of a prompt of `length` tokens."""
         return -(-length // self.prefill_chunk)
 
-    def prefill_steps(self, length: int) -> int:
-        """Chunk steps that a prompt of `length` tokens takes: every phase over its chunks, and the head."""
-        return (self.layers + 1) * self.chunks(length) + 1
+    def prefill_steps(self, length: int, reused: int = 0) -> int:
+        """Chunk steps that a prompt of `length` tokens takes, `reused` chunks of which are there: every phase over the
+        others, and the head."""
+        return (self.layers + 1) * (self.chunks(length) - reused) + 1
+
+    @property
+    def continues(self) -> bool:
+        """Whether a prompt can go on from another's rows: each position has its own in every layer."""
+        return all(group.geometry.indexed for group in self.plan)
+
+    @property
+    def row_state_bytes(self) -> int:
+        """Bytes that a position has in the states that hold a row of each; 0 where there are none."""
+        groups = [group for group in self.plan if group.row_states]
+        return sum(len(group.layers) * (self._plain_row(group) + self._landmark_row(group)) for group in groups)
+
+    def _landmark_row(self, group: LayerGroup) -> int:
+        g = group.geometry
+        return group.kv_heads * (code_bytes(group.key.width, g.landmark_bits) + SCALE_BYTES) if g.by_query else 0
 
     @property
     def read_bytes(self) -> int:

@@ -20,6 +20,7 @@ from sscc.ir.errors import InputError, SsccError
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.metrics import Counters, Metrics
+from sscc.runtime.engine.prefixes import PrefixStore
 from sscc.runtime.engine.prompt_cache import PromptCache
 from sscc.runtime.engine.request import EngineClosed, EngineOptions, Finish, QueueFull, Request
 from sscc.runtime.engine.slots import SlotTable
@@ -80,7 +81,9 @@ class Executor:
         self._prefilling: _PrefillJob | None = None
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
-        self._prompts = PromptCache(options.prompt_cache_bytes)
+        keep = options.prompt_cache_bytes
+        self._prompts = PromptCache(0 if signature.continues else keep)
+        self._prefixes = PrefixStore(session, keep if signature.continues else 0)
         self._counters = Counters()
         self._ids = 0
         self._open = 0  # requests that have not ended
@@ -297,11 +300,13 @@ class Executor:
             kept = self._prompts.find(job.prompt)
             if kept is not None:
                 self.session.restore(slot, kept.snapshot)
-                job.cached = True
+                job.cached = len(job.prompt)
                 self._first_token(job, slot, kept.logits)
                 return _PrefillJob(job, slot, 0)
-            self.session.start_prefill(slot, job.prompt)
-            prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt)))
+            reused = self._prefixes.restore(slot, job.prompt)
+            job.cached = reused * self.session.signature.prefill_chunk
+            self.session.start_prefill(slot, job.prompt, reused)
+            prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt), reused))
             with self._lock:
                 self._prefilling = prefill
             return prefill
@@ -319,6 +324,7 @@ class Executor:
         if finished:
             logits = self.session.prefill_logits
             self._prompts.keep(prefill.job.prompt, self.session, prefill.slot, logits)
+            self._prefixes.keep(prefill.slot, prefill.job.prompt)
             self._first_token(prefill.job, prefill.slot, logits)
 
     def _first_token(self, job: Job, slot: int, logits: Array) -> None:
@@ -330,8 +336,8 @@ class Executor:
             self._table.activate(slot, job)
             job.prefilled = True
             self._counters.prompt_tokens += len(job.prompt)
-            if job.cached:
-                self._counters.cached_prompt_tokens += len(job.prompt)
+            self._counters.cached_prompt_tokens += job.cached
+            self._counters.cached_prompts += job.cached > 0
         self._pick(self._first_logits, only, first=True)
 
     # -------------------------------------------------------------------------------------------------------- decode

@@ -27,7 +27,7 @@ class Job:
         finish: set once it has ended, after everything else.
         error, trace: why, where `finish` is "error", and where it was raised.
         prefilled: whether its prompt was prefilled or reused.
-        cached: whether it was reused.
+        cached: tokens of it that an earlier prefill saved.
         admitted, first_token, ended: when.
     """
 
@@ -43,7 +43,7 @@ class Job:
     error: BaseException | None = None
     trace: TracebackType | None = None
     prefilled: bool = False
-    cached: bool = False
+    cached: int = 0
     admitted: float | None = None
     first_token: float | None = None
     ended: float | None = None

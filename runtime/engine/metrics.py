@@ -53,7 +53,7 @@ class Metrics:
         rejected: requests that met a full queue.
         prompt_tokens: of prompts that reached a slot whole, reused ones included.
         new_tokens: made by all requests.
-        cached_prompt_tokens: of prompts whose prefill was reused.
+        cached_prompts: those of which an earlier prefill saved some or all tokens; cached_prompt_tokens: these.
         kept_rows, evicted_rows: of the caches of the requests that decode now, per layer and KV head.
         decode_steps, decode_seconds: calls of the interpreter that decoded, and what they took.
         prefill_steps, prefill_seconds: chunk steps of prefill, and what the calls took that did them.
@@ -73,6 +73,7 @@ class Metrics:
     rejected: int
     prompt_tokens: int
     new_tokens: int
+    cached_prompts: int
     cached_prompt_tokens: int
     kept_rows: int
     evicted_rows: int
@@ -122,6 +123,7 @@ class Counters:
     rejected: int = 0
     prompt_tokens: int = 0
     new_tokens: int = 0
+    cached_prompts: int = 0
     cached_prompt_tokens: int = 0
     decode_steps: int = 0
     decode_ns: int = 0
@@ -147,6 +149,7 @@ class Counters:
             rejected=self.rejected,
             prompt_tokens=self.prompt_tokens,
             new_tokens=self.new_tokens,
+            cached_prompts=self.cached_prompts,
             cached_prompt_tokens=self.cached_prompt_tokens,
             kept_rows=kept_rows,
             evicted_rows=evicted_rows,

@@ -82,7 +82,7 @@ class Completion:
         finish: why it ended.
         prompt_tokens: of the request.
         kept_rows, evicted_rows: of its cache at the end, per layer and KV head; 0 where prefill did not finish.
-        cached_prompt: whether an earlier prefill of the same prompt was used.
+        cached_tokens: of the prompt, whose prefill an earlier one saved.
         queued_seconds: from submission until a slot took it.
         first_token_seconds: from submission to the first token; where there is none, to the end.
         seconds: from submission to the end.
@@ -95,7 +95,7 @@ class Completion:
     prompt_tokens: int
     kept_rows: int
     evicted_rows: int
-    cached_prompt: bool
+    cached_tokens: int
     queued_seconds: float
     first_token_seconds: float
     seconds: float
@@ -109,7 +109,8 @@ class EngineOptions:
         max_queue: requests that may wait while every slot is taken.
         prefill_steps: chunk steps that may run between two decode steps; None: what one chunk takes through all
             layers.
-        prompt_cache_bytes: for the compressed caches of whole prompts, which the same prompt uses again; 0: none.
+        prompt_cache_bytes: for the compressed caches of whole prompts, which the same prompt uses again; of a program
+            that keeps all rows for those of chunks, which prompts that begin alike use. 0: none.
 
     Raises UsageError for values below 0, and for 0 prefill steps.
     """

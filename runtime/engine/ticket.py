@@ -146,7 +146,7 @@ class Ticket:
             prompt_tokens=prompt,
             kept_rows=kept,
             evicted_rows=length - kept if job.prefilled else 0,
-            cached_prompt=job.cached,
+            cached_tokens=job.cached,
             queued_seconds=(job.ended if job.admitted is None else job.admitted) - job.submitted,
             first_token_seconds=(job.ended if job.first_token is None else job.first_token) - job.submitted,
             seconds=job.ended - job.submitted,

@@ -62,7 +62,7 @@ class Format(ABC):
         usage = usage_of(
             sum(done.prompt_tokens for done in prompts),
             sum(len(done.tokens) for done in completions),
-            sum(done.prompt_tokens for done in prompts if done.cached_prompt),
+            sum(done.cached_tokens for done in prompts),
         )
         return self._body(self.whole_object, choices) | {"usage": usage}
 

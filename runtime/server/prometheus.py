@@ -27,8 +27,9 @@ _COUNTERS = {
     "sscc_requests_submitted": ("Requests that were taken on.", "submitted"),
     "sscc_requests_rejected": ("Requests that were refused because the queue was full.", "rejected"),
     "sscc_prompt_tokens": ("Tokens of prompts.", "prompt_tokens"),
+    "sscc_cached_prompts": ("Prompts of which an earlier prefill saved tokens.", "cached_prompts"),
     "sscc_cached_prompt_tokens": (
-        "Tokens of prompts whose compressed cache was kept from before.",
+        "Tokens of prompts that were not prefilled, because an earlier prefill had been.",
         "cached_prompt_tokens",
     ),
     "sscc_new_tokens": ("Tokens made.", "new_tokens"),

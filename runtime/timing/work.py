@@ -32,16 +32,20 @@ from sscc.ir.schedule import (
     Body,
     CachedAttention,
     CausalAttention,
+    ChooseRows,
     ChunkAttention,
     DecodeAttention,
     Dtype,
     GatherRows,
+    Landmarks,
+    LandmarkScores,
     MoreRows,
     ObservationScores,
     Observe,
     Pool,
     Product,
     QuantizeRows,
+    QueryAttention,
     Reduction,
     Segment,
     Select,
@@ -53,6 +57,8 @@ from sscc.ir.schedule import (
 SOFTMAX_OPS = 5  # scale, running maximum, subtract, exponential, sum
 ENCODE_OPS = 4  # magnitude, maximum, product with the inverse scale, rounding
 DECODE_OPS = 2  # conversion, product with the scale
+ROTATE_OPS = 2  # a sum and a difference per number and level of butterflies
+LANDMARK_OPS = 4  # of a score: to float, two products, a running maximum
 _FREE_OPS = frozenset({"index", "const", "load"})  # addresses and literals, made by the memory units
 
 
@@ -240,7 +246,7 @@ def _move(meter: _Meter, step: Any) -> None:
     sizes: dict[str, int] = {name: meter.scalar(getattr(step, name)) for name in spec.numbers} | spec.settings(step)
     for name, region in present.items():
         sizes |= dict(zip(spec.step_patterns[name][1], meter.shape(region), strict=True))
-    sizes["valid"] = meter.valid_rows(spec.rows(sizes))
+    sizes |= {"valid": meter.valid_rows(spec.rows(sizes)), "live": meter.valid_rows(sizes.get("T", 0))}
     for name, region in present.items():
         operand, shape = spec.operands[name], meter.shape(region)
         for count, write in zip(operand.moved(sizes, shape), (False, True), strict=True):
@@ -287,6 +293,32 @@ def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
     for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
         _convert(meter, cache, new, 1, ENCODE_OPS)
     _attend_cached(meter, step, (step, *step.segments))
+
+
+def _landmarks(meter: _Meter, step: Landmarks) -> None:
+    shape = meter.shape(step.key)
+    meter.vector(prod(shape), ROTATE_OPS * ceil(log2(max(shape[-1], 2))))
+
+
+def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> None:
+    (batch, heads, _, dim), rows = meter.shape(step.query), meter.shape(step.codes)[2]
+    meter.vector(batch * heads * rows * ceil(dim / 4), 2)  # products of four bytes at a time, as lanes have 32 bits
+    meter.vector(batch * heads * rows, LANDMARK_OPS)
+
+
+def _choose_rows(meter: _Meter, step: ChooseRows | QueryAttention) -> None:
+    (batch, heads, _, dim) = meter.shape(step.query)
+    store = step.scores if isinstance(step, ChooseRows) else step.codes
+    meter.flops(meter.dtype(step.query), 2 * batch * heads * meter.shape(step.key)[2] * dim)
+    meter.vector(batch * heads * meter.shape(store)[2], SOFTMAX_OPS)
+
+
+def _query_attention(meter: _Meter, step: QueryAttention) -> None:
+    """The landmark of a new key, scores by all of them, the choice, and attention over what is chosen."""
+    _landmark_scores(meter, step)
+    _choose_rows(meter, step)
+    (batch, heads, _, _), ring = meter.shape(step.query), meter.shape(step.key)[2]
+    _attend(meter, step.query, step.out, batch * heads * meter.valid_rows(ring + step.topk))
 
 
 def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
@@ -344,5 +376,9 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     GatherRows: _gather_rows,
     DecodeAttention: _decode_attention,
     ChunkAttention: _causal,
+    Landmarks: _landmarks,
+    LandmarkScores: _landmark_scores,
+    ChooseRows: _choose_rows,
+    QueryAttention: _query_attention,
 }
 """What each kind of step computes, besides what it moves."""

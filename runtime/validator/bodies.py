@@ -215,10 +215,10 @@ class _BodyProof:
         sizes: dict[str, int] = {}
         for field_name, name in names.items():
             self._match(name, field_name, spec.step_patterns[field_name], sizes)
-        self._alike([names[field_name] for field_name, operand in used.items() if operand.element == "row"])
+        self._alike([names[field_name] for field_name, operand in used.items() if operand.element in ("row", "any")])
         self._apart(names, used)
         check_sizes(step, sizes, self._refuse)
-        amounts = {**sizes, **spec.settings(step), "valid": spec.rows(sizes)}
+        amounts = {**sizes, **spec.settings(step), "valid": spec.rows(sizes), "live": sizes.get("T", 0)}
         for field_name, number in spec.numbers.items():
             self._scalar(getattr(step, field_name))
             amounts[field_name] = number.most(sizes)
@@ -242,9 +242,10 @@ class _BodyProof:
     def _match(self, name: str, field_name: str, pattern: Pattern, sizes: dict[str, int]) -> None:
         place = self._place(name)
         dtype, dims = pattern
-        takes = {"f": _FLOATS, "encoded": ("i8",), "row": (*_FLOATS, "i8")}.get(dtype, (dtype,))
+        whichever = (*_FLOATS, "i8")
+        takes = {"f": _FLOATS, "encoded": ("i8",), "row": whichever, "any": whichever}.get(dtype, (dtype,))
         fits, shape = place.dtype in takes and len(dims) == len(place.shape), place.shape
-        if fits and place.dtype == "i8":
+        if fits and place.dtype == "i8" and dtype in ("encoded", "row"):
             shape = (*shape[:-1], shape[-1] - SCALE_BYTES)
             fits = shape[-1] >= 1
         for letter, size in zip(dims, shape, strict=False):
@@ -382,7 +383,8 @@ class _BodyProof:
 def _spelled(dtype: str, dims: Sequence[str]) -> str:
     """A pattern for a reader."""
     encoded = f"i8 [{', '.join(dims)} + {SCALE_BYTES}]"
-    plain = f"{'float' if dtype in ('f', 'row') else dtype} [{', '.join(dims)}]"
+    words = {"f": "float", "row": "float", "any": "float or i8"}
+    plain = f"{words.get(dtype, dtype)} [{', '.join(dims)}]"
     return {"encoded": encoded, "row": f"{plain} or {encoded}"}.get(dtype, plain)
 
 

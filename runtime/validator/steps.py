@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sscc.ir import landmarks
 from sscc.ir import schedule as sch
 from sscc.ir.geometry import LARGEST_POOL
 from sscc.ir.opspec import Sizes
@@ -21,8 +22,12 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['Hkv']} KV heads")
     if isinstance(step, sch.CachedAttention) and not step.segments:
         refuse("it attends to no segment")
-    if isinstance(step, sch.DecodeAttention):
-        _check_ring(step, sizes["R"], refuse)
+    if isinstance(step, sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.QueryAttention):
+        _check_ring(step, sizes, refuse)
+    if isinstance(step, sch.Landmarks | sch.LandmarkScores | sch.QueryAttention) and (
+        step.bits not in landmarks.MAGNITUDES or sizes["D"] * step.bits != 8 * sizes["E"]
+    ):
+        refuse(f"it keeps keys of {sizes['D']} numbers in {step.bits} bits, {sizes['E']} bytes")
     if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
         refuse(f"it selects with sink {step.sink} and recent {step.recent}")
     if isinstance(step, sch.ObservationScores) and step.recent < 0:
@@ -35,9 +40,14 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it pools with mode {step.mode!r} and width {step.width}")
 
 
-def _check_ring(step: sch.DecodeAttention, rows: int, refuse: Refuse) -> None:
+def _check_ring(
+    step: sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.QueryAttention, sizes: Sizes, refuse: Refuse
+) -> None:
     ring = step.sink + step.recent
-    if step.sink < 0 or step.recent < 1:
-        refuse(f"the ring has sink {step.sink} and recent {step.recent}")
+    rows = sizes.get("R", ring)
+    if step.sink < 0 or step.recent < 1 or (rows != ring and not isinstance(step, sch.DecodeAttention)):
+        refuse(f"the ring has sink {step.sink} and recent {step.recent} in {rows} rows")
+    if isinstance(step, sch.QueryAttention) and step.topk < 0:
+        refuse(f"it chooses {step.topk} rows")
     if ring > rows:
         refuse(f"rows 0 .. {ring - 1} of sink {step.sink} and recent {step.recent} are used, the cache has {rows} rows")

@@ -53,7 +53,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 
 // CASE: unknown field
 // No other field does.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: budget is not one of its fields, which are sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype, window, layer_topk
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: budget is not one of its fields, which are sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype, window, policy, landmark_bits, layer_topk
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, budget = 9 : i64}} {
   func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
     %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
@@ -150,7 +150,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 // -----
 
 // CASE: a cache with the rows that are indexed
-// ERROR: InputError: 'kv.update' cache is tensor<2x2x9x8xf32>: dimension 2 (R) is 9, expected 6
+// ERROR: InputError: 'kv.update' cache is tensor<2x2x9x8xf32>: dimension 2 (T) is 9, expected 6
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, rows = "indexed"}} {
   func.func @f(%cache: tensor<2x2x9x8xf32>, %new: tensor<2x2x1x8xf32>, %row: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x2x9x8xf32> {
     %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x2x9x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x9x8xf32>

@@ -18,7 +18,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: rank
 // The cache has a batch dimension.
-// ERROR: InputError: 'kv.update' cache is tensor<2x9x8xf32>, expected a tensor of rank 4 [B Hkv R D]
+// ERROR: InputError: 'kv.update' cache is tensor<2x9x8xf32>, expected a tensor of rank 4 [B Hkv T D]
 module attributes {kv.geometry = #geometry} {
   func.func @f(%cache: tensor<2x9x8xf32>, %new: tensor<2x2x1x8xf32>, %row: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x2x9x8xf32> {
     %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x9x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x9x8xf32>
@@ -30,7 +30,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: rows
 // A cache has the rows of the geometry.
-// ERROR: InputError: 'kv.update' cache is tensor<2x2x10x8xf32>: dimension 2 (R) is 10, expected 9
+// ERROR: InputError: 'kv.update' cache is tensor<2x2x10x8xf32>: dimension 2 (T) is 10, expected 9
 module attributes {kv.geometry = #geometry} {
   func.func @f(%cache: tensor<2x2x10x8xf32>, %new: tensor<2x2x1x8xf32>, %row: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x2x9x8xf32> {
     %0 = "kv.update"(%cache, %new, %row, %active) : (tensor<2x2x10x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x9x8xf32>

@@ -80,6 +80,7 @@ def _compiled(rows: str, opt_level: int, dtype: str, g: Geometry) -> tuple[Progr
         assert [item.reason for item in get_looping(module)] == ["", ""] * (opt_level == 2)
     most = geometry.max_context // facts.chunk
     limits = {"length": CONTEXT, "slot": BATCH - 1, "phase": facts.layers + 2, "chunk": most, "steps": 1 << 40}
+    limits |= {"reused": most - 1} if rows == "indexed" else {}
     validate(program, ranges={name: (int(name in ("length", "steps")), high) for name, high in limits.items()})
     layout = {**layout_of(program, "weight"), **layout_of(program, "constant")}
     tensors = stack_tensors(layout, reading(to_arrays(weights(FAMILY, dtype)), "the model"))

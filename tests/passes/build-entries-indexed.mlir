@@ -10,14 +10,16 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // A phase gets its layer's prompts, of all slots, and cuts out those of its own before the first chunk. Chunks append
   // to them directly, and what they are afterwards goes back to where it was.
   // CHECK-LABEL: func.func private @prefill.phase.layer.0(
-  // CHECK-SAME: %[[SLOT:arg5]]: index {sscc.input = "slot"}
+  // CHECK-SAME: %[[SLOT:arg5]]: index {sscc.input = "slot"}, %[[R:arg6]]: index {sscc.input = "reused"}
   // CHECK-NOT: scratch
-  // CHECK-SAME: %[[O:arg7]]: tensor<1x1x1x8xf32> {sscc.state = "observed"}
-  // CHECK-SAME: %[[KC:arg8]]: tensor<2x1x2x8xf32> {sscc.state = "k_cache"}, %[[VC:arg9]]: tensor<2x1x2x8xf32> {sscc.state = "v_cache"}, %[[I:arg10]]: tensor<2x1x1xi64> {sscc.state = "selected"}
-  // CHECK-SAME: %[[KP:arg11]]: tensor<2x1x8x8xf32> {sscc.state = "k_prompt"}, %[[VP:arg12]]: tensor<2x1x8x8xf32> {sscc.state = "v_prompt"}
+  // CHECK-SAME: %[[O:arg8]]: tensor<1x1x1x8xf32> {sscc.state = "observed"}
+  // CHECK-SAME: %[[KC:arg9]]: tensor<2x1x2x8xf32> {sscc.state = "k_cache"}, %[[VC:arg10]]: tensor<2x1x2x8xf32> {sscc.state = "v_cache"}, %[[I:arg11]]: tensor<2x1x1xi64> {sscc.state = "selected"}
+  // CHECK-SAME: %[[KP:arg12]]: tensor<2x1x8x8xf32> {sscc.state = "k_prompt"}, %[[VP:arg13]]: tensor<2x1x8x8xf32> {sscc.state = "v_prompt"}
   // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %[[KP]][%[[SLOT]], 0, 0, 0] [1, 1, 8, 8] [1, 1, 1, 1] : tensor<2x1x8x8xf32> to tensor<1x1x8x8xf32>
   // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %[[VP]][%[[SLOT]], 0, 0, 0] [1, 1, 8, 8]
-  // CHECK: %[[L:.+]]:4 = scf.for {{.*}} iter_args(%[[H:.+]] = %arg6, %[[KS:.+]] = %[[K]], %[[VS:.+]] = %[[V]], %{{.+}} = %[[O]])
+  // CHECK: %[[LO:.+]] = arith.minsi %{{.+}}, %[[ALL:.+]] : index
+  // CHECK: %[[HI:.+]] = arith.minsi %{{.+}}, %[[ALL]] : index
+  // CHECK: %[[L:.+]]:4 = scf.for %{{.+}} = %[[LO]] to %[[HI]] {{.*}} iter_args(%[[H:.+]] = %arg7, %[[KS:.+]] = %[[K]], %[[VS:.+]] = %[[V]], %{{.+}} = %[[O]])
   // CHECK: func.call @prefill.layer.0(%{{.+}}, %[[KS]], %[[VS]],
   // CHECK: %[[C:.+]]:3 = scf.if
   // CHECK-NEXT: func.call @prefill.compress.0(%[[L]]#1, %[[L]]#2, %[[L]]#3, %[[KC]], %[[VC]], %[[I]], %[[SLOT]], %arg4)

@@ -12,11 +12,12 @@ import torch
 from sscc.ir.kv_rows import SCALE_BYTES
 from sscc.ir.opspec import Op, spec_of
 from sscc.ir.schedule import Body, Param, Step
+from sscc.runtime.backends.cpu.steps import _LOWERINGS
 from tests.runtime.programs import DTYPES, one_stage, run_kernel
 
 STEPS = tuple(kind for kind in get_args(Step) if issubclass(kind, Op))
 SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3, "J": 5}
-SIZES |= {"R0": 4, "T0": 7, "R1": 3, "T1": 8}
+SIZES |= {"R0": 4, "T0": 7, "R1": 3, "T1": 8, "E": 1}
 SCALARS = (
     {"start": 4, "length": 7, "topk": 3},
     {"start": 8, "length": 12, "topk": 2},
@@ -26,9 +27,14 @@ SCALARS = (
 """A chunk that is partly padding, the last one of the longest prompt, and a prompt shorter than a chunk; as many
 positions selected as there is room for, fewer, and none."""
 SETTINGS: dict[str, Any] = {
-    "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max", "window": 0
+    "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max", "window": 0,
+    "topk": 3, "bits": 2,
 }  # fmt: skip
 INTEGERS = {"row": 7, "position": 6, "prompt_len": SETTINGS["sink"] + SETTINGS["recent"] + 2}
+BY_QUERY = {"landmark_scores", "choose_rows", "query_attention"}
+"""They have sinks and ring by themselves as the rows of a cache, and with position LATE more candidates than they
+choose."""
+LATE = 10
 BEYOND = 11
 """Tokens of a prompt that fill more rows than the cache has: some of a segment behind it."""
 PLAIN, INDEXED = ("key", "value"), ("key", "value", "index")
@@ -37,12 +43,12 @@ MEMBERS: dict[str, list[tuple[tuple[str, ...], ...]]] = {
     "decode_attention": [(), (PLAIN,), (INDEXED,)],
 }
 """By operation: the operands of its segments."""
-DTYPE = {"f": torch.float32, "f32": torch.float32, "row": torch.float32, "encoded": torch.int8, "i64": torch.int64,
-         "i1": torch.bool}  # fmt: skip
+DTYPE = {"f": torch.float32, "f32": torch.float32, "row": torch.float32, "any": torch.float32, "bf16": torch.bfloat16,
+         "encoded": torch.int8, "i8": torch.int8, "i64": torch.int64, "i1": torch.bool}  # fmt: skip
 
 
 def has_rows(kind: type[Op]) -> bool:
-    return any(operand.element == "row" for operand in spec_of(kind).operands.values())
+    return any(operand.element in ("row", "any") for operand in spec_of(kind).operands.values())
 
 
 def windows_of(kind: type[Op]) -> tuple[int, ...]:
@@ -79,14 +85,18 @@ class OperationTrial:
         self.spec, settings = spec_of(kind, members), {**SETTINGS, "window": window}
         self.scalars = {name: scalars[name] for name in self.spec.numbers}
         self.integers = INTEGERS | ({"prompt_len": BEYOND} if members else {})
-        self.sizes = {**SIZES, **self.scalars, **settings, "valid": self.integers["prompt_len"]}
+        ring: dict[str, int] = {}
+        if kind.kind in BY_QUERY:
+            self.integers, ring = {**self.integers, "position": LATE}, {"R": SIZES["SR"]}
+        live = self.integers["position"] + 1
+        self.sizes = {**SIZES, **self.scalars, **settings, **ring, "valid": self.integers["prompt_len"], "live": live}
         generator = torch.Generator().manual_seed(0)
         self.contents: dict[str, torch.Tensor] = {}
         for name, operand in self.spec.operands.items():
-            shape = [int(dim) if dim.isdigit() else SIZES[dim] for dim in operand.step_dims]
-            kept = encoded and operand.element == "row"
+            shape = [int(dim) if dim.isdigit() else self.sizes[dim] for dim in operand.step_dims]
+            kept = encoded and operand.element in ("row", "any")
             dtype = torch.int8 if kept else DTYPE[operand.element]
-            if dtype is torch.int8:
+            if kept or operand.element == "encoded":
                 shape[-1] += SCALE_BYTES
             self.contents[name] = self._random(name, shape, dtype, generator)
         fields = {name: name for name in (*self.spec.operands, *self.spec.numbers)}
@@ -100,9 +110,11 @@ class OperationTrial:
             return torch.randint(0, most, shape, generator=generator).sort().values
         if dtype is torch.bool:
             return torch.ones(shape, dtype=torch.bool)
+        if self.spec.operands[name].element == "i8":
+            return torch.randint(-128, 128, shape, generator=generator).to(torch.int8)
         numbers = torch.randn([*shape[:-1], shape[-1] - SCALE_BYTES * (dtype is torch.int8)], generator=generator)
-        if dtype is torch.float32:
-            return numbers
+        if dtype.is_floating_point:
+            return numbers.to(dtype)
         scales = torch.full((*shape[:-1], 1), 0.01).view(torch.int8)
         return torch.cat([(numbers * 40).round().clamp(-127, 127).to(torch.int8), scales], -1)
 
@@ -139,7 +151,7 @@ def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
     kind: type[Op], scalars: dict[str, int], encoded: bool, window: int, members: tuple[tuple[str, ...], ...]
 ) -> None:
     trial = OperationTrial(kind, scalars, encoded, window, members)
-    after = trial.run(native=True)
+    after = trial.run(native=kind.kind in _LOWERINGS)
     for name, value in after.items():
         operand, (_, written) = trial.spec.operands[name], trial.moved(name)
         changed = ~same(value, trial.contents[name])

@@ -54,6 +54,12 @@ STEPS = (
         *("q", "k", "v", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.125, 4, 8),  # type: ignore[arg-type]
         (schedule.MoreRows("kp", "vp", "i"), schedule.MoreRows("kr", "vr")),
     ),
+    schedule.Landmarks("k", "c", "s", 2),
+    schedule.LandmarkScores("q", "c", "s", "p", "a", "o", 0.125, 4, 8, 2),
+    schedule.ChooseRows("q", "k", "s", "p", "a", "i", 0.125, 4, 8),
+    schedule.QueryAttention(
+        *("q", "k", "v", "kc", "vc", "kc", "vc", "ks", "vs", "c", "s", "p", "a", "o", 0.125, 4, 8, 16, 2)  # type: ignore[arg-type]
+    ),
     schedule.ChunkAttention("q", "k", "v", "ks", "vs", "ob", "l", "o", "s", "n", 0.125),
 )
 BODY = Body(

@@ -232,9 +232,9 @@ def test_an_update_of_encoded_rows_moves_their_bytes() -> None:
     moved = _moved(step, update("cache", 2, 3, 6, 12, dtype="i8"), read("new", 2, 3, 1, 12, dtype="i8"), *slots)
     assert (moved["cache"], moved["new"]) == ((0, 2 * 3 * 12), (2 * 3 * 12, 0))
     with pytest.raises(InputError, match="rows must be all encoded, or all floats: 'cache' is i8, 'new' is f32"):
-        _moved(step, update("cache", 2, 3, 6, 12, dtype="i8"), read("new", 2, 3, 1, 8), *slots)
-    with pytest.raises(InputError, match=r"cache must be float .* or i8 .*'cache' is i8 \[2, 3, 6, 4\]"):
-        _moved(step, update("cache", 2, 3, 6, 4, dtype="i8"), read("new", 2, 3, 1, 4, dtype="i8"), *slots)
+        _moved(step, update("cache", 2, 3, 6, 12, dtype="i8"), read("new", 2, 3, 1, 12), *slots)
+    with pytest.raises(InputError, match=r"new must be float or i8 .*'D': 12}, 'new' is i8 \[2, 3, 1, 8\]"):
+        _moved(step, update("cache", 2, 3, 6, 12, dtype="i8"), read("new", 2, 3, 1, 8, dtype="i8"), *slots)
 
 
 def test_rows_are_encoded_into_four_more_bytes() -> None:

@@ -19,7 +19,9 @@ from tests.runtime.broken.build import read, update, write
 
 B, V, H, D, W, R, T, C, N, K, J = 2, 3, 6, 4, 5, 7, 11, 8, 9, 2, 5
 ENCODED = 4
-"""More elements of i8 than numbers in a row."""
+"""More elements of i8 than numbers in an encoded row."""
+E = D // 2
+"""Bytes of a landmark's codes of 4 bits."""
 
 QUERY = read("q", B, H, 1, D)
 NEW = (read("nk", B, V, 1, D), read("nv", B, V, 1, W))
@@ -124,6 +126,38 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
          "kp": (B * V * K * D, 0), "vp": (B * V * K * W, 0)},
         {},
     ),
+    "landmarks": (
+        sch.Landmarks("k", "c", "s", 4),
+        (read("k", B, V, J, D), write("c", B, V, J, E, dtype="i8"), write("s", B, V, J, 1, dtype="bf16")),
+        {"k": (B * V * J * D, 0), "c": (0, B * V * J * E), "s": (0, B * V * J)},
+        {},
+    ),
+    "landmark scores": (
+        sch.LandmarkScores("q", "c", "s", "p", "a", "o", 0.5, 1, 2, 4),
+        (QUERY, read("c", B, V, T, E, dtype="i8"), read("s", B, V, T, 1, dtype="bf16"), SLOTS[0], SLOTS[2],
+         write("o", B, H, T)),
+        {"q": (B * H * D, 0), "c": (B * V * (T - 3) * E, 0), "s": (B * V * (T - 3), 0), "p": (B, 0), "a": (B, 0),
+         "o": (0, B * H * (T - 3))},
+        {},
+    ),
+    "choose": (
+        sch.ChooseRows("q", "k", "s", "p", "a", "i", 0.5, 1, 2),
+        (QUERY, read("k", B, V, 3, D), read("s", B, H, T), SLOTS[0], SLOTS[2], write("i", B, V, K, dtype="i64")),
+        {"q": (B * H * D, 0), "k": (B * V * 3 * D, 0), "s": (B * H * (T - 3), 0), "p": (B, 0), "a": (B, 0),
+         "i": (0, B * V * K)},
+        {},
+    ),
+    "query": (
+        sch.QueryAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "ks", "vs", "c", "s", "p", "a", "o", 0.5, 1, R - 1,
+                           K, 4),
+        (QUERY, *NEW, *CACHES, update("ks", B, V, T, D), update("vs", B, V, T, W), update("c", B, V, T, E, dtype="i8"),
+         update("s", B, V, T, 1, dtype="bf16"), SLOTS[0], SLOTS[2], write("o", B, H, 1, W)),
+        {"q": (B * H * D, 0), **NEW_READS, "p": (B, 0), "a": (B, 0), "o": (0, B * H * W),
+         "kc": (B * V * R * D, B * V * D), "vc": (B * V * R * W, B * V * W),
+         "ks": (B * V * K * D, B * V * D), "vs": (B * V * K * W, B * V * W),
+         "c": (B * V * (T - R) * E, B * V * E), "s": (B * V * (T - R), B * V)},
+        {},
+    ),
     "chunk": (
         sch.ChunkAttention("q", "nk", "nv", "ks", "vs", "ob", "l", "o", "start", "n", 0.5),
         (*CHUNK, *SCRATCH, update("ob", 1, H, 3, D), update("l", 1, H, 3), write("o", 1, H, C, W)),
@@ -155,7 +189,8 @@ def test_what_a_step_moves_and_needs(name: str) -> None:
     found = facts(step, params)
     assert {param: (use.reads, use.writes) for param, use in found.uses.items()} == moved
     assert {scalar: (low, high) for scalar, low, high, _ in found.needs} == needs
-    rows = {"indexed": ["kp", "vp"], "cached by an index": ["k", "v"]}.get(name, [])
+    rows = {"indexed": ["kp", "vp"], "cached by an index": ["k", "v"], "landmark scores": ["c", "s"]}.get(name, [])
+    rows = {"choose": ["s"], "query": ["ks", "vs", "c", "s"]}.get(name, rows)
     rows = {"UpdateRows": ["kc"], "GatherRows": ["x"]}.get(type(step).__name__, rows)
     assert found.data == tuple(f"body 'b', step 0 ({step.kind}): rows of {param!r}" for param in rows)
     partly = {field for field, operand in spec_of(type(step)).operands.items() if operand.mode == "part"}
@@ -172,7 +207,7 @@ def test_operands_of_another_rank_or_dtype_are_refused(name: str) -> None:
     for number, param in enumerate(params):
         if param.name not in used:
             continue
-        width = ENCODED if param.dtype == "i8" else 0
+        width = ENCODED if param.dtype == "i8" and param.shape[-1] > ENCODED else 0
         others = [
             replace(param, shape=param.shape[:-1]),
             replace(param, shape=(*param.shape, 1)),
@@ -205,6 +240,12 @@ def test_a_scale_is_above_nothing_and_not_large(name: str) -> None:
         ("indexed", 0, R, ""), ("indexed", R - 1, 1, ""),
         ("indexed", -1, R + 1, "the ring has sink -1"), ("indexed", R, 0, f"the ring has sink {R} and recent 0"),
         ("indexed", 1, R, f"rows 0 .. {R} of sink 1"),
+        ("query", 0, R, ""), ("query", R - 1, 1, ""), ("choose", 0, 3, ""), ("landmark scores", 5, 9, ""),
+        ("query", 0, R - 1, f"the ring has sink 0 and recent {R - 1} in {R} rows"),
+        ("query", -1, R + 1, "the ring has sink -1"), ("query", R, 0, f"the ring has sink {R} and recent 0"),
+        ("choose", 1, 3, "the ring has sink 1 and recent 3 in 3 rows"), ("choose", 3, 0, "the ring has sink 3"),
+        ("landmark scores", -1, 2, "the ring has sink -1 and recent 2"),
+        ("landmark scores", 1, 0, "the ring has sink 1 and recent 0"),
         ("select", 0, 0, ""), ("select", 5, 0, ""), ("select", 0, 5, ""),
         ("select", -1, 0, "it selects with sink -1 and recent 0"),
         ("select", 0, -1, "it selects with sink 0 and recent -1"),
@@ -216,6 +257,20 @@ def test_the_rows_that_are_kept(name: str, sink: int, recent: int, says: str) ->
         return
     with pytest.raises(InputError, match=says):
         changed(name, sink=sink, recent=recent)
+
+
+@pytest.mark.parametrize("name", ["landmarks", "landmark scores", "query"])
+def test_landmarks_have_as_many_bits_as_their_bytes(name: str) -> None:
+    for bits in (0, 1, 2, 3, 8, 16):
+        with pytest.raises(InputError, match=f"it keeps keys of {D} numbers in {bits} bits, {E} bytes"):
+            changed(name, bits=bits)
+
+
+def test_a_step_chooses_no_row_or_more() -> None:
+    assert {param: use.reads for param, use in changed("query", topk=0).uses.items()}["ks"] == 0
+    assert {param: use.reads for param, use in changed("query", topk=T).uses.items()}["ks"] == B * V * (T - R) * D
+    with pytest.raises(InputError, match="it chooses -1 rows"):
+        changed("query", topk=-1)
 
 
 def test_scores_of_the_recent_rows_may_be_of_none() -> None:
@@ -246,6 +301,6 @@ def test_query_heads_are_whole_groups(heads: int) -> None:
 def test_scalars_that_a_step_names_exist(name: str) -> None:
     step, params, _, _ = CASES[name]
     for field, scalar in (("start", "start"), ("length", "n"), ("topk", "top")):
-        if hasattr(step, field):
+        if field in spec_of(type(step)).numbers:
             with pytest.raises(InputError, match=f"it names scalar '{scalar}', which does not exist"):
                 facts(step, params, tuple({"start", "n", "top"} - {scalar}))

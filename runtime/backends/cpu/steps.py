@@ -12,7 +12,9 @@ from sscc.runtime.backends.cpu import (
     decode_attention_rows,
     encoded_rows,
     gather_rows,
+    landmarks,
     prefill_attention,
+    query_attention,
     selection,
 )
 from sscc.runtime.backends.cpu.features import Features
@@ -33,6 +35,10 @@ _LOWERINGS: dict[str, Callable[[Any, dict[str, Meta], Features], Lowered]] = {
     "select": selection.lower_select,
     "quantize_rows": encoded_rows.lower_quantize_rows,
     "gather_rows": gather_rows.lower_gather_rows,
+    "landmarks": landmarks.lower_landmarks,
+    "landmark_scores": query_attention.lower_landmark_scores,
+    "choose_rows": query_attention.lower_choose_rows,
+    "query_attention": query_attention.lower_query_attention,
 }
 
 

@@ -110,8 +110,8 @@ def decode_attention(
     counts = [key.shape[2], *(segment.count for segment in segments)]
     masks = _valid(position, prompt_len, active, sum(counts), sink + recent).split(counts, 1)
     more = [segment.seen(mask) for segment, mask in zip(segments, masks[1:], strict=True)]
-    keys = [_rows_with(key, new_key, row, active), *(segment.keys for segment in more)]
-    values = [_rows_with(value, new_value, row, active), *(segment.values for segment in more)]
+    keys = [rows_with(key, new_key, row, active), *(segment.keys for segment in more)]
+    values = [rows_with(value, new_value, row, active), *(segment.values for segment in more)]
     out.copy_(_attend(query, key.shape[1], keys, values, masks, out.shape[-1], scale, wide))
     update_rows(k_cache, new_key, row, active)
     update_rows(v_cache, new_value, row, active)
@@ -177,7 +177,7 @@ def _bound(segment: Segment | MoreRows, views: Views) -> SegmentRows:
     return SegmentRows(views[segment.key], views[segment.value], views[segment.index] if segment.index else None)
 
 
-def _rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Fetch:
+def rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Fetch:
     """The rows of `source`, with new[b, :, 0], of its dtype, in place of row[b] for every active slot b."""
     slots = active.nonzero()[:, 0]
     rows, fresh = row[slots], numbers(new[slots, :, 0])

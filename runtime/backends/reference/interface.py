@@ -94,6 +94,8 @@ class Interface:
         if dtype in ("encoded", "row") and param.dtype == "i8":
             shape = (*shape[:-1], decoded_width(shape[-1])) if shape else shape
             fits = fits and shape[-1] >= 1
+        elif dtype == "any":
+            fits = fits and param.dtype in (*FLOATS, "i8")
         elif dtype in ("f", "row"):
             fits = fits and param.dtype in FLOATS
         else:
@@ -111,5 +113,6 @@ class Interface:
 def _spelled(dtype: str, dims: Sequence[str]) -> str:
     """A pattern in words, for messages."""
     encoded = f"i8 [{', '.join(dims)} + {SCALE_BYTES}]"
-    plain = f"{'float' if dtype in ('f', 'row') else dtype} [{', '.join(dims)}]"
+    words = {"f": "float", "row": "float", "any": "float or i8"}
+    plain = f"{words.get(dtype, dtype)} [{', '.join(dims)}]"
     return encoded if dtype == "encoded" else f"{plain} or {encoded}" if dtype == "row" else plain

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sscc.ir import schedule
-from sscc.runtime.backends.reference import attention, cache, encoded_rows, product, prompt, selection, vector
+from sscc.runtime.backends.reference import attention, cache, encoded_rows, product, prompt, query, selection, vector
 from sscc.runtime.backends.reference.interface import Bind, Interface
 
 STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
@@ -18,6 +18,10 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.GatherRows: cache.compile_gather_rows,
     schedule.CachedAttention: attention.compile_cached_attention,
     schedule.DecodeAttention: attention.compile_decode_attention,
+    schedule.Landmarks: query.compile_landmarks,
+    schedule.LandmarkScores: query.compile_landmark_scores,
+    schedule.ChooseRows: query.compile_choose_rows,
+    schedule.QueryAttention: query.compile_query_attention,
     schedule.CausalAttention: prompt.compile_causal_attention,
     schedule.Observe: prompt.compile_observe,
     schedule.ChunkAttention: prompt.compile_chunk_attention,

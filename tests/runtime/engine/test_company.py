@@ -17,11 +17,13 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.engine import Engine, EngineOptions, Request, Ticket
+from sscc.runtime.engine.prefixes import PrefixStore
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session
 from tests.families import CompiledModel, Compiler, random_tokens
@@ -217,3 +219,31 @@ def test_a_replayed_token_sees_the_compressed_cache(program: ServedProgram) -> N
         assert (distance < tolerance) == alike
         assert session.position(1) == len(prompt)
         assert np.array_equal(session.replay(1), replayed)
+
+
+@pytest.mark.parametrize("rows", [7, 21, 35, 41])
+def test_a_prompt_continues_another_bit_for_bit(program: ServedProgram, rows: int) -> None:
+    """In another slot, from the whole chunks that two prompts have in common."""
+    session = Session(program.compiled.artifact.signature, program.ours)
+    if not session.signature.continues:
+        assert session.reusable_chunks(50) == 0
+        return
+    store = PrefixStore(session, 10**7)
+    first = random_tokens(50, seed=3)
+    prompt = [*first[:rows], *random_tokens(50 - rows, seed=6)]
+    expected = [session.prefill(0, prompt), *(session.decode({0: token})[0] for token in range(9))]
+    assert store.restore(1, np.array(first)) == 0
+    session.prefill(1, first)
+    for _ in range(9):
+        session.decode({1: 5})  # what decode writes is behind the prompt
+    store.keep(1, np.array(first))
+    session.prefill(2, random_tokens(50, seed=8))
+    reused = store.restore(2, np.array(prompt))
+    assert reused == min(rows // 7, session.reusable_chunks(50))
+    session.start_prefill(2, prompt, reused)
+    while not session.step_prefill(10):
+        session.decode({1: 3})
+    continued = [session.prefill_logits, *(session.decode({2: token})[2] for token in range(9))]
+    assert np.array_equal(np.stack(expected), np.stack(continued))
+    with pytest.raises(UsageError, match="chunks of a prompt of 50 tokens cannot be reused, only 0"):
+        session.start_prefill(2, prompt, 8)

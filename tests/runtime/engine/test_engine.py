@@ -54,7 +54,7 @@ def test_a_completion() -> None:
     with serving() as engine:
         done = engine.generate(request(1, 4, new=3))
         assert (done.tokens, done.text, done.finish) == ((5, 6, 7), "", "length")
-        assert (done.prompt_tokens, done.kept_rows, done.evicted_rows, done.cached_prompt) == (2, 4, 0, False)
+        assert (done.prompt_tokens, done.kept_rows, done.evicted_rows, done.cached_tokens) == (2, 4, 0, 0)
         assert 0 <= done.queued_seconds <= done.first_token_seconds <= done.seconds
         long = engine.generate(request(*[1] * 12, new=4))
         assert (long.kept_rows, long.evicted_rows) == (9, 6)  # 12 + 3 fed positions, in 6 + 3 rows

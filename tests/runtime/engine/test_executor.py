@@ -54,7 +54,7 @@ def test_requests_wait_although_nothing_prefills_or_decodes(kept: int) -> None:
     """Prompts of one token more, each of which takes a round to itself, and then slots are free again."""
     _, jobs = finished(fake_session(), *[request(1, new=1) for _ in range(7)], prompt_cache_bytes=kept)
     assert [job.finish for job in jobs] == ["length"] * 7
-    assert [job.cached for job in jobs] == [False] + [kept > 0] * 6
+    assert [job.cached for job in jobs] == [0] + [int(kept > 0)] * 6
 
 
 def test_an_engine_finds_and_leaves_empty_slots() -> None:

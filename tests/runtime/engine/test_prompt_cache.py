@@ -65,12 +65,12 @@ def test_a_kept_prompt_takes_no_prefill() -> None:
         first = engine.generate(request(1, 2, 3, new=5))
         again = engine.generate(request(1, 2, 3, new=5))
         other = engine.generate(request(1, 2, 3, 4, new=5))
-        assert (first.cached_prompt, again.cached_prompt, other.cached_prompt) == (False, True, False)
+        assert (first.cached_tokens, again.cached_tokens, other.cached_tokens) == (0, 3, 0)
         assert again.tokens == first.tokens == (4, 5, 6, 7, 8)
         assert (again.kept_rows, again.evicted_rows, again.prompt_tokens) == (6, 1, 3)
         assert [entry for entry, _, _ in interpreter.calls].count("prefill") == 2
         metrics = engine.metrics()
-        assert (metrics.cached_prompt_tokens, metrics.prompt_tokens) == (3, 10)
+        assert (metrics.cached_prompts, metrics.cached_prompt_tokens, metrics.prompt_tokens) == (1, 3, 10)
 
 
 def test_a_reused_prompt_counts_as_a_chunk_between_decode_steps() -> None:
@@ -81,6 +81,6 @@ def test_a_reused_prompt_counts_as_a_chunk_between_decode_steps() -> None:
         kept.append(engine.submit(request(1, new=15)))
         kept += [engine.submit(request(2, new=2)) for _ in range(3)]
         interpreter.open()
-        assert [ticket.result(30).cached_prompt for ticket in kept] == [False, False, True, True, True]
+        assert [ticket.result(30).cached_tokens for ticket in kept] == [0, 0, 1, 1, 1]
         active = [inputs["active"].count(True) for entry, inputs, _ in interpreter.calls if entry == "decode"]
         assert active == [1, 2, 2, 2, *[1] * 10]

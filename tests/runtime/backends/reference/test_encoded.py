@@ -262,11 +262,11 @@ def test_encoding_what_is_encoded_is_refused() -> None:
 @pytest.mark.parametrize(
     ("cache", "new", "message"),
     [
-        (("i8", 12), ("f32", 8), "all encoded, or all floats, but 'cache' is i8, 'new' is f32"),
-        (("bf16", 8), ("i8", 12), "all encoded, or all floats, but 'cache' is bf16, 'new' is i8"),
-        (("i8", 12), ("i8", 11), r"takes new as float \[B, Hkv, 1, D\] or i8 \[B, Hkv, 1, D \+ 4\] with .*'D': 8"),
-        (("i8", 4), ("i8", 4), r"takes cache as float .* or i8 .* 'cache' is i8 \[2, 3, 5, 4\]"),
-        (("i64", 8), ("i64", 8), "takes cache as float .* or i8 .* 'cache' is i64"),
+        (("i8", 12), ("f32", 12), "all encoded, or all floats, but 'cache' is i8, 'new' is f32"),
+        (("bf16", 12), ("i8", 12), "all encoded, or all floats, but 'cache' is bf16, 'new' is i8"),
+        (("i8", 12), ("f32", 8), r"takes new as float or i8 \[B, Hkv, 1, D\] with .*'D': 12"),
+        (("i8", 12), ("i8", 11), r"takes new as float or i8 \[B, Hkv, 1, D\] with .*'D': 12"),
+        (("i64", 8), ("i64", 8), "takes cache as float or i8 .* 'cache' is i64"),
     ],
 )
 def test_an_update_of_rows_that_differ_is_refused(cache: Any, new: Any, message: str) -> None:
