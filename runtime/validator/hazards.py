@@ -220,11 +220,8 @@ class _HazardProof:
 
     def _never_meet(self, one: _Side, other: _Side) -> bool:
         """Whether what one side touches in all iterations, however many there are, is apart from all of the other's."""
-        places = self._everywhere(one), self._everywhere(other)
-        if places[0] is None or places[1] is None:
-            return False
-        (begin_a, all_a), (begin_b, all_b) = places
-        return not self._meet(all_a, all_b, begin_b.plus(begin_a, -1))
+        a, b = self._everywhere(one), self._everywhere(other)
+        return a is not None and b is not None and not self._meet(a[1], b[1], b[0].plus(a[0], -1))
 
     def _everywhere(self, side: _Side) -> tuple[Linear, Region] | None:
         """All that a side touches in a run, from its place in its first iteration on; None where that is not linear."""
