@@ -23,6 +23,8 @@ STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "y
 SLIDING = "sliding_attention"
 FULL_LAYERS = frozenset({"full_attention", "attention"})
 STATE_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
+# What a layer may have of its own. Of other fields the checks below look at the one value of the whole config.
+LAYER_FIELDS = frozenset({"head_dim", "num_key_value_heads"})
 # Under these names a config has always meant how many tokens a text may have.
 CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "model_max_length")
 
@@ -103,9 +105,9 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
     if cls is None:
         yield "transformers has no causal language model for it"
         return
-    different = sorted(_different_attributes(config))
+    different = sorted(_different_attributes(config) - LAYER_FIELDS)
     if different:
-        yield f"layers of different shapes (per_layer_config: {', '.join(different)})"
+        yield f"layers that differ in more than their heads (per_layer_config: {', '.join(different)})"
         return
     yield from _structure(config, cls)
     yield from _layer_types(config)

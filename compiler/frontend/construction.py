@@ -93,8 +93,9 @@ def _suspect(config: transformers.PreTrainedConfig, error: Exception) -> str:
     vocabulary, pad = getattr(config, "vocab_size", None), getattr(config, "pad_token_id", None)
     if isinstance(vocabulary, int) and isinstance(pad, int) and not -vocabulary <= pad < vocabulary:
         return f" (pad_token_id is {pad}, the vocabulary has {vocabulary} tokens)"
-    named = [name for name in config.to_dict() if "_" in name and name in str(error)]
-    return f" ({named[0]} is {getattr(config, named[0], None)!r:.80})" if named else ""
+    fields = config.to_dict()
+    named = [name for name in fields if "_" in name and name in str(error)]
+    return f" ({named[0]} is {fields[named[0]]!r:.80})" if named else ""
 
 
 def _check_sizes(config: transformers.PreTrainedConfig, skeleton: torch.nn.Module) -> None:

@@ -15,6 +15,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     MistralConfig,
     Phi3Config,
     PreTrainedConfig,
@@ -44,8 +45,17 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "qwen2": Qwen2Config(**SHAPE, num_hidden_layers=4, use_sliding_window=True, max_window_layers=2),
     # Two periods of three layers, of which the last is whole, and a remainder of one.
     "gemma3": Gemma3TextConfig(**SHAPE, num_hidden_layers=7, head_dim=8, sliding_window_pattern=3),
+    # Wider heads where there is no window, and fewer of them for K and V.
+    "gemma4": Gemma4TextConfig(
+        **SHAPE,
+        num_hidden_layers=5,
+        head_dim=8,
+        hidden_size_per_layer_input=0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention", "full_attention"],
+        per_layer_config={layer: {"head_dim": 16, "num_key_value_heads": 1} for layer in (1, 3, 4)},
+    ),
 }
-WINDOWED = {"mistral": (0, 1), "phi3": (0, 1), "qwen2": (2, 3), "gemma3": (0, 1, 3, 4, 6)}
+WINDOWED = {"mistral": (0, 1), "phi3": (0, 1), "qwen2": (2, 3), "gemma3": (0, 1, 3, 4, 6), "gemma4": (0, 2)}
 EVERYTHING = Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 SMALL = Geometry(sink=2, recent=9, topk=5, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 CACHES = {
@@ -79,7 +89,7 @@ def generated(family: str, length: int, count: int) -> list[int]:
 
 RUNS = [
     *((family, level, "native") for family, levels in (("gemma3", (2,)), ("qwen2", (0, 1, 2))) for level in levels),
-    *((family, 2, "native") for family in ("mistral", "phi3")),
+    *((family, 2, "native") for family in ("mistral", "phi3", "gemma4")),
     *((family, 2, "reference") for family in CONFIGS),
     ("gemma3", 0, "reference"),
     ("mistral", 0, "reference"),
@@ -121,7 +131,7 @@ def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> No
 @pytest.mark.parametrize("length", [2 * WINDOW + 5, WINDOW, 3])
 @pytest.mark.parametrize(
     ("family", "kept"),
-    [("gemma3", "small"), ("qwen2", "indexed"), ("qwen2", "int8")],
+    [("gemma3", "small"), ("gemma4", "small"), ("qwen2", "indexed"), ("qwen2", "int8")],
 )
 def test_levels_agree_with_each_other_and_with_eager_pytorch(
     family: str, kept: str, length: int, artifacts: Artifacts

@@ -280,9 +280,21 @@ def test_an_unknown_rope_type_is_refused() -> None:
         check_config(config, 128)
 
 
-def test_layers_of_different_shapes() -> None:
-    config = tiny("llama", per_layer_config={1: {"intermediate_size": 16}})
-    with pytest.raises(UnsupportedError, match=r"different shapes .per_layer_config: intermediate_size"):
+def test_layers_of_different_heads_are_admitted_where_the_class_makes_them() -> None:
+    dense = {"hidden_size_per_layer_input": 0, "sliding_window": 128}
+    for differs in ({"head_dim": 16}, {"num_key_value_heads": 1}):
+        config = tiny("gemma4_text", per_layer_config={1: differs}, head_dim=8, **dense)
+        check_config(config, 128)
+        check_modules(config, build_skeleton(config))
+    config = tiny("llama", per_layer_config={1: {"num_key_value_heads": 1}})
+    check_config(config, 128)
+    with pytest.raises(InputError, match=r"transformers cannot build the llama of this config .num_key_value_heads is"):
+        build_skeleton(config)
+
+
+def test_layers_that_differ_in_more_than_heads_are_refused() -> None:
+    config = tiny("llama", per_layer_config={1: {"intermediate_size": 16, "num_key_value_heads": 1}})
+    with pytest.raises(UnsupportedError, match=r"more than their heads .per_layer_config: intermediate_size\)"):
         check_config(config, 128)
 
 
