@@ -21,6 +21,7 @@ from sscc.compiler.files import write_text
 from sscc.compiler.frontend.admission import check_config, check_modules, layer_window, model_context, suspicions
 from sscc.compiler.frontend.capture import (
     Capture,
+    Captured,
     capture,
     check_attention,
     check_positions,
@@ -205,8 +206,8 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     logger.info("capturing %s", options.model)
     captured = _captured(checkpoint, shape, every_layer)
     layers = count_layers(captured, config)
-    check_attention(captured.prefill, layers, captured.kinds)
     if config is None:
+        check_attention(captured.prefill, layers)
         geometry = shape.geometry_of(count_governed(captured.prefill, context))
     check_positions(captured)
     check_tables(captured.prefill, geometry.max_context)
@@ -239,14 +240,16 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
     model = build_model(config, TORCH_DTYPES[shape.dtype])
     check_modules(config, model)
     kinds = None if every_layer else find_kinds(model, layer_count(config))
+
+    def check(prefill: Captured) -> None:
+        check_attention(prefill, layer_count(config), kinds)
+        check_windows(prefill, lambda layer: layer_window(config, layer, context))
+
     try:
-        captured = capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds)
-        check_attention(captured.prefill, count_layers(captured, config), kinds)
-        check_windows(captured.prefill, lambda layer: layer_window(config, layer, context))
+        return capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds, check=check)
     except UnsupportedError as error:
         reasons = "".join(f"{reason}; " for reason in suspicions(config))
         raise UnsupportedError(f"{config.model_type} cannot be compiled: {reasons}{error}") from error
-    return captured
 
 
 def _from_dump(options: CompileOptions) -> Source:

@@ -261,7 +261,8 @@ class OpSpec:
 
     def kind(self, name: str) -> Any:
         """The Python type of a field."""
-        return _hints(self.record)[name]
+        record: type = self.record
+        return _hints(record)[name]
 
     @functools.cached_property
     def ties(self) -> Mapping[int, int]:

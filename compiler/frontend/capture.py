@@ -111,6 +111,7 @@ def capture(
     chunk: int,
     max_context: int,
     kinds: LayerKinds | None = None,
+    check: Callable[[Captured], None] = lambda prefill: None,
 ) -> Capture:
     """Exports `model` at [1, chunk] and [batch, 1].
 
@@ -120,6 +121,7 @@ def capture(
         chunk: prefill chunk C in tokens, at least 2 (a chunk of one token could not be told from a slot).
         max_context: longest sequence that will be run, in tokens; a sliding window at least as long is inert.
         kinds: capture only the first and last layer of each kind.
+        check: refuses a prefill that will not do, before decode is exported, which takes as long again.
 
     Raises:
         UnsupportedError: when the model cannot be exported, naming torch's first reason.
@@ -134,6 +136,7 @@ def capture(
     entry = _DecoderFunction(module if exported else module.to("meta"), exported)
     with context_limit(max_context), only_captured(module, kinds):
         prefill = _export(entry, (1, chunk), True, aliases, set(constants))
+        check(prefill)
         decode = _export(entry, (batch, 1), False, aliases, set(constants))
     shapes: dict[str, tuple[int, ...]] = {}
     for captured in (prefill, decode):

@@ -16,7 +16,8 @@ def encode(value: Any) -> Any:
     """A record as dictionaries and lists; one with a `kind` says it."""
     if isinstance(value, tuple):
         return [encode(item) for item in value]
-    names = _names(value.__class__)
+    record: type = type(value)
+    names = _names(record)
     if names is None:
         return value
     kind = getattr(value, "kind", None)
@@ -27,9 +28,9 @@ def encode(value: Any) -> Any:
 
 
 @functools.cache
-def _names(kind: Any) -> tuple[str, ...] | None:
+def _names(record: type) -> tuple[str, ...] | None:
     """The names of a record's fields; None for what is no record."""
-    return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+    return tuple(f.name for f in dataclasses.fields(record)) if dataclasses.is_dataclass(record) else None
 
 
 def decode(data: Any, hint: Any, where: str) -> Any:

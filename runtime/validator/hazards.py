@@ -70,19 +70,16 @@ def check_hazards(view: PipelineView, aliases: Mapping[str, str], limits: Limits
     for side in sides:
         if side.port.writes:
             proof.written_once(side)
-    for one, other in product(sides, sides):
-        same = aliases.get(one.port.name, one.port.name) == aliases.get(other.port.name, other.port.name)
-        if not same or not one.port.writes or one.port is other.port:
-            continue
+    names = {side.port.name: aliases.get(side.port.name, side.port.name) for side in sides}
+    shared = [(a, b) for a, b in product(sides, sides) if a.port.writes and names[a.port.name] == names[b.port.name]]
+    for one, other in shared:
         if one.number != other.number:
             proof.ordered(one, other)
-        else:
+        elif one.port is not other.port:
             proof.one_firing(one, other)
             proof.between_firings(one, other)
-    for one, other in product(sides, sides):
-        same = aliases.get(one.port.name, one.port.name) == aliases.get(other.port.name, other.port.name)
-        if same and one.port.writes and view.most_iterations > 1:
-            proof.layers(one, other)
+    for one, other in shared if view.most_iterations > 1 else ():
+        proof.layers(one, other)
 
 
 class _HazardProof:
@@ -220,8 +217,11 @@ class _HazardProof:
 
     def _never_meet(self, one: _Side, other: _Side) -> bool:
         """Whether what one side touches in all iterations, however many there are, is apart from all of the other's."""
-        a, b = self._everywhere(one), self._everywhere(other)
-        return a is not None and b is not None and not self._meet(a[1], b[1], b[0].plus(a[0], -1))
+        mine, theirs = self._everywhere(one), self._everywhere(other)
+        if mine is None or theirs is None:
+            return False
+        (begin_a, all_a), (begin_b, all_b) = mine, theirs
+        return not self._meet(all_a, all_b, begin_b.plus(begin_a, -1))
 
     def _everywhere(self, side: _Side) -> tuple[Linear, Region] | None:
         """All that a side touches in a run, from its place in its first iteration on; None where that is not linear."""

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, BloomConfig, CodeGenConfig, PreTr
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend import capture as frontend
 from sscc.compiler.frontend.capture import capture, check_attention, check_tables
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_model
@@ -76,6 +77,19 @@ def test_layers_that_are_not_understood_are_refused(twist: str, message: str, tm
     with pytest.raises(UnsupportedError, match=message):
         compile_config(strange(twist), tmp_path)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_refusal_of_prefill_comes_before_decode_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, export = [], frontend._export
+
+    def noted(entry: Any, shape: tuple[int, int], *arguments: Any) -> frontend.Captured:
+        shapes.append(shape)
+        return export(entry, shape, *arguments)
+
+    monkeypatch.setattr(frontend, "_export", noted)
+    with pytest.raises(UnsupportedError, match="call it more than once"):
+        compile_config(strange("two-attentions"), tmp_path)
+    assert shapes == [(1, 8)]
 
 
 def test_a_decoder_of_ones_own_that_keeps_the_rules_compiles(tmp_path: Path) -> None:
@@ -204,7 +218,10 @@ def test_capture_alone_would_refuse_them_too(name: str) -> None:
     """The second line of defence: a model like these that admission does not recognise."""
     config, _ = SILENT[name]
     with pytest.raises(UnsupportedError, match=r"never call it|cannot capture this model"):
-        check_attention(capture(build_model(config, torch.float32), batch=1, chunk=8, max_context=32).prefill, 2)
+        capture(
+            build_model(config, torch.float32), batch=1, chunk=8, max_context=32,
+            check=lambda prefill: check_attention(prefill, 2),
+        )  # fmt: skip
 
 
 def test_of_a_failed_export_nothing_is_printed_but_our_line(tmp_path: Path) -> None:
