@@ -259,7 +259,12 @@ class OpSpec:
 
     def kind(self, name: str) -> Any:
         """The Python type of a field."""
-        return _hints(self.record)[name]
+        return self._types[name]
+
+    @functools.cached_property
+    def _types(self) -> Mapping[str, Any]:
+        """The Python types of the fields, read once: each is a text that has to be compiled."""
+        return typing.get_type_hints(self.record)
 
     @functools.cached_property
     def ties(self) -> Mapping[int, int]:
@@ -282,15 +287,7 @@ class OpSpec:
         return tuple(sorted(names, key=order.index)) if order else tuple(names)
 
 
-@functools.cache
-def _hints(record: type) -> Mapping[str, Any]:
-    """The Python type of each field, read once: each annotation is a text that has to be compiled."""
-    return typing.get_type_hints(record)
-
-
-@functools.cache
-def _annotations(record: type) -> Mapping[str, Any]:
-    """What the annotations of a record's fields say that they are, read once."""
+def _annotations(record: type) -> dict[str, Any]:
     hints = typing.get_type_hints(record, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is typing.Annotated}
 
@@ -322,9 +319,14 @@ def spec_of_step(step: Op) -> OpSpec:
     return spec_of(record, tuple(map(tuple, present)))
 
 
+_GROUPS: dict[type[Group], Mapping[str, Operand]] = {}
+
+
 def group_operands(record: type[Group]) -> Mapping[str, Operand]:
-    """The operands of a group's members."""
-    return _annotations(record)
+    """The operands of a group's members, read once."""
+    if record not in _GROUPS:
+        _GROUPS[record] = _annotations(record)
+    return _GROUPS[record]
 
 
 def _member(record: type[Group], names: tuple[str, ...], number: int, name: str) -> Operand:

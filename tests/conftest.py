@@ -30,6 +30,9 @@ SAME_MODELS = (
 )
 """Files whose tests compile the same models (fixture `compiled`)."""
 
+FORKED = ("tests/fuzz/test_fuzz.py", "tests/fuzz/test_harness.py")
+"""Files whose cases run in processes that one server forks, which takes seconds to import what they need."""
+
 LONGEST = (
     "tests/compiler/test_windows.py",
     "tests/compiler/frontend/test_capture.py",
@@ -51,13 +54,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Shares files out to processes: one runs all files that share compiled models, the others get whole files."""
+    """Shares files out to processes: one runs all files that share compiled models, one those that share a server that
+    forks, the others get whole files."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "compiled" if file in SAME_MODELS else file
+            return "compiled" if file in SAME_MODELS else "forked" if file in FORKED else file
 
     config.option.loadscopereorder = False  # it would put the files with the most tests first
     return ByFile(config, log)

@@ -17,7 +17,7 @@ Decoder = Callable[[Any, str], Any]
 
 def encode(value: Any) -> Any:
     """A record as dictionaries and lists; one with a `kind` says it."""
-    names = _names(type(value))
+    names = _names(type(value))  # type: ignore[arg-type]  # a class can be hashed
     if names is not None:
         encoded = {name: encode(getattr(value, name)) for name in names}
         kind = getattr(value, "kind", None)

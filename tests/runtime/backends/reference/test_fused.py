@@ -337,9 +337,10 @@ def test_compress_around_the_seams_of_the_cache(length: int, room: int, topk: in
     "length", [KEY_TILE - 1, KEY_TILE, KEY_TILE + 1, KEY_TILE + 6, KEY_TILE + 10, 2 * KEY_TILE + 3, 3 * KEY_TILE]
 )
 @pytest.mark.parametrize("mode", ["avg", "max"])
-@pytest.mark.parametrize("topk", [40, 13])
-def test_compress_around_the_seams_of_tiles(length: int, mode: str, topk: int) -> None:
-    check_compress(length, obs=8, sink=4, recent=6, room=40, pool=7, mode=mode, topk=topk)
+@pytest.mark.parametrize(("topk", "rows"), [(40, None), (13, 3 * KEY_TILE + 3)])
+def test_compress_around_the_seams_of_tiles(length: int, mode: str, topk: int, rows: int | None) -> None:
+    """In a scratch that ends soon after the prompt, and in one that all lengths share, with its code."""
+    check_compress(length, obs=8, sink=4, recent=6, room=40, pool=7, mode=mode, rows=rows, topk=topk)
 
 
 @pytest.mark.parametrize(
