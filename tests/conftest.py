@@ -32,9 +32,11 @@ SAME_MODELS = {
         *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
         "tests/runtime/backends/cpu/test_positions.py",
     ),
+    "forked": ("tests/fuzz/test_fuzz.py", "tests/fuzz/test_harness.py"),
     "options": tuple(f"tests/compiler/test_{name}.py" for name in ("quantized_weights", "kv_rows", "kv_dtype")),
 }
-"""Files whose tests compile the same models in the same shapes: those of a line share a process."""
+"""Files whose tests compile the same models in the same shapes, or whose cases run in processes that one server forks,
+which takes seconds to import what they need: those of a line share a process."""
 
 LONGEST = (
     "tests/compiler/test_windows.py",
@@ -57,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Shares files out to processes: one runs all files that share compiled models, the others get whole files."""
+    """Shares files out to processes: those of a line of SAME_MODELS together, the others one by one."""
     from xdist.scheduler import LoadScopeScheduling
 
     scopes = {file: scope for scope, files in SAME_MODELS.items() for file in files}

@@ -26,6 +26,8 @@ from sscc.runtime.contract import prove
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding
 
+MACHINE = load_target("rdu")
+
 DATA_BYTES = 64 << 20
 """A program with more weights than this has none: the files beside it are those of its base."""
 
@@ -70,11 +72,10 @@ class Situation:
 
 def admit(program: Program, situation: Situation) -> None:
     """What a program must pass before anything of it runs. Raises InputError."""
-    machine = load_target("rdu")
     if situation.signature is not None:
-        prove(program, situation.signature, machine)
+        prove(program, situation.signature, MACHINE)
     else:
-        validate(program, machine, ranges=situation.ranges, samples=situation.samples, longest=LONGEST)
+        validate(program, MACHINE, ranges=situation.ranges, samples=situation.samples, longest=LONGEST)
 
 
 # -------------------------------------------------------------------------------------------------------- data

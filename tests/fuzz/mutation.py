@@ -70,11 +70,11 @@ class Mutator:
         self.data = data
         self._groups: dict[str, list[JsonPlace]] = defaultdict(list)
         self._values: dict[str, list[Json]] = defaultdict(list)
-        for place in places(data):
+        for place, value in places(data):
             self._groups[place.group].append(place)
-            value = at(data, place.path)
-            if len(self._values[place.group]) < 200 and value not in self._values[place.group]:
-                self._values[place.group].append(value)
+            values = self._values[place.group]
+            if len(values) < 200 and value not in values:
+                values.append(value)
         self._names = sorted({v for values in self._values.values() for v in values if isinstance(v, str)})
         self._order = sorted(self._groups)
 
@@ -153,16 +153,16 @@ def replaced(data: Json, path: Path, value: Json) -> Json:
     return copy
 
 
-def places(data: dict[str, Json]) -> list[JsonPlace]:
-    """Every place of a schedule's tree, the root aside."""
-    places: list[JsonPlace] = []
+def places(data: dict[str, Json]) -> list[tuple[JsonPlace, Json]]:
+    """Every place of a schedule's tree and what is there, the root aside."""
+    places: list[tuple[JsonPlace, Json]] = []
     _walk(data, (), "Program", places)
     return places
 
 
-def _walk(data: Json, path: Path, group: str, places: list[JsonPlace]) -> None:
+def _walk(data: Json, path: Path, group: str, places: list[tuple[JsonPlace, Json]]) -> None:
     if path:
-        places.append(JsonPlace(path, group))
+        places.append((JsonPlace(path, group), data))
     if isinstance(data, dict):
         record = _KINDS.get(data.get("kind", ""), group.removesuffix("[]"))
         record = _RECORDS.get(record, record)

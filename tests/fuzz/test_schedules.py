@@ -16,7 +16,7 @@ from sscc.ir.schedule import Program
 from tests.fuzz import schedules
 from tests.fuzz.execution import ROUNDING, OtherOrder, RunResult, run_native
 from tests.fuzz.harness import Finding
-from tests.fuzz.mutation import Mutator, at, places
+from tests.fuzz.mutation import Mutator, places
 from tests.runtime.broken import bases
 
 BASE = schedules.hand_written()[4]
@@ -113,7 +113,7 @@ def test_decoding_the_changed_part_is_decoding_the_whole() -> None:
 
 def test_every_field_has_a_group() -> None:
     data = json.loads(bases.chunked_prefill().to_json())
-    groups = {place.group: at(data, place.path) for place in places(data)}
+    groups = {place.group: value for place, value in places(data)}
     assert groups["Stage.when"] == "each"
     assert isinstance(groups["View.terms[][]"], int | str)
     assert {"If.condition", "For.upper", "Scalar.op", "Pool.width", "Buffer.depth", "Entry.outputs"} <= groups.keys()

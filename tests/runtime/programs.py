@@ -130,7 +130,7 @@ def check_native(
             assert torch.equal(native_value, reference), f"native: {name}"
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _code(program: str) -> NativeCode:
     """A program's code; tests that change only data and scalars ask for the same one again and again."""
     return make_code(Program.from_json(program), optimise=0)

@@ -76,7 +76,7 @@ def defined(x: Array, sampling: Sampling) -> tuple[Array, Array, Array]:
     weights = np.exp(exponents)
     weights[weights < 2.0**-124] = 0
     error = 1e-6 + 3e-7 * np.where(weights > 0, -exponents, 0)
-    order = np.lexsort((np.arange(len(x)), -x))
+    order = np.argsort(-x, kind="stable")
     kept, close = np.zeros(len(x), bool), np.zeros(len(x), bool)
     if sampling.top_k:
         order = order[: sampling.top_k]
@@ -172,8 +172,8 @@ def check_pick(
         assert kept == [(token, 1.0)], name
         return
     expected, keep, close = defined(x, sampling)
-    tokens = np.array([kept_token for kept_token, _ in kept])
-    weights = np.array([weight for _, weight in kept], np.float64)
+    pairs = np.array(kept, [("token", np.int64), ("weight", np.float64)])
+    tokens, weights = pairs["token"], pairs["weight"]
     picked = np.zeros(len(x), bool)
     picked[tokens] = True
     assert not ((picked != keep) & ~close).any(), name
