@@ -279,7 +279,6 @@ def stage_name(ops: Sequence[ir.Operation]) -> str:
     return "+".join(known) or verb(named[0])
 
 
-
 # ------------------------------------------------------------------------------------------------ rearranged copies
 
 

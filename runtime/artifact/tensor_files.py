@@ -131,6 +131,7 @@ class Packing(Protocol):
 Packings = Mapping[str, Packing]
 """How tensors are packed, by the name they are stored under; those that it does not name are stored as they are."""
 
+
 class Unpacked(Mapping[str, Array]):
     """Tensors, of which some are packed, as the schedule has them: each is unpacked when it is asked for.
 

@@ -34,8 +34,6 @@ from sscc.runtime.artifact.tensor_files import (
 OLD = ".old"
 """What the name of an artifact ends in that is being replaced, where two names cannot be swapped."""
 
-_COPY_BYTES = 2**20
-
 
 class ArtifactWriter:
     """Makes the folder `out`, or nothing: ``with ArtifactWriter(out) as writer: ...; writer.finish(manifest)``.
@@ -85,12 +83,6 @@ class ArtifactWriter:
 
     def write_json(self, path: str, value: object) -> None:
         self.write_text(path, json.dumps(value, sort_keys=True, indent=1) + "\n")
-
-    def copy(self, source: str | os.PathLike[str], path: str) -> None:
-        """Copies a file; an OSError of the source passes through."""
-        with open(source, "rb") as original, self._create(path) as file:
-            while data := original.read(_COPY_BYTES):
-                file.write(data)
 
     def write_program(self, program: Program, listing: str | None = None) -> None:
         """Writes schedule.json and, if given, the listing that people read.

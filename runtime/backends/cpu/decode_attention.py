@@ -29,7 +29,6 @@ Meta = tuple[tuple[int, ...], tuple[int, ...], str]
 """Shape, strides in elements, dtype."""
 
 
-
 @dataclass(frozen=True)
 class Part:
     """A segment: rows first .. first + count - 1 of those that attention is over.

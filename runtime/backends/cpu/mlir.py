@@ -150,7 +150,6 @@ class Module:
 
     def __init__(self) -> None:
         self._functions: dict[str, Function] = {}
-        self._declared: dict[str, str] = {}
 
     def function(
         self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str] = (), *, exported: bool = False

@@ -11,7 +11,7 @@ zeros to whole words; a list is its length and then its items.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, Union, get_args
@@ -185,10 +185,6 @@ class NativePlan:
         except struct.error as error:
             raise InternalError(f"a plan holds a number that does not fit in 64 bits: {error}") from None
 
-    def listing(self) -> str:
-        """The plan as text, for people."""
-        return "\n".join(_listing(self)) + "\n"
-
 
 def count_arguments(op: str) -> int:
     """How many arguments a `Compute` of an operation has."""
@@ -268,65 +264,3 @@ class _Writer:
         padded = data + bytes(-len(data) % 8)
         self.words.append(len(data))
         self.words += struct.unpack(f"<{len(padded) // 8}q", padded)
-
-
-def _listing(plan: NativePlan) -> Iterator[str]:
-    yield f"plan: {plan.registers} registers, {plan.scratch_bytes} bytes of scratch per thread"
-    yield "regions"
-    for region in plan.regions:
-        yield f"  {region.name}: {region.kind}, {region.nbytes} bytes"
-    if plan.constants:
-        yield "constants"
-        yield "  " + ", ".join(f"r{register} = {value}" for register, value in plan.constants)
-    yield "runs"
-    for index, run in enumerate(plan.runs):
-        yield f"  {index}: {_run(plan, run)}"
-    for entry in plan.entries:
-        yield f"entry {entry.name}({_registers(entry.inputs)}) -> ({_registers(entry.outputs)})"
-        yield from _body(plan, entry.body, "  ")
-
-
-def _run(plan: NativePlan, run: PlanRun) -> str:
-    grid = "".join(f" x {trips} (r{register})" for register, trips in run.grid)
-    arguments = ", ".join(_argument(plan, argument) for argument in run.arguments)
-    label, function = _named(plan.labels, run.label), _named(plan.functions, run.function)
-    return f"{label}: {run.mode} {run.units} units{grid}, {function}({arguments}; {_registers(run.scalars)})"
-
-
-def _argument(plan: NativePlan, argument: PlanArgument) -> str:
-    terms = "".join(f" + r{register} * {coefficient}" for register, coefficient in argument.terms)
-    region = _named([r.name for r in plan.regions], argument.region)
-    return f"{region}[{argument.offset}{terms}, {argument.extent} bytes]"
-
-
-def _body(plan: NativePlan, items: Sequence[Item], indent: str) -> Iterator[str]:
-    for item in items:
-        match item:
-            case Compute():
-                yield f"{indent}r{item.target} = {item.op} {_operands(item)}"
-            case PlanLoop():
-                yield f"{indent}for r{item.register} in r{item.lower} .. r{item.upper}"
-                yield from _body(plan, item.body, indent + "  ")
-            case Branch():
-                yield f"{indent}if r{item.register}"
-                yield from _body(plan, item.body, indent + "  ")
-            case Execute():
-                label = _named(plan.labels, plan.runs[item.run].label) if 0 <= item.run < len(plan.runs) else "?"
-                yield f"{indent}run {item.run}: {label}"
-            case Barrier():
-                yield f"{indent}barrier"
-
-
-def _operands(item: Compute) -> str:
-    if item.op != "lookup":
-        return _registers(item.arguments)
-    index, first, count = item.arguments
-    return f"r{index} in r{first} .. r{first + count - 1}"
-
-
-def _registers(registers: Sequence[int]) -> str:
-    return ", ".join(f"r{register}" for register in registers)
-
-
-def _named(names: Sequence[str], index: int) -> str:
-    return names[index] if 0 <= index < len(names) else f"?{index}"

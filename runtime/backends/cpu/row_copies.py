@@ -18,7 +18,6 @@ Meta = tuple[tuple[int, ...], tuple[int, ...], str]
 SIZES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
 
-
 class ScratchPieces:
     """A scratch buffer in pieces, each 64-byte aligned and with a name.
 

@@ -62,30 +62,6 @@ def test_operations_are_those_of_schedules() -> None:
     assert set(OPS) == set(SCALAR_OPS)
 
 
-def test_the_listing_shows_what_is_done() -> None:
-    assert whole().listing() == (
-        "plan: 8 registers, 9 bytes of scratch per thread\n"
-        "regions\n"
-        "  hidden state: arena, 4096 bytes\n"
-        "  größe: external, 64 bytes\n"
-        "  mine: private, 100 bytes\n"
-        "constants\n"
-        "  r7 = -9223372036854775808, r3 = 9223372036854775807\n"
-        "runs\n"
-        "  0: stage 0: split 5 units x 3 (r2) x 4 (r3), "
-        "f(hidden state[64 + r1 * 64 + r2 * -8, 128 bytes], mine[4, 96 bytes]; r1, r2)\n"
-        "  1: stage 1: serial 1 units, f(; )\n"
-        "entry main(r0, r1) -> (r4)\n"
-        "  for r1 in r0 .. r7\n"
-        "    run 0: stage 0\n"
-        "    barrier\n"
-        "    if r6\n"
-        "      r4 = select r6, r1, r7\n"
-        "      r4 = lookup r1 in r2 .. r6\n"
-        "      run 1: stage 1\n"
-    )
-
-
 @pytest.mark.parametrize(
     "item",
     [
