@@ -13,7 +13,7 @@ from torch_mlir import ir
 
 from sscc.ir.dialects import kv
 from sscc.ir.levels import walk
-from sscc.ir.rewriting import functions
+from sscc.ir.rewriting import functions, producer
 from sscc.ir.views import computes, is_view, root_of
 from sscc.passes.base import count
 from sscc.passes.build_entries import entries
@@ -56,14 +56,40 @@ def make_plain(module: ir.Module) -> None:
 
 
 def _needs_order(op: ir.Operation) -> bool:
-    """Whether `op` is a part of attention, or updates memory that another operation of the kernel reads."""
+    """Whether `op` is a part of attention, or updates what another operation of the kernel reads, makes or copies."""
     if op.name in UNFUSED:
         return True
     if op.name == "tensor.insert_slice":
         return _is_read(op.results[0], op)
     tied = kv.ties_of(op)
-    touched = [op.results[index] for index in tied] + [root_of(op.operands[index]) for index in tied.values()]
-    return any(_is_read(value, op) for value in touched)
+    updated = [root_of(op.operands[index]) for index in tied.values()]
+    made = [source for source in map(producer, updated) if source is not None and computes(source)]
+    moved = any(_is_moved(op.results[result], op.operands[operand]) for result, operand in tied.items())
+    return bool(made) or moved or any(_is_read(v, op) for v in [*(op.results[index] for index in tied), *updated])
+
+
+def _is_moved(updated: ir.Value, before: ir.Value) -> bool:
+    """Whether a part that was updated is put into another place than the one from which it was taken."""
+    taken = producer(before)
+    for insertion in (use.owner.operation for use in updated.uses):
+        if insertion.name != "tensor.insert_slice" or insertion.operands[0] != updated:
+            continue
+        if taken is None or taken.name != "tensor.extract_slice" or _is_elsewhere(taken, insertion):
+            return True
+        if list(taken.attributes["static_offsets"]) != list(insertion.attributes["static_offsets"]):
+            return True
+        if _first_version(taken.operands[0]) != _first_version(insertion.operands[1]):
+            return True
+    return False
+
+
+def _first_version(value: ir.Value) -> ir.Value:
+    """What `value` was before insertions."""
+    source = producer(value)
+    while source is not None and source.name == "tensor.insert_slice":
+        value = source.operands[1]
+        source = producer(value)
+    return value
 
 
 def _is_read(value: ir.Value, by_itself: ir.Operation) -> bool:

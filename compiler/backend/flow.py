@@ -228,6 +228,8 @@ def _readers(op: ir.Operation, value: ir.Value) -> Iterator[ir.Operation]:
             inserts = user.name == "tensor.insert_slice"
             if not is_view(user) or (inserts and alias in (value, user.operands[0])):
                 yield user
+                if inserts and alias == user.operands[0]:  # it lies there now
+                    pending.append(user.results[0])
             elif not inserts and not _is_beside(user, part):
                 pending.append(user.results[0])
 
