@@ -100,10 +100,10 @@ from sscc.ir.builders import (
     tensor_type,
 )
 from sscc.ir.dialects import kv
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
-from sscc.ir.landmarks import code_bytes
+from sscc.ir.landmarks import PLAIN_BITS, check_bits, code_bytes
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
 from sscc.ir.operations import CachedAttention
 from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
@@ -196,6 +196,8 @@ class _Threader:
         self.scale = self.attention.attributes["scale"]
 
     def rewrite(self) -> None:
+        if self.geometry.by_query:
+            self._check_landmarks()
         if self.entry == "decode":
             g = self.geometry
             indexed = [*self._prompts(), self._selected()] if g.indexed and not g.by_query else []
@@ -205,6 +207,18 @@ class _Threader:
         else:
             self._rebuild([*self._scratch(), *self._landmark_scratch()], self._chunk_inputs(), self._prefill_attention)
             self._compress()
+
+    def _check_landmarks(self) -> None:
+        bits = self.geometry.landmark_bits
+        if bits == PLAIN_BITS:
+            raise UnsupportedError(
+                f"landmarks of {bits} bits are the keys themselves, which a compiled program does not choose by: use "
+                "--kv-landmark-bits 1, 2 or 4"
+            )
+        try:
+            check_bits(bits, self.dim)
+        except UsageError as error:
+            raise UsageError(f"{self.attention.location}: {error}") from None
 
     def _note_group(self, function: Any) -> None:
         """Operations of a group that the module's geometry does not govern say its name."""
