@@ -88,6 +88,15 @@ class Geometry:
             raise UsageError(f"KV rows are {self.rows!r}, they must be {' or '.join(KV_ROWS)}")
         if self.dtype not in KV_DTYPES:
             raise UsageError(f"KV dtype is {self.dtype!r}, it must be {' or '.join(KV_DTYPES)}")
+        if self.policy not in KV_POLICIES:
+            raise UsageError(f"KV policy is {self.policy!r}, it must be {' or '.join(KV_POLICIES)}")
+        if self.landmark_bits not in (LANDMARK_BITS if self.by_query else (0,)):
+            raise UsageError(
+                f"KV landmarks have {self.landmark_bits} bits, with --kv-policy query they must have one of "
+                f"{', '.join(map(str, LANDMARK_BITS))}, otherwise there are none"
+            )
+        if self.by_query:
+            self._check_by_query()
         if self.indexed and self.encoded:
             raise UsageError(
                 "--kv-dtype int8 encodes rows as they are copied into the cache, and with --kv-rows indexed the "
@@ -113,21 +122,26 @@ class Geometry:
                 "--kv-rows indexed keeps the whole prompt to read the selected rows from, and with topk = 0 none are "
                 "selected: raise --kv-topk, or use --kv-rows compact"
             )
-        if self.policy not in KV_POLICIES:
-            raise UsageError(f"KV policy is {self.policy!r}, it must be {' or '.join(KV_POLICIES)}")
-        if self.landmark_bits not in (LANDMARK_BITS if self.by_query else (0,)):
-            raise UsageError(
-                f"KV landmarks have {self.landmark_bits} bits, with --kv-policy query they must have one of "
-                f"{', '.join(map(str, LANDMARK_BITS))}, otherwise there are none"
-            )
-        if self.by_query and (not self.indexed or self.layer_topk):
+        wrong = [topk for topk in self.layer_topk if not 0 <= topk <= self.topk]
+        if wrong:
+            raise UsageError(f"a layer selects {wrong[0]} positions, it must be 0 .. {self.topk}")
+
+    def _check_by_query(self) -> None:
+        if not self.indexed or self.layer_topk:
             raise UsageError(
                 "--kv-policy query keeps all rows and chooses equally many in every layer: it takes neither "
                 "--kv-rows compact nor --kv-topk-per-layer"
             )
-        wrong = [topk for topk in self.layer_topk if not 0 <= topk <= self.topk]
-        if wrong:
-            raise UsageError(f"a layer selects {wrong[0]} positions, it must be 0 .. {self.topk}")
+        if self.encoded:
+            raise UsageError(
+                "--kv-policy query keeps rows in the model's dtype only: leave out --kv-dtype int8, or use --kv-policy "
+                "snapstream"
+            )
+        if not self.topk:
+            raise UsageError(
+                "--kv-policy query keeps all rows to choose topk of them in every step, and topk is 0: raise --kv-topk, "
+                "or use --kv-policy snapstream"
+            )
 
     @classmethod
     def from_budget(
@@ -208,6 +222,11 @@ class Geometry:
         return self.sink_recent if self.indexed else self.budget
 
     @property
+    def most_kept(self) -> int:
+        """The most positions that a sequence ever keeps."""
+        return self.max_context if self.by_query else self.budget
+
+    @property
     def packed(self) -> bool:
         """Whether the layers' caches have different numbers of rows, and therefore lie one behind the other in one
         state instead of being stacked."""
@@ -235,8 +254,9 @@ class Geometry:
         return self.sink + (position - self.sink) % self.recent
 
     def kept_rows(self, length: int, prompt_len: int) -> int:
-        """Rows that a query sees once ``length`` positions have been written, ``prompt_len`` of them by prefill."""
-        return min(length, self.sink_recent) + self.valid_topk(length if self.by_query else prompt_len)
+        """Positions that are kept once ``length`` of them have been written, ``prompt_len`` by prefill. Unless queries
+        choose among them, a step reads the rows of all."""
+        return length if self.by_query else min(length, self.sink_recent) + self.valid_topk(prompt_len)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, without those from `window` on that have their defaults. Lists stand for tuples."""

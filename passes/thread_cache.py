@@ -104,10 +104,10 @@ from sscc.ir.builders import (
 )
 from sscc.ir.cache_plan import CACHES, LANDMARK_SCRATCHES, LANDMARKS, PROMPTS, SCRATCHES
 from sscc.ir.dialects import kv
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
-from sscc.ir.landmarks import code_bytes
+from sscc.ir.landmarks import PLAIN_BITS, check_bits, code_bytes
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
 from sscc.ir.operations import CachedAttention
 from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
@@ -199,6 +199,8 @@ class _Threader:
         self.scale = self.attention.attributes["scale"]
 
     def rewrite(self) -> None:
+        if self.geometry.by_query:
+            self._check_landmarks()
         if self.entry == "decode":
             g = self.geometry
             prompts = self._prompts(PROMPTS, self.facts.batch) if g.indexed else []
@@ -209,6 +211,18 @@ class _Threader:
         else:
             self._rebuild([*self._scratch(), *self._landmark_scratch()], self._chunk_inputs(), self._prefill_attention)
             self._compress()
+
+    def _check_landmarks(self) -> None:
+        bits = self.geometry.landmark_bits
+        if bits == PLAIN_BITS:
+            raise UnsupportedError(
+                f"landmarks of {bits} bits are the keys themselves, which a compiled program does not choose by: use "
+                "--kv-landmark-bits 1, 2 or 4"
+            )
+        try:
+            check_bits(bits, self.dim)
+        except UsageError as error:
+            raise UsageError(f"{self.attention.location}: {error}") from None
 
     def _note_group(self, function: Any) -> None:
         """Operations of a group that the module's geometry does not govern say its name."""

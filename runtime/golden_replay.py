@@ -203,9 +203,9 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
     group, index = session.signature.plan.of(layer)
     geometry, length = group.geometry.of_layer(index), len(golden.prompt)
     ring = min(length, geometry.sink_recent)
-    valid = np.zeros((group.kv_heads, geometry.budget), np.bool_)
+    picks = 0 if geometry.by_query else geometry.valid_topk(length)
+    valid = np.zeros((group.kv_heads, geometry.cache_rows if geometry.by_query else geometry.budget), np.bool_)
     valid[:, :ring] = True
-    picks = geometry.valid_topk(length)
     block = slice(geometry.sink_recent, geometry.sink_recent + picks)
     name, selected, shared = f"selected.{layer}", None, None
     if name in golden.tensors:
@@ -221,6 +221,10 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
             live = group.rows(session.interpreter.tensor(group.state(stream.cache)), index)[0]
             wanted = golden.tensors[cache_name]
             live[:, block] = kv_rows.encode(wanted[:, block]) if geometry.encoded else wanted[:, block]
+    for stream in group.streams if geometry.by_query else ():
+        store = session.interpreter.tensor(group.state(stream.prompt))[index, 0, :, :length]
+        if f"{stream.name}_store.{layer}" in golden.tensors:
+            yield _check(f"{stream.name}_store.{layer}", store, golden, dtype)
     if selected is not None:
         if selected.passed and selected.excused and geometry.indexed:
             _selected(session, layer)[...] = golden.tensors[name]
@@ -235,12 +239,13 @@ def _selected(session: Session, layer: int) -> Array:
 
 
 def _cache(session: Session, stream: Stream, layer: int) -> Array:
-    """The rows [Hkv, R, D] of slot 0 in a layer, selected ones included, as the numbers that they stand for."""
+    """The rows [Hkv, R, D] of slot 0 in a layer, those that the prompt selected included, as the numbers that they stand
+    for."""
     group, index = session.signature.plan.of(layer)
     cache: Array = group.rows(session.interpreter.tensor(group.state(stream.cache)), index)[0]
     if group.geometry.encoded:
         return kv_rows.decode(cache)
-    if not group.geometry.indexed:
+    if group.geometry.by_query or not group.geometry.indexed:
         return cache
     prompt, picks = session.interpreter.tensor(group.state(stream.prompt))[index, 0], _selected(session, layer)
     rows = np.take_along_axis(prompt, picks.clip(min=0)[..., None], axis=1)

@@ -40,10 +40,11 @@ class Kept:
     Attributes:
         prompt_len: tokens of the prompt.
         length: positions written so far (prompt plus fed tokens).
-        kept: valid rows of the cache.
+        kept: positions whose rows the slot holds.
         evicted: positions that are no longer in the cache, length - kept.
-        budget: rows that the slot owns.
-        kv_bytes: bytes of the slot's K and V, of its whole prompt too where the selected rows are indexed.
+        budget: the most positions that the slot may hold.
+        kv_bytes: bytes of the slot's K and V, of its whole prompt too where the selected rows are indexed, and of its
+            landmarks.
         full_bytes: bytes of an uncompressed cache of max_context rows.
         full_bytes_now: bytes of an uncompressed cache of `length` rows.
     """
@@ -446,7 +447,7 @@ class Session:
             length=length,
             kept=kept,
             evicted=length - kept,
-            budget=geometry.budget,
+            budget=geometry.most_kept,
             kv_bytes=self.signature.held_bytes,
             full_bytes=self.signature.full_kv_bytes(geometry.max_context),
             full_bytes_now=self.signature.full_kv_bytes(length),

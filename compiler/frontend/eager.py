@@ -224,7 +224,8 @@ def make_golden(
         new_tokens: [new_tokens_count] greedy tokens; the first comes from ``prefill_logits``.
         tensors: in execution order ``k_cache.0``, ``v_cache.0``, ``selected.0`` (absent if topk is 0), .. as prefill
             leaves them, ``prefill_logits`` [V], then ``logits.s`` [V] after feeding ``new_tokens[s]`` at position
-            ``len(prompt) + s``.
+            ``len(prompt) + s``. Of layers whose queries choose ``k_cache.0`` are sinks and ring, and ``k_store.0``,
+            ``v_store.0`` [Hkv, len(prompt), D] stand in the place of ``selected.0``.
 
     Raises:
         UsageError: prompt and new tokens together exceed max_context.
@@ -233,12 +234,20 @@ def make_golden(
         raise UsageError(
             f"{len(prompt)} prompt tokens and {new_tokens_count} new ones exceed max-context {geometry.max_context}"
         )
-    run = EagerSnapStream(model, geometry)
+    by_query = geometry.by_query
+    run = EagerQuerySelection(model, geometry, geometry.landmark_bits) if by_query else EagerSnapStream(model, geometry)
     logits = run.prefill(prompt)
     tensors: dict[str, Tensor] = {}
     for layer, (keys, values, selected) in enumerate(zip(run.k_cache, run.v_cache, run.selected, strict=True)):
-        tensors[f"k_cache.{layer}"], tensors[f"v_cache.{layer}"] = keys.clone(), values.clone()
-        if run.geometries[layer].topk:
+        g = run.geometries[layer]
+        caches = {"k": keys, "v": values}
+        if g.by_query:
+            stores = {kind: store[:, : len(prompt)] for kind, store in caches.items()}
+            caches = {kind: algorithm.assemble(store, selected[:, :0], g) for kind, store in stores.items()}
+        tensors |= {f"{kind}_cache.{layer}": cache.clone() for kind, cache in caches.items()}
+        if g.by_query:
+            tensors |= {f"{kind}_store.{layer}": store.clone() for kind, store in stores.items()}
+        elif g.topk:
             tensors[f"selected.{layer}"] = selected
     tensors["prefill_logits"] = logits.clone()
     new_tokens: list[int] = []

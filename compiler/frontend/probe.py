@@ -208,7 +208,7 @@ def golden_for(
     prompt_file: Path | None,
     tokens: int | None,
 ) -> Golden:
-    """Runs eager PyTorch with a SnapStream cache and records what `sscc run --check` compares with.
+    """Runs eager PyTorch with the cache of this geometry and records what `sscc run --check` compares with.
 
     Args:
         layout: the program's weights. Those that are quantised are what they stand for in the recorded run too, so it

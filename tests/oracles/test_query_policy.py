@@ -1,0 +1,290 @@
+"""Rows that every step's query chooses (docs/algorithm.md): compiled programs against transformers, against SnapStream,
+and against the definition, which shares no code with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+from torch import Tensor
+from torch_mlir import ir
+
+from sscc.compiler.backend.emit import emit_program
+from sscc.compiler.checkpoint_tensors import to_arrays
+from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend import algorithm, query_selection
+from sscc.compiler.frontend.eager import EagerQuerySelection
+from sscc.compiler.interpret import cache as evaluator
+from sscc.compiler.interpret.module import module_session, signature_of, stored_layout
+from sscc.compiler.interpret.types import Types
+from sscc.compiler.options import CompileOptions
+from sscc.ir.context import mlir, parse_module
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import get_facts, set_facts
+from sscc.ir.schedule import Body, CachedAttention, ChooseRows, Param, Program, QueryAttention
+from sscc.passes.base import run_passes
+from sscc.passes.pipeline import passes_between
+from sscc.runtime.artifact.tensor_files import layout_of, reading, stack_tensors
+from sscc.runtime.backends.cpu.steps import _LOWERINGS
+from sscc.runtime.backends.reference.arrays import open_reference, to_tensors
+from sscc.runtime.session import Session
+from sscc.runtime.validator import validate
+from tests.compiler.interpret.models import weights
+from tests.families import random_model, random_tokens
+from tests.runtime.programs import DTYPES, one_stage, run_kernel
+from tests.runtime.test_operations import same
+from tests.torch_session import TorchSession
+
+FAMILY = "llama3-rope"  # two layers, two KV heads of two query heads each
+CONTEXT, BATCH, CHUNK = 48, 3, 8
+SNAPSTREAM = Geometry(
+    sink=2, recent=5, topk=6, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT, rows="indexed"
+)
+QUERY = replace(SNAPSTREAM, policy="query", landmark_bits=2)
+EVERYTHING = replace(QUERY, topk=CONTEXT - QUERY.sink_recent)
+PROMPT, TOKENS = random_tokens(25), random_tokens(20, 1)
+CLOSE = {"rtol": 1e-3, "atol": 1e-4}
+
+
+@cache
+def captured(dtype: str, chunk: int) -> str:
+    """The model at level import: nothing in it but an attribute knows the cache."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        random_model(FAMILY).config.save_pretrained(folder)
+        options = CompileOptions(
+            folder / "config.json", folder / "out.mlir", compile_to="import", weights="none", max_context=CONTEXT,
+            batch=BATCH, prefill_chunk=chunk, dtype=dtype,
+        )  # fmt: skip
+        compile_model(options)
+        return options.output_path.read_text()
+
+
+def lowered(g: Geometry, dtype: str, level: str, opt_level: int, chunk: int = CHUNK) -> ir.Module:
+    """The model with a cache of this geometry, at `level`; inside an MLIR context."""
+    module = parse_module(captured(dtype, chunk), "the capture")
+    set_facts(module, get_facts(module)[0], g)
+    run_passes(module, passes_between((), level, opt_level))
+    return module
+
+
+@cache
+def compiled(g: Geometry, opt_level: int = 2, dtype: str = "f32", chunk: int = CHUNK) -> tuple[Program, TorchSession]:
+    """A validated program and a session on it, in checked mode; made once."""
+    with mlir():
+        module = lowered(g, dtype, "schedule", opt_level, chunk)
+        program, signature = emit_program(module), signature_of(module)
+        facts = get_facts(module)[0]
+    limits = {"length": CONTEXT, "slot": BATCH - 1, "phase": facts.layers + 2, "chunk": CONTEXT // chunk, "steps": 1 << 40}
+    validate(program, ranges={name: (int(name in ("length", "steps")), high) for name, high in limits.items()})
+    layout = {**layout_of(program, "weight"), **layout_of(program, "constant")}
+    tensors = stack_tensors(layout, reading(to_arrays(weights(FAMILY, dtype)), "the model"))
+    return program, TorchSession(Session(signature, open_reference(program, tensors, checked=True)))
+
+
+def fed(session: TorchSession, prompt: Sequence[int] = PROMPT, tokens: Sequence[int] = TOKENS, slot: int = 0) -> Tensor:
+    """The logits of a prompt and of each token after it."""
+    session.reset()
+    first = session.prefill(slot, prompt).clone()
+    return torch.stack([first, *(session.decode({slot: token})[slot].clone() for token in tokens)])
+
+
+def eager(g: Geometry, prompt: Sequence[int] = PROMPT, tokens: Sequence[int] = TOKENS) -> Tensor:
+    """The same by the definition."""
+    model = random_model(FAMILY)
+    model.set_attn_implementation("sscc")
+    run = EagerQuerySelection(model, g, g.landmark_bits)
+    return torch.stack([run.prefill(prompt), *(run.decode(token) for token in tokens)])
+
+
+# --------------------------------------------------------------------------------------------------- whole programs
+
+
+@pytest.mark.parametrize("opt_level", [0, 2])
+def test_where_every_candidate_is_chosen_it_is_the_full_attention_of_transformers(opt_level: int) -> None:
+    ids = torch.tensor([PROMPT + TOKENS])
+    expected = random_model(FAMILY)(ids, use_cache=False).logits[0, len(PROMPT) - 1 :]
+    torch.testing.assert_close(fed(compiled(EVERYTHING, opt_level)[1]), expected, **CLOSE)
+    assert not torch.allclose(fed(compiled(QUERY, opt_level)[1])[1:], expected[1:], atol=1e-2), "fewer rows do matter"
+
+
+@pytest.mark.parametrize("opt_level", [0, 1, 2])
+def test_within_sinks_and_ring_it_is_snapstream_bit_for_bit(opt_level: int) -> None:
+    first, second = (
+        fed(compiled(g, opt_level)[1], PROMPT[:3], TOKENS[:4]) for g in (QUERY, SNAPSTREAM)
+    )
+    assert torch.equal(first, second)
+    longer = [fed(compiled(g, opt_level)[1], PROMPT[:3], TOKENS[:9]) for g in (QUERY, SNAPSTREAM)]
+    assert not torch.equal(*longer)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_every_level_computes_the_definition(bits: int) -> None:
+    g = replace(QUERY, landmark_bits=bits)
+    by_level = [fed(compiled(g, opt_level)[1]) for opt_level in (0, 1, 2)]
+    assert torch.equal(by_level[1], by_level[2])
+    for logits in by_level:
+        torch.testing.assert_close(logits, eager(g), **CLOSE)
+
+
+def test_other_bits_choose_other_rows() -> None:
+    one, two, four = (eager(replace(QUERY, landmark_bits=bits)) for bits in (1, 2, 4))
+    assert not torch.allclose(one[1:], two[1:], atol=1e-3)
+    assert not torch.allclose(two[1:], four[1:], atol=1e-3)
+
+
+def test_without_sinks_and_in_bf16() -> None:
+    g = replace(QUERY, sink=0, recent=3, topk=9)
+    torch.testing.assert_close(fed(compiled(g)[1]), eager(g), **CLOSE)
+    assert torch.equal(fed(compiled(QUERY, 1, "bf16")[1]), fed(compiled(QUERY, 2, "bf16")[1]))
+
+
+def test_the_ir_itself_computes_the_same() -> None:
+    """What level graph computes, by every operation's own definition."""
+    with mlir():
+        module = lowered(QUERY, "f32", "graph", 0)
+        layout = {**stored_layout(module, "weight"), **stored_layout(module, "constant")}
+        tensors = stack_tensors(layout, reading(to_arrays(weights(FAMILY)), "the model"))
+        session = TorchSession(module_session(module, to_tensors(tensors)))
+    torch.testing.assert_close(fed(session, tokens=TOKENS[:8]), eager(QUERY, tokens=TOKENS[:8]), **CLOSE)
+
+
+@pytest.mark.parametrize("opt_level", [0, 2])
+def test_a_sequence_does_not_notice_its_slot_or_the_others(opt_level: int) -> None:
+    _, session = compiled(QUERY, opt_level)
+    alone = fed(session)
+    assert torch.equal(alone, fed(session, slot=2))
+    session.reset()
+    session.prefill(0, random_tokens(5))
+    session.start_prefill(1, PROMPT)
+    step = 0
+    while not session.step_prefill(3):  # another slot goes on meanwhile
+        session.decode({0: step})
+        step += 1
+    mixed = [session.prefill_logits.clone()]
+    session.prefill(2, random_tokens(40))
+    for number, token in enumerate(TOKENS):
+        others = {0: number, 2: number} if number < CONTEXT - 40 else {0: number}
+        mixed.append(session.decode({1: token, **others})[1].clone())
+    assert torch.equal(alone, torch.stack(mixed))
+
+
+def test_another_chunk_size_changes_nothing_but_rounding() -> None:
+    torch.testing.assert_close(fed(compiled(QUERY)[1]), fed(compiled(QUERY, chunk=12)[1]), rtol=1e-3, atol=1e-5)
+
+
+def test_a_copied_slot_goes_on_as_the_first() -> None:
+    _, session = compiled(QUERY)
+    expected = fed(session)
+    session.reset()
+    session.prefill(0, PROMPT)
+    snapshot = session.snapshot(0)
+    session.prefill(2, random_tokens(40))
+    session.restore(2, snapshot)
+    got = [session.decode({2: token})[2].clone() for token in TOKENS]
+    assert torch.equal(torch.stack(got), expected[1:])
+
+
+def test_a_step_writes_one_row_of_each_state() -> None:
+    _, session = compiled(QUERY)
+    session.reset()
+    session.prefill(1, PROMPT)
+    names = ("k_prompt", "v_prompt", "landmarks", "landmark_scales", "k_cache", "v_cache")
+    before = {name: session.interpreter.tensor(name).clone() for name in names}
+    session.decode({1: 7})
+    for name in names:
+        changed = (~same(session.interpreter.tensor(name), before[name])).any(-1).nonzero()
+        row = algorithm.row(len(PROMPT), QUERY) if name.endswith("cache") else len(PROMPT)
+        assert {(slot, place) for _, slot, _, place in changed.tolist()} == {(1, row)}, name
+
+
+def test_a_kernel_of_a_layer_has_one_operation_for_all_of_it() -> None:
+    def kinds(opt_level: int) -> set[type]:
+        return {type(step) for body in compiled(QUERY, opt_level)[0].bodies for step in body.steps}
+
+    assert {CachedAttention, ChooseRows} <= kinds(0)
+    assert QueryAttention not in kinds(0)
+    for opt_level in (1, 2):
+        assert QueryAttention in kinds(opt_level)
+        assert not {CachedAttention, ChooseRows} & kinds(opt_level)
+
+
+# ---------------------------------------------------------------------------------------------------- one operation
+
+
+class Trial:
+    """A step of three slots whose contents are random: fewer candidates than are chosen, more, and none at all."""
+
+    def __init__(self, bits: int, dim: int = 8, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def random(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator)
+
+        self.g, self.scale, rows = replace(QUERY, landmark_bits=bits), 0.35, CONTEXT
+        self.live = torch.tensor([11, 40, 6])
+        self.query, self.keys, self.values = random(3, 4, dim), random(3, 2, rows, dim) * 2, random(3, 2, rows, 6)
+        self.landmarks = query_selection.make_landmarks(self.keys, bits, self.g)
+        weights = query_selection.wanted(self.query, self.keys, self.landmarks, self.live, self.scale, self.g)
+        self.chosen = query_selection.choose(weights, self.g)
+        self.codes = query_selection.pack(self.landmarks.levels, bits).view(torch.int8)
+        self.scales = self.landmarks.scale.to(torch.bfloat16)[..., None]
+
+    def ring(self, rows: Tensor) -> Tensor:
+        """Sinks and ring of each slot, of a store [B, Hkv, T, D]."""
+        none = torch.empty(rows.shape[1], 0, dtype=torch.int64)
+        return torch.stack(
+            [algorithm.assemble(slot[:, :n], none, self.g) for slot, n in zip(rows, self.live.tolist(), strict=True)]
+        )
+
+
+@pytest.mark.parametrize("dim", [8, 24])
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_the_evaluator_chooses_the_rows_of_the_definition(bits: int, dim: int) -> None:
+    for seed in range(20):
+        t = Trial(bits, dim, seed)
+        position, active = t.live - 1, torch.ones(3, dtype=torch.bool)
+        query = t.query[:, :, None]
+        scores = evaluator.landmark_scores(query, t.codes, t.scales, position, active, t.scale, t.g)
+        chosen = evaluator.choose(query, t.ring(t.keys), scores, position, active, t.scale, t.g, Types())
+        assert torch.equal(chosen, t.chosen)
+    assert (t.chosen[0] >= 0).sum(1).tolist() == [4, 4]
+    assert (t.chosen[2] < 0).all()
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_rows_that_are_not_chosen_may_be_anything(bits: int) -> None:
+    """Whatever is chosen without them: NaN in a row that attention reads would be NaN in what it gives."""
+    t, g = Trial(bits), QUERY
+    at = (t.live - 1)[:, None, None, None].expand(-1, 2, 1, -1)
+    new_key, new_value = (x.gather(2, at.expand(-1, -1, -1, x.shape[3])) for x in (t.keys, t.values))
+    expected = query_selection.query_attention(t.query, t.keys, t.values, t.chosen, t.live, t.scale, g)
+    keep = torch.zeros(t.keys.shape[:3], dtype=torch.bool)
+    for slot, head in [(slot, head) for slot in range(3) for head in range(2)]:
+        picks = t.chosen[slot, head]
+        keep[slot, head, picks[picks >= 0]] = True
+    stores = {name: torch.where(keep[..., None], x, torch.nan) for name, x in (("ks", t.keys), ("vs", t.values))}
+    step = QueryAttention(
+        "q", "nk", "nv", "kc", "vc", "kc", "vc", "ks", "vs", "c", "s", "p", "a", "o", t.scale, g.sink, g.recent, g.topk,
+        bits,
+    )  # fmt: skip
+    reads = {"q": t.query[:, :, None], "nk": new_key, "nv": new_value, "p": t.live - 1,
+             "a": torch.ones(3, dtype=torch.bool)}  # fmt: skip
+    codes, scales = t.codes.clone(), t.scales.clone()
+    for slot, n in enumerate(t.live.tolist()):  # no landmark behind the last candidate is read
+        codes[slot, :, max(n - g.recent, 0) :], scales[slot, :, max(n - g.recent, 0) :] = 113, torch.nan
+    writes = {"kc": t.ring(t.keys), "vc": t.ring(t.values), **stores, "c": codes, "s": scales,
+              "o": torch.zeros(3, 4, 1, 6)}  # fmt: skip
+    params = [Param(name, tuple(x.shape), DTYPES[x.dtype], "read") for name, x in reads.items()]  # type: ignore[arg-type]
+    params += [Param(name, tuple(x.shape), DTYPES[x.dtype], "update") for name, x in writes.items()]  # type: ignore[arg-type]
+    body = Body("k", tuple(params), (), (), (), (step,))
+    after = run_kernel(one_stage(body), (body,), reads, writes, native=step.kind in _LOWERINGS)
+    torch.testing.assert_close(after["o"][:, :, 0], expected, rtol=1e-4, atol=1e-5)
+    for name, x in (("ks", t.keys), ("vs", t.values), ("c", t.codes), ("s", t.scales)):
+        for slot, n in enumerate(t.live.tolist()):
+            assert torch.equal(after[name][slot, :, n - 1], x[slot, :, n - 1]), "the step's own row is written"
