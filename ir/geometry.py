@@ -139,7 +139,8 @@ class Geometry:
             )
         if not self.topk:
             raise UsageError(
-                "--kv-policy query keeps all rows to choose topk of them in every step, and topk is 0: raise --kv-topk, "
+                "--kv-policy query keeps all rows, to choose topk of them in every step, and topk is 0: raise "
+                "--kv-topk, "
                 "or use --kv-policy snapstream"
             )
 

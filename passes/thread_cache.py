@@ -220,7 +220,7 @@ class _Threader:
                 "--kv-landmark-bits 1, 2 or 4"
             )
         try:
-            check_bits(bits, self.dim)
+            check_bits(bits, self.widths[0])
         except UsageError as error:
             raise UsageError(f"{self.attention.location}: {error}") from None
 

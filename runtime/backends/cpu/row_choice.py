@@ -298,7 +298,8 @@ def _store_keys(unit: Unit, candidates: Value) -> None:
         state = unit.shared("ring") + tile * 2 * LINE
         for number in range(first, first + count):
             peak, total = (f.load(state + part * LINE + (number - first) * 4, F32) for part in range(2))
-            f.call(kernel, unit.shared("peaks", number), unit.shared("totals", number), chunks, peak, total, factors[number])
+            peaks, totals = unit.shared("peaks", number), unit.shared("totals", number)
+            f.call(kernel, peaks, totals, chunks, peak, total, factors[number])
     heads = [unit.shared("exponentials", head) for head in range(choice.group)]
     with f.loop(0, chunks) as chunk:
         weights = [f.broadcast(f.load(at + chunk.index * 4, F32), LANES) for at in factors]

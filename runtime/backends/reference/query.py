@@ -176,8 +176,8 @@ def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
             new = (new_key, new_value, *landmarks_of(new_key, step.bits))
             decode_attention(
                 query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
-                segments=[SegmentRows(k_store, v_store, selected)], sink=step.sink, recent=step.recent, scale=step.scale,
-                wide=wide,
+                segments=[SegmentRows(k_store, v_store, selected)], sink=step.sink, recent=step.recent,
+                scale=step.scale, wide=wide,
             )  # fmt: skip
             for store, rows in zip((k_store, v_store, codes, scales), new, strict=True):
                 update_rows(store, rows, position, active)
