@@ -140,8 +140,7 @@ class Geometry:
         if not self.topk:
             raise UsageError(
                 "--kv-policy query keeps all rows, to choose topk of them in every step, and topk is 0: raise "
-                "--kv-topk, "
-                "or use --kv-policy snapstream"
+                "--kv-topk, or use --kv-policy snapstream"
             )
 
     @classmethod
@@ -174,8 +173,10 @@ class Geometry:
 
     def windowed(self, window: int) -> Geometry:
         """The geometry of a layer that attends within a window of so many positions, fewer than max_context."""
-        ring = replace(self, sink=0, recent=window, topk=0, window=window, layer_topk=())
-        return replace(ring, rows=COMPACT, policy=SNAPSTREAM, landmark_bits=0)
+        return replace(
+            self, sink=0, recent=window, topk=0, rows=COMPACT, window=window, policy=SNAPSTREAM, landmark_bits=0,
+            layer_topk=(),
+        )  # fmt: skip
 
     def with_layers(self, layer_topk: Sequence[int]) -> Geometry:
         """The same geometry, with a number of selected positions for each layer; where all are equal, it has just that
