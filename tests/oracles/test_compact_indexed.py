@@ -157,7 +157,10 @@ def test_rows_that_decode_reads_by_index_are_not_gathered() -> None:
     assert not steps(0, DecodeAttention)
     for opt_level in (1, 2):
         assert {len(step.segments) for step in steps(opt_level, DecodeAttention)} == {1}
-        assert not steps(opt_level, GatherRows | CachedAttention)
+        assert not steps(opt_level, CachedAttention)
+        bodies = [body for body in compiled("indexed", opt_level)[0].bodies if isinstance(body.steps[0], GatherRows)]
+        gathered = {param.shape[2] for body in bodies for param in body.params if param.access != "read"}
+        assert gathered == {GEOMETRY.sink_recent}, "at the end of a prompt, and no selected rows"
     for opt_level in (0, 1, 2):
         tables = _tables(compiled("indexed", opt_level)[0])
         assert {"k_prompt", "v_prompt"} <= tables, "what DDR may hold: a step fetches few of its rows"
