@@ -283,7 +283,8 @@ class CompileOptions:
         """A given number is taken as it is; a default gives way until it fits `context`."""
         obs = self.kv_obs or DEFAULT_OBS
         pool = self.kv_pool or DEFAULT_POOL
-        mode, dtype, policy = self.kv_pool_mode or "avg", self.kv_dtype or KV_DTYPES[0], self.kv_policy or KV_POLICIES[0]
+        mode, dtype = self.kv_pool_mode or "avg", self.kv_dtype or KV_DTYPES[0]
+        policy = self.kv_policy or KV_POLICIES[0]
         by_query = policy == QUERY
         rows = self.kv_rows or (INDEXED if by_query else KV_ROWS[0])
         bits = (self.kv_landmark_bits or DEFAULT_LANDMARK_BITS) if by_query else 0

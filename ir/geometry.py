@@ -52,8 +52,8 @@ class Geometry:
             (`sscc.ir.kv_rows`).
         window: of a layer with sliding-window attention: a query sees its own position and the `window` - 1 before it,
             which are the ring; 0 where it sees every position.
-        policy: who chooses the selected rows: "snapstream", the end of the prompt, once; "query", every step's query, from
-            the rows of all positions, which are kept ("indexed").
+        policy: who chooses the selected rows: "snapstream", the end of the prompt, once; "query", every step's query,
+            from the rows of all positions, which are kept ("indexed").
         landmark_bits: of a number of the keys' copies by which a query chooses: 1, 2, 4, or 16, the keys themselves; 0
             where the prompt chooses.
         layer_topk: where layers select different numbers of positions, that of each layer which the geometry governs,
@@ -139,8 +139,8 @@ class Geometry:
             )
         if not self.topk:
             raise UsageError(
-                "--kv-policy query keeps all rows to choose topk of them in every step, and topk is 0: raise --kv-topk, "
-                "or use --kv-policy snapstream"
+                "--kv-policy query keeps all rows to choose topk of them in every step, and topk is 0: raise "
+                "--kv-topk, or use --kv-policy snapstream"
             )
 
     @classmethod
@@ -173,7 +173,7 @@ class Geometry:
 
     def windowed(self, window: int) -> Geometry:
         """The geometry of a layer that attends within a window of so many positions, fewer than max_context."""
-        ring = {"sink": 0, "recent": window, "topk": 0, "window": window}
+        ring: dict[str, Any] = {"sink": 0, "recent": window, "topk": 0, "window": window}
         return replace(self, **ring, rows=COMPACT, policy=SNAPSTREAM, landmark_bits=0, layer_topk=())
 
     def with_layers(self, layer_topk: Sequence[int]) -> Geometry:

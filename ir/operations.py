@@ -343,8 +343,8 @@ class ChooseRows(Op):
     """The positions that a step attends to besides sinks and ring, per slot and KV head.
 
     With n = position[b] + 1: each query head's softmax over its `scores` of the candidates sink <= t < n - recent and
-    its scaled scores of the rows of sinks and ring, row < min(n, SR) of `key`; the mean over the heads of a group; of the
-    candidates the K largest, ties to the lower position. In ascending order, then -1; all -1 for a slot that is not
+    its scaled scores of the rows of sinks and ring, row < min(n, SR) of `key`; the mean over the heads of a group; of
+    the candidates the K largest, ties to the lower position. In ascending order, then -1; all -1 for a slot that is not
     active. In f32.
     """
 
@@ -411,9 +411,9 @@ class QueryAttention(Op):
     """A decode step over sinks, ring and the rows that its query chooses, with everything that it writes, in one.
 
     As `DecodeAttention` over the rows of the cache, which are sinks and ring alone, and over the rows of `k_store` and
-    `v_store` that `ChooseRows` finds by `LandmarkScores`. For every active slot `new_key` and `new_value` are written to
-    row position[b] of the stores too, and the landmark of `new_key` to that of `codes` and `scales`; no position is a
-    candidate in the step that writes it. Each landmark is read once.
+    `v_store` that `ChooseRows` finds by `LandmarkScores`. For every active slot `new_key` and `new_value` are written
+    to row position[b] of the stores too, and the landmark of `new_key` to that of `codes` and `scales`; no position is
+    a candidate in the step that writes it. Each landmark is read once.
     """
 
     op, kind, stored = "query_attention", "query_attention", True

@@ -7,8 +7,9 @@ bytes move.
 
 Shapes are patterns: ``"B Hkv R D:row"`` has a size per dimension, each a number or a letter that stands for the same
 size in all operands of the operation, then the element type: ``f`` any float (the same one everywhere in an operation
-of the dialect), ``f32``, ``bf16``, ``i64``, ``i8``, ``i1``, ``encoded`` (rows of `sscc.ir.kv_rows`, whose last size is the
-width of the numbers), ``row``: floats, or encoded where the cache is, or ``any``: floats or i8, whatever they stand for.
+of the dialect), ``f32``, ``bf16``, ``i64``, ``i8``, ``i1``, ``encoded`` (rows of `sscc.ir.kv_rows`, whose last size is
+the width of the numbers), ``row``: floats, or encoded where the cache is, or ``any``: floats or i8, whatever they
+stand for.
 
 An operation may have any number of a group of operands (`Group`), behind its others. Its specification is made for the
 members at hand: an operand ``key`` of member 0 of ``segments`` is ``segments[0].key`` in it, and of its patterns'

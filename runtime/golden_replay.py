@@ -238,8 +238,8 @@ def _selected(session: Session, layer: int) -> Array:
 
 
 def _cache(session: Session, kind: str, layer: int) -> Array:
-    """The rows [Hkv, R, D] of slot 0 in a layer, those that the prompt selected included, as the numbers that they stand
-    for."""
+    """The rows [Hkv, R, D] of slot 0 in a layer, those that the prompt selected included, as the numbers that they
+    stand for."""
     group, index = session.signature.plan.of(layer)
     cache: Array = group.rows(session.interpreter.tensor(group.state(f"{kind}_cache")), index)[0]
     if group.geometry.encoded:

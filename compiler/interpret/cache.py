@@ -272,8 +272,9 @@ def _candidates(position: Tensor, active: Tensor, rows: int, g: Geometry) -> Ten
 
 
 def choose(
-    query: Tensor, key: Tensor, scores: Tensor, position: Tensor, active: Tensor, scale: float, g: Geometry, types: Types
-) -> Tensor:
+    query: Tensor, key: Tensor, scores: Tensor, position: Tensor, active: Tensor, scale: float, g: Geometry,
+    types: Types,
+) -> Tensor:  # fmt: skip
     """[B, Hkv, K]: the positions that each slot attends to besides those of sinks and ring, `key` [B, Hkv, SR, D]."""
     selected = torch.full((*key.shape[:2], g.topk), -1)
     candidates = _candidates(position, active, scores.shape[2], g)

@@ -141,7 +141,8 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(f"encodes rows, and those of {GEOMETRY} have the dtype {geometry.dtype}")
         patterns = spec.patterns
         if cls.OPERATION_NAME == "kv.update" and not geometry.by_query:  # there is nothing to update but the cache
-            known["T"], patterns = geometry.cache_rows, {name: p.replace(":any", ":row") for name, p in patterns.items()}
+            known["T"] = geometry.cache_rows
+            patterns = {name: pattern.replace(":any", ":row") for name, pattern in patterns.items()}
         sizes = check_signature(op.operation, patterns, known, encoded=geometry.encoded)
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")

@@ -2,9 +2,9 @@
 
 A signature names dimensions, e.g. ``"1 Hkv T D : f"``: equal names must have equal sizes across the operands
 of one operation, a number must match exactly, and the part after the colon is the element type: ``i1``,
-``i64``, ``i8``, ``f32``, ``bf16``, ``index`` (not a tensor), ``f`` for any float type, or ``any`` for any type (each the
-same one everywhere in the op); ``row`` is ``f``, or for an encoded cache i8, whose last dimension has the bytes of an
-encoded row of the named width.
+``i64``, ``i8``, ``f32``, ``bf16``, ``index`` (not a tensor), ``f`` for any float type, or ``any`` for any type (each
+the same one everywhere in the op); ``row`` is ``f``, or for an encoded cache i8, whose last dimension has the bytes of
+an encoded row of the named width.
 """
 
 from __future__ import annotations

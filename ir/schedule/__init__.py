@@ -22,8 +22,8 @@ from sscc.ir.operations import (
     Compress,
     DecodeAttention,
     GatherRows,
-    LandmarkScores,
     Landmarks,
+    LandmarkScores,
     MoreRows,
     ObservationScores,
     Observe,
@@ -72,6 +72,8 @@ from sscc.ir.schedule.program import (
 )
 
 __all__ = [
+    "DTYPE_BYTES",
+    "FORMAT_VERSION",
     "Access",
     "Body",
     "Buffer",
@@ -80,11 +82,9 @@ __all__ = [
     "ChooseRows",
     "ChunkAttention",
     "Compress",
-    "DTYPE_BYTES",
     "DecodeAttention",
     "Dtype",
     "Entry",
-    "FORMAT_VERSION",
     "For",
     "GatherRows",
     "If",

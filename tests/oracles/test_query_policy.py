@@ -80,7 +80,8 @@ def compiled(g: Geometry, opt_level: int = 2, dtype: str = "f32", chunk: int = C
         module = lowered(g, dtype, "schedule", opt_level, chunk)
         program, signature = emit_program(module), signature_of(module)
         facts = get_facts(module)[0]
-    limits = {"length": CONTEXT, "slot": BATCH - 1, "phase": facts.layers + 2, "chunk": CONTEXT // chunk, "steps": 1 << 40}
+    chunks = CONTEXT // chunk
+    limits = {"length": CONTEXT, "slot": BATCH - 1, "phase": facts.layers + 2, "chunk": chunks, "steps": 1 << 40}
     validate(program, ranges={name: (int(name in ("length", "steps")), high) for name, high in limits.items()})
     layout = {**layout_of(program, "weight"), **layout_of(program, "constant")}
     tensors = stack_tensors(layout, reading(to_arrays(weights(FAMILY, dtype)), "the model"))

@@ -73,7 +73,8 @@ def compile_landmark_scores(step: LandmarkScores, interface: Interface) -> Bind:
 def landmark_scores(query: Tensor, codes: Tensor, scales: Tensor, bits: int, scale: float) -> Tensor:
     """What a query [H, 1, D] scores by landmarks, codes [Hkv, n, E] and scales [Hkv, n, 1]: [H, n] f32."""
     kv_heads = codes.shape[0]
-    queries, query_scales = landmarks.encode_query(query.reshape(kv_heads, -1, query.shape[2]).to(torch.float32).numpy())
+    grouped = query.reshape(kv_heads, -1, query.shape[2]).to(torch.float32)
+    queries, query_scales = landmarks.encode_query(grouped.numpy())
     levels = landmarks.decode(codes.view(torch.uint8).numpy(), bits)
     of_rows = scales[..., 0].to(torch.float32).numpy()
     found = landmarks.logits(queries, query_scales, levels, of_rows, bits, scale)
@@ -160,7 +161,7 @@ def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
         key, codes, scales = views[step.key], views[step.codes], views[step.scales]
         k_store, v_store = views[step.k_store], views[step.v_store]
         position, active, out = views[step.position], views[step.active], views[step.out]
-        caches = [views[name] for name in (step.key, step.value, step.k_cache, step.v_cache)]
+        value, k_cache, v_cache = views[step.value], views[step.k_cache], views[step.v_cache]
 
         def fire(_: object) -> None:
             check_rows(position[active], k_store.shape[2])
@@ -174,7 +175,7 @@ def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
                 selected[slot, :, : picks.shape[1]] = picks + begin
             new = (new_key, new_value, *landmarks_of(new_key, step.bits))
             decode_attention(
-                query, new_key, new_value, *caches, position, position + 1, active, out,
+                query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
                 segments=[Rows(k_store, v_store, selected)], sink=step.sink, recent=step.recent, scale=step.scale,
                 wide=wide,
             )  # fmt: skip
