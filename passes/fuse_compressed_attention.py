@@ -247,8 +247,8 @@ def _fuse_query(attention: ir.Operation) -> bool:
     parts = [kv.operands_of(op) for op in updates]
     landmark = _made_by(parts[4]["new"], "kv.landmarks")
     row = _made_by(parts[0]["row"], "kv.row")
-    masks = [_range(member["valid"]) for member in members]
-    if landmark is None or row is None or masks[0] is None or masks[1] is None:
+    masks = [found for found in (_range(member["valid"]) for member in members) if found is not None]
+    if landmark is None or row is None or len(masks) != len(members):
         return False
     rows, topk = kv.geometry_of(attention).sink_recent, kv.geometry_of(attention).topk
     validity = masks[0].validity
@@ -287,10 +287,15 @@ def _is_next(value: ir.Value, position: ir.Value) -> bool:
     op = producer(value)
     if op is None or op.name != "linalg.generic" or list(op.operands)[:1] != [position]:
         return False
-    inside = [inner.operation for inner in op.regions[0].blocks[0].operations]
-    add, *rest = [inner for inner in inside if inner.name == "arith.addi"]
-    one = None if rest else producer(add.operands[1])
-    return one is not None and one.name == "arith.constant" and ir.IntegerAttr(one.attributes["value"]).value == 1
+    block = op.regions[0].blocks[0]
+    *sums, end = [inner.operation for inner in block.operations if inner.operation.name != "arith.constant"]
+    if {str(maps) for maps in op.attributes["indexing_maps"]} != {"affine_map<(d0) -> (d0)>"} or len(sums) != 1:
+        return False
+    (add,) = sums
+    one = producer(add.operands[1]) if add.name == "arith.addi" else None
+    if one is None or one.name != "arith.constant" or list(end.operands) != list(add.results):
+        return False
+    return bool(add.operands[0] == block.arguments[0] and ir.IntegerAttr(one.attributes["value"]).value == 1)
 
 
 # ------------------------------------------------------------------------------------------------- prefill, per chunk

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sscc.ir.choices import REUSED
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Program
 from tests.runtime.signatures import altered, uniform
@@ -96,7 +97,8 @@ def make_corpus() -> bytes:
         for name, recipe in _RECIPES.items():
             program = _compile(recipe, Path(folder) / name)
             steps = altered(SIGNATURE, layers=recipe.layers).prefill_steps(LENGTH)
-            calls = {"prefill": {**PREFILL, "steps": steps}, "decode": {}}
+            reused = {REUSED: 0} if "indexed" in name else {}
+            calls = {"prefill": {**PREFILL, **reused, "steps": steps}, "decode": {}}
             if recipe.whole:
                 add(name, program, calls)
             for number, piece in enumerate(slices(program, calls)):

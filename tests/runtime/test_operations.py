@@ -32,9 +32,9 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 INTEGERS = {"row": 7, "position": 6, "prompt_len": SETTINGS["sink"] + SETTINGS["recent"] + 2}
 BY_QUERY = {"landmark_scores", "choose_rows", "query_attention"}
-"""They have sinks and ring by themselves as the rows of a cache, and with position LATE more candidates than they
-choose."""
+"""Their caches have sinks and ring alone."""
 LATE = 10
+"""With this position they have more candidates than they choose."""
 BEYOND = 11
 """Tokens of a prompt that fill more rows than the cache has: some of a segment behind it."""
 PLAIN, INDEXED = ("key", "value"), ("key", "value", "index")
