@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sscc.ir.errors import InputError
-from sscc.ir.kv_rows import decoded_width
 from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, UpdateRows
 from sscc.runtime.backends.cpu.decode_attention import (
     Attention,
@@ -42,7 +41,12 @@ def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Feat
             f"{step.new!r} is {new}"
         )
     for name in (step.cache, step.new):
-        check_rows(step.kind, name, meta[name], decoded_width(size))
+        # Bytes are copied whatever they stand for: an encoded row, or the codes of a landmark.
+        if dtype != "i8":
+            check_rows(step.kind, name, meta[name])
+        elif size > 1 and meta[name][1][-1] != 1:
+            strides = list(meta[name][1])
+            raise InputError(f"{step.kind} reads and writes rows at stride 1, but {name!r} has strides {strides}")
 
     def emit(context: Context) -> None:
         f = context.f
