@@ -394,6 +394,14 @@ class Function:
         self.emit(f"{value.name} = vector.shuffle {a.name}, {b.name} {list(lanes)} : {a.type}, {b.type}")
         return value
 
+    def compress(self, value: Value, mask: Value) -> Value:
+        """The lanes of the mask, moved together to the front; what is behind them is unspecified."""
+        return self.intrinsic("llvm.experimental.vector.compress", [value, mask, value], value.type)
+
+    def count(self, mask: Value) -> Value:
+        """How many of 16 lanes a mask has, i64."""
+        return self.cast("arith.extui", self.op("math.ctpop", [self.bitcast(mask, I16)], I16), I64)
+
     def extract(self, value: Value, lane: int) -> Value:
         result = self.fresh(element_of(value.type))
         self.emit(f"{result.name} = vector.extract {value.name}[{lane}] : {result.type} from {value.type}")

@@ -26,7 +26,7 @@ from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import F32, I8, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Context
 from sscc.runtime.backends.cpu.row_copies import Meta, Scratch, address, row_stride
-from sscc.runtime.backends.cpu.selection import choose
+from sscc.runtime.backends.cpu.selection import choice_bytes, choose
 
 CHUNK = 256
 """Candidates of a chunk. Their logits stay in the first-level cache until they are exponentials."""
@@ -127,8 +127,8 @@ class Choice:
 
     @property
     def choosing_bytes(self) -> int:
-        """Private scratch of `choose_rows`."""
-        return self.group * self.peaks_bytes
+        """Private scratch of `choose_rows`: factors of chunks, then what the choice takes."""
+        return self.group * self.peaks_bytes + choice_bytes(self.rows, self.topk)
 
     def slot(self, context: Context, step: ChooseRows | QueryAttention | LandmarkScores, slot: Value) -> Slot:
         return slot_of(context, step, slot, self.rows)
@@ -287,7 +287,8 @@ def choose_rows(unit: Unit, candidates: Value, target: Value, room: int) -> None
             f.store(f.constant(-1), target + rest.index * 8)
     with f.when(few.eq(0)):
         _store_keys(unit, candidates)
-        choose(f, unit.shared("exponentials"), choice.sink, candidates, f.constant(choice.topk), room, target)
+        keys, scratch = unit.shared("exponentials"), unit.context.private + choice.group * choice.peaks_bytes
+        choose(f, keys, choice.sink, candidates, f.constant(choice.topk), room, target, scratch, choice.rows)
 
 
 def _store_keys(unit: Unit, candidates: Value) -> None:
