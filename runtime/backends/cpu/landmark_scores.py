@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sscc.runtime.backends.cpu.decode_attention_chunks import load_f32
 from sscc.runtime.backends.cpu.encoded_rows import copy_bytes
 from sscc.runtime.backends.cpu.features import LANES
-from sscc.runtime.backends.cpu.figures import LINE
+from sscc.runtime.backends.cpu.figures import AHEAD_BYTES, LINE
 from sscc.runtime.backends.cpu.landmarks import COLUMN_BYTES, LandmarkRows
 from sscc.runtime.backends.cpu.mlir import F32, I8, I16, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.quantised_rows import BYTES, sum_quads
@@ -87,12 +87,16 @@ def _score_kernel(module: Module, rows: LandmarkRows, heads: int, out_bytes: int
     sums_type = I32 if rows.dot else F32
     with f.loop(0, f["blocks"]) as block:
         at = f["codes"] + block.index * (rows.columns * LINE)
+        scales = f["scales"] + block.index * (LANES * SIZES["bf16"])
+        for i in range(rows.columns):
+            f.prefetch(at + (AHEAD_BYTES + i * LINE))
+        f.prefetch(scales + AHEAD_BYTES // 8)
         lines = [f.load(at + i * LINE, vector(I32, LANES)) for i in range(rows.columns)]
         sums = [f.broadcast(f.load(query, sums_type), LANES) for query in queries]
         for number, column in enumerate(_columns(f, lines)):
             add = _add_bytes if rows.dot else _add_numbers
             sums = add(f, rows, column, [query + LINE for query in queries], number, sums)
-        scale = load_f32(f, f["scales"] + block.index * (LANES * SIZES["bf16"]), "bf16", 0, LANES)
+        scale = load_f32(f, scales, "bf16", 0, LANES)
         for head, total in enumerate(sums):
             dot = f.cast("arith.sitofp", total, F32) if rows.dot else total
             of_head = f.broadcast(f.load(queries[head] + 4, F32), LANES)

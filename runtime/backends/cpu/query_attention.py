@@ -6,6 +6,9 @@ The fused step has the phases of `DecodeAttention`, over sinks, ring and an inde
    first slice scores sinks and ring, too, and writes the new row and its landmark, which no unit of this step reads;
 2. in units of (slot, KV head): factors, mean probabilities, and the choice.
 
+Where there are slots and heads enough to need no slices, these are one phase, and what is between stays in the cache of
+who computes it.
+
 Work is bounded by the slot's length; a slot that has no more candidates than it may choose scores none.
 """
 
@@ -26,6 +29,7 @@ from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.row_choice import (
     CHUNK,
     Choice,
+    Slot,
     Unit,
     check_ring,
     choose_rows,
@@ -125,67 +129,76 @@ def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Fea
     room = operands[step.selected][0][2]
     choice = Choice.of(step, operands, operands[step.scores][0][2], room, features)
 
-    def score(context: Context) -> None:
-        f, scores = context.f, context.operands[step.scores]
+    def logits(unit: Unit, first: Value, count: Value) -> None:
+        f, scores = unit.context.f, unit.context.operands[step.scores]
+        for head in range(choice.group):
+            source = address(f, scores, unit.slot, unit.query_head(head), first + step.sink)
+            target = unit.context.private + head * (CHUNK * 4)
+            with f.loop(0, count, LANES) as place:
+                mask = f.first_lanes(count - place.index)
+                found = f.load_masked(source + place.index * 4, mask, vector(F32, LANES))
+                f.store(found, target + place.index * 4)
 
-        def logits(unit: Unit, first: Value, count: Value) -> None:
-            for head in range(choice.group):
-                source = address(f, scores, unit.slot, unit.query_head(head), first + step.sink)
-                target = context.private + head * (CHUNK * 4)
-                with f.loop(0, count, LANES) as place:
-                    mask = f.first_lanes(count - place.index)
-                    found = f.load_masked(source + place.index * 4, mask, vector(F32, LANES))
-                    f.store(found, target + place.index * 4)
-
-        _score_slices(choice, step, context, logits, lambda unit, part: None)
-
-    def pick(context: Context) -> None:
-        f, selected = context.f, context.operands[step.selected]
-        with f.loop(context.begin, context.end) as loop:
-            unit = Unit(choice, context, loop.index // choice.kv_heads, loop.index % choice.kv_heads)
-            candidates = choice.slot(context, step, unit.slot).candidates
-            choose_rows(unit, candidates, address(f, selected, unit.slot, unit.kv_head), room)
-
-    phases = (
-        Phase(choice.units, score, choice.scoring_bytes),
-        Phase(choice.slots * choice.kv_heads, pick, choice.choosing_bytes),
-    )
-    return Lowered(phases, choice.shared.nbytes)
-
-
-def _score_slices(
-    choice: Choice,
-    step: ChooseRows | QueryAttention,
-    context: Context,
-    logits: Callable[[Unit, Value, Value], None],
-    begin: Callable[[Unit, Value], tuple[Value, Value] | None],
-    prepare: Callable[[Unit], None] = lambda unit: None,
-) -> None:
-    """The first phase of a choice.
-
-    Args:
-        logits: writes those of candidates first .. first + count - 1 to the start of private scratch, [group][CHUNK].
-        begin: emits what comes first, by unit and number of the slice; returns the new row of the ring as `score_ring`
-            takes it.
-        prepare: emits what `logits` needs, before a unit's first chunk.
-    """
-    f = context.f
-    with f.loop(context.begin, context.end) as loop:
-        pair, part = loop.index // choice.slices, loop.index % choice.slices
-        unit = Unit(choice, context, pair // choice.kv_heads, pair % choice.kv_heads)
-        slot = choice.slot(context, step, unit.slot)
-        new = begin(unit, part)
+    def score(unit: Unit, slot: Slot, part: Value) -> None:
+        f = unit.context.f
         with f.when(choice.chooses(slot)):
             with f.when(part.eq(0)):
-                score_ring(unit, step, new)
-            first, end = chunks_of_slice(f, choice, slot.candidates, part)
-            with f.when(first < end):
-                prepare(unit)
-            with f.loop(first, end) as chunk:
-                start = chunk.index * CHUNK
-                count = f.min(slot.candidates - start, CHUNK)
-                logits(unit, start, count)
-                take_chunk(unit, chunk.index, count, context.private)
+                score_ring(unit, step)
+            _score_chunks(unit, slot, part, lambda first, count: logits(unit, first, count))
+
+    def pick(unit: Unit, slot: Slot) -> None:
+        selected = address(unit.context.f, unit.context.operands[step.selected], unit.slot, unit.kv_head)
+        choose_rows(unit, slot.candidates, selected, room)
+
+    return Lowered(_phases(choice, step, score, pick, choice.scoring_bytes), choice.shared_bytes)
+
+
+def _phases(
+    choice: Choice,
+    step: ChooseRows | QueryAttention,
+    score: Callable[[Unit, Slot, Value], None],
+    pick: Callable[[Unit, Slot], None],
+    scoring_bytes: int,
+) -> tuple[Phase, ...]:
+    """Scores in units of (slot, KV head, slice), then choices in units of (slot, KV head); both in one phase where each
+    of these has one slice.
+
+    Args:
+        score: emits the scores of a slice, by unit, slot and number of the slice.
+        pick: emits a choice, by unit and slot.
+        scoring_bytes: private scratch of `score`.
+    """
+    pairs = choice.slots * choice.kv_heads
+
+    def emit(context: Context, slices: int, *parts: Callable[[Unit, Slot, Value], None]) -> None:
+        with context.f.loop(context.begin, context.end) as loop:
+            unit = Unit.of(choice, context, loop.index // slices)
+            slot = choice.slot(context, step, unit.slot)
+            for part in parts:
+                part(unit, slot, loop.index % slices)
+
+    def choose(unit: Unit, slot: Slot, _: Value) -> None:
+        pick(unit, slot)
+
+    if choice.together:
+        private = choice.kept.nbytes + max(scoring_bytes, choice.choosing_bytes)
+        return (Phase(pairs, lambda context: emit(context, 1, score, choose), private),)
+    return (
+        Phase(pairs * choice.slices, lambda context: emit(context, choice.slices, score), scoring_bytes),
+        Phase(pairs, lambda context: emit(context, 1, choose), choice.choosing_bytes),
+    )
+
+
+def _score_chunks(unit: Unit, slot: Slot, part: Value, logits: Callable[[Value, Value], None]) -> None:
+    """Exponentials of the candidates of a slice; `logits` writes those of candidates first .. first + count - 1 to the
+    start of private scratch, [group][CHUNK]."""
+    f = unit.context.f
+    first, end = chunks_of_slice(f, unit.choice, slot.candidates, part)
+    with f.loop(first, end) as chunk:
+        start = chunk.index * CHUNK
+        count = f.min(slot.candidates - start, CHUNK)
+        logits(start, count)
+        take_chunk(unit, chunk.index, count, unit.context.private)
 
 
 # -------------------------------------------------------------------------------------------------- all in one
@@ -197,53 +210,47 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
     Raises InputError for operands that do not fit.
     """
     rows, choice = _sizes(step, operands, features)
-    inner, extra, shared = _attention(step, operands, choice)
+    inner, extra, own = _attention(step, operands, choice)
     known = operands | {name: meta for name, (meta, _) in extra.items()}
     attention = lower_decode_attention(inner, known, features)
-    offset = choice.shared.nbytes
     private = _scoring_scratch(rows, choice.group, choice.scoring_bytes)
 
     def operand_of(context: Context, name: str) -> Operand:
         meta, place = extra[name]
-        return Operand(context.shared + (offset + place), *meta)
+        return Operand(context.shared + (choice.shared_bytes + place), *meta)
 
-    def score(context: Context) -> None:
-        at = private.at(context.private)
+    def score(unit: Unit, slot: Slot, part: Value) -> None:
+        f, context, at = unit.context.f, unit.context, private.at(unit.context.private)
 
-        def logits(unit: Unit, first: Value, count: Value) -> None:
+        def logits(first: Value, count: Value) -> None:
             source = _source(context, step, unit.slot, unit.kv_head).from_row(first + step.sink)
-            score_rows(
-                context.f, rows, source, count, at["queries"], choice.group, at["staging"], at["logits"], CHUNK * 4
-            )
+            score_rows(f, rows, source, count, at["queries"], choice.group, at["staging"], at["logits"], CHUNK * 4)
 
-        _score_slices(
-            choice, step, context, logits,
-            lambda unit, part: _write_new(unit, step, rows, part),
-            lambda unit: _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at),
-        )  # fmt: skip
+        new = _new_row(unit, step, slot)
+        with f.when(part.eq(0) & (slot.length > 0)):
+            _write_new(unit, step, rows, slot, new)
+        with f.when(choice.chooses(slot)):
+            with f.when(part.eq(0)):
+                score_ring(unit, step, new)
+            _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at)
+            _score_chunks(unit, slot, part, logits)
 
-    def pick(context: Context) -> None:
-        f, chosen, length = context.f, operand_of(context, _CHOSEN), operand_of(context, _LENGTH)
-        with f.loop(context.begin, context.end) as loop:
-            unit = Unit(choice, context, loop.index // choice.kv_heads, loop.index % choice.kv_heads)
-            slot = choice.slot(context, step, unit.slot)
-            choose_rows(unit, slot.candidates, address(f, chosen, unit.slot, unit.kv_head), step.topk)
-            with f.when(unit.kv_head.eq(0)):
-                f.store(slot.length, address(f, length, unit.slot))
+    def pick(unit: Unit, slot: Slot) -> None:
+        f, context = unit.context.f, unit.context
+        chosen = address(f, operand_of(context, _CHOSEN), unit.slot, unit.kv_head)
+        choose_rows(unit, slot.candidates, chosen, step.topk)
+        with f.when(unit.kv_head.eq(0)):
+            f.store(slot.length, address(f, operand_of(context, _LENGTH), unit.slot))
 
     def attend(phase: Phase) -> Phase:
         def emit(context: Context) -> None:
-            known = {**context.operands, **{name: operand_of(context, name) for name in extra}}
-            phase.emit(replace(context, operands=known, shared=context.shared + (offset + shared)))
+            found = {**context.operands, **{name: operand_of(context, name) for name in extra}}
+            phase.emit(replace(context, operands=found, shared=context.shared + (choice.shared_bytes + own)))
 
         return replace(phase, emit=emit)
 
-    phases = (
-        Phase(choice.units, score, private.nbytes),
-        Phase(choice.slots * choice.kv_heads, pick, choice.choosing_bytes),
-        *(attend(phase) for phase in attention.phases),
-    )
-    return Lowered(phases, offset + shared + attention.shared_bytes)
+    phases = (*_phases(choice, step, score, pick, private.nbytes), *(attend(phase) for phase in attention.phases))
+    return Lowered(phases, choice.shared_bytes + own + attention.shared_bytes)
 
 
 def _sizes(step: QueryAttention, operands: dict[str, Meta], features: Features) -> tuple[LandmarkRows, Choice]:
@@ -278,21 +285,31 @@ def _attention(
     return inner, extra, chosen_bytes + align(choice.slots * 8)
 
 
-def _write_new(unit: Unit, step: QueryAttention, rows: LandmarkRows, part: Value) -> tuple[Value, Value]:
-    """The unit of the first slice writes the new row to the store and to the cache, and its landmark. Returns the new
-    row of the ring: its number, and where it stands in the cache."""
-    f, context, place = unit.context.f, unit.context, (unit.slot, unit.kv_head)
-    position = unit.choice.slot(context, step, unit.slot).length - 1
+def _new_row(unit: Unit, step: QueryAttention, slot: Slot) -> tuple[Value, Value]:
+    """The row of the ring that the step writes: its number, and where it stands in the cache."""
+    f, position = unit.context.f, slot.length - 1
     row = f.select(position < step.sink, position, f.max(position - step.sink, 0) % step.recent + step.sink)
-    operands = context.operands
-    with f.when(part.eq(0) & (position >= 0)):
-        for new, targets in ((step.new_key, (step.k_store, step.k_cache)), (step.new_value, (step.v_store,))):
-            source = operands[new]
-            for target, at in zip(targets, (position, row), strict=False):
-                here, there = address(f, source, *place), address(f, operands[target], *place, at)
-                copy_row(f, here, source.dtype, there, operands[target].dtype, source.shape[3])
-        key, (codes, scale) = operands[step.new_key], (
-            address(f, operands[name], *place, position) for name in (step.codes, step.scales)
-        )
-        encode_landmark(f, address(f, key, *place), key.dtype, codes, scale, rows.dim, rows.bits)
-    return row, address(f, operands[step.k_cache], *place, row)
+    return row, address(f, unit.context.operands[step.k_cache], unit.slot, unit.kv_head, row)
+
+
+def _write_new(
+    unit: Unit, step: QueryAttention, rows: LandmarkRows, slot: Slot, ring_row: tuple[Value, Value]
+) -> None:
+    """Writes the new row to the store, its landmark, and its key to the ring, where it is scored; attention writes both
+    sides of the ring."""
+    f, operands, place = unit.context.f, unit.context.operands, (unit.slot, unit.kv_head)
+    position = slot.length - 1
+
+    def there(name: str) -> Value:
+        return address(f, operands[name], *place, position)
+
+    key, value = (operands[name] for name in (step.new_key, step.new_value))
+    new_key, new_value = (address(f, operand, *place) for operand in (key, value))
+    targets = (
+        (new_key, key, step.k_store, there(step.k_store)),
+        (new_value, value, step.v_store, there(step.v_store)),
+        (new_key, key, step.k_cache, ring_row[1]),
+    )
+    for source, operand, name, target in targets:
+        copy_row(f, source, operand.dtype, target, operands[name].dtype, operand.shape[3])
+    encode_landmark(f, new_key, key.dtype, there(step.codes), there(step.scales), rows.dim, rows.bits)

@@ -11,7 +11,7 @@ whole exponent, so that factors of two chunks differ by a power of two, which ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import ChooseRows, LandmarkScores, QueryAttention
@@ -25,7 +25,7 @@ from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import F32, I8, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Context
 from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, row_stride
-from sscc.runtime.backends.cpu.selection import choose
+from sscc.runtime.backends.cpu.selection import choice_bytes, choose
 
 CHUNK = 256
 """Candidates of a chunk. Their logits stay in the first-level cache until they are exponentials."""
@@ -94,16 +94,25 @@ class Choice:
         return self.slots * self.kv_heads * self.slices
 
     @property
-    def shared(self) -> ScratchPieces:
-        """Exponentials, and maxima and sums of chunks, per slot and query head; state of sinks and ring, per slot and
-        KV head."""
-        pairs = self.slots * self.kv_heads
+    def together(self) -> bool:
+        """Whether a unit scores a slot and KV head and chooses for it too, with what is between in its own scratch."""
+        return self.slices == 1
+
+    @property
+    def kept(self) -> ScratchPieces:
+        """What scoring a slot and KV head leaves for choosing: exponentials, and peaks and sums of chunks, of each
+        query head, and the state of sinks and ring."""
         return ScratchPieces(
-            exponentials=pairs * self.group * self.head_bytes,
-            peaks=pairs * self.group * self.peaks_bytes,
-            totals=pairs * self.group * self.peaks_bytes,
-            ring=pairs * self.ring_bytes,
+            exponentials=self.group * self.head_bytes,
+            peaks=self.group * self.peaks_bytes,
+            totals=self.group * self.peaks_bytes,
+            ring=len(self.ring.tiles) * 2 * LINE,
         )
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of all that is kept in shared scratch."""
+        return 0 if self.together else self.slots * self.kv_heads * self.kept.nbytes
 
     @property
     def head_bytes(self) -> int:
@@ -112,12 +121,8 @@ class Choice:
 
     @property
     def peaks_bytes(self) -> int:
-        """Of the maxima of a head's chunks."""
+        """Of the peaks of a head's chunks."""
         return -(-self.chunks // LANES) * LINE
-
-    @property
-    def ring_bytes(self) -> int:
-        return len(self.ring.tiles) * 2 * LINE
 
     @property
     def scoring_bytes(self) -> int:
@@ -126,8 +131,8 @@ class Choice:
 
     @property
     def choosing_bytes(self) -> int:
-        """Private scratch of `choose_rows`."""
-        return self.group * self.peaks_bytes
+        """Private scratch of `choose_rows`: factors of chunks, then what the choice takes."""
+        return self.group * self.peaks_bytes + choice_bytes(self.rows, self.topk)
 
     def slot(self, context: Context, step: ChooseRows | QueryAttention | LandmarkScores, slot: Value) -> Slot:
         return slot_of(context, step, slot, self.rows)
@@ -162,29 +167,34 @@ def slot_of(context: Context, step: ChooseRows | QueryAttention | LandmarkScores
 
 @dataclass(frozen=True)
 class Unit:
-    """Slot and KV head under construction, and where what they share lies."""
+    """Slot and KV head under construction.
+
+    Attributes:
+        at: where the parts of `Choice.kept` are.
+    """
 
     choice: Choice
     context: Context
     slot: Value
     kv_head: Value
+    at: dict[str, Value]
 
-    @property
-    def pair(self) -> Value:
-        return self.slot * self.choice.kv_heads + self.kv_head
+    @classmethod
+    def of(cls, choice: Choice, context: Context, pair: Value) -> Unit:
+        """`pair` numbers slots and KV heads. In the context of the unit, private scratch begins behind what is kept."""
+        nbytes = choice.kept.nbytes
+        kept = context.private if choice.together else context.shared + pair * nbytes
+        inner = replace(context, private=context.private + nbytes) if choice.together else context
+        return cls(choice, inner, pair // choice.kv_heads, pair % choice.kv_heads, choice.kept.at(kept))
 
     def query_head(self, head: int) -> Value:
         """The number of a head of the group among all heads."""
         return self.kv_head * self.choice.group + head
 
-    def shared(self, name: str, head: int = 0) -> Value:
-        """Exponentials, peaks or totals of a head of the group, or the state of sinks and ring."""
-        choice = self.choice
-        sizes = {"exponentials": choice.head_bytes, "ring": choice.ring_bytes}
-        at = choice.shared.at(self.context.shared)[name]
-        if name == "ring":
-            return at + self.pair * choice.ring_bytes
-        return at + (self.pair * choice.group + head) * sizes.get(name, choice.peaks_bytes)
+    def kept(self, name: str, head: int) -> Value:
+        """Exponentials, peaks or totals of a head of the group."""
+        size = self.choice.head_bytes if name == "exponentials" else self.choice.peaks_bytes
+        return self.at[name] + head * size
 
 
 # ----------------------------------------------------------------------------------------------------- scoring
@@ -207,8 +217,8 @@ def take_chunk(unit: Unit, number: Value, count: Value, logits: Value) -> None:
         with f.when(last < count):
             found = f.load(at + last * 4, _FLOATS)
             f.store(f.select(f.first_lanes(count - last), found, NEGATIVE_INFINITY), at + last * 4)
-        target = unit.shared("exponentials", head) + number * (CHUNK * 4)
-        peak, total = (unit.shared(name, head) + number * 4 for name in ("peaks", "totals"))
+        target = unit.kept("exponentials", head) + number * (CHUNK * 4)
+        peak, total = (unit.kept(name, head) + number * 4 for name in ("peaks", "totals"))
         f.call(kernel, at, count, target, peak, total)
 
 
@@ -248,7 +258,7 @@ def score_ring(unit: Unit, step: ChooseRows | QueryAttention, new: tuple[Value, 
     """
     f, choice, context, block = unit.context.f, unit.choice, unit.context, unit.choice.ring
     key, query = context.operands[step.key], context.operands[step.query]
-    scratch, result = block_kernels.Scratch(block, context.private), Result(block, unit.shared("ring"))
+    scratch, result = block_kernels.Scratch(block, context.private), Result(block, unit.at["ring"])
     heads = [(address(f, query, unit.slot, unit.query_head(head)), query.dtype) for head in range(choice.group)]
     block_kernels.put_queries(f, block, heads, scratch)
     for tile in range(len(block.tiles)):
@@ -286,7 +296,8 @@ def choose_rows(unit: Unit, candidates: Value, target: Value, room: int) -> None
             f.store(f.constant(-1), target + rest.index * 8)
     with f.when(few.eq(0)):
         _store_keys(unit, candidates)
-        choose(f, unit.shared("exponentials"), choice.sink, candidates, f.constant(choice.topk), room, target)
+        keys, scratch = unit.kept("exponentials", 0), unit.context.private + choice.group * choice.peaks_bytes
+        choose(f, keys, choice.sink, candidates, f.constant(choice.topk), room, target, scratch, choice.rows)
 
 
 def _store_keys(unit: Unit, candidates: Value) -> None:
@@ -295,12 +306,12 @@ def _store_keys(unit: Unit, candidates: Value) -> None:
     factors = [unit.context.private + head * choice.peaks_bytes for head in range(choice.group)]
     kernel = _factors_kernel(f.module)
     for tile, (first, count) in enumerate(choice.ring.tiles):
-        state = unit.shared("ring") + tile * 2 * LINE
+        state = unit.at["ring"] + tile * 2 * LINE
         for number in range(first, first + count):
             peak, total = (f.load(state + part * LINE + (number - first) * 4, F32) for part in range(2))
-            peaks, totals = unit.shared("peaks", number), unit.shared("totals", number)
+            peaks, totals = unit.kept("peaks", number), unit.kept("totals", number)
             f.call(kernel, peaks, totals, chunks, peak, total, factors[number])
-    heads = [unit.shared("exponentials", head) for head in range(choice.group)]
+    heads = [unit.kept("exponentials", head) for head in range(choice.group)]
     with f.loop(0, chunks) as chunk:
         weights = [f.broadcast(f.load(at + chunk.index * 4, F32), LANES) for at in factors]
         start = chunk.index * CHUNK

@@ -204,7 +204,6 @@ def test_the_choice_is_of_the_largest_masses(heads: int, dtype: torch.dtype, fea
 
 
 def test_ties_go_to_the_lower_position_and_encoded_keys_are_taken() -> None:
-
     case = inputs([700], 4, 2, 64, 2, F32, 720)
     case = {"key": case["k_cache"], **{name: case[name] for name in ("query", "position", "active")}}
     scores = torch.zeros(1, 4, 720)
