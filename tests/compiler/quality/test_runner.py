@@ -342,6 +342,7 @@ class TestOptions:
             ({"methods": ("query",), "landmark_bits": (2, 2)}, "--kv-landmark-bits has the same one twice"),
             ({"methods": ("query",), "landmark_bits": ()}, "give --kv-landmark-bits"),
             ({"methods": ("query",), "numbers": Numbers(weight_format=INT8)}, "runs the checkpoint's own"),
+            ({"methods": ("full",), "pools": (7, 15)}, "--kv-pool compares snapkv and snapstream: add one"),
             ({"equal_bytes": True}, "--equal-bytes compares with the method query: add it"),
         ],
     )
