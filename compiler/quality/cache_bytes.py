@@ -42,7 +42,8 @@ def cache_bytes(cell: Cell, signature: Signature) -> CacheBytes:
             continue
         row = signature.row_bytes(replace(group, geometry=g))
         landmarks = g.max_context * group.kv_heads * _landmark_bytes(group, cell, signature)
-        held += layers * (row * (g.sink_recent + g.max_context) + landmarks)
+        resident = 0 if cell.fetch is None else g.topk
+        held += layers * (row * (g.sink_recent + resident + g.max_context) + landmarks)
         read += layers * (row * g.budget + landmarks)
     return CacheBytes(held, read)
 

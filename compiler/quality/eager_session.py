@@ -78,5 +78,6 @@ def open_eager(model: Path, cell: Cell, signature: Signature, threads: int | Non
         torch.set_num_threads(threads)
     checkpoint = open_checkpoint(model)
     dtype = torch.bfloat16 if signature.dtype == "bf16" else torch.float32
-    run = EagerQuerySelection(checkpoint.program or load_model(checkpoint, dtype), cell.geometry, cell.landmark_bits)
+    module = checkpoint.program or load_model(checkpoint, dtype)
+    run = EagerQuerySelection(module, cell.geometry, cell.landmark_bits, cell.fetch)
     return EagerSession(run, signature, cache_bytes(cell, signature).held)

@@ -35,6 +35,12 @@ class TestBytes:
         assert size.held == 64 * (row + landmark) + (1 + 3) * row
         assert size.read == 64 * landmark + (1 + 3 + 4) * row
 
+    def test_a_resident_set_is_held_besides(self) -> None:
+        free = Cell("query", GEOMETRY, landmark_bits=2)
+        few = replace(free, fetch=1)
+        assert cache_bytes(few, SIGNATURE).held - cache_bytes(free, SIGNATURE).held == 4 * 2 * 2 * 2 * 8 * 4
+        assert cache_bytes(few, SIGNATURE).read == cache_bytes(free, SIGNATURE).read
+
     def test_landmarks_of_16_bits_are_keys_as_they_are_stored(self) -> None:
         plain, encoded = (
             cache_bytes(Cell("query", replace(GEOMETRY, dtype=dtype), landmark_bits=16), SIGNATURE)
