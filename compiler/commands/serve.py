@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     engine = parser.add_argument_group("engine")
     engine.add_argument(
-        "--prompt-cache", type=int, default=0, metavar="BYTES", help="for caches of prompts that are sent again"
+        "--prompt-cache", type=int, default=0, metavar="BYTES", help="for prompts that are sent again, or begin alike"
     )
     engine.add_argument("--prefill-steps", type=int, metavar="N", help="chunk steps between two decode steps")
     add_execution_arguments(parser.add_argument_group("execution"))
