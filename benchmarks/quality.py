@@ -64,6 +64,12 @@ RUNS = {
         "--kv-pool 15",
         20,
     ),
+    "smollm2-pools": EvalRun(
+        "smollm2",
+        "--dtype bf16 --tasks niah_single niah_multivalue --lengths 1024 --budgets 256 --methods full snapstream "
+        "--kv-pool 7 15 31",
+        6,
+    ),
     "smollm2-chat": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single niah_multivalue --lengths 1024 --budgets 256 512 --methods full snapstream "
