@@ -46,9 +46,10 @@ class Stream:
         return f"{self.name}_scratch"
 
     @property
-    def prompt(self) -> str:
-        """The state that holds the rows of every slot's prompt, where the selected ones stay there."""
-        return f"{self.name}_prompt"
+    def store(self) -> str:
+        """The state that holds the rows of every slot's prompt where the selected ones stay there, and those of later
+        positions too where queries choose."""
+        return f"{self.name}_store"
 
 
 @dataclass(frozen=True)

@@ -122,9 +122,9 @@ from sscc.passes.thread_cache import FIRST, TOPK
 
 CACHES = ("k_cache", "v_cache")
 PROGRESS = "progress"
-PROMPTS = {
-    "k_scratch": "k_prompt",
-    "v_scratch": "v_prompt",
+STORES = {
+    "k_scratch": "k_store",
+    "v_scratch": "v_store",
     "landmark_scratch": "landmarks",
     "landmark_scale_scratch": "landmark_scales",
 }
@@ -282,7 +282,7 @@ class _Layer:
 
     def is_kept(self, scratch: Argument) -> bool:
         """Whether a scratch is a part of a state that outlives the prefill."""
-        return self.group.geometry.indexed and scratch.name in PROMPTS
+        return self.group.geometry.indexed and scratch.name in STORES
 
 
 def _layers(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> list[_Layer]:
@@ -432,7 +432,7 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _of_all_slots(self, scratch: Argument) -> Argument:
         shape = [self.facts.batch, *list(scratch.type.shape)[1:]]
-        return Argument("state", PROMPTS[scratch.name], tensor_type(shape, scratch.type.element_type))
+        return Argument("state", STORES[scratch.name], tensor_type(shape, scratch.type.element_type))
 
     def _token_axes(self) -> dict[str, int]:
         """The axis along which each embedding result holds tokens: C in prefill where decode has 1."""

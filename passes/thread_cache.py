@@ -200,8 +200,8 @@ class _Threader:
             self._check_landmarks()
         if self.entry == "decode":
             g = self.geometry
-            indexed = [*self._prompts(), self._selected()] if g.indexed and not g.by_query else []
-            kept = [*self._caches(), *((*self._prompts(), *self._landmarks()) if g.by_query else ())]
+            indexed = [*self._stores(), self._selected()] if g.indexed and not g.by_query else []
+            kept = [*self._caches(), *((*self._stores(), *self._landmarks()) if g.by_query else ())]
             attend = self._query_attention if g.by_query else self._decode_attention
             self._rebuild(kept, [*indexed, *self._decode_inputs()], attend)
         else:
@@ -251,12 +251,12 @@ class _Threader:
     def _caches(self) -> list[Argument]:
         return [self._cache("k_cache", self.dim), self._cache("v_cache", self.value_dim)]
 
-    def _prompts(self) -> list[Argument]:
+    def _stores(self) -> list[Argument]:
         """K and V of every slot, where they stay."""
         b, h, rows = self.facts.batch, self.kv_heads, self.facts.scratch_rows(self.geometry)
         return [
-            self._state("k_prompt", [b, h, rows, self.dim]),
-            self._state("v_prompt", [b, h, rows, self.value_dim]),
+            self._state("k_store", [b, h, rows, self.dim]),
+            self._state("v_store", [b, h, rows, self.value_dim]),
         ]
 
     def _landmarks(self) -> list[Argument]:
@@ -364,9 +364,9 @@ class _Threader:
         segments = [{"key": k_new, "value": v_new, "valid": valid}]
         if indexed:
             segments[0]["valid"] = extract_slice(valid, [0, 0], [batch, g.cache_rows])
-            k_prompt, v_prompt, selected = indexed
+            k_store, v_store, selected = indexed
             chosen = extract_slice(valid, [0, g.cache_rows], [batch, g.topk])
-            segments.append({"key": k_prompt, "value": v_prompt, "valid": chosen, "index": selected})
+            segments.append({"key": k_store, "value": v_store, "valid": chosen, "index": selected})
         members = kv.members(CachedAttention, *segments)
         out = kv.CachedAttention(query, *members, self.scale, self.attention.results[0].type).out
         if FIRST in own:

@@ -22,7 +22,7 @@ from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.timing import KernelSummary, Timing, time_entry
 
 DECODE, PREFILL = "decode", "prefill"
-ROWS = ("k_cache", "v_cache", "k_prompt", "v_prompt")
+ROWS = ("k_cache", "v_cache", "k_store", "v_store")
 """The states that hold rows of K and V from one decode step to the next."""
 
 

@@ -16,7 +16,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -44,7 +44,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -74,7 +74,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -104,7 +104,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -130,7 +130,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -157,7 +157,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -184,7 +184,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -211,7 +211,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %e: tensor<2x2x1xi64> {sscc.input = "e"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -239,7 +239,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %m: tensor<2x2xi1> {sscc.input = "m"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -265,7 +265,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -292,7 +292,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %b: tensor<2xi1> {sscc.input = "b"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -319,7 +319,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %s: tensor<2xi64> {sscc.input = "s"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -346,7 +346,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
