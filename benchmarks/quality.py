@@ -88,6 +88,12 @@ RUNS = {
         "--kv-dtype model int8",
         20,
     ),
+    "smollm2-query": EvalRun(
+        "smollm2",
+        "--dtype f32 --tasks niah_multivalue kv_retrieval --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 "
+        "--methods full streamingllm snapstream query",
+        6,
+    ),
     "smollm2-perplexity": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 256 512",

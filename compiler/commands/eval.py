@@ -82,7 +82,11 @@ def _add_task_arguments(group: argparse._ArgumentGroup) -> None:
 
 def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--methods", nargs="+", default=list(METHODS), metavar="METHOD", help=f"of {', '.join(METHODS)} (all)"
+        "--methods",
+        nargs="+",
+        default=list(defaults.METHODS),
+        metavar="METHOD",
+        help=f"of {', '.join(METHODS)} (default: all but query, which runs eagerly in PyTorch)",
     )
     group.add_argument(
         "--budgets",
@@ -100,13 +104,41 @@ def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
         help="of snapstream, as of `sscc compile`; each is compared with the same rows in all, shared alike",
     )
     group.add_argument(
+        "--kv-landmark-bits",
+        nargs="+",
+        type=int,
+        default=list(defaults.LANDMARK_BITS),
+        metavar="BITS",
+        help=f"of query: bits of a key's numbers to choose by, 1, 2, 4 or 16 ({_shown(defaults.LANDMARK_BITS)})",
+    )
+    group.add_argument(
+        "--kv-fetch",
+        nargs="+",
+        type=int,
+        default=[],
+        metavar="ROWS",
+        help="of query: the most rows that a step brings anew per KV head, beside a cell without a limit",
+    )
+    group.add_argument(
+        "--equal-bytes",
+        action="store_true",
+        help="also compare query in encoded rows with snapstream that holds as many bytes in plain ones",
+    )
+    group.add_argument(
         "--kv-dtype", nargs="+", default=[PLAIN], metavar="TYPE", help=f"{' and '.join(KV_DTYPES)} ({PLAIN})"
     )
     group.add_argument("--kv-obs", type=int, metavar="N", help=f"last queries that score (default: {DEFAULT_OBS})")
-    group.add_argument("--kv-pool", type=int, metavar="N", help=f"odd width of the pooling (default: {DEFAULT_POOL})")
+    group.add_argument(
+        "--kv-pool",
+        nargs="+",
+        type=int,
+        default=[],
+        metavar="N",
+        help=f"odd width of the pooling (default: {DEFAULT_POOL}); several are compared",
+    )
     group.add_argument("--kv-pool-mode", metavar="MODE", help=f"{' or '.join(POOL_MODES)} (default: avg)")
-    group.add_argument("--kv-sink", type=int, metavar="ROWS", help="of snapstream and streamingllm (default: 4)")
-    group.add_argument("--kv-recent", type=int, metavar="ROWS", help="of snapstream (default: by the budget)")
+    group.add_argument("--kv-sink", type=int, metavar="ROWS", help="of snapstream, query and streamingllm (default: 4)")
+    group.add_argument("--kv-recent", type=int, metavar="ROWS", help="of snapstream and query (default: by the budget)")
 
 
 def _shown(values: Iterable[int]) -> str:
@@ -129,6 +161,7 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
     tasks = default_tasks if args.tasks is None else tuple(args.tasks)
     examples = defaults.EXAMPLES if args.examples is None and tasks else args.examples
     weights = None if args.weights is None else WeightFormat.parse(args.weights)
+    pool, pools = (args.kv_pool[0], ()) if len(args.kv_pool) == 1 else (None, tuple(args.kv_pool))
     return EvalOptions(
         model=args.model,
         tasks=tasks,
@@ -137,8 +170,12 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
         budgets=tuple(args.budgets),
         methods=tuple(args.methods),
         kv_dtypes=tuple(args.kv_dtype),
-        selection=Selection(args.kv_obs, args.kv_pool, args.kv_pool_mode, args.kv_sink, args.kv_recent),
+        selection=Selection(args.kv_obs, pool, args.kv_pool_mode, args.kv_sink, args.kv_recent),
         layer_topks=tuple(map(LayerTopk.parse, args.kv_topk_per_layer)),
+        landmark_bits=tuple(args.kv_landmark_bits),
+        pools=pools,
+        fetches=tuple(args.kv_fetch),
+        equal_bytes=args.equal_bytes,
         examples=examples,
         seed=args.seed,
         text=args.text,
@@ -172,6 +209,7 @@ def main(args: argparse.Namespace) -> int:
             file.write(plot(evaluation.cells, options.model.name))
     write_text(args.output / "results.json", report.to_json(report.results(options, evaluation)))
     write_text(args.output / "report.md", report.page(options, evaluation, drawn))
-    print("\n\n".join(report.text(table) for table in report.tables(evaluation.cells)))
+    shown = [*report.tables(evaluation.cells), report.paired(evaluation.cells)]
+    print("\n\n".join(report.text(table) for table in shown if table is not None))
     print(f"sscc: wrote {args.output}", file=sys.stderr)
     return 0

@@ -19,7 +19,14 @@ from transformers import PreTrainedModel
 
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.operator import IMPLEMENTATION, Observer, context_limit, observing
-from sscc.compiler.frontend.query_selection import Landmarks, choose, make_landmarks, query_attention, wanted
+from sscc.compiler.frontend.query_selection import (
+    Landmarks,
+    choose,
+    fetch_rows,
+    make_landmarks,
+    query_attention,
+    wanted,
+)
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import check_bits
@@ -149,23 +156,28 @@ class EagerQuerySelection(EagerSnapStream):
     Attributes:
         k_cache: per layer the store, [Hkv, max_context, D] of the model's dtype (f32 where rows are encoded); of a
             layer with a sliding window its ring. v_cache likewise.
-        selected: per layer what the last step chose, [Hkv, topk] i64, ascending, -1 as padding; -1 before any step.
+        selected: per layer what the last step attended to, [Hkv, topk] i64, ascending, -1 as padding; before any step
+            -1, or with `fetch` what the last query of the prompt chooses.
         landmarks: per layer, of the store; None of a layer with a sliding window.
     """
 
-    def __init__(self, model: Model, geometry: Geometry, bits: int) -> None:
+    def __init__(self, model: Model, geometry: Geometry, bits: int, fetch: int | None = None) -> None:
         """Wraps a model as `EagerSnapStream` does.
 
         Args:
             geometry: sinks, ring, and how many rows a step chooses; `obs` and pooling mean nothing here.
             bits: of landmarks: 1, 2, 4 or 16.
+            fetch: the most rows that a step brings from the slow memory per KV head, at least 1; None for no limit.
 
         Raises:
             UsageError: another number of bits; and from `prefill` heads whose landmarks do not fill whole bytes.
             UnsupportedError: as for `EagerSnapStream`.
         """
         super().__init__(model, geometry)
+        if fetch is not None and fetch < 1:
+            raise UsageError(f"a step fetches {fetch} rows, it must be at least 1")
         self.bits = bits
+        self.fetch = fetch
         self.landmarks: list[Landmarks | None] = []
 
     def prefill(self, prompt: Sequence[int]) -> Tensor:
@@ -189,7 +201,8 @@ class EagerQuerySelection(EagerSnapStream):
             self.landmarks.append(
                 Landmarks(pad(made.levels, (0, 0, 0, room)), pad(made.scale, (0, room)), self.bits)
             )
-        self.selected.append(none)
+        chosen = none if g.window or self.fetch is None else choose(self._wanted(q[:, :, -1], layer, scale), g)[0]
+        self.selected.append(chosen)
         return algorithm.causal_attention(q[0], k_rows, v_rows, scale, window)[None]
 
     def _decode_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
@@ -200,12 +213,21 @@ class EagerQuerySelection(EagerSnapStream):
         landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = made.levels, made.scale
         self.k_cache[layer][:, n - 1] = algorithm.stored(k[0, :, 0], g)
         self.v_cache[layer][:, n - 1] = algorithm.stored(v[0, :, 0], g)
-        keys, values = self.k_cache[layer][None, :, :n], self.v_cache[layer][None, :, :n]
-        seen = Landmarks(landmarks.levels[None, :, :n], landmarks.scale[None, :, :n], self.bits)
-        live, query = torch.tensor([n]), q[:, :, 0]
-        chosen = choose(wanted(query, keys, seen, live, scale, g), g)
+        query = q[:, :, 0]
+        weights = self._wanted(query, layer, scale)
+        limit, resident = self.fetch, self.selected[layer][None]
+        chosen = choose(weights, g) if limit is None else fetch_rows(resident, weights, limit, g)
         self.selected[layer] = chosen[0]
-        return query_attention(query, keys, values, chosen, live, scale, g)[:, :, None]
+        keys, values = self.k_cache[layer][None, :, :n], self.v_cache[layer][None, :, :n]
+        return query_attention(query, keys, values, chosen, torch.tensor([n]), scale, g)[:, :, None]
+
+    def _wanted(self, query: Tensor, layer: int, scale: float) -> Tensor:
+        """How much the newest position's query [1, H, D] wants each position of a layer: [1, Hkv, n]."""
+        n, landmarks = self.position, self.landmarks[layer]
+        assert landmarks is not None
+        seen = Landmarks(landmarks.levels[None, :, :n], landmarks.scale[None, :, :n], self.bits)
+        keys = self.k_cache[layer][None, :, :n]
+        return wanted(query, keys, seen, torch.tensor([n]), scale, self.geometries[layer])
 
 
 def make_golden(

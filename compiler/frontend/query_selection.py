@@ -175,11 +175,46 @@ def choose(weights: Tensor, g: Geometry) -> Tensor:
     Returns:
         [B, Hkv, topk] i64: positions in ascending order, then -1 as padding where there are fewer candidates.
     """
-    count = weights.shape[2]
-    order = weights.sort(dim=2, descending=True, stable=True).indices[:, :, : g.topk]
-    positions = torch.where(weights.gather(2, order) < 0, count, order).sort(dim=2).values
-    padded = torch.nn.functional.pad(positions, (0, g.topk - positions.shape[2]), value=count)
-    return torch.where(padded == count, -1, padded)
+    return _largest(weights, g.topk)
+
+
+def fetch_rows(resident: Tensor, weights: Tensor, limit: int, g: Geometry) -> Tensor:
+    """The rows that a step attends to where it may bring only so many from the slow memory: the resident set after it.
+
+    Of the rows that it would choose and lacks it fetches the `limit` of most weight. They take empty places, then those
+    of resident rows that it would not choose, of least weight first, of equal ones the higher position first.
+
+    Args:
+        resident: [B, Hkv, topk] i64, positions in ascending order, -1 where a place is empty: what the step before
+            left, at first what the last query of the prompt chooses.
+        weights: [B, Hkv, T] from `wanted`.
+        limit: rows to fetch for a KV head, at least 1; with topk this is `choose`.
+        g: cache geometry.
+
+    Returns:
+        [B, Hkv, topk] i64, as `resident`.
+    """
+    held, chosen = (_among(positions, weights.shape[2]) for positions in (resident, choose(weights, g)))
+    fetched = _among(_largest(torch.where(chosen & ~held, weights, -1.0), limit), weights.shape[2])
+    # No weight is above 1, so what is chosen stands before what only happens to be there.
+    stays = torch.where(chosen & held | fetched, weights + 2, torch.where(held, weights, -1.0))
+    return _largest(stays, g.topk)
+
+
+def _largest(weights: Tensor, count: int) -> Tensor:
+    """Where the `count` largest of [B, Hkv, T] are, of equal ones the first: [B, Hkv, count] i64, ascending, then -1 in
+    the place of those below 0."""
+    end = weights.shape[2]
+    order = weights.sort(dim=2, descending=True, stable=True).indices[:, :, :count]
+    positions = torch.where(weights.gather(2, order) < 0, end, order).sort(dim=2).values
+    padded = torch.nn.functional.pad(positions, (0, count - positions.shape[2]), value=end)
+    return torch.where(padded == end, -1, padded)
+
+
+def _among(positions: Tensor, count: int) -> Tensor:
+    """Positions [B, Hkv, k], -1 for none, as a mask [B, Hkv, count]."""
+    mask = torch.zeros(*positions.shape[:2], count + 1, dtype=torch.bool)
+    return mask.scatter(2, torch.where(positions < 0, count, positions), True)[:, :, :count]
 
 
 # ---------------------------------------------------------------------------------------------------------- attention

@@ -1,9 +1,11 @@
-"""The cells of a table: which rows each method keeps. All methods of one budget keep the same number of rows."""
+"""The cells of a table: which rows each method keeps. All methods of one budget keep the same number of rows, but for
+selection by query, which keeps them all and reads that number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,11 @@ from sscc.compiler.options import CompileOptions
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, PLAIN, Geometry
 
-FULL, STREAMING, SNAPKV, SNAPSTREAM = METHODS = ("full", "streamingllm", "snapkv", "snapstream")
+FULL, STREAMING, SNAPKV, SNAPSTREAM, QUERY = METHODS = ("full", "streamingllm", "snapkv", "snapstream", "query")
+
+
+POOLING = (SNAPKV, SNAPSTREAM)
+"""The methods that select once, by pooled scores."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +37,19 @@ class Cell:
     """One method with one budget: a program of its own.
 
     Attributes:
+        geometry: of a cell that chooses by query sinks, ring and how many rows a step chooses.
         layer_topk: where layers select different numbers of positions; the geometry has the most.
+        landmark_bits: where steps choose by query, of a key's landmark; else 0.
+        fetch: the most rows that a step of such a cell brings from the slow memory per KV head; None for no limit.
+        one_of_pools: whether there are others that differ in the width of pooling alone, so that it is in the name.
     """
 
     method: str
     geometry: Geometry
     layer_topk: LayerTopk | None = None
+    landmark_bits: int = 0
+    fetch: int | None = None
+    one_of_pools: bool = False
 
     @property
     def budget(self) -> int:
@@ -47,12 +60,22 @@ class Cell:
     def name(self) -> str:
         rows = "" if self.method == FULL else f" {self.budget}"
         rows += "" if self.layer_topk is None else f" by layer {self.layer_topk}"
+        rows += self._by_query
+        rows += f" pool {self.geometry.pool}" if self.one_of_pools else ""
         return f"{self.method}{rows}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
+
+    @property
+    def _by_query(self) -> str:
+        """What tells cells apart that choose by query."""
+        fetch = "" if self.fetch is None else f" fetch {self.fetch}"
+        return f" {self.landmark_bits}-bit{fetch}" if self.landmark_bits else ""
 
     @property
     def series(self) -> str:
         """What a line of a plot is drawn for."""
         shape = "" if self.layer_topk is None else " by layer"
+        shape += self._by_query
+        shape += f" pool {self.geometry.pool}" if self.one_of_pools else ""
         return f"{self.method}{shape}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
 
 
@@ -62,6 +85,9 @@ def make_cells(
     kv_dtypes: Sequence[str],
     selection: Selection,
     layer_topks: Sequence[LayerTopk] = (),
+    landmark_bits: Sequence[int] = (2,),
+    pools: Sequence[int] = (),
+    fetches: Sequence[int] = (),
     *,
     max_context: int,
     new_tokens: int,
@@ -70,6 +96,10 @@ def make_cells(
 
     Args:
         layer_topks: budgets per layer for SnapStream, each beside the same total that all layers have alike.
+        landmark_bits: for selection by query, whose budgets have a cell for each.
+        fetches: for selection by query, limits of the rows that a step brings, each beside the same cell without one.
+        pools: widths of pooling, of which each has a cell for every budget of the methods that pool; instead of that of
+            `selection`.
         new_tokens: the most that any example generates; SnapKV's window stays while they are made.
 
     Raises:
@@ -85,8 +115,15 @@ def make_cells(
         for method in METHODS:
             if method in methods:
                 for budget in [max_context] if method == FULL else budgets:
-                    rows = _rows(method, budget, selection, max_context, new_tokens)
-                    cells.append(Cell(method, _geometry(rows, selection, dtype, max_context)))
+                    kinds = [replace(selection, pool=pool) for pool in pools] if method in POOLING else []
+                    for kind in kinds or [selection]:
+                        rows = _rows(method, budget, kind, max_context, new_tokens)
+                        geometry = _geometry(rows, kind, dtype, max_context)
+                        if method != QUERY:
+                            cells.append(Cell(method, geometry, one_of_pools=bool(kinds)))
+                            continue
+                        for bits, fetch in product(landmark_bits, [None, *fetches]):
+                            cells.append(Cell(method, geometry, landmark_bits=bits, fetch=fetch))
         for layer_topk in layer_topks:
             rows = _shared_rows(layer_topk, selection)
             alike = _geometry({**rows, "kv_topk": layer_topk.mean}, selection, dtype, max_context)

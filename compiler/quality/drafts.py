@@ -39,12 +39,15 @@ class ExampleDraft:
         answer_prefix: the beginning of the answer, which a model is to go on with; as in RULER it belongs to the
             assistant's turn where there are turns. In plain text it follows the question as it is.
         largest: the most units that there are; None for any number.
+        spoken: the text of an answer that is well under way, for a number of words of filler: half of the length is of
+            it, and steps feed it before anything is generated. None where the model begins the answer itself.
     """
 
     answers: tuple[str, ...]
     question: Callable[[int], str]
     answer_prefix: str
     largest: int | None = None
+    spoken: Callable[[int], str] | None = None
 
 
 Maker = Callable[[Random, float, int], ExampleDraft]
@@ -81,8 +84,8 @@ def multi_query(random: Random, depth: float, length: int) -> ExampleDraft:
 
 def _needles(random: Random, depth: float, *, asked: int, values: int, others: int) -> ExampleDraft:
     """`asked` keys with `values` numbers each, and `others` that nobody asks for, all in prose."""
-    keys = _keys(random, asked + others)
-    numbers = _numbers(random, (asked + others) * values)
+    keys = distinct_keys(random, asked + others)
+    numbers = distinct_numbers(random, (asked + others) * values)
     stated = [(keys[i // values], number) for i, number in enumerate(numbers)]
     depths = [depth, *(random.random() for _ in stated[1:])]
     needles = [
@@ -101,8 +104,8 @@ def _needles(random: Random, depth: float, *, asked: int, values: int, others: i
 
 def key_value(random: Random, depth: float, length: int) -> ExampleDraft:
     """A JSON object of random pairs, one of which is asked for ("Lost in the middle", arXiv 2307.03172)."""
-    asked, *keys = _keys(random, 1 + max(8, length // 8))
-    value, *numbers = _numbers(random, 1 + len(keys))
+    asked, *keys = distinct_keys(random, 1 + max(8, length // 8))
+    value, *numbers = distinct_numbers(random, 1 + len(keys))
     entries = [f'"{key}": "{number}"' for key, number in zip(keys, numbers, strict=True)]
 
     def question(size: int) -> str:
@@ -119,7 +122,7 @@ def variable_tracking(random: Random, depth: float, length: int) -> ExampleDraft
     """A chain of assignments in noise; all variables that have its first value are asked for, after an example."""
     names = _variables(random, 2 * (HOPS + 1))
     shown, chain = names[: HOPS + 1], names[HOPS + 1 :]
-    first, second = _distinct(random, 2, 10_000, 100_000)
+    first, second = distinct_numbers(random, 2, 10_000, 100_000)
     example = _tracking(first, Haystack.noise().text(60, _chain(random, shown, first))) + _tracked(first, shown)
     depths, noise = _chain(random, chain, second), Haystack.noise()
 
@@ -160,7 +163,7 @@ def common_words(random: Random, depth: float, length: int) -> ExampleDraft:
     rare = 1 + length // 2048
     often = rare * (10 if length >= 4096 else 6)
     order = random.random()
-    example = _listed(Random(order), [*shown[:COMMON] * 3, *shown[COMMON:]]) + _MOST_COMMON + _numbered(shown[:COMMON])
+    example = _listed(Random(order), [*shown[:COMMON] * 3, *shown[COMMON:]]) + _MOST_COMMON + numbered(shown[:COMMON])
 
     def question(size: int) -> str:
         return f"{example}\n\n{_listed(Random(order), [*common * often, *others[:size] * rare])}"
@@ -169,28 +172,24 @@ def common_words(random: Random, depth: float, length: int) -> ExampleDraft:
 
 
 def _listed(random: Random, words: list[str]) -> str:
-    listed = _numbered(random.sample(words, len(words)))
+    listed = numbered(random.sample(words, len(words)))
     return (
         "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that "
         f"appear most often.\n{listed}\nQuestion: What are the {COMMON} most common words in the above list?"
     )
 
 
-def _numbered(words: Sequence[str]) -> str:
+def numbered(words: Sequence[str]) -> str:
     return "".join(f" {number}. {word}" for number, word in enumerate(words, 1))
 
 
-def _keys(random: Random, count: int) -> list[str]:
+def distinct_keys(random: Random, count: int) -> list[str]:
     """Different pairs of an adjective and a noun."""
     chosen = random.sample(range(len(ADJECTIVES) * len(NOUNS)), count)
     return [f"{ADJECTIVES[i // len(NOUNS)]}-{NOUNS[i % len(NOUNS)]}" for i in chosen]
 
 
-def _numbers(random: Random, count: int) -> list[str]:
-    return _distinct(random, count, 1_000_000, 10_000_000)
-
-
-def _distinct(random: Random, count: int, low: int, high: int) -> list[str]:
+def distinct_numbers(random: Random, count: int, low: int = 1_000_000, high: int = 10_000_000) -> list[str]:
     return [str(number) for number in random.sample(range(low, high), count)]
 
 

@@ -24,6 +24,7 @@ class Example:
         text: the prompt as text; "" where there is none.
         answer_tokens: what a prompt of tokens without text must be continued with.
         continuation: tokens that follow the prompt, to be predicted one by one.
+        spoken: tokens of an answer that is under way: steps feed them after the prompt, before any are generated.
     """
 
     task: str
@@ -37,6 +38,7 @@ class Example:
     text: str = ""
     answer_tokens: tuple[int, ...] = ()
     continuation: tuple[int, ...] = ()
+    spoken: tuple[int, ...] = ()
 
     @property
     def group(self) -> str:
@@ -50,12 +52,19 @@ class Example:
     @property
     def positions(self) -> int:
         """The context that it needs, in tokens; the same for every example of a task and a length."""
-        return max(len(self.prompt), self.length) + max(self.max_new_tokens, len(self.continuation))
+        given = max(len(self.prompt) + len(self.spoken), self.length)
+        return given + max(self.max_new_tokens, len(self.continuation))
+
+    @property
+    def steps(self) -> int:
+        """The most tokens that follow the prompt."""
+        return len(self.spoken) + max(self.max_new_tokens, len(self.continuation))
 
     @property
     def prompt_sha256(self) -> str:
         """Of all tokens that are given, in hexadecimal digits."""
-        return hashlib.sha256(repr((self.prompt, self.continuation)).encode()).hexdigest()
+        given = (self.prompt, self.continuation, self.spoken) if self.spoken else (self.prompt, self.continuation)
+        return hashlib.sha256(repr(given).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what another program needs to run the same example."""
@@ -69,6 +78,7 @@ class Example:
             "answers": list(self.answers),
             "answer_tokens": list(self.answer_tokens),
             "continuation": list(self.continuation),
+            "spoken": list(self.spoken),
             "metric": self.metric,
             "max_new_tokens": self.max_new_tokens,
         }

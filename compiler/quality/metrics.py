@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 Metric = Callable[[str, Sequence[str]], float]
 """Scores what a model said against the answers, of which there is at least one."""
 
+FIELD = re.compile(r'"([^"\n]+)"\s*:\s*(?:"([^"\n]*)"|(-?\d[\d.]*))')
+"""A member of a JSON object: its name, and its value as a string or as a number."""
+
 
 def string_match_all(said: str, answers: Sequence[str]) -> float:
     """The share of the answers that occur in what was said, ignoring case (RULER)."""
@@ -44,6 +47,22 @@ def numbers(said: str, answers: Sequence[str]) -> float:
     return sum(number in correct for number in numbers) / len(numbers) if numbers else 0.0
 
 
+def json_fields(said: str, answers: Sequence[str]) -> float:
+    """The share of fields, each written as `"name": "value"`, to which what was said gives that value, ignoring case.
+
+    What was said need be no whole JSON object. Where it names a field again, the first value counts, and values may be
+    numbers.
+    """
+    values: dict[str, str] = {}
+    for name, value in _fields(said):
+        values.setdefault(name, value)
+    return sum((name, value) in values.items() for name, value in _fields(", ".join(answers))) / len(answers)
+
+
+def _fields(text: str) -> list[tuple[str, str]]:
+    return [(name.lower(), (string or number).strip().lower()) for name, string, number in FIELD.findall(text)]
+
+
 def normalised(text: str) -> str:
     """Lower case, no punctuation, no articles, single spaces."""
     bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
@@ -66,4 +85,5 @@ METRICS: dict[str, Metric] = {
     "f1": f1,
     "f1_first_line": f1_first_line,
     "numbers": numbers,
+    "json_fields": json_fields,
 }

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.metrics import METRICS
+from sscc.compiler.quality.metrics import FIELD, METRICS, json_fields
 from sscc.compiler.quality.prompts import PromptFormat
 from sscc.compiler.quality.scoring import TOKENS
 from sscc.ir.errors import InputError, UsageError
@@ -122,7 +122,10 @@ def _example(
     kept = tokens if longest is None else cut_middle(tokens, longest)
     if len(kept) < len(tokens):
         _check_the_template_is_whole(prompts, len(kept))
-    return Example(task, 0, index, tuple(kept), _answers(fields, where), metric, new_tokens, text=text)
+    answers = _answers(fields, where)
+    if METRICS[metric] is json_fields and not all(FIELD.fullmatch(answer) for answer in answers):
+        raise InputError(f'{where} has the metric {metric}, its answers must be fields: \'"name": "value"\'')
+    return Example(task, 0, index, tuple(kept), answers, metric, new_tokens, text=text)
 
 
 def _check_the_template_is_whole(prompts: PromptFormat, longest: int) -> None:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.quality import defaults
-from sscc.compiler.quality.cells import METHODS, Cell, Selection, make_cells
+from sscc.compiler.quality.cells import POOLING, QUERY, Cell, Selection, make_cells
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.model_files import Numbers
 from sscc.compiler.quality.own_tasks import own_examples
@@ -24,6 +24,7 @@ from sscc.compiler.versions import own_version
 from sscc.ir.errors import UsageError
 from sscc.ir.files import file_digest
 from sscc.ir.geometry import PLAIN
+from sscc.ir.landmarks import LANDMARK_BITS
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ class EvalOptions:
         tasks: names of TASKS, "perplexity" (of `text`), or "ruler:" and a task of RULER.
         files: JSON lines with examples of one's own.
         lengths: tokens of prompts.
-        budgets, methods, kv_dtypes, selection, layer_topks: the cells (`make_cells`).
+        budgets, methods, kv_dtypes, selection, layer_topks, landmark_bits, pools, fetches: the cells
+            (`make_cells`).
+        equal_bytes: whether there are also cells of SnapStream that hold as much as those that choose by query.
         examples: per task and length; of `files` the first ones of each task, all if None.
         seed: of the examples.
         text: what perplexity is measured on; `scored` tokens per window.
@@ -57,10 +60,14 @@ class EvalOptions:
     files: tuple[Path, ...] = ()
     lengths: tuple[int, ...] = defaults.LENGTHS
     budgets: tuple[int, ...] = defaults.BUDGETS
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = defaults.METHODS
     kv_dtypes: tuple[str, ...] = (PLAIN,)
     selection: Selection = field(default_factory=Selection)
     layer_topks: tuple[LayerTopk, ...] = ()
+    landmark_bits: tuple[int, ...] = defaults.LANDMARK_BITS
+    pools: tuple[int, ...] = ()
+    fetches: tuple[int, ...] = ()
+    equal_bytes: bool = False
     examples: int | None = defaults.EXAMPLES
     seed: int = 0
     text: Path | None = None
@@ -80,13 +87,22 @@ class EvalOptions:
             ("--score-tokens", 1, [self.scored]),
             ("--max-prompt", 2, [self.longest]),
             ("--threads", 1, [self.threads]),
+            ("--kv-fetch", 1, self.fetches),
         ):
             for value in values:
                 if value is not None and value < low:
                     raise UsageError(f"{name} has {value}, it must be at least {low}")
         if self.interpreter not in BACKENDS:
             raise UsageError(f"--interpreter is {self.interpreter!r}, this version has {' and '.join(BACKENDS)}")
-        for name, items in (("tasks", self.tasks), ("lengths", self.lengths), ("budgets", self.budgets)):
+        self._check_cells()
+        for name, items in (
+            ("tasks", self.tasks),
+            ("lengths", self.lengths),
+            ("budgets", self.budgets),
+            ("kv-landmark-bits", self.landmark_bits),
+            ("kv-pool", self.pools),
+            ("kv-fetch", self.fetches),
+        ):
             if len(set(items)) < len(items):
                 raise UsageError(f"--{name} has the same one twice")
 
@@ -106,6 +122,28 @@ class EvalOptions:
         if PERPLEXITY in self.tasks and self.chat:
             raise UsageError("perplexity is that of plain text, which --chat does not make: measure it in another run")
 
+    def _check_cells(self) -> None:
+        if self.pools and not {*POOLING} & {*self.methods}:
+            raise UsageError(f"--kv-pool compares {' and '.join(POOLING)}: add one of them to --methods")
+        if QUERY not in self.methods:
+            if self.equal_bytes:
+                raise UsageError(f"--equal-bytes compares with the method {QUERY}: add it to --methods")
+            if self.fetches:
+                raise UsageError(f"--kv-fetch is of the method {QUERY}: add it to --methods")
+            return
+        if not self.landmark_bits:
+            raise UsageError(f"the method {QUERY} needs landmarks: give --kv-landmark-bits")
+        for bits in self.landmark_bits:
+            if bits not in LANDMARK_BITS:
+                raise UsageError(
+                    f"--kv-landmark-bits has {bits}, it must be one of {', '.join(map(str, LANDMARK_BITS))}"
+                )
+        if self.numbers.weight_format is not None:
+            raise UsageError(
+                f"the method {QUERY} runs the checkpoint's own weights, which --weights would replace for the other "
+                "methods alone: leave out one of them"
+            )
+
     def described(self) -> dict[str, Any]:
         """All that decides what a result means, for JSON; not how many there are, nor how fast they are made."""
         numbers = self.numbers
@@ -119,6 +157,10 @@ class EvalOptions:
             "methods": list(self.methods),
             "kv_dtypes": list(self.kv_dtypes),
             "selection": dict(vars(self.selection)),
+            "landmark_bits": list(self.landmark_bits) if QUERY in self.methods else None,
+            "equal_bytes": self.equal_bytes or None,
+            "pools": list(self.pools) or None,
+            "fetches": list(self.fetches) or None,
             "layer_topks": [str(each) for each in self.layer_topks] or None,  # not in earlier journals either
             "seed": self.seed,
             "score_tokens": self.scored,
@@ -175,6 +217,9 @@ def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
         options.kv_dtypes,
         options.selection,
         options.layer_topks,
+        options.landmark_bits,
+        options.pools,
+        options.fetches,
         max_context=max(example.positions for example in examples),
         new_tokens=most_new_tokens(examples),
     )
@@ -182,4 +227,4 @@ def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
 
 def most_new_tokens(examples: Iterable[Example]) -> int:
     """The most tokens that follow any prompt."""
-    return max(max(example.max_new_tokens, len(example.continuation)) for example in examples)
+    return max(example.steps for example in examples)

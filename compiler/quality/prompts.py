@@ -47,6 +47,15 @@ class PromptFormat:
         """Tokens of what `text` gave. A template writes the special tokens itself, so none are added to its own."""
         return encode(self.tokenizer, text, special=self.template is None)
 
+    def encode_answer(self, text: str) -> list[int]:
+        """Tokens of an answer, which begins with a space, behind what `text` gave: no special ones, and in a turn no
+        space."""
+        return encode(self.tokenizer, text if self.template is None else text.lstrip(), special=False)
+
+    def count_answer(self, text: str) -> int:
+        """How many `encode_answer` gives."""
+        return len(self.encode_answer(text))
+
     def count(self, text: str) -> int:
         """Tokens of what `text` gave."""
         return len(self.encode(text))

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sscc.compiler.quality.cells import FULL, QUERY
 from sscc.compiler.quality.plan import EvalOptions
 from sscc.compiler.quality.runner import Evaluation
 from sscc.compiler.quality.scoring import NATS
-from sscc.compiler.quality.summary import CellSummary, Score
+from sscc.compiler.quality.summary import CellSummary, Score, Z
 from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.sizes import format_bytes
 
@@ -22,18 +23,37 @@ Table = list[list[str]]
 
 
 def tables(cells: Sequence[CellSummary]) -> list[Table]:
-    """A table of scores in percent, and one of nats per token, as far as there is something in them."""
+    """A table of scores in percent, and one of nats per token, as far as there is something in them.
+
+    Where a cell chooses by query, all have columns for the rows that a step reads, and its bytes.
+    """
     tables = []
+    caches = ["cache", *_cost_heading(cells)]
     groups = [score for score in cells[0].scores if score.metric != NATS]
     if groups:
         more = ["mean"] if len(groups) > 1 else []
-        heading = ["cache", "KV", *(f"{score.group} (n={score.n})" for score in groups), *more]
-        tables.append([heading, *(_score_row(cell, bool(more)) for cell in cells)])
+        heading = [*caches, *(f"{score.group} (n={score.n})" for score in groups), *more]
+        tables.append([heading, *([*_cache(cell, cells), *_score_row(cell, bool(more))] for cell in cells)])
     texts = [score for score in cells[0].scores if score.metric == NATS]
     if texts:
-        heading = ["cache", "KV", *(f"{score.group} (n={score.n})" for score in texts)]
-        tables.append([heading, *([*_cache(cell), *map(_nats, _of(cell, nats=True))] for cell in cells)])
+        heading = [*caches, *(f"{score.group} (n={score.n})" for score in texts)]
+        tables.append([heading, *([*_cache(cell, cells), *map(_nats, _of(cell, nats=True))] for cell in cells)])
     return tables
+
+
+def paired(cells: Sequence[CellSummary]) -> Table | None:
+    """Each cell's scores minus the full cache's of the same examples, in points, with their 95 % interval.
+
+    None where no cell chooses by query or is one of several widths of pooling, there is no full cache, or no score in
+    percent.
+    """
+    groups = _of(cells[0], nats=False)
+    compared = _by_query(cells) or any(cell.cell.one_of_pools for cell in cells)
+    if not compared or cells[0].cell.method != FULL or not groups:
+        return None
+    heading = ["minus full", *_cost_heading(cells), *(f"{score.group} (n={score.n})" for score in groups)]
+    rows = [[*_cache(cell, cells), *map(_points, _of(cell, nats=False))] for cell in cells[1:]]
+    return [heading, *rows]
 
 
 def markdown(table: Table) -> str:
@@ -67,6 +87,9 @@ def page(options: EvalOptions, evaluation: Evaluation, plot: Path | None) -> str
     """The Markdown of a report."""
     parts = [f"# {options.model.name}", f"{LEGEND} {CHAT}" if options.chat else LEGEND]
     parts += [markdown(table) for table in tables(evaluation.cells)]
+    differences = paired(evaluation.cells)
+    if differences is not None:
+        parts += [PAIRED, markdown(differences)]
     if plot is not None:
         parts.append(f"![quality against budget]({plot.name})")
     return "\n\n".join(parts) + "\n"
@@ -78,8 +101,13 @@ def to_json(values: dict[str, Any]) -> str:
 
 LEGEND = (
     "Scores in percent with their 95 % interval; of perplexity, nats per token with its standard error, and the "
-    "difference from the full cache on the same tokens. KV: bytes of one sequence. "
-    "All methods of one budget keep as many rows."
+    "difference from the full cache on the same tokens. KV, or held: bytes of one sequence. "
+    "All methods of one budget keep as many rows; query keeps all rows, and a step reads as many."
+)
+
+PAIRED = (
+    "The same minus the full cache's score of the same example, in points: the mean and 1.96 of its standard errors on "
+    "either side. An interval of no width says that all examples differ alike."
 )
 
 CHAT = "Prompts are turns of the model's chat template."
@@ -87,11 +115,21 @@ CHAT = "Prompts are turns of the model's chat template."
 
 def _score_row(cell: CellSummary, with_mean: bool) -> list[str]:
     mean = [] if not with_mean or cell.mean is None else [f"{100 * cell.mean:.0f}"]
-    return [*_cache(cell), *map(_percent, _of(cell, nats=False)), *mean]
+    return [*map(_percent, _of(cell, nats=False)), *mean]
 
 
-def _cache(cell: CellSummary) -> list[str]:
-    return [cell.cell.name, format_bytes(cell.kv_bytes)]
+def _by_query(cells: Sequence[CellSummary]) -> bool:
+    return any(cell.cell.method == QUERY for cell in cells)
+
+
+def _cost_heading(cells: Sequence[CellSummary]) -> list[str]:
+    return ["rows a step", "read a step", "held"] if _by_query(cells) else ["KV"]
+
+
+def _cache(cell: CellSummary, cells: Sequence[CellSummary]) -> list[str]:
+    """The name of a cell and what it costs, beside these cells."""
+    read = [str(cell.cell.budget), format_bytes(cell.read_bytes)] if _by_query(cells) else []
+    return [cell.cell.name, *read, format_bytes(cell.kv_bytes)]
 
 
 def _of(cell: CellSummary, *, nats: bool) -> list[Score]:
@@ -101,6 +139,14 @@ def _of(cell: CellSummary, *, nats: bool) -> list[Score]:
 def _percent(score: Score) -> str:
     low, high = max(0.0, score.low), min(1.0, score.high)
     return f"{100 * score.mean:.0f} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def _points(score: Score) -> str:
+    if score.difference is None or score.difference_error is None:
+        return ""
+    half = Z * score.difference_error
+    low, high = (100 * (score.difference + side) for side in (-half, half))
+    return f"{100 * score.difference:+.0f} ({low:+.0f} to {high:+.0f})"
 
 
 def _nats(score: Score) -> str:

@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from sscc.compiler.files import write_text
 from sscc.compiler.loading import open_session
-from sscc.compiler.quality.cells import Cell
+from sscc.compiler.quality.cache_bytes import cells_of_equal_bytes
+from sscc.compiler.quality.cells import QUERY, Cell
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Journal, Record
 from sscc.compiler.quality.model_files import ModelFiles
@@ -21,7 +23,11 @@ from sscc.compiler.quality.plan import EvalOptions, cells_for, make_examples, mo
 from sscc.compiler.quality.scoring import ExampleResult, run_example
 from sscc.compiler.quality.summary import CellSummary, summarise
 from sscc.ir.errors import UsageError
+from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
+
+if TYPE_CHECKING:
+    from sscc.compiler.quality.eager_session import EagerSession
 
 JOURNAL = "records.jsonl"
 EXAMPLES = "examples.jsonl"
@@ -52,6 +58,9 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
     _check_names(examples)
     cells = cells_for(options, examples)
     made_of = {"model": files.digest, **options.described(), "new_tokens": most_new_tokens(examples)}
+    if options.equal_bytes:
+        model = files.artifact(cells[0].geometry, cells[0].layer_topk).signature
+        cells = list({cell.name: cell for cell in [*cells, *cells_of_equal_bytes(cells, model)]}.values())
     with Journal(folder / JOURNAL, made_of) as journal:
         write_text(folder / EXAMPLES, "".join(f"{json.dumps(example.to_dict())}\n" for example in examples))
         summaries: list[CellSummary] = []
@@ -59,8 +68,7 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
             missing = [example for example in examples if not journal.has(cell.name, example)]
             artifact = files.artifact(cell.geometry, cell.layer_topk)
             if missing:
-                session = open_session(artifact, interpreter=options.interpreter, threads=options.threads)
-                run_cell(session, cell, missing, tokenizer, journal)
+                run_cell(_open(options, cell, artifact), cell, missing, tokenizer, journal)
             records = [journal.records[cell.name, example.name] for example in examples]
             summaries.append(
                 summarise(cell, artifact.signature, examples, records, summaries[0] if summaries else None)
@@ -68,8 +76,22 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
     return Evaluation(files.digest, examples, summaries)
 
 
+def _open(options: EvalOptions, cell: Cell, artifact: Artifact) -> Session | EagerSession:
+    """What runs a cell: its program, or the untouched model where a method has none. The artifact then is that of a
+    SnapStream of the same sizes, which tells heads, widths and dtype, and whose making checked the model."""
+    if cell.method != QUERY:
+        return open_session(artifact, interpreter=options.interpreter, threads=options.threads)
+    from sscc.compiler.quality.eager_session import open_eager
+
+    return open_eager(options.model, cell, artifact.signature, options.threads)
+
+
 def run_cell(
-    session: Session, cell: Cell, examples: Sequence[Example], tokenizer: Tokenizer | None, journal: Journal
+    session: Session | EagerSession,
+    cell: Cell,
+    examples: Sequence[Example],
+    tokenizer: Tokenizer | None,
+    journal: Journal,
 ) -> None:
     """Runs examples one after the other and writes each down as it is done. A bar on a terminal shows how far it is."""
     with tqdm(examples, desc=cell.name, unit="example", disable=None, leave=False) as bar:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sscc.compiler.quality.cache_bytes import cache_bytes
 from sscc.compiler.quality.cells import FULL, Cell
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Record
@@ -54,13 +55,15 @@ class CellSummary:
 
     Attributes:
         scores: in the order of the groups.
-        kv_bytes: K and V of one sequence, over all layers; full_kv_bytes: of an uncompressed cache of max_context rows.
+        kv_bytes: of one sequence, over all layers: K, V and landmarks; read_bytes: what a step reads of them at
+            max_context; full_kv_bytes: of an uncompressed cache of max_context rows.
         records: what it was made of, by the example's name.
     """
 
     cell: Cell
     scores: list[Score]
     kv_bytes: int
+    read_bytes: int
     full_kv_bytes: int
     records: dict[str, Record]
 
@@ -77,7 +80,9 @@ class CellSummary:
             "method": cell.method,
             "budget": None if cell.method == FULL else cell.budget,
             "geometry": cell.geometry.to_dict(),
+            "rows_read": cell.budget,
             "kv_bytes": self.kv_bytes,
+            "read_bytes": self.read_bytes,
             "full_kv_bytes": self.full_kv_bytes,
             "mean": self.mean,
             "scores": [asdict(score) for score in self.scores],
@@ -101,10 +106,12 @@ def summarise(
     for group in dict.fromkeys(example.group for example in examples):
         chosen = [(e, r) for e, r in zip(examples, records, strict=True) if e.group == group]
         scores.append(_score(group, [e for e, _ in chosen], [r for _, r in chosen], full))
+    size = cache_bytes(cell, signature)
     return CellSummary(
         cell,
         scores,
-        signature.held_bytes,
+        size.held,
+        size.read,
         signature.full_kv_bytes(signature.geometry.max_context),
         {record.example: record for record in records},
     )

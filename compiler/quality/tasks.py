@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from sscc.compiler.quality import drafts
+from sscc.compiler.quality import drafts, long_answers
 from sscc.compiler.quality.drafts import Maker
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.haystack import fit
@@ -46,11 +46,19 @@ TASKS = {
     "kv_retrieval": Task("one pair of a JSON object of pairs like it", drafts.key_value, 16),
     "variable_tracking": Task("a chain of five assignments in noise", drafts.variable_tracking, 48, placed=False),
     "common_words": Task("the ten most frequent of many words", drafts.common_words, 64, placed=False),
+    "list_copy": Task("a list of twenty items in prose, all repeated", long_answers.list_copy, 192, placed=False),
+    "answer_recall": Task(
+        "what a long answer said at its beginning, half of the length ago", long_answers.answer_recall, 16, placed=False
+    ),
+    "extraction": Task(
+        "twelve details in prose as fields of a JSON object", long_answers.extraction, 256, "json_fields", placed=False
+    ),
 }
 
 
 def make_example(name: str, length: int, index: int, seed: int, prompts: PromptFormat) -> Example:
-    """Example `index` of a task, its whole prompt as near below `length` tokens as its filler comes.
+    """Example `index` of a task, its whole prompt as near below `length` tokens as its filler comes, together with the
+    part of the answer that is given.
 
     Raises UsageError where the task does not fit into `length`.
     """
@@ -61,7 +69,11 @@ def make_example(name: str, length: int, index: int, seed: int, prompts: PromptF
     def build(size: int) -> str:
         return prompts.text(draft.question(size), draft.answer_prefix)
 
-    text = fit(build, length, prompts.count, f"the task {name}", draft.largest)
+    spoken: list[int] = []
+    if draft.spoken is not None:
+        answer = fit(draft.spoken, length // 2, prompts.count_answer, f"the answer of the task {name}")
+        spoken = prompts.encode_answer(answer)
+    text = fit(build, length - len(spoken), prompts.count, f"the task {name}", draft.largest)
     return Example(
         task=name,
         length=length,
@@ -72,4 +84,5 @@ def make_example(name: str, length: int, index: int, seed: int, prompts: PromptF
         max_new_tokens=task.max_new_tokens,
         depth=text.index(draft.answers[0]) / len(text) if task.placed else None,
         text=text,
+        spoken=tuple(spoken),
     )

@@ -14,6 +14,7 @@ from sscc.compiler.frontend.query_selection import (
     Landmarks,
     choose,
     exact_logits,
+    fetch_rows,
     landmark_logits,
     make_landmarks,
     query_attention,
@@ -121,6 +122,32 @@ def test_fewer_candidates_than_rows_are_all_taken() -> None:
     assert choose(weights, replace(G, topk=0)).shape == (1, 1, 0)
 
 
+def fetched_by_sets(resident: list[int], weights: list[float], limit: int, topk: int) -> list[int]:
+    """The resident set of one head after a step, one row at a time."""
+    best = sorted((t for t, w in enumerate(weights) if w >= 0), key=lambda t: (-weights[t], t))[:topk]
+    now = [t for t in resident if t >= 0]
+    for t in [t for t in best if t not in now][:limit]:
+        if len(now) == topk:
+            now.remove(min((r for r in now if r not in best), key=lambda r: (weights[r], -r)))
+        now.append(t)
+    return sorted(now) + [-1] * (topk - len(now))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, G.topk])
+def test_a_resident_set_changes_by_few_rows(limit: int) -> None:
+    resident = torch.stack([torch.arange(8), torch.tensor([2, 3, 5, 7, 11, -1, -1, -1])])[None]
+    for step in range(12):
+        weights = normal(1, 2, 30, seed=step).abs().mul(4).round() / 40  # many are equal
+        weights[:, :, 25:] = -1
+        after = fetch_rows(resident, weights, limit, G)
+        for head in range(2):
+            rows, own = resident[0, head].tolist(), weights[0, head].tolist()
+            assert after[0, head].tolist() == fetched_by_sets(rows, own, limit, G.topk)
+        if limit == G.topk:
+            assert torch.equal(after, choose(weights, G))
+        resident = after
+
+
 def test_keys_of_zeros_are_chosen_by_position() -> None:
     q, keys, _ = layer(1)
     keys[:, :, 2:30] = 0
@@ -214,6 +241,24 @@ def test_nobody_can_tell_who_wrote_a_row(family: str) -> None:
     assert apart(EagerSnapStream(model, g)) > 3e-3
 
 
+@pytest.mark.parametrize("family", CONFIGS)
+def test_without_a_limit_a_resident_set_is_the_same_and_with_one_it_changes_slowly(family: str) -> None:
+    model, prompt = load(family, "sscc"), random_prompt(40)
+    free, same, few = (EagerQuerySelection(model, G, 4, fetch) for fetch in (None, G.topk, 1))
+    starts = [run.prefill(prompt) for run in (free, same, few)]
+    assert torch.equal(starts[0], starts[1])
+    free.decode(prompt[-1], position=39)
+    assert torch.equal(free.selected[0], few.selected[0]), "what the last query of the prompt chooses"
+    free.prefill(prompt)
+    for token in random_prompt(12):
+        before = [rows.tolist() for rows in few.selected]
+        assert torch.equal(free.decode(token), same.decode(token))
+        few.decode(token)
+        for rows, old in zip(few.selected, before, strict=True):
+            assert all(len({*new} - {*of}) <= 1 for new, of in zip(rows.tolist(), old, strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(free.selected, few.selected, strict=True))
+
+
 def test_layers_within_a_window_keep_their_ring() -> None:
     run = EagerQuerySelection(eager_model("gemma3"), replace(G, max_context=40), 4)
     run.prefill(list(range(30)))
@@ -231,5 +276,7 @@ def test_refusals() -> None:
         EagerQuerySelection(load("qwen2", "sscc"), G, 3).prefill([1])
     with pytest.raises(UsageError, match="keys of 10 numbers do not fill whole bytes"):
         EagerQuerySelection(load("llama", "sscc"), G, 1).prefill([1])
+    with pytest.raises(UsageError, match="a step fetches 0 rows, it must be at least 1"):
+        EagerQuerySelection(load("qwen2", "sscc"), G, 4, fetch=0)
     with pytest.raises(UnsupportedError, match="attn_implementation"):
         EagerQuerySelection(load("llama", "sdpa"), G, 2)

@@ -36,7 +36,22 @@ def test_geometries() -> None:
         "snapkv 256": (0, 96, 160),
         "snapstream 128": (4, 35, 89),
         "snapstream 256": (4, 64, 188),
+        "query 128 2-bit": (4, 35, 89),
+        "query 256 2-bit": (4, 64, 188),
     }
+
+
+def test_each_width_of_landmarks_is_a_cell() -> None:
+    found = make_cells(
+        ("query",), (64,), ("model", "int8"), Selection(recent=16), (), (1, 4), max_context=99, new_tokens=1
+    )
+    assert [(cell.name, cell.series, cell.landmark_bits) for cell in found] == [
+        ("query 64 1-bit", "query 1-bit", 1),
+        ("query 64 4-bit", "query 4-bit", 4),
+        ("query 64 1-bit int8", "query 1-bit int8", 1),
+        ("query 64 4-bit int8", "query 4-bit int8", 4),
+    ]
+    assert {rows(cell.geometry) for cell in found} == {(4, 16, 44)}
 
 
 def test_options_reach_the_geometry() -> None:
@@ -48,6 +63,31 @@ def test_options_reach_the_geometry() -> None:
     assert rows(cell.geometry) == (0, 72, 56)
     (cell,) = cells(("streamingllm",), (128,), selection=selection)
     assert rows(cell.geometry) == (2, 126, 0)
+
+
+def test_limits_of_what_is_fetched_stand_beside_none() -> None:
+    bounds = {"fetches": (4, 16), "max_context": 99, "new_tokens": 1}
+    found = make_cells(("query",), (64,), ("model",), Selection(), (), (2,), **bounds)
+    assert [(cell.name, cell.fetch) for cell in found] == [
+        ("query 64 2-bit", None),
+        ("query 64 2-bit fetch 4", 4),
+        ("query 64 2-bit fetch 16", 16),
+    ]
+    assert {cell.series for cell in found} == {"query 2-bit", "query 2-bit fetch 4", "query 2-bit fetch 16"}
+
+
+def test_each_width_of_pooling_is_a_cell_of_the_methods_that_pool() -> None:
+    pools = (7, 31)
+    found = make_cells(METHODS[:4], (128,), ("model",), Selection(), (), (), pools, max_context=1100, new_tokens=10)
+    assert [(cell.name, cell.series, cell.geometry.pool, cell.geometry.recent) for cell in found] == [
+        ("full", "full", 7, 1100),
+        ("streamingllm 128", "streamingllm", 7, 124),
+        ("snapkv 128 pool 7", "snapkv pool 7", 7, 42),
+        ("snapkv 128 pool 31", "snapkv pool 31", 31, 42),
+        ("snapstream 128 pool 7", "snapstream pool 7", 7, 35),
+        ("snapstream 128 pool 31", "snapstream pool 31", 31, 47),
+    ]
+    assert {cell.budget for cell in found[1:]} == {128}
 
 
 def test_the_full_cache_comes_once_per_dtype_and_first() -> None:

@@ -75,6 +75,7 @@ def test_datasets_of_other_metrics_are_refused(dataset: str, tmp_path: Path, pla
         ({"prompt": "p", "answers": []}, InputError, "has no list of answers"),
         ({"prompt": "p", "answers": "a"}, InputError, "has no list of answers"),
         ({"prompt": "p", "answers": ["a"], "metric": "bleu"}, UsageError, "has the metric 'bleu'"),
+        ({"prompt": "p", "answers": ["a"], "metric": "json_fields"}, InputError, "its answers must be fields"),
         ({"prompt": "p", "answers": ["a"], "max_new_tokens": 0}, UsageError, "max_new_tokens 0"),
         ({"tokens": [1]}, InputError, "no list of token numbers 'answer_tokens'"),
         ({"context": "c", "input": "", "answers": ["7"], "dataset": "passage_count"}, UsageError, "as `prompt`"),

@@ -21,16 +21,19 @@ from sscc.compiler.quality import report, runner
 from sscc.compiler.quality.cells import Selection
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Record
+from sscc.compiler.quality.model_files import Numbers
 from sscc.compiler.quality.plan import EvalOptions
 from sscc.compiler.quality.plot import plot
 from sscc.compiler.quality.runner import JOURNAL, WORK, Evaluation, evaluate
 from sscc.compiler.quality.scoring import ExampleResult, run_example
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
+from sscc.ir.weight_format import WeightFormat
 from sscc.runtime.artifact.tensor_files import Array
 
 SMALL = Selection(obs=4, pool=3, sink=2, recent=8)
 BUDGET = 32
+INT8 = WeightFormat.parse("int8")
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +159,13 @@ class TestOneExample:
         outcome = run_example(session, example, None)
         assert session.calls == [("prefill", 0, (4, 5)), ("replay", 0), {0: 2}, {0: 3}]
         assert (outcome.tokens, outcome.score, outcome.kept_rows) == ((2, 3, 4), 1.0, 7)
+
+    def test_an_answer_that_is_under_way_is_fed_by_steps(self) -> None:
+        session: Any = FakeSession()
+        example = Example("t", 0, 0, (4, 5), (), "tokens", 2, answer_tokens=(7, 8), spoken=(3, 6))
+        outcome = run_example(session, example, None)
+        assert session.calls[1:] == [("replay", 0), {0: 3}, {0: 6}, {0: 7}]
+        assert (outcome.tokens, outcome.score) == ((7, 8), 1.0)
 
     def test_a_token_that_ends_the_text_ends_it(self) -> None:
         session: Any = FakeSession(ends=(3,))
@@ -328,6 +338,14 @@ class TestOptions:
             ({"examples": None}, "give --examples"),
             ({"examples": 0}, "--examples has 0, it must be at least 1"),
             ({"interpreter": "other"}, "--interpreter is 'other'"),
+            ({"methods": ("query",), "landmark_bits": (3,)}, "--kv-landmark-bits has 3, it must be one of 1, 2, 4, 16"),
+            ({"methods": ("query",), "landmark_bits": (2, 2)}, "--kv-landmark-bits has the same one twice"),
+            ({"methods": ("query",), "landmark_bits": ()}, "give --kv-landmark-bits"),
+            ({"methods": ("query",), "numbers": Numbers(weight_format=INT8)}, "runs the checkpoint's own"),
+            ({"methods": ("full",), "pools": (7, 15)}, "--kv-pool compares snapkv and snapstream: add one"),
+            ({"fetches": (4,)}, "--kv-fetch is of the method query: add it"),
+            ({"methods": ("query",), "fetches": (0,)}, "--kv-fetch has 0, it must be at least 1"),
+            ({"equal_bytes": True}, "--equal-bytes compares with the method query: add it"),
         ],
     )
     def test_refusals(self, fields: dict[str, Any], message: str) -> None:

@@ -36,7 +36,7 @@ class TestEveryTask:
     def test_prompts_are_as_long_as_asked_for(self, task: str, plain: PromptFormat) -> None:
         for length in (LENGTH, 2 * LENGTH):
             for example in make_examples(task, plain, length=length):
-                assert length - SLACK.get(task, 12) <= len(example.prompt) <= length
+                assert length - SLACK.get(task, 12) <= len(example.prompt) + len(example.spoken) <= length
                 assert example.prompt == tuple(plain.tokenizer.encode(example.text).ids)
 
     def test_answers_fit_into_the_new_tokens_and_score_one(self, task: str, plain: PromptFormat) -> None:
@@ -47,7 +47,7 @@ class TestEveryTask:
             assert example.positions == LENGTH + example.max_new_tokens
 
     def test_a_length_that_is_too_short_is_refused(self, task: str, plain: PromptFormat) -> None:
-        with pytest.raises(UsageError, match=rf"the task {task} does not fit into 20 tokens, its shortest prompt has"):
+        with pytest.raises(UsageError, match=rf"the task {task} does not fit into (20|10) tokens, its shortest"):
             make_example(task, 20, 0, 0, plain)
 
 
@@ -114,6 +114,42 @@ def test_the_most_common_words(length: int, often: int, rare: int, plain: Prompt
     counts = Counter(re.findall(r"\d+\. (\w+)", listed))
     assert {word for word, count in counts.items() if count == often} == set(example.answers)
     assert {count for word, count in counts.items() if word not in example.answers} == {rare}
+
+
+def test_a_list_to_copy(plain: PromptFormat) -> None:
+    for example in make_examples("list_copy", plain):
+        listed = re.search(r"Here is the list of things to be packed: (1\. .*? 20\. \S+)\. ", example.text)
+        assert listed is not None
+        assert tuple(re.findall(r"\d+\. (\S+)", listed.group(1))) == example.answers
+        assert example.text.endswith("to be packed? Here is the list of things to be packed:")
+
+
+def test_an_answer_that_is_half_given(plain: PromptFormat) -> None:
+    """The number is in its beginning and nowhere else; half of the length lies between it and the question."""
+    for length in (LENGTH, 2 * LENGTH):
+        for example in make_examples("answer_recall", plain, length=length):
+            spoken = plain.tokenizer.decode(list(example.spoken))
+            (number,) = example.answers
+            assert length // 2 - 12 <= len(example.spoken) <= length // 2
+            assert number not in example.text
+            assert spoken.count(number) == 1
+            assert spoken.index(number) < 80
+            key = re.search(r"number for (\S+) is:$", spoken)
+            assert key is not None
+            assert f"The special magic number for {key.group(1)} is: {number}." in spoken
+            assert example.positions == length + example.max_new_tokens
+            assert example.steps == len(example.spoken) + example.max_new_tokens
+
+
+def test_details_to_extract(plain: PromptFormat) -> None:
+    for example in make_examples("extraction", plain):
+        text, form = example.text.split("\n\nFill in this JSON object")
+        fields = [json.loads(f"{{{answer}}}") for answer in example.answers]
+        (names,) = [json.loads(form[form.index("{") : form.index("}") + 1])]
+        assert [*names] == [name for field in fields for name in field]
+        assert {*names.values()} == {""}
+        assert all(text.count(value) == 1 for field in fields for value in field.values())
+        assert example.text.endswith("filled in? The JSON object is:\n{\n")
 
 
 class TestHaystack:
