@@ -22,8 +22,12 @@ from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.timing import KernelSummary, Timing, time_entry
 
 DECODE, PREFILL = "decode", "prefill"
-ROWS = ("k_cache", "v_cache", "k_store", "v_store")
-"""The states that hold rows of K and V from one decode step to the next."""
+ROWS = {
+    **dict.fromkeys(("k_cache", "v_cache"), "cache"),
+    **dict.fromkeys(("k_store", "v_store"), "store"),
+    **dict.fromkeys(("landmarks", "landmark_scales"), "landmarks"),
+}
+"""The states that hold rows of K and V, or landmarks, from one decode step to the next: what each is part of."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class Inspection:
         weight_bytes: weights and constants.
         kv_bytes, full_kv_bytes: of one sequence, what a decode step reads, and uncompressed at max_context.
         held_kv_bytes: K and V that one sequence holds, its whole prompt too where the selected rows are indexed.
+        decode_row_bytes: what of the caches a step moves, by part ("cache", "store", "landmarks") and tier.
         levels: of memory, by tier.
         decode_traffic_bytes: moved by one decode step of all slots, on the chip left out.
         decode_floor_bytes: weights and caches, once. decode_floor_tiers: the same by the tier that they lie in.
@@ -126,6 +131,7 @@ class Inspection:
     decode_traffic_bytes: int
     decode_floor_bytes: int
     decode_floor_tiers: Mapping[str, int]
+    decode_row_bytes: Mapping[str, Mapping[str, int]]
     levels: Mapping[str, LevelReport]
     pcus: int
     pcus_capacity: int
@@ -185,6 +191,7 @@ def inspect_artifact(
         decode_traffic_bytes=sum(timing.nbytes.get(level.name, 0) for level in target.memories),
         decode_floor_bytes=sum(floor.values()),
         decode_floor_tiers=floor,
+        decode_row_bytes=_row_bytes(program, timing),
         levels={tier: LevelReport(nbytes, target.capacity(tier)) for tier, nbytes in taken.items()},
         pcus=timing.pcus,
         pcus_capacity=int(target.units.pcus.value),
@@ -287,6 +294,15 @@ def _once(program: Program, timing: Timing, counts: Callable[[Tensor], bool]) ->
     moved = {str(level.name): 0 for level in timing.target.memories}
     for tensor in filter(counts, program.tensors):
         moved[tensor.tier] += min(tensor.nbytes, timing.tensor_bytes.get(tensor.name, 0))
+    return moved
+
+
+def _row_bytes(program: Program, timing: Timing) -> dict[str, dict[str, int]]:
+    """What a call moves of the caches, by part and tier."""
+    moved: dict[str, dict[str, int]] = {}
+    for tensor in filter(_holds_rows, program.tensors):
+        tiers = moved.setdefault(ROWS[tensor.name.partition(".")[0]], {})
+        tiers[tensor.tier] = tiers.get(tensor.tier, 0) + timing.tensor_bytes.get(tensor.name, 0)
     return moved
 
 
