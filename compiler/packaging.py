@@ -106,9 +106,12 @@ def _report(program: Program, signature: Signature, record: WeightsRecord) -> li
     referred = f"read from {record.source}" if record.source else "none"
     held = {"embedded": "embedded", "reference": referred}[record.mode]
     decode = sum(1 for _ in launches(program.entry("decode").body))
+    chosen = f"observation window {g.obs}, {g.pool_mode} pool {g.pool}"
+    if g.by_query:
+        chosen = f"topk by every step's query, landmarks of {g.landmark_bits} bits"
     return [
         f"cache: {g.budget} rows (sink {g.sink} + recent {g.recent} + topk {g.topk}) for a context of "
-        f"{g.max_context} tokens; observation window {g.obs}, {g.pool_mode} pool {g.pool}",
+        f"{g.max_context} tokens; {chosen}",
         f"KV: {signature.kv_in_words()}; batch {signature.batch}, prefill chunk {signature.prefill_chunk}, "
         f"{signature.dtype}",
         f"schedule: {len(program.kernels)} kernels, {decode} launches per decode step; "

@@ -19,9 +19,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 STREAMS = ("k", "v")
 """Names of what layers keep rows of."""
-CACHES, SCRATCHES, PROMPTS = (tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "prompt"))
-"""The states of each stream: the rows that are kept; those of the prompt in progress; those of every slot's prompt,
-where the selected ones stay there."""
+CACHES, SCRATCHES, STORES = (tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "store"))
+"""The states of each stream: the rows that are kept; those of the prompt in progress; those of every slot's
+positions, where they stay."""
 LANDMARKS, LANDMARK_SCRATCHES = ("landmarks", "landmark_scales"), ("landmark_scratch", "landmark_scale_scratch")
 """Those of landmarks, by which queries choose: of every slot, and of the prompt in progress."""
 
@@ -52,8 +52,10 @@ class Stream:
         return f"{self.name}_scratch"
 
     @property
-    def prompt(self) -> str:
-        return f"{self.name}_prompt"
+    def store(self) -> str:
+        """The state that holds the rows of every slot's prompt where the selected ones stay there, and those of later
+        positions too where queries choose."""
+        return f"{self.name}_store"
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class LayerGroup:
         if not self.geometry.indexed:
             return ()
         landmarks = LANDMARKS if self.geometry.by_query else ()
-        return tuple(map(self.state, (*(stream.prompt for stream in self.streams), *landmarks)))
+        return tuple(map(self.state, (*(stream.store for stream in self.streams), *landmarks)))
 
     @property
     def key(self) -> Stream:

@@ -119,8 +119,8 @@ from sscc.ir.cache_plan import (
     CACHES,
     LANDMARK_SCRATCHES,
     LANDMARKS,
-    PROMPTS,
     SCRATCHES,
+    STORES,
     STREAMS,
     CachePlan,
     LayerGroup,
@@ -134,7 +134,7 @@ from sscc.passes.base import Pass
 from sscc.passes.thread_cache import FIRST, TOPK
 
 PROGRESS = "progress"
-KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*PROMPTS, *LANDMARKS), strict=True))
+KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*STORES, *LANDMARKS), strict=True))
 """Where rows are indexed: the scratch of a prompt is its slot's part of a state that stays."""
 
 

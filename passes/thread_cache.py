@@ -102,7 +102,7 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
-from sscc.ir.cache_plan import CACHES, LANDMARK_SCRATCHES, LANDMARKS, PROMPTS, SCRATCHES
+from sscc.ir.cache_plan import CACHES, LANDMARK_SCRATCHES, LANDMARKS, SCRATCHES, STORES
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
@@ -203,9 +203,9 @@ class _Threader:
             self._check_landmarks()
         if self.entry == "decode":
             g = self.geometry
-            prompts = self._prompts(PROMPTS, self.facts.batch) if g.indexed else []
-            indexed = [*prompts, self._selected()] if g.indexed and not g.by_query else []
-            kept = [*self._caches(), *((*prompts, *self._landmarks()) if g.by_query else ())]
+            stores = self._rows(STORES, self.facts.batch) if g.indexed else []
+            indexed = [*stores, self._selected()] if g.indexed and not g.by_query else []
+            kept = [*self._caches(), *((*stores, *self._landmarks()) if g.by_query else ())]
             attend = self._query_attention if g.by_query else self._decode_attention
             self._rebuild(kept, [*indexed, *self._decode_inputs()], attend)
         else:
@@ -255,8 +255,8 @@ class _Threader:
     def _caches(self) -> list[Argument]:
         return [self._cache(name, dim) for name, dim in zip(CACHES, self.widths, strict=True)]
 
-    def _prompts(self, names: Sequence[str], slots: int) -> list[Argument]:
-        """K and V of whole prompts."""
+    def _rows(self, names: Sequence[str], slots: int) -> list[Argument]:
+        """K and V of all positions, where they stay."""
         shape = [slots, self.kv_heads, self.facts.scratch_rows(self.geometry)]
         return [self._state(name, [*shape, dim]) for name, dim in zip(names, self.widths, strict=True)]
 
@@ -306,7 +306,7 @@ class _Threader:
 
     def _scratch(self) -> list[Argument]:
         return [
-            *self._prompts(SCRATCHES, 1),
+            *self._rows(SCRATCHES, 1),
             self._state("observed", [1, self.heads, self.geometry.obs, self.widths[0]]),
             Argument("state", "log_sum_exp", tensor_type([1, self.heads, self.geometry.obs, 1], ir.F32Type.get())),
         ]
@@ -362,9 +362,9 @@ class _Threader:
         segments = [{"key": k_new, "value": v_new, "valid": valid}]
         if indexed:
             segments[0]["valid"] = extract_slice(valid, [0, 0], [batch, g.cache_rows])
-            k_prompt, v_prompt, selected = indexed
+            k_store, v_store, selected = indexed
             chosen = extract_slice(valid, [0, g.cache_rows], [batch, g.topk])
-            segments.append({"key": k_prompt, "value": v_prompt, "valid": chosen, "index": selected})
+            segments.append({"key": k_store, "value": v_store, "valid": chosen, "index": selected})
         members = kv.members(CachedAttention, *segments)
         out = kv.CachedAttention(query, *members, self.scale, self.attention.results[0].type).out
         if FIRST in own:

@@ -185,7 +185,7 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
         known[group.state(stream.cache)] = ("state", stored, (*rows, width))
         prompt = (group.kv_heads, s.scratch_tokens, stream.width)
         if g.indexed:
-            known[group.state(stream.prompt)] = ("state", s.dtype, (layers, s.batch, *prompt))
+            known[group.state(stream.store)] = ("state", s.dtype, (layers, s.batch, *prompt))
         else:
             known[scratch.state(stream.scratch)] = ("state", s.dtype, (1, *prompt))
     known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, group.key.width))

@@ -222,7 +222,7 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
             wanted = golden.tensors[cache_name]
             live[:, block] = kv_rows.encode(wanted[:, block]) if geometry.encoded else wanted[:, block]
     for stream in group.streams if geometry.by_query else ():
-        store = session.interpreter.tensor(group.state(stream.prompt))[index, 0, :, :length]
+        store = session.interpreter.tensor(group.state(stream.store))[index, 0, :, :length]
         if f"{stream.name}_store.{layer}" in golden.tensors:
             yield _check(f"{stream.name}_store.{layer}", store, golden, dtype)
     if selected is not None:
@@ -247,7 +247,7 @@ def _cache(session: Session, stream: Stream, layer: int) -> Array:
         return kv_rows.decode(cache)
     if group.geometry.by_query or not group.geometry.indexed:
         return cache
-    prompt, picks = session.interpreter.tensor(group.state(stream.prompt))[index, 0], _selected(session, layer)
+    prompt, picks = session.interpreter.tensor(group.state(stream.store))[index, 0], _selected(session, layer)
     rows = np.take_along_axis(prompt, picks.clip(min=0)[..., None], axis=1)
     rows[picks < 0] = 0
     return np.concatenate([cache, rows], axis=1)

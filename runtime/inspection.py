@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
-from sscc.ir.cache_plan import CACHES, PROMPTS
+from sscc.ir.cache_plan import CACHES, LANDMARKS, STORES
 from sscc.ir.choices import REUSED
 from sscc.ir.errors import UsageError
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
@@ -24,6 +24,12 @@ from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.timing import KernelSummary, Timing, time_entry
 
 DECODE, PREFILL = "decode", "prefill"
+ROWS = {
+    **dict.fromkeys(CACHES, "cache"),
+    **dict.fromkeys(STORES, "store"),
+    **dict.fromkeys(LANDMARKS, "landmarks"),
+}
+"""The states that hold rows of K and V, or landmarks, from one decode step to the next: what each is part of."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,7 @@ class Inspection:
         weight_bytes: weights and constants.
         kv_bytes, full_kv_bytes: of one sequence, what a decode step reads, and uncompressed at max_context.
         held_kv_bytes: K and V that one sequence holds, its whole prompt too where the selected rows are indexed.
+        decode_row_bytes: what of the caches a step moves, by part ("cache", "store", "landmarks") and tier.
         levels: of memory, by tier.
         decode_traffic_bytes: moved by one decode step of all slots, on the chip left out.
         decode_floor_bytes: weights and caches, once. decode_floor_tiers: the same by the tier that they lie in.
@@ -126,6 +133,7 @@ class Inspection:
     decode_traffic_bytes: int
     decode_floor_bytes: int
     decode_floor_tiers: Mapping[str, int]
+    decode_row_bytes: Mapping[str, Mapping[str, int]]
     levels: Mapping[str, LevelReport]
     pcus: int
     pcus_capacity: int
@@ -185,6 +193,7 @@ def inspect_artifact(
         decode_traffic_bytes=sum(timing.nbytes.get(level.name, 0) for level in target.memories),
         decode_floor_bytes=sum(floor.values()),
         decode_floor_tiers=floor,
+        decode_row_bytes=_row_bytes(program, timing),
         levels={tier: LevelReport(nbytes, target.capacity(tier)) for tier, nbytes in taken.items()},
         pcus=timing.pcus,
         pcus_capacity=int(target.units.pcus.value),
@@ -292,12 +301,21 @@ def _once(program: Program, timing: Timing, counts: Callable[[Tensor], bool]) ->
     return moved
 
 
+def _row_bytes(program: Program, timing: Timing) -> dict[str, dict[str, int]]:
+    """What a call moves of the caches, by part and tier."""
+    moved: dict[str, dict[str, int]] = {}
+    for tensor in filter(_holds_rows, program.tensors):
+        tiers = moved.setdefault(ROWS[tensor.name.partition(".")[0]], {})
+        tiers[tensor.tier] = tiers.get(tensor.tier, 0) + timing.tensor_bytes.get(tensor.name, 0)
+    return moved
+
+
 def _is_stored(tensor: Tensor) -> bool:
     return tensor.role in ("weight", "constant")
 
 
 def _holds_rows(tensor: Tensor) -> bool:
-    return tensor.role == "state" and tensor.name.partition(".")[0] in (*CACHES, *PROMPTS)
+    return tensor.role == "state" and tensor.name.partition(".")[0] in ROWS
 
 
 @dataclass(frozen=True)

@@ -415,7 +415,7 @@ class Session:
             else:
                 counts |= dict.fromkeys(caches, rows)
             if g.indexed:
-                counts |= {group.state(stream.prompt): length for stream in group.streams}
+                counts |= {group.state(stream.store): length for stream in group.streams}
                 rest = ("landmarks", "landmark_scales") if g.by_query else ("selected",)
                 counts |= {group.state(name): length if g.by_query else g.topk for name in rest}
         return parts | {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from torch_mlir import ir
@@ -11,9 +12,10 @@ from sscc.compiler.backend.entries import EmittedEntry, EntryEmitter
 from sscc.compiler.backend.kernels import Copies, KernelEmitter
 from sscc.compiler.backend.memory import pack, share, spill
 from sscc.ir.builders import STORED
+from sscc.ir.cache_plan import state_name
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError, UnsupportedError
-from sscc.ir.levels import get_target
+from sscc.ir.levels import get_groups, get_target
 from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.rewriting import functions
 from sscc.ir.schedule import Body, Program, Step, Tensor, Tier, Vector, launches, pipelines
@@ -46,7 +48,7 @@ def emit_program(module: ir.Module) -> Program:
         tuple(item.entry for item in emitted),
         arena,
     )
-    return _with_tiers(program, get_target(module))
+    return _with_tiers(program, get_target(module), _stores(module))
 
 
 def _place(emitted: list[EmittedEntry]) -> tuple[list[Tensor], int]:
@@ -73,17 +75,28 @@ def _place(emitted: list[EmittedEntry]) -> tuple[list[Tensor], int]:
     return kept, end
 
 
-def _with_tiers(program: Program, target: Target) -> Program:
+def _stores(module: ir.Module) -> frozenset[str]:
+    """The states that keep K and V of all positions for queries to choose from."""
+    groups = [group for group in get_groups(module) if group.geometry.by_query]
+    return frozenset(state_name(f"{stream}_store", group.name) for group in groups for stream in "kv")
+
+
+def _with_tiers(program: Program, target: Target, stores: Container[str] = ()) -> Program:
     """Puts what a memory does not hold into the next one: tables of which few rows are read first, then what leaves
-    least behind."""
+    least behind. `stores` lie behind main memory, where there is any, however much room it has: they grow with the
+    context, and a step reads few of their rows.
+    """
     sizes = {tensor.name: tensor.nbytes for tensor in program.tensors}
     tables = _tables(program)
     roles = {tensor.name: tensor.role in STORED for tensor in program.tensors}
     left = sorted(sizes, key=lambda name: (name in tables, roles[name], -sizes[name], name))
+    waiting = [name for name in left if name in stores] if target.far else []
+    left = [name for name in left if name not in waiting]
     tiers: dict[str, Tier] = {}
     for level in target.memories:
         tiers |= dict.fromkeys(left, level.name)
-        left = spill(sizes, left, target.capacity(level.name))
+        left = spill(sizes, left, target.capacity(level.name)) + waiting
+        waiting = []
     if left:
         room = " and ".join(f"{format_bytes(target.capacity(m.name))} of {m.label}" for m in target.memories)
         raise UnsupportedError(

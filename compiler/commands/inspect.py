@@ -64,9 +64,13 @@ def _program(i: Inspection) -> Iterator[str]:
     most = "up to " if g.layer_topk else ""
     parts = f"sink {g.sink} + recent {g.recent} + topk {most}{g.topk}"
     where = "; those of topk stay in the prompt's K and V" if g.indexed else ""
+    where = "; those of topk are chosen in every step, of all positions" if g.by_query else where
     where += "; rows of int8 codes and a scale" if g.encoded else ""
     yield f"cache      {most}{g.budget} rows = {parts}, for {g.max_context} tokens{where}"
-    yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
+    if g.by_query:
+        yield f"selection  every step's query, by landmarks of {g.landmark_bits} bits"
+    else:
+        yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.layer_topk else ():
         yield f"layers     {line}"
     yield f"KV         {s.kv_in_words()}"
@@ -111,10 +115,14 @@ def _bounds(i: Inspection) -> Iterator[str]:
         f"decode     moves {format_bytes(moved)} a step, at least {format_bytes(floor)} "
         f"(weights and caches once): {moved / floor:.2f}x"
     )
+    if i.signature.geometry.by_query:
+        parts = [(part, tier, nbytes) for part, tiers in i.decode_row_bytes.items() for tier, nbytes in tiers.items()]
+        listed = ", ".join(f"{format_bytes(nbytes)} of {part} in {tier.upper()}" for part, tier, nbytes in parts)
+        yield f"rows       a step moves {listed}"
     far = _far(i.decode_floor_tiers)
     tiers = " and ".join(tier.upper() for tier in (MAIN, *far))
-    parts = ", ".join(f"{format_bytes(nbytes)} of it from {tier.upper()}" for tier, nbytes in far.items())
-    alone = f"{tiers} bandwidth alone" + (f" ({parts})" if parts else "")
+    shares = ", ".join(f"{format_bytes(nbytes)} of it from {tier.upper()}" for tier, nbytes in far.items())
+    alone = f"{tiers} bandwidth alone" + (f" ({shares})" if shares else "")
     yield f"bound      {_duration(i.decode_floor_seconds)} a step by {alone}, {_full_caches(i)}"
 
 

@@ -70,19 +70,30 @@ class Signature:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of K and V that a decode step reads of one sequence whose rows are all in use."""
-        return sum(self.row_bytes(group) * sum(group.budgets) for group in self.plan)
+        """Bytes of K and V, and of landmarks, that a decode step reads of one sequence whose rows are all in use."""
+        rows = sum(self.row_bytes(group) * sum(group.budgets) for group in self.plan)
+        candidates = self.geometry.max_context - self.geometry.sink_recent
+        return rows + sum(self.landmark_bytes(group, candidates) for group in self.plan)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of K and V that one sequence owns: its cache, and where the selected rows are indexed its prompt."""
-        return sum(self.row_bytes(group) * self.held_rows(group) for group in self.plan)
+        """Bytes that one sequence owns: K and V of its cache, and where the selected rows are indexed of its prompt, or
+        of all its positions where queries choose; and landmarks."""
+        rows = sum(self.row_bytes(group) * self.held_rows(group) for group in self.plan)
+        return rows + sum(self.landmark_bytes(group, self.scratch_tokens) for group in self.plan)
 
     def held_rows(self, group: LayerGroup) -> int:
         """Rows of K and V that a sequence owns in all layers of a group, per KV head."""
         g, layers = group.geometry, len(group.layers)
         rows = g.packed_rows if g.packed else layers * g.cache_rows
         return rows + (layers * self.scratch_tokens if g.indexed else 0)
+
+    def landmark_bytes(self, group: LayerGroup, rows: int) -> int:
+        """Bytes of the landmarks of so many positions, in all layers and KV heads of a group."""
+        if not group.geometry.by_query:
+            return 0
+        landmark = code_bytes(group.key.width, group.geometry.landmark_bits) + SCALE_BYTES
+        return len(group.layers) * group.kv_heads * rows * landmark
 
     def row_bytes(self, group: LayerGroup) -> int:
         """Bytes of a row of one layer as it is stored, in all KV heads and streams of a group."""
@@ -106,12 +117,18 @@ class Signature:
         if not self.geometry.indexed:
             reads = "" if self.held_bytes == read else f", of which a step reads {format_bytes(read)}"
             return f"{format_bytes(self.held_bytes)} a sequence{reads}, {plain}"
-        prompts = {group: len(group.layers) * self.scratch_tokens for group in self.plan if group.geometry.indexed}
-        prompt = sum(self.row_bytes(group) * rows for group, rows in prompts.items())
+        stores = {group: len(group.layers) * self.scratch_tokens for group in self.plan if group.geometry.indexed}
+        store = sum(self.row_bytes(group) * rows for group, rows in stores.items())
+        landmarks = sum(self.landmark_bytes(group, self.scratch_tokens) for group in self.plan)
+        ring = f"{format_bytes(self.held_bytes - store - landmarks)} of sinks and ring"
+        if self.geometry.by_query:
+            return (
+                f"{format_bytes(self.held_bytes)} a sequence ({ring}, {format_bytes(landmarks)} of landmarks, "
+                f"{format_bytes(store)} of store), of which a step reads at most {format_bytes(read)}; {plain}"
+            )
         return (
-            f"{format_bytes(self.held_bytes)} a sequence ({format_bytes(self.held_bytes - prompt)} of sinks and ring, "
-            f"{format_bytes(prompt)} of prompt), of which a step reads the {format_bytes(read)} that compact rows "
-            f"would take; {plain}"
+            f"{format_bytes(self.held_bytes)} a sequence ({ring}, {format_bytes(store)} of prompt), of which a step "
+            f"reads the {format_bytes(read)} that compact rows would take; {plain}"
         )
 
     def groups_in_words(self) -> list[str]:

@@ -10,6 +10,8 @@ Counting rules, where a step does not simply touch everything it sees once:
   their own share it reads in place, as many rows as the layers have in the mean.
 * `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` reads `length` rows
   of K.
+* Where queries choose, scores by landmarks are of the candidates, the positions of a slot without sinks and ring:
+  `valid_rows` without them. Attention reads as many rows of the store as are chosen.
 * Encoded rows move as they are stored, bytes of codes and a scale, and are computed on as the numbers that they stand
   for: `ENCODE_OPS` element-wise operations per number where they are made, `DECODE_OPS` where they are attended to.
 * Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
@@ -58,6 +60,7 @@ SOFTMAX_OPS = 5  # scale, running maximum, subtract, exponential, sum
 ENCODE_OPS = 4  # magnitude, maximum, product with the inverse scale, rounding
 DECODE_OPS = 2  # conversion, product with the scale
 ROTATE_OPS = 2  # a sum and a difference per number and level of butterflies
+DOT_OPS = 2  # of four products of bytes, as lanes have 32 bits: multiply, add up
 LANDMARK_OPS = 4  # of a score: to float, two products, a running maximum
 _FREE_OPS = frozenset({"index", "const", "load"})  # addresses and literals, made by the memory units
 
@@ -296,25 +299,44 @@ def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
 
 
 def _landmarks(meter: _Meter, step: Landmarks) -> None:
-    shape = meter.shape(step.key)
-    meter.vector(prod(shape), ROTATE_OPS * ceil(log2(max(shape[-1], 2))))
+    _rotate(meter, step.key)
+
+
+def _rotate(meter: _Meter, rows: str) -> None:
+    """Butterflies, and the codes of what they give."""
+    shape = meter.shape(rows)
+    meter.vector(prod(shape), ROTATE_OPS * ceil(log2(max(shape[-1], 2))) + ENCODE_OPS)
+
+
+def _candidates(meter: _Meter, step: LandmarkScores | ChooseRows | QueryAttention, rows: int) -> int:
+    """Of how many of the `rows` positions of a slot a step chooses."""
+    return max(meter.valid_rows(rows) - step.sink - step.recent, 0)
 
 
 def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> None:
-    (batch, heads, _, dim), rows = meter.shape(step.query), meter.shape(step.codes)[2]
-    meter.vector(batch * heads * rows * ceil(dim / 4), 2)  # products of four bytes at a time, as lanes have 32 bits
-    meter.vector(batch * heads * rows, LANDMARK_OPS)
+    (batch, heads, _, dim) = meter.shape(step.query)
+    scores = batch * heads * _candidates(meter, step, meter.shape(step.codes)[2])
+    _rotate(meter, step.query)
+    meter.vector(scores * ceil(dim / 4), DOT_OPS)
+    meter.vector(scores, LANDMARK_OPS)
 
 
 def _choose_rows(meter: _Meter, step: ChooseRows | QueryAttention) -> None:
-    (batch, heads, _, dim) = meter.shape(step.query)
-    store = step.scores if isinstance(step, ChooseRows) else step.codes
-    meter.flops(meter.dtype(step.query), 2 * batch * heads * meter.shape(step.key)[2] * dim)
-    meter.vector(batch * heads * meter.shape(store)[2], SOFTMAX_OPS)
+    """The exact scores of sinks and ring, one softmax over these and those by landmarks, a streaming top-K."""
+    (batch, heads, _, dim), (_, kv_heads, ring, _) = meter.shape(step.query), meter.shape(step.key)
+    if isinstance(step, ChooseRows):
+        rows, topk = meter.shape(step.scores)[2], meter.shape(step.selected)[2]
+    else:
+        rows, topk = meter.shape(step.codes)[2], step.topk
+    candidates = _candidates(meter, step, rows)
+    meter.flops(meter.dtype(step.query), 2 * batch * heads * ring * dim)
+    meter.vector(batch * heads * (ring + candidates), SOFTMAX_OPS)
+    meter.vector(batch * kv_heads * candidates, ceil(log2(max(topk, 1))) + 1)
 
 
 def _query_attention(meter: _Meter, step: QueryAttention) -> None:
     """The landmark of a new key, scores by all of them, the choice, and attention over what is chosen."""
+    _rotate(meter, step.new_key)
     _landmark_scores(meter, step)
     _choose_rows(meter, step)
     (batch, heads, _, _), ring = meter.shape(step.query), meter.shape(step.key)[2]

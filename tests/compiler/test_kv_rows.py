@@ -155,7 +155,7 @@ def test_prompts_are_the_first_to_go_to_ddr(model: Path, artifacts: dict[str, Pa
     assert cli.main([*words, "--target", f"rdu:{tmp_path / 'small.json'}"]) == 0
     session = sscc.load(tmp_path / "out.rdu")
     tensors = Artifact.load(tmp_path / "out.rdu").program.tensors
-    assert [tensor.name for tensor in tensors if tensor.tier == "ddr"] == ["v_prompt"]
+    assert [tensor.name for tensor in tensors if tensor.tier == "ddr"] == ["v_store"]
     plain = sscc.load(artifacts["compact"])
     for each in (session, plain):
         each.prefill(1, random_tokens(30))

@@ -233,8 +233,8 @@ def test_a_sequence_holds_a_window_per_windowed_layer(
     assert states["k_cache.window10"].shape[:4] == (windows, BATCH, 2, WINDOW)
     if layers > windows:
         assert states["k_cache"].shape[:4] == (layers - windows, BATCH, 2, rows)
-    prompts = sorted(name for name in states if "prompt" in name or "selected" in name)
-    assert prompts == {"indexed": ["k_prompt", "selected", "v_prompt"], "everything": []}.get(kept, ["selected"])
+    prompts = sorted(name for name in states if "store" in name or "selected" in name)
+    assert prompts == {"indexed": ["k_store", "selected", "v_store"], "everything": []}.get(kept, ["selected"])
     # One scratch for all layers, named after the first one; indexed layers have their prompts instead.
     assert [name for name in states if name.startswith("k_scratch")] == ["k_scratch.window10"]
     session = opened(path)

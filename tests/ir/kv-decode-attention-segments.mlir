@@ -11,9 +11,9 @@
 // The caches keep their types.
 // CHECK: "kv.decode_attention"({{.*}}){{.*}} -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_prompt: tensor<2x2x20x8xf32>, %v_prompt: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -26,9 +26,9 @@ module attributes {kv.geometry = #geometry} {
 // Where rows are compact the cache has all of them.
 // ERROR: InputError: 'kv.decode_attention' is over 16 rows, kv.geometry has 13
 module attributes {kv.geometry = #compact} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x13x8xf32>, %value: tensor<2x2x13x6xf32>, %k_cache: tensor<2x2x13x8xf32>, %v_cache: tensor<2x2x13x6xf32>, %k_prompt: tensor<2x2x20x8xf32>, %v_prompt: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x13x8xf32>, %value: tensor<2x2x13x6xf32>, %k_cache: tensor<2x2x13x8xf32>, %v_cache: tensor<2x2x13x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x13x8xf32>, tensor<2x2x13x6xf32>, tensor<2x2x13x8xf32>, tensor<2x2x13x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x13x8xf32>, tensor<2x2x13x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -41,9 +41,9 @@ module attributes {kv.geometry = #compact} {
 // The cache has no row for what is selected.
 // ERROR: InputError: 'kv.decode_attention' k_cache is tensor<2x2x9x8xf32>: dimension 2 (R) is 9, expected 6
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_prompt: tensor<2x2x20x8xf32>, %v_prompt: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -56,9 +56,9 @@ module attributes {kv.geometry = #geometry} {
 // Every slot has its prompt.
 // ERROR: InputError: 'kv.decode_attention' segments[0].key is tensor<1x2x20x8xf32>: dimension 0 (B) is 1, expected 2
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_prompt: tensor<1x2x20x8xf32>, %v_prompt: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<1x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<1x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -71,9 +71,9 @@ module attributes {kv.geometry = #geometry} {
 // Keys and values of a prompt are equally many.
 // ERROR: InputError: 'kv.decode_attention' segments[0].value is tensor<2x2x19x6xf32>: dimension 2 (T0) is 19, expected 20
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_prompt: tensor<2x2x20x8xf32>, %v_prompt: tensor<2x2x19x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x19x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x19x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -86,9 +86,9 @@ module attributes {kv.geometry = #geometry} {
 // A selected row is like one of the cache.
 // ERROR: InputError: 'kv.decode_attention' segments[0].value is tensor<2x2x20x8xf32>: dimension 3 (Dv) is 8, expected 6
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_prompt: tensor<2x2x20x8xf32>, %v_prompt: tensor<2x2x20x8xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x8xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x8xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -101,9 +101,9 @@ module attributes {kv.geometry = #geometry} {
 // And of its element type.
 // ERROR: InputError: 'kv.decode_attention' segments[0].key is tensor<2x2x20x8xbf16>, expected element type f32
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_prompt: tensor<2x2x20x8xbf16>, %v_prompt: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xbf16>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xbf16>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -116,9 +116,9 @@ module attributes {kv.geometry = #geometry} {
 // Every slot and KV head has its positions.
 // ERROR: InputError: 'kv.decode_attention' segments[0].index is tensor<2x3xi64>, expected a tensor of rank 3 [B Hkv R0]
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_prompt: tensor<2x2x20x8xf32>, %v_prompt: tensor<2x2x20x6xf32>, %selected: tensor<2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -131,9 +131,9 @@ module attributes {kv.geometry = #geometry} {
 // As many as the geometry selects.
 // ERROR: InputError: 'kv.decode_attention' is over 10 rows, kv.geometry has 9
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_prompt: tensor<2x2x20x8xf32>, %v_prompt: tensor<2x2x20x6xf32>, %selected: tensor<2x2x4xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x4xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x4xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -146,9 +146,9 @@ module attributes {kv.geometry = #geometry} {
 // They are integers.
 // ERROR: InputError: 'kv.decode_attention' segments[0].index is tensor<2x2x3xf32>, expected element type i64
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_prompt: tensor<2x2x20x8xf32>, %v_prompt: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xf32>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -161,9 +161,9 @@ module attributes {kv.geometry = #geometry} {
 // Query heads share KV heads evenly.
 // ERROR: InputError: 'kv.decode_attention' 3 query heads are not a multiple of 2 KV heads
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x3x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_prompt: tensor<2x2x20x8xf32>, %v_prompt: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x3x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x3x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x3x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x3x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x3x1x6xf32>
@@ -176,9 +176,9 @@ module attributes {kv.geometry = #geometry} {
 // The scale cannot be left out.
 // ERROR: InputError: 'kv.decode_attention' op attribute "scale" is expected but not provided
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_prompt: tensor<2x2x20x8xf32>, %v_prompt: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_prompt, %v_prompt, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>

@@ -30,8 +30,8 @@ def test_every_layer_has_a_place_in_its_group() -> None:
 
 def test_states_are_called_after_their_group() -> None:
     assert (OTHERS.state("k_cache"), WINDOWS.state("k_cache")) == ("k_cache", "k_cache.window5")
-    assert [(s.cache, s.scratch, s.prompt) for s in STREAMS] == [
-        ("k_cache", "k_scratch", "k_prompt"), ("v_cache", "v_scratch", "v_prompt")
+    assert [(s.cache, s.scratch, s.store) for s in STREAMS] == [
+        ("k_cache", "k_scratch", "k_store"), ("v_cache", "v_scratch", "v_store")
     ]  # fmt: skip
     assert (OTHERS.key, OTHERS.width) == (STREAMS[0], 14)
 

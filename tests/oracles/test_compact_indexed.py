@@ -131,7 +131,7 @@ def test_the_cache_holds_what_the_other_holds_in_its_first_rows() -> None:
     for kind in "kv":
         rows = compact.tensor(f"{kind}_cache")[:, 2]
         assert torch.equal(indexed.tensor(f"{kind}_cache")[:, 2], rows[:, :, :sr])
-        prompt = indexed.tensor(f"{kind}_prompt")[:, 2]
+        prompt = indexed.tensor(f"{kind}_store")[:, 2]
         assert picks.min() >= GEOMETRY.sink
         assert torch.equal(prompt.gather(2, picks[..., None].expand(-1, -1, -1, prompt.shape[3])), rows[:, :, sr:])
 
@@ -140,7 +140,7 @@ def test_decode_changes_no_prompt_and_no_index() -> None:
     _, session = compiled("indexed", 2)
     session.reset()
     session.prefill(1, random_tokens(30))
-    names = ("k_prompt", "v_prompt", "selected")
+    names = ("k_store", "v_store", "selected")
     before = [session.interpreter.tensor(name).clone() for name in names]
     assert all(state[:, 1].any() and not state[:, [0, 2]].any() for state in before), "only the slot's own part"
     for token in range(12):
@@ -163,12 +163,12 @@ def test_rows_that_decode_reads_by_index_are_not_gathered() -> None:
         assert gathered == {GEOMETRY.sink_recent}, "at the end of a prompt, and no selected rows"
     for opt_level in (0, 1, 2):
         tables = _tables(compiled("indexed", opt_level)[0])
-        assert {"k_prompt", "v_prompt"} <= tables, "what DDR may hold: a step fetches few of its rows"
+        assert {"k_store", "v_store"} <= tables, "what DDR may hold: a step fetches few of its rows"
         assert not {"k_cache", "v_cache", "selected"} & tables
     program, _ = compiled("indexed", 2)
     tensors = {tensor.name: tensor.shape for tensor in program.tensors}
     assert tensors["k_cache"] == (2, BATCH, 2, GEOMETRY.sink_recent, 8)
-    assert tensors["k_prompt"] == tensors["v_prompt"] == (2, BATCH, 2, CONTEXT, 8)
+    assert tensors["k_store"] == tensors["v_store"] == (2, BATCH, 2, CONTEXT, 8)
     assert tensors["selected"] == (2, BATCH, 2, GEOMETRY.topk)
     assert not {"k_scratch", "v_scratch"} & tensors.keys(), "prefill appends to the prompt itself"
 

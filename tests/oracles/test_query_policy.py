@@ -195,7 +195,7 @@ def test_a_step_writes_one_row_of_each_state() -> None:
     _, session = compiled(QUERY)
     session.reset()
     session.prefill(1, PROMPT)
-    names = ("k_prompt", "v_prompt", "landmarks", "landmark_scales", "k_cache", "v_cache")
+    names = ("k_store", "v_store", "landmarks", "landmark_scales", "k_cache", "v_cache")
     before = {name: session.interpreter.tensor(name).clone() for name in names}
     session.decode({1: 7})
     for name in names:

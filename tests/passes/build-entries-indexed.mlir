@@ -14,7 +14,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: scratch
   // CHECK-SAME: %[[O:arg8]]: tensor<1x1x1x8xf32> {sscc.state = "observed"}
   // CHECK-SAME: %[[KC:arg9]]: tensor<2x1x2x8xf32> {sscc.state = "k_cache"}, %[[VC:arg10]]: tensor<2x1x2x8xf32> {sscc.state = "v_cache"}, %[[I:arg11]]: tensor<2x1x1xi64> {sscc.state = "selected"}
-  // CHECK-SAME: %[[KP:arg12]]: tensor<2x1x8x8xf32> {sscc.state = "k_prompt"}, %[[VP:arg13]]: tensor<2x1x8x8xf32> {sscc.state = "v_prompt"}
+  // CHECK-SAME: %[[KP:arg12]]: tensor<2x1x8x8xf32> {sscc.state = "k_store"}, %[[VP:arg13]]: tensor<2x1x8x8xf32> {sscc.state = "v_store"}
   // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %[[KP]][%[[SLOT]], 0, 0, 0] [1, 1, 8, 8] [1, 1, 1, 1] : tensor<2x1x8x8xf32> to tensor<1x1x8x8xf32>
   // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %[[VP]][%[[SLOT]], 0, 0, 0] [1, 1, 8, 8]
   // CHECK: %[[LO:.+]] = arith.minsi %{{.+}}, %[[ALL:.+]] : index
@@ -32,7 +32,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // Prompts and positions are stacked over layers, as the caches are; there is no scratch besides.
   // CHECK-LABEL: func.func public @prefill(
   // CHECK-NOT: scratch
-  // CHECK-SAME: tensor<2x2x1x1xi64> {sscc.state = "selected"}, %[[P:.+]]: tensor<2x2x1x8x8xf32> {sscc.state = "k_prompt"}, %{{.+}}: tensor<2x2x1x8x8xf32> {sscc.state = "v_prompt"}
+  // CHECK-SAME: tensor<2x2x1x1xi64> {sscc.state = "selected"}, %[[P:.+]]: tensor<2x2x1x8x8xf32> {sscc.state = "k_store"}, %{{.+}}: tensor<2x2x1x8x8xf32> {sscc.state = "v_store"}
   // CHECK: %[[A:.+]] = tensor.extract_slice %[[P]][0, 0, 0, 0, 0] [1, 2, 1, 8, 8]
   // CHECK: %[[M:.+]]:7 = call @prefill.phase.layer.0(
   // CHECK: %[[P1:.+]] = tensor.insert_slice %[[M]]#5 into %[[P]][0, 0, 0, 0, 0]
@@ -42,7 +42,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // Decode reads prompts and positions, layer by layer, and gives back the caches alone.
   // CHECK-LABEL: func.func public @decode(
   // CHECK-SAME: %[[DK:[a-z0-9]+]]: tensor<2x2x1x2x8xf32> {sscc.state = "k_cache"}
-  // CHECK-SAME: %[[DP:[a-z0-9]+]]: tensor<2x2x1x8x8xf32> {sscc.state = "k_prompt"}
+  // CHECK-SAME: %[[DP:[a-z0-9]+]]: tensor<2x2x1x8x8xf32> {sscc.state = "k_store"}
   // CHECK-SAME: %[[DI:[a-z0-9]+]]: tensor<2x2x1x1xi64> {sscc.state = "selected"}
   // CHECK-SAME: -> (tensor<2x9xf32> {sscc.output = "logits"}, tensor<2x2x1x2x8xf32> {sscc.state = "k_cache"}, tensor<2x2x1x2x8xf32> {sscc.state = "v_cache"})
   // CHECK: tensor.extract_slice %[[DP]][0, 0, 0, 0, 0]
@@ -71,11 +71,11 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @prefill.head(tensor<1x4x8xf32> {sscc.input = "hidden"}, tensor<1xi64> {sscc.input = "last"}) -> (tensor<1x1x9xf32> {sscc.output = "logits"})
   func.func private @decode.embed(tensor<2x1xi64> {sscc.input = "ids"}, tensor<2x1xi64> {sscc.input = "positions"}) -> (tensor<2x1x8xf32> {sscc.output = "hidden"})
   func.func private @decode.layer.0(tensor<2x1x8xf32> {sscc.input = "hidden"}, tensor<2x1x2x8xf32> {sscc.state = "k_cache"},
-    tensor<2x1x2x8xf32> {sscc.state = "v_cache"}, tensor<2x1x8x8xf32> {sscc.state = "k_prompt"}, tensor<2x1x8x8xf32> {sscc.state = "v_prompt"},
+    tensor<2x1x2x8xf32> {sscc.state = "v_cache"}, tensor<2x1x8x8xf32> {sscc.state = "k_store"}, tensor<2x1x8x8xf32> {sscc.state = "v_store"},
     tensor<2x1x1xi64> {sscc.state = "selected"}, tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "prompt_len"}, tensor<2xi1> {sscc.input = "active"})
     -> (tensor<2x1x8xf32> {sscc.output = "hidden"}, tensor<2x1x2x8xf32> {sscc.state = "k_cache"}, tensor<2x1x2x8xf32> {sscc.state = "v_cache"})
   func.func private @decode.layer.1(tensor<2x1x8xf32> {sscc.input = "hidden"}, tensor<2x1x2x8xf32> {sscc.state = "k_cache"},
-    tensor<2x1x2x8xf32> {sscc.state = "v_cache"}, tensor<2x1x8x8xf32> {sscc.state = "k_prompt"}, tensor<2x1x8x8xf32> {sscc.state = "v_prompt"},
+    tensor<2x1x2x8xf32> {sscc.state = "v_cache"}, tensor<2x1x8x8xf32> {sscc.state = "k_store"}, tensor<2x1x8x8xf32> {sscc.state = "v_store"},
     tensor<2x1x1xi64> {sscc.state = "selected"}, tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "prompt_len"}, tensor<2xi1> {sscc.input = "active"})
     -> (tensor<2x1x8xf32> {sscc.output = "hidden"}, tensor<2x1x2x8xf32> {sscc.state = "k_cache"}, tensor<2x1x2x8xf32> {sscc.state = "v_cache"})
   func.func private @decode.head(tensor<2x1x8xf32> {sscc.input = "hidden"}) -> (tensor<2x1x9xf32> {sscc.output = "logits"})

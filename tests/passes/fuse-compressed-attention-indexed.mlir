@@ -15,7 +15,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -43,7 +43,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -73,7 +73,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -103,7 +103,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -129,7 +129,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -156,7 +156,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -183,7 +183,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -210,7 +210,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %e: tensor<2x2x1xi64> {sscc.input = "e"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -238,7 +238,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %m: tensor<2x2xi1> {sscc.input = "m"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -264,7 +264,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -291,7 +291,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %b: tensor<2xi1> {sscc.input = "b"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -318,7 +318,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %s: tensor<2xi64> {sscc.input = "s"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
@@ -345,7 +345,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
-      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
       %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
       -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {

@@ -15,8 +15,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[V:arg2]]: tensor<2x2x1x6xf32> {sscc.weight = "v"}
   // CHECK-SAME: %[[KC:arg3]]: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}
   // CHECK-SAME: %[[VC:arg4]]: tensor<2x2x3x6xf32> {sscc.state = "v_cache"}
-  // CHECK-SAME: %[[KP:arg5]]: tensor<2x2x8x8xf32> {sscc.state = "k_prompt"}
-  // CHECK-SAME: %[[VP:arg6]]: tensor<2x2x8x6xf32> {sscc.state = "v_prompt"}
+  // CHECK-SAME: %[[KP:arg5]]: tensor<2x2x8x8xf32> {sscc.state = "k_store"}
+  // CHECK-SAME: %[[VP:arg6]]: tensor<2x2x8x6xf32> {sscc.state = "v_store"}
   // CHECK-SAME: %[[I:arg7]]: tensor<2x2x1xi64> {sscc.state = "selected"}
   // CHECK-SAME: %[[POSITION:arg8]]: tensor<2xi64> {sscc.input = "position"}
   // CHECK-SAME: %[[TOPK:arg9]]: tensor<2xi64> {sscc.input = "prompt_len"}

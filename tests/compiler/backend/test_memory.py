@@ -113,6 +113,17 @@ def test_what_a_memory_does_not_hold_is_in_the_next() -> None:
         tiers(weights(*[64] * 6), target)
 
 
+def test_a_store_lies_behind_main_memory() -> None:
+    target = changed({"hbm.capacity": 192, "ddr.capacity": 128})
+    program = weights(64, 64, 64)
+    placed = [tensor.tier for tensor in _with_tiers(program, target, {"w1"}).tensors]
+    assert placed == ["hbm", "ddr", "hbm"]
+    with pytest.raises(UnsupportedError, match="required 320 bytes of memory, capacity 192 bytes of HBM and 128"):
+        _with_tiers(weights(64, 192, 64), target, {"w1"})
+    near = replace(target, levels=target.levels[:2])
+    assert [tensor.tier for tensor in _with_tiers(program, near, {"w1"}).tensors] == ["hbm"] * 3
+
+
 def test_a_target_without_far_memory() -> None:
     target = changed({"hbm.capacity": 192})
     near = replace(target, levels=target.levels[:2])

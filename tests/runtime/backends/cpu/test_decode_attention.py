@@ -31,7 +31,7 @@ DECODE = DecodeAttention(
     "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active",
     "out", 0.2, SINK, RECENT,
 )  # fmt: skip
-INDEXED = replace(DECODE, segments=(MoreRows("k_prompt", "v_prompt", "selected"),))
+INDEXED = replace(DECODE, segments=(MoreRows("k_store", "v_store", "selected"),))
 CACHED = CachedAttention("query", (Segment("k_cache", "v_cache", "valid"),), "out", 0.2)
 # Relative error, of the whole output: the order of sums, and rounding the output to bf16.
 TOLERANCE = {F32: 1e-6, BF16: 4e-3}
@@ -377,7 +377,7 @@ def test_encoded_rows_that_do_not_fit_are_refused() -> None:
         decode(tensors | {"v_cache": torch.zeros(5, 2, 300, 40, dtype=torch.int8)[..., ::2]})
     indexed, _ = indexed_inputs(1, F32)
     indexed |= {name: encoded(indexed[name]) for name in ("k_cache", "v_cache")}
-    with pytest.raises(InputError, match="takes segments of one dtype, but 'k_cache' is i8 and 'k_prompt' f32"):
+    with pytest.raises(InputError, match="takes segments of one dtype, but 'k_cache' is i8 and 'k_store' f32"):
         lower_decode_attention(INDEXED, meta_of(indexed), HOST)
 
 
@@ -426,7 +426,7 @@ def test_indexed_attention_is_decode_attention_over_the_assembled_rows(
 def test_any_number_of_segments_is_one_cache_of_their_rows(features: Features, *, encode: bool) -> None:
     """The cache, some rows in place, some by an index, and some of the same ones in place again."""
     tensors, compact = indexed_inputs(140, F32)
-    names = {"k": ["k_cache", "k_more", "k_prompt", "k_last"], "v": ["v_cache", "v_more", "v_prompt", "v_last"]}
+    names = {"k": ["k_cache", "k_more", "k_store", "k_last"], "v": ["v_cache", "v_more", "v_store", "v_last"]}
     for kind in "kv":
         rows = compact[f"{kind}_cache"]
         tensors[f"{kind}_more"], tensors[f"{kind}_last"] = rows[:, :, SR : SR + 37].clone(), rows[:, :, -20:].clone()
@@ -496,7 +496,7 @@ def test_cached_attention_over_segments_is_that_over_all_their_rows(features: Fe
     tensors |= {"near": masks[:, :SR].clone(), "far": masks[:, SR:].clone()}
     compact["valid"] = masks
     tensors["selected"].masked_fill_(~masks[:, None, SR:], 2**62)  # what is not seen may be anything
-    segments = Segment("k_cache", "v_cache", "near"), Segment("k_prompt", "v_prompt", "far", "selected")
+    segments = Segment("k_cache", "v_cache", "near"), Segment("k_store", "v_store", "far", "selected")
     for step, given in ((replace(CACHED, segments=segments), tensors), (CACHED, compact)):
         meta = meta_of(given)
         compiled = CompiledStep(lower_cached_attention(step, meta, features), meta, features)

@@ -328,15 +328,15 @@ def test_rows_that_an_index_names_are_floats() -> None:
         y=("i8", (1, 2, 3, 12)),
     )
     names = ("query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache")
-    rows = MoreRows("k_prompt", "v_prompt", "selected")
+    rows = MoreRows("k_store", "v_store", "selected")
     step = DecodeAttention(*names, "position", "prompt_len", "active", "out", 0.3, SINK, RECENT, (rows,))
     refused(
         step,
-        "decode_attention reads rows of 'k_prompt' and of 'k_cache', which has another dtype",
+        "decode_attention reads rows of 'k_store' and of 'k_cache', which has another dtype",
         **SLOTS,
         k_cache=("i8", (2, 2, 7, 12)),
         v_cache=("i8", (2, 2, 7, 10)),
-        k_prompt=("f32", (2, 2, 20, 8)),
-        v_prompt=("f32", (2, 2, 20, 6)),
+        k_store=("f32", (2, 2, 20, 8)),
+        v_store=("f32", (2, 2, 20, 6)),
         selected=("i64", (2, 2, 3)),
     )

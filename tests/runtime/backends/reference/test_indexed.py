@@ -19,7 +19,7 @@ Tensors = dict[str, Tensor]
 SINK, RECENT = 2, 5
 SR = SINK + RECENT
 SMALL = "query new_key new_value position prompt_len active".split()
-ROWS = MoreRows("k_prompt", "v_prompt", "selected")
+ROWS = MoreRows("k_store", "v_store", "selected")
 COMPACT = DecodeAttention(
     "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active",
     "out", 0.3, SINK, RECENT,
@@ -50,8 +50,8 @@ def step_inputs(topk: int, positions: list[int], dtype: torch.dtype, sink_recent
         "position": torch.tensor(positions),
         "prompt_len": torch.tensor(counts) + sink_recent,
         "active": torch.tensor([slot != 1 for slot in range(slots)]),
-        "k_prompt": torch.randn(slots, 2, rows, 8).to(dtype),
-        "v_prompt": torch.randn(slots, 2, rows, 6).to(dtype),
+        "k_store": torch.randn(slots, 2, rows, 8).to(dtype),
+        "v_store": torch.randn(slots, 2, rows, 6).to(dtype),
         "selected": selected,
     }
     caches = {"k_cache": torch.randn(slots, 2, sink_recent, 8), "v_cache": torch.randn(slots, 2, sink_recent, 6)}
@@ -62,7 +62,7 @@ def assembled(inputs: Tensors, caches: Tensors) -> Tensors:
     """The caches with the selected rows behind their own, put there one by one."""
     result = {}
     for kind in "kv":
-        cache, prompt = caches[f"{kind}_cache"], inputs[f"{kind}_prompt"]
+        cache, prompt = caches[f"{kind}_cache"], inputs[f"{kind}_store"]
         slots, heads, topk = inputs["selected"].shape
         rows = torch.zeros(slots, heads, topk, prompt.shape[3], dtype=prompt.dtype)
         for b in range(slots):
@@ -124,8 +124,8 @@ def test_rows_of_the_prompt_that_are_not_selected_are_not_read() -> None:
         for h in range(2):
             others = torch.ones(13, dtype=torch.bool)
             others[inputs["selected"][b, h][inputs["selected"][b, h] >= 0]] = False
-            inputs["k_prompt"][b, h, others] = torch.nan
-            inputs["v_prompt"][b, h, others] = torch.nan
+            inputs["k_store"][b, h, others] = torch.nan
+            inputs["v_store"][b, h, others] = torch.nan
     got, _ = run_both(inputs, caches)
     assert torch.equal(got["out"], want["out"])
     assert got["out"].isfinite().all()
@@ -178,7 +178,7 @@ def test_a_position_that_has_no_row_is_refused() -> None:
     [
         ({"sink": 3}, "sink 3 and recent 5 in a cache of 7 rows"),
         ({"sink": 7, "recent": 0}, "sink 7 and recent 0 in a cache of 7 rows"),
-        ({"segments": (replace(ROWS, key="v_prompt"),)}, r"takes segments\[0\].key as float \[B, Hkv, T0, D\]"),
+        ({"segments": (replace(ROWS, key="v_store"),)}, r"takes segments\[0\].key as float \[B, Hkv, T0, D\]"),
         ({"segments": (replace(ROWS, index="position"),)}, r"takes segments\[0\].index as i64 \[B, Hkv, R0\]"),
         ({"k_cache": "query"}, r"takes k_cache as float \[B, Hkv, R, D\]"),
     ],
@@ -191,6 +191,6 @@ def test_a_step_that_does_not_fit_is_refused(change: Any, message: str) -> None:
 
 def test_a_prompt_of_another_dtype_than_the_cache_is_refused() -> None:
     inputs, caches = step_inputs(4, [3], torch.float32)
-    inputs["v_prompt"] = inputs["v_prompt"].bfloat16()
-    with pytest.raises(InputError, match="reads rows of 'v_prompt' and of 'v_cache', which has another dtype"):
+    inputs["v_store"] = inputs["v_store"].bfloat16()
+    with pytest.raises(InputError, match="reads rows of 'v_store' and of 'v_cache', which has another dtype"):
         run_steps((INDEXED,), inputs, {**caches, "out": torch.zeros(1, 4, 1, 6)})
