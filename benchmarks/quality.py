@@ -102,8 +102,8 @@ RUNS = {
     ),
     "smollm2-long": EvalRun(
         "smollm2",
-        "--dtype f32 --tasks list_copy extraction --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 --methods full "
-        "snapstream query",
+        "--dtype f32 --tasks list_copy extraction --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 "
+        "--methods full snapstream query",
         3,
     ),
     "smollm2-perplexity": EvalRun(
