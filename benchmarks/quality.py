@@ -100,6 +100,12 @@ RUNS = {
         "--methods full streamingllm snapstream query",
         6,
     ),
+    "smollm2-long": EvalRun(
+        "smollm2",
+        "--dtype f32 --tasks list_copy extraction --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 "
+        "--methods full snapstream query",
+        3,
+    ),
     "smollm2-perplexity": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 256 512",
