@@ -1,0 +1,98 @@
+// Rows that every step's query chooses. B 2, C 4, H 4, Hkv 2, D 8, Dv 6; max_context 6, so a store has T = 8 rows. SR is
+// 3, topk 1. Landmarks of 2 bits of 8 numbers are 2 bytes.
+#geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 3 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 6 : i64, rows = "indexed", policy = "query", landmark_bits = 2 : i64}
+#plain = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 3 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 6 : i64, rows = "indexed", policy = "query", landmark_bits = 16 : i64}
+#program = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
+
+// -----
+
+// CASE: decode layer
+// PASSES: thread-cache
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // The caches hold sinks and ring alone. Stores and landmarks have a row for every position, and are results too.
+  // CHECK-LABEL: func.func private @decode.layer.3(
+  // CHECK-SAME: %[[Q:arg0]]: tensor<2x4x1x8xf32> {sscc.input = "hidden"}
+  // CHECK-SAME: %[[K:arg1]]: tensor<2x2x1x8xf32> {sscc.weight = "k"}
+  // CHECK-SAME: %[[V:arg2]]: tensor<2x2x1x6xf32> {sscc.weight = "v"}
+  // CHECK-SAME: %[[KC:arg3]]: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}
+  // CHECK-SAME: %[[VC:arg4]]: tensor<2x2x3x6xf32> {sscc.state = "v_cache"}
+  // CHECK-SAME: %[[KS:arg5]]: tensor<2x2x8x8xf32> {sscc.state = "k_store"}
+  // CHECK-SAME: %[[VS:arg6]]: tensor<2x2x8x6xf32> {sscc.state = "v_store"}
+  // CHECK-SAME: %[[L:arg7]]: tensor<2x2x8x2xi8> {sscc.state = "landmarks"}
+  // CHECK-SAME: %[[S:arg8]]: tensor<2x2x8x1xbf16> {sscc.state = "landmark_scales"}
+  // CHECK-SAME: %[[P:arg9]]: tensor<2xi64> {sscc.input = "position"}
+  // CHECK-SAME: %[[ACTIVE:arg11]]: tensor<2xi1> {sscc.input = "active"}
+  // CHECK-SAME: tensor<2x2x8x2xi8> {sscc.state = "landmarks"}, tensor<2x2x8x1xbf16> {sscc.state = "landmark_scales"})
+  //
+  // The step's row goes to the ring, and to the row of its position in the stores, with its landmark.
+  // CHECK-NEXT: %[[ROW:.+]] = "kv.row"(%[[P]])
+  // CHECK-NEXT: %[[K1:.+]] = "kv.update"(%[[KC]], %[[K]], %[[ROW]], %[[ACTIVE]])
+  // CHECK-NEXT: %[[V1:.+]] = "kv.update"(%[[VC]], %[[V]], %[[ROW]], %[[ACTIVE]])
+  // CHECK-NEXT: %[[LM:.+]]:2 = "kv.landmarks"(%[[K]])
+  // CHECK-NEXT: %[[KS1:.+]] = "kv.update"(%[[KS]], %[[K]], %[[P]], %[[ACTIVE]])
+  // CHECK-NEXT: %[[VS1:.+]] = "kv.update"(%[[VS]], %[[V]], %[[P]], %[[ACTIVE]])
+  // CHECK-NEXT: %[[L1:.+]] = "kv.update"(%[[L]], %[[LM]]#0, %[[P]], %[[ACTIVE]])
+  // CHECK-NEXT: %[[S1:.+]] = "kv.update"(%[[S]], %[[LM]]#1, %[[P]], %[[ACTIVE]])
+  //
+  // As many chosen rows are seen as if the prompt had ended here: the live positions count, not the prompt's.
+  // CHECK: %[[N:.+]] = linalg.generic {{.*}} ins(%[[P]]
+  // CHECK: arith.addi
+  // CHECK: %[[VALID:.+]] = "kv.validity"(%[[P]], %[[N]], %[[ACTIVE]]) {{.*}} -> tensor<2x4xi1>
+  // CHECK-NEXT: %[[F:.+]] = "kv.landmark_scores"(%[[Q]], %[[L1]], %[[S1]], %[[P]], %[[ACTIVE]]) {scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: %[[I:.+]] = "kv.choose"(%[[Q]], %[[K1]], %[[F]], %[[P]], %[[ACTIVE]]) {scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: %[[NEAR:.+]] = tensor.extract_slice %[[VALID]][0, 0] [2, 3]
+  // CHECK-NEXT: %[[FAR:.+]] = tensor.extract_slice %[[VALID]][0, 3] [2, 1]
+  // CHECK-NEXT: %[[OUT:.+]] = "kv.cached_attention"(%[[Q]], %[[K1]], %[[V1]], %[[NEAR]], %[[KS1]], %[[VS1]], %[[FAR]], %[[I]])
+  // CHECK-NEXT: return %[[OUT]], %[[K1]], %[[V1]], %[[KS1]], %[[VS1]], %[[L1]], %[[S1]]
+  func.func private @decode.layer.3(%q: tensor<2x4x1x8xf32> {sscc.input = "hidden"}, %k: tensor<2x2x1x8xf32> {sscc.weight = "k"},
+      %v: tensor<2x2x1x6xf32> {sscc.weight = "v"}) -> (tensor<2x4x1x6xf32> {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 3 : i64} {
+    %o = "kv.self_attention"(%q, %k, %v) {layer = 3 : i64, scale = 0.25 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>) -> tensor<2x4x1x6xf32>
+    return %o : tensor<2x4x1x6xf32>
+  }
+}
+
+// -----
+
+// CASE: prefill layer
+// PASSES: thread-cache
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // A chunk leaves landmarks of its keys beside them.
+  // CHECK-LABEL: func.func private @prefill.layer.0(
+  // CHECK-SAME: %[[L:arg7]]: tensor<1x2x8x2xi8> {sscc.state = "landmark_scratch"}, %[[S:arg8]]: tensor<1x2x8x1xbf16> {sscc.state = "landmark_scale_scratch"}
+  // CHECK-SAME: %[[START:arg9]]: index {sscc.input = "start"}
+  // CHECK: "kv.causal_attention"
+  // CHECK: %[[LM:.+]]:2 = "kv.landmarks"(%arg1)
+  // CHECK-NEXT: tensor.insert_slice %[[LM]]#0 into %[[L]][0, 0, %[[START]], 0] [1, 2, 4, 2]
+  // CHECK-NEXT: tensor.insert_slice %[[LM]]#1 into %[[S]][0, 0, %[[START]], 0] [1, 2, 4, 1]
+  //
+  // The end of a prompt fills sinks and ring, and selects nothing.
+  // CHECK-LABEL: func.func private @prefill.compress.0(
+  // CHECK-NOT: kv.observation_scores
+  // CHECK-NOT: kv.select
+  // CHECK: %[[KEPT:.+]] = "kv.kept_positions"
+  // CHECK-NEXT: "kv.gather"(%arg0, %[[KEPT]])
+  func.func private @prefill.layer.0(%q: tensor<1x4x4x8xf32> {sscc.input = "hidden"}, %k: tensor<1x2x4x8xf32> {sscc.weight = "k"},
+      %v: tensor<1x2x4x6xf32> {sscc.weight = "v"}) -> (tensor<1x4x4x6xf32> {sscc.output = "hidden"})
+      attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {
+    %o = "kv.self_attention"(%q, %k, %v) {layer = 0 : i64, scale = 0.25 : f64}
+      : (tensor<1x4x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x6xf32>) -> tensor<1x4x4x6xf32>
+    return %o : tensor<1x4x4x6xf32>
+  }
+}
+
+// -----
+
+// CASE: landmarks of 16 bits
+// PASSES: thread-cache
+// ERROR: UnsupportedError: landmarks of 16 bits are the keys themselves, which a compiled program does not choose by: use --kv-landmark-bits 1, 2 or 4
+module attributes {kv.geometry = #plain, sscc.program = #program} {
+  func.func private @prefill.layer.0(%q: tensor<1x4x4x8xf32> {sscc.input = "hidden"}, %k: tensor<1x2x4x8xf32> {sscc.weight = "k"},
+      %v: tensor<1x2x4x6xf32> {sscc.weight = "v"}) -> (tensor<1x4x4x6xf32> {sscc.output = "hidden"})
+      attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {
+    %o = "kv.self_attention"(%q, %k, %v) {layer = 0 : i64, scale = 0.25 : f64}
+      : (tensor<1x4x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x6xf32>) -> tensor<1x4x4x6xf32>
+    return %o : tensor<1x4x4x6xf32>
+  }
+}
