@@ -13,6 +13,10 @@ CURSOR = ("phase", "chunk")
 """What the entry `prefill` takes and gives back: where the next call goes on."""
 REUSED = "reused"
 """What it takes besides, where a prompt can continue another: how many of its chunks are there already."""
+PLAIN_BITS = 16
+"""Landmarks of so many bits are the keys themselves, unrotated, as cache rows are stored: exact products."""
+LANDMARK_BITS = (1, 2, 4, PLAIN_BITS)
+"""Of a number of a key's copy by which a query chooses rows (`sscc.ir.landmarks`)."""
 
 Tier = Literal["sram", "hbm", "ddr"]
 """Levels of memory, as schedules call them, the nearest first."""

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+from sscc.ir.choices import LANDMARK_BITS
 from sscc.ir.errors import UsageError
-from sscc.ir.landmarks import LANDMARK_BITS
 
 POOL_MODES = ("avg", "max")
 COMPACT, INDEXED = KV_ROWS = ("compact", "indexed")

@@ -26,11 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sscc.ir import kv_rows
+from sscc.ir.choices import LANDMARK_BITS
 from sscc.ir.errors import UsageError
 
-PLAIN_BITS = 16
-"""Landmarks of so many bits are the keys themselves, unrotated, as cache rows are stored: exact products."""
-LANDMARK_BITS = (1, 2, 4, PLAIN_BITS)
 MAGNITUDES = {1: (1,), 2: (3, 10), 4: (1, 3, 5, 7, 9, 11, 13, 15)}
 """The levels above 0, in ascending order; those below 0 mirror them. Code c is level c of all, in ascending order."""
 STEPS = {1: 0.7979, 2: 0.151, 4: 0.1676}

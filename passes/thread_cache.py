@@ -103,11 +103,12 @@ from sscc.ir.builders import (
     tensor_type,
 )
 from sscc.ir.cache_plan import CACHES, LANDMARK_SCRATCHES, LANDMARKS, SCRATCHES, STORES
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
-from sscc.ir.landmarks import PLAIN_BITS, check_bits, code_bytes
+from sscc.ir.landmarks import check_bits, code_bytes
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
 from sscc.ir.operations import CachedAttention
 from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised

@@ -25,12 +25,11 @@ import torch
 from torch import Tensor
 
 from sscc.compiler.frontend import algorithm
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Geometry
 
 # ---------------------------------------------------------------------------------------------------------- landmarks
 
-PLAIN_BITS = 16
-"""Landmarks of so many bits are the stored keys themselves, and candidates' logits are exact."""
 LEVELS = {
     1: torch.tensor([-1, 1]),
     2: torch.tensor([-10, -3, 3, 10]),

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from sscc.compiler.quality.cells import QUERY, SNAPSTREAM, Cell
 from sscc.ir.cache_plan import LayerGroup
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import PLAIN
 from sscc.ir.kv_rows import encoded_width
-from sscc.ir.landmarks import PLAIN_BITS, SCALE_BYTES, code_bytes
+from sscc.ir.landmarks import SCALE_BYTES, code_bytes
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.artifact.signature import Signature
 

@@ -21,10 +21,10 @@ from sscc.compiler.quality.prompts import PromptFormat
 from sscc.compiler.quality.ruler import PREFIX, ruler_examples
 from sscc.compiler.quality.tasks import TASKS, make_example
 from sscc.compiler.versions import own_version
+from sscc.ir.choices import LANDMARK_BITS
 from sscc.ir.errors import UsageError
 from sscc.ir.files import file_digest
 from sscc.ir.geometry import PLAIN
-from sscc.ir.landmarks import LANDMARK_BITS
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 
 if TYPE_CHECKING:

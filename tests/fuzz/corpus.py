@@ -67,6 +67,7 @@ _RECIPES = {
     "int8-rows": _Recipe(options={"kv_dtype": "int8"}),
     "int8-rows-O0": _Recipe(opt_level=0, slow=False, options={"kv_dtype": "int8"}),
     "indexed": _Recipe(options={"kv_rows": "indexed"}),
+    "query": _Recipe(options={"kv_policy": "query"}),
     "int8-weights": _Recipe(opt_level=1, options={"weights": "int8:4"}),
     "int4-weights": _Recipe(options={"weights": "int4:4:zero-point"}),
     "per-layer": _Recipe(layers=3, options={"kv_topk": None, "kv_topk_per_layer": "3,1,2"}),
@@ -97,7 +98,7 @@ def make_corpus() -> bytes:
         for name, recipe in _RECIPES.items():
             program = _compile(recipe, Path(folder) / name)
             steps = altered(SIGNATURE, layers=recipe.layers).prefill_steps(LENGTH)
-            reused = {REUSED: 0} if "indexed" in name else {}
+            reused = {REUSED: 0} if name in ("indexed", "query") else {}
             calls = {"prefill": {**PREFILL, **reused, "steps": steps}, "decode": {}}
             if recipe.whole:
                 add(name, program, calls)

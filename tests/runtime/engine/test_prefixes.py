@@ -19,7 +19,9 @@ CHUNK, ROW = 4, 10
 class Slots:
     """A session whose slots hold, of every chunk, which prompt it is of."""
 
-    signature: SimpleNamespace = SimpleNamespace(prefill_chunk=CHUNK, row_state_bytes=ROW)  # noqa: RUF009
+    signature: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(prefill_chunk=CHUNK, row_state_bytes=ROW)
+    )
     written: list[tuple[int, int, str]] = field(default_factory=list)
     holds: str = ""
 

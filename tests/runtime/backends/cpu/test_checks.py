@@ -151,10 +151,25 @@ def test_a_wrong_extent_in_a_program_is_named(monkeypatch: pytest.MonkeyPatch) -
         native.run("main", {"x": np.ones((2, 8), np.float32)})
 
 
-# The largest slices: between them they have every kind of step that programs are compiled to.
 PROGRAMS = {item.name: item for item in load_corpus()}
-CHECKED = ["O0/27", "O0/46", "O0/50", "O0/74", "O0/76", "O1", "bf16/1", "bf16/4", "int8-rows/4", "int8-rows-O0/43"]
-CHECKED += ["indexed/4", "int8-weights/4", "int4-weights/1", "gpt2-max-pooled/1", "gpt2-max-pooled/4"]
+
+
+def covering() -> list[str]:
+    """Programs that between them have every kind of step that programs are compiled to, for every mix of dtypes."""
+    kinds = {
+        name: {
+            (step.kind, *sorted({param.dtype for param in body.params}))
+            for body in item.program.bodies
+            for step in body.steps
+        }
+        for name, item in PROGRAMS.items()
+    }
+    chosen: list[str] = []
+    missing = set().union(*kinds.values())
+    while missing:
+        chosen.append(max(kinds, key=lambda name: len(kinds[name] & missing)))
+        missing -= kinds[chosen[-1]]
+    return chosen
 
 
 def outcomes(item: CorpusProgram) -> Iterator[RunResult]:
@@ -167,7 +182,7 @@ def outcomes(item: CorpusProgram) -> Iterator[RunResult]:
         yield native
 
 
-@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("name", covering())
 def test_every_kind_of_code_stays_within_bounds(name: str) -> None:
     for outcome in outcomes(PROGRAMS[name]):
         assert not outcome.refusal

@@ -16,7 +16,7 @@ from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.landmarks import lower_landmarks
 from sscc.runtime.backends.cpu.row_choice import CHUNK
 from sscc.runtime.backends.reference import attention, query
-from sscc.runtime.backends.reference.attention import Rows
+from sscc.runtime.backends.reference.attention import SegmentRows
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, meta_of, run_step, strided
 
 Tensors = dict[str, Tensor]
@@ -244,7 +244,7 @@ def reference(case: Tensors, step: QueryAttention, selected: Tensor) -> Tensors:
     attention.decode_attention(
         *(t[name] for name in ("query", "new_key", "new_value", step.key, step.value, "k_cache", "v_cache")),
         t["position"], t["position"] + 1, t["active"], t["out"],
-        segments=[Rows(t["k_store"], t["v_store"], selected)], sink=SINK, recent=RECENT, scale=step.scale,
+        segments=[SegmentRows(t["k_store"], t["v_store"], selected)], sink=SINK, recent=RECENT, scale=step.scale,
         wide=torch.float64,
     )  # fmt: skip
     return t
