@@ -178,7 +178,8 @@ def outcomes(item: CorpusProgram) -> Iterator[RunResult]:
     code = make_code(item.program, optimise=0, checked=True)
     for threads in (1, 2):
         native = run_native(item.program, situation, code, threads)
-        assert judge(reference, native, item.program, situation) == "agrees"
+        # What a choice of rows hangs on may be closer than rounding: then there is nothing to compare.
+        assert judge(reference, native, item.program, situation) in ("agrees", "ill-conditioned")
         yield native
 
 
