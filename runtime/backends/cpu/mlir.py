@@ -304,7 +304,7 @@ class Function:
     def max(self, a: Value, b: Value | int | float) -> Value:
         return self.binary("arith.maximumf" if is_float(a.type) else "arith.maxsi", a, b)
 
-    def ceildiv(self, a: Value, b: int) -> Value:
+    def ceildiv(self, a: Value, b: Value | int) -> Value:
         """a / b rounded up, of integers that are not negative."""
         return (a + (b - 1)) // b
 

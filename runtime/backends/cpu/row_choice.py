@@ -314,8 +314,8 @@ def _store_keys(unit: Unit, candidates: Value) -> None:
     heads = [unit.kept("exponentials", head) for head in range(choice.group)]
     with f.loop(0, chunks) as chunk:
         weights = [f.broadcast(f.load(at + chunk.index * 4, F32), LANES) for at in factors]
-        first = chunk.index * CHUNK
-        with f.loop(first, f.min(first + CHUNK, candidates), LANES) as place:
+        begin = chunk.index * CHUNK
+        with f.loop(begin, f.min(begin + CHUNK, candidates), LANES) as place:
             mass = f.load(heads[0] + place.index * 4, _FLOATS) * weights[0]
             for head, weight in zip(heads[1:], weights[1:], strict=True):
                 mass = f.fma(f.load(head + place.index * 4, _FLOATS), weight, mass)
