@@ -90,6 +90,17 @@ def exp2_not_positive(f: Function, x: Value) -> Value:
     return _exp2_bounded(f, f.select(low > x, low, x))
 
 
+def exp2_below(f: Function, x: Value, base: Value) -> Value:
+    """2**(x - base) for 16 lanes of x <= base, whole numbers in `base`: `base` moves the exponent and rounds nothing. 0
+    where the result is no normal number; NaN for NaN."""
+    low = base - 127.0
+    x = f.select(low > x, low, x)
+    shifted = x + _ROUND
+    p = polynomial(f, _EXP2, x - (shifted - _ROUND))
+    bits = vector(I32, LANES)
+    return f.bitcast(f.bitcast(p, bits) + (f.bitcast(shifted - base, bits) << 23), x.type)
+
+
 def _exp2_bounded(f: Function, x: Value) -> Value:
     """As `exp2`, for -127 <= x <= 128 and NaN."""
     shifted = x + _ROUND

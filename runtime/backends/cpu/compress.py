@@ -18,7 +18,7 @@ from sscc.runtime.backends.cpu.mlir import I64, Function, Value
 from sscc.runtime.backends.cpu.observation_scores import Scorer, holds
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.row_copies import Meta, address, check_operands, copy_row, zero_row
-from sscc.runtime.backends.cpu.selection import check_pool, choose, key_bytes, pooled_scores, store_keys
+from sscc.runtime.backends.cpu.selection import check_pool, choice_bytes, choose, key_bytes, pooled_scores, store_keys
 
 
 def lower_compress(step: Compress, operands: dict[str, Meta], features: Features) -> Lowered:
@@ -63,11 +63,12 @@ def lower_compress(step: Compress, operands: dict[str, Meta], features: Features
                 mask = f.first_lanes(end - place.index)
                 store_keys(f, found, mask, keys + (place.index - step.sink) * 4)
             target = address(f, context.operands[step.selected], head.index)
-            choose(f, keys, step.sink, end - step.sink, context.scalars[step.topk], topk, target)
+            wanted = context.scalars[step.topk]
+            choose(f, keys, step.sink, end - step.sink, wanted, topk, target, context.private, limit)
 
     phases = (
         Phase(scorer.units, score, private_bytes=scorer.scratch.nbytes),
-        Phase(kv_heads, choose_rows),
+        Phase(kv_heads, choose_rows, choice_bytes(limit, topk)),
         copy,
     )
     return Lowered(phases, 2 * kv_heads * row)

@@ -21,7 +21,7 @@ from sscc.runtime.backends.cpu.encoded_rows import check_encoded, encode_row
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import ADDRESSES, ATTENTION_UNITS, LINE, SPLIT_ROWS
 from sscc.runtime.backends.cpu.indices import report_index
-from sscc.runtime.backends.cpu.mlir import F32, I8, I64, Function, Value, vector
+from sscc.runtime.backends.cpu.mlir import F32, I8, I64, Function, Value, lanes_of, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.row_copies import copy_row
 
@@ -271,18 +271,21 @@ def _rows(unit: Unit, step: DecodeAttention, parts: Sequence[Part]) -> UnitRows:
         fresh = address(f, unit.at(cache))
 
         def at(number: Value) -> Value:
-            r = f.select(number < written, number, number + (size - written))
+            known = f.min(number, f.like(first + count - 1, number))
+            r = f.select(known < written, known, known + (size - written))
             found = sources[0].row(r)
             if sources[0].name != cache:
                 found = f.select(r.eq(row), r * unit.row_bytes(cache) + fresh, found)
             for source in sources[1:]:
                 inside = (r >= source.part.first) & (r < source.part.first + source.part.count)
-                found = f.select(inside, source.row(r - source.part.first, inside), found)
+                place = number + (size - written - source.part.first)  # of those inside, but for rows that are none
+                found = f.select(inside, source.row(place, inside & known.eq(number)), found)
             return found
 
         return at
 
-    lanes = ADDRESSES if zeros is None else 1
+    dense = all(unit.row_bytes(part.index) == DTYPE_BYTES["i64"] for part in parts if part.index)
+    lanes = ADDRESSES if dense else 1
     keys, values = rows_of("key", step.k_cache), rows_of("value", step.v_cache)
     return UnitRows(first, count, keys, values, lanes, row, _between(first, row, count))
 
@@ -310,17 +313,23 @@ class Source:
         return cls(unit, part, name, address(unit.context.f, unit.at(name)), index, zeros)
 
     def row(self, number: Value, wanted: Value | None = None) -> Value:
-        """The address, as i64, of a row of the segment. Where there is an index, one beyond the rows is reported if it
-        is `wanted`; the number of one that is not may be any."""
+        """The address, as i64, of a row of the segment, or of several whose numbers follow one another. Where there is
+        an index, one beyond the rows is reported if it is `wanted`; the number of one that is not may be any, and
+        stands for a row of zeros."""
         unit, f = self.unit, self.unit.context.f
         if self.index is None or self.zeros is None or wanted is None:
             return number * unit.row_bytes(self.name) + self.base
         length = unit.context.operands[self.name].shape[2]
-        number = f.min(f.max(number, 0), self.part.count - 1)
-        index = f.load(self.index + number * unit.row_bytes(self.part.index), I64)
-        report_index(f, wanted & (index >= length))
-        exists = (index >= 0) & (index < length)
-        return f.select(exists, index * unit.row_bytes(self.name) + self.base, self.zeros)
+        if lanes_of(number.type):
+            start = self.index + f.extract(number, 0) * unit.row_bytes(self.part.index)
+            index = f.load_masked(start, wanted, number.type)
+            report_index(f, f.reduce("or", wanted & (index >= length)))
+        else:
+            number = f.min(f.max(number, 0), self.part.count - 1)
+            index = f.load(self.index + number * unit.row_bytes(self.part.index), I64)
+            report_index(f, wanted & (index >= length))
+        exists = wanted & (index >= 0) & (index < length)
+        return f.select(exists, index * unit.row_bytes(self.name) + self.base, f.like(self.zeros, index))
 
 
 def _between(first: Value, row: Value, count: Value) -> Value:
@@ -379,13 +388,13 @@ def attend(unit: Unit, query: Operand, rows: UnitRows, scale: float) -> None:
 def _list_rows(
     f: Function, rows: UnitRows, address_of: Callable[[Value], Value], entries: Value, start: Value, size: int
 ) -> None:
-    """Lists the addresses of `size` rows from number `start` on, the unit's last one again where it has no more."""
-    last = rows.first + rows.count - 1
+    """Lists the addresses of `size` rows from number `start` on. Where the unit has no more: its last one again, or a
+    row of zeros behind the rows of an index."""
     with f.loop(0, size, rows.lanes) as loop:
         number = start + loop.index
         if rows.lanes > 1:
             number = f.broadcast(number, rows.lanes) + f.lanes(rows.lanes, I64)
-        f.store(address_of(f.min(number, f.like(last, number))), entries + loop.index * 8)
+        f.store(address_of(number), entries + loop.index * 8)
 
 
 def _write_new_row(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:

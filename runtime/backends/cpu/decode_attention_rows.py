@@ -21,7 +21,7 @@ from sscc.runtime.backends.cpu.decode_attention import (
     write_result,
     zero_row,
 )
-from sscc.runtime.backends.cpu.encoded_rows import copy_bytes
+from sscc.runtime.backends.cpu.encoded_rows import check_encoded, copy_bytes
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import I8, I64, PTR, Value
@@ -42,7 +42,14 @@ def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Feat
             f"{step.new!r} is {new}"
         )
     for name in (step.cache, step.new):
-        check_rows(step.kind, name, meta[name], decoded_width(size))
+        if dtype != "i8":
+            check_rows(step.kind, name, meta[name])
+        elif size > 1 and meta[name][1][-1] != 1:
+            strides = list(meta[name][1])
+            raise InputError(f"{step.kind} reads and writes rows at stride 1, but {name!r} has strides {strides}")
+    if meta[step.new][0][-1] != size:
+        # Of equal widths, bytes are copied whatever they stand for: an encoded row, or the codes of a landmark.
+        check_encoded(step.kind, step.new, meta[step.new], decoded_width(size))
 
     def emit(context: Context) -> None:
         f = context.f

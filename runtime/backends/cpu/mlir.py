@@ -304,7 +304,7 @@ class Function:
     def max(self, a: Value, b: Value | int | float) -> Value:
         return self.binary("arith.maximumf" if is_float(a.type) else "arith.maxsi", a, b)
 
-    def ceildiv(self, a: Value, b: int) -> Value:
+    def ceildiv(self, a: Value, b: Value | int) -> Value:
         """a / b rounded up, of integers that are not negative."""
         return (a + (b - 1)) // b
 
@@ -393,6 +393,14 @@ class Function:
         value = self.fresh(result)
         self.emit(f"{value.name} = vector.shuffle {a.name}, {b.name} {list(lanes)} : {a.type}, {b.type}")
         return value
+
+    def compress(self, value: Value, mask: Value) -> Value:
+        """The lanes of the mask, moved together to the front; what is behind them is unspecified."""
+        return self.intrinsic("llvm.experimental.vector.compress", [value, mask, value], value.type)
+
+    def count(self, mask: Value) -> Value:
+        """How many of 16 lanes a mask has, i64."""
+        return self.cast("arith.extui", self.op("math.ctpop", [self.bitcast(mask, I16)], I16), I64)
 
     def extract(self, value: Value, lane: int) -> Value:
         result = self.fresh(element_of(value.type))

@@ -15,7 +15,7 @@ from sscc.runtime.backends.cpu.phases import Operand
 Meta = tuple[tuple[int, ...], tuple[int, ...], str]
 """Shape, strides in elements, and the schedule's dtype."""
 
-SIZES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1}
+SIZES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import ObservationScores, Pool, Select
 from sscc.runtime.backends.cpu.features import Features
-from sscc.runtime.backends.cpu.mlir import F32, I16, I32, I64, Function, Value, vector
+from sscc.runtime.backends.cpu.mlir import F32, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.observation_scores import Scorer, holds, slice_range, slices_of
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
 from sscc.runtime.backends.cpu.row_copies import Meta, address, check_operands
@@ -14,6 +14,10 @@ SCORES = vector(F32, 16)
 KEYS = vector(I32, 16)
 _LOWEST_KEY = -(1 << 31)
 """Of no score."""
+GROUPED = 8
+"""Keys that are chosen for each vector of groups: groups are at least twice as many as the chosen keys."""
+BOUND_BITS = 16
+"""Of the bound's bits, those that are looked for: two keys in a hundred more would survive with fewer by one."""
 
 # ------------------------------------------------------------------------------------------------------ scores
 
@@ -113,9 +117,10 @@ def lower_select(step: Select, operands: dict[str, Meta], features: Features) ->
                 found = f.load_masked(scores + place.index * 4, mask, SCORES)
                 store_keys(f, found, mask, keys + (place.index - step.sink) * 4)
             target = address(f, context.operands[step.selected], head.index)
-            choose(f, keys, step.sink, end - step.sink, context.scalars[step.topk], room, target)
+            topk = context.scalars[step.topk]
+            choose(f, keys, step.sink, end - step.sink, topk, room, target, context.private, limit)
 
-    return Lowered((Phase(kv_heads, select),), kv_heads * row)
+    return Lowered((Phase(kv_heads, select, choice_bytes(limit, room)),), kv_heads * row)
 
 
 def key_bytes(rows: int) -> int:
@@ -132,34 +137,114 @@ def store_keys(f: Function, scores: Value, mask: Value, target: Value) -> None:
     f.store(f.select(mask, keys, _LOWEST_KEY), target)
 
 
-def choose(f: Function, keys: Value, first: int, candidates: Value, topk: Value, room: int, target: Value) -> None:
+def choice_bytes(rows: int, room: int) -> int:
+    """Private scratch of `choose` from the keys of `rows` scores: groups' highest keys, survivors and their places."""
+    return 2 * key_bytes(rows + 16) + _highest_bytes(rows, room)
+
+
+def _highest_bytes(rows: int, room: int) -> int:
+    """Of the highest keys of groups: as many vectors as `_choose_kernel` makes of whole groups, and one that is not."""
+    vectors = key_bytes(rows) // 64
+    return (min(vectors, 2 * max(1, -(-room // GROUPED)) + 1) + 1) * 64
+
+
+def choose(
+    f: Function,
+    keys: Value,
+    first: int,
+    candidates: Value,
+    topk: Value,
+    room: int,
+    target: Value,
+    scratch: Value,
+    rows: int,
+) -> None:
     """The positions of the `topk` highest keys, the earlier one of equals, ascending; then -1. [room] i64.
 
-    `keys` are of positions first .. first + candidates - 1, up to a whole vector the lowest. The lowest key that is
-    chosen is found bit by bit, counting keys that are not below a guess: a pass over the keys for each bit.
+    `keys` are of positions first .. first + candidates - 1, up to a whole vector the lowest; at most of `rows`.
+    `scratch` is `choice_bytes` of private scratch.
     """
-    count = f.min(candidates, f.min(f.max(topk, 0), room))
-    with f.loop(0, 32, 1, [f.constant(_LOWEST_KEY)]) as bit:
-        guess = bit.state[0] + (f.constant(1 << 31) >> bit.index)
-        enough = _count_from(f, keys, candidates, guess) >= count
-        bit.carry(f.select(enough, guess, bit.state[0]))
-    threshold = bit.results[0]
-    ties = count - _count_from(f, keys, candidates, threshold + 1)
-    limit = f.broadcast(f.cast("arith.trunci", threshold, I32), 16)
-    with f.loop(0, f.select(count > 0, candidates, 0), 16, [f.constant(0), ties]) as group:
-        some = f.bitcast(f.load(keys + group.index * 4, KEYS) >= limit, I16).ne(0)
-        with f.loop(0, f.select(some, 16, f.constant(0)), 1, group.state) as lane:
-            written, left = lane.state
-            place = group.index + lane.index
-            key = f.cast("arith.extsi", f.load(keys + place * 4, I32), I64)
-            tie = key.eq(threshold) & (left > 0)
-            taken = (key > threshold) | tie
-            with f.when(taken):
-                f.store(place + first, target + written * 8)
-            lane.carry(written + f.cast("arith.extui", taken, I64), left - f.cast("arith.extui", tie, I64))
-        group.carry(*lane.results)
+    count = f.min(f.min(candidates, f.max(topk, 0)), room)
+    survivors, places, highest = (scratch + part * key_bytes(rows + 16) for part in range(3))
+    with f.when(count > 0):
+        f.call(_choose_kernel(f.module), keys, first, candidates, count, target, survivors, places, highest)
     with f.loop(count, room) as rest:
         f.store(f.constant(-1), target + rest.index * 8)
+
+
+def _choose_kernel(module: Module) -> Function:
+    """The `count` highest of some keys, 1 .. candidates.
+
+    The highest keys of groups, of which there are at least as many as keys are chosen, bound the lowest key that is:
+    the count-th highest of them. Few keys are not below the bound, and it costs a pass over all keys to find it and one
+    to apply it. Among those that survive, the lowest chosen key is found exactly.
+    """
+    name = "select_highest"
+    if module.has(name):
+        return module.get(name)
+    params = [("keys", PTR), ("first", I64), ("candidates", I64), ("count", I64)]
+    f = module.function(name, [*params, *((n, PTR) for n in ("target", "survivors", "places", "highest"))])
+    vectors = f.ceildiv(f["candidates"], 16)
+    group = f.max(vectors // f.ceildiv(f["count"], GROUPED), 1)
+    with f.loop(0, vectors, group) as loop:
+        with f.loop(loop.index, f.min(loop.index + group, vectors), 1, [f.constant(_LOWEST_KEY, KEYS)]) as part:
+            part.carry(f.max(part.state[0], f.load(f["keys"] + part.index * 64, KEYS)))
+        f.store(part.results[0], f["highest"] + loop.index // group * 64)
+    bound = _lowest_chosen(f, f["highest"], f.ceildiv(vectors, group) * 16, f["count"], BOUND_BITS)
+    survivors = _keep_from(f, bound)
+    threshold = _lowest_chosen(f, f["survivors"], survivors, f["count"], 32)
+    _write_chosen(f, survivors, threshold)
+    f.returns()
+    return f
+
+
+def _lowest_chosen(f: Function, keys: Value, number: Value, count: Value, bits: int) -> Value:
+    """The count-th highest key, or where `bits` are not all 32, these of its highest bits, the others zero: found bit
+    by bit, counting keys that are not below a guess. An i64."""
+    with f.loop(0, bits, 1, [f.constant(_LOWEST_KEY)]) as bit:
+        guess = bit.state[0] + (f.constant(1 << 31) >> bit.index)
+        enough = _count_from(f, keys, number, guess) >= count
+        bit.carry(f.select(enough, guess, bit.state[0]))
+    return bit.results[0]
+
+
+def _keep_from(f: Function, bound: Value) -> Value:
+    """Copies the keys from `bound` on and their places, in order, and the lowest key up to a whole vector."""
+    limit, number = f.broadcast(f.cast("arith.trunci", bound, I32), 16), f.lanes()
+    with f.loop(0, f["candidates"], 16, [f.constant(0)]) as group:
+        keys = f.load(f["keys"] + group.index * 4, KEYS)
+        # Behind the last candidate there are lowest keys, which only a bound that keeps everything keeps.
+        kept = (keys >= limit) & f.first_lanes(f["candidates"] - group.index)
+        places = f.broadcast(f.cast("arith.trunci", group.index, I32), 16) + number
+        f.store(f.compress(keys, kept), f["survivors"] + group.state[0] * 4)
+        f.store(f.compress(places, kept), f["places"] + group.state[0] * 4)
+        group.carry(group.state[0] + f.count(kept))
+    survivors = group.results[0]
+    f.store(f.constant(_LOWEST_KEY, KEYS), f["survivors"] + survivors * 4)
+    return survivors
+
+
+def _write_chosen(f: Function, survivors: Value, threshold: Value) -> None:
+    """Writes the positions of the survivors above the threshold, and of as many of those on it as are still chosen."""
+    limit = f.broadcast(f.cast("arith.trunci", threshold, I32), 16)
+    ties = f["count"] - _count_from(f, f["survivors"], survivors, threshold + 1)
+    first = f.broadcast(f["first"], 16)
+    # Places of chosen survivors take the places of those that were read, then go out as positions.
+    with f.loop(0, survivors, 16, [f.constant(0), ties]) as group:
+        written, left = group.state
+        keys, places = (f.load(f[name] + group.index * 4, KEYS) for name in ("survivors", "places"))
+        on = f.cast("arith.extui", keys.eq(limit), I32)
+        earlier = on  # becomes the number of ties up to a lane
+        for distance in (1, 2, 4, 8):
+            lanes = [16 + lane - distance if lane >= distance else 0 for lane in range(16)]
+            earlier = earlier + f.shuffle(f.constant(0, KEYS), earlier, lanes)
+        taken = (keys > limit) | (keys.eq(limit) & (earlier <= f.broadcast(f.cast("arith.trunci", left, I32), 16)))
+        f.store(f.compress(places, taken), f["places"] + written * 4)
+        ties_here = f.cast("arith.extui", f.extract(earlier, 15), I64)
+        group.carry(written + f.count(taken), f.max(left - ties_here, 0))
+    with f.loop(0, f["count"], 16) as group:
+        position = f.cast("arith.extui", f.load(f["places"] + group.index * 4, KEYS), I64) + first
+        f.store_masked(position, f["target"] + group.index * 8, f.first_lanes(f["count"] - group.index))
 
 
 def _count_from(f: Function, keys: Value, candidates: Value, lowest: Value) -> Value:

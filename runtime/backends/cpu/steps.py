@@ -12,7 +12,9 @@ from sscc.runtime.backends.cpu import (
     decode_attention,
     decode_attention_rows,
     encoded_rows,
+    landmarks,
     prefill_attention,
+    query_attention,
     selection,
 )
 from sscc.runtime.backends.cpu.features import Features
@@ -34,6 +36,10 @@ _LOWERINGS: dict[str, Callable[[Any, dict[str, Meta], Features], Lowered]] = {
     "quantize_rows": encoded_rows.lower_quantize_rows,
     "gather_rows": compress.lower_gather_rows,
     "compress": compress.lower_compress,
+    "landmarks": landmarks.lower_landmarks,
+    "landmark_scores": query_attention.lower_landmark_scores,
+    "choose_rows": query_attention.lower_choose_rows,
+    "query_attention": query_attention.lower_query_attention,
 }
 
 

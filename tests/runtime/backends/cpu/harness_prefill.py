@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from sscc.ir.schedule import DTYPE_BYTES
+from sscc.runtime.backends.cpu.checks import CheckedModule, Violations
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Module
@@ -31,7 +33,7 @@ def meta_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Meta]:
 
 class CompiledStages:
     """A step, lowered and compiled; every phase is `fn(args**, scalars*, begin, end, private*)`, with the shared
-    scratch behind the operands in args."""
+    scratch behind the operands in args. Where code is checked, a run raises what leaves an operand or scratch."""
 
     def __init__(
         self,
@@ -40,11 +42,14 @@ class CompiledStages:
         tensors: Mapping[str, torch.Tensor],
         scalars: Sequence[str],
         features: Features,
+        *,
+        checked: bool = False,
     ) -> None:
         self.operands = meta_of(tensors)
         self.scalars = list(scalars)
         self.lowered = lower(step, self.operands, features)
-        self._module = Module()
+        self._violations = Violations()
+        self._module = CheckedModule(self._violations) if checked else Module()
         names = [f"phase{i}" for i in range(len(self.lowered.phases))]
         for name, phase in zip(names, self.lowered.phases, strict=True):
             self._function(name, phase)
@@ -57,11 +62,14 @@ class CompiledStages:
     def _function(self, name: str, phase: Phase) -> None:
         f = self._module.function(name, _PARAMETERS, exported=True)
         *pointers, shared = (f.load(f["args"] + 8 * i, PTR) for i in range(len(self.operands) + 1))
+        pointers = [f.limit(p, _extent(meta)) for p, meta in zip(pointers, self.operands.values(), strict=True)]
+        shared, private = f.limit(shared, self.lowered.shared_bytes), f.limit(f["private"], phase.private_bytes)
+        f.operands(name, [*pointers, shared, private])
         operands = {
             name: Operand(pointer, *meta) for (name, meta), pointer in zip(self.operands.items(), pointers, strict=True)
         }
         scalars = {name: f.load(f["scalars"] + 8 * i, I64) for i, name in enumerate(self.scalars)}
-        phase.emit(Context(f, operands, scalars, f["begin"], f["end"], f["private"], shared))
+        phase.emit(Context(f, operands, scalars, f["begin"], f["end"], private, shared))
         f.returns()
 
     def run(self, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int], pieces: int = 1) -> None:
@@ -77,8 +85,15 @@ class CompiledStages:
                 self._private[:-_GUARD].fill(0xFF if pieces == 1 else 0x7E)
                 call(args, words.address, begin, end, self._private.ctypes.data)
         self.reported = words.reported
+        self._violations.raise_first()
         for scratch in (self._shared, self._private):
             assert (scratch[-_GUARD:] == 0).all(), "a phase writes behind its scratch"
+
+
+def _extent(meta: Meta) -> int:
+    """Bytes from an operand's first element to its last."""
+    shape, strides, dtype = meta
+    return (1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))) * DTYPE_BYTES[dtype]
 
 
 def check_pieces(

@@ -161,6 +161,19 @@ def test_select_of_random_scores_and_strides(seed: int) -> None:
             check_select(compiled, scores, length, step, room, topk)
 
 
+def test_select_where_high_scores_stand_together() -> None:
+    """They bound nothing then, so that more survive the bound than are chosen, up to all."""
+    rows, room = 3000, 40
+    step = Select("scores", "selected", "n", "top", 2, 3)
+    ascending = torch.arange(rows).float().expand(2, -1).contiguous()
+    together = torch.randn(2, rows)
+    together[:, 1000:1100] += 100
+    example = {"scores": ascending, "selected": torch.zeros(2, room, dtype=torch.int64)}
+    compiled = CompiledStages(step, lower_select, example, ["n", "top"], Features.of_host())
+    for scores in (ascending, -ascending, together, (ascending // 700).contiguous()):
+        check_select(compiled, scores, rows, step, room, room)
+
+
 @pytest.mark.parametrize("length", [0, -5, 41])
 def test_a_length_that_the_scores_do_not_hold_writes_nothing(length: int) -> None:
     given = {"scores": torch.randn(2, 40), "selected": torch.full((2, 3), 99)}

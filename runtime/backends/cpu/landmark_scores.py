@@ -1,0 +1,162 @@
+"""Scores by landmarks: exact dot products of codes, 16 rows at a time for all query heads of a group.
+
+Sixteen rows are brought to columns of 4 bytes, a row a lane, so that no sum crosses lanes. With AVX512_VNNI a plane of
+a column becomes bytes by a table of 16 entries (two nibbles of a byte, a few planes each), and one instruction a head
+adds its 64 products. Levels are taken above the lowest one there, as unsigned bytes; sums begin with what that misses.
+Elsewhere the same sums are of f32, which holds these integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sscc.runtime.backends.cpu.decode_attention_chunks import load_f32
+from sscc.runtime.backends.cpu.encoded_rows import copy_bytes
+from sscc.runtime.backends.cpu.features import LANES
+from sscc.runtime.backends.cpu.figures import AHEAD_BYTES, LINE
+from sscc.runtime.backends.cpu.landmarks import COLUMN_BYTES, LandmarkRows
+from sscc.runtime.backends.cpu.mlir import F32, I8, I16, I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.quantised_rows import BYTES, sum_quads
+from sscc.runtime.backends.cpu.row_copies import SIZES
+
+HEADS = 8
+"""Query heads that are scored together, at most: each has a register of sums."""
+_NIBBLES = 0x0F0F0F0F
+
+
+@dataclass(frozen=True)
+class LandmarkSource:
+    """Where rows of landmarks are: the first one's codes and scale, and bytes from row to row."""
+
+    codes: Value
+    codes_stride: int
+    scales: Value
+    scales_stride: int
+
+    def from_row(self, row: Value) -> LandmarkSource:
+        codes, scales = self.codes + row * self.codes_stride, self.scales + row * self.scales_stride
+        return LandmarkSource(codes, self.codes_stride, scales, self.scales_stride)
+
+
+def staging_bytes(rows: LandmarkRows) -> int:
+    """Private scratch of `score_rows`."""
+    return rows.columns * LINE + LINE
+
+
+def score_rows(
+    f: Function,
+    rows: LandmarkRows,
+    source: LandmarkSource,
+    count: Value,
+    queries: Value,
+    heads: int,
+    staging: Value,
+    out: Value,
+    out_bytes: int,
+) -> None:
+    """Logits of `count` rows, for each of `heads` queries: [heads][out_bytes] f32, up to whole vectors of 16, where
+    what is beyond `count` may be anything."""
+    dense = source.codes_stride == rows.columns * COLUMN_BYTES == rows.nbytes
+    whole = count // LANES if dense and source.scales_stride == SIZES["bf16"] else f.constant(0)
+    tiles = [(first, min(heads - first, HEADS)) for first in range(0, heads, HEADS)]
+
+    def score(codes: Value, scales: Value, blocks: Value | int, target: Value) -> None:
+        for first, size in tiles:
+            kernel = _score_kernel(f.module, rows, size, out_bytes)
+            f.call(kernel, codes, scales, queries + first * rows.query_bytes, blocks, target + first * out_bytes)
+
+    score(source.codes, source.scales, whole, out)
+    staged_scales = staging + rows.columns * LINE
+    with f.loop(whole * LANES, count, LANES) as block:
+        with f.loop(0, f.min(count - block.index, LANES)) as row:
+            there = source.from_row(block.index + row.index)
+            copy_bytes(f, there.codes, staging + row.index * (rows.columns * COLUMN_BYTES), rows.nbytes)
+            f.store(f.load(there.scales, I16), staged_scales + row.index * SIZES["bf16"])
+        score(staging, staged_scales, 1, out + block.index * 4)
+
+
+def _score_kernel(module: Module, rows: LandmarkRows, heads: int, out_bytes: int) -> Function:
+    """Logits of blocks of 16 rows that lie one after another, each a whole number of columns."""
+    name = f"landmark_scores_{rows.dim}_{rows.bits}{'_dot' if rows.dot else ''}_{heads}_{out_bytes}"
+    if module.has(name):
+        return module.get(name)
+    params = [("codes", PTR), ("scales", PTR), ("queries", PTR), ("blocks", I64), ("out", PTR)]
+    f = module.function(name, params)
+    queries = [f["queries"] + head * rows.query_bytes for head in range(heads)]
+    sums_type = I32 if rows.dot else F32
+    with f.loop(0, f["blocks"]) as block:
+        at = f["codes"] + block.index * (rows.columns * LINE)
+        scales = f["scales"] + block.index * (LANES * SIZES["bf16"])
+        for i in range(rows.columns):
+            f.prefetch(at + (AHEAD_BYTES + i * LINE))
+        f.prefetch(scales + AHEAD_BYTES // 8)
+        lines = [f.load(at + i * LINE, vector(I32, LANES)) for i in range(rows.columns)]
+        sums = [f.broadcast(f.load(query, sums_type), LANES) for query in queries]
+        for number, column in enumerate(_columns(f, lines)):
+            add = _add_bytes if rows.dot else _add_numbers
+            sums = add(f, rows, column, [query + LINE for query in queries], number, sums)
+        scale = load_f32(f, scales, "bf16", 0, LANES)
+        for head, total in enumerate(sums):
+            dot = f.cast("arith.sitofp", total, F32) if rows.dot else total
+            of_head = f.broadcast(f.load(queries[head] + 4, F32), LANES)
+            f.store(dot * scale * of_head, f["out"] + block.index * LINE + head * out_bytes)
+    f.returns()
+    return f
+
+
+def _columns(f: Function, lines: Sequence[Value]) -> list[Value]:
+    """Rows of m words, one after another in m vectors of 16, as their m columns, lane r of row r."""
+    count = len(lines)
+    if count == 1:
+        return list(lines)
+    if count % 2 == 0:
+        pairs = list(zip(lines[::2], lines[1::2], strict=True))
+        halves = [_columns(f, [f.shuffle(*pair, range(odd, 2 * LANES, 2)) for pair in pairs]) for odd in range(2)]
+        return [column for pair in zip(*halves, strict=True) for column in pair]
+    found = []
+    for column in range(count):
+        places = [divmod(row * count + column, LANES) for row in range(LANES)]
+        lanes = [line * LANES + lane if line < 2 else 0 for line, lane in places]
+        value = f.shuffle(lines[0], lines[1], lanes)
+        for number in range(2, count):
+            lanes = [LANES + lane if line == number else row for row, (line, lane) in enumerate(places)]
+            value = f.shuffle(value, lines[number], lanes)
+        found.append(value)
+    return found
+
+
+def _add_bytes(
+    f: Function, rows: LandmarkRows, column: Value, queries: Sequence[Value], number: int, sums: Sequence[Value]
+) -> list[Value]:
+    """The sums of all heads with a column's products, by AVX512_VNNI."""
+    nibbles = [column & _NIBBLES, (column >> 4) & _NIBBLES]
+    each, levels = 4 // rows.bits, rows.unsigned_levels
+    for plane in range(rows.planes):
+        shift = plane % each * rows.bits
+        table = f.values([levels[i >> shift & (len(levels) - 1)] for i in range(16)] * 4, I8)
+        chosen = [table, f.bitcast(nibbles[plane // each], BYTES)]
+        found = f.bitcast(f.intrinsic("llvm.x86.avx512.pshuf.b.512", chosen, BYTES), column.type)
+        place = (number * rows.planes + plane) * COLUMN_BYTES
+        quads = [f.broadcast(f.load(query + place, I32), LANES) for query in queries]
+        sums = [sum_quads(f, total, found, quad) for total, quad in zip(sums, quads, strict=True)]
+    return list(sums)
+
+
+def _add_numbers(
+    f: Function, rows: LandmarkRows, column: Value, queries: Sequence[Value], number: int, sums: Sequence[Value]
+) -> list[Value]:
+    """The same in f32."""
+    for plane in range(rows.planes):
+        for byte in range(COLUMN_BYTES):
+            code = (column >> (8 * byte + rows.bits * plane)) & (2**rows.bits - 1)
+            level = f.cast("arith.sitofp", _unsigned_level(rows.bits, code), F32)
+            place = ((number * rows.planes + plane) * COLUMN_BYTES + byte) * 4
+            factors = [f.broadcast(f.load(query + place, F32), LANES) for query in queries]
+            sums = [f.fma(level, factor, total) for total, factor in zip(sums, factors, strict=True)]
+    return list(sums)
+
+
+def _unsigned_level(bits: int, code: Value) -> Value:
+    """How much the level of a code is above the lowest one: twice the code, but 0, 7, 13, 20 of two bits."""
+    return code * 7 - (code >> 1) if bits == 2 else code + code

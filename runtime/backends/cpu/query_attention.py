@@ -1,0 +1,315 @@
+"""A decode step whose query chooses the rows that it attends to (`QueryAttention`), and its parts alone.
+
+The fused step has the phases of `DecodeAttention`, over sinks, ring and an index in shared scratch, behind two more:
+
+1. in units of (slot, KV head, slice of the candidates): logits by landmarks and their exponentials. The unit of the
+   first slice scores sinks and ring, too, and writes the new row and its landmark, which no unit of this step reads;
+2. in units of (slot, KV head): factors, mean probabilities, and the choice.
+
+Where there are slots and heads enough to need no slices, these are one phase, and what is between stays in the cache of
+who computes it.
+
+Work is bounded by the slot's length; a slot that has no more candidates than it may choose scores none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import ChooseRows, DecodeAttention, LandmarkScores, MoreRows, QueryAttention
+from sscc.ir.sizes import align, dense_strides
+from sscc.runtime.backends.cpu.decode_attention import check_rows, lower_decode_attention
+from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.landmark_scores import LandmarkSource, score_rows, staging_bytes
+from sscc.runtime.backends.cpu.landmarks import LandmarkRows, check_landmarks, encode_landmark, encode_query
+from sscc.runtime.backends.cpu.mlir import F32, Value, vector
+from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
+from sscc.runtime.backends.cpu.row_choice import (
+    CHUNK,
+    Choice,
+    Slot,
+    Unit,
+    check_ring,
+    choose_rows,
+    chunks_of,
+    chunks_of_slice,
+    score_ring,
+    slot_of,
+    take_chunk,
+)
+from sscc.runtime.backends.cpu.row_copies import Meta, Scratch, address, check_operands, copy_row, row_stride
+
+_CHOSEN, _LENGTH = "%chosen", "%length"
+"""Operands that attention reads from shared scratch: the chosen positions, and the positions that a slot holds."""
+
+
+# ------------------------------------------------------------------------------------------------------ scores
+
+
+def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], features: Features) -> Lowered:
+    """One phase in units of (slot, KV head, chunk of candidates). See `LandmarkScores`.
+
+    A position beyond the landmarks is reported. Raises InputError for operands that do not fit.
+    """
+    check_operands(step.kind, operands, (step.query, step.scores, step.position))
+    check_ring(step)
+    (slots, heads, _, dim), _, _ = operands[step.query]
+    check_landmarks(step.kind, operands, step.codes, step.scales, dim, step.bits)
+    _, kv_heads, limit, _ = operands[step.codes][0]
+    if heads % kv_heads:
+        raise InputError(f"{step.kind}: {heads} query heads do not divide into groups of {kv_heads} KV heads")
+    group, rows = heads // kv_heads, LandmarkRows(dim, step.bits, features.int8_dot)
+    chunks = chunks_of(limit, step.sink)
+    private = _scoring_scratch(rows, group, group * CHUNK * 4)
+
+    def score(context: Context) -> None:
+        f, scores = context.f, context.operands[step.scores]
+        at = private.at(context.private)
+        with f.loop(context.begin, context.end) as loop:
+            pair, first = loop.index // chunks, loop.index % chunks * CHUNK
+            slot, kv_head = pair // kv_heads, pair % kv_heads
+            count = f.min(slot_of(context, step, slot, limit).candidates - first, CHUNK)
+            with f.when(count > 0):
+                _encode_queries(context, step, rows, group, slot, kv_head, at)
+                source = _source(context, step, slot, kv_head).from_row(first + step.sink)
+                score_rows(f, rows, source, count, at["queries"], group, at["staging"], at["logits"], CHUNK * 4)
+                for head in range(group):
+                    target = address(f, scores, slot, kv_head * group + head, first + step.sink)
+                    with f.loop(0, count, LANES) as place:
+                        found = f.load(at["logits"] + head * (CHUNK * 4) + place.index * 4, vector(F32, LANES))
+                        f.store_masked(found, target + place.index * 4, f.first_lanes(count - place.index))
+
+    return Lowered((Phase(slots * kv_heads * chunks, score, private.nbytes),))
+
+
+def _scoring_scratch(rows: LandmarkRows, group: int, logits: int) -> Scratch:
+    """Private scratch of a unit that scores; `logits` bytes for a chunk's, and for what else goes there."""
+    return Scratch(
+        logits=logits,
+        queries=group * rows.query_bytes,
+        query=rows.query_scratch_bytes,
+        staging=staging_bytes(rows),
+    )
+
+
+def _encode_queries(
+    context: Context,
+    step: LandmarkScores | QueryAttention,
+    rows: LandmarkRows,
+    group: int,
+    slot: Value,
+    kv_head: Value,
+    at: dict[str, Value],
+) -> None:
+    f, query = context.f, context.operands[step.query]
+    for head in range(group):
+        here, there = address(f, query, slot, kv_head * group + head), at["queries"] + head * rows.query_bytes
+        encode_query(f, rows, here, query.dtype, step.scale, at["query"], there)
+
+
+def _source(context: Context, step: LandmarkScores | QueryAttention, slot: Value, kv_head: Value) -> LandmarkSource:
+    f, codes, scales = context.f, context.operands[step.codes], context.operands[step.scales]
+    strides = (row_stride((o.shape, o.strides, o.dtype), 2) for o in (codes, scales))
+    pointers = (address(f, o, slot, kv_head) for o in (codes, scales))
+    return LandmarkSource(next(pointers), next(strides), next(pointers), next(strides))
+
+
+# -------------------------------------------------------------------------------------------------- the choice
+
+
+def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Features) -> Lowered:
+    """Two phases: exponentials in units of (slot, KV head, slice), the choice in units of (slot, KV head).
+
+    See `ChooseRows`. A position beyond the scores is reported. Raises InputError for operands that do not fit.
+    """
+    check_operands(step.kind, operands, (step.query, step.scores, step.position, step.selected))
+    check_rows(step.kind, step.key, operands[step.key], operands[step.query][0][3])
+    room = operands[step.selected][0][2]
+    choice = Choice.of(step, operands, operands[step.scores][0][2], room, features)
+
+    def logits(unit: Unit, first: Value, count: Value) -> None:
+        f, scores = unit.context.f, unit.context.operands[step.scores]
+        for head in range(choice.group):
+            source = address(f, scores, unit.slot, unit.query_head(head), first + step.sink)
+            target = unit.context.private + head * (CHUNK * 4)
+            with f.loop(0, count, LANES) as place:
+                mask = f.first_lanes(count - place.index)
+                found = f.load_masked(source + place.index * 4, mask, vector(F32, LANES))
+                f.store(found, target + place.index * 4)
+
+    def score(unit: Unit, slot: Slot, part: Value) -> None:
+        f = unit.context.f
+        with f.when(choice.chooses(slot)):
+            with f.when(part.eq(0)):
+                score_ring(unit, step)
+            _score_chunks(unit, slot, part, lambda first, count: logits(unit, first, count))
+
+    def pick(unit: Unit, slot: Slot) -> None:
+        selected = address(unit.context.f, unit.context.operands[step.selected], unit.slot, unit.kv_head)
+        choose_rows(unit, slot.candidates, selected, room)
+
+    return Lowered(_phases(choice, step, score, pick, choice.scoring_bytes), choice.shared_bytes)
+
+
+def _phases(
+    choice: Choice,
+    step: ChooseRows | QueryAttention,
+    score: Callable[[Unit, Slot, Value], None],
+    pick: Callable[[Unit, Slot], None],
+    scoring_bytes: int,
+) -> tuple[Phase, ...]:
+    """Scores in units of (slot, KV head, slice), then choices in units of (slot, KV head); both in one phase where each
+    of these has one slice.
+
+    Args:
+        score: emits the scores of a slice, by unit, slot and number of the slice.
+        pick: emits a choice, by unit and slot.
+        scoring_bytes: private scratch of `score`.
+    """
+    pairs = choice.slots * choice.kv_heads
+
+    def emit(context: Context, slices: int, *parts: Callable[[Unit, Slot, Value], None]) -> None:
+        with context.f.loop(context.begin, context.end) as loop:
+            unit = Unit.of(choice, context, loop.index // slices)
+            slot = choice.slot(context, step, unit.slot)
+            for part in parts:
+                part(unit, slot, loop.index % slices)
+
+    def choose(unit: Unit, slot: Slot, _: Value) -> None:
+        pick(unit, slot)
+
+    if choice.together:
+        private = choice.kept.nbytes + max(scoring_bytes, choice.choosing_bytes)
+        return (Phase(pairs, lambda context: emit(context, 1, score, choose), private),)
+    return (
+        Phase(pairs * choice.slices, lambda context: emit(context, choice.slices, score), scoring_bytes),
+        Phase(pairs, lambda context: emit(context, 1, choose), choice.choosing_bytes),
+    )
+
+
+def _score_chunks(unit: Unit, slot: Slot, part: Value, logits: Callable[[Value, Value], None]) -> None:
+    """Exponentials of the candidates of a slice; `logits` writes those of candidates first .. first + count - 1 to the
+    start of private scratch, [group][CHUNK]."""
+    f = unit.context.f
+    first, end = chunks_of_slice(f, unit.choice, slot.candidates, part)
+    with f.loop(first, end) as chunk:
+        start = chunk.index * CHUNK
+        count = f.min(slot.candidates - start, CHUNK)
+        logits(start, count)
+        take_chunk(unit, chunk.index, count, unit.context.private)
+
+
+# -------------------------------------------------------------------------------------------------- all in one
+
+
+def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], features: Features) -> Lowered:
+    """See the top of this file. A position of an active slot beyond the store is reported.
+
+    Raises InputError for operands that do not fit.
+    """
+    rows, choice = _sizes(step, operands, features)
+    inner, extra, own = _attention(step, operands, choice)
+    known = operands | {name: meta for name, (meta, _) in extra.items()}
+    attention = lower_decode_attention(inner, known, features)
+    private = _scoring_scratch(rows, choice.group, choice.scoring_bytes)
+
+    def operand_of(context: Context, name: str) -> Operand:
+        meta, place = extra[name]
+        return Operand(context.shared + (choice.shared_bytes + place), *meta)
+
+    def score(unit: Unit, slot: Slot, part: Value) -> None:
+        f, context, at = unit.context.f, unit.context, private.at(unit.context.private)
+
+        def logits(first: Value, count: Value) -> None:
+            source = _source(context, step, unit.slot, unit.kv_head).from_row(first + step.sink)
+            score_rows(f, rows, source, count, at["queries"], choice.group, at["staging"], at["logits"], CHUNK * 4)
+
+        new = _new_row(unit, step, slot)
+        with f.when(part.eq(0) & (slot.length > 0)):
+            _write_new(unit, step, rows, slot, new)
+        with f.when(choice.chooses(slot)):
+            with f.when(part.eq(0)):
+                score_ring(unit, step, new)
+            _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at)
+            _score_chunks(unit, slot, part, logits)
+
+    def pick(unit: Unit, slot: Slot) -> None:
+        f, context = unit.context.f, unit.context
+        chosen = address(f, operand_of(context, _CHOSEN), unit.slot, unit.kv_head)
+        choose_rows(unit, slot.candidates, chosen, step.topk)
+        with f.when(unit.kv_head.eq(0)):
+            f.store(slot.length, address(f, operand_of(context, _LENGTH), unit.slot))
+
+    def attend(phase: Phase) -> Phase:
+        def emit(context: Context) -> None:
+            found = {**context.operands, **{name: operand_of(context, name) for name in extra}}
+            phase.emit(replace(context, operands=found, shared=context.shared + (choice.shared_bytes + own)))
+
+        return replace(phase, emit=emit)
+
+    phases = (*_phases(choice, step, score, pick, private.nbytes), *(attend(phase) for phase in attention.phases))
+    return Lowered(phases, choice.shared_bytes + own + attention.shared_bytes)
+
+
+def _sizes(step: QueryAttention, operands: dict[str, Meta], features: Features) -> tuple[LandmarkRows, Choice]:
+    check_operands(step.kind, operands, (step.query, step.new_key, step.new_value, step.position))
+    for name in (step.key, step.k_store, step.v_store):
+        check_rows(step.kind, name, operands[name])
+    dim = operands[step.query][0][3]
+    check_landmarks(step.kind, operands, step.codes, step.scales, dim, step.bits)
+    if step.topk < 0:
+        raise InputError(f"{step.kind} chooses {step.topk} rows")
+    choice = Choice.of(step, operands, operands[step.codes][0][2], step.topk, features)
+    if step.sink + step.recent != operands[step.key][0][2]:
+        held = operands[step.key][0][2]
+        raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent} in a cache of {held} rows")
+    return LandmarkRows(dim, step.bits, features.int8_dot), choice
+
+
+def _attention(
+    step: QueryAttention, operands: dict[str, Meta], choice: Choice
+) -> tuple[DecodeAttention, dict[str, tuple[Meta, int]], int]:
+    """The attention over what is chosen, its operands in shared scratch with their places there, and their bytes."""
+    shape = (choice.slots, choice.kv_heads, step.topk)
+    chosen: Meta = (shape, dense_strides(shape), "i64")
+    length: Meta = ((choice.slots,), (1,), "i64")
+    chosen_bytes = align(choice.slots * choice.kv_heads * step.topk * 8)
+    extra = {_CHOSEN: (chosen, 0), _LENGTH: (length, chosen_bytes)}
+    segments = (MoreRows(step.k_store, step.v_store, _CHOSEN),) if step.topk else ()
+    inner = DecodeAttention(
+        step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache, step.position,
+        _LENGTH, step.active, step.out, step.scale, step.sink, step.recent, segments,
+    )  # fmt: skip
+    return inner, extra, chosen_bytes + align(choice.slots * 8)
+
+
+def _new_row(unit: Unit, step: QueryAttention, slot: Slot) -> tuple[Value, Value]:
+    """The row of the ring that the step writes: its number, and where it stands in the cache."""
+    f, position = unit.context.f, slot.length - 1
+    row = f.select(position < step.sink, position, f.max(position - step.sink, 0) % step.recent + step.sink)
+    return row, address(f, unit.context.operands[step.k_cache], unit.slot, unit.kv_head, row)
+
+
+def _write_new(
+    unit: Unit, step: QueryAttention, rows: LandmarkRows, slot: Slot, ring_row: tuple[Value, Value]
+) -> None:
+    """Writes the new row to the store, its landmark, and its key to the ring, where it is scored; attention writes both
+    sides of the ring."""
+    f, operands, place = unit.context.f, unit.context.operands, (unit.slot, unit.kv_head)
+    position = slot.length - 1
+
+    def there(name: str) -> Value:
+        return address(f, operands[name], *place, position)
+
+    key, value = (operands[name] for name in (step.new_key, step.new_value))
+    new_key, new_value = (address(f, operand, *place) for operand in (key, value))
+    targets = (
+        (new_key, key, step.k_store, there(step.k_store)),
+        (new_value, value, step.v_store, there(step.v_store)),
+        (new_key, key, step.k_cache, ring_row[1]),
+    )
+    for source, operand, name, target in targets:
+        copy_row(f, source, operand.dtype, target, operands[name].dtype, operand.shape[3])
+    encode_landmark(f, new_key, key.dtype, there(step.codes), there(step.scales), rows.dim, rows.bits)

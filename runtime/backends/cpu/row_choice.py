@@ -1,0 +1,354 @@
+"""The rows that a decode step's query chooses: probabilities of candidates, and the largest means over a group.
+
+The candidates of a slot are cut into *chunks* of `CHUNK` from the first one on, so that nothing depends on who computes
+them. Of a chunk, one pass leaves exponentials below its *peak*, and their sum, per query head. With the maximum and the
+sum of the exact scores of sinks and ring these give a factor per chunk and head; a candidate's mean probability is, but
+for the group's size, which all have in common, the sum over heads of factor times exponential.
+
+Equal logits have equal probabilities, whatever chunks they are in: exponentials are powers of two, and a peak is a
+whole exponent, so that factors of two chunks differ by a power of two, which rounds nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sscc.ir.errors import InputError
+from sscc.ir.schedule import ChooseRows, LandmarkScores, QueryAttention
+from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
+from sscc.runtime.backends.cpu.approximations import LOG2E, exp2_below, exp2_not_positive
+from sscc.runtime.backends.cpu.decode_attention import address as as_integer
+from sscc.runtime.backends.cpu.decode_attention_block import NEGATIVE_INFINITY, Block, Result, larger
+from sscc.runtime.backends.cpu.decode_attention_chunks import Rows
+from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.figures import ATTENTION_UNITS, LINE
+from sscc.runtime.backends.cpu.indices import report_index
+from sscc.runtime.backends.cpu.mlir import F32, I8, I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.phases import Context
+from sscc.runtime.backends.cpu.row_copies import Meta, Scratch, address, row_stride
+from sscc.runtime.backends.cpu.selection import choice_bytes, choose
+
+CHUNK = 256
+"""Candidates of a chunk. Their logits stay in the first-level cache until they are exponentials."""
+_FLOATS, _KEYS = vector(F32, LANES), vector(I32, LANES)
+_LOWEST_KEY = -(1 << 31)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A slot at a step: how many positions it holds (0 where it is not active), and how many are candidates."""
+
+    length: Value
+    candidates: Value
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The sizes of a choice.
+
+    Attributes:
+        rows: that a slot has landmarks for.
+        ring: how rows of sinks and ring are scored; `values` in it mean nothing.
+    """
+
+    slots: int
+    kv_heads: int
+    rows: int
+    sink: int
+    recent: int
+    topk: int
+    ring: Block
+
+    @classmethod
+    def of(
+        cls, step: ChooseRows | QueryAttention, meta: dict[str, Meta], rows: int, topk: int, features: Features
+    ) -> Choice:
+        """Raises InputError for sizes that do not fit."""
+        (slots, heads, _, depth), _, query = meta[step.query]
+        (_, kv_heads, held, _), _, key = meta[step.key]
+        check_ring(step)
+        if heads % kv_heads:
+            raise InputError(f"{step.kind}: {heads} query heads do not divide into groups of {kv_heads} KV heads")
+        if step.sink + step.recent > held:
+            raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent} in a cache of {held} rows")
+        side = Rows(depth, key, features.bf16_dot and query == key == "bf16")
+        ring = Block(side, side, heads // kv_heads, features)
+        return cls(slots, kv_heads, rows, step.sink, step.recent, topk, ring)
+
+    @property
+    def group(self) -> int:
+        return self.ring.group
+
+    @property
+    def chunks(self) -> int:
+        """Of the candidates of a slot, at most."""
+        return chunks_of(self.rows, self.sink)
+
+    @property
+    def slices(self) -> int:
+        """Units per slot and KV head that share the chunks."""
+        wanted = -(-ATTENTION_UNITS // (self.slots * self.kv_heads))
+        return max(1, min(wanted, self.chunks))
+
+    @property
+    def units(self) -> int:
+        return self.slots * self.kv_heads * self.slices
+
+    @property
+    def together(self) -> bool:
+        """Whether a unit scores a slot and KV head and chooses for it too, with what is between in its own scratch."""
+        return self.slices == 1
+
+    @property
+    def kept(self) -> Scratch:
+        """What scoring a slot and KV head leaves for choosing: exponentials, and peaks and sums of chunks, of each
+        query head, and the state of sinks and ring."""
+        return Scratch(
+            exponentials=self.group * self.head_bytes,
+            peaks=self.group * self.peaks_bytes,
+            totals=self.group * self.peaks_bytes,
+            ring=len(self.ring.tiles) * 2 * LINE,
+        )
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of all that is kept in shared scratch."""
+        return 0 if self.together else self.slots * self.kv_heads * self.kept.nbytes
+
+    @property
+    def head_bytes(self) -> int:
+        """Of the exponentials of a head."""
+        return self.chunks * CHUNK * 4
+
+    @property
+    def peaks_bytes(self) -> int:
+        """Of the peaks of a head's chunks."""
+        return -(-self.chunks // LANES) * LINE
+
+    @property
+    def scoring_bytes(self) -> int:
+        """Private scratch of a unit that scores: the logits of a chunk, or what scoring sinks and ring takes."""
+        return max(self.group * CHUNK * 4, self.ring.scratch_bytes)
+
+    @property
+    def choosing_bytes(self) -> int:
+        """Private scratch of `choose_rows`: factors of chunks, then what the choice takes."""
+        return self.group * self.peaks_bytes + choice_bytes(self.rows, self.topk)
+
+    def slot(self, context: Context, step: ChooseRows | QueryAttention | LandmarkScores, slot: Value) -> Slot:
+        return slot_of(context, step, slot, self.rows)
+
+    def chooses(self, slot: Slot) -> Value:
+        """Whether a slot has more candidates than it may choose (i1); otherwise it chooses all, unseen."""
+        return slot.candidates > self.topk
+
+
+def chunks_of(rows: int, sink: int) -> int:
+    """Chunks of the candidates of a slot, at most, of which none is behind `rows`."""
+    return max(1, -(-(rows - sink) // CHUNK))
+
+
+def check_ring(step: LandmarkScores | ChooseRows | QueryAttention) -> None:
+    if step.sink < 0 or step.recent < 1:
+        raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent}")
+
+
+def slot_of(context: Context, step: ChooseRows | QueryAttention | LandmarkScores, slot: Value, rows: int) -> Slot:
+    """A slot's numbers. An active one is reported, and holds nothing, where `rows` do not hold its candidates, nor, in
+    the fused step, its position."""
+    f = context.f
+    position = f.load(address(f, context.operands[step.position], slot), I64)
+    active = f.load(address(f, context.operands[step.active], slot), I8).ne(0)
+    fused = isinstance(step, QueryAttention)
+    exists = (position < rows) & (position >= 0) if fused else position < rows + step.recent
+    report_index(f, active & exists.eq(0))
+    length = f.select(active & exists, f.max(position + 1, 0), 0)
+    return Slot(length, f.max(length - (step.sink + step.recent), 0))
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Slot and KV head under construction.
+
+    Attributes:
+        at: where the parts of `Choice.kept` are.
+    """
+
+    choice: Choice
+    context: Context
+    slot: Value
+    kv_head: Value
+    at: dict[str, Value]
+
+    @classmethod
+    def of(cls, choice: Choice, context: Context, pair: Value) -> Unit:
+        """`pair` numbers slots and KV heads. In the context of the unit, private scratch begins behind what is kept."""
+        nbytes = choice.kept.nbytes
+        kept = context.private if choice.together else context.shared + pair * nbytes
+        inner = replace(context, private=context.private + nbytes) if choice.together else context
+        return cls(choice, inner, pair // choice.kv_heads, pair % choice.kv_heads, choice.kept.at(kept))
+
+    def query_head(self, head: int) -> Value:
+        """The number of a head of the group among all heads."""
+        return self.kv_head * self.choice.group + head
+
+    def kept(self, name: str, head: int) -> Value:
+        """Exponentials, peaks or totals of a head of the group."""
+        size = self.choice.head_bytes if name == "exponentials" else self.choice.peaks_bytes
+        return self.at[name] + head * size
+
+
+# ----------------------------------------------------------------------------------------------------- scoring
+
+
+def chunks_of_slice(f: Function, choice: Choice, candidates: Value, part: Value) -> tuple[Value, Value]:
+    """The first chunk of a slice and the one behind its last."""
+    chunks = f.ceildiv(candidates, CHUNK)
+    return chunks * part // choice.slices, chunks * (part + 1) // choice.slices
+
+
+def take_chunk(unit: Unit, number: Value, count: Value, logits: Value) -> None:
+    """Exponentials, maximum and sum of a chunk's `count` logits, [group][CHUNK] f32 in private scratch, up to a whole
+    vector of any value."""
+    f, choice = unit.context.f, unit.choice
+    kernel = _chunk_kernel(f.module)
+    last = count // LANES * LANES
+    for head in range(choice.group):
+        at = logits + head * (CHUNK * 4)
+        with f.when(last < count):
+            found = f.load(at + last * 4, _FLOATS)
+            f.store(f.select(f.first_lanes(count - last), found, NEGATIVE_INFINITY), at + last * 4)
+        target = unit.kept("exponentials", head) + number * (CHUNK * 4)
+        peak, total = (unit.kept(name, head) + number * 4 for name in ("peaks", "totals"))
+        f.call(kernel, at, count, target, peak, total)
+
+
+def _chunk_kernel(module: Module) -> Function:
+    name = "query_exponentials"
+    if module.has(name):
+        return module.get(name)
+    f = module.function(name, [("logits", PTR), ("count", I64), *((n, PTR) for n in ("target", "peak", "total"))])
+    with f.loop(0, f["count"], LANES, [f.splat(NEGATIVE_INFINITY)]) as loop:
+        loop.carry(larger(f, f.load(f["logits"] + loop.index * 4, _FLOATS), loop.state[0]))
+    largest = _largest_lane(f, loop.results[0])
+    peak = f.op("math.ceil", [f.select(largest.eq(NEGATIVE_INFINITY), 0.0, largest) * LOG2E], F32)
+    base = f.broadcast(peak, LANES)
+    with f.loop(0, f["count"], LANES, [f.splat(0.0)]) as loop:
+        found = exp2_below(f, f.load(f["logits"] + loop.index * 4, _FLOATS) * LOG2E, base)
+        f.store(found, f["target"] + loop.index * 4)
+        loop.carry(loop.state[0] + found)
+    f.store(peak, f["peak"])
+    f.store(f.reduce("add", loop.results[0]), f["total"])
+    f.returns()
+    return f
+
+
+def _largest_lane(f: Function, value: Value) -> Value:
+    lanes = LANES
+    while lanes > 1:
+        lanes //= 2
+        value = larger(f, f.shuffle(value, value, range(lanes)), f.shuffle(value, value, range(lanes, 2 * lanes)))
+    return f.extract(value, 0)
+
+
+def score_ring(unit: Unit, step: ChooseRows | QueryAttention, new: tuple[Value, Value] | None = None) -> None:
+    """Maximum and sum of the exact scores of sinks and ring, all of which hold a position, by the kernels of attention.
+
+    Args:
+        new: the number of a row and a pointer to it, where it stands elsewhere than in `key`.
+    """
+    f, choice, context, block = unit.context.f, unit.choice, unit.context, unit.choice.ring
+    key, query = context.operands[step.key], context.operands[step.query]
+    scratch, result = block_kernels.Scratch(block, context.private), Result(block, unit.at["ring"])
+    heads = [(address(f, query, unit.slot, unit.query_head(head)), query.dtype) for head in range(choice.group)]
+    block_kernels.put_queries(f, block, heads, scratch)
+    for tile in range(len(block.tiles)):
+        f.store(f.splat(NEGATIVE_INFINITY), result.state(tile))
+        f.store(f.splat(0.0), result.state(tile) + LINE)
+    rows, first = choice.sink + choice.recent, as_integer(f, address(f, key, unit.slot, unit.kv_head))
+    stride = row_stride((key.shape, key.strides, key.dtype), 2)
+    with f.loop(0, rows, block.rows) as loop:
+        with f.loop(0, block.rows) as entry:
+            row = f.min(loop.index + entry.index, rows - 1)
+            at = row * stride + first
+            if new is not None:
+                at = f.select(row.eq(new[0]), as_integer(f, new[1]), at)
+            f.store(at, scratch.keys + entry.index * 8)
+        count = f.min(rows - loop.index, block.rows)
+        for tile in range(len(block.tiles)):
+            block_kernels.scores(f, block, tile, count, scratch)
+            block_kernels.weights(f, block, tile, count, step.scale, scratch, result)
+
+
+# ---------------------------------------------------------------------------------------------------- choosing
+
+
+def choose_rows(unit: Unit, candidates: Value, target: Value, room: int) -> None:
+    """The chosen positions, ascending, then -1: [room] i64. Keys overwrite the exponentials of the group's first head.
+
+    What has more candidates than it may choose must have been scored.
+    """
+    f, choice = unit.context.f, unit.choice
+    few = candidates <= choice.topk
+    with f.when(few):
+        with f.loop(0, candidates) as row:
+            f.store(row.index + choice.sink, target + row.index * 8)
+        with f.loop(candidates, room) as rest:
+            f.store(f.constant(-1), target + rest.index * 8)
+    with f.when(few.eq(0)):
+        _store_keys(unit, candidates)
+        keys, scratch = unit.kept("exponentials", 0), unit.context.private + choice.group * choice.peaks_bytes
+        choose(f, keys, choice.sink, candidates, f.constant(choice.topk), room, target, scratch, choice.rows)
+
+
+def _store_keys(unit: Unit, candidates: Value) -> None:
+    """Mean probabilities, times the group's size, as i32 in the same order; lowest up to a whole vector."""
+    f, choice, chunks = unit.context.f, unit.choice, unit.context.f.ceildiv(candidates, CHUNK)
+    factors = [unit.context.private + head * choice.peaks_bytes for head in range(choice.group)]
+    kernel = _factors_kernel(f.module)
+    for tile, (first, count) in enumerate(choice.ring.tiles):
+        state = unit.at["ring"] + tile * 2 * LINE
+        for head in range(first, first + count):
+            peak, total = (f.load(state + part * LINE + (head - first) * 4, F32) for part in range(2))
+            f.call(kernel, unit.kept("peaks", head), unit.kept("totals", head), chunks, peak, total, factors[head])
+    heads = [unit.kept("exponentials", head) for head in range(choice.group)]
+    with f.loop(0, chunks) as chunk:
+        weights = [f.broadcast(f.load(at + chunk.index * 4, F32), LANES) for at in factors]
+        begin = chunk.index * CHUNK
+        with f.loop(begin, f.min(begin + CHUNK, candidates), LANES) as place:
+            mass = f.load(heads[0] + place.index * 4, _FLOATS) * weights[0]
+            for head, weight in zip(heads[1:], weights[1:], strict=True):
+                mass = f.fma(f.load(head + place.index * 4, _FLOATS), weight, mass)
+            # A mass is not negative, so its bits are in its order. NaN is above all, whatever its sign.
+            key = f.select(f.compare("ne", mass, mass), 0x7FFFFFFF, f.bitcast(mass, _KEYS))
+            f.store(key, heads[0] + place.index * 4)
+    last = candidates // LANES * LANES
+    with f.when(last < candidates):
+        key = f.load(heads[0] + last * 4, _KEYS)
+        f.store(f.select(f.first_lanes(candidates - last), key, _LOWEST_KEY), heads[0] + last * 4)
+
+
+def _factors_kernel(module: Module) -> Function:
+    """What the exponentials of each chunk are multiplied by to become probabilities: 2 ** (peak - highest) / total."""
+    name = "query_factors"
+    if module.has(name):
+        return module.get(name)
+    pointers, ring = [("peaks", PTR), ("totals", PTR), ("chunks", I64)], [("ring_peak", F32), ("ring_total", F32)]
+    f = module.function(name, [*pointers, *ring, ("factors", PTR)])
+    ring_peak = f.broadcast(f["ring_peak"] * LOG2E, LANES)
+    with f.loop(0, f["chunks"], LANES, [f.op("math.ceil", [ring_peak], _FLOATS)]) as loop:
+        peaks, exists = f.load(f["peaks"] + loop.index * 4, _FLOATS), f.first_lanes(f["chunks"] - loop.index)
+        loop.carry(larger(f, f.select(exists, peaks, NEGATIVE_INFINITY), loop.state[0]))
+    highest = f.broadcast(_largest_lane(f, loop.results[0]), LANES)
+    of_ring = exp2_not_positive(f, ring_peak - highest) * f["ring_total"]
+    with f.loop(0, f["chunks"], LANES, [f.insert(f.extract(of_ring, 0), f.splat(0.0), 0)]) as loop:
+        power = exp2_not_positive(f, f.load(f["peaks"] + loop.index * 4, _FLOATS) - highest)
+        f.store(power, f["factors"] + loop.index * 4)
+        part, exists = f.load(f["totals"] + loop.index * 4, _FLOATS) * power, f.first_lanes(f["chunks"] - loop.index)
+        loop.carry(loop.state[0] + f.select(exists, part, 0.0))
+    inverse = f.broadcast(f.constant(1.0, F32) / f.reduce("add", loop.results[0]), LANES)
+    with f.loop(0, f["chunks"], LANES) as loop:
+        at = f["factors"] + loop.index * 4
+        f.store(f.load(at, _FLOATS) * inverse, at)
+    f.returns()
+    return f
