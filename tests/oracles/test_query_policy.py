@@ -30,7 +30,6 @@ from sscc.ir.schedule import Body, CachedAttention, ChooseRows, Param, Program, 
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.runtime.artifact.tensor_files import layout_of, reading, stack_tensors
-from sscc.runtime.backends.cpu.steps import _LOWERINGS
 from sscc.runtime.backends.reference.arrays import open_reference, to_tensors
 from sscc.runtime.session import Session
 from sscc.runtime.validator import validate
@@ -284,7 +283,7 @@ def test_rows_that_are_not_chosen_may_be_anything(bits: int) -> None:
     params = [Param(name, tuple(x.shape), DTYPES[x.dtype], "read") for name, x in reads.items()]  # type: ignore[arg-type]
     params += [Param(name, tuple(x.shape), DTYPES[x.dtype], "update") for name, x in writes.items()]  # type: ignore[arg-type]
     body = Body("k", tuple(params), (), (), (), (step,))
-    after = run_kernel(one_stage(body), (body,), reads, writes, native=step.kind in _LOWERINGS)
+    after = run_kernel(one_stage(body), (body,), reads, writes)
     torch.testing.assert_close(after["o"][:, :, 0], expected, rtol=1e-4, atol=1e-5)
     for name, x in (("ks", t.keys), ("vs", t.values), ("c", t.codes), ("s", t.scales)):
         for slot, n in enumerate(t.live.tolist()):
