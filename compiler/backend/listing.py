@@ -81,9 +81,17 @@ def _step(step: Step) -> Iterator[str]:
     plain = [f"{name}={_plain(value)}" for name, value in values.items() if not isinstance(value, Access)]
     yield f"{step.kind} {' '.join(plain)}".rstrip()
     for name, access in sorted(accesses):
-        yield f"{name} = {access.param}[{', '.join(_index(row) for row in access.map)}]"
+        yield f"{name} = {_access(access)}"
     for instruction in body:
         yield _instruction(instruction)
+
+
+def _access(access: Access) -> str:
+    """`w[expert[d0], d1, d3]`, where the first axis is indirect."""
+    places = [_index(row) for row in access.map]
+    if access.indirect is not None:
+        places[access.indirect.axis] = _access(access.indirect.index)
+    return f"{access.param}[{', '.join(places)}]"
 
 
 def _plain(value: Any) -> str:

@@ -1,4 +1,7 @@
-"""Records as JSON and back: every field must be there, of its type, and nothing else."""
+"""Records as JSON and back: every field must be there, of its type, and nothing else.
+
+A field that is None is left out.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ def encode(value: Any) -> Any:
     kind = getattr(value, "kind", None)
     encoded: dict[str, Any] = {} if kind is None else {"kind": kind}
     for name in names:
-        encoded[name] = encode(getattr(value, name))
+        item = getattr(value, name)
+        if item is not None:
+            encoded[name] = encode(item)
     return encoded
 
 
@@ -135,9 +140,22 @@ def _decode_union(args: tuple[Any, ...], data: Any) -> Any:
 
 @functools.cache
 def _fields(record: type) -> dict[str, _Decoder]:
-    """What decodes each field."""
+    """What decodes each field that is there."""
     hints = typing.get_type_hints(record)
-    return {f.name: _decoder(hints[f.name]) for f in dataclasses.fields(record)}
+    return {f.name: _decoder(_present(hints[f.name])) for f in dataclasses.fields(record)}
+
+
+@functools.cache
+def _optional(record: type) -> frozenset[str]:
+    """The fields that may be None, and are then left out."""
+    hints = typing.get_type_hints(record)
+    return frozenset(name for name in _fields(record) if _present(hints[name]) is not hints[name])
+
+
+def _present(hint: Any) -> Any:
+    """The type of a field's value where it is not None."""
+    args = get_args(hint)
+    return Union[tuple(arg for arg in args if arg is not type(None))] if type(None) in args else hint
 
 
 def _decode_record(record: type, data: Any) -> Any:
@@ -145,7 +163,7 @@ def _decode_record(record: type, data: Any) -> Any:
         raise _Misfit(data, record.__name__)
     fields = _fields(record)
     values = {key: value for key, value in data.items() if key != "kind"}
-    if values.keys() != fields.keys():
+    if values.keys() != fields.keys() and (values.keys() ^ fields.keys()) - _optional(record):
         raise _Misfit(sorted(values.keys() ^ fields.keys()), f"the fields of {record.__name__}")
     name = ""
     try:

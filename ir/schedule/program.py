@@ -191,11 +191,24 @@ class Access:
     """An affine access map: which element of `param` a point of the iteration space touches.
 
     `param` names a parameter, a local or a window of the body. `map` has one row per dimension of it: a
-    coefficient per iteration dimension, then a constant.
+    coefficient per iteration dimension, then a constant. With `indirect` the place along one axis is read from a tensor
+    instead, and that axis has a row of zeros. Only the second operand of a product may have it; vector programs have
+    `load`, whose indices they may compute.
     """
 
     param: str
     map: tuple[tuple[int, ...], ...]
+    indirect: Indirect | None = None
+
+
+@dataclass(frozen=True)
+class Indirect:
+    """Where a point of the iteration space is along `axis` of what it touches: at the number that it finds in an i64
+    tensor by `index`, which has no indirect axis itself. A run in which the number is not one of 0 .. size - 1 of the
+    axis ends with an error."""
+
+    axis: int
+    index: Access
 
 
 @dataclass(frozen=True)
@@ -250,7 +263,11 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Product:
-    """out[..] = sum over `reduce` of a[..] * b[..], accumulated in f32 (or wider), rounded once on writing."""
+    """out[..] = sum over `reduce` of a[..] * b[..], accumulated in f32 (or wider), rounded once on writing.
+
+    `b` may have an indirect axis, as where each group of tokens goes through the expert whose number a tensor has:
+    out[g, m, n] = sum over k of a[g, m, k] * b[expert[g], n, k]. Only the slices of b that are named are read.
+    """
 
     kind: ClassVar[str] = "product"
     dims: tuple[int, ...]

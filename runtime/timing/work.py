@@ -4,6 +4,7 @@ Counting rules, where a step does not simply touch everything it sees once:
 
 * A parameter that several steps read comes in once per firing; it counts at most with its own size.
 * A gather (`load`, `GatherRows`) moves one element, or row, per point; at most the whole table.
+* A product with an indirect axis reads a slice per index, at most all of them: of experts those that are named.
 * `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache:
   the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. Of its other
   segments it fetches the valid rows only: `valid_rows` without those in front. Of a cache that layers with budgets of
@@ -191,9 +192,15 @@ class _Meter:
             self._extra[write][region.root] += count * DTYPE_BYTES[region.dtype]
 
     def access(self, access: Access, dims: tuple[int, ...], *, write: bool = False) -> None:
-        """The elements that an affine map reaches: per dimension of the region no more than its span."""
-        spans = [_span(row, dims) for row in access.map]
-        used = [size for d, size in enumerate(dims) if any(row[d] for row in access.map)]
+        """The elements that an affine map reaches: per dimension of the region no more than its span. Of an indirect
+        axis as many places as there are indices, which may all differ; what is not named is not read."""
+        spans, rows = [_span(row, dims) for row in access.map], access.map
+        if access.indirect is not None:
+            axis, index = access.indirect.axis, access.indirect.index
+            self.access(index, dims)
+            named = prod(size for d, size in enumerate(dims) if any(row[d] for row in index.map))
+            spans[axis], rows = min(named, self.shape(access.param)[axis]), (*rows, *index.map)
+        used = [size for d, size in enumerate(dims) if any(row[d] for row in rows)]
         self.elements(access.param, min(prod(spans), prod(used)) if prod(dims) else 0, write=write)
 
     def dtype(self, name: str) -> Dtype:

@@ -90,6 +90,10 @@ class _Place:
         return Region.of(self.offset, view_pairs(self))
 
 
+_Reach = tuple[_Place, list[tuple[int, int]], int]
+"""A place, (stride, size) per dimension and the offset, in elements of the place's base."""
+
+
 @dataclass
 class _State:
     """What is written so far of one parameter or local."""
@@ -279,6 +283,12 @@ class _BodyProof:
         if any(size < 1 for size in step.dims):
             self._refuse(f"its dimensions are {list(step.dims)}")
         inputs = (step.a, step.b) if isinstance(step, sch.Product) else step.inputs
+        chosen = step.b.indirect if isinstance(step, sch.Product) else None
+        if chosen is not None:
+            inputs = (step.a, sch.Access(step.b.param, step.b.map), chosen.index)
+        for access in (*inputs, step.output):
+            if access.indirect is not None:
+                self._refuse(f"{access.param!r} has an indirect axis, only operand b of a product may have one")
         for dim, size in enumerate(step.dims):
             rows = [row for access in (*inputs, step.output) for row in access.map]
             if size > 1 and not any(row[dim : dim + 1] not in ((), (0,)) for row in rows):
@@ -287,13 +297,27 @@ class _BodyProof:
         if len(set(reduce)) != len(reduce) or any(not 0 <= dim < len(step.dims) for dim in reduce):
             self._refuse(f"it reduces dimensions {list(reduce)} of {list(step.dims)}")
         reads = [self._access(access, step.dims) for access in inputs]
-        for place, pairs, offset in reads:
-            region = Region.of(offset, pairs)
-            self._read(place, region, region.points)
-        result = self._result(step, [place for place, _, _ in reads])
+        counts = [Region.of(offset, pairs).points for _, pairs, offset in reads]
+        if chosen is not None:
+            counts[1] *= self._indirect(step.b, chosen, reads[1], reads[2])
+        for (place, pairs, offset), count in zip(reads, counts, strict=True):
+            self._read(place, Region.of(offset, pairs), count)
+        result = self._result(step, [place for place, _, _ in reads[: 2 if chosen else None]])
         self._output(step, reduce, reads, result)
 
-    def _access(self, access: sch.Access, dims: tuple[int, ...]) -> tuple[_Place, list[tuple[int, int]], int]:
+    def _indirect(self, access: sch.Access, indirect: sch.Indirect, reach: _Reach, index: _Reach) -> int:
+        """Lets an access reach all of its indirect axis, and gives how many places of it are read at most."""
+        (place, pairs, _), (source, named, offset) = reach, index
+        axis = indirect.axis
+        if not 0 <= axis < len(place.shape) or any(access.map[axis]):
+            self._refuse(f"axis {axis} of {access.param!r} is indirect, its access map is {list(access.map)}")
+        if source.dtype != "i64":
+            self._refuse(f"the index {source.base!r} of {access.param!r} is {source.dtype}, it must be i64")
+        pairs.append((place.strides[axis], place.shape[axis]))
+        self._data.append(f"{self._where}: axis {axis} of {access.param!r}")
+        return min(Region.of(offset, named).points, place.shape[axis])
+
+    def _access(self, access: sch.Access, dims: tuple[int, ...]) -> _Reach:
         """The place, and (stride, size) per iteration dimension and the offset, in elements of its base."""
         place = self._place(access.param)
         rows = access.map

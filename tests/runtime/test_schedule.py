@@ -40,6 +40,7 @@ STEPS = (
     schedule.Vector((4,), (ONE,), ONE, INSTRUCTIONS, "r"),
     schedule.Reduction((4,), (0,), (ONE,), Access("y", ()), INSTRUCTIONS, "r", "maximumf", float("-inf")),
     schedule.Product((4, 4), (1,), ONE, ONE, ONE),
+    schedule.Product((4, 4), (1,), ONE, Access("y", ((0, 0),), schedule.Indirect(0, ONE)), ONE),
     schedule.UpdateRows("c", "n", "r", "a"),
     schedule.QuantizeRows("s", "o"),
     schedule.CachedAttention("q", (schedule.Segment("k", "v", "m"),), "o", 0.125),

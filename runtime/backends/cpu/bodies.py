@@ -116,8 +116,8 @@ class _Lowering:
         if nest.output.region in self.codes:
             return  # products read the codes instead
         if nest.product and nest.inputs[1].region in self.codes:
-            a, b = nest.inputs
-            nest = replace(nest, inputs=(a, replace(b, region=self.codes[b.region])))
+            a, b, *index = nest.inputs
+            nest = replace(nest, inputs=(a, replace(b, region=self.codes[b.region]), *index))
         if not is_tangled(nest):
             self.nests[number] = nest
             return
@@ -187,7 +187,8 @@ class _Lowering:
     def _extent(self, param: str) -> int:
         """Bytes of a parameter, from its first to its last element as its stages pass it."""
         if param in self.packed:
-            return self.packed[param].packed_bytes
+            panels = self.packed[param]
+            return max(1, prod(self.regions.shapes[param]) // (panels.n * panels.k)) * panels.packed_bytes
         shape, strides = self.regions.shapes[param], self.regions.strides[param]
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         return (1 + last) * DTYPE_BYTES[self.regions.dtypes[param]]
@@ -272,7 +273,8 @@ class _Lowering:
                 Elementwise(f, nest, places, scalars, split, None if dim is None else (dim, self._live(f))).emit()
             else:
                 needed = max(needed, matmul.private_bytes(self.regions.dtypes))
-                live = self._live(f) if positions.product(member.nest, matmul.shape.rows) else None
+                whole = not matmul.shape.groups and positions.product(member.nest, matmul.shape.rows)
+                live = self._live(f) if whole else None
                 matmul.emit(f, places, split, f["scratch"] + scratch, live)
         return needed
 

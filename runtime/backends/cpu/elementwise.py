@@ -13,7 +13,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import DTYPE_BYTES, Instr
 from sscc.runtime.artifact.tensor_files import BFLOAT16
 from sscc.runtime.backends.cpu.features import LANES
-from sscc.runtime.backends.cpu.indices import report_index
+from sscc.runtime.backends.cpu.indices import cut_index
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I8, I16, I64, Function, Value, lanes_of, vector, with_element
 from sscc.runtime.backends.cpu.nests import Gathered, LinearAccess, Nest
 from sscc.runtime.backends.cpu.programs import Arg, Ramp, apply, expand, is_floating, register_type, rounded, spread
@@ -181,7 +181,9 @@ class Elementwise:
         self, index: dict[int, Value], mask: Value | None, shared: dict[str, Arg], total: Value
     ) -> Value:
         if self.nest.product:
-            a, b = spread(self.f, *(self._load(access, index, mask) for access in self.nest.inputs), total)[:2]
+            a_access, b_access, *_ = self.nest.inputs
+            factors = self._load(a_access, index, mask), self._load(b_access, index, mask, self._place(index))
+            a, b = spread(self.f, *factors, total)[:2]
             return self.f.fma(a, b, total)
         value = self._evaluate(index, mask, shared)
         return self._combine(total, expand(self.f, value) if lanes_of(total.type) else value)
@@ -276,6 +278,15 @@ class Elementwise:
 
     # -- memory
 
+    def _place(self, index: dict[int, Value]) -> Value | None:
+        """Elements from the start of a product's second operand to the place that the index of its indirect axis has,
+        the same in all lanes; None without such an axis."""
+        if self.nest.indirect is None:
+            return None
+        number = self._load(self.nest.inputs[2], index, None)
+        assert isinstance(number, Value)  # what is loaded is never a ramp
+        return cut_index(self.f, number, self.nest.indirect.size) * self.nest.indirect.stride
+
     def _offset(self, access: LinearAccess, index: dict[int, Value]) -> Value:
         offset = self.f.constant(access.constant)
         for dim, coefficient in enumerate(access.coefficients):
@@ -283,12 +294,15 @@ class Elementwise:
                 offset = offset + index[dim] * coefficient
         return offset
 
-    def _load(self, access: LinearAccess, index: dict[int, Value], mask: Value | None) -> Arg:
+    def _load(
+        self, access: LinearAccess, index: dict[int, Value], mask: Value | None, further: Value | None = None
+    ) -> Arg:
+        """What an access reaches, `further` elements on."""
         f, place = self.f, self.places[access.region]
         coefficient = access.coefficients[self.lane] if self.lane >= 0 else 0
+        start = self._offset(access, index) if further is None else self._offset(access, index) + further
         if coefficient == 0:
-            return _from_memory(f, f.load(place.at(f, self._offset(access, index)), _STORED[place.dtype]), place.dtype)
-        start = self._offset(access, index)
+            return _from_memory(f, f.load(place.at(f, start), _STORED[place.dtype]), place.dtype)
         if coefficient == 1:
             return self._load_run(place, start, mask)
         offsets = f.broadcast(start, LANES) + f.values([lane * coefficient for lane in range(LANES)], I64)
@@ -323,14 +337,7 @@ class Elementwise:
 
     def _cut(self, index: Arg, extent: int, mask: Value | None) -> Arg:
         """An index cut to 0 .. extent - 1; one that was beyond ends the run."""
-        f = self.f
-        value = expand(f, index) if isinstance(index, Ramp) else index
-        cut = f.max(f.min(value, extent - 1), 0)
-        beyond = f.compare("ne", cut, value)
-        if lanes_of(beyond.type):
-            beyond = f.reduce("or", beyond if mask is None else beyond & mask)
-        report_index(f, beyond)
-        return cut
+        return cut_index(self.f, expand(self.f, index) if isinstance(index, Ramp) else index, extent, mask)
 
     def _gather(self, source: Gathered, indices: list[Arg], mask: Value | None) -> Arg:
         """source[indices], where every index is inside."""
@@ -407,6 +414,8 @@ def _lane_dimension(nest: Nest) -> int:
     best, lane = 0.0, -1
     for dim, extent in enumerate(nest.dims):
         if extent < 4 or (dim in nest.reduce and nest.combine == ""):
+            continue
+        if nest.indirect is not None and nest.inputs[2].coefficients[dim]:
             continue
         strides = [a.coefficients[dim] for a in nest.inputs]
         stored = nest.output.coefficients[dim]

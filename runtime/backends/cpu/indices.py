@@ -7,7 +7,7 @@ touched. The core looks at the word after each call.
 
 from __future__ import annotations
 
-from sscc.runtime.backends.cpu.mlir import Function, Value
+from sscc.runtime.backends.cpu.mlir import Function, Value, lanes_of
 
 REPORT_BYTES = 8
 """The word lies so many bytes before the scalars."""
@@ -17,3 +17,13 @@ def report_index(f: Function, outside: Value) -> None:
     """Reports an index where `outside` (i1) holds; `f` is a function that the core calls."""
     with f.when(outside):
         f.store(f.constant(1), f["scalars"] + -REPORT_BYTES)
+
+
+def cut_index(f: Function, index: Value, extent: int, mask: Value | None = None) -> Value:
+    """An index, or one per lane, cut to 0 .. extent - 1; one that was beyond, in a lane of the mask, is reported."""
+    cut = f.max(f.min(index, extent - 1), 0)
+    beyond = f.compare("ne", cut, index)
+    if lanes_of(beyond.type):
+        beyond = f.reduce("or", beyond if mask is None else beyond & mask)
+    report_index(f, beyond)
+    return cut

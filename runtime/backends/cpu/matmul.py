@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from sscc.runtime.backends.cpu.elementwise import Range, RegionPointers
 from sscc.runtime.backends.cpu.features import LANES, Features
-from sscc.runtime.backends.cpu.mlir import Function, Value
+from sscc.runtime.backends.cpu.indices import cut_index
+from sscc.runtime.backends.cpu.mlir import I64, Function, Value
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, merged
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
@@ -21,26 +22,29 @@ from sscc.runtime.backends.cpu.quantised_products import quantised_product
 class Shape:
     """The dimensions of a product: out[rows, columns] = sum over `depth` of a[rows, depth] * b[columns, depth].
 
-    `columns` are in the order of b's rows, the last one with the smallest stride.
+    `columns` are in the order of b's rows, the last one with the smallest stride. With an indirect axis each index of
+    `groups` is such a product by itself, of the slice of b that it finds in a tensor.
     """
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     depth: int
+    groups: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, nest: Nest) -> Shape | None:
         """None where the nest is no product of matrices with k dense in `a` and at most two dimensions of rows."""
-        a, b = (access.coefficients for access in nest.inputs)
-        free = [d for d in range(len(nest.dims)) if d not in nest.reduce]
+        a, b, *index = (access.coefficients for access in nest.inputs)
+        groups = [d for d in range(len(nest.dims)) if index and index[0][d]]
+        free = [d for d in range(len(nest.dims)) if d not in nest.reduce and d not in groups]
         rows, columns = [d for d in free if b[d] == 0], [d for d in free if b[d]]
         columns.sort(key=lambda d: -b[d])
         if len(nest.reduce) != 1 or any(a[d] for d in columns) or len(rows) > 2 or not columns:
             return None
         (depth,) = nest.reduce
-        if a[depth] != 1 or b[depth] == 0 or any(not a[d] for d in rows):
+        if a[depth] != 1 or b[depth] == 0 or any(not a[d] for d in rows) or any(b[d] or d == depth for d in groups):
             return None
-        return cls(tuple(rows), tuple(columns), depth)
+        return cls(tuple(rows), tuple(columns), depth, tuple(groups))
 
 
 def panels_for(nest: Nest, dtype: str) -> Panels | None:
@@ -96,11 +100,11 @@ class Matmul:
         scratch: Value,
         live: Value | None = None,
     ) -> None:
-        """Emits the product for all columns, or those of a range of one of its column dimensions.
+        """Emits the product for all groups and columns, or those of a range of one of its column dimensions.
 
         Only the first `live` rows have to be written; None means all of them.
         """
-        self._columns(f, places, split, (scratch, live), self.shape.columns[:-1], {})
+        self._columns(f, places, split, (scratch, live), (*self.shape.groups, *self.shape.columns[:-1]), {})
 
     def _columns(
         self,
@@ -117,19 +121,35 @@ class Matmul:
                 self._columns(f, places, split, how, outer[1:], {**index, outer[0]: loop.index})
             return
         scratch, live = how
-        a_access, b_access = self.nest.inputs
-        weights, rows = places[b_access.region].pointer, f.constant(0)
+        a_access, b_access, *_ = self.nest.inputs
+        weights, rows = self._slice(f, places, index), f.constant(0)
         out = places[self.nest.output.region]
         start = f.constant(self.nest.output.constant)
         for d, at in index.items():
             rows = rows + at * (b_access.coefficients[d] // self._row)
             start = start + at * self.nest.output.coefficients[d]
+        first: Value | int = a_access.constant
+        for d in self.shape.groups:
+            first = index[d] * a_access.coefficients[d] + first
         lower, upper = _bounds(self.nest, self.shape.columns[-1], split)
         dtypes = {name: place.dtype for name, place in places.items()}
-        a = self._operand(a_access, dtypes, places[a_access.region].at(f, a_access.constant))
+        a = self._operand(a_access, dtypes, places[a_access.region].at(f, first))
         target = self._operand(self.nest.output, dtypes, out.at(f, start))
         pointer = weights + rows // LANES * self.panels.panel_bytes
         self._product(a, target).emit(f, pointer, lower, upper, scratch, live)
+
+    def _slice(self, f: Function, places: RegionPointers, index: Mapping[int, Value]) -> Value:
+        """Where the panels of the slice begin that an indirect axis names; without one there is one slice."""
+        weights, axis = places[self.nest.inputs[1].region].pointer, self.nest.indirect
+        if axis is None:
+            return weights
+        access = self.nest.inputs[2]
+        at = f.constant(access.constant)
+        for d in self.shape.groups:
+            at = at + index[d] * access.coefficients[d]
+        number = cut_index(f, f.load(places[access.region].at(f, at), I64), axis.size)
+        slices = axis.stride // (self.panels.n * self.panels.k)
+        return weights + number * (slices * self.panels.packed_bytes)
 
     def _operand(self, access: LinearAccess, dtypes: Mapping[str, str], pointer: Value | None) -> Operand:
         last = self.shape.depth if access is self.nest.inputs[0] else self.shape.columns[-1]

@@ -103,8 +103,13 @@ def _check_body(body: Body) -> None:
 def _check_affine(step: Vector | Reduction | Product, body: Body, ranks: Ranks, where: str) -> None:
     _check_sizes([step.dims], where)
     inputs = (step.a, step.b) if isinstance(step, Product) else step.inputs
-    for access in (*inputs, step.output):
+    for number, access in enumerate((*inputs, step.output)):
         _check_access(access, len(step.dims), ranks, where)
+        if access.indirect is not None:
+            _check_access(access.indirect.index, len(step.dims), ranks, where)
+            _check_known([access.indirect.axis], range(ranks[access.param]), where)
+            if not (isinstance(step, Product) and number == 1) or access.indirect.index.indirect is not None:
+                _refuse(f"{where} has an indirect axis of {access.param!r}, which cannot have one")
     if not isinstance(step, Vector):
         _check_known(step.reduce, range(len(step.dims)), where)
         if any(row[d] for row in step.output.map for d in step.reduce):

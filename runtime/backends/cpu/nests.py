@@ -40,6 +40,19 @@ class Gathered:
 
 
 @dataclass(frozen=True)
+class IndirectAxis:
+    """The axis of a product's second operand along which its third input has the place.
+
+    Attributes:
+        stride: elements from one place to the next.
+        size: places.
+    """
+
+    stride: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Nest:
     """One affine step.
 
@@ -48,11 +61,12 @@ class Nest:
         original: per dimension of the step as written, the (dimension, divisor, extent) that gives its index here:
             ``index = (here // divisor) % extent``; extent 1 is index 0.
         reduce: the dimensions that are combined.
-        inputs, output: accesses.
+        inputs, output: accesses. Those of a product are its operands, then the index of the indirect axis, if any.
         body, result: the scalar program, in terms of ``in0``, ``in1``, ..; a product has ``in0 * in1``.
         loads: what the program's loads read, by the name that they use.
         combine: "" (vector), addf, mulf, maximumf or minimumf.
         product: whether it is a product, accumulated by fused multiply-add.
+        indirect: of a product whose second operand has an indirect axis.
     """
 
     dims: tuple[int, ...]
@@ -66,6 +80,7 @@ class Nest:
     combine: str = ""
     init: float = 0.0
     product: bool = False
+    indirect: IndirectAxis | None = None
 
     @property
     def accesses(self) -> tuple[LinearAccess, ...]:
@@ -124,12 +139,16 @@ def nest_of(step: Vector | Reduction | Product, regions: Regions) -> Nest:
     """Multiplies a step out and leaves out dimensions of extent 1."""
     dims = step.dims
     reduce = frozenset() if isinstance(step, Vector) else frozenset(step.reduce)
-    combine, init = "", 0.0
+    combine, init, indirect = "", 0.0, None
     inputs: tuple[LinearAccess, ...]
     body: tuple[Instr, ...]
     if isinstance(step, Product):
         inputs = (_linear(step.a, regions, dims), _linear(step.b, regions, dims))
         body, result, combine = (Instr("v0", "mulf", ("in0", "in1"), "f32"),), "v0", "addf"
+        if step.b.indirect is not None:
+            piece, axis = regions.resolve(step.b.param), step.b.indirect.axis
+            indirect = IndirectAxis(piece.strides[axis], piece.shape[axis])
+            inputs = (*inputs, _linear(step.b.indirect.index, regions, dims))
     else:
         inputs, body, result = tuple(_linear(a, regions, dims) for a in step.inputs), step.body, step.result
         if isinstance(step, Reduction):
@@ -138,7 +157,7 @@ def nest_of(step: Vector | Reduction | Product, regions: Regions) -> Nest:
     original = tuple((d, 1, e) for d, e in enumerate(dims))
     nest = Nest(
         dims, original, reduce, inputs, _linear(step.output, regions, dims), tuple(body), result, loads, combine, init,
-        isinstance(step, Product),
+        isinstance(step, Product), indirect,
     )  # fmt: skip
     return _squeeze(nest)
 

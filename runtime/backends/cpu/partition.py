@@ -149,8 +149,12 @@ def _independent(nest: Nest, units: int) -> Split | None:
 
 
 def _gathers(nest: Nest) -> list[LinearAccess]:
-    """The loads of a nest as accesses that stay in no unit, because a load may read any element."""
-    return [LinearAccess(g.region, 0, (0,) * len(nest.dims)) for g in nest.loads.values()]
+    """The loads of a nest, and its operand with an indirect axis, as accesses that stay in no unit, because they may
+    read any element."""
+    regions = [g.region for g in nest.loads.values()]
+    if nest.indirect is not None:
+        regions.append(nest.inputs[1].region)
+    return [LinearAccess(region, 0, (0,) * len(nest.dims)) for region in regions]
 
 
 def _member(nest: Nest, split: Split) -> Member | None:

@@ -364,7 +364,8 @@ def _packed_pointer(tensor: Tensor, packing: PanelPacking, view: View, terms: li
     last = sum(stride * (extent - 1) for stride, extent in zip(view.strides, view.shape, strict=True))
     rows = last // packing.row_elements + 1
     whole = packing.row_elements == 1 or rows >= panels.n
-    extent = panels.packed_bytes if whole else -(-rows // LANES) * panels.panel_bytes
+    slices = last // packing.slice_elements + 1
+    extent = slices * panels.packed_bytes if whole else -(-rows // LANES) * panels.panel_bytes
     moved = tuple((register, packing.offset(coefficient)) for register, coefficient in terms)
     return _Pointer(tensor.name, packing.offset(view.offset), extent, moved, (tensor.name, 0, 0))
 

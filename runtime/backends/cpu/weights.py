@@ -68,9 +68,11 @@ class Use:
 
 @dataclass(frozen=True)
 class InPanels:
-    """What a product reads: the rows of these panels."""
+    """What a product reads: the rows of these panels, of the slice that an index names where slices begin so many
+    elements `apart`."""
 
     panels: Panels | QuantisedPanels
+    apart: int = 0
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,10 @@ def _wanted_rows(use: Use, regions: Regions, dtype: str) -> Wanted:
                 panels = panels_for(nest, dtype)
                 if panels is None or (isinstance(found, InPanels) and found.panels != panels):
                     return AsItLies()
-                found = InPanels(panels)
+                apart = nest.indirect.stride if nest.indirect is not None else 0
+                if isinstance(found, InPanels) and found.apart != apart:
+                    return AsItLies()
+                found = InPanels(panels, apart)
         elif isinstance(step, Vector | Reduction):
             nest = nest_of(step, regions)
             if any(a.region == use.param for a in nest.inputs):
@@ -215,7 +220,7 @@ def _serves(packing: PanelPacking, use: Use, wanted: InPanels | RowByRow, tensor
         plain = isinstance(whole, Panels) and whole.n_stride == whole.k and tensor.shape[-2:] == (whole.n, whole.k)
         return plain and prod(tensor.shape) == packing.slice_elements and not use.offset and not use.coefficients
     part = wanted.panels
-    if replace(part, n=whole.n) != whole:
+    if replace(part, n=whole.n) != whole or wanted.apart % packing.slice_elements:
         return False
     rows = packing.row_elements * LANES
     whole_slice = part.n == whole.n

@@ -2,30 +2,36 @@
 
 An affine map composed with a strided view is again strided, so every access is one `as_strided`: dimension d
 of the iteration space gets the stride sum_r map[r][d] * stride[r]. Dimensions that a map does not use get size
-1 and broadcast. Maps that walk backwards (negative coefficients) have no torch view and are refused.
+1 and broadcast. Maps that walk backwards (negative coefficients) have no torch view and are refused. Only what an
+indirect axis reaches is a copy, made anew at every firing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import mul
 
 import torch
 
+from sscc.ir.errors import InputError
 from sscc.ir.schedule import Access
 from sscc.ir.sizes import dense_strides
-from sscc.runtime.backends.reference.interface import Interface
+from sscc.runtime.backends.reference.interface import Interface, Views
 from sscc.runtime.backends.reference.views import injective
 
 
 class AccessMap:
     """A checked access map over an iteration space of sizes `dims`.
 
-    Raises InputError where the map does not fit the parameter, leaves its bounds or walks backwards.
+    Raises InputError where the map does not fit the parameter, leaves its bounds or walks backwards, and where it has
+    an indirect axis that is not asked for.
     """
 
-    def __init__(self, access: Access, dims: tuple[int, ...], interface: Interface) -> None:
+    def __init__(
+        self, access: Access, dims: tuple[int, ...], interface: Interface, may_be_indirect: bool = False
+    ) -> None:
         self.param = interface.param(access.param)
+        self._body = interface.body.name
         self._dims = dims
         shape = self.param.shape
         if len(access.map) != len(shape) or any(len(row) != len(dims) + 1 for row in access.map):
@@ -45,6 +51,14 @@ class AccessMap:
             column == [(dim, 1)] or dims[dim] == 1 for dim, column in enumerate(self._columns)
         )
         self._check_bounds(interface)
+        self._index: AccessMap | None = None
+        if access.indirect is not None:
+            self._axis = access.indirect.axis
+            if not may_be_indirect or not 0 <= self._axis < len(shape) or any(access.map[self._axis]):
+                interface.refuse(f"{self.param.name!r} cannot be accessed through axis {self._axis} by an index")
+            self._index = AccessMap(access.indirect.index, dims, interface)
+            if self._index.param.dtype != "i64":
+                interface.refuse(f"the index {self._index.param.name!r} is {self._index.param.dtype}, it must be i64")
 
     def _check_bounds(self, interface: Interface) -> None:
         for axis, (row, constant, size) in enumerate(zip(self._rows, self._constants, self.param.shape, strict=True)):
@@ -58,7 +72,7 @@ class AccessMap:
                 )
 
     def uses(self, dim: int) -> bool:
-        return bool(self._columns[dim])
+        return bool(self._columns[dim]) or (self._index is not None and self._index.uses(dim))
 
     def injective(self, dims: Sequence[int]) -> bool:
         """Whether no two points that differ in `dims` touch the same element of a dense parameter."""
@@ -74,3 +88,28 @@ class AccessMap:
         steps = [sum([strides[axis] * factor for axis, factor in self._columns[dim]]) for dim in dims]
         sizes = [self._dims[dim] if self._columns[dim] else 1 for dim in dims]
         return tensor.as_strided(sizes, steps, offset)
+
+    def bind(self, views: Views, dims: Sequence[int]) -> Callable[[], torch.Tensor]:
+        """What gives, at each firing, the elements as `view` has them; those behind an indirect axis are a copy."""
+        tensor = views[self.param.name]
+        view = self.view(tensor, dims)
+        if self._index is None:
+            return lambda: view
+        axis, size, stride = self._axis, self.param.shape[self._axis], tensor.stride(self._axis)
+        everywhere = view.as_strided((size, *view.shape), (stride, *view.stride()), view.storage_offset())
+        index = self._index.view(views[self._index.param.name], dims).unsqueeze(0)
+
+        def gather() -> torch.Tensor:
+            check_indices(index, self._body, self.param.name, axis, size)
+            return torch.take_along_dim(everywhere, index, 0).squeeze(0)
+
+        return gather
+
+
+def check_indices(index: torch.Tensor, body: str, name: str, axis: int, size: int) -> None:
+    """Raises InputError where an index is not a place of an axis of parameter `name` of a body."""
+    low, high = torch.aminmax(index)
+    if low < 0 or high >= size:
+        raise InputError(
+            f"body {body!r} reads elements {int(low)} .. {int(high)} of axis {axis} of {name!r}, whose size is {size}"
+        )

@@ -22,7 +22,8 @@ from sscc.runtime.backends.reference.views import overlap
 
 def compile_product(step: Product, interface: Interface) -> Bind:
     """Any contraction of two floating parameters into a third. Shapes follow from the access maps."""
-    a, b, output = (AccessMap(access, step.dims, interface) for access in (step.a, step.b, step.output))
+    a, output = (AccessMap(access, step.dims, interface) for access in (step.a, step.output))
+    b = AccessMap(step.b, step.dims, interface, may_be_indirect=True)
     free = [dim for dim in range(len(step.dims)) if dim not in step.reduce]
     check_output(output, interface, free)
     check_reduced(step.reduce, step.dims, output, interface)
@@ -43,15 +44,16 @@ def compile_product(step: Product, interface: Interface) -> Bind:
 
     def bind(views: Views) -> Fire:
         left = a.view(views[a.param.name], [*batch, *rows, *summed, *only_a])
-        right = b.view(views[b.param.name], [*batch, *summed, *columns, *only_b])
+        right = b.bind(views, [*batch, *summed, *columns, *only_b])
         target = output.view(views[output.param.name], written)
-        plain = not only_a and not only_b and repeats == 1 and {x.dtype for x in (left, right, target)} == {wide}
-        direct = _in_place(left, right, target, sizes) if plain else None
+        plain = not only_a and not only_b and repeats == 1 and step.b.indirect is None
+        plain = plain and {x.dtype for x in (left, target, views[b.param.name])} == {wide}
+        direct = _in_place(left, right(), target, sizes) if plain else None
         if direct is not None:
             return direct
 
         def fire(_: Scalars) -> None:
-            result = _multiply(_widen(left, len(only_a), wide), _widen(right, len(only_b), wide), sizes)
+            result = _multiply(_widen(left, len(only_a), wide), _widen(right(), len(only_b), wide), sizes)
             result = result * repeats if repeats > 1 else result
             target.copy_(result.view(written_sizes))
 

@@ -12,10 +12,9 @@ from typing import Union
 import torch
 from torch import Tensor
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import Instr, Reduction, Vector
 from sscc.runtime.backends.reference import scalar_ops
-from sscc.runtime.backends.reference.access import AccessMap
+from sscc.runtime.backends.reference.access import AccessMap, check_indices
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
 from sscc.runtime.backends.reference.numerics import BOOLEAN, FLOATS, INTEGERS
 from sscc.runtime.backends.reference.views import overlap
@@ -218,12 +217,7 @@ def _tangled(source: Tensor, target: Tensor) -> bool:
 def _loader(interface: Interface, name: str, unsafe: Sequence[int]) -> Callable[..., Tensor]:
     def load(source: Tensor, *indices: Tensor) -> Tensor:
         for axis in unsafe:
-            low, high = torch.aminmax(indices[axis])
-            if low < 0 or high >= source.shape[axis]:
-                raise InputError(
-                    f"body {interface.body.name!r} reads elements {int(low)} .. {int(high)} of axis {axis} of "
-                    f"{name!r}, whose size is {source.shape[axis]}"
-                )
+            check_indices(indices[axis], interface.body.name, name, axis, source.shape[axis])
         return source[indices]
 
     return load

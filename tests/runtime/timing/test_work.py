@@ -16,6 +16,7 @@ from sscc.ir.schedule import (
     ChunkAttention,
     DecodeAttention,
     GatherRows,
+    Indirect,
     Instr,
     Local,
     ObservationScores,
@@ -57,6 +58,17 @@ def test_a_product_counts_two_operations_per_point() -> None:
     work = counted(step, {"a": (2, 5), "b": (3, 5), "c": (2, 3)})
     assert work.products == {"bf16": 60}
     assert (work.read, work.written) == ({"a": 20, "b": 30}, {"c": 12})
+
+
+def test_of_an_indirect_axis_as_many_places_count_as_there_are_indices() -> None:
+    """Three groups read three of eight slices at most, and of two slices both."""
+    x, w, y = ((1, 0, 0, 0), (0, 0, 1, 0)), ((0, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0)), ((1, 0, 0, 0), (0, 1, 0, 0))
+    b = Access("b", w, Indirect(0, Access("i", ((1, 0, 0, 0),))))
+    step = Product((3, 7, 5), (2,), Access("a", x), b, Access("c", y))
+    for slices, read in ((8, 3), (2, 2)):
+        work = counted(step, {"a": (3, 5), "b": (slices, 7, 5), "c": (3, 7), "i": (3,)})
+        assert work.read == {"a": 30, "b": read * 70, "i": 24}
+        assert work.products == {"bf16": 2 * 3 * 7 * 5}
 
 
 def test_only_the_part_that_an_access_reaches_counts() -> None:
