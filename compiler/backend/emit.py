@@ -9,7 +9,8 @@ from torch_mlir import ir
 
 from sscc.compiler.backend.bodies import emit_body
 from sscc.compiler.backend.entries import EmittedEntry, EntryEmitter
-from sscc.compiler.backend.kernels import Copies, KernelEmitter
+from sscc.compiler.backend.kernels import BodyTable, emit_kernel
+from sscc.compiler.backend.layout import KernelAnalysis
 from sscc.compiler.backend.memory import pack, share, spill
 from sscc.ir.builders import STORED
 from sscc.ir.cache_plan import state_name
@@ -18,7 +19,7 @@ from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.levels import get_groups, get_target
 from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.rewriting import functions
-from sscc.ir.schedule import Body, Program, Step, Tensor, Tier, Vector, launches, pipelines
+from sscc.ir.schedule import Body, Kernel, Program, Step, Tensor, Tier, Vector, launches, pipelines
 from sscc.ir.sizes import format_bytes
 from sscc.ir.target import Target
 from sscc.passes.build_entries import entries
@@ -32,19 +33,18 @@ def emit_program(module: ir.Module) -> Program:
         UnsupportedError: for an operation that a schedule cannot express, with its source line; for a program that
             the machine's memory does not hold.
     """
-    copies = Copies()
-    bodies = {f.name.value: emit_body(f) for f in functions(module) if df.BODY in f.attributes}
-    kernels = {
-        f.name.value: KernelEmitter(f, bodies=bodies, copies=copies).emit()
-        for f in functions(module)
-        if KERNEL in f.attributes
-    }
-    emitted = [EntryEmitter(function, kernels=kernels, copies=copies).emit() for function in entries(module)]
+    emitted_bodies = {f.name.value: emit_body(f) for f in functions(module) if df.BODY in f.attributes}
+    analyses = [KernelAnalysis(f, bodies=emitted_bodies) for f in functions(module) if KERNEL in f.attributes]
+    layouts = {layout.name: layout for layout in (analysis.layout() for analysis in analyses)}
+    bodies = BodyTable()
+    kernels = [emit_kernel(layout, bodies) for layout in layouts.values()]
+    copies: dict[str, Kernel] = {}
+    emitted = [EntryEmitter(f, kernels=layouts, bodies=bodies, copies=copies).emit() for f in entries(module)]
     tensors, arena = _place(emitted)
     program = Program(
         tuple(tensors),
-        tuple(copies.bodies.by_name.values()),
-        (*(item.kernel for item in kernels.values()), *copies.kernels.values()),
+        tuple(bodies.by_name.values()),
+        (*kernels, *copies.values()),
         tuple(item.entry for item in emitted),
         arena,
     )

@@ -9,7 +9,8 @@ from torch_mlir import ir
 
 from sscc.compiler.backend.bodies import dtype_of
 from sscc.compiler.backend.flow import Flow
-from sscc.compiler.backend.kernels import Copies, EmittedKernel
+from sscc.compiler.backend.kernels import BodyTable
+from sscc.compiler.backend.layout import KernelLayout, copy_body
 from sscc.compiler.backend.memory import Lifetime
 from sscc.compiler.backend.windows import whole
 from sscc.ir import schedule as sch
@@ -30,8 +31,9 @@ class EmittedEntry:
 class EntryEmitter(Flow):
     """Emits one entry function: kernels' results that are not updates in place become temporaries."""
 
-    kernels: dict[str, EmittedKernel] = field(default_factory=dict)
-    copies: Copies = field(default_factory=Copies)
+    kernels: dict[str, KernelLayout] = field(default_factory=dict)
+    bodies: BodyTable = field(default_factory=BodyTable)
+    copies: dict[str, sch.Kernel] = field(default_factory=dict)
     tensors: dict[str, sch.Tensor] = field(default_factory=dict)
     launches: int = 0
     touched: dict[str, list[int]] = field(default_factory=dict)
@@ -83,7 +85,12 @@ class EntryEmitter(Flow):
         self.launches += 1
 
     def copy(self, source: sch.View, target: sch.View, type_: ir.RankedTensorType) -> None:
-        self._launch(self.copies.kernel(source.shape, dtype_of(type_)), [source, target], [])
+        body = copy_body(source.shape, dtype_of(type_))
+        name = self.bodies.add(body)
+        ports = tuple(sch.Port(whole(param.name, param.shape)) for param in body.params)
+        pipeline = sch.Pipeline("copy", "i", 0, 1, (), (), (sch.Stage("copy", name, (), ports, (), ()),))
+        self.copies[name] = sch.Kernel(name, body.params, (), (pipeline,))
+        self._launch(name, [source, target], [])
 
     def block(self, block: ir.Block, targets: list[sch.View]) -> tuple[sch.Item, ...]:
         begin = self.launches
@@ -109,21 +116,21 @@ class EntryEmitter(Flow):
     def work(self, op: ir.Operation) -> bool:
         if op.name != "func.call":
             return False
-        emitted = self.kernels[op.attributes["callee"].value]
+        kernel = self.kernels[op.attributes["callee"].value]
         views, scalars = [], []
         for operand in op.operands:
             if isinstance(operand.type, ir.RankedTensorType):
                 views.append(self.windows[operand])
             else:
                 scalars.append(self.scalars[operand])
-        for result, tied in zip(op.results, emitted.tied, strict=True):
+        for result, tied in zip(op.results, kernel.tied, strict=True):
             if tied is None:
                 self.windows[result] = self.temporary(result.type)
                 views.append(self.windows[result])
             else:
                 self.check_dead(op, op.operands[tied])
                 self.windows[result] = self.windows[op.operands[tied]]
-        self._launch(emitted.kernel.name, views, scalars)
+        self._launch(kernel.name, views, scalars)
         return True
 
     def _return(self, terminator: ir.Operation) -> tuple[list[str], list[sch.ScalarOperand]]:

@@ -157,18 +157,22 @@ class Flow(ABC):
     # --------------------------------------------------------------------------------------------------- control
 
     def _for(self, op: ir.Operation) -> None:
+        index = f"c{self.scalar_name()[1:]}"
+        lower, upper, targets = self.enter(op, index)
+        body = self.block(op.regions[0].blocks[0], targets)
+        self.items[-1].append(sch.For(index, lower, upper, body))
+
+    def enter(self, op: ir.Operation, index: str) -> tuple[sch.ScalarOperand, sch.ScalarOperand, list[sch.View]]:
+        """The bounds of a loop whose index gets this name, and where the values that it carries lie: the same place
+        before, in and after it."""
         lower, upper, step, *inits = op.operands
         if self.scalars[step] != 1:
             raise InternalError(f"{op.location}: a loop with a step other than 1")
-        block = op.regions[0].blocks[0]
-        index = f"c{self.scalar_name()[1:]}"
-        self.scalars[block.arguments[0]] = index
-        for argument, init in zip(list(block.arguments)[1:], inits, strict=True):
-            self.windows[argument] = self.windows[init]
-        body = self.block(block, [self.windows[init] for init in inits])
-        self.items[-1].append(sch.For(index, self.scalars[lower], self.scalars[upper], body))
-        for result, init in zip(op.results, inits, strict=True):
-            self.windows[result] = self.windows[init]
+        targets = [self.windows[init] for init in inits]
+        number, *arguments = op.regions[0].blocks[0].arguments
+        self.scalars[number] = index
+        self.windows.update(zip([*arguments, *op.results], [*targets, *targets], strict=True))
+        return self.scalars[lower], self.scalars[upper], targets
 
     def _if(self, op: ir.Operation) -> None:
         otherwise = op.regions[1].blocks[0]
@@ -182,15 +186,19 @@ class Flow(ABC):
             self.windows[result] = target
 
     def block(self, block: ir.Block, targets: list[sch.View]) -> tuple[sch.Item, ...]:
-        """Emits a nested block whose yielded values must end up in `targets`."""
+        """Emits a nested block, as `walk` does."""
         self.finish()
         self.items.append([])
+        self.walk(block, targets)
+        self.finish()
+        return tuple(self.items.pop())
+
+    def walk(self, block: ir.Block, targets: list[sch.View]) -> None:
+        """Goes through a block whose yielded values must end up in `targets`."""
         *body, terminator = [inner.operation for inner in block.operations]
         for inner in body:
             self.operation(inner)
         self.settle(terminator, list(zip(terminator.operands, targets, strict=True)))
-        self.finish()
-        return tuple(self.items.pop())
 
     def settle(self, terminator: ir.Operation, pairs: list[tuple[ir.Value, sch.View]]) -> None:
         """Copies each value to where it must end up, unless it is there already."""
