@@ -325,9 +325,11 @@ def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> No
 def _choose_rows(meter: _Meter, step: ChooseRows | QueryAttention) -> None:
     """The exact scores of sinks and ring, one softmax over these and those by landmarks, a streaming top-K."""
     (batch, heads, _, dim), (_, kv_heads, ring, _) = meter.shape(step.query), meter.shape(step.key)
-    unfused = isinstance(step, ChooseRows)
-    candidates = _candidates(meter, step, meter.shape(step.scores if unfused else step.codes)[2])
-    topk = meter.shape(step.selected)[2] if unfused else step.topk
+    if isinstance(step, ChooseRows):
+        rows, topk = meter.shape(step.scores)[2], meter.shape(step.selected)[2]
+    else:
+        rows, topk = meter.shape(step.codes)[2], step.topk
+    candidates = _candidates(meter, step, rows)
     meter.flops(meter.dtype(step.query), 2 * batch * heads * ring * dim)
     meter.vector(batch * heads * (ring + candidates), SOFTMAX_OPS)
     meter.vector(batch * kv_heads * candidates, ceil(log2(max(topk, 1))) + 1)

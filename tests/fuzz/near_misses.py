@@ -1,8 +1,8 @@
 """Fuzzing target: what a fusion almost recognises. It stays as it was, and computes what it did.
 
 The bases are the patterns themselves: a decode step over one segment, over two, and over rows that its query chooses, a
-chunk, a compression with and without sinks, and calls of equal layers in a row. One to three random changes make a near miss (or leave the pattern,
-which then fuses).
+chunk, a compression with and without sinks, and calls of equal layers in a row. One to three random changes make a near
+miss (or leave the pattern, which then fuses).
 """
 
 from __future__ import annotations
