@@ -317,8 +317,8 @@ def _store_keys(unit: Unit, candidates: Value) -> None:
         begin = chunk.index * CHUNK
         with f.loop(begin, f.min(begin + CHUNK, candidates), LANES) as place:
             mass = f.load(heads[0] + place.index * 4, _FLOATS) * weights[0]
-            for head, weight in zip(heads[1:], weights[1:], strict=True):
-                mass = f.fma(f.load(head + place.index * 4, _FLOATS), weight, mass)
+            for source, weight in zip(heads[1:], weights[1:], strict=True):
+                mass = f.fma(f.load(source + place.index * 4, _FLOATS), weight, mass)
             # A mass is not negative, so its bits are in its order. NaN is above all, whatever its sign.
             key = f.select(f.compare("ne", mass, mass), 0x7FFFFFFF, f.bitcast(mass, _KEYS))
             f.store(key, heads[0] + place.index * 4)
