@@ -64,6 +64,12 @@ RUNS = {
         "--kv-pool 15",
         20,
     ),
+    "smollm2-pools": EvalRun(
+        "smollm2",
+        "--dtype bf16 --tasks niah_single niah_multivalue --lengths 1024 --budgets 256 --methods full snapstream "
+        "--kv-pool 7 15 31",
+        6,
+    ),
     "smollm2-chat": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single niah_multivalue --lengths 1024 --budgets 256 512 --methods full snapstream "
@@ -93,6 +99,12 @@ RUNS = {
         "--dtype f32 --tasks niah_multivalue kv_retrieval --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 "
         "--methods full streamingllm snapstream query",
         6,
+    ),
+    "smollm2-long": EvalRun(
+        "smollm2",
+        "--dtype f32 --tasks list_copy extraction --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 "
+        "--methods full snapstream query",
+        3,
     ),
     "smollm2-perplexity": EvalRun(
         "smollm2",
