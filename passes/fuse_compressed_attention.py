@@ -262,6 +262,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
         masks == [_Range(validity, 0, rows), _Range(validity, rows, rows + topk)],
         len({op.attributes["scale"] for op in (attention, choice, scores)}) == 1,
         _one_group(attention, choice, scores, landmark, row, validity, *updates),
+        [*_readers(scores.results[0]), *_readers(choice.results[0])] == [choice, attention],
     )
     gone = [attention, choice, scores]
     others = [reader for op in updates for reader in _readers(op.results[0]) if reader not in gone]

@@ -2,8 +2,8 @@
 
 MLIR's `transform.structured.fuse`, which tiles an operation and fuses its producers into the loop, was tried in place
 of the bodies that tile-stages clones. Of 45 tiled bodies (a tiny Llama, with int4 weights too, and GPT-2) it tiled 22,
-at 12 ms each, reading the body's text included, against 9. In 19 operations stayed outside the loop: behind reshapes and
-concatenations, and sums that write at a constant index (norms). One ends in a reshape, and three are attention, for
+at 12 ms each, reading the body's text included, against 9. In 19 operations stayed outside the loop: behind reshapes
+and concatenations, and sums that write at a constant index (norms). One ends in a reshape, and three are attention, for
 which a dialect declared from Python cannot say what a tile is. The choice of the axis, the loads and the functions of
 tiles would have had to stay.
 """

@@ -80,7 +80,7 @@ def test_nothing_is_evicted() -> None:
         ({"kv_landmark_bits": 2}, "goes with --kv-policy query"),
         ({"kv_policy": "query", "kv_landmark_bits": 3}, "KV landmarks have 3 bits, .* must have one of 1, 2, 4, 16"),
         ({"kv_policy": "query", "kv_rows": "compact"}, "--kv-policy query keeps all rows and chooses equally many"),
-        ({"kv_policy": "query", "kv_topk": 0}, "--kv-policy query keeps all rows .* topk is 0: raise --kv-topk"),
+        ({"kv_policy": "query", "kv_topk": 0}, "--kv-policy query keeps all rows, .* topk is 0: raise --kv-topk"),
         ({"kv_policy": "query", "kv_dtype": "int8"}, "--kv-policy query keeps rows in the model's dtype only"),
         ({"kv_policy": "query", "compile_from": "graph"}, "--kv-policy is recorded in the dump"),
     ],

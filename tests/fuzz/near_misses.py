@@ -1,8 +1,8 @@
 """Fuzzing target: what a fusion almost recognises. It stays as it was, and computes what it did.
 
-The bases are the patterns themselves: a decode step over one segment and over two, a chunk, calls of equal layers
-in a row, and a compression with and without sinks, of which selection becomes one stage. One to three random changes
-make a near miss (or leave the pattern, which then fuses).
+The bases are the patterns themselves: a decode step over one segment, over two, and over rows that its query chooses, a
+chunk, calls of equal layers in a row, and a compression with and without sinks, of which selection becomes one stage.
+One to three random changes make a near miss (or leave the pattern, which then fuses).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.fuzz.reduce_ir import reduced_finding
 KERNEL, ENTRY = "layer", "main"
 MODULE = """module attributes {{sscc.level = "graph",
   kv.geometry = {{sink = {sink} : i64, recent = 2 : i64, topk = 2 : i64, obs = 2 : i64, pool = 3 : i64,
-                 pool_mode = "avg", max_context = 8 : i64, rows = "{rows}"}},
+                 pool_mode = "avg", max_context = 8 : i64, rows = "{rows}"{policy}}},
   sscc.program = {{batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64,
                   config = "{{}}", digest = "", eos = "[]"}}}} {{
   func.func private @layer({arguments}) -> ({results}) {{
@@ -46,7 +46,7 @@ class Pattern:
         types: letter -> shape and element type.
         arguments: name -> type; those in `states` are kept between calls, under the name of the result.
         results: name -> type.
-        sink, rows: of the geometry.
+        sink, rows, policy: of the geometry.
     """
 
     body: str
@@ -56,6 +56,7 @@ class Pattern:
     results: str
     sink: int = 0
     rows: str = "compact"
+    policy: str = ""
 
     def text(self) -> str:
         states = self.states.split()
@@ -65,8 +66,9 @@ class Pattern:
         result_types = (f'{kind} {{sscc.{ends[name]} = "{name}"}}' for name, kind in results.items())
         parameters = ", ".join(f'%{name}: {kind} {{sscc.{roles[name]} = "{name}"}}' for name, kind in arguments.items())
         text = MODULE.format(
-            sink=self.sink, rows=self.rows, arguments=parameters, results=", ".join(result_types), body=self.body
-        )
+            sink=self.sink, rows=self.rows, policy=self.policy, arguments=parameters, results=", ".join(result_types),
+            body=self.body,
+        )  # fmt: skip
         types = _pairs(self.types)
         return re.sub(r"!([a-z])\b", lambda match: f"tensor<{types[match.group(1)]}>", text)
 
@@ -106,6 +108,41 @@ INDEXED = Pattern(
     "k v",
     "o=!q k=!c v=!c",
     rows="indexed",
+)
+QUERY = Pattern(
+    """
+    %row = "kv.row"(%p) : (!i) -> !i
+    %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
+    %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
+    %lm:2 = "kv.landmarks"(%kn) : (!n) -> (!x, !y)
+    %ks1 = "kv.update"(%ks, %kn, %p, %a) : (!s, !n, !i, !f) -> !s
+    %vs1 = "kv.update"(%vs, %vn, %p, %a) : (!s, !n, !i, !f) -> !s
+    %codes1 = "kv.update"(%codes, %lm#0, %p, %a) : (!l, !x, !i, !f) -> !l
+    %scales1 = "kv.update"(%scales, %lm#1, %p, %a) : (!z, !y, !i, !f) -> !z
+    %empty = tensor.empty() : !i
+    %live = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>, affine_map<(d0) -> (d0)>],
+        iterator_types = ["parallel"]} ins(%p : !i) outs(%empty : !i) {
+    ^bb0(%in: i64, %out: i64):
+      %one = arith.constant 1 : i64
+      %sum = arith.addi %in, %one : i64
+      linalg.yield %sum : i64
+    } -> !i
+    %valid = "kv.validity"(%p, %live, %a) : (!i, !i, !f) -> !m
+    %scores = "kv.landmark_scores"(%q, %codes1, %scales1, %p, %a) {scale = 0.5 : f64} : (!q, !l, !z, !i, !f) -> !g
+    %chosen = "kv.choose"(%q, %k1, %scores, %p, %a) {scale = 0.5 : f64} : (!q, !c, !g, !i, !f) -> !p
+    %near = tensor.extract_slice %valid[0, 0] [2, 2] [1, 1] : !m to !h
+    %far = tensor.extract_slice %valid[0, 2] [2, 2] [1, 1] : !m to !h
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %chosen) {scale = 0.5 : f64,
+        operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>}
+        : (!q, !c, !c, !h, !s, !s, !h, !p) -> !q
+    return %o, %k1, %v1, %ks1, %vs1, %codes1, %scales1 : !q, !c, !c, !s, !s, !l, !z""",
+    "q=2x4x1x8xf32 c=2x2x2x8xf32 s=2x2x8x8xf32 n=2x2x1x8xf32 i=2xi64 f=2xi1 m=2x4xi1 h=2x2xi1 p=2x2x2xi64 "
+    "x=2x2x1x2xi8 y=2x2x1x1xbf16 l=2x2x8x2xi8 z=2x2x8x1xbf16 g=2x4x8xf32",
+    "q=!q k=!c v=!c kn=!n vn=!n ks=!s vs=!s codes=!l scales=!z p=!i a=!f p2=!i a2=!f m2=!h chosen2=!p scores2=!g",
+    "k v ks vs codes scales",
+    "o=!q k=!c v=!c ks=!s vs=!s codes=!l scales=!z",
+    rows="indexed",
+    policy=', policy = "query", landmark_bits = 2 : i64',
 )
 CHUNK = Pattern(
     """
@@ -160,7 +197,7 @@ SINKS = Pattern(
     "kc=!b vc=!b picked=!p",
     1,
 )
-PATTERNS = {"decode": DECODE, "indexed": INDEXED, "chunk": CHUNK, "compress": COMPRESS, "sinks": SINKS}
+PATTERNS = {"decode": DECODE, "indexed": INDEXED, "query": QUERY, "chunk": CHUNK, "compress": COMPRESS, "sinks": SINKS}
 SCALARS: Mapping[str, tuple[int, int]] = {
     "s": (0, 4), "s2": (0, 4), "n": (1, 8), "n2": (1, 8), "slot": (0, 1), "slot2": (0, 1), "topk": (0, 2)
 }  # fmt: skip
@@ -225,14 +262,19 @@ def contents(text: str, seed: int) -> dict[str, torch.Tensor]:
         module = parse_module(text, "case")  # its operations live as long as it does
         function = next(f for f in functions(module) if f.name.value == ENTRY)
         types = {a.name: a.type for a in arguments_of(function) if isinstance(a.type, ir.RankedTensorType)}
-        return {name: _numbers(name, type_, generator) for name, type_ in types.items()}
+        latest = 7 if "kv.landmark_scores" in text else 2  # with more rows than sinks and ring there is a choice
+        return {name: _numbers(name, type_, latest, generator) for name, type_ in types.items()}
 
 
-def _numbers(name: str, type_: Any, generator: torch.Generator) -> torch.Tensor:
+def _numbers(name: str, type_: Any, latest: int, generator: torch.Generator) -> torch.Tensor:
+    """`latest`: the last position of a token."""
     shape, element = list(type_.shape), str(type_.element_type)
     if element == "i64":
-        low, high = (-1, 8) if name in ("kept2", "picked2", "rows2", "chosen", "chosen2") else (0, 3)
+        low, high = (-1, 8) if name in ("kept2", "picked2", "rows2", "chosen", "chosen2") else (0, latest + 1)
         return torch.randint(low, high, shape, generator=generator)
+    if element == "i8":
+        return torch.randint(-128, 128, shape, generator=generator).to(torch.int8)
     if element == "i1":
         return torch.rand(shape, generator=generator) < 0.8
-    return torch.randn(shape, generator=generator)
+    numbers = torch.randn(shape, generator=generator)
+    return numbers.abs().bfloat16() if element == "bf16" else numbers

@@ -300,3 +300,45 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     return %o, %k1, %v1, %ks1, %vs1, %l1, %s1 : tensor<2x4x1x6xf32>, !kc, !vc, !ks, !vs, !l, !s
   }
 }
+
+// -----
+
+// CASE: scores that are read elsewhere
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // They would have to be computed twice.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.query_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %k: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %v: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: !kc {sscc.state = "k_cache"}, %vc: !vc {sscc.state = "v_cache"}, %ks: !ks {sscc.state = "k_store"}, %vs: !vs {sscc.state = "v_store"},
+      %l: !l {sscc.state = "landmarks"}, %s: !s {sscc.state = "landmark_scales"},
+      %p: tensor<2xi64> {sscc.input = "position"}, %a: tensor<2xi1> {sscc.input = "active"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, !kc {sscc.state = "k_cache"}, !vc {sscc.state = "v_cache"}, !ks {sscc.state = "k_store"}, !vs {sscc.state = "v_store"},
+      !l {sscc.state = "landmarks"}, !s {sscc.state = "landmark_scales"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %k, %row, %a) : (!kc, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> !kc
+    %v1 = "kv.update"(%vc, %v, %row, %a) : (!vc, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> !vc
+    %lm:2 = "kv.landmarks"(%k) : (tensor<2x2x1x8xf32>) -> (tensor<2x2x1x2xi8>, tensor<2x2x1x1xbf16>)
+    %ks1 = "kv.update"(%ks, %k, %p, %a) : (!ks, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> !ks
+    %vs1 = "kv.update"(%vs, %v, %p, %a) : (!vs, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> !vs
+    %l1 = "kv.update"(%l, %lm#0, %p, %a) : (!l, tensor<2x2x1x2xi8>, tensor<2xi64>, tensor<2xi1>) -> !l
+    %s1 = "kv.update"(%s, %lm#1, %p, %a) : (!s, tensor<2x2x1x1xbf16>, tensor<2xi64>, tensor<2xi1>) -> !s
+    %empty = tensor.empty() : tensor<2xi64>
+    %n = linalg.generic {indexing_maps = [#map, #map], iterator_types = ["parallel"]} ins(%p : tensor<2xi64>) outs(%empty : tensor<2xi64>) {
+    ^bb0(%in: i64, %out: i64):
+      %one = arith.constant 1 : i64
+      %sum = arith.addi %in, %one : i64
+      linalg.yield %sum : i64
+    } -> tensor<2xi64>
+    %valid = "kv.validity"(%p, %n, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4xi1>
+    %f = "kv.landmark_scores"(%q, %l1, %s1, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !l, !s, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4x8xf32>
+    %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
+    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
+    %far = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x4xi1> to tensor<2x1xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
+      : (tensor<2x4x1x8xf32>, !kc, !vc, tensor<2x3xi1>, !ks, !vs, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
+    %again = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
+    return %o, %k1, %v1, %ks1, %vs1, %l1, %s1 : tensor<2x4x1x6xf32>, !kc, !vc, !ks, !vs, !l, !s
+  }
+}

@@ -72,7 +72,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.observation_scores
   // CHECK-NOT: kv.select
   // CHECK: %[[KEPT:.+]] = "kv.kept_positions"
-  // CHECK-NEXT: "kv.gather"(%arg0, %[[KEPT]])
+  // CHECK: "kv.gather"(%arg0, %[[KEPT]], 
   func.func private @prefill.layer.0(%q: tensor<1x4x4x8xf32> {sscc.input = "hidden"}, %k: tensor<1x2x4x8xf32> {sscc.weight = "k"},
       %v: tensor<1x2x4x6xf32> {sscc.weight = "v"}) -> (tensor<1x4x4x6xf32> {sscc.output = "hidden"})
       attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {

@@ -392,7 +392,7 @@ def indexed_inputs(topk: int, dtype: torch.dtype, width: int = 33) -> tuple[Tens
     selected = torch.full((5, 2, topk), -1)
     for name, depth in (("k", 20), ("v", width)):
         prompt = torch.randn(5, 2, 500, depth, generator=generator).to(dtype)
-        tensors[f"{name}_prompt"] = prompt
+        tensors[f"{name}_store"] = prompt
         tensors[f"{name}_cache"] = compact[f"{name}_cache"][:, :, :SR].clone()
     for b in range(5):
         for h in range(2):
@@ -400,7 +400,7 @@ def indexed_inputs(topk: int, dtype: torch.dtype, width: int = 33) -> tuple[Tens
             selected[b, h, :count] = torch.randperm(500, generator=generator)[:count].sort().values
     tensors["selected"] = selected
     for name in "kv":
-        compact[f"{name}_cache"][:, :, SR:] = cache.gathered(tensors[f"{name}_prompt"], selected)
+        compact[f"{name}_cache"][:, :, SR:] = cache.gathered(tensors[f"{name}_store"], selected)
     return tensors, compact
 
 
