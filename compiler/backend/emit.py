@@ -15,9 +15,8 @@ from sscc.compiler.backend.memory import pack, share, spill
 from sscc.ir.builders import STORED
 from sscc.ir.cache_plan import state_name
 from sscc.ir.dialects import df
-from sscc.ir.dialects.kv import GEOMETRY
 from sscc.ir.errors import InternalError, UnsupportedError
-from sscc.ir.levels import get_groups, get_target
+from sscc.ir.levels import PROGRAM, get_groups, get_target
 from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.rewriting import functions
 from sscc.ir.schedule import Body, Kernel, Program, Step, Tensor, Tier, Vector, launches, pipelines
@@ -78,7 +77,7 @@ def _place(emitted: list[EmittedEntry]) -> tuple[list[Tensor], int]:
 
 def _stores(module: ir.Module) -> frozenset[str]:
     """The states that keep K and V of all positions for queries to choose from."""
-    if GEOMETRY not in module.operation.attributes:
+    if PROGRAM not in module.operation.attributes:
         return frozenset()  # a module without a cache
     groups = [group for group in get_groups(module) if group.geometry.by_query]
     return frozenset(state_name(f"{stream}_store", group.name) for group in groups for stream in "kv")
