@@ -44,10 +44,12 @@ def compiled_for(tmp_path_factory: pytest.TempPathFactory) -> Compile:
 
 
 def accuracy(artifact: Path, interpreter: str) -> float:
-    """The share of the fixed queries that a program answers."""
+    """The share of the fixed queries that a program answers; on the reference, which is slow, of the first 40."""
     session = TorchSession(sscc.load(artifact, interpreter=interpreter))
     queries = fixed_queries()
     assert len(queries) >= 100
+    if interpreter == "reference":
+        queries = queries[:40]
     right = 0
     for query in queries:
         session.prefill(0, query.prompt)
