@@ -8,6 +8,7 @@ in every compilation.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -67,10 +68,12 @@ def exports_anew() -> Iterator[None]:
 def _model_key(model: torch.nn.Module) -> Any:
     """Everything that a forward depends on: buffers that are not persistent are computed from the config."""
     config: Any = model.config
+    described = config.to_dict()
+    described.pop("_name_or_path", None)  # a model is the same one in whatever folder it lies
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return (
         type(model),
-        config.to_json_string(use_diff=False),
+        json.dumps(described, sort_keys=True, default=str),
         config._attn_implementation,
         tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors),
     )

@@ -33,13 +33,14 @@ SAME_MODELS = {
         "tests/runtime/backends/cpu/test_positions.py",
     ),
     "forked": ("tests/fuzz/test_fuzz.py", "tests/fuzz/test_harness.py"),
+    "windows": tuple(f"tests/compiler/test_{name}.py" for name in ("windows", "layer_budgets", "query_policy")),
     "options": tuple(f"tests/compiler/test_{name}.py" for name in ("quantized_weights", "kv_rows", "kv_dtype")),
 }
 """Files whose tests compile the same models in the same shapes, or whose cases run in processes that one server forks,
 which takes seconds to import what they need: those of a line share a process."""
 
 LONGEST = (
-    "tests/compiler/test_windows.py",
+    *SAME_MODELS["windows"],
     "tests/compiler/frontend/test_capture.py",
     "tests/fuzz/test_fuzz.py",
     *SAME_MODELS["options"],

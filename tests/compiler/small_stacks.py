@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, PreTrainedConfig, PreTrainedModel
 
 from sscc.compiler.driver import compile_model
 from sscc.compiler.options import CompileOptions, cache_options
@@ -32,6 +32,12 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
+WINDOW = 10
+GEMMA3 = Gemma3TextConfig(
+    **SHAPE, num_hidden_layers=5, head_dim=8, sliding_window_pattern=2, sliding_window=WINDOW
+)
+"""Layers 1 and 3 attend to everything, the others within a window: two periods, and a layer that is left. All tests of
+windows among other layers use this one, so that it is exported once."""
 ROW = 2 * 8 * 2 * 4
 """Bytes of a position in a layer: K and V of two KV heads of 8 in f32."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import Gemma3TextConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel
+from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel
 
 from sscc.compiler import cli
 from sscc.compiler.driver import compile_model
@@ -27,8 +27,7 @@ from tests.families import random_tokens
 
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**SHAPE, num_hidden_layers=4),
-    # Layers 1 and 3 attend to everything, the others within a window of 10.
-    "gemma3": Gemma3TextConfig(**SHAPE, num_hidden_layers=4, head_dim=8, sliding_window_pattern=2, sliding_window=10),
+    "gemma3": small_stacks.GEMMA3,  # layers 1 and 3 attend to everything
 }
 ALIKE = Geometry(sink=2, recent=6, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 BUDGETS = {"llama": (12, 5, 9, 1), "gemma3": (3, 9)}
@@ -93,7 +92,7 @@ def test_the_best_positions_of_a_larger_budget_contain_those_of_a_smaller_one(ar
             assert set(ours[head][ours[head] >= 0]) <= set(theirs[head])
 
 
-@pytest.mark.parametrize(("family", "layers", "launches"), [("llama", 4, 3), ("gemma3", 4, 3)])
+@pytest.mark.parametrize(("family", "layers", "launches"), [("llama", 4, 3), ("gemma3", 4, 4)])
 def test_layers_are_one_loop(family: str, layers: int, launches: int, artifacts: Artifacts) -> None:
     artifact = loaded(artifacts(family, "int8" if family == "gemma3" else "compact"))
     assert [record.layers for record in artifact.manifest.looping if record.looped] == [layers, layers]
@@ -131,7 +130,7 @@ def test_inspect_prints_the_budgets(artifacts: Artifacts, capsys: pytest.Capture
     assert cli.main(["inspect", str(path)]) == 0
     text = capsys.readouterr().out
     assert "cache      up to 17 rows = sink 2 + recent 6 + topk up to 9, for 64 tokens;" in text
-    assert "2 of 4 layers: 4/2 heads of 8, 11 to 17 rows: sink 2, recent 6, top-K by layer 3 9\n" in text
+    assert "2 of 5 layers: 4/2 heads of 8, 11 to 17 rows: sink 2, recent 6, top-K by layer 3 9\n" in text
     groups = json.loads((path / "manifest.json").read_text())["groups"]
     assert [group["geometry"].get("layer_topk") for group in groups] == [None, [3, 9]]
 
