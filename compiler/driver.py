@@ -47,6 +47,7 @@ from sscc.compiler.packaging import write_artifact
 from sscc.compiler.printing import Excerpt, IrPrinter, Showing
 from sscc.compiler.result import CompileResult
 from sscc.compiler.signatures import program_signature
+from sscc.ir.cache_plan import STORES
 from sscc.ir.context import mlir, print_module
 from sscc.ir.errors import InputError, InternalError, OutputError, SsccError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
@@ -170,7 +171,7 @@ def _prove(program: Program, signature: Signature, target: Target, options: Comp
     for level in target.far:
         far = [tensor for tensor in program.tensors if tensor.tier == level.name]
         # The store that queries choose from lies there whatever room there is.
-        stores = ("k_store", "v_store") if signature.geometry.by_query else ()
+        stores = STORES if signature.geometry.by_query else ()
         spilled = sum(tensor.nbytes for tensor in far if tensor.name.partition(".")[0] not in stores)
         if spilled:
             logger.warning(

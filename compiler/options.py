@@ -288,29 +288,26 @@ class CompileOptions:
         by_query = policy == QUERY
         rows = self.kv_rows or (INDEXED if by_query else KV_ROWS[0])
         bits = (self.kv_landmark_bits or DEFAULT_LANDMARK_BITS) if by_query else 0
-        stored = (obs, pool, mode, context, rows, dtype, 0, policy, bits)
+        stored: dict[str, Any] = {
+            "max_context": context,
+            "obs": obs,
+            "pool": pool,
+            "pool_mode": mode,
+            "rows": rows,
+            "dtype": dtype,
+            "policy": policy,
+            "landmark_bits": bits,
+        }
         room = max(0, context - (self.kv_recent or 1) - (topk or 0))
         sink = min(DEFAULT_SINK, room) if self.kv_sink is None else self.kv_sink
         if topk is not None:
             sink, recent = self._rows_around_topk(sink, topk, context)
-            return Geometry(sink, recent, topk, *stored)
+            return Geometry(sink, recent, topk, **stored)
         if self.kv_budget is not None:
-            return Geometry.from_budget(
-                self.kv_budget,
-                context,
-                sink=sink,
-                recent=self.kv_recent,
-                obs=obs,
-                pool=pool,
-                pool_mode=mode,
-                rows=rows,
-                dtype=dtype,
-                policy=policy,
-                landmark_bits=bits,
-            )
+            return Geometry.from_budget(self.kv_budget, sink=sink, recent=self.kv_recent, **stored)
         budget = max(min(context, max(DEFAULT_BUDGET, context // 16)), sink + (self.kv_recent or 1))
         recent = self.kv_recent or max(1, min(DEFAULT_RECENT, max(obs + pool // 2, budget // 4), budget - sink))
-        return Geometry(sink, recent, budget - sink - recent, *stored)
+        return Geometry(sink, recent, budget - sink - recent, **stored)
 
     def _rows_around_topk(self, sink: int, topk: int, context: int) -> tuple[int, int]:
         """(sink, recent) where topk is given: what a budget leaves, else the default ring cut to the context."""

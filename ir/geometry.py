@@ -169,7 +169,8 @@ class Geometry:
                 f"a KV budget of {budget} rows cannot hold sink {sink} + recent {recent} = {sink + recent} rows: "
                 f"raise --kv-budget or give --kv-sink and --kv-recent"
             )
-        return cls(sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype, 0, policy, landmark_bits)
+        parts = (sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype)
+        return cls(*parts, policy=policy, landmark_bits=landmark_bits)
 
     def windowed(self, window: int) -> Geometry:
         """The geometry of a layer that attends within a window of so many positions, fewer than max_context."""

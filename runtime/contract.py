@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from sscc.ir import schedule as sch
-from sscc.ir.cache_plan import LayerGroup
+from sscc.ir.cache_plan import LANDMARKS, LayerGroup
 from sscc.ir.choices import CURSOR, REUSED
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
@@ -191,8 +191,9 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
     known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, group.key.width))
     if g.by_query:
         keys = (layers, s.batch, group.kv_heads, s.scratch_tokens)
-        known[group.state("landmarks")] = ("state", "i8", (*keys, code_bytes(group.key.width, g.landmark_bits)))
-        known[group.state("landmark_scales")] = ("state", "bf16", (*keys, 1))
+        codes, scales = map(group.state, LANDMARKS)
+        known[codes] = ("state", "i8", (*keys, code_bytes(group.key.width, g.landmark_bits)))
+        known[scales] = ("state", "bf16", (*keys, 1))
     elif g.topk:
         slots = (s.batch,) if g.indexed else ()
         known[group.state("selected")] = ("state", "i64", (layers, *slots, group.kv_heads, g.topk))

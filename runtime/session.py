@@ -414,10 +414,9 @@ class Session:
                 parts |= {name: self.interpreter.tensor(name)[slot] for name in caches}
             else:
                 counts |= dict.fromkeys(caches, rows)
-            if g.indexed:
-                counts |= {group.state(stream.store): length for stream in group.streams}
-                rest = ("landmarks", "landmark_scales") if g.by_query else ("selected",)
-                counts |= {group.state(name): length if g.by_query else g.topk for name in rest}
+            counts |= dict.fromkeys(group.row_states, length)
+            if g.indexed and not g.by_query:
+                counts[group.state("selected")] = g.topk
         return parts | {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}
 
     def _fill(self, slot: int, length: int, last_token: int) -> None:

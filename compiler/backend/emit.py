@@ -13,7 +13,7 @@ from sscc.compiler.backend.kernels import BodyTable, emit_kernel
 from sscc.compiler.backend.layout import KernelAnalysis
 from sscc.compiler.backend.memory import pack, share, spill
 from sscc.ir.builders import STORED
-from sscc.ir.cache_plan import state_name
+from sscc.ir.cache_plan import STORES, state_name
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.levels import PROGRAM, get_groups, get_target
@@ -80,7 +80,7 @@ def _stores(module: ir.Module) -> frozenset[str]:
     if PROGRAM not in module.operation.attributes:
         return frozenset()  # a module without a cache
     groups = [group for group in get_groups(module) if group.geometry.by_query]
-    return frozenset(state_name(f"{stream}_store", group.name) for group in groups for stream in "kv")
+    return frozenset(state_name(store, group.name) for group in groups for store in STORES)
 
 
 def _with_tiers(program: Program, target: Target, stores: Container[str] = ()) -> Program:

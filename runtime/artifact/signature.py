@@ -62,11 +62,7 @@ class Signature:
     def row_state_bytes(self) -> int:
         """Bytes that a position has in the states that hold a row of each; 0 where there are none."""
         groups = [group for group in self.plan if group.row_states]
-        return sum(len(group.layers) * (self._plain_row(group) + self._landmark_row(group)) for group in groups)
-
-    def _landmark_row(self, group: LayerGroup) -> int:
-        g = group.geometry
-        return group.kv_heads * (code_bytes(group.key.width, g.landmark_bits) + SCALE_BYTES) if g.by_query else 0
+        return sum(len(group.layers) * self.row_bytes(group) + self.landmark_bytes(group, 1) for group in groups)
 
     @property
     def read_bytes(self) -> int:

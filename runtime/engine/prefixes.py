@@ -56,7 +56,6 @@ class PrefixStore:
                 del self._chunks[oldest]
                 self.nbytes -= size
             self._chunks[key] = self._session.read_rows(slot, number)
-            self._chunks.move_to_end(key, last=True)
             self.nbytes += size
         self._touch(keys)
 

@@ -7,84 +7,35 @@ different lengths, a prefill in pieces with decode steps of other slots between 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch_mlir import ir
 
-from sscc.compiler.backend.emit import _tables, emit_program
+from sscc.compiler.backend.emit import _tables
 from sscc.compiler.checkpoint_tensors import to_arrays
-from sscc.compiler.driver import compile_model
-from sscc.compiler.interpret.module import module_session, signature_of, stored_layout
-from sscc.compiler.options import CompileOptions
-from sscc.ir.context import mlir, parse_module
+from sscc.compiler.interpret.module import module_session, stored_layout
+from sscc.ir.context import mlir
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import get_facts, get_looping, set_facts
 from sscc.ir.schedule import CachedAttention, DecodeAttention, GatherRows, Program
-from sscc.passes.base import run_passes
-from sscc.passes.pipeline import passes_between
-from sscc.runtime.artifact.tensor_files import layout_of, reading, stack_tensors
-from sscc.runtime.backends.reference.arrays import open_reference, to_tensors
-from sscc.runtime.session import Session
-from sscc.runtime.validator import validate
+from sscc.runtime.artifact.tensor_files import reading, stack_tensors
+from sscc.runtime.backends.reference.arrays import to_tensors
 from tests.compiler.interpret.models import weights
-from tests.families import random_model, random_tokens
+from tests.families import random_tokens
+from tests.oracles import lowering
+from tests.oracles.lowering import BATCH, CONTEXT, FAMILY, lowered
 from tests.torch_session import TorchSession
 
-FAMILY = "llama3-rope"  # two layers, two KV heads of two query heads each
-CONTEXT, BATCH, CHUNK = 48, 3, 8
 GEOMETRY = Geometry(sink=2, recent=5, topk=6, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 NO_SINK = replace(GEOMETRY, sink=0, recent=3, topk=9, pool_mode="max")
 PROMPTS = (4, 10, 30)  # shorter than sink + recent, than all rows, and longer than the cache
 BOTH = ("compact", "indexed")
 
 
-@cache
-def captured(dtype: str) -> str:
-    """The model at level import: nothing in it but an attribute knows the cache."""
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        random_model(FAMILY).config.save_pretrained(folder)
-        options = CompileOptions(
-            folder / "config.json", folder / "out.mlir", compile_to="import", weights="none", max_context=CONTEXT,
-            batch=BATCH, prefill_chunk=CHUNK, dtype=dtype,
-        )  # fmt: skip
-        compile_model(options)
-        return options.output_path.read_text()
-
-
-def lowered(g: Geometry, dtype: str, level: str, opt_level: int) -> ir.Module:
-    """The model with a cache of this geometry, at `level`; inside an MLIR context."""
-    module = parse_module(captured(dtype), "the capture")
-    set_facts(module, get_facts(module)[0], g)
-    run_passes(module, passes_between((), level, opt_level))
-    return module
-
-
 def compiled(rows: str, opt_level: int, dtype: str = "f32", g: Geometry = GEOMETRY) -> tuple[Program, TorchSession]:
     """A validated program and a session on it, in checked mode; made once."""
-    return _compiled(rows, opt_level, dtype, g)
-
-
-@cache
-def _compiled(rows: str, opt_level: int, dtype: str, g: Geometry) -> tuple[Program, TorchSession]:
-    with mlir():
-        module = lowered(replace(g, rows=rows), dtype, "schedule", opt_level)
-        program, signature = emit_program(module), signature_of(module)
-        facts, geometry = get_facts(module)
-        assert [item.reason for item in get_looping(module)] == ["", ""] * (opt_level == 2)
-    most = geometry.max_context // facts.chunk
-    limits = {"length": CONTEXT, "slot": BATCH - 1, "phase": facts.layers + 2, "chunk": most, "steps": 1 << 40}
-    limits |= {"reused": most - 1} if rows == "indexed" else {}
-    validate(program, ranges={name: (int(name in ("length", "steps")), high) for name, high in limits.items()})
-    layout = {**layout_of(program, "weight"), **layout_of(program, "constant")}
-    tensors = stack_tensors(layout, reading(to_arrays(weights(FAMILY, dtype)), "the model"))
-    return program, TorchSession(Session(signature, open_reference(program, tensors, checked=True)))
+    return lowering.compiled(replace(g, rows=rows), opt_level, dtype)
 
 
 def outputs(session: TorchSession) -> list[Tensor]:

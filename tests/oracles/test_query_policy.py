@@ -6,41 +6,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 from torch import Tensor
-from torch_mlir import ir
 
-from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.checkpoint_tensors import to_arrays
-from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend import algorithm, query_selection
 from sscc.compiler.frontend.eager import EagerQuerySelection
 from sscc.compiler.interpret import cache as evaluator
-from sscc.compiler.interpret.module import module_session, signature_of, stored_layout
+from sscc.compiler.interpret.module import module_session, stored_layout
 from sscc.compiler.interpret.types import Types
-from sscc.compiler.options import CompileOptions
-from sscc.ir.context import mlir, parse_module
+from sscc.ir.context import mlir
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import get_facts, set_facts
-from sscc.ir.schedule import Body, CachedAttention, ChooseRows, Param, Program, QueryAttention
-from sscc.passes.base import run_passes
-from sscc.passes.pipeline import passes_between
-from sscc.runtime.artifact.tensor_files import layout_of, reading, stack_tensors
-from sscc.runtime.backends.reference.arrays import open_reference, to_tensors
-from sscc.runtime.session import Session
-from sscc.runtime.validator import validate
+from sscc.ir.schedule import Body, CachedAttention, ChooseRows, Param, QueryAttention
+from sscc.runtime.artifact.tensor_files import reading, stack_tensors
+from sscc.runtime.backends.reference.arrays import to_tensors
 from tests.compiler.interpret.models import weights
 from tests.families import random_model, random_tokens
+from tests.oracles.lowering import CONTEXT, FAMILY, compiled, lowered
 from tests.runtime.programs import DTYPES, one_stage, run_kernel
 from tests.runtime.test_operations import same
 from tests.torch_session import TorchSession
 
-FAMILY = "llama3-rope"  # two layers, two KV heads of two query heads each
-CONTEXT, BATCH, CHUNK = 48, 3, 8
 SNAPSTREAM = Geometry(
     sink=2, recent=5, topk=6, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT, rows="indexed"
 )
@@ -48,43 +36,6 @@ QUERY = replace(SNAPSTREAM, policy="query", landmark_bits=2)
 EVERYTHING = replace(QUERY, topk=CONTEXT - QUERY.sink_recent)
 PROMPT, TOKENS = random_tokens(25), random_tokens(20, 1)
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
-
-
-@cache
-def captured(dtype: str, chunk: int) -> str:
-    """The model at level import: nothing in it but an attribute knows the cache."""
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        random_model(FAMILY).config.save_pretrained(folder)
-        options = CompileOptions(
-            folder / "config.json", folder / "out.mlir", compile_to="import", weights="none", max_context=CONTEXT,
-            batch=BATCH, prefill_chunk=chunk, dtype=dtype,
-        )  # fmt: skip
-        compile_model(options)
-        return options.output_path.read_text()
-
-
-def lowered(g: Geometry, dtype: str, level: str, opt_level: int, chunk: int = CHUNK) -> ir.Module:
-    """The model with a cache of this geometry, at `level`; inside an MLIR context."""
-    module = parse_module(captured(dtype, chunk), "the capture")
-    set_facts(module, get_facts(module)[0], g)
-    run_passes(module, passes_between((), level, opt_level))
-    return module
-
-
-@cache
-def compiled(g: Geometry, opt_level: int = 2, dtype: str = "f32", chunk: int = CHUNK) -> tuple[Program, TorchSession]:
-    """A validated program and a session on it, in checked mode; made once."""
-    with mlir():
-        module = lowered(g, dtype, "schedule", opt_level, chunk)
-        program, signature = emit_program(module), signature_of(module)
-        facts = get_facts(module)[0]
-    limits = {"length": CONTEXT, "slot": BATCH - 1, "phase": facts.layers + 2, "chunk": CONTEXT // chunk}
-    limits |= {"steps": 1 << 40, "reused": CONTEXT // chunk - 1}
-    validate(program, ranges={name: (int(name in ("length", "steps")), high) for name, high in limits.items()})
-    layout = {**layout_of(program, "weight"), **layout_of(program, "constant")}
-    tensors = stack_tensors(layout, reading(to_arrays(weights(FAMILY, dtype)), "the model"))
-    return program, TorchSession(Session(signature, open_reference(program, tensors, checked=True)))
 
 
 def fed(session: TorchSession, prompt: Sequence[int] = PROMPT, tokens: Sequence[int] = TOKENS, slot: int = 0) -> Tensor:
