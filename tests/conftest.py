@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ torch.set_num_threads(1)  # everything here is tiny: more threads only wait for 
 # Of what imports and captures make little is garbage: the collector need not look after every 700 objects. It would
 # take a third of the time in which tests are collected.
 gc.set_threshold(100_000, 50, 100)
+# What a shell without job control starts in the background ignores interrupts, and so would the tests of them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SAME_MODELS = {
     "compiled": (
