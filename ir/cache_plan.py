@@ -98,8 +98,8 @@ class LayerGroup:
 
     @property
     def row_states(self) -> tuple[str, ...]:
-        """The states in which every position of a slot has its row, `[L, B, Hkv, T, ..]`; none where rows are not
-        kept."""
+        """The states in which every position of a slot has its row, `[L, B, Hkv, T, ..]`; none where not all rows stay
+        in the slot."""
         if not self.geometry.indexed:
             return ()
         landmarks = LANDMARKS if self.geometry.by_query else ()

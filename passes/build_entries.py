@@ -4,8 +4,9 @@ What: `decode` runs embedding, layers and head once for all slots. `prefill` run
 after phase (embedding, every layer, head), and within a phase chunk after chunk of the prompt; after the last
 chunk of a layer, that layer is compressed into its slot of the decode cache.
 
-Where all layers' rows of a prompt stay in the states of its slot, a prompt may continue others that began alike: of its
-chunks the first `reused` are skipped, because their rows are there.
+Where all layers' rows of a prompt stay in the states of its slot, or a window bounds those that later positions see, a
+prompt may continue others that began alike: of its chunks the first `reused` are skipped, because their rows are there,
+those of windows in the scratch.
 
 Both entries are straight lines of calls. A phase is a function with its loop over chunks inside. Prefill is
 resumable: the caller's cursor (phase, chunk) and a number of steps become a range [begin, end) of chunk steps,
@@ -415,7 +416,7 @@ class _PrefillBuilder(_EntryBuilder):
     ) -> None:
         super().__init__(module, parts, facts, groups)
         self.rows = rows
-        self.reused = [REUSED] if all(group.geometry.indexed for group in groups) else []
+        self.reused = [REUSED] if all(group.geometry.continues for group in groups) else []
 
     def build(self) -> None:
         self.axes = self._token_axes()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, NoReturn
 
@@ -26,6 +26,7 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.opening import open_interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
+from sscc.runtime.prefix_rows import PrefixRows, Rows
 from sscc.runtime.sampling import Sampler, Sampling
 
 if TYPE_CHECKING:
@@ -84,9 +85,14 @@ class _PrefillProgress:
     slot: int
     length: int
     tokens: Array
-    reused: int
+    prefix: Sequence[Rows] = ()
+    fill: Mapping[int, Rows] = field(default_factory=dict)
     phase: int = 0
     chunk: int = 0
+
+    @property
+    def reused(self) -> int:
+        return len(self.prefix)
 
 
 class Session:
@@ -118,6 +124,7 @@ class Session:
         }
         self._pending: _PrefillProgress | None = None
         self._prefill_logits: Array | None = None
+        self._rows = PrefixRows(signature, interpreter.tensor)
 
     @classmethod
     def from_artifact(
@@ -147,19 +154,38 @@ class Session:
 
     # -- prefill
 
-    def start_prefill(self, slot: int, tokens: Sequence[int] | Array, reused: int = 0) -> None:
-        """Begins to write a prompt into a slot, whose previous content is given up, but for the rows of the prompt's
-        first `reused` chunks: they are what a prefill of the same tokens left (`write_rows`).
+    def start_prefill(
+        self,
+        slot: int,
+        tokens: Sequence[int] | Array,
+        prefix: Sequence[Rows] = (),
+        fill: Mapping[int, Rows] | None = None,
+    ) -> None:
+        """Begins to write a prompt into a slot, whose previous content is given up.
+
+        Args:
+            prefix: what a prefill of the same tokens left of the prompt's first chunks, which are not done again.
+            fill: memory (`empty_rows`) for what this one leaves of later whole chunks, by their number; it is theirs
+                once the prefill has finished.
 
         Raises UsageError for a slot, a token or a length that is out of range, for more chunks than
-        `reusable_chunks`, or while another prefill is unfinished (the program has scratch for one).
+        `reusable_chunks`, for others than whole ones to fill, or while another prefill is unfinished (the program has
+        scratch for one).
         """
         self._check_slot(slot)
         prompt = self._check_prompt(tokens)
-        if not 0 <= reused <= self.reusable_chunks(len(prompt)):
+        if len(prefix) > self.reusable_chunks(len(prompt)):
             raise UsageError(
-                f"{reused} chunks of a prompt of {len(prompt)} tokens cannot be reused, only 0 .. "
+                f"{len(prefix)} chunks of a prompt of {len(prompt)} tokens cannot be reused, only 0 .. "
                 f"{self.reusable_chunks(len(prompt))}"
+            )
+        fill = fill or {}
+        whole = len(prompt) // self.signature.prefill_chunk if self.signature.continues else 0
+        wrong = [chunk for chunk in fill if not len(prefix) <= chunk < whole]
+        if wrong:
+            raise UsageError(
+                f"chunk {wrong[0]} of a prompt of {len(prompt)} tokens cannot be kept: whole ones that are prefilled "
+                f"are {len(prefix)} .. {whole - 1}"
             )
         if self._pending is not None:
             raise UsageError(
@@ -168,7 +194,7 @@ class Session:
         padded = np.zeros((1, self.signature.scratch_tokens), np.int64)
         padded[0, : len(prompt)] = prompt
         self._empty(slot)
-        self._pending = _PrefillProgress(slot, len(prompt), padded, reused)
+        self._pending = _PrefillProgress(slot, len(prompt), padded, prefix, fill)
 
     def step_prefill(self, steps: int) -> bool:
         """Does at most `steps` chunk steps of the prefill in progress; True when it has finished.
@@ -180,13 +206,31 @@ class Session:
             raise UsageError("no prefill is in progress: call start_prefill first")
         if steps < 1:
             raise UsageError(f"a prefill call takes at least 1 step, not {steps}")
+        left = min(steps, self.signature.prefill_steps(pending.length, pending.reused))
+        if not (pending.prefix or pending.fill):
+            return self._run_prefill(pending, left)
+        while left:  # a call ends with its layer, because rows are copied before and after it
+            phase, chunks = pending.phase, self.signature.chunks(pending.length) - pending.reused
+            taken = min(left, chunks - pending.chunk)
+            is_layer = 1 <= phase <= self.signature.layers
+            if is_layer and pending.chunk == 0:
+                self._rows.write(phase - 1, pending.slot, pending.prefix)
+            if self._run_prefill(pending, taken):
+                return True
+            if is_layer and pending.phase > phase:
+                self._rows.read(phase - 1, pending.slot, pending.fill)
+            left -= taken
+        return False
+
+    def _run_prefill(self, pending: _PrefillProgress, steps: int) -> bool:
+        """One call of the program."""
         signature = self.signature
         scalars = {
             "length": pending.length,
             "slot": pending.slot,
             "phase": pending.phase,
             "chunk": pending.chunk,
-            "steps": min(steps, signature.prefill_steps(pending.length, pending.reused)),
+            "steps": steps,
         }
         if signature.continues:
             scalars[REUSED] = pending.reused
@@ -194,7 +238,7 @@ class Session:
         outputs, (pending.phase, pending.chunk) = self._run("prefill", {"tokens": pending.tokens}, scalars)
         if (pending.phase, pending.chunk) <= before:
             raise InputError(f"the schedule's prefill does not go on: it stays at phase and chunk {before}")
-        if pending.phase < self.signature.layers + 2:
+        if pending.phase < signature.layers + 2:
             return False
         self._prefill_logits = _plain(outputs["prefill_logits"][0])
         self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]))
@@ -207,27 +251,13 @@ class Session:
         s = self.signature
         if not s.continues:
             return 0
-        needed = max((1 if g.by_query else min(g.obs, length)) for g in (group.geometry for group in s.plan))
+        choosing = (group.geometry for group in s.plan if group.geometry.topk and not group.geometry.by_query)
+        needed = max((min(g.obs, length) for g in choosing), default=1)
         return (length - needed) // s.prefill_chunk
 
-    def read_rows(self, slot: int, chunk: int) -> dict[str, Array]:
-        """Copies of a slot's rows of a chunk of positions, by state. Only those of its prompt are what a prefill of the
-        same tokens leaves."""
-        self._check_slot(slot)
-        return {name: view.copy() for name, view in self._chunk_rows(slot, chunk).items()}
-
-    def write_rows(self, slot: int, chunk: int, rows: Mapping[str, Array]) -> None:
-        """Puts rows that `read_rows` gave, of any slot, to the same chunk of positions."""
-        self._check_slot(slot)
-        for name, view in self._chunk_rows(slot, chunk).items():
-            view[...] = rows[name]
-
-    def _chunk_rows(self, slot: int, chunk: int) -> dict[str, Array]:
-        """Live views, [L, Hkv, C, ..]."""
-        size = self.signature.prefill_chunk
-        names = [name for group in self.signature.plan for name in group.row_states]
-        rows = slice(chunk * size, (chunk + 1) * size)
-        return {name: self.interpreter.tensor(name)[:, slot, :, rows] for name in names}
+    def empty_rows(self) -> Rows:
+        """Memory for what prefill leaves of a chunk, for `start_prefill` to fill."""
+        return self._rows.empty()
 
     @property
     def prefill_logits(self) -> Array:

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     CohereCompassTextConfig,
+    Gemma3TextConfig,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
@@ -124,6 +125,18 @@ TWO_KINDS: dict[str, PreTrainedConfig] = {
     ),
 }
 
+# Layers with a sliding window, all of them and beside others: a window within a chunk, and one of parts of three.
+WINDOWED: dict[str, PreTrainedConfig] = {
+    "windows-alone": MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=5),
+    "windows-among-others": Gemma3TextConfig(
+        **(SHAPE | {"num_hidden_layers": 3}),
+        num_key_value_heads=2,
+        head_dim=8,
+        sliding_window_pattern=2,
+        sliding_window=10,
+    ),
+}
+
 # SR = 76 rows hold a prompt of 12 and 64 new tokens; a prompt of 130 overflows all 88.
 GEOMETRY = Geometry(sink=4, recent=72, topk=12, obs=6, pool=3, pool_mode="avg", max_context=CONTEXT)
 # A chunk divides neither prompts nor context. Where any shape will do it is this one, so that tests share exports.
@@ -138,7 +151,7 @@ def random_model(family: str, dtype: torch.dtype = torch.float32, exact: bool = 
     """
     torch.manual_seed(3)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        deepcopy((FAMILIES | TWO_KINDS)[family]), attn_implementation="eager", dtype=torch.float32
+        deepcopy((FAMILIES | TWO_KINDS | WINDOWED)[family]), attn_implementation="eager", dtype=torch.float32
     )
     with torch.no_grad():
         for parameter in model.parameters():

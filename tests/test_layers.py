@@ -49,6 +49,7 @@ LAYERS: Layers = (
     # Above the backends, since files hold weights as one of them packs them.
     ("sscc.runtime.artifact.reading",),
     ("sscc.runtime.backends.opening",),
+    ("sscc.runtime.prefix_rows",),
     ("sscc.runtime.session",),
     ("sscc.runtime.golden_replay", "sscc.runtime.inspection"),
     ("sscc.runtime.engine",),

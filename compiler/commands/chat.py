@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
     if template is None:
         raise InputError(f"{artifact.path} has no chat template, so it cannot chat: use sscc run --prompt")
     geometry = artifact.signature.geometry
-    kept = artifact.signature.row_state_bytes * artifact.signature.scratch_tokens  # of the whole conversation
+    kept = artifact.signature.prefix_bytes * artifact.signature.scratch_tokens  # of the whole conversation
     with Engine(session_of(artifact, args), tokenizer, EngineOptions(prompt_cache_bytes=kept)) as engine:
         if sys.stdin.isatty():
             _say(f"{args.artifact.name}: a context of {geometry.max_context} tokens; /help lists the commands")

@@ -55,14 +55,16 @@ class Signature:
 
     @property
     def continues(self) -> bool:
-        """Whether a prompt can go on from another's rows: each position has its own in every layer."""
-        return all(group.geometry.indexed for group in self.plan)
+        """Whether a prompt can go on from another's rows, in every layer."""
+        return all(group.geometry.continues for group in self.plan)
 
     @property
-    def row_state_bytes(self) -> int:
-        """Bytes that a position has in the states that hold a row of each; 0 where there are none."""
-        groups = [group for group in self.plan if group.row_states]
-        return sum(len(group.layers) * self.row_bytes(group) + self.landmark_bytes(group, 1) for group in groups)
+    def prefix_bytes(self) -> int:
+        """Bytes of what prefill writes of a position, where prompts can go on from it: K and V of all layers, as they
+        are before a ring encodes them, and landmarks; 0 where they cannot."""
+        if not self.continues:
+            return 0
+        return sum(len(group.layers) * self._plain_row(group) + self.landmark_bytes(group, 1) for group in self.plan)
 
     @property
     def read_bytes(self) -> int:

@@ -303,10 +303,10 @@ class Executor:
                 job.cached = len(job.prompt)
                 self._first_token(job, slot, kept.logits)
                 return _PrefillJob(job, slot, 0)
-            reused = self._prefixes.restore(slot, job.prompt)
-            job.cached = reused * self.session.signature.prefill_chunk
-            self.session.start_prefill(slot, job.prompt, reused)
-            prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt), reused))
+            prefix, fill = self._prefixes.begin(job.prompt)
+            job.cached = len(prefix) * self.session.signature.prefill_chunk
+            self.session.start_prefill(slot, job.prompt, prefix, fill)
+            prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt), len(prefix)))
             with self._lock:
                 self._prefilling = prefill
             return prefill
@@ -324,7 +324,7 @@ class Executor:
         if finished:
             logits = self.session.prefill_logits
             self._prompts.keep(prefill.job.prompt, self.session, prefill.slot, logits)
-            self._prefixes.keep(prefill.slot, prefill.job.prompt)
+            self._prefixes.finish()
             self._first_token(prefill.job, prefill.slot, logits)
 
     def _first_token(self, job: Job, slot: int, logits: Array) -> None:

@@ -8,7 +8,7 @@ carried out from within the interpreter's calls, so that each can be repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -31,12 +31,16 @@ from tests.native import native_code
 
 CONTEXT = 64
 PLAIN = Geometry(sink=2, recent=9, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+BY_QUERY = replace(PLAIN, rows="indexed", policy="query", landmark_bits=2)
 CACHES = {
     "f32": ("llama3-rope", PLAIN, "f32"),
     "bf16": ("llama", PLAIN, "bf16"),
     "int8-rows": ("llama3-rope", Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, dtype="int8"), "f32"),
     "indexed": ("llama3-rope", Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, rows="indexed"), "f32"),
+    "windows": ("windows-alone", PLAIN, "f32"),
+    "query-windows": ("windows-among-others", BY_QUERY, "f32"),
 }
+CONTINUING = {"indexed", "windows", "query-windows"}
 THREADS = 2
 BATCH = 3
 LIMIT = 60.0
@@ -120,6 +124,7 @@ class Director:
 class ServedProgram:
     """A compiled program, an interpreter for engines and one for sessions of one sequence."""
 
+    name: str
     compiled: CompiledModel
     ours: NativeInterpreter
     alone: Session
@@ -146,7 +151,7 @@ def program(request: pytest.FixtureRequest, compiled: Compiler) -> ServedProgram
             NativeInterpreter(artifact.artifact.program, artifact.artifact.weights(), code=code, threads=THREADS)
             for _ in range(2)
         )
-        _PROGRAMS[name] = ServedProgram(artifact, ours, Session(artifact.artifact.signature, alone))
+        _PROGRAMS[name] = ServedProgram(name, artifact, ours, Session(artifact.artifact.signature, alone))
     return _PROGRAMS[name]
 
 
@@ -210,7 +215,7 @@ def test_a_kept_prompt_is_the_prefilled_one_bit_for_bit(program: ServedProgram, 
 def test_a_replayed_token_sees_the_compressed_cache(program: ServedProgram) -> None:
     session = Session(program.compiled.artifact.signature, program.ours)
     short, long = random_tokens(9, seed=3), random_tokens(41, seed=3)
-    for prompt, alike in ((short, True), (long, False)):
+    for prompt, alike in ((short, True), (long, program.name == "windows")):  # which compress nothing
         logits = session.prefill(1, prompt)
         replayed = session.replay(1)
         distance = np.linalg.norm(replayed - logits) / np.linalg.norm(logits)
@@ -223,8 +228,9 @@ def test_a_replayed_token_sees_the_compressed_cache(program: ServedProgram) -> N
 
 @pytest.mark.parametrize("rows", [7, 21, 35, 41])
 def test_a_prompt_continues_another_bit_for_bit(program: ServedProgram, rows: int) -> None:
-    """In another slot, from the whole chunks that two prompts have in common."""
+    """In another slot, from the whole chunks that two prompts have in common, and from those that the second one left."""
     session = Session(program.compiled.artifact.signature, program.ours)
+    assert session.signature.continues == (program.name in CONTINUING)
     if not session.signature.continues:
         assert session.reusable_chunks(50) == 0
         return
@@ -232,18 +238,24 @@ def test_a_prompt_continues_another_bit_for_bit(program: ServedProgram, rows: in
     first = random_tokens(50, seed=3)
     prompt = [*first[:rows], *random_tokens(50 - rows, seed=6)]
     expected = [session.prefill(0, prompt), *(session.decode({0: token})[0] for token in range(9))]
-    assert store.restore(1, np.array(first)) == 0
-    session.prefill(1, first)
-    for _ in range(9):
-        session.decode({1: 5})  # what decode writes is behind the prompt
-    store.keep(1, np.array(first))
-    session.prefill(2, random_tokens(50, seed=8))
-    reused = store.restore(2, np.array(prompt))
-    assert reused == min(rows // 7, session.reusable_chunks(50))
-    session.start_prefill(2, prompt, reused)
-    while not session.step_prefill(10):
-        session.decode({1: 3})
-    continued = [session.prefill_logits, *(session.decode({2: token})[2] for token in range(9))]
-    assert np.array_equal(np.stack(expected), np.stack(continued))
-    with pytest.raises(UsageError, match="chunks of a prompt of 50 tokens cannot be reused, only 0"):
-        session.start_prefill(2, prompt, 8)
+    session.prefill(1, random_tokens(5))
+
+    def prefilled(tokens: list[int], reused: int) -> None:
+        """In slot 2, over another prompt's rows, while slot 1 decodes."""
+        session.prefill(2, random_tokens(50, seed=8))
+        prefix, fill = store.begin(np.array(tokens))
+        assert len(prefix) == min(reused, session.reusable_chunks(50))
+        session.start_prefill(2, tokens, prefix, fill)
+        while not session.step_prefill(10):
+            session.decode({1: 3})
+        store.finish()
+
+    for tokens, reused in ((first, 0), (prompt, rows // 7), (prompt, 7)):
+        prefilled(tokens, reused)
+        continued = [session.prefill_logits, *(session.decode({2: token})[2] for token in range(9))]
+        assert np.array_equal(np.stack(expected), np.stack(continued)) == (tokens is prompt)
+    prefix, _ = store.begin(np.array(first))
+    with pytest.raises(UsageError, match="8 chunks of a prompt of 50 tokens cannot be reused, only 0"):
+        session.start_prefill(2, prompt, [*prefix, *prefix][:8])
+    with pytest.raises(UsageError, match="chunk 7 of a prompt of 50 tokens cannot be kept: .* 0 .. 6"):
+        session.start_prefill(2, prompt, fill={7: session.empty_rows()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,46 +14,43 @@ CHUNK, ROW = 4, 10
 """Tokens of a chunk, and bytes of a position."""
 
 
-@dataclass
-class Slots:
-    """A session whose slots hold, of every chunk, which prompt it is of."""
+class Prefilling:
+    """A session whose prefill leaves, of every chunk, which prompt it is of."""
 
-    signature: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(prefill_chunk=CHUNK, row_state_bytes=ROW)
-    )
-    written: list[tuple[int, int, str]] = field(default_factory=list)
-    holds: str = ""
+    signature = SimpleNamespace(prefill_chunk=CHUNK, prefix_bytes=ROW)
 
     def reusable_chunks(self, length: int) -> int:
         return (length - 1) // CHUNK
 
-    def read_rows(self, slot: int, chunk: int) -> dict[str, Array]:
-        return {"rows": np.array([f"{self.holds}{chunk}"])}
-
-    def write_rows(self, slot: int, chunk: int, rows: dict[str, Array]) -> None:
-        self.written.append((slot, chunk, str(rows["rows"][0])))
+    def empty_rows(self) -> dict[str, Array]:
+        return {"rows": np.array(["  "])}
 
 
 def prompt(text: str) -> Array:
     return np.array([ord(letter) for letter in text])
 
 
-def store_of(*prompts: str, chunks: int = 100) -> tuple[PrefixStore, Slots]:
+def store_of(*prompts: str, chunks: int = 100) -> PrefixStore:
     """A store with room for so many chunks, which has kept these prompts in turn."""
-    slots = Slots()
-    store = PrefixStore(slots, chunks * CHUNK * ROW)  # type: ignore[arg-type]
+    store = PrefixStore(Prefilling(), chunks * CHUNK * ROW)  # type: ignore[arg-type]
     for text in prompts:
-        slots.holds = text[0]
-        store.keep(0, prompt(text))
-    return store, slots
+        keep(store, text)
+    return store
 
 
-def found(store: PrefixStore, slots: Slots, text: str) -> str:
-    """The chunks that are there for a prompt, each by the prompt that it was kept of."""
-    slots.written.clear()
-    count = store.restore(1, prompt(text))
-    assert [(slot, chunk) for slot, chunk, _ in slots.written] == [(1, chunk) for chunk in range(count)]
-    return "".join(source[0] for _, _, source in slots.written)
+def keep(store: PrefixStore, text: str) -> None:
+    """Prefills a prompt, whose chunks are all of it that does not lie in the store already."""
+    for number, rows in store.begin(prompt(text))[1].items():
+        rows["rows"][0] = f"{text[0]}{number}"
+    assert store.nbytes <= store.limit
+    store.finish()
+
+
+def found(store: PrefixStore, text: str) -> str:
+    """The chunks that are there for a prompt, each by the prompt that it was kept of; it is not prefilled."""
+    chunks = [str(rows["rows"][0]) for rows in store.begin(prompt(text))[0]]
+    assert [chunk[1:] for chunk in chunks] == [str(number) for number in range(len(chunks))]
+    return "".join(chunk[0] for chunk in chunks)
 
 
 @pytest.mark.parametrize(
@@ -72,37 +68,43 @@ def found(store: PrefixStore, slots: Slots, text: str) -> str:
     ],
 )
 def test_a_prompt_finds_the_whole_chunks_that_it_begins_with(text: str, chunks: str) -> None:
-    assert found(*store_of("aaaabbbbccccdd"), text) == chunks
+    assert found(store_of("aaaabbbbccccdd"), text) == chunks
 
 
 def test_what_prompts_share_is_kept_once() -> None:
-    store, slots = store_of("aaaabbbbcccc", "aaaabbbbdddd", "aaaabbbbdddd")
+    store = store_of("aaaabbbbcccc", "aaaabbbbdddd", "aaaabbbbdddd")
     assert store.nbytes == 4 * CHUNK * ROW
-    assert found(store, slots, "aaaabbbbdddde") == "aaa"
+    assert found(store, "aaaabbbbdddde") == "aaa"
 
 
 def test_the_chunks_that_were_not_used_for_longest_go_first_and_those_at_the_end_of_a_prompt() -> None:
-    store, slots = store_of("aaaabbbbcccc", "ddddeeee", chunks=4)
+    store = store_of("aaaabbbbcccc", "ddddeeee", chunks=4)
     assert store.nbytes == 4 * CHUNK * ROW
-    assert found(store, slots, "aaaabbbbccccd") == "aa"
-    slots.holds = "f"
-    store.keep(0, prompt("ffffgggg"))  # takes the room of what was used before the last question
-    assert found(store, slots, "ddddeeeed") == ""
-    assert found(store, slots, "aaaabbbbccccd") == "aa"
-    assert found(store, slots, "ffffggggf") == "ff"
+    assert found(store, "aaaabbbbc") == "aa"
+    keep(store, "ffffgggg")  # takes the room of what was used before the last question
+    assert found(store, "aaaabbbbc") == "aa"
+    assert found(store, "ffffggggf") == "ff"
+    assert found(store, "ddddeeeed") == ""
 
 
 def test_of_a_prompt_beyond_the_limit_the_beginning_is_kept() -> None:
-    store, slots = store_of("aaaabbbbcccc", chunks=2)
-    assert (found(store, slots, "aaaabbbbccccd"), store.nbytes) == ("aa", 2 * CHUNK * ROW)
-    slots.holds = "d"
-    store.keep(0, prompt("ddddeeeeffff"))
-    assert (found(store, slots, "ddddeeeeffffg"), store.nbytes) == ("dd", 2 * CHUNK * ROW)
+    store = store_of("aaaabbbbcccc", chunks=2)
+    assert (found(store, "aaaabbbbccccd"), store.nbytes) == ("aa", 2 * CHUNK * ROW)
+    keep(store, "ddddeeeeffff")
+    assert (found(store, "ddddeeeeffffg"), store.nbytes) == ("dd", 2 * CHUNK * ROW)
+
+
+def test_a_prefill_that_did_not_finish_leaves_nothing_and_gives_its_room_back() -> None:
+    store = store_of("aaaa", chunks=3)
+    store.begin(prompt("bbbbcccc"))
+    assert store.nbytes == 3 * CHUNK * ROW
+    assert found(store, "bbbbcccc") == ""
+    keep(store, "ddddeeee")
+    assert (found(store, "aaaab"), found(store, "ddddeeeef")) == ("a", "dd")
 
 
 @pytest.mark.parametrize("limit", [0, CHUNK * ROW - 1])
 def test_nothing_is_kept_where_no_chunk_fits(limit: int) -> None:
-    slots = Slots()
-    store = PrefixStore(slots, limit)  # type: ignore[arg-type]
-    store.keep(0, prompt("aaaabbbb"))
-    assert (store.nbytes, found(store, slots, "aaaabbbb")) == (0, "")
+    store = PrefixStore(Prefilling(), limit)  # type: ignore[arg-type]
+    keep(store, "aaaabbbb")
+    assert (store.nbytes, found(store, "aaaabbbb")) == (0, "")

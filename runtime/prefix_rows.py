@@ -1,0 +1,70 @@
+"""What prefill writes of a prompt's whole chunks, copied out for other prompts that begin alike, and in again.
+
+Where all rows of a prompt stay in its slot, they are copied from and to the slot's part of the states. A layer with a
+sliding window keeps a ring there, which later positions overwrite; what prefill attends to lies in the prompt scratch,
+which layers use one after the other. So rows are copied layer by layer: in before a layer's first chunk, out after its
+last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from sscc.ir.cache_plan import LayerGroup
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Array
+
+Rows = Mapping[str, Array]
+"""Of one chunk, by state: K, V and landmarks of all layers of a group, [L, Hkv, C, ..]."""
+
+
+class PrefixRows:
+    """Copies rows of a program in which prompts can go on from others'.
+
+    Args:
+        signature: of the program.
+        tensor: gives a state by its name.
+    """
+
+    def __init__(self, signature: Signature, tensor: Callable[[str], Array]) -> None:
+        self._signature, self._tensor = signature, tensor
+
+    def empty(self) -> Rows:
+        """Memory for the rows of a chunk, whose contents mean nothing yet."""
+        rows: dict[str, Array] = {}
+        for group in self._signature.plan:
+            for name, view in self._views(group, 0, 0, 0):
+                rows[name] = np.empty((len(group.layers), *view.shape), view.dtype)
+        return rows
+
+    def write(self, layer: int, slot: int, chunks: Sequence[Rows]) -> None:
+        """Gives a layer what prefill left of a prompt's first chunks: of those that later positions still see."""
+        group, index = self._signature.plan.of(layer)
+        for chunk in range(self._first_seen(group, len(chunks)), len(chunks)):
+            for name, view in self._views(group, index, slot, chunk):
+                view[...] = chunks[chunk][name][index]
+
+    def read(self, layer: int, slot: int, chunks: Mapping[int, Rows]) -> None:
+        """Copies what prefill has left of a layer, of chunks by their number."""
+        group, index = self._signature.plan.of(layer)
+        for chunk, rows in chunks.items():
+            for name, view in self._views(group, index, slot, chunk):
+                rows[name][index] = view
+
+    def _first_seen(self, group: LayerGroup, chunks: int) -> int:
+        """The first of so many chunks of which positions behind them see a row."""
+        window, size = group.geometry.window, self._signature.prefill_chunk
+        return max(chunks * size - window + 1, 0) // size if window else 0
+
+    def _views(self, group: LayerGroup, index: int, slot: int, chunk: int) -> Iterator[tuple[str, Array]]:
+        """Live views of a layer, which is number `index` of its group: [Hkv, C, ..]."""
+        size = self._signature.prefill_chunk
+        rows = slice(chunk * size, (chunk + 1) * size)
+        for name in group.row_states:
+            yield name, self._tensor(name)[index, slot, :, rows]
+        if group.geometry.window:
+            scratch = self._signature.plan.scratch(group)
+            for stream in group.streams:
+                yield group.state(stream.scratch), self._tensor(scratch.state(stream.scratch))[0, :, rows]
