@@ -96,15 +96,45 @@ RUNS = {
     ),
     "smollm2-query": EvalRun(
         "smollm2",
-        "--dtype f32 --tasks niah_multivalue kv_retrieval --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 "
-        "--methods full streamingllm snapstream query",
-        6,
+        "--dtype bf16 --tasks niah_multivalue niah_multiquery niah_multikey kv_retrieval variable_tracking "
+        "common_words --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 --methods full snapstream query",
+        100,
     ),
-    "smollm2-long": EvalRun(
+    "smollm2-query-perplexity": EvalRun(
         "smollm2",
-        "--dtype f32 --tasks list_copy extraction --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 "
-        "--methods full snapstream query",
-        3,
+        "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 128 "
+        "--kv-recent 16 --kv-pool 15 --methods full snapstream query",
+        40,
+    ),
+    "smollm2-query-long": EvalRun(
+        "smollm2",
+        "--dtype bf16 --tasks list_copy answer_recall extraction --lengths 1024 --budgets 128 --kv-recent 16 "
+        "--kv-pool 15 --methods full snapstream query",
+        100,
+    ),
+    "smollm2-query-2k": EvalRun(
+        "smollm2",
+        "--dtype bf16 --tasks niah_multivalue niah_multiquery niah_multikey kv_retrieval variable_tracking "
+        "--lengths 2000 --budgets 250 --kv-recent 16 --kv-pool 15 --methods full snapstream query",
+        40,
+    ),
+    "qwen-query-4k": EvalRun(
+        "qwen",
+        "--dtype bf16 --tasks niah_multivalue niah_multiquery niah_multikey kv_retrieval variable_tracking "
+        "--lengths 4096 --budgets 512 --kv-recent 16 --methods full query",
+        40,
+    ),
+    "smollm2-pool-tasks": EvalRun(
+        "smollm2",
+        "--dtype bf16 --tasks niah_single common_words --lengths 1024 --budgets 256 --methods full snapstream "
+        "--kv-pool 7 15 31",
+        40,
+    ),
+    "smollm2-pool-perplexity": EvalRun(
+        "smollm2",
+        "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 256 "
+        "--methods full snapstream --kv-pool 7 15 31",
+        40,
     ),
     "smollm2-perplexity": EvalRun(
         "smollm2",

@@ -86,7 +86,7 @@ def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         default=list(defaults.METHODS),
         metavar="METHOD",
-        help=f"of {', '.join(METHODS)} (default: all but query, which runs eagerly in PyTorch)",
+        help=f"of {', '.join(METHODS)} (default: all but query, which holds every row)",
     )
     group.add_argument(
         "--budgets",
@@ -110,14 +110,6 @@ def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
         default=list(defaults.LANDMARK_BITS),
         metavar="BITS",
         help=f"of query: bits of a key's numbers to choose by, 1, 2, 4 or 16 ({_shown(defaults.LANDMARK_BITS)})",
-    )
-    group.add_argument(
-        "--kv-fetch",
-        nargs="+",
-        type=int,
-        default=[],
-        metavar="ROWS",
-        help="of query: the most rows that a step brings anew per KV head, beside a cell without a limit",
     )
     group.add_argument(
         "--equal-bytes",
@@ -174,7 +166,6 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
         layer_topks=tuple(map(LayerTopk.parse, args.kv_topk_per_layer)),
         landmark_bits=tuple(args.kv_landmark_bits),
         pools=pools,
-        fetches=tuple(args.kv_fetch),
         equal_bytes=args.equal_bytes,
         examples=examples,
         seed=args.seed,

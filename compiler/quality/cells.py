@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +36,14 @@ class Cell:
     """One method with one budget: a program of its own.
 
     Attributes:
-        geometry: of a cell that chooses by query sinks, ring and how many rows a step chooses.
+        geometry: what its program keeps.
         layer_topk: where layers select different numbers of positions; the geometry has the most.
-        landmark_bits: where steps choose by query, of a key's landmark; else 0.
-        fetch: the most rows that a step of such a cell brings from the slow memory per KV head; None for no limit.
         one_of_pools: whether there are others that differ in the width of pooling alone, so that it is in the name.
     """
 
     method: str
     geometry: Geometry
     layer_topk: LayerTopk | None = None
-    landmark_bits: int = 0
-    fetch: int | None = None
     one_of_pools: bool = False
 
     @property
@@ -67,8 +62,7 @@ class Cell:
     @property
     def _by_query(self) -> str:
         """What tells cells apart that choose by query."""
-        fetch = "" if self.fetch is None else f" fetch {self.fetch}"
-        return f" {self.landmark_bits}-bit{fetch}" if self.landmark_bits else ""
+        return f" {self.geometry.landmark_bits}-bit" if self.geometry.by_query else ""
 
     @property
     def series(self) -> str:
@@ -87,7 +81,6 @@ def make_cells(
     layer_topks: Sequence[LayerTopk] = (),
     landmark_bits: Sequence[int] = (2,),
     pools: Sequence[int] = (),
-    fetches: Sequence[int] = (),
     *,
     max_context: int,
     new_tokens: int,
@@ -97,13 +90,12 @@ def make_cells(
     Args:
         layer_topks: budgets per layer for SnapStream, each beside the same total that all layers have alike.
         landmark_bits: for selection by query, whose budgets have a cell for each.
-        fetches: for selection by query, limits of the rows that a step brings, each beside the same cell without one.
         pools: widths of pooling, of which each has a cell for every budget of the methods that pool; instead of that of
             `selection`.
         new_tokens: the most that any example generates; SnapKV's window stays while they are made.
 
     Raises:
-        UsageError: an unknown method, no budget for one that needs it, or rows that do not fit.
+        UsageError: an unknown method, no budget for one that needs it, or a geometry that cannot be.
     """
     for method in methods:
         if method not in METHODS:
@@ -118,12 +110,9 @@ def make_cells(
                     kinds = [replace(selection, pool=pool) for pool in pools] if method in POOLING else []
                     for kind in kinds or [selection]:
                         rows = _rows(method, budget, kind, max_context, new_tokens)
-                        geometry = _geometry(rows, kind, dtype, max_context)
-                        if method != QUERY:
+                        for policy in _policies(method, landmark_bits):
+                            geometry = _geometry(rows | policy, kind, dtype, max_context)
                             cells.append(Cell(method, geometry, one_of_pools=bool(kinds)))
-                            continue
-                        for bits, fetch in product(landmark_bits, [None, *fetches]):
-                            cells.append(Cell(method, geometry, landmark_bits=bits, fetch=fetch))
         for layer_topk in layer_topks:
             rows = _shared_rows(layer_topk, selection)
             alike = _geometry({**rows, "kv_topk": layer_topk.mean}, selection, dtype, max_context)
@@ -138,6 +127,13 @@ def _shared_rows(layer_topk: LayerTopk, selection: Selection) -> dict[str, Any]:
     sink = DEFAULT_SINK if selection.sink is None else selection.sink
     recent = selection.recent or min(DEFAULT_RECENT, max(least, (sink + layer_topk.mean) // 3))  # a quarter of all
     return {"kv_sink": selection.sink, "kv_recent": recent}
+
+
+def _policies(method: str, landmark_bits: Sequence[int]) -> list[dict[str, Any]]:
+    """The options of `CompileOptions` that say who chooses the selected rows: a cell for each of these."""
+    if method != QUERY:
+        return [{}]
+    return [{"kv_policy": QUERY, "kv_landmark_bits": bits} for bits in landmark_bits]
 
 
 def _rows(method: str, budget: int, selection: Selection, max_context: int, new_tokens: int) -> dict[str, Any]:

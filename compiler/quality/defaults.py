@@ -10,7 +10,7 @@ SLOW = ("niah_multiquery", "list_copy", "answer_recall", "extraction")
 TASKS = tuple(name for name in ALL_TASKS if name not in SLOW)
 LENGTHS = (1024,)
 BUDGETS = (256, 512)
-METHODS = tuple(name for name in ALL_METHODS if name != QUERY)  # which takes much longer: it has no compiled program
+METHODS = tuple(name for name in ALL_METHODS if name != QUERY)  # whose budgets are read, not held
 LANDMARK_BITS = (2,)
 EXAMPLES = 20  # per task and length
 SCORED = 128  # tokens per window of perplexity

@@ -7,15 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from sscc.compiler.files import write_text
 from sscc.compiler.loading import open_session
-from sscc.compiler.quality.cache_bytes import cells_of_equal_bytes
 from sscc.compiler.quality.cells import QUERY, Cell
+from sscc.compiler.quality.equal_bytes import snapstream_that_holds
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Journal, Record
 from sscc.compiler.quality.model_files import ModelFiles
@@ -23,11 +22,7 @@ from sscc.compiler.quality.plan import EvalOptions, cells_for, make_examples, mo
 from sscc.compiler.quality.scoring import ExampleResult, run_example
 from sscc.compiler.quality.summary import CellSummary, summarise
 from sscc.ir.errors import UsageError
-from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
-
-if TYPE_CHECKING:
-    from sscc.compiler.quality.eager_session import EagerSession
 
 JOURNAL = "records.jsonl"
 EXAMPLES = "examples.jsonl"
@@ -59,8 +54,7 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
     cells = cells_for(options, examples)
     made_of = {"model": files.digest, **options.described(), "new_tokens": most_new_tokens(examples)}
     if options.equal_bytes:
-        model = files.artifact(cells[0].geometry, cells[0].layer_topk).signature
-        cells = list({cell.name: cell for cell in [*cells, *cells_of_equal_bytes(cells, model)]}.values())
+        cells = _with_equal_bytes(cells, files)
     with Journal(folder / JOURNAL, made_of) as journal:
         write_text(folder / EXAMPLES, "".join(f"{json.dumps(example.to_dict())}\n" for example in examples))
         summaries: list[CellSummary] = []
@@ -68,7 +62,13 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
             missing = [example for example in examples if not journal.has(cell.name, example)]
             artifact = files.artifact(cell.geometry, cell.layer_topk)
             if missing:
-                run_cell(_open(options, cell, artifact), cell, missing, tokenizer, journal)
+                run_cell(
+                    open_session(artifact, interpreter=options.interpreter, threads=options.threads),
+                    cell,
+                    missing,
+                    tokenizer,
+                    journal,
+                )
             records = [journal.records[cell.name, example.name] for example in examples]
             summaries.append(
                 summarise(cell, artifact.signature, examples, records, summaries[0] if summaries else None)
@@ -76,18 +76,15 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
     return Evaluation(files.digest, examples, summaries)
 
 
-def _open(options: EvalOptions, cell: Cell, artifact: Artifact) -> Session | EagerSession:
-    """What runs a cell: its program, or the untouched model where a method has none. The artifact then is that of a
-    SnapStream of the same sizes, which tells heads, widths and dtype, and whose making checked the model."""
-    if cell.method != QUERY:
-        return open_session(artifact, interpreter=options.interpreter, threads=options.threads)
-    from sscc.compiler.quality.eager_session import open_eager
-
-    return open_eager(options.model, cell, artifact.signature, options.threads)
+def _with_equal_bytes(cells: list[Cell], files: ModelFiles) -> list[Cell]:
+    """The cells, and behind them those of SnapStream that hold as much as the ones that choose by query."""
+    programs = (files.artifact(cell.geometry).signature for cell in cells if cell.method == QUERY)
+    equal = (snapstream_that_holds(program.held_bytes, program) for program in programs)
+    return list({cell.name: cell for cell in [*cells, *filter(None, equal)]}.values())
 
 
 def run_cell(
-    session: Session | EagerSession,
+    session: Session,
     cell: Cell,
     examples: Sequence[Example],
     tokenizer: Tokenizer | None,

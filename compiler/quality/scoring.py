@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -21,9 +20,6 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.session import Session
 from sscc.runtime.text import decode
-
-if TYPE_CHECKING:
-    from sscc.compiler.quality.eager_session import EagerSession
 
 NATS = "nats"
 TOKENS = "tokens"
@@ -48,7 +44,7 @@ class ExampleResult:
     seconds: float
 
 
-def run_example(session: Session | EagerSession, example: Example, tokenizer: Tokenizer | None) -> ExampleResult:
+def run_example(session: Session, example: Example, tokenizer: Tokenizer | None) -> ExampleResult:
     """Prefills slot 0 with the prompt and scores what comes out of the cache that is left of it."""
     start = time.perf_counter()
     session.prefill(0, example.prompt)
@@ -67,7 +63,7 @@ def run_example(session: Session | EagerSession, example: Example, tokenizer: To
     return ExampleResult(score, said, tokens, session.kept(0).kept, seconds)
 
 
-def _greedy(session: Session | EagerSession, logits: Array, count: int) -> tuple[int, ...]:
+def _greedy(session: Session, logits: Array, count: int) -> tuple[int, ...]:
     """At most `count` tokens, the ending one included."""
     ends, sampler = session.signature.eos_token_ids, Sampler(Sampling())
     tokens = [sampler.pick(logits)]
@@ -76,7 +72,7 @@ def _greedy(session: Session | EagerSession, logits: Array, count: int) -> tuple
     return tuple(tokens)
 
 
-def _nats(session: Session | EagerSession, logits: Array, continuation: Sequence[int]) -> float:
+def _nats(session: Session, logits: Array, continuation: Sequence[int]) -> float:
     """Minus the mean logarithm of the probabilities of the tokens, each given those before it."""
     total = 0.0
     for number, token in enumerate(continuation, 1):

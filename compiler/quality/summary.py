@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sscc.compiler.quality.cache_bytes import cache_bytes
 from sscc.compiler.quality.cells import FULL, Cell
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Record
@@ -106,12 +105,11 @@ def summarise(
     for group in dict.fromkeys(example.group for example in examples):
         chosen = [(e, r) for e, r in zip(examples, records, strict=True) if e.group == group]
         scores.append(_score(group, [e for e, _ in chosen], [r for _, r in chosen], full))
-    size = cache_bytes(cell, signature)
     return CellSummary(
         cell,
         scores,
-        size.held,
-        size.read,
+        signature.held_bytes,
+        signature.read_bytes,
         signature.full_kv_bytes(signature.geometry.max_context),
         {record.example: record for record in records},
     )

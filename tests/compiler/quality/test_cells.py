@@ -42,16 +42,18 @@ def test_geometries() -> None:
 
 
 def test_each_width_of_landmarks_is_a_cell() -> None:
-    found = make_cells(
-        ("query",), (64,), ("model", "int8"), Selection(recent=16), (), (1, 4), max_context=99, new_tokens=1
-    )
-    assert [(cell.name, cell.series, cell.landmark_bits) for cell in found] == [
+    found = make_cells(("query",), (64,), ("model",), Selection(recent=16), (), (1, 4), max_context=99, new_tokens=1)
+    assert [(cell.name, cell.series, cell.geometry.landmark_bits) for cell in found] == [
         ("query 64 1-bit", "query 1-bit", 1),
         ("query 64 4-bit", "query 4-bit", 4),
-        ("query 64 1-bit int8", "query 1-bit int8", 1),
-        ("query 64 4-bit int8", "query 4-bit int8", 4),
     ]
     assert {rows(cell.geometry) for cell in found} == {(4, 16, 44)}
+    assert {(cell.geometry.policy, cell.geometry.rows) for cell in found} == {("query", "indexed")}
+
+
+def test_what_the_policy_cannot_do_the_geometry_says() -> None:
+    with pytest.raises(UsageError, match="--kv-policy query keeps all rows, to choose topk of them"):
+        cells(("query",), (39,))
 
 
 def test_options_reach_the_geometry() -> None:
@@ -63,17 +65,6 @@ def test_options_reach_the_geometry() -> None:
     assert rows(cell.geometry) == (0, 72, 56)
     (cell,) = cells(("streamingllm",), (128,), selection=selection)
     assert rows(cell.geometry) == (2, 126, 0)
-
-
-def test_limits_of_what_is_fetched_stand_beside_none() -> None:
-    bounds = {"fetches": (4, 16), "max_context": 99, "new_tokens": 1}
-    found = make_cells(("query",), (64,), ("model",), Selection(), (), (2,), **bounds)
-    assert [(cell.name, cell.fetch) for cell in found] == [
-        ("query 64 2-bit", None),
-        ("query 64 2-bit fetch 4", 4),
-        ("query 64 2-bit fetch 16", 16),
-    ]
-    assert {cell.series for cell in found} == {"query 2-bit", "query 2-bit fetch 4", "query 2-bit fetch 16"}
 
 
 def test_each_width_of_pooling_is_a_cell_of_the_methods_that_pool() -> None:

@@ -21,19 +21,16 @@ from sscc.compiler.quality import report, runner
 from sscc.compiler.quality.cells import Selection
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Record
-from sscc.compiler.quality.model_files import Numbers
 from sscc.compiler.quality.plan import EvalOptions
 from sscc.compiler.quality.plot import plot
 from sscc.compiler.quality.runner import JOURNAL, WORK, Evaluation, evaluate
 from sscc.compiler.quality.scoring import ExampleResult, run_example
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
-from sscc.ir.weight_format import WeightFormat
 from sscc.runtime.artifact.tensor_files import Array
 
 SMALL = Selection(obs=4, pool=3, sink=2, recent=8)
 BUDGET = 32
-INT8 = WeightFormat.parse("int8")
 
 
 @pytest.fixture(scope="module")
@@ -341,10 +338,7 @@ class TestOptions:
             ({"methods": ("query",), "landmark_bits": (3,)}, "--kv-landmark-bits has 3, it must be one of 1, 2, 4, 16"),
             ({"methods": ("query",), "landmark_bits": (2, 2)}, "--kv-landmark-bits has the same one twice"),
             ({"methods": ("query",), "landmark_bits": ()}, "give --kv-landmark-bits"),
-            ({"methods": ("query",), "numbers": Numbers(weight_format=INT8)}, "runs the checkpoint's own"),
             ({"methods": ("full",), "pools": (7, 15)}, "--kv-pool compares snapkv and snapstream: add one"),
-            ({"fetches": (4,)}, "--kv-fetch is of the method query: add it"),
-            ({"methods": ("query",), "fetches": (0,)}, "--kv-fetch has 0, it must be at least 1"),
             ({"equal_bytes": True}, "--equal-bytes compares with the method query: add it"),
         ],
     )

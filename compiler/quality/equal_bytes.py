@@ -1,0 +1,29 @@
+"""SnapStream with as many bytes as another cache holds: a policy that reads little may hold everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sscc.compiler.quality.cells import SNAPSTREAM, Cell
+from sscc.ir.geometry import PLAIN, Geometry
+from sscc.runtime.artifact.signature import Signature
+
+
+def snapstream_that_holds(held: int, signature: Signature) -> Cell | None:
+    """SnapStream's cell of at most so many bytes, in rows of the model's dtype, with the sinks and the ring of another
+    program of the same model.
+
+    None where that is no more rows than the other program has for a step, or as many as the context.
+
+    Args:
+        held: bytes of one sequence over all layers.
+        signature: of the other program.
+    """
+    g = signature.geometry
+    plain = [replace(group, geometry=replace(group.geometry, dtype=PLAIN)) for group in signature.plan]
+    windows = sum(signature.row_bytes(group) * signature.held_rows(group) for group in plain if group.geometry.window)
+    row = sum(signature.row_bytes(group) * len(group.layers) for group in plain if not group.geometry.window)
+    topk = (held - windows) // row - g.sink_recent
+    if g.topk < topk < g.max_context - g.sink_recent:
+        return Cell(SNAPSTREAM, Geometry(g.sink, g.recent, topk, g.obs, g.pool, g.pool_mode, g.max_context))
+    return None
