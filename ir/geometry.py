@@ -97,7 +97,7 @@ class Geometry:
             )
         if self.by_query:
             self._check_by_query()
-        if self.indexed and self.encoded:
+        if self.indexed and self.encoded and not self.by_query:
             raise UsageError(
                 "--kv-dtype int8 encodes rows as they are copied into the cache, and with --kv-rows indexed the "
                 "selected ones stay in the prompt: use --kv-rows compact, or --kv-dtype model"
@@ -131,11 +131,6 @@ class Geometry:
             raise UsageError(
                 "--kv-policy query keeps all rows and chooses equally many in every layer: it takes neither "
                 "--kv-rows compact nor --kv-topk-per-layer"
-            )
-        if self.encoded:
-            raise UsageError(
-                "--kv-policy query keeps rows in the model's dtype only: leave out --kv-dtype int8, or use --kv-policy "
-                "snapstream"
             )
         if not self.topk:
             raise UsageError(
@@ -224,6 +219,13 @@ class Geometry:
     def encoded(self) -> bool:
         """Whether cache rows are codes and a scale."""
         return self.dtype == INT8
+
+    @property
+    def encodes_prompts(self) -> bool:
+        """Whether prefill writes the rows of a prompt as codes, and attends to what these stand for: where all rows
+        stay, so that nothing that follows can tell who wrote one. Elsewhere rows are encoded as they are copied into
+        the cache, once the prompt is done."""
+        return self.encoded and self.by_query
 
     @property
     def cache_rows(self) -> int:

@@ -208,15 +208,15 @@ class CachedAttention(Op):
 @dataclass(frozen=True)
 class CausalAttention(Op):
     """Causal attention of one prefill chunk: the query at position p = start + i sees rows 0 .. p of the prompt
-    scratch, or where the geometry has a window rows max(p - window + 1, 0) .. p. Rows from start + C on are not read.
-    Softmax and sums in f32. `log_sum_exp` (of a step "" where
+    scratch, or where the geometry has a window rows max(p - window + 1, 0) .. p. Rows from start + C on are not read;
+    rows may be encoded. Softmax and sums in f32. `log_sum_exp` (of a step "" where
     nobody wants it) is that of each query's scaled scores over what it sees.
     """
 
     op, kind = "causal_attention", "causal_attention"
     query: ChunkQuery
-    key: Annotated[str, Operand("1 Hkv T D:f", "read", along="T", reads=_seen, fetched=True)]
-    value: Annotated[str, Operand("1 Hkv T Dv:f", "read", along="T", reads=_seen, fetched=True)]
+    key: Annotated[str, Operand("1 Hkv T D:prompt", "read", along="T", reads=_seen, fetched=True)]
+    value: Annotated[str, Operand("1 Hkv T Dv:prompt", "read", along="T", reads=_seen, fetched=True)]
     out: ChunkOut
     start: Start
     scale: Scale
@@ -286,11 +286,11 @@ class Select(Op):
 @dataclass(frozen=True)
 class GatherRows(Op):
     """Rows of a prompt's K or V by position: out[0, h, j, :] = source[0, h, index[h, j], :], encoded where the rows of
-    `out` are; zeros where the index is negative. An operation of the dialect takes the place that the rows are put
-    into, a part of a cache, and gives it with the rows in it."""
+    `out` are, byte for byte where those of `source` are too; zeros where the index is negative. An operation of the
+    dialect takes the place that the rows are put into, a part of a cache, and gives it with the rows in it."""
 
     op, kind = "gather", "gather_rows"
-    source: Annotated[str, Operand("1 Hkv T D:f", "read", along="T", reads=_gathered, by="index", fetched=True)]
+    source: Annotated[str, Operand("1 Hkv T D:prompt", "read", along="T", reads=_gathered, by="index", fetched=True)]
     index: Annotated[str, Operand("Hkv J:i64", "read")]
     out: Annotated[str, Operand("1 Hkv J D:row", "write", updated="gathered")]
 
@@ -405,22 +405,25 @@ class QueryAttention(Op):
     As `DecodeAttention` over the rows of the cache, which are sinks and ring alone, and over the rows of `k_store` and
     `v_store` that `ChooseRows` finds by `LandmarkScores`. For every active slot `new_key` and `new_value` are written
     to row position[b] of the stores too, and the landmark of `new_key` to that of `codes` and `scales`; no position is
-    a candidate in the step that writes it. Each landmark is read once.
+    a candidate in the step that writes it. Each landmark is read once. Rows of cache and store may be encoded, all or
+    none; landmarks are those of keys before that.
     """
 
     op, kind, stored = "query_attention", "query_attention", True
     query: Query
     new_key: NewKey
     new_value: NewValue
-    key: Annotated[str, Operand("B Hkv R D:f", "read", copy_of="k_cache")]
-    value: Annotated[str, Operand("B Hkv R Dv:f", "read", copy_of="v_cache")]
-    k_cache: Annotated[str, Operand("B Hkv R D:f", "update", updated="k_updated", along="R", writes=_one)]
-    v_cache: Annotated[str, Operand("B Hkv R Dv:f", "update", updated="v_updated", along="R", writes=_one)]
+    key: Annotated[str, Operand("B Hkv R D:row", "read", copy_of="k_cache")]
+    value: Annotated[str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache")]
+    k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
+    v_cache: Annotated[str, Operand("B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one)]
     k_store: Annotated[
-        str, Operand("B Hkv T D:f", "update", updated="k_stored", along="T", reads=_chosen, writes=_one, by="position")
+        str,
+        Operand("B Hkv T D:row", "update", updated="k_stored", along="T", reads=_chosen, writes=_one, by="position"),
     ]
     v_store: Annotated[
-        str, Operand("B Hkv T Dv:f", "update", updated="v_stored", along="T", reads=_chosen, writes=_one, by="position")
+        str,
+        Operand("B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_chosen, writes=_one, by="position"),
     ]
     codes: Annotated[
         str,
@@ -444,9 +447,10 @@ class QueryAttention(Op):
 class ChunkAttention(Op):
     """Append, causal attention and observation of one prefill chunk.
 
-    Rows start .. start + C - 1 of `k_scratch` and `v_scratch` become `new_key` and `new_value`; then as
-    `CausalAttention`; the queries of the prompt's last positions are kept as in `Observe`, and the log-sum-exp of
-    their scaled scores in the same rows of `log_sum_exp`, so that selection needs one more pass over K only.
+    Rows start .. start + C - 1 of `k_scratch` and `v_scratch` become `new_key` and `new_value`, encoded where the
+    scratches are; then as `CausalAttention`; the queries of the prompt's last positions are kept as in `Observe`, and
+    the log-sum-exp of their scaled scores in the same rows of `log_sum_exp`, so that selection needs one more pass over
+    K only.
 
     Positions from `length` on are padding: their rows of the scratches keep their bytes, those of `out` are undefined.
     So is whatever else the step's pipeline computes for them; it computes each position from the same one alone, but
@@ -458,10 +462,10 @@ class ChunkAttention(Op):
     new_key: Annotated[str, Operand("1 Hkv C D:f", "read")]
     new_value: Annotated[str, Operand("1 Hkv C Dv:f", "read")]
     k_scratch: Annotated[
-        str, Operand("1 Hkv T D:f", "update", updated="k_appended", along="T", reads=_seen, writes=_chunk)
+        str, Operand("1 Hkv T D:prompt", "update", updated="k_appended", along="T", reads=_seen, writes=_chunk)
     ]
     v_scratch: Annotated[
-        str, Operand("1 Hkv T Dv:f", "update", updated="v_appended", along="T", reads=_seen, writes=_chunk)
+        str, Operand("1 Hkv T Dv:prompt", "update", updated="v_appended", along="T", reads=_seen, writes=_chunk)
     ]
     observed: Annotated[str, Operand("1 H W D:f", "update", updated="observed_now", along="W", writes=_observed)]
     log_sum_exp: Annotated[

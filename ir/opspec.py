@@ -8,7 +8,8 @@ bytes move.
 Shapes are patterns: ``"B Hkv R D:row"`` has a size per dimension, each a number or a letter that stands for the same
 size in all operands of the operation, then the element type: ``f`` any float (the same one everywhere in an operation
 of the dialect), ``f32``, ``bf16``, ``i64``, ``i8``, ``i1``, ``encoded`` (rows of `sscc.ir.kv_rows`, whose last size is
-the width of the numbers), ``row``: floats, or encoded where the cache is, or ``any``: floats or i8, whatever they stand
+the width of the numbers), ``row``: floats, or encoded where the cache is, ``prompt``: floats, or encoded where a
+prompt's rows are while it is prefilled (`Geometry.encodes_prompts`), or ``any``: floats or i8, whatever they stand
 for.
 
 An operation may have any number of a group of operands (`Group`), behind its others. Its specification is made for the
@@ -223,8 +224,9 @@ class OpSpec:
 
     @functools.cached_property
     def step_patterns(self) -> dict[str, Pattern]:
-        """Element type and letters of the operands of a step."""
-        return {name: (operand.element, operand.step_dims) for name, operand in self.operands.items()}
+        """Element type and letters of the operands of a step, which does not know what its cache encodes."""
+        elements = {name: operand.element.replace("prompt", "row") for name, operand in self.operands.items()}
+        return {name: (elements[name], operand.step_dims) for name, operand in self.operands.items()}
 
     def rows(self, sizes: Sizes) -> int:
         """How many rows attention is over: those of the cache and of all members."""

@@ -129,6 +129,7 @@ from sscc.ir.cache_plan import (
 )
 from sscc.ir.choices import CURSOR, REUSED
 from sscc.ir.errors import UnsupportedError
+from sscc.ir.kv_rows import decoded_width
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
@@ -298,7 +299,9 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
     for group in groups:
         shapes = {a.name: a.type.shape for a in _states(parts[f"prefill.layer.{group.layers[0]}"])}
         rows = [shapes[name] for name in SCRATCHES]
-        streams = tuple(Stream(name, shape[3]) for name, shape in zip(STREAMS, rows, strict=True))
+        encodes = group.geometry.encodes_prompts
+        widths = [decoded_width(shape[3]) if encodes else shape[3] for shape in rows]
+        streams = tuple(Stream(name, width) for name, width in zip(STREAMS, widths, strict=True))
         heads, kv_heads = shapes["observed"][1], rows[0][1]
         known.append(LayerGroup(group.name, group.layers, group.geometry, heads, kv_heads, streams))
     return CachePlan(tuple(known))

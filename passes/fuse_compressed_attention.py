@@ -69,7 +69,7 @@ After, the chunk::
     }
 
 Where cache rows are encoded, the decode step takes the row as it was before `kv.quantize_rows`, and encodes it as it
-writes it.
+writes it; so does the chunk where those of a prompt are.
 
 When it does not apply: another mask, a segment that is left out or read twice, other scalars or positions, or another
 reader of what lies in between. The operations then stay as they are, and their kernel becomes kernels of one operation
@@ -245,6 +245,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
     if len(updates) != len(updated) or len({root_of(op.operands[0]) for op in updates}) != len(updated):
         return False
     parts = [kv.operands_of(op) for op in updates]
+    (k_new, v_new), encoders = _decoded([parts[0]["new"], parts[1]["new"]])
     landmark = _made_by(parts[4]["new"], "kv.landmarks")
     row = _made_by(parts[0]["row"], "kv.row")
     masks = [found for found in (_range(member["valid"]) for member in members) if found is not None]
@@ -254,7 +255,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
     validity = masks[0].validity
     fits = (
         list(landmark.results) == [parts[4]["new"], parts[5]["new"]],
-        parts[0]["new"] == parts[2]["new"] == landmark.operands[0] and parts[1]["new"] == parts[3]["new"],
+        parts[0]["new"] == parts[2]["new"] and parts[1]["new"] == parts[3]["new"] and k_new == landmark.operands[0],
         [part["row"] for part in parts] == [row.results[0]] * 2 + [position] * 4 and row.operands[0] == position,
         {*(part["active"] for part in parts), scored["active"], validity.operands[2]} == {active},
         {scored["position"], validity.operands[0]} == {position} and _is_next(validity.operands[1], position),
@@ -271,14 +272,14 @@ def _fuse_query(attention: ir.Operation) -> bool:
     with ir.InsertionPoint(attention), attention.location:
         before = [part["cache"] for part in parts]
         fused = kv.QueryAttention(
-            query, parts[0]["new"], parts[1]["new"], *before[:2], *before, position, active,
+            query, k_new, v_new, *before[:2], *before, position, active,
             attention.attributes["scale"], attention.results[0].type, *(value.type for value in updated),
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
     after = [fused.k_updated, fused.v_updated, fused.k_stored, fused.v_stored, fused.coded, fused.scaled]
     slices = [producer(member["valid"]) for member in members]
     _replace([(attention.results[0], fused.out), *zip(updated, after, strict=True)])
-    _erase(attention, choice, scores, *updates, landmark, *slices, validity, row)
+    _erase(attention, choice, scores, *updates, landmark, *encoders, *slices, validity, row)
     count("query attentions fused")
     return True
 
@@ -314,9 +315,10 @@ def _fuse_chunk(attention: ir.Operation) -> None:
     queries, numbers = kv.operands_of(seen), kv.operands_of(kept)
     if {queries["start"], numbers["start"]} != {start} or queries["length"] != numbers["length"]:
         return
-    (k_new, k_scratch), (v_new, v_scratch) = (list(op.operands)[:2] for op in appends if op)
+    (k_rows, k_scratch), (v_rows, v_scratch) = (list(op.operands)[:2] for op in appends if op)
     if k_scratch == v_scratch:
         return
+    (k_new, v_new), encoders = _decoded([k_rows, v_rows])
     observed, log_sum_exp, length = queries["observed"], numbers["observed"], queries["length"]
     before = [reader for append in (key, value) for reader in _readers(append) if not _follows(reader, attention)]
     if before or not all(_follows(op, attention) for op in (seen, kept)) or not _one_group(attention, seen, kept):
@@ -329,7 +331,7 @@ def _fuse_chunk(attention: ir.Operation) -> None:
         kv.in_group(fused, kv.group_of(attention))
     made = [fused.k_appended, fused.v_appended, fused.observed_now, fused.log_sum_exp_now]
     _replace([(out, fused.out), *zip([key, value, seen.results[0], kept.results[0]], made, strict=True)])
-    _erase(kept, seen, attention, *appends)
+    _erase(kept, seen, attention, *appends, *encoders)
     count("chunk attentions fused")
 
 

@@ -17,7 +17,8 @@ them, and beside them landmarks of their keys. `compress` fills sinks and ring; 
 scores the landmarks, chooses rows, and attends to them as a second segment.
 
 With encoded rows (`--kv-dtype int8`) the caches are i8: `kv.gather` encodes what it puts into them, and the row of a
-decode step passes `kv.quantize_rows`.
+decode step passes `kv.quantize_rows`. Where queries choose, so do the rows of a prompt on their way into its scratch,
+which is i8 too, and `kv.causal_attention` is over what they stand for. Landmarks are made of keys before that.
 
 Before::
 
@@ -258,8 +259,11 @@ class _Threader:
 
     def _rows(self, names: Sequence[str], slots: int) -> list[Argument]:
         """K and V of all positions, where they stay."""
-        shape = [slots, self.kv_heads, self.facts.scratch_rows(self.geometry)]
-        return [self._state(name, [*shape, dim]) for name, dim in zip(names, self.widths, strict=True)]
+        rows = [slots, self.kv_heads, self.facts.scratch_rows(self.geometry)]
+        shapes = [[*rows, dim] for dim in self.widths]
+        encodes = self.geometry.encodes_prompts
+        types = [self._stored(shape) if encodes else tensor_type(shape, self.element) for shape in shapes]
+        return [Argument("state", name, type_) for name, type_ in zip(names, types, strict=True)]
 
     def _landmarks(self) -> list[Argument]:
         """The landmarks of every slot, where queries choose."""
@@ -378,10 +382,11 @@ class _Threader:
         (query, key, value), g, batch = qkv, self.geometry, self.facts.batch
         k_cache, v_cache, k_store, v_store, codes, scales, position, _, active = added
         row = kv.Row(position, position.type).row
+        landmark = kv.Landmarks(key, *self._landmark_types(batch, 1))
+        key, value = self._encoded(key), self._encoded(value)
         k_new, v_new = (
             kv.Update(cache, new, row, active, cache.type).updated for cache, new in ((k_cache, key), (v_cache, value))
         )
-        landmark = kv.Landmarks(key, *self._landmark_types(batch, 1))
         new_rows = ((k_store, key), (v_store, value), (codes, landmark.codes), (scales, landmark.scales))
         stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
@@ -409,13 +414,16 @@ class _Threader:
     def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
         k_scratch, v_scratch, observed, log_sum_exp, *landmark_scratch, start, length = added
+        landmarks = self._landmarks_added(key, landmark_scratch, start)
+        if self.geometry.encodes_prompts:
+            key, value = self._encoded(key), self._encoded(value)
         k_new = insert_slice(key, k_scratch, [0, 0, start, 0])
         v_new = insert_slice(value, v_scratch, [0, 0, start, 0])
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
         done = kv.CausalAttention(query, k_new, v_new, start, self.scale, self.attention.results[0].type, sums)
         seen = kv.Observe(observed, query, start, length, observed.type).updated
         kept = kv.Observe(log_sum_exp, done.log_sum_exp, start, length, log_sum_exp.type).updated
-        return done.out, [k_new, v_new, seen, kept, *self._landmarks_added(key, landmark_scratch, start)]
+        return done.out, [k_new, v_new, seen, kept, *landmarks]
 
     def _landmarks_added(self, key: ir.Value, scratch: list[ir.Value], start: ir.Value) -> list[ir.Value]:
         """The scratch with the landmarks of a chunk's keys, where queries choose."""

@@ -183,11 +183,11 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
         stored, width = ("i8", encoded_width(stream.width)) if g.encoded else (s.dtype, stream.width)
         rows = (s.batch, group.kv_heads, g.packed_rows) if g.packed else (layers, s.batch, group.kv_heads, g.cache_rows)
         known[group.state(stream.cache)] = ("state", stored, (*rows, width))
-        prompt = (group.kv_heads, s.scratch_tokens, stream.width)
+        positions = (group.kv_heads, s.scratch_tokens)
         if g.indexed:
-            known[group.state(stream.store)] = ("state", s.dtype, (layers, s.batch, *prompt))
+            known[group.state(stream.store)] = ("state", stored, (layers, s.batch, *positions, width))
         else:
-            known[scratch.state(stream.scratch)] = ("state", s.dtype, (1, *prompt))
+            known[scratch.state(stream.scratch)] = ("state", s.dtype, (1, *positions, stream.width))
     known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, group.key.width))
     if g.by_query:
         keys = (layers, s.batch, group.kv_heads, s.scratch_tokens)

@@ -222,7 +222,8 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
             wanted = golden.tensors[cache_name]
             live[:, block] = kv_rows.encode(wanted[:, block]) if geometry.encoded else wanted[:, block]
     for stream in group.streams if geometry.by_query else ():
-        store = session.interpreter.tensor(group.state(stream.store))[index, 0, :, :length]
+        rows = session.interpreter.tensor(group.state(stream.store))[index, 0, :, :length]
+        store = kv_rows.decode(rows) if geometry.encoded else rows
         if f"{stream.name}_store.{layer}" in golden.tensors:
             yield _check(f"{stream.name}_store.{layer}", store, golden, dtype)
     if selected is not None:

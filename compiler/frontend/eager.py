@@ -151,7 +151,7 @@ class EagerQuerySelection(EagerSnapStream):
     """One sequence on one model whose every row stays; each step chooses the rows that it attends to.
 
     Prefill attends to rows as they are stored, so that what comes later cannot tell how a row got there. Layers with a
-    sliding window keep their ring and choose nothing.
+    sliding window are as `EagerSnapStream` has them: they keep their ring and choose nothing.
 
     Attributes:
         k_cache: per layer the store, [Hkv, max_context, D] of the model's dtype (f32 where rows are encoded); of a
@@ -185,23 +185,19 @@ class EagerQuerySelection(EagerSnapStream):
         return super().prefill(prompt)
 
     def _prefill_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+        if window:
+            self.landmarks.append(None)
+            return super()._prefill_layer(q, k, v, layer, scale, window)
         g = self._next_geometry(layer, window)
         check_bits(self.bits, k.shape[-1])
-        none = torch.full((k.shape[1], g.topk), -1)
         k_rows, v_rows = algorithm.stored(k[0], g), algorithm.stored(v[0], g)
-        if g.window:
-            self.k_cache.append(algorithm.assemble(k_rows, none, g))
-            self.v_cache.append(algorithm.assemble(v_rows, none, g))
-            self.landmarks.append(None)
-        else:
-            room = g.max_context - self.prompt_len
-            self.k_cache.append(pad(k_rows, (0, 0, 0, room)))
-            self.v_cache.append(pad(v_rows, (0, 0, 0, room)))
-            made = make_landmarks(k[0], self.bits, g)
-            self.landmarks.append(
-                Landmarks(pad(made.levels, (0, 0, 0, room)), pad(made.scale, (0, room)), self.bits)
-            )
-        chosen = none if g.window or self.fetch is None else choose(self._wanted(q[:, :, -1], layer, scale), g)[0]
+        room = g.max_context - self.prompt_len
+        self.k_cache.append(pad(k_rows, (0, 0, 0, room)))
+        self.v_cache.append(pad(v_rows, (0, 0, 0, room)))
+        made = make_landmarks(k[0], self.bits, g)
+        self.landmarks.append(Landmarks(pad(made.levels, (0, 0, 0, room)), pad(made.scale, (0, room)), self.bits))
+        none = torch.full((k.shape[1], g.topk), -1)
+        chosen = none if self.fetch is None else choose(self._wanted(q[:, :, -1], layer, scale), g)[0]
         self.selected.append(chosen)
         return algorithm.causal_attention(q[0], k_rows, v_rows, scale, window)[None]
 

@@ -119,13 +119,13 @@ def causal_attention(
     query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int, types: Types
 ) -> tuple[Tensor, Tensor]:
     """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees the last
-    `window` unless that is 0, and its log-sum-exp."""
+    `window` unless that is 0, and its log-sum-exp. Rows may be encoded."""
     end = _check_chunk(start, query.shape[2], key.shape[2])
     row, position = torch.arange(end)[None, :], torch.arange(start, end)[:, None]
     hidden = row > position
     if window:
         hidden |= row <= position - window
-    out, sums = attention(query[0], key[0, :, :end], value[0, :, :end], scale, hidden, types)
+    out, sums = attention(query[0], decoded(key[0, :, :end]), decoded(value[0, :, :end]), scale, hidden, types)
     return out[None], sums[None]
 
 
@@ -218,7 +218,7 @@ def kept_positions(length: int, kv_heads: int, g: Geometry) -> Tensor:
 
 
 def gather(source: Tensor, index: Tensor) -> Tensor:
-    """Rows of `source` [1, Hkv, T, D] at `index` [Hkv, J]; zeros where it is negative."""
+    """Rows of `source` [1, Hkv, T, D] at `index` [Hkv, J], encoded ones as they are; zeros where it is negative."""
     if index.numel() and int(index.max()) >= source.shape[2]:
         undefined(f"reads row {int(index.max())} of a scratch of {source.shape[2]}")
     found = source[0].gather(1, index.clamp(min=0)[:, :, None].expand(*index.shape, source.shape[3]))
@@ -349,7 +349,8 @@ def _kept_positions(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _gather(op: ir.Operation, b: Builder) -> Compute:
-    store = encoded if geometry_of(op).encoded else lambda rows: rows
+    g = geometry_of(op)
+    store = encoded if g.encoded and not g.encodes_prompts else lambda rows: rows
     return lambda source, index, out: store(gather(source, index))
 
 
@@ -381,6 +382,8 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
         log_sum_exp: Tensor, start: Tensor, length: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         at, n = int(start), int(length)
+        if g.encodes_prompts:
+            new_key, new_value = encoded(new_key), encoded(new_value)
         k, v = appended(k_scratch, new_key, at), appended(v_scratch, new_value, at)
         out, sums = causal_attention(query, k, v, at, scale, g.window, types)
         return out, k, v, observe(observed, query, at, n, g), observe(log_sum_exp, sums, at, n, g)
@@ -414,8 +417,11 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
         active: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         row, valid = rows(position, g), validity(position, position + 1, active, g)
+        landmark = landmarks_of(new_key, g.landmark_bits)
+        if g.encoded:
+            new_key, new_value = encoded(new_key), encoded(new_value)
         ring = {"key": updated(key, new_key, row, active), "value": updated(value, new_value, row, active)}
-        new = (new_key, new_value, *landmarks_of(new_key, g.landmark_bits))
+        new = (new_key, new_value, *landmark)
         stored = [updated(s, n, position, active) for s, n in zip((k_store, v_store, codes, scales), new, strict=True)]
         scores = landmark_scores(query, codes, scales, position, active, scale, g)
         selected = choose(query, ring["key"], scores, position, active, scale, g, types)

@@ -347,7 +347,11 @@ def _query_attention(meter: _Meter, step: QueryAttention) -> None:
     _landmark_scores(meter, step)
     _choose_rows(meter, step)
     (batch, heads, _, _), ring = meter.shape(step.query), meter.shape(step.key)[2]
-    _attend(meter, step.query, step.out, batch * heads * meter.valid_rows(ring + step.topk))
+    valid = meter.valid_rows(ring + step.topk)
+    for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
+        _convert(meter, cache, new, 1, ENCODE_OPS)
+        _convert(meter, cache, new, valid, DECODE_OPS)
+    _attend(meter, step.query, step.out, batch * heads * valid)
 
 
 def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
@@ -356,6 +360,25 @@ def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
     if step.window:  # a query at p sees min(p + 1, window) positions
         pairs -= _triangle(max(start + chunk - step.window, 0)) - _triangle(max(start - step.window, 0))
     _attend(meter, step.query, step.out, heads * pairs)
+
+
+def _causal_attention(meter: _Meter, step: CausalAttention) -> None:
+    _causal(meter, step)
+    for rows, like in ((step.key, step.query), (step.value, step.out)):
+        _convert(meter, rows, like, _seen(meter, step), DECODE_OPS)
+
+
+def _chunk_attention(meter: _Meter, step: ChunkAttention) -> None:
+    _causal(meter, step)
+    for rows, new in ((step.k_scratch, step.new_key), (step.v_scratch, step.new_value)):
+        _convert(meter, rows, new, meter.shape(new)[2], ENCODE_OPS)
+        _convert(meter, rows, new, _seen(meter, step), DECODE_OPS)
+
+
+def _seen(meter: _Meter, step: CausalAttention | ChunkAttention) -> int:
+    """Rows of a prompt that the queries of a chunk attend to."""
+    start = meter.scalar(step.start)
+    return (min(start, step.window - 1) if step.window else start) + meter.shape(step.query)[2]
 
 
 def _triangle(n: int) -> int:
@@ -383,7 +406,8 @@ def _select(meter: _Meter, step: Select) -> None:
 
 
 def _gather_rows(meter: _Meter, step: GatherRows) -> None:
-    _convert(meter, step.out, step.source, meter.shape(step.out)[2], ENCODE_OPS)
+    if meter.dtype(step.source) != "i8":
+        _convert(meter, step.out, step.source, meter.shape(step.out)[2], ENCODE_OPS)
 
 
 def _nothing(meter: _Meter, step: Any) -> None:
@@ -397,14 +421,14 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     UpdateRows: _nothing,
     QuantizeRows: _quantize_rows,
     CachedAttention: _cached_attention,
-    CausalAttention: _causal,
+    CausalAttention: _causal_attention,
     Observe: _nothing,
     ObservationScores: _score,
     Pool: _pool,
     Select: _select,
     GatherRows: _gather_rows,
     DecodeAttention: _decode_attention,
-    ChunkAttention: _causal,
+    ChunkAttention: _chunk_attention,
     Landmarks: _landmarks,
     LandmarkScores: _landmark_scores,
     ChooseRows: _choose_rows,

@@ -219,7 +219,10 @@ class _BodyProof:
         sizes: dict[str, int] = {}
         for field_name, name in names.items():
             self._match(name, field_name, spec.step_patterns[field_name], sizes)
-        self._alike([names[field_name] for field_name, operand in used.items() if operand.element in ("row", "any")])
+        for elements in (("row", "any"), ("prompt",)):
+            self._alike([names[name] for name, operand in used.items() if operand.element in elements])
+        if isinstance(step, sch.GatherRows) and self._place(step.source).dtype == "i8":
+            self._alike([step.source, step.out])
         self._apart(names, used)
         check_sizes(step, sizes, self._refuse)
         amounts = {**sizes, **spec.settings(step), "valid": spec.rows(sizes), "live": sizes.get("T", 0)}

@@ -17,13 +17,12 @@ from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import decay
 from sscc.runtime.backends.cpu.decode_attention_block import NEGATIVE_INFINITY, Block, Result, Scratch
 from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, in_order, store_row
-from sscc.runtime.backends.cpu.encoded_rows import check_encoded, encode_row
+from sscc.runtime.backends.cpu.encoded_rows import check_encoded, write_row
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import ADDRESSES, ATTENTION_UNITS, LINE, SPLIT_ROWS
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import F32, I8, I64, Function, Value, lanes_of, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
-from sscc.runtime.backends.cpu.row_copies import copy_row
 
 Meta = tuple[tuple[int, ...], tuple[int, ...], str]
 """Shape, strides in elements, dtype."""
@@ -397,10 +396,7 @@ def _write_new_row(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:
         for new, cache in ((step.new_key, step.k_cache), (step.new_value, step.v_cache)):
             source, to = unit.context.operands[new], unit.context.operands[cache].dtype
             target = unit.at(cache) + rows.new * unit.row_bytes(cache)
-            if to == "i8":
-                encode_row(f, unit.at(new), source.dtype, target, source.shape[3])
-            else:
-                copy_row(f, unit.at(new), source.dtype, target, to, source.shape[3])
+            write_row(f, unit.at(new), source.dtype, target, to, source.shape[3])
 
 
 # ----------------------------------------------------------------------------------------------------- results

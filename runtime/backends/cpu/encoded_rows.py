@@ -5,12 +5,12 @@ from __future__ import annotations
 from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import LARGEST_CODE, SCALE_BYTES, SMALLEST_SCALE, STEP, encoded_width
 from sscc.ir.schedule import QuantizeRows
-from sscc.runtime.backends.cpu.decode_attention_chunks import load_f32
+from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, load_f32, store_row
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import ROW_BLOCK
 from sscc.runtime.backends.cpu.mlir import F32, I8, I32, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
-from sscc.runtime.backends.cpu.row_copies import SIZES, Meta, address, check_operands
+from sscc.runtime.backends.cpu.row_copies import SIZES, Meta, address, check_operands, copy_row
 
 
 def check_encoded(kind: str, name: str, meta: Meta, size: int) -> None:
@@ -64,6 +64,40 @@ def _codes(f: Function, x: Value) -> Value:
     low = f.select(rounded > -LARGEST_CODE, rounded, -LARGEST_CODE)
     bounded = f.select(low < LARGEST_CODE, low, LARGEST_CODE)
     return f.cast("arith.trunci", f.cast("arith.fptosi", bounded, I32), I8)
+
+
+def write_row(f: Function, source: Value, source_type: str, target: Value, target_type: str, size: int) -> None:
+    """Writes a row of `size` numbers of f32 or bf16 as rows are stored: encoded (i8), or converted to f32 or bf16."""
+    if target_type == "i8":
+        encode_row(f, source, source_type, target, size)
+    else:
+        copy_row(f, source, source_type, target, target_type, size)
+
+
+def decode_rows(
+    f: Function, source: Value, stride: int, last: Value, count: Value, target: Value, dtype: str, size: int
+) -> None:
+    """Decodes rows 0 .. count - 1, `stride` bytes apart, to [count, size] of f32 or bf16. Row `last` stands in for the
+    rows behind it, which may not exist."""
+    width = SIZES[dtype]
+    with f.loop(0, count) as row:
+        here = source + f.min(row.index, last) * stride
+        f.call(_decode_kernel(f.module, dtype, size), here, target + row.index * (size * width))
+
+
+def _decode_kernel(module: Module, dtype: str, size: int) -> Function:
+    name = f"decode_row_{dtype}_{size}"
+    if module.has(name):
+        return module.get(name)
+    f = module.function(name, [("source", PTR), ("target", PTR)])
+    rows = Rows(size, "i8")
+    scale = f.broadcast(rows.scale(f, f["source"]), LANES)
+    for chunk in range(rows.chunks):
+        (codes,) = rows.load(f, f["source"], chunk)
+        start = chunk * LANES
+        store_row(f, [codes * scale], f["target"] + start * SIZES[dtype], dtype, size - start)
+    f.returns()
+    return f
 
 
 def copy_bytes(f: Function, source: Value, target: Value, count: int) -> None:

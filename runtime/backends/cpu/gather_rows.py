@@ -1,17 +1,18 @@
-"""Gathers of rows by an index, into rows that may be encoded."""
+"""Gathers of rows by an index, into rows that may be encoded, of some that may be."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sscc.ir.kv_rows import decoded_width
 from sscc.ir.schedule import GatherRows
-from sscc.runtime.backends.cpu.encoded_rows import check_encoded, encode_row
+from sscc.runtime.backends.cpu.encoded_rows import check_encoded, copy_bytes, write_row
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import ROW_BLOCK
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import I64, Function, Value
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
-from sscc.runtime.backends.cpu.row_copies import Meta, address, check_operands, copy_row, zero_row
+from sscc.runtime.backends.cpu.row_copies import Meta, address, check_operands, zero_row
 
 
 def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Features) -> Lowered:
@@ -19,11 +20,16 @@ def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Fea
 
     An index beyond the source is reported. Raises InputError for operands that do not fit.
     """
-    check_operands(step.kind, operands, (step.source,))
-    if step.out in operands and operands[step.out][2] == "i8":
-        check_encoded(step.kind, step.out, operands[step.out], operands[step.source][0][-1])
+    source, out = operands.get(step.source), operands.get(step.out)
+    if source and out and source[2] == "i8":
+        for name in (step.source, step.out):
+            check_encoded(step.kind, name, operands[name], decoded_width(source[0][-1]))
     else:
-        check_operands(step.kind, operands, (step.out,))
+        check_operands(step.kind, operands, (step.source,))
+        if source and out and out[2] == "i8":
+            check_encoded(step.kind, step.out, out, source[0][-1])
+        else:
+            check_operands(step.kind, operands, (step.out,))
     _, heads, count, _ = operands[step.out][0]
     blocks = -(-count // ROW_BLOCK)
 
@@ -50,9 +56,9 @@ def _copy_or_zero(
     exists = (position >= 0) & (position < source.shape[-2])
     with f.when(exists):
         here = address(f, source, *outer, position)
-        if target.dtype == "i8":
-            encode_row(f, here, source.dtype, there, count)
+        if source.dtype == "i8":
+            copy_bytes(f, here, there, count)
         else:
-            copy_row(f, here, source.dtype, there, target.dtype, count)
+            write_row(f, here, source.dtype, there, target.dtype, count)
     with f.when((position < 0) | (position >= source.shape[-2])):
         zero_row(f, there, target.dtype, target.shape[-1])

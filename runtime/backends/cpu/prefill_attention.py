@@ -11,6 +11,9 @@ mask hides what lies before the window as it hides what lies behind the diagonal
 With bf16 queries, keys and values and `Features.bf16_dot`, products are of bf16 pairs, summed in f32; the softmax's
 weights are rounded to bf16 before they meet the values (relative error of a weight up to 2**-9), their sum is not.
 Otherwise all is f32. The order of sums depends on the shapes and on `start` only.
+
+Encoded keys and values are decoded block by block, to what products are made of: to f32, or rounded to bf16, as the
+weights are, where queries are bf16 and products are of pairs.
 """
 
 from __future__ import annotations
@@ -30,11 +33,14 @@ from sscc.runtime.backends.cpu.attention_tiles import (
     sums_kernel,
     tiling,
 )
+from sscc.runtime.backends.cpu.decode_attention import check_rows
+from sscc.runtime.backends.cpu.encoded_rows import decode_rows, write_row
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import KEY_WALK_ROWS, LARGEST_BLOCK_ROWS, LARGEST_QUERY_BLOCK, ROW_BLOCK
 from sscc.runtime.backends.cpu.mlir import F32, I32, Function, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
 from sscc.runtime.backends.cpu.row_copies import (
+    SIZES,
     Meta,
     ScratchPieces,
     address,
@@ -54,8 +60,8 @@ def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], featu
     Does nothing where start < 0 or start + C exceeds T (the reference interpreter refuses that).
     Raises InputError for operands that do not fit.
     """
-    names = (step.query, step.new_key, step.new_value, step.k_scratch, step.v_scratch, step.observed, step.out)
-    check_operands(step.kind, operands, (*names, step.log_sum_exp))
+    names = (step.query, step.new_key, step.new_value, step.observed, step.out, step.log_sum_exp)
+    check_operands(step.kind, operands, names)
     attention = _Attention.of(step, operands, features, step.k_scratch, step.v_scratch, step.length)
     appends = (_Append(step.new_key, step.k_scratch), _Append(step.new_value, step.v_scratch))
     blocks = -(-attention.chunk // ROW_BLOCK)
@@ -83,8 +89,7 @@ def lower_causal_attention(step: CausalAttention, operands: dict[str, Meta], fea
 
     Raises InputError for operands that do not fit.
     """
-    names = (step.query, step.key, step.value, step.out, *([step.log_sum_exp] if step.log_sum_exp else []))
-    check_operands(step.kind, operands, names)
+    check_operands(step.kind, operands, (step.query, step.out, *([step.log_sum_exp] if step.log_sum_exp else [])))
     attention = _Attention.of(step, operands, features, step.key, step.value)
 
     def attend(context: Context) -> None:
@@ -133,7 +138,7 @@ class _Append:
         source = address(f, context.operands[self.new], 0, head, row)
         target = address(f, context.operands[self.scratch], 0, head, start + row)
         (shape, _, dtype), scratch = operands[self.new], operands[self.scratch]
-        copy_row(f, source, dtype, target, scratch[2], shape[3])
+        write_row(f, source, dtype, target, scratch[2], shape[3])
 
 
 @dataclass(frozen=True)
@@ -205,13 +210,22 @@ class _Attention:
         length: str | None = None,
     ) -> _Attention:
         (_, heads, chunk, depth), _, query_type = operands[step.query]
+        columns = operands[step.out][0][3]
+        for name, size in ((key, depth), (value, columns)):
+            check_rows(step.kind, name, operands[name], size)
         (_, kv_heads, limit, _), _, key_type = operands[key]
-        columns, value_type = operands[value][0][3], operands[value][2]
+        value_type = operands[value][2]
+        if (key_type == "i8") != (value_type == "i8"):
+            raise InputError(
+                f"{step.kind} takes keys and values both encoded (i8) or neither, but {key!r} is {key_type} and "
+                f"{value!r} is {value_type}"
+            )
         if heads % kv_heads:
             raise InputError(f"{step.kind}: {heads} query heads do not divide into groups of {kv_heads} KV heads")
         if step.scale <= 0:
             raise InputError(f"{step.kind} takes a positive scale, not {step.scale}")
-        tiles = tiling(features, (query_type, key_type, value_type), depth)
+        rows = (query_type, query_type) if key_type == "i8" else (key_type, value_type)  # decoded as queries are
+        tiles = tiling(features, (query_type, *rows), depth)
         group = heads // kv_heads
         queries = block_of_queries(group, chunk, tiles.panel)
         rows = QueryRows(tiles, depth, -(-queries * group // tiles.panel))
@@ -248,6 +262,7 @@ class _Attention:
             scores=tiles.block * tiles.row_bytes,
             key=0 if self.key_as_it_lies else tiles.block * self.depth * 4,
             value=0 if self.value_as_it_lies else tiles.block * self.padded_columns * 4,
+            decoded=tiles.block * self.columns * 2 if self.encoded and tiles.pairs else 0,
         )
 
     @property
@@ -259,7 +274,14 @@ class _Attention:
         return self.padded_columns * self.tiles.row_bytes
 
     @property
+    def encoded(self) -> bool:
+        """Whether keys and values are."""
+        return self.operands[self.names[1]][2] == "i8"
+
+    @property
     def key_as_it_lies(self) -> bool:
+        if self.encoded:
+            return False
         return self.tiles.pairs or self.operands[self.names[1]][2] == "f32"
 
     @property
@@ -362,14 +384,22 @@ class _Block:
         key, key_stride = address(f, self.k, 0, self.head, first), row_stride(a.operands[a.names[1]])
         value, value_stride = address(f, self.v, 0, self.head, first), row_stride(a.operands[a.names[2]])
         used = f.min(last + 1, a.tiles.block)
-        if not a.key_as_it_lies:
+        numbers = "bf16" if a.tiles.pairs else "f32"
+        if a.encoded:
+            decode_rows(f, key, key_stride, last, used, self.at["key"], numbers, a.depth)
+            key, key_stride = self.at["key"], a.depth * SIZES[numbers]
+        elif not a.key_as_it_lies:
             pack_rows(f, key, self.k.dtype, key_stride, last, used, self.at["key"], a.depth)
             key, key_stride = self.at["key"], a.depth * 4
+        if a.encoded:
+            decoded = self.at["decoded" if a.tiles.pairs else "value"]
+            decode_rows(f, value, value_stride, last, used, decoded, numbers, a.columns)
+            value, value_stride = decoded, a.columns * SIZES[numbers]
         if a.tiles.pairs:
             steps = f.ceildiv(used, a.tiles.keys) * (a.tiles.keys // 2)
             pack_pairs(f, value, value_stride, last, steps, self.at["value"], a.columns)
             value, value_stride = self.at["value"], a.padded_columns * 4
-        elif not a.value_as_it_lies:
+        elif not a.encoded and not a.value_as_it_lies:
             pack_rows(f, value, self.v.dtype, value_stride, last, used, self.at["value"], a.columns)
             value, value_stride = self.at["value"], a.columns * 4
         with f.loop(0, self.panels) as panel:

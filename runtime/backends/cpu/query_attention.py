@@ -21,6 +21,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import ChooseRows, DecodeAttention, LandmarkScores, MoreRows, QueryAttention
 from sscc.ir.sizes import align, dense_strides
 from sscc.runtime.backends.cpu.decode_attention import check_rows, lower_decode_attention
+from sscc.runtime.backends.cpu.encoded_rows import write_row
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.landmark_scores import LandmarkSource, score_rows, staging_bytes
 from sscc.runtime.backends.cpu.landmarks import LandmarkRows, check_landmarks, encode_landmark, encode_query
@@ -39,7 +40,7 @@ from sscc.runtime.backends.cpu.row_choice import (
     slot_of,
     take_chunk,
 )
-from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, check_operands, copy_row, row_stride
+from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, check_operands, row_stride
 
 _CHOSEN, _LENGTH = "%chosen", "%length"
 """Operands that attention reads from shared scratch: the chosen positions, and the positions that a slot holds."""
@@ -255,9 +256,9 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
 
 def _sizes(step: QueryAttention, operands: dict[str, Meta], features: Features) -> tuple[LandmarkRows, Choice]:
     check_operands(step.kind, operands, (step.query, step.new_key, step.new_value, step.position))
-    for name in (step.key, step.k_store, step.v_store):
-        check_rows(step.kind, name, operands[name])
     dim = operands[step.query][0][3]
+    for name, size in ((step.key, dim), (step.k_store, dim), (step.v_store, operands[step.out][0][3])):
+        check_rows(step.kind, name, operands[name], size)
     check_landmarks(step.kind, operands, step.codes, step.scales, dim, step.bits)
     if step.topk < 0:
         raise InputError(f"{step.kind} chooses {step.topk} rows")
@@ -311,5 +312,5 @@ def _write_new(
         (new_key, key, step.k_cache, ring_row[1]),
     )
     for source, operand, name, target in targets:
-        copy_row(f, source, operand.dtype, target, operands[name].dtype, operand.shape[3])
+        write_row(f, source, operand.dtype, target, operands[name].dtype, operand.shape[3])
     encode_landmark(f, new_key, key.dtype, there(step.codes), there(step.scales), rows.dim, rows.bits)

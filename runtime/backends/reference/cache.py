@@ -41,6 +41,8 @@ def check_rows(rows: Tensor, size: int) -> None:
 
 def compile_gather_rows(step: GatherRows, interface: Interface) -> Bind:
     interface.match(step)
+    if interface.param(step.source).dtype == "i8":
+        check_alike(step.kind, interface, step.source, step.out)
 
     def bind(views: Views) -> Fire:
         source, index, out = views[step.source], views[step.index], views[step.out]

@@ -54,8 +54,8 @@ def numbers(rows: Tensor) -> Tensor:
 
 
 def as_stored(rows: Tensor, cache: Tensor) -> Tensor:
-    """Rows [.., D] of floats as `cache` holds them: encoded, or rounded to its dtype."""
-    return encode(rows) if cache.dtype is torch.int8 else rows.to(cache.dtype)
+    """Rows [.., D] as `cache` holds them: encoded, unless they are that already, or rounded to its dtype."""
+    return encode(rows) if cache.dtype is torch.int8 and rows.dtype is not torch.int8 else rows.to(cache.dtype)
 
 
 def check_alike(kind: str, interface: Interface, *names: str) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
+from sscc.runtime.backends.reference.encoded_rows import as_stored, check_alike, numbers
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
 from sscc.runtime.backends.reference.softmax import RunningSoftmax, check_groups, tiles
 
@@ -18,6 +19,7 @@ from sscc.runtime.backends.reference.softmax import RunningSoftmax, check_groups
 def compile_causal_attention(step: CausalAttention, interface: Interface) -> Bind:
     sizes = interface.match(step)
     check_groups(sizes, interface)
+    check_alike(step.kind, interface, step.key, step.value)
     start, wide = interface.scalar(step.start), interface.numerics.accumulate
 
     def bind(views: Views) -> Fire:
@@ -47,7 +49,7 @@ def causal_attention(
     Raises InputError where start + C exceeds the rows that exist.
     """
     _check_chunk(start, query.shape[2], key.shape[2])
-    softmax = _attend(query, key, value, start, scale, window, wide)
+    softmax = _attend(query, key, value, out.shape[-1], start, scale, window, wide)
     out.copy_(softmax.output().reshape(out.shape))
     if log_sum_exp is not None:
         log_sum_exp.copy_(softmax.log_sum_exp().reshape(log_sum_exp.shape))
@@ -77,6 +79,7 @@ def observe(observed: Tensor, rows: Tensor, *, start: int, length: int) -> None:
 def compile_chunk_attention(step: ChunkAttention, interface: Interface) -> Bind:
     sizes = interface.match(step)
     check_groups(sizes, interface)
+    check_alike(step.kind, interface, step.k_scratch, step.v_scratch)
     start, length, wide = interface.scalar(step.start), interface.scalar(step.length), interface.numerics.accumulate
     names = (step.query, step.new_key, step.new_value, step.k_scratch, step.v_scratch, step.observed)
 
@@ -114,9 +117,9 @@ def chunk_attention(
     if live == 0:
         return
     query = query[:, :, :live]
-    k_scratch[:, :, start : start + live] = new_key[:, :, :live]
-    v_scratch[:, :, start : start + live] = new_value[:, :, :live]
-    softmax = _attend(query, k_scratch, v_scratch, start, scale, window, wide)
+    k_scratch[:, :, start : start + live] = as_stored(new_key[:, :, :live], k_scratch)
+    v_scratch[:, :, start : start + live] = as_stored(new_value[:, :, :live], v_scratch)
+    softmax = _attend(query, k_scratch, v_scratch, out.shape[-1], start, scale, window, wide)
     out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     observe(observed, query, start=start, length=length)
     observe(log_sum_exp, softmax.log_sum_exp().reshape(query.shape[:3]), start=start, length=length)
@@ -128,24 +131,24 @@ def _check_chunk(start: int, chunk: int, rows: int) -> None:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int, wide: torch.dtype
+    query: Tensor, key: Tensor, value: Tensor, width: int, start: int, scale: float, window: int, wide: torch.dtype
 ) -> RunningSoftmax:
     """The softmax of queries [Hkv, G * C, D] over key rows 0 .. start + C - 1, each up to its own position, and where
-    there is a window over the last `window` of these."""
+    there is a window over the last `window` of these. `width` numbers are in a row of `value`."""
     _, heads, chunk, depth = query.shape
     kv_heads = key.shape[1]
     queries = query[0].to(wide).reshape(kv_heads, -1, depth)
-    softmax = RunningSoftmax(tuple(queries.shape[:-1]), value.shape[-1], wide)
+    softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, wide)
     positions = torch.arange(start, start + chunk).repeat(heads // kv_heads)[:, None]
     reached = max(start - window + 1, 0) if window else 0
     for begin, end in tiles(start + chunk):
         if end <= reached:
             continue
         begin = max(begin, reached)
-        scores = (queries @ key[0, :, begin:end].to(wide).transpose(-1, -2)) * scale
+        scores = (queries @ numbers(key[0, :, begin:end]).to(wide).transpose(-1, -2)) * scale
         if end > start + 1:  # some query of the chunk must not see the end of this tile
             scores.masked_fill_(torch.arange(begin, end) > positions, -torch.inf)
         if window:
             scores.masked_fill_(torch.arange(begin, end) <= positions - window, -torch.inf)
-        softmax.add(scores, value[0, :, begin:end].to(wide))
+        softmax.add(scores, numbers(value[0, :, begin:end]).to(wide))
     return softmax

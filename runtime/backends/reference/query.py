@@ -14,7 +14,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import ChooseRows, Landmarks, LandmarkScores, QueryAttention
 from sscc.runtime.backends.reference.attention import SegmentRows, decode_attention, rows_with
 from sscc.runtime.backends.reference.cache import check_rows, update_rows
-from sscc.runtime.backends.reference.encoded_rows import numbers
+from sscc.runtime.backends.reference.encoded_rows import as_stored, check_alike, numbers
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
 from sscc.runtime.backends.reference.softmax import check_groups
 
@@ -154,6 +154,7 @@ def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
     _check_ring(step, interface)
     if step.sink + step.recent != sizes["R"]:
         interface.refuse(f"it has sink {step.sink} and recent {step.recent} in a cache of {sizes['R']} rows")
+    check_alike(step.kind, interface, step.key, step.value, step.k_cache, step.v_cache, step.k_store, step.v_store)
     wide = interface.numerics.accumulate
 
     def bind(views: Views) -> Fire:
@@ -167,13 +168,14 @@ def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
             check_rows(position[active], k_store.shape[2])
             selected = torch.full((*key.shape[:2], step.topk), -1)
             row = torch.where(position < step.sink, position, step.sink + (position - step.sink) % step.recent)
-            ring = rows_with(key, new_key.to(key.dtype), row, active)(0, key.shape[2])
+            ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
             for slot, begin, end in _candidates(position, active, step.sink, step.recent, codes.shape[2]):
                 of_rows = codes[slot, :, begin:end], scales[slot, :, begin:end]
                 found = landmark_scores(query[slot], *of_rows, step.bits, step.scale)
                 picks = choose(query[slot], ring[slot], found, step.topk, step.scale, wide)
                 selected[slot, :, : picks.shape[1]] = picks + begin
-            new = (new_key, new_value, *landmarks_of(new_key, step.bits))
+            rows = (as_stored(new, store) for new, store in ((new_key, k_store), (new_value, v_store)))
+            new = (*rows, *landmarks_of(new_key, step.bits))
             decode_attention(
                 query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
                 segments=[SegmentRows(k_store, v_store, selected)], sink=step.sink, recent=step.recent,
