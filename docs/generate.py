@@ -21,7 +21,6 @@ from sscc.ir import operations, schedule
 from sscc.ir.dialects import df, kv
 from sscc.ir.operations import OPERATIONS
 from sscc.ir.opspec import Group, Op, Operand, OpSpec, group_operands, spec_of
-from sscc.ir.schedule import program
 from sscc.passes.base import Pass, options_of
 from sscc.passes.pipeline import PIPELINES, REGISTRY, pipeline_text
 
@@ -167,7 +166,7 @@ def _tensor(pattern: str) -> str:
 
 def _schedule() -> Iterator[str]:
     yield "# The schedule"
-    yield NOTICE.format(source="ir/schedule/ and ir/operations.py")
+    yield NOTICE.format(source="ir/schedule.py and ir/operations.py")
     yield markdown((schedule.__doc__ or "").partition("\n")[2])
     yield (
         "In the tables, an `Operand` is an integer or the name of a scalar; "
@@ -237,7 +236,7 @@ def _record(record: Any) -> Iterator[str]:
 
 
 def _records() -> list[Any]:
-    found: list[Any] = [value for value in vars(program).values() if dataclasses.is_dataclass(value)]
+    found: list[Any] = [value for value in vars(schedule).values() if dataclasses.is_dataclass(value)]
     own = (record for record in found if not issubclass(record, Op | Group))
     return sorted(own, key=lambda record: inspect.getsourcelines(record)[1])
 

@@ -14,12 +14,13 @@ from sscc.compiler.backend.layout import KernelAnalysis
 from sscc.compiler.backend.memory import pack, share, spill
 from sscc.ir.builders import STORED
 from sscc.ir.cache_plan import STORES, state_name
+from sscc.ir.choices import Tier
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.levels import PROGRAM, get_groups, get_target
 from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.rewriting import functions
-from sscc.ir.schedule import Body, Kernel, Program, Step, Tensor, Tier, Vector, launches, pipelines
+from sscc.ir.schedule import Body, Kernel, Program, Step, Tensor, Vector, launches, pipelines
 from sscc.ir.sizes import format_bytes
 from sscc.ir.target import Target
 from sscc.passes.build_entries import entries

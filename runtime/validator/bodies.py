@@ -47,13 +47,12 @@ class ParamUse:
     """How a body uses one of its parameters in one firing.
 
     Attributes:
-        reads, writes: elements moved, at most.
-        complete: whether every element is written.
+        stored: whether any element is written.
+        complete: whether every element is.
         bounded: whether an element may be left out, because a scalar says how many there are.
     """
 
-    reads: int = 0
-    writes: int = 0
+    stored: bool = False
     complete: bool = False
     bounded: bool = False
 
@@ -184,16 +183,12 @@ class _BodyProof:
 
     # -- reads and writes
 
-    def _read(self, place: _Place, region: Region, count: int, capped: bool = True) -> None:
-        """Counts `count` elements; several steps that read a parameter read it once, unless the step says more."""
+    def _read(self, place: _Place, region: Region) -> None:
         state = self._state[place.base]
         if not state.defined and not state.bounded and self._written(state, region) is not True:
             self._refuse(f"it reads elements of {place.base!r} that no step before it has written")
-        if place.base in self._uses:
-            use = self._uses[place.base]
-            use.reads = max(use.reads, min(use.reads + count, state.elements)) if capped else use.reads + count
 
-    def _write(self, place: _Place, region: Region, count: int, mode: str) -> None:
+    def _write(self, place: _Place, region: Region, mode: str, stored: bool = True) -> None:
         param = self._params.get(place.base)
         if param is not None and param.access == "read":
             self._refuse(f"it writes parameter {place.base!r}, which is declared read")
@@ -204,8 +199,8 @@ class _BodyProof:
         if mode == "write":
             state.regions.append(region)
         state.bounded = state.bounded or mode == "part"
-        if param is not None:
-            self._uses[place.base].writes += count
+        if param is not None and stored:
+            self._uses[place.base].stored = True
 
     def _written(self, state: _State, region: Region) -> bool | None:
         return covered(state.regions, region, self._limits.painted)
@@ -240,11 +235,11 @@ class _BodyProof:
     def _move(self, place: _Place, operand: Operand, amounts: Sizes, reading: bool) -> None:
         reads, writes = operand.moved(amounts, place.shape)
         if reading and reads:
-            self._read(place, place.region(), reads, capped=not operand.along)
+            self._read(place, place.region())
         if not reading and operand.mode != "read":
             if not injective(view_pairs(place)):
                 self._refuse(f"it writes elements of {place.base!r} more than once")
-            self._write(place, place.region(), writes, operand.mode)
+            self._write(place, place.region(), operand.mode, writes > 0)
 
     def _match(self, name: str, field_name: str, pattern: Pattern, sizes: dict[str, int]) -> None:
         place = self._place(name)
@@ -300,25 +295,22 @@ class _BodyProof:
         if len(set(reduce)) != len(reduce) or any(not 0 <= dim < len(step.dims) for dim in reduce):
             self._refuse(f"it reduces dimensions {list(reduce)} of {list(step.dims)}")
         reads = [self._access(access, step.dims) for access in inputs]
-        counts = [Region.of(offset, pairs).points for _, pairs, offset in reads]
         if chosen is not None:
-            counts[1] *= self._indirect(step.b, chosen, reads[1], reads[2])
-        for (place, pairs, offset), count in zip(reads, counts, strict=True):
-            self._read(place, Region.of(offset, pairs), count)
+            self._indirect(step.b, chosen, reads[1], reads[2][0])
+        for place, pairs, offset in reads:
+            self._read(place, Region.of(offset, pairs))
         result = self._result(step, [place for place, _, _ in reads[: 2 if chosen else None]])
         self._output(step, reduce, reads, result)
 
-    def _indirect(self, access: sch.Access, indirect: sch.Indirect, reach: _Reach, index: _Reach) -> int:
-        """Lets an access reach all of its indirect axis, and gives how many places of it are read at most."""
-        (place, pairs, _), (source, named, offset) = reach, index
-        axis = indirect.axis
+    def _indirect(self, access: sch.Access, indirect: sch.Indirect, reach: _Reach, source: _Place) -> None:
+        """Lets an access reach all of its indirect axis, along which `source` holds the places."""
+        (place, pairs, _), axis = reach, indirect.axis
         if not 0 <= axis < len(place.shape) or any(access.map[axis]):
             self._refuse(f"axis {axis} of {access.param!r} is indirect, its access map is {list(access.map)}")
         if source.dtype != "i64":
             self._refuse(f"the index {source.base!r} of {access.param!r} is {source.dtype}, it must be i64")
         pairs.append((place.strides[axis], place.shape[axis]))
         self._data.append(f"{self._where}: axis {axis} of {access.param!r}")
-        return min(Region.of(offset, named).points, place.shape[axis])
 
     def _access(self, access: sch.Access, dims: tuple[int, ...]) -> _Reach:
         """The place, and (stride, size) per iteration dimension and the offset, in elements of its base."""
@@ -356,7 +348,7 @@ class _BodyProof:
             source = Region.of(other_offset, other_pairs)
             if other.base == place.base and not same and self._meet(region, source):
                 self._refuse(f"it reads elements of {place.base!r} that it writes at other points")
-        self._write(place, region, region.points, "write")
+        self._write(place, region, "write")
 
     def _meet(self, a: Region, b: Region) -> bool:
         return overlap(a.dims, b.dims, b.offset - a.offset) is not False
@@ -377,7 +369,7 @@ class _BodyProof:
 
     # -- asked by vector programs
 
-    def load(self, instr: sch.Instr, indices: Sequence[Integer | None], count: int) -> None:
+    def load(self, instr: sch.Instr, indices: Sequence[Integer | None]) -> None:
         """Checks a load: its indices, where their range is known, and that what it reads is there."""
         place = self._place(str(instr.args[0]))
         if len(indices) != len(place.shape) or instr.type != place.dtype:
@@ -396,7 +388,7 @@ class _BodyProof:
                     f"size is {size}"
                 )
             self._data.append(f"{self._where}: load {instr.name!r}, axis {axis} of {place.base!r}")
-        self._read(place, place.region(), min(count, prod(place.shape)))
+        self._read(place, place.region())
 
     def scalar(self, name: str) -> Range:
         """The range of a scalar of the body."""

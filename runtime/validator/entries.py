@@ -228,18 +228,16 @@ class _EntryProof:
         facts.pairs.append(Pair(facts.where, what, one[1], other[1]))
 
 
-def callers(
-    entries: Sequence[EntryFacts], kernels: Mapping[str, sch.Kernel], tensors: Mapping[str, sch.Tensor]
-) -> dict[str, Caller]:
+def callers(entries: Sequence[EntryFacts], kernels: Mapping[str, sch.Kernel]) -> dict[str, Caller]:
     """What the launches tell about each kernel. One that nobody launches has scalars of any value."""
     sites: dict[str, list[LaunchFacts]] = {name: [] for name in kernels}
     for entry in entries:
         for facts in entry.launches:
             sites[facts.kernel.name].append(facts)
-    return {name: _caller(kernels[name], launches, tensors) for name, launches in sites.items()}
+    return {name: _caller(kernels[name], launches) for name, launches in sites.items()}
 
 
-def _caller(kernel: sch.Kernel, sites: Sequence[LaunchFacts], tensors: Mapping[str, sch.Tensor]) -> Caller:
+def _caller(kernel: sch.Kernel, sites: Sequence[LaunchFacts]) -> Caller:
     scalars = {
         name: (
             min((site.scalars[name][0] for site in sites), default=-inf),
@@ -248,17 +246,13 @@ def _caller(kernel: sch.Kernel, sites: Sequence[LaunchFacts], tensors: Mapping[s
         for name in kernel.scalars
     }
     aliases = list({tuple(sorted(site.aliases.items())): site.aliases for site in sites}.values())
-    tiers = {
-        param.name: "/".join(sorted({str(tensors[site.launch.args[number].tensor].tier) for site in sites})) or "none"
-        for number, param in enumerate(kernel.params)
-    }
     strided = {
         param.name
         for site in sites
         for param, view in zip(kernel.params, site.launch.args, strict=True)
         if not is_dense(view)
     }
-    return Caller(scalars, aliases, tiers, strided)
+    return Caller(scalars, aliases, strided)
 
 
 # ------------------------------------------------------------------------------------------------- lifetimes

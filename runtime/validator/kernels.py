@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from itertools import pairwise
 from math import prod
 
 from sscc.ir import schedule as sch
-from sscc.ir.choices import ON_CHIP
 from sscc.ir.sizes import dense_strides
 from sscc.ir.target import Target
 from sscc.runtime.validator.bodies import BodyFacts, prove_body
@@ -26,7 +24,6 @@ from sscc.runtime.validator.pipeline import (
     open_bounds,
 )
 from sscc.runtime.validator.regions import FAR, Region, covered, overlap
-from sscc.runtime.validator.report import KernelReport, PipelineReport
 from sscc.runtime.validator.streams import check_covers, check_rates, check_waits
 from sscc.runtime.validator.tokens import check_tokens
 
@@ -38,13 +35,11 @@ class Caller:
     Attributes:
         scalars: the range of each scalar parameter, over all launches.
         aliases: for each way in which parameters share a view, parameter -> representative.
-        tiers: the tiers that each parameter's tensors lie in.
         strided: the parameters that a launch shows other than dense and row-major.
     """
 
     scalars: Mapping[str, Range]
     aliases: Sequence[Mapping[str, str]]
-    tiers: Mapping[str, str]
     strided: AbstractSet[str] = frozenset()
 
 
@@ -54,7 +49,6 @@ class PipelineFacts:
 
     view: PipelineView
     open: list[tuple[StageFacts, Bound]]
-    report: PipelineReport
 
 
 @dataclass
@@ -65,10 +59,6 @@ class KernelFacts:
     pipelines: dict[str, PipelineFacts] = field(default_factory=dict)
     proved: int = 0
     data: set[str] = field(default_factory=set)
-
-    @property
-    def report(self) -> KernelReport:
-        return KernelReport(self.kernel.name, tuple(facts.report for facts in self.pipelines.values()))
 
     @property
     def spilled(self) -> list[tuple[str, sch.Buffer]]:
@@ -162,7 +152,7 @@ class _KernelProof:
                 if port.memory and port.writes:
                     check_loops(port.where, port.port.view, view.everywhere(facts.stage))
         self._note_written(view)
-        self._facts.pipelines[pipeline.name] = PipelineFacts(view, bounds, self._report(view))
+        self._facts.pipelines[pipeline.name] = PipelineFacts(view, bounds)
 
     # -- capacities
 
@@ -189,23 +179,6 @@ class _KernelProof:
             largest = ", ".join(f"{name} {megabytes(nbytes)}" for nbytes, name in sizes[:3])
             required = f"required {megabytes(needed)} of {label}, capacity {megabytes(room)}"
             refuse(view.where, f"{required}: largest buffers {largest}")
-
-    def _report(self, view: PipelineView) -> PipelineReport:
-        buffers = [b for b in view.pipeline.buffers if b.on_chip]
-        unit = self._target.units.pmu_bytes.value if self._target else 0
-        each = traffic(view, self._caller.tiers, once=False)
-        once = traffic(view, self._caller.tiers, once=True)
-        return PipelineReport(
-            view.pipeline.name,
-            view.iterations,
-            len(view.stages),
-            len(view.buffers),
-            max((b.address + b.nbytes for b in buffers), default=0),
-            sum(int(-(-b.nbytes // unit)) for b in buffers) if unit else 0,
-            sum(facts.stage.pcus for facts in view.stages),
-            *each,
-            *once,
-        )
 
     # -- parameters
 
@@ -338,20 +311,3 @@ def check_loops(where: str, view: sch.View, scope: Scope) -> None:
         moved = Region.of(shift.const, [*region.dims, *apart])
         if overlap(region.dims, moved.dims, moved.offset) is not False:
             refuse(where, f"it writes elements of {view.tensor!r} again when {loop!r} moves on by {factor} elements")
-
-
-def traffic(view: PipelineView, tiers: Mapping[str, str], *, once: bool) -> tuple[dict[str, int], dict[str, int]]:
-    """(loads, stores) in bytes per tier: of one iteration, or of the stages that fire first or last."""
-    loads: Counter[str] = Counter()
-    stores: Counter[str] = Counter()
-    for facts in view.stages:
-        if (facts.stage.when != "each") != once:
-            continue
-        for port in facts.ports:
-            tier = tiers.get(port.name, "none") if port.memory else view.buffers[port.name].tier
-            if not port.memory and tier == ON_CHIP:
-                continue
-            loaded, stored = port.bytes
-            loads[tier] += loaded * facts.trips
-            stores[tier] += stored * facts.trips
-    return {t: n for t, n in loads.items() if n}, {t: n for t, n in stores.items() if n}

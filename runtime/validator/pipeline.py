@@ -112,12 +112,6 @@ class PortFacts:
     def pairs(self) -> list[tuple[int, int]]:
         return view_pairs(self.port.view)
 
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """Loaded and stored per firing."""
-        size = sch.DTYPE_BYTES[self.param.dtype]
-        return self.use.reads * size, self.use.writes * size
-
 
 @dataclass(frozen=True)
 class StageFacts:

@@ -189,9 +189,9 @@ def _union(spans: Sequence[tuple[int, int]]) -> int:
     return total
 
 
-def check_capacity(program: sch.Program, taken: Mapping[str, int], target: Target) -> None:
+def check_capacity(program: sch.Program, kernels: Mapping[str, KernelFacts], target: Target) -> None:
     """Refuses a tier that holds more than all sockets have."""
-    for tier, nbytes in taken.items():
+    for tier, nbytes in tier_bytes(program, kernels).items():
         capacity = target.capacity(tier)
         if nbytes <= capacity:
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import NoReturn, Protocol
 
 from sscc.ir.schedule import Instr, Reduction, Vector
@@ -58,7 +57,7 @@ class Integer:
 class Owner(Protocol):
     """The proof of the body that a program stands in."""
 
-    def load(self, instr: Instr, indices: Sequence[Integer | None], count: int) -> None: ...
+    def load(self, instr: Instr, indices: Sequence[Integer | None]) -> None: ...
 
     def scalar(self, name: str) -> Range: ...
 
@@ -99,7 +98,7 @@ class VectorProgram:
             if not instr.args or not isinstance(instr.args[0], str):
                 self._owner.fail(f"load {instr.name!r} takes the name of a parameter, it has {list(instr.args)}")
             indices = [self._argument(instr, arg, "i64") for arg in instr.args[1:]]
-            self._owner.load(instr, indices, prod(self._step.dims))
+            self._owner.load(instr, indices)
             return None
         arity, rule = RULES.get(instr.op, (None, ""))
         if arity != len(instr.args):

@@ -1,11 +1,10 @@
 """Sample runs: the control of entries and kernels with given scalars, exactly; no data is touched.
 
-They decide the bounds that hold for all values but could not be proved to, and count what control enters.
+They decide the bounds that hold for all values but could not be proved to, and tell what a call writes.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -13,7 +12,7 @@ from math import prod
 from sscc.ir import schedule as sch
 from sscc.runtime.validator.entries import EntryFacts, LaunchFacts, Pair
 from sscc.runtime.validator.failure import Limits, refuse
-from sscc.runtime.validator.kernels import KernelFacts, PipelineFacts, traffic
+from sscc.runtime.validator.kernels import KernelFacts, PipelineFacts
 from sscc.runtime.validator.linear import evaluate, value_of
 from sscc.runtime.validator.pipeline import Bound, PortFacts
 from sscc.runtime.validator.regions import Region, covered, overlap
@@ -21,16 +20,15 @@ from sscc.runtime.validator.report import Run
 
 
 @dataclass(frozen=True)
-class _Cost:
-    """What one execution of a kernel fires and moves; bytes per parameter, or per tier for spilled buffers.
+class _Effect:
+    """What one execution of a kernel writes.
 
     Attributes:
+        touched: parameters of which it writes anything.
         whole: parameters that stand for outputs, of which every element is written.
     """
 
-    firings: int
-    loads: Mapping[str, int]
-    stores: Mapping[str, int]
+    touched: frozenset[str]
     whole: frozenset[str]
 
 
@@ -49,7 +47,7 @@ class SampleRunner:
         self._tensors = {tensor.name: tensor for tensor in program.tensors}
         self._kernels, self._limits = kernels, limits
         self._launches = {id(facts.launch): facts for entry in entries for facts in entry.launches}
-        self._costs: dict[tuple[str, tuple[int, ...]], _Cost] = {}
+        self._effects: dict[tuple[str, tuple[int, ...]], _Effect] = {}
         self._outputs = self._params_of_outputs(entries)
         self.seen: set[Bound | Pair] = set()
         self._steps = 0
@@ -63,25 +61,20 @@ class SampleRunner:
             if not low <= value <= high:
                 refuse(where, f"the sample's {name!r} is not within its range {low} .. {high}")
         self._steps = self._limits.steps
-        loads: Counter[str] = Counter()
-        stores: Counter[str] = Counter()
-        launches = firings = 0
         written: dict[str, list[Region]] = {name: [] for name in entry.outputs}
         touched: set[str] = set()
         outer = dict(scalars)
         for item, known in self._walk(entry.body, outer, where):
             assert isinstance(item, sch.Launch)  # pipelines in entries are refused before
-            cost = self._launch(self._launches[id(item)], known, where)
-            launches, firings = launches + 1, firings + cost.firings
-            self._note_written(item, cost, known, written)
-            touched |= self._touched(item, cost)
-            tiers = self._tiers(item)
-            for moved, total in ((cost.loads, loads), (cost.stores, stores)):
-                for name, nbytes in moved.items():
-                    total[tiers.get(name, name)] += nbytes
+            effect = self._launch(self._launches[id(item)], known, where)
+            for param, view in zip(self._kernels[item.kernel].kernel.params, item.args, strict=True):
+                if param.name in effect.touched:
+                    touched.add(view.tensor)
+                if param.name in effect.whole and view.tensor in written:
+                    written[view.tensor].append(_region(view, known))
         whole = frozenset(name for name, regions in written.items() if self._is_whole(name, regions))
         results = tuple(value_of(operand, outer) for operand in entry.scalar_outputs)
-        return Run(dict(scalars), launches, firings, dict(loads), dict(stores), whole, frozenset(touched), results)
+        return Run(dict(scalars), whole, frozenset(touched), results)
 
     # -- what is written
 
@@ -95,27 +88,9 @@ class SampleRunner:
                         params[facts.kernel.name].add(param.name)
         return params
 
-    def _note_written(
-        self, launch: sch.Launch, cost: _Cost, known: Mapping[str, int], written: dict[str, list[Region]]
-    ) -> None:
-        for param, view in zip(self._kernels[launch.kernel].kernel.params, launch.args, strict=True):
-            if param.name in cost.whole and view.tensor in written:
-                offset = view.offset + sum(factor * known[name] for name, factor in view.terms)
-                pairs = list(zip(view.strides, view.shape, strict=True))
-                written[view.tensor].append(Region.of(offset, pairs))
-
-    def _touched(self, launch: sch.Launch, cost: _Cost) -> set[str]:
-        pairs = zip(self._kernels[launch.kernel].kernel.params, launch.args, strict=True)
-        return {view.tensor for param, view in pairs if cost.stores.get(f"={param.name}")}
-
     def _is_whole(self, tensor: str, regions: Sequence[Region]) -> bool:
         everything = Region.of(0, [(1, self._tensors[tensor].elements)])
         return covered(regions, everything, self._limits.painted) is True
-
-    def _tiers(self, launch: sch.Launch) -> dict[str, str]:
-        params = self._kernels[launch.kernel].kernel.params
-        pairs = zip(params, launch.args, strict=True)
-        return {f"={param.name}": self._tensors[view.tensor].tier for param, view in pairs}
 
     def _walk(
         self, items: Sequence[sch.Item], known: dict[str, int], where: str
@@ -143,45 +118,38 @@ class SampleRunner:
 
     # -- one launch
 
-    def _launch(self, facts: LaunchFacts, known: Mapping[str, int], where: str) -> _Cost:
+    def _launch(self, facts: LaunchFacts, known: Mapping[str, int], where: str) -> _Effect:
         for bound in facts.open:
             self._check(bound, known, (), where)
         for pair in facts.pairs:
             self._check_pair(pair, known, where)
         values = tuple(value_of(operand, known) for operand in facts.launch.scalars)
         key = (facts.kernel.name, values)
-        if key not in self._costs:
+        if key not in self._effects:
             scalars = dict(zip(facts.kernel.scalars, values, strict=True))
-            self._costs[key] = self._kernel(self._kernels[facts.kernel.name], scalars, f"{where}: {facts.where}")
-        return self._costs[key]
+            self._effects[key] = self._kernel(self._kernels[facts.kernel.name], scalars, f"{where}: {facts.where}")
+        return self._effects[key]
 
-    def _kernel(self, facts: KernelFacts, scalars: dict[str, int], where: str) -> _Cost:
-        firings = 0
-        loads: Counter[str] = Counter()
-        stores: Counter[str] = Counter()
+    def _kernel(self, facts: KernelFacts, scalars: dict[str, int], where: str) -> _Effect:
+        touched: set[str] = set()
         written: dict[str, list[Region]] = {name: [] for name in self._outputs[facts.kernel.name]}
         for item, known in self._walk(facts.kernel.body, scalars, where):
             assert isinstance(item, sch.Pipeline)  # launches in kernels are refused before
             pipeline = facts.pipelines[item.name]
-            count = value_of(item.upper, known) - value_of(item.lower, known)
-            if count <= 0:
+            if value_of(item.upper, known) <= value_of(item.lower, known):
                 continue
             self._pipeline(pipeline, known, where)
             if written:
                 self._note_ports(pipeline, known, where, written)
-            firings += sum(s.trips * (count if s.when == "each" else 1) for s in item.stages)
-            names = {param.name: f"={param.name}" for param in facts.kernel.params}
-            for once in (False, True):
-                for moved, total in zip(traffic(pipeline.view, names, once=once), (loads, stores), strict=True):
-                    for name, nbytes in moved.items():
-                        total[name] += nbytes * (1 if once else count)
+            ports = (port for stage in pipeline.view.stages for port in stage.ports)
+            touched |= {port.name for port in ports if port.memory and port.use.stored}
         sizes = {param.name: prod(param.shape) for param in facts.kernel.params}
         whole = frozenset(
             name
             for name, regions in written.items()
             if covered(regions, Region.of(0, [(1, sizes[name])]), self._limits.painted) is True
         )
-        return _Cost(firings, loads, stores, whole)
+        return _Effect(frozenset(touched), whole)
 
     def _iterations(
         self, facts: PipelineFacts, stages: Iterable[sch.Stage], known: Mapping[str, int], where: str
@@ -239,15 +207,15 @@ class SampleRunner:
 
     def _check_pair(self, pair: Pair, known: Mapping[str, int], where: str) -> None:
         self.seen.add(pair)
-        one, other = (
-            Region.of(
-                view.offset + sum(factor * known[name] for name, factor in view.terms),
-                list(zip(view.strides, view.shape, strict=True)),
-            )
-            for view in (pair.one, pair.other)
-        )
+        one, other = (_region(view, known) for view in (pair.one, pair.other))
         if overlap(one.dims, other.dims, other.offset - one.offset) is not False:
             refuse(pair.where, f"{pair.what} shares elements of {pair.one.tensor!r}, one of them written, in {where}")
+
+
+def _region(view: sch.View, known: Mapping[str, int]) -> Region:
+    """What a view shows where all scalars are known."""
+    offset = view.offset + sum(factor * known[name] for name, factor in view.terms)
+    return Region.of(offset, list(zip(view.strides, view.shape, strict=True)))
 
 
 def _touched(stage: sch.Stage, port: PortFacts, known: Mapping[str, int]) -> Region:

@@ -13,7 +13,7 @@ from sscc.runtime.validator.entries import EntryFacts, Pair, callers, lifetimes,
 from sscc.runtime.validator.failure import Limits, refuse
 from sscc.runtime.validator.kernels import KernelFacts, prove_kernel
 from sscc.runtime.validator.pipeline import Bound
-from sscc.runtime.validator.placement import check_capacity, check_overlaps, check_sizes, check_tensors, tier_bytes
+from sscc.runtime.validator.placement import check_capacity, check_overlaps, check_sizes, check_tensors
 from sscc.runtime.validator.report import EntryReport, Report
 from sscc.runtime.validator.samples import SampleRunner
 
@@ -38,8 +38,8 @@ def validate(
     Args:
         target: whose capacities to check; None checks none.
         ranges: lowest and highest value of entries' scalar inputs, by name. Without one: any value.
-        samples: for each entry, values of its scalar inputs. They decide what ranges do not prove, and give exact
-            counts. An entry without scalar inputs is always run once.
+        samples: for each entry, values of its scalar inputs. They decide what ranges do not prove. An entry without
+            scalar inputs is always run once.
         longest: iterations that a loop may have at most; None: any number.
         limits: how much work a proof may take.
 
@@ -60,22 +60,21 @@ def validate(
     bodies = {body.name: prove_body(body, limits) for body in program.bodies}
     by_name = {kernel.name: kernel for kernel in program.kernels}
     entries = [prove_entry(entry, tensors, by_name, ranges or {}, loops) for entry in program.entries]
-    callers_of = callers(entries, by_name, tensors)
+    callers_of = callers(entries, by_name)
     kernels = {
         name: prove_kernel(kernel, bodies, callers_of[name], target, limits, loops) for name, kernel in by_name.items()
     }
     lives = {facts.entry.name: lifetimes(facts, tensors, limits) for facts in entries}
     check_overlaps(program, entries, lives, kernels)
     check_sizes(program)
-    taken = tier_bytes(program, kernels)
     if target is not None:
-        check_capacity(program, taken, target)
+        check_capacity(program, kernels, target)
     sampler = SampleRunner(program, entries, kernels, ranges or {}, limits)
     reports = tuple(_run(facts, sampler, samples or {}) for facts in entries)
     data = tuple(sorted({line for facts in kernels.values() for line in facts.data}))
     proved = sum(facts.proved for facts in entries) + sum(facts.proved for facts in kernels.values())
     sampled = _sampled(entries, kernels, sampler)
-    return Report(tuple(facts.report for facts in kernels.values()), reports, proved, sampled, data, taken)
+    return Report(reports, proved, sampled, data)
 
 
 def _check_unique(what: str, names: Sequence[str]) -> None:
@@ -91,7 +90,7 @@ def _run(facts: EntryFacts, sampler: SampleRunner, samples: Samples) -> EntryRep
     if not scalar_sets and not facts.entry.scalar_inputs:
         scalar_sets = ({},)
     runs = tuple(sampler.run(facts.entry, scalars) for scalars in scalar_sets)
-    return EntryReport(facts.entry.name, len(facts.launches), runs)
+    return EntryReport(facts.entry.name, runs)
 
 
 def _refuse_open(item: Bound | Pair) -> NoReturn:

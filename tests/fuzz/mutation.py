@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, get_args
 
 from sscc.ir import schedule as sch
+from sscc.ir.choices import Tier
 from sscc.runtime.backends.cpu.plan import OPS
 
 Json = Any
@@ -34,7 +35,7 @@ WORDS: dict[str, Sequence[str]] = {
     "Tensor.role": get_args(sch.Role),
     "Stage.when": get_args(sch.When),
     **{f"{record}.dtype": get_args(sch.Dtype) for record in ("Tensor", "Param", "Local", "Buffer")},
-    **{f"{record}.tier": get_args(sch.Tier) for record in ("Tensor", "Buffer")},
+    **{f"{record}.tier": get_args(Tier) for record in ("Tensor", "Buffer")},
     "Param.access": get_args(sch.ParamAccess),
     "Pool.mode": ("avg", "max"),
 }

@@ -15,8 +15,8 @@ import torch
 
 from sscc.ir import schedule as sch
 from sscc.ir.errors import InputError
+from sscc.ir.file_form import decode
 from sscc.ir.schedule import Program
-from sscc.ir.schedule.file_form import decode
 from tests.fuzz.corpus import SIGNATURE, CorpusProgram, load_corpus
 from tests.fuzz.execution import EntryCall, RunResult, Situation, admit, judge, run_native, run_reference
 from tests.fuzz.harness import Finding, Target, outcome_apart

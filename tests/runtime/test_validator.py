@@ -46,6 +46,7 @@ from tests.runtime.broken.build import (
     arg_setting,
     change,
     copy_body,
+    most_moved,
     place,
     port,
     port_setting,
@@ -177,53 +178,13 @@ def test_waits_are_checked_by_playing_the_firings_too() -> None:
         check(unguarded)
 
 
-# --------------------------------------------------------------------------------------------------- the report
-
-
-def test_report_of_a_streamed_product() -> None:
-    report = check(bases.streamed_product())
-    kernel = report.kernel("linear")
-    x, w, y = (4 * size for size in (bases.M * bases.K, bases.N * bases.K, bases.M * bases.N))
-    assert (kernel.stages, kernel.buffers, kernel.pcus, kernel.pmus) == (4, 3, 11, 3)
-    assert kernel.on_chip_bytes == x + 2 * 4 * bases.TILE * bases.K + y
-    assert kernel.pipelines[0].loads == {"hbm": x + w}
-    assert kernel.pipelines[0].stores == {"hbm": y}
-    (run,) = report.entry("main").runs
-    assert (run.launches, run.firings) == (1, 2 + 2 * bases.TILES)
-    assert report.tier_bytes == {"hbm": x + w + y}
-    assert report.sampled == ()
-    assert validate(bases.streamed_product()).kernel("linear").pmus == 0  # no machine says how large one is
-
-
-def test_report_of_looped_layers_counts_weights_and_cache_once_per_layer() -> None:
-    layers = 5
-    report = check(bases.looped_layers(layers))
-    weight, cache = 4 * bases.OUTPUTS * bases.WIDTH, 4 * bases.CACHE
-    vectors = bases.BATCH * (8 + 8 + 1)
-    row = 4 * bases.BATCH * bases.KV * bases.DEPTH
-    hidden = 4 * bases.BATCH * bases.WIDTH
-    pipeline = report.kernel("layers").pipelines[0]
-    assert pipeline.iterations == layers
-    assert (pipeline.loads, pipeline.stores) == ({"hbm": weight + 2 * cache + vectors}, {"hbm": 2 * row})
-    assert (pipeline.once_loads, pipeline.once_stores) == ({"hbm": hidden}, {"hbm": hidden})
-    (run,) = report.entry("decode").runs
-    assert run.launches == 1
-    assert run.loads == {"hbm": layers * (weight + 2 * cache + vectors) + hidden}
-
-
-def test_report_of_encoded_rows_counts_their_bytes() -> None:
-    plain, encoded = (
-        check(base(3)).kernel("layers").pipelines[0] for base in (bases.looped_layers, bases.encoded_layers)
-    )
-    rows = bases.BATCH * bases.KV * bases.ROWS
-    assert plain.loads["hbm"] - encoded.loads["hbm"] == 2 * rows * (4 * bases.DEPTH - bases.ENCODED)
-    assert encoded.stores == {"hbm": 2 * bases.BATCH * bases.KV * bases.ENCODED}
+# --------------------------------------------------------------------------------------------------- encoded rows
 
 
 def _moved(step: Any, *params: Param, scalars: tuple[str, ...] = ()) -> dict[str, tuple[int, int]]:
-    """Elements read and written of each parameter, in one firing of a body of this step."""
-    facts = prove_body(Body("b", params, scalars, (), (), (step,)), Limits())
-    return {name: (use.reads, use.writes) for name, use in facts.uses.items()}
+    """Elements read and written of each parameter, in one firing of a body of this step, which is proved."""
+    prove_body(Body("b", params, scalars, (), (), (step,)), Limits())
+    return most_moved(step, params)
 
 
 def test_an_update_of_encoded_rows_moves_their_bytes() -> None:
@@ -275,24 +236,10 @@ def test_gathers_and_indexed_rows_take_floats_only() -> None:
         )
 
 
-def test_report_counts_loops_as_often_as_they_run() -> None:
-    report = check(bases.chained_launches())
-    entry = report.entry("main")
-    assert (entry.launches, entry.runs[0].launches) == (5, 2 + 3 * 3)
-    prefill = check(bases.chunked_prefill()).entry("prefill")
-    assert [run.firings for run in prefill.runs] == [1 + bases.LAYERS * (4 * chunks + 1) + 1 for chunks in (1, 1, 2, 4)]
-
-
-def test_spilled_buffers_count_as_memory_traffic() -> None:
-    spilled = check(bases.chained_launches()).kernel("spilled_copy").pipelines[0]
-    assert (spilled.loads, spilled.stores) == ({"hbm": 256}, {"hbm": 256})
-    assert (spilled.on_chip_bytes, spilled.pmus) == (0, 0)
-
-
 # -------------------------------------------------------------------------------- ranges, samples and what is left
 
 
-def test_ranges_prove_all_views_and_samples_only_count() -> None:
+def test_ranges_prove_all_views_without_samples() -> None:
     report = validate(bases.chunked_prefill(), ranges=bases.RANGES)
     assert report.sampled == ()
     assert report.entry("prefill").runs == ()
@@ -385,7 +332,6 @@ def test_rows_that_data_decide_are_listed() -> None:
     entry = Entry("main", ("new", "row", "active"), (), (), (), (whole(tensors, "k", *shapes),))
     report = check(Program(tensors, (body,), (kernel,), (entry,), arena))
     assert report.data == ("kernel 'k', pipeline 'p', stage 's', body 'rows', step 0 (update_rows): rows of 'cache'",)
-    assert report.kernel("k").pipelines[0].stores == {"hbm": 4 * 2 * 4}
 
 
 # ------------------------------------------------------------------------------------------------- many iterations
@@ -395,7 +341,7 @@ def test_cost_does_not_grow_with_the_number_of_layers() -> None:
     def seconds(layers: int) -> float:
         program = bases.looped_layers(layers)
         begin = time.perf_counter()
-        assert check(program, limits=Limits(firings=100)).entry("decode").runs[0].firings == 2 + 5 * layers
+        check(program, limits=Limits(firings=100))
         return time.perf_counter() - begin
 
     seconds(4)

@@ -192,8 +192,7 @@ def _elements(view: View) -> set[int]:
 def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
     """The same view under two names is one region; callers tell which, and what is not dense."""
     choose, seen = random.Random(3), Counter[bool]()
-    tiers: Any = {"t": "hbm", "u": "ddr"}
-    tensors = {name: Tensor(name, (24,), "f32", "state", tier, 0) for name, tier in tiers.items()}
+    tensors = {name: Tensor(name, (24,), "f32", "state", "hbm", 0) for name in "tu"}
     for _ in range(2000):
         accesses = random_views(choose)
         params = tuple(PARAMS[access](f"p{n}", *view.shape) for n, (access, view) in enumerate(accesses))
@@ -209,13 +208,12 @@ def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
             continue
         facts = prove_entry(entry, tensors, kernels, {}, inf)
         aliases = {f"p{n}": f"p{[other for _, other in accesses].index(view)}" for n, (_, view) in enumerate(accesses)}
-        caller = callers([facts], kernels, tensors)["k"]
+        caller = callers([facts], kernels)["k"]
         assert caller.aliases == [aliases]
-        assert caller.tiers == {f"p{n}": tiers[view.tensor] for n, (_, view) in enumerate(accesses)}
         dense = {n for n, (_, view) in enumerate(accesses) if _elements(view) == _row(view)}
         assert caller.strided == {f"p{n}" for n in range(3) if n not in dense}
-        idle = callers([facts], kernels, tensors)["idle"]
-        assert (dict(idle.scalars), set(idle.tiers.values()), idle.aliases) == ({"n": (-inf, inf)}, {"none"}, [])
+        idle = callers([facts], kernels)["idle"]
+        assert (dict(idle.scalars), idle.aliases) == ({"n": (-inf, inf)}, [])
         seen[True] += 1
     assert min(seen[True], seen[False]) > 200, seen
 
@@ -224,9 +222,8 @@ def _row(view: View) -> set[int]:
     return set(range(view.offset, view.offset + len(_elements(view))))
 
 
-def test_a_kernel_is_proved_for_the_values_and_tiers_of_all_its_launches() -> None:
-    tiers: Any = {"t": "hbm", "u": "ddr"}
-    tensors = {name: Tensor(name, (8,), "f32", "state", tier, 0) for name, tier in tiers.items()}
+def test_a_kernel_is_proved_for_the_values_of_all_its_launches() -> None:
+    tensors = {name: Tensor(name, (8,), "f32", "state", "hbm", 0) for name in "tu"}
     kernels = {"k": Kernel("k", (read("p", 4), read("q", 4)), ("a", "b"), ())}
 
     def launch(one: str, other: str, *scalars: Any, offset: int = 0) -> Launch:
@@ -235,8 +232,7 @@ def test_a_kernel_is_proved_for_the_values_and_tiers_of_all_its_launches() -> No
     apart = launch("u", "u", 2, -5, offset=4)
     body = (launch("t", "u", "n", 3), launch("u", "u", 7, "n"), apart, launch("t", "t", 0, 0))
     entry = prove_entry(Entry("main", (), (), ("n",), (), body), tensors, kernels, {"n": (1, 4)}, inf)
-    caller = callers([entry], kernels, tensors)["k"]
+    caller = callers([entry], kernels)["k"]
     assert caller.scalars == {"a": (0, 7), "b": (-5, 4)}
     assert caller.aliases == [{"p": "p", "q": "q"}, {"p": "p", "q": "p"}]
-    assert caller.tiers == {"p": "ddr/hbm", "q": "ddr/hbm"}
     assert caller.strided == set()

@@ -57,17 +57,12 @@ def check(step: Any, params: dict[str, Any], scalars: tuple[str, ...] = ()) -> R
     return validate(Program(tensors, (body,), (kernel,), (entry,), arena), ranges=ranges)
 
 
-def test_rows_that_the_index_decides_are_listed_and_counted() -> None:
+def test_rows_that_the_index_decides_are_listed() -> None:
     report = check(STEP, PARAMS)
     assert [line.rpartition(" (")[2] for line in report.data] == [
         "decode_attention): rows of 'kp'",
         "decode_attention): rows of 'vp'",
     ]
-    small = 4 * (B * H * D + 2 * B * V * D) + 8 * (B * V * K + 2 * B) + B  # query, new rows, index, slots
-    rows = 2 * 4 * B * V * (SR + K) * D  # of both caches, and of both prompts as many as are selected
-    (pipeline,) = report.kernel("k").pipelines
-    assert pipeline.loads == {"hbm": small + rows}
-    assert pipeline.stores == {"hbm": 4 * (B * H * D + 2 * B * V * D)}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +90,6 @@ def test_an_index_is_for_each_kv_head(shape: tuple[int, ...]) -> None:
     params = {"x": read("x", 1, V, T, D), "i": index, "y": write("y", 1, V, K, D)}
     report = check(step, params)
     assert len(report.data) == 1
-    assert report.kernel("k").pipelines[0].stores == {"hbm": 4 * V * K * D}
     with pytest.raises(InputError, match="must be"):
         check(step, {**params, "i": read("i", *shape, dtype="i64")})
     with pytest.raises(InputError, match="must be"):

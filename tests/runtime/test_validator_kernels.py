@@ -35,11 +35,9 @@ def facts(
     params: Any = COPIED,
     on: Any = None,
     longest: float = inf,
-    tiers: dict[str, str] | None = None,
     **scalars: tuple[float, float],
 ) -> KernelFacts:
-    tiers = tiers or {param.name: "hbm" for param in params}
-    caller = Caller(scalars, [], tiers)
+    caller = Caller(scalars, [])
     return prove_kernel(Kernel("k", params, tuple(scalars), body), BODIES, caller, on, Limits(), longest)
 
 
@@ -104,21 +102,6 @@ def test_a_pipeline_takes_no_more_than_the_machine_has() -> None:
     assert refusal(spilled, on=machine(sram=8)) == ""
     assert refusal(spilled, on=machine(sram=7)).endswith("capacity 7 bytes: largest buffers a 8 bytes")
     assert refusal(copying(), on=machine(sram=0)) == ""
-
-
-def test_what_a_pipeline_takes_is_reported() -> None:
-    """Memory units are whole; buffers in HBM take none, and are moved."""
-    stream = streaming(buffer("a", 0, 2), buffer("b", 64), buffer("c", 0, 1, "hbm"), pcus=(1, 3, 2, 5))
-    report = facts(stream, on=machine(pmu=15), tiers={"x": "ddr", "y": "hbm"}).report.pipelines[0]
-    assert (report.name, report.iterations, report.stages, report.buffers) == ("p", 3, 4, 3)
-    assert (report.on_chip_bytes, report.pmus, report.pcus) == (72, 2 + 1, 11)
-    assert (report.loads, report.stores) == ({"ddr": 8, "hbm": 8}, {"hbm": 8 + 8})
-    assert (report.once_loads, report.once_stores) == ({}, {})
-    assert facts(stream).report.pmus == 0
-    once = facts(copying(when="last", upper=5)).report.pipelines[0]
-    assert (once.loads, once.stores, once.once_loads, once.once_stores) == ({}, {}, {"hbm": 16}, {"hbm": 16})
-    idle = facts(copying(upper="n"), n=(1, 2), tiers={"x": "none", "y": "hbm"}).report.pipelines[0]
-    assert (idle.iterations, idle.on_chip_bytes, idle.loads, idle.stores) == (None, 0, {"none": 16}, {"hbm": 16})
 
 
 # --------------------------------------------------------------------------------------------------------- control

@@ -162,8 +162,8 @@ def view(
 def test_a_pipeline_of_right_form_is_accepted() -> None:
     first, second = view().stages
     assert (first.trips, second.trips) == (4, 4)
-    assert [(port.name, port.memory, port.reads, port.writes, port.bytes) for port in first.ports] == [
-        ("x", True, True, False, (8, 0)), ("b", False, False, True, (0, 8)),
+    assert [(port.name, port.memory, port.reads, port.writes) for port in first.ports] == [
+        ("x", True, True, False), ("b", False, False, True),
     ]  # fmt: skip
     assert first.ports[0].pairs == [(1, 2)]
 

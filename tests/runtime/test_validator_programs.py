@@ -28,11 +28,10 @@ class Listener:
     """In place of a body's proof: keeps the indices of every load."""
 
     def __init__(self, **scalars: Range) -> None:
-        self.scalars, self.loads, self.counts = scalars, dict[str, Integer | None](), list[int]()
+        self.scalars, self.loads = scalars, dict[str, Integer | None]()
 
-    def load(self, instr: Instr, indices: Sequence[Integer | None], count: int) -> None:
+    def load(self, instr: Instr, indices: Sequence[Integer | None]) -> None:
         self.loads |= {str(name): index for name, index in zip(instr.args[1:], indices, strict=True)}
-        self.counts.append(count)
 
     def scalar(self, name: str) -> Range:
         if name not in self.scalars:
@@ -310,8 +309,8 @@ def test_of_what_is_not_known_every_value_is_possible(program: tuple[Instr, ...]
     assert bounds(*program, s=(3, 5), u=(-inf, inf)) == Integer(-(2**63), 2**63 - 1)
 
 
-def test_a_load_is_told_how_often_it_happens_and_that_a_float_is_no_index() -> None:
-    assert prove(op("load", "x", "s", type="f32"), s=(0, 1)).counts == [12]
+def test_a_float_is_no_index() -> None:
+    assert accepted(op("load", "x", "s", type="f32"), s=(0, 1))
     assert not accepted(op("load", "x", "in0", type="f32"))
     assert not accepted(op("load", type="f32"))
     assert not accepted(op("load", 0, "s", type="f32"), s=(0, 1))

@@ -1,4 +1,4 @@
-"""What sample runs count, against walking through the same control by a few lines, firing by firing."""
+"""What sample runs find, against walking through the same control by a few lines, firing by firing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from sscc.runtime.validator.report import Run
 from tests.runtime.broken.build import copy_body, port, read, update, whole, window, write
 from tests.runtime.test_validator_memory import LINE, SIZE, loop, program
 
-BYTES = 4 * SIZE
 TILE = 4
 
 
@@ -73,7 +72,7 @@ def _random_control(choose: random.Random, leaf: Any, depth: int = 0) -> list[An
     return items
 
 
-def test_launches_are_counted_as_often_as_control_comes_to_them() -> None:
+def test_what_is_written_is_what_the_launches_write_that_control_comes_to() -> None:
     choose, seen = random.Random(1), Counter[Any]()
     for _ in range(400):
         body = _random_control(choose, lambda c: c.choice(("x>a", "x>b", "x>y")))
@@ -84,19 +83,17 @@ def test_launches_are_counted_as_often_as_control_comes_to_them() -> None:
         if isinstance(run, str):
             assert is_static(run), run
             continue
-        moved = {"hbm": BYTES * len(targets)} if targets else {}
-        assert (run.launches, run.firings, run.loads, run.stores) == (len(targets), len(targets), moved, moved)
         assert (set(run.touched), set(run.written)) == (set(targets), {"y"} & set(targets))
         seen[min(len(targets), 3), "y" in targets] += 1
     assert min(seen.values()) > 5, seen
     assert len(seen) == 7, seen
 
 
-def streamed(items: Any, role: Any, tiers: tuple[Any, Any] = ("hbm", "hbm")) -> Program:
+def streamed(items: Any, role: Any) -> Program:
     """A kernel of pipelines that copy tiles of x to tiles of y: words (lower, upper, grid, when, offset, factors)."""
     tensors = (
-        Tensor("x", (SIZE,), "f32", "input", tiers[0], 0),
-        Tensor("y", (SIZE,), "f32", role, tiers[1], LINE),
+        Tensor("x", (SIZE,), "f32", "input", "hbm", 0),
+        Tensor("y", (SIZE,), "f32", role, "hbm", LINE),
     )
     count = [0]
 
@@ -128,20 +125,20 @@ def _words(choose: random.Random) -> Any:
     return choose.choice((0, 0, 0, 1, "less")), upper, grid, choose.choice(("each", "first", "last")), offset, factors
 
 
-def test_firings_bytes_and_what_is_written_are_those_of_listed_firings() -> None:
+def test_what_is_written_is_what_the_listed_firings_write() -> None:
     """Pipelines lie in loops and branches, and their stages fire in each iteration, in the first or after the last."""
     choose, seen = random.Random(2), Counter[Any]()
     for _ in range(500):
         role = choose.choice(("output", "output", "state"))
-        candidate = streamed([If("some", tuple(_random_control(choose, _words)))], role, ("hbm", "ddr"))
+        candidate = streamed([If("some", tuple(_random_control(choose, _words)))], role)
         scalars = {"some": choose.randint(0, 3), "less": choose.choice((-1, 0, 1))}
-        begins, fired = [], 0
+        begins = []
         for item, known in executed(candidate.kernels[0].body, dict(scalars)):
             (stage,) = item.stages
             lower, upper = (v if isinstance(v, int) else known[v] for v in (item.lower, item.upper))
             turns = list(range(lower, upper))
             for i in {"first": turns[:1], "last": turns[-1:], "each": turns}[stage.when]:
-                view, fired = stage.ports[1].view, fired + stage.grid[0]
+                view = stage.ports[1].view
                 begins += [view.offset + view.terms[0][1] * t + view.terms[1][1] * i for t in range(stage.grid[0])]
         held = {begin + n for begin in begins for n in range(TILE)}
         run = outcome(candidate, scalars)
@@ -150,12 +147,10 @@ def test_firings_bytes_and_what_is_written_are_those_of_listed_firings() -> None
             seen["refused"] += 1
             continue
         assert held <= set(range(SIZE))
-        assert run.firings == fired == len(begins)
-        assert (run.loads, run.stores) == (({"hbm": 16 * fired}, {"ddr": 16 * fired}) if fired else ({}, {}))
-        assert run.touched == ({"y"} if fired else set())
+        assert run.touched == ({"y"} if begins else set())
         whole_ = candidate.tensors[1].role == "output" and held == set(range(SIZE))
         assert run.written == ({"y"} if whole_ else set()), (held, run)
-        seen[bool(fired), whole_] += 1
+        seen[bool(begins), whole_] += 1
     assert min(seen.values()) > 15, seen
     assert len(seen) == 4, seen
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from sscc.ir.kv_rows import SCALE_BYTES
+from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.schedule import (
     Access,
     Body,
@@ -45,6 +48,24 @@ def write(name: str, *shape: int, dtype: Any = "f32") -> Param:
 
 def update(name: str, *shape: int, dtype: Any = "f32") -> Param:
     return Param(name, shape, dtype, "update")
+
+
+def most_moved(step: Op, params: Sequence[Param]) -> dict[str, tuple[int, int]]:
+    """Elements of each parameter that one firing of a step reads and writes at most, as its specification says."""
+    spec, by_name = spec_of_step(step), {param.name: param for param in params}
+    regions, sizes = spec.regions(step), dict[str, int]()
+    for name, region in regions.items():
+        (element, letters), param = spec.step_patterns[name], by_name[region]
+        encoded = param.dtype == "i8" and element in ("row", "encoded")
+        sizes |= dict(zip(letters, (*param.shape[:-1], param.shape[-1] - SCALE_BYTES * encoded), strict=True))
+    amounts = {**sizes, **spec.settings(step), "valid": spec.rows(sizes), "live": sizes.get("T", 0)}
+    amounts |= {name: number.most(sizes) for name, number in spec.numbers.items()}
+    read, written = Counter(by_name.keys()), Counter(by_name.keys())
+    for name, region in regions.items():
+        counts = spec.operands[name].moved(amounts, by_name[region].shape)
+        read[region] += counts[0]
+        written[region] += counts[1]
+    return {name: (read[name] - 1, written[name] - 1) for name in by_name}
 
 
 def identity(name: str, rank: int) -> Access:

@@ -1,5 +1,17 @@
-"""The records of a schedule, see `sscc.ir.schedule`."""
+"""The schedule, the last level of IR: the typed program that the compiler emits and the interpreters execute.
 
+A `Program` needs no MLIR to run. It holds
+
+* **tensors**: named regions with a shape, a dtype, a memory tier and an address;
+* **bodies**: what one firing of a stage computes, on tiles of fixed shape;
+* **kernels**: what the machine loads and launches: control around *pipelines*, each a graph of stages joined by
+  on-chip buffers of bounded depth;
+* **entries** (`prefill`, `decode`): control (loops, branches, scalar arithmetic) around kernel launches, whose
+  arguments are strided views of tensors.
+
+The file form is canonical JSON (`Program.to_json`): keys sorted, no spaces, so that equal programs are
+equal bytes. Unknown fields, kinds or operations are refused at load.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +23,7 @@ from typing import ClassVar, Literal, Union
 
 from sscc.ir.choices import ON_CHIP, Tier
 from sscc.ir.errors import InputError
+from sscc.ir.file_form import decode, encode
 from sscc.ir.operations import (
     CachedAttention,
     CausalAttention,
@@ -20,15 +33,37 @@ from sscc.ir.operations import (
     GatherRows,
     Landmarks,
     LandmarkScores,
+    MoreRows,
     ObservationScores,
     Observe,
     Pool,
     QuantizeRows,
     QueryAttention,
+    Segment,
     Select,
     UpdateRows,
 )
-from sscc.ir.schedule.file_form import decode, encode
+
+__all__ = [
+    "CachedAttention",
+    "CausalAttention",
+    "ChooseRows",
+    "ChunkAttention",
+    "DecodeAttention",
+    "GatherRows",
+    "LandmarkScores",
+    "Landmarks",
+    "MoreRows",
+    "ObservationScores",
+    "Observe",
+    "Pool",
+    "QuantizeRows",
+    "QueryAttention",
+    "Segment",
+    "Select",
+    "UpdateRows",
+]
+"""What comes from elsewhere and belongs to a schedule: the steps of the algorithm, and the members of their groups."""
 
 FORMAT_VERSION = 6
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
