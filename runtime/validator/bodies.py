@@ -218,7 +218,7 @@ class _BodyProof:
         used = {field_name: spec.operands[field_name] for field_name in names}
         sizes: dict[str, int] = {}
         for field_name, name in names.items():
-            self._match(name, field_name, spec.step_patterns[field_name], sizes)
+            self._match(name, field_name, spec.step_pattern(field_name, step), sizes)
         self._alike([names[field_name] for field_name, operand in used.items() if operand.element in ("row", "any")])
         self._apart(names, used)
         check_sizes(step, sizes, self._refuse)
