@@ -27,6 +27,7 @@ from math import ceil, log2, prod
 from types import MappingProxyType
 from typing import Any
 
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import InputError
 from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import (
@@ -323,6 +324,9 @@ def _candidates(meter: _Meter, step: LandmarkScores | ChooseRows | QueryAttentio
 def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> None:
     (batch, heads, _, dim) = meter.shape(step.query)
     scores = batch * heads * _candidates(meter, step, meter.shape(step.codes)[2])
+    if step.bits == PLAIN_BITS:
+        meter.flops(meter.dtype(step.query), 2 * scores * dim)
+        return
     _rotate(meter, step.query)
     meter.vector(scores * ceil(dim / 4), DOT_OPS)
     meter.vector(scores, LANDMARK_OPS)
@@ -343,7 +347,8 @@ def _choose_rows(meter: _Meter, step: ChooseRows | QueryAttention) -> None:
 
 def _query_attention(meter: _Meter, step: QueryAttention) -> None:
     """The landmark of a new key, scores by all of them, the choice, and attention over what is chosen."""
-    _rotate(meter, step.new_key)
+    if step.bits != PLAIN_BITS:
+        _rotate(meter, step.new_key)
     _landmark_scores(meter, step)
     _choose_rows(meter, step)
     (batch, heads, _, _), ring = meter.shape(step.query), meter.shape(step.key)[2]

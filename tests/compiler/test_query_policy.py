@@ -16,7 +16,7 @@ from sscc.compiler import cli
 from sscc.compiler.frontend.eager import EagerQuerySelection
 from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
 from sscc.runtime.artifact.golden import Golden
@@ -90,10 +90,15 @@ def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None
         resolved(**values)
 
 
-def test_landmarks_of_16_bits_are_not_compiled(model: Path, capsys: Capture) -> None:
-    words = ["compile", str(model), *CACHE, "--kv-landmark-bits", "16", "-q"]
-    assert cli.main(words) == UnsupportedError.exit_code
-    assert "landmarks of 16 bits are the keys themselves" in capsys.readouterr().err
+def test_landmarks_of_16_bits_are_keys(artifact_of: Compiled, capsys: Capture) -> None:
+    path = artifact_of("--kv-landmark-bits", "16")
+    states = {t.name: (t.dtype, t.shape) for t in loaded(path).program.tensors if t.role == "state"}
+    assert states["landmarks"] == states["k_store"] == ("f32", (LAYERS, 2, HEADS, SCRATCH, DIM))
+    assert "landmark_scales" not in states
+    assert cli.main(["inspect", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["held_kv_bytes"] == (SR + SCRATCH) * ROW + SCRATCH * ROW // 2
+    assert report["decode_row_bytes"]["landmarks"] == {"hbm": 2 * (48 - SR + 1) * ROW // 2}
 
 
 def test_a_dump_remembers_it(model: Path, tmp_path: Path) -> None:
@@ -158,7 +163,8 @@ def test_a_session_keeps_every_position(artifact_of: Compiled, capsys: Capture) 
     "words",
     [
         (), ("-O", "0"), ("-O", "1"), ("--weights", "int8"), ("--weights", "int4"), ("--kv-landmark-bits", "1"),
-        ("--kv-landmark-bits", "4", "--dtype", "bf16"),
+        ("--kv-landmark-bits", "4", "--dtype", "bf16"), ("--kv-landmark-bits", "16"),
+        ("--kv-landmark-bits", "16", "--dtype", "bf16"),
     ],
     ids=" ".join,
 )  # fmt: skip

@@ -75,7 +75,7 @@ def test_within_sinks_and_ring_it_is_snapstream_bit_for_bit(opt_level: int) -> N
     assert not torch.equal(*longer)
 
 
-@pytest.mark.parametrize("bits", [1, 2, 4])
+@pytest.mark.parametrize("bits", [1, 2, 4, 16])
 def test_every_level_computes_the_definition(bits: int) -> None:
     g = replace(QUERY, landmark_bits=bits)
     by_level = [fed(compiled(g, opt_level)[1]) for opt_level in (0, 1, 2)]
@@ -184,8 +184,10 @@ class Trial:
         self.landmarks = query_selection.make_landmarks(self.keys, bits, self.g)
         weights = query_selection.wanted(self.query, self.keys, self.landmarks, self.live, self.scale, self.g)
         self.chosen = query_selection.choose(weights, self.g)
-        self.codes = query_selection.pack(self.landmarks.levels, bits).view(torch.int8)
-        self.scales = self.landmarks.scale.to(torch.bfloat16)[..., None]
+        levels, scale = self.landmarks.levels, self.landmarks.scale
+        exact = bits == 16
+        self.codes = levels.clone() if exact else query_selection.pack(levels, bits).view(torch.int8)
+        self.scales = {} if exact else {"s": scale.to(torch.bfloat16)[..., None]}
 
     def ring(self, rows: Tensor) -> Tensor:
         """Sinks and ring of each slot, of a store [B, Hkv, T, D]."""
@@ -196,20 +198,23 @@ class Trial:
 
 
 @pytest.mark.parametrize("dim", [8, 24])
-@pytest.mark.parametrize("bits", [1, 2, 4])
+@pytest.mark.parametrize("bits", [1, 2, 4, 16])
 def test_the_evaluator_chooses_the_rows_of_the_definition(bits: int, dim: int) -> None:
     for seed in range(20):
         t = Trial(bits, dim, seed)
         position, active = t.live - 1, torch.ones(3, dtype=torch.bool)
         query = t.query[:, :, None]
-        scores = evaluator.landmark_scores(query, t.codes, t.scales, position, active, t.scale, t.g)
+        if bits == 16:
+            scores = evaluator.key_scores(query, t.codes, position, active, t.scale, t.g, Types())
+        else:
+            scores = evaluator.landmark_scores(query, t.codes, t.scales["s"], position, active, t.scale, t.g)
         chosen = evaluator.choose(query, t.ring(t.keys), scores, position, active, t.scale, t.g, Types())
         assert torch.equal(chosen, t.chosen)
     assert (t.chosen[0] >= 0).sum(1).tolist() == [4, 4]
     assert (t.chosen[2] < 0).all()
 
 
-@pytest.mark.parametrize("bits", [1, 2, 4])
+@pytest.mark.parametrize("bits", [1, 2, 4, 16])
 def test_rows_that_are_not_chosen_may_be_anything(bits: int) -> None:
     """Whatever is chosen without them: NaN in a row that attention reads would be NaN in what it gives."""
     t, g = Trial(bits), QUERY
@@ -222,21 +227,22 @@ def test_rows_that_are_not_chosen_may_be_anything(bits: int) -> None:
         keep[slot, head, picks[picks >= 0]] = True
     stores = {name: torch.where(keep[..., None], x, torch.nan) for name, x in (("ks", t.keys), ("vs", t.values))}
     step = QueryAttention(
-        "q", "nk", "nv", "kc", "vc", "kc", "vc", "ks", "vs", "c", "s", "p", "a", "o", t.scale, g.sink, g.recent, g.topk,
-        bits,
+        "q", "nk", "nv", "kc", "vc", "kc", "vc", "ks", "vs", "c", "".join(t.scales), "p", "a", "o", t.scale, g.sink,
+        g.recent, g.topk, bits,
     )  # fmt: skip
     reads = {"q": t.query[:, :, None], "nk": new_key, "nv": new_value, "p": t.live - 1,
              "a": torch.ones(3, dtype=torch.bool)}  # fmt: skip
-    codes, scales = t.codes.clone(), t.scales.clone()
+    landmarks = {"c": t.codes.clone(), **{name: scales.clone() for name, scales in t.scales.items()}}
     for slot, n in enumerate(t.live.tolist()):  # no landmark behind the last candidate is read
-        codes[slot, :, max(n - g.recent, 0) :], scales[slot, :, max(n - g.recent, 0) :] = 113, torch.nan
-    writes = {"kc": t.ring(t.keys), "vc": t.ring(t.values), **stores, "c": codes, "s": scales,
+        for rows in landmarks.values():
+            rows[slot, :, max(n - g.recent, 0) :] = torch.nan if rows.is_floating_point() else 113
+    writes = {"kc": t.ring(t.keys), "vc": t.ring(t.values), **stores, **landmarks,
               "o": torch.zeros(3, 4, 1, 6)}  # fmt: skip
     params = [Param(name, tuple(x.shape), DTYPES[x.dtype], "read") for name, x in reads.items()]  # type: ignore[arg-type]
     params += [Param(name, tuple(x.shape), DTYPES[x.dtype], "update") for name, x in writes.items()]  # type: ignore[arg-type]
     body = Body("k", tuple(params), (), (), (), (step,))
     after = run_kernel(one_stage(body), (body,), reads, writes)
     torch.testing.assert_close(after["o"][:, :, 0], expected, rtol=1e-4, atol=1e-5)
-    for name, x in (("ks", t.keys), ("vs", t.values), ("c", t.codes), ("s", t.scales)):
+    for name, x in (("ks", t.keys), ("vs", t.values), ("c", t.codes), *t.scales.items()):
         for slot, n in enumerate(t.live.tolist()):
             assert torch.equal(after[name][slot, :, n - 1], x[slot, :, n - 1]), "the step's own row is written"

@@ -172,17 +172,20 @@ def test_more_stages_than_units_are_refused() -> None:
 
 def test_scores_by_landmarks_are_work() -> None:
     """A step that chooses among more positions gets more of the units beside a stage that stays as it is."""
-    text = """module attributes {kv.geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 3 : i64, pool = 1 : i64,
-        pool_mode = "avg", max_context = T : i64, rows = "indexed", policy = "query", landmark_bits = 2 : i64}} {
-      func.func private @k(%q: tensor<2x4x1x8xf32>, %n: tensor<2x2x1x8xf32>, %c: tensor<2x2x3x8xf32>, %s: tensor<2x2xTx8xf32>,
-          %l: tensor<2x2xTx2xi8>, %r: tensor<2x2xTx1xbf16>, %p: tensor<2xi64>, %a: tensor<2xi1>) {
-        %o:7 = "kv.query_attention"(%q, %n, %n, %c, %c, %c, %c, %s, %s, %l, %r, %p, %a) {scale = 1.0 : f64}
-          : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x8xf32>,
-             tensor<2x2x3x8xf32>, tensor<2x2xTx8xf32>, tensor<2x2xTx8xf32>, tensor<2x2xTx2xi8>, tensor<2x2xTx1xbf16>, tensor<2xi64>, tensor<2xi1>)
-          -> (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2xTx8xf32>, tensor<2x2xTx8xf32>, tensor<2x2xTx2xi8>, tensor<2x2xTx1xbf16>)
+    geometry = "sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 3 : i64, pool = 1 : i64, pool_mode = \"avg\""
+    policy = "max_context = T : i64, rows = \"indexed\", policy = \"query\", landmark_bits = 2 : i64"
+    q, n, c, s, p, a = "2x4x1x8xf32", "2x2x1x8xf32", "2x2x3x8xf32", "2x2xTx8xf32", "2xi64", "2xi1"
+    landmarks, results = ["2x2xTx2xi8", "2x2xTx1xbf16"], [q, c, c, s, s]
+    operands = [q, n, n, c, c, c, c, s, s, *landmarks, p, a]
+    types = [f"tensor<{shape}>" for shape in operands]
+    names = [f"%{number}" for number in range(len(operands))]
+    text = f"""module attributes {{kv.geometry = {{{geometry}, {policy}}}}} {{
+      func.func private @k({", ".join(map(": ".join, zip(names, types, strict=True)))}) {{
+        %o:7 = "kv.query_attention"({", ".join(names)}) {{scale = 1.0 : f64}}
+          : ({", ".join(types)}) -> ({", ".join(f"tensor<{shape}>" for shape in [*results, *landmarks])})
         return
-      }
-    }"""
+      }}
+    }}"""
 
     def points(positions: int) -> int:
         module = parse_module(text.replace("T", str(positions)), "the test")
