@@ -36,6 +36,11 @@ CACHES = {
     "bf16": ("llama", PLAIN, "bf16"),
     "int8-rows": ("llama3-rope", Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, dtype="int8"), "f32"),
     "indexed": ("llama3-rope", Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, rows="indexed"), "f32"),
+    "query-int8": (
+        "llama3-rope",
+        Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, rows="indexed", dtype="int8", policy="query", landmark_bits=2),
+        "f32",
+    ),
 }
 THREADS = 2
 BATCH = 3
