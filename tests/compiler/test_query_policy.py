@@ -81,7 +81,6 @@ def test_nothing_is_evicted() -> None:
         ({"kv_policy": "query", "kv_landmark_bits": 3}, "KV landmarks have 3 bits, .* must have one of 1, 2, 4, 16"),
         ({"kv_policy": "query", "kv_rows": "compact"}, "--kv-policy query keeps all rows and chooses equally many"),
         ({"kv_policy": "query", "kv_topk": 0}, "--kv-policy query keeps all rows, .* topk is 0: raise --kv-topk"),
-        ({"kv_policy": "query", "kv_dtype": "int8"}, "--kv-policy query keeps rows in the model's dtype only"),
         ({"kv_policy": "query", "compile_from": "graph"}, "--kv-policy is recorded in the dump"),
     ],
 )
@@ -141,6 +140,23 @@ def test_inspect_says_what_is_held_and_what_is_read_and_where(artifact_of: Compi
     assert {name for name, tier in tiers.items() if tier == "ddr"} == {"k_store", "v_store"}
 
 
+def test_encoded_rows_take_a_byte_a_number_and_four(artifact_of: Compiled, capsys: Capture) -> None:
+    """In both memories; landmarks stay what they are."""
+    path, row = artifact_of("--kv-dtype", "int8"), LAYERS * HEADS * 2 * (DIM + 4)
+    assert cli.main(["inspect", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["held_kv_bytes"] == (SR + SCRATCH) * row + SCRATCH * LANDMARK
+    assert report["kv_bytes"] == (SR + TOPK) * row + (48 - SR) * LANDMARK
+    assert report["decode_row_bytes"] == {
+        "cache": {"hbm": 2 * (SR + 1) * row},
+        "store": {"ddr": 2 * (TOPK + 1) * row},
+        "landmarks": {"hbm": 2 * (48 - SR + 1) * LANDMARK},
+    }
+    session = opened(path, "reference")
+    session.prefill(0, random_tokens(30))
+    assert session.snapshot_bytes(0) == SR * row + 30 * (row + LANDMARK)
+
+
 def test_a_session_keeps_every_position(artifact_of: Compiled, capsys: Capture) -> None:
     path = artifact_of()
     session = opened(path, "reference")
@@ -164,7 +180,8 @@ def test_a_session_keeps_every_position(artifact_of: Compiled, capsys: Capture) 
     [
         (), ("-O", "0"), ("-O", "1"), ("--weights", "int8"), ("--weights", "int4"), ("--kv-landmark-bits", "1"),
         ("--kv-landmark-bits", "4", "--dtype", "bf16"), ("--kv-landmark-bits", "16"),
-        ("--kv-landmark-bits", "16", "--dtype", "bf16"),
+        ("--kv-landmark-bits", "16", "--dtype", "bf16"), ("--kv-dtype", "int8"), ("--kv-dtype", "int8", "-O", "0"),
+        ("--kv-dtype", "int8", "--kv-landmark-bits", "16"),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -176,9 +193,10 @@ def test_goldens_are_recorded_by_the_definition_and_met(words: tuple[str, ...], 
     assert golden.tensors["k_cache.1"].shape == (HEADS, SR, DIM)
     assert golden.tensors["v_store.1"].shape == (HEADS, len(golden.prompt), DIM)
     assert len(golden.prompt) > SR + TOPK
-    report = replay(opened(artifact_of(*words), "reference"), golden, quantised="--weights" in words)
-    assert report.passed, report.summary()
-    assert len(report.checks) == 2 * 4 + 1 + 9
+    for interpreter in ("reference", *(["native"] if "int8" in words and "--weights" not in words else [])):
+        report = replay(opened(artifact_of(*words), interpreter), golden, quantised="--weights" in words)
+        assert report.passed, report.summary()
+        assert len(report.checks) == 2 * 4 + 1 + 9
 
 
 def test_a_wrong_row_of_the_store_is_found(artifact_of: Compiled) -> None:

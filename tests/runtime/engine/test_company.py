@@ -39,8 +39,13 @@ CACHES = {
     "indexed": ("llama3-rope", Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, rows="indexed"), "f32"),
     "windows": ("windows-alone", PLAIN, "f32"),
     "query-windows": ("windows-among-others", BY_QUERY, "f32"),
+    "query-int8": (
+        "llama3-rope",
+        Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, rows="indexed", dtype="int8", policy="query", landmark_bits=2),
+        "f32",
+    ),
 }
-CONTINUING = {"indexed", "windows", "query-windows"}
+CONTINUING = {"indexed", "windows", "query-windows", "query-int8"}
 THREADS = 2
 BATCH = 3
 LIMIT = 60.0

@@ -18,6 +18,7 @@ from sscc.runtime.backends.cpu.landmarks import lower_landmarks
 from sscc.runtime.backends.cpu.row_choice import CHUNK
 from sscc.runtime.backends.reference import attention, query
 from sscc.runtime.backends.reference.attention import SegmentRows
+from sscc.runtime.backends.reference.encoded_rows import as_stored, encode, numbers
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, meta_of, run_step, strided
 
 Tensors = dict[str, Tensor]
@@ -95,8 +96,9 @@ def test_landmarks_are_the_references_to_the_bit(dim: int, bits: int, dtype: tor
 
 
 def inputs(
-    positions: list[int], heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, rows: int
-) -> Tensors:
+    positions: list[int], heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, rows: int,
+    encoded: bool = False,
+) -> Tensors:  # fmt: skip
     """Operands of the fused step, a slot for each position; what is behind a slot's candidates holds NaN."""
     slots = len(positions)
 
@@ -120,9 +122,10 @@ def inputs(
         for name in ("k_store", "v_store", "codes", "scales"):
             if name in tensors and tensors[name].is_floating_point():
                 tensors[name][slot, :, max(position + 1 - RECENT, 0) :] = torch.nan
-    return tensors
+    return tensors | {name: encode(tensors[name]) for name in ROWS if encoded}
 
 
+ROWS = ("k_cache", "v_cache", "k_store", "v_store")
 POSITIONS = [700, 300, SR - 1, SR, SR + TOPK, SR + TOPK + 1, 0, 2 * CHUNK + SR - 1, 2 * CHUNK + SR]
 
 
@@ -275,7 +278,7 @@ def reference(case: Tensors, step: QueryAttention, selected: Tensor) -> Tensors:
     t = {name: like(tensor) for name, tensor in case.items()}
     for name, rows in (("k_store", "new_key"), ("v_store", "new_value")):
         for slot in t["active"].nonzero()[:, 0].tolist():
-            t[name][slot, :, t["position"][slot]] = t[rows][slot, :, 0].to(t[name].dtype)
+            t[name][slot, :, t["position"][slot]] = as_stored(t[rows][slot, :, 0], t[name])
     for slot in t["active"].nonzero()[:, 0].tolist():
         for name, rows in landmarks_of(t["new_key"], step.bits).items():
             t[name][slot, :, t["position"][slot]] = rows[slot, :, 0]
@@ -296,8 +299,9 @@ def chosen(case: Tensors, step: QueryAttention) -> Tensor:
         position = int(case["position"][slot])
         if position + 1 <= SR:
             continue
-        ring = case["k_cache"][slot].double()
-        ring[:, SINK + (position - SINK) % RECENT] = case["new_key"][slot, :, 0].double()
+        ring = numbers(case["k_cache"][slot]).double()
+        new = as_stored(case["new_key"][slot, :, 0], case["k_cache"])
+        ring[:, SINK + (position - SINK) % RECENT] = numbers(new).double()
         names = [name for name in (step.codes, step.scales) if name]
         rows = (case[name][slot, :, SINK : position + 1 - RECENT] for name in names)
         scores = scored(step, case["query"][slot], *rows)
@@ -322,22 +326,25 @@ def check_fused(case: Tensors, step: QueryAttention, features: Features) -> Tens
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "bits", "dtype", "features"),
+    ("heads", "kv_heads", "dim", "bits", "dtype", "features", "encoded"),
     [
-        (6, 2, 64, 2, F32, HOST),
-        (6, 6, 40, 4, F32, HOST),  # one phase scores and chooses
-        (10, 1, 128, 1, BF16, HOST),
-        (6, 2, 16, 2, BF16, AVX2),
-        (4, 2, 8, 4, F32, GENERIC),
-        (6, 2, 64, 16, BF16, HOST),
-        (6, 6, 40, 16, F32, HOST),
-        (6, 2, 16, 16, F32, AVX2),
+        (6, 2, 64, 2, F32, HOST, False),
+        (6, 6, 40, 4, F32, HOST, False),  # one phase scores and chooses
+        (10, 1, 128, 1, BF16, HOST, False),
+        (6, 2, 16, 2, BF16, AVX2, False),
+        (4, 2, 8, 4, F32, GENERIC, False),
+        (6, 2, 64, 2, F32, HOST, True),
+        (6, 6, 40, 4, BF16, HOST, True),
+        (4, 2, 8, 1, F32, AVX2, True),
+        (6, 2, 64, 16, BF16, HOST, False),
+        (6, 6, 40, 16, F32, HOST, False),
+        (6, 2, 16, 16, F32, AVX2, True),
     ],
 )
 def test_the_fused_step_is_the_references(
-    heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features
+    heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features, encoded: bool
 ) -> None:
-    case = inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720)
+    case = inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720, encoded)
     check_fused(case, of_bits(FUSED, bits), features)
 
 
@@ -394,8 +401,9 @@ def test_a_slot_does_not_depend_on_its_number_nor_on_its_company_nor_on_rows_tha
 )
 def test_code_stays_within_its_operands(kv_heads: int, dim: int, bits: int, features: Features) -> None:
     rows = POSITIONS[0] + 1  # no row behind the last one
-    case, step = inputs(POSITIONS[::-1], 6, kv_heads, dim, bits, F32, rows), of_bits(FUSED, bits)
-    CompiledStages(step, query_attention.lower_query_attention, case, (), features, checked=True).run(case, {})
+    for encoded in (False, True):
+        case, step = inputs(POSITIONS[::-1], 6, kv_heads, dim, bits, F32, rows, encoded), of_bits(FUSED, bits)
+        CompiledStages(step, query_attention.lower_query_attention, case, (), features, checked=True).run(case, {})
 
 
 @pytest.mark.parametrize("position", [-1, 720])
