@@ -26,9 +26,9 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   //
   // The step's row goes to the ring, and to the row of its position in the stores, with its landmark.
   // CHECK-NEXT: %[[ROW:.+]] = "kv.row"(%[[P]])
+  // CHECK-NEXT: %[[LM:.+]]:2 = "kv.landmarks"(%[[K]])
   // CHECK-NEXT: %[[K1:.+]] = "kv.update"(%[[KC]], %[[K]], %[[ROW]], %[[ACTIVE]])
   // CHECK-NEXT: %[[V1:.+]] = "kv.update"(%[[VC]], %[[V]], %[[ROW]], %[[ACTIVE]])
-  // CHECK-NEXT: %[[LM:.+]]:2 = "kv.landmarks"(%[[K]])
   // CHECK-NEXT: %[[KS1:.+]] = "kv.update"(%[[KS]], %[[K]], %[[P]], %[[ACTIVE]])
   // CHECK-NEXT: %[[VS1:.+]] = "kv.update"(%[[VS]], %[[V]], %[[P]], %[[ACTIVE]])
   // CHECK-NEXT: %[[L1:.+]] = "kv.update"(%[[L]], %[[LM]]#0, %[[P]], %[[ACTIVE]])
@@ -62,10 +62,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-LABEL: func.func private @prefill.layer.0(
   // CHECK-SAME: %[[L:arg7]]: tensor<1x2x8x2xi8> {sscc.state = "landmark_scratch"}, %[[S:arg8]]: tensor<1x2x8x1xbf16> {sscc.state = "landmark_scale_scratch"}
   // CHECK-SAME: %[[START:arg9]]: index {sscc.input = "start"}
-  // CHECK: "kv.causal_attention"
   // CHECK: %[[LM:.+]]:2 = "kv.landmarks"(%arg1)
   // CHECK-NEXT: tensor.insert_slice %[[LM]]#0 into %[[L]][0, 0, %[[START]], 0] [1, 2, 4, 2]
   // CHECK-NEXT: tensor.insert_slice %[[LM]]#1 into %[[S]][0, 0, %[[START]], 0] [1, 2, 4, 1]
+  // CHECK: "kv.causal_attention"
   //
   // The end of a prompt fills sinks and ring, and selects nothing.
   // CHECK-LABEL: func.func private @prefill.compress.0(
