@@ -26,11 +26,13 @@ from sscc.ir.schedule import Program
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.runtime.artifact.tensor_files import Array, layout_of, reading, stack_tensors
+from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
 from sscc.runtime.backends.interpreter import Interpreter
-from sscc.runtime.backends.reference.arrays import open_reference, to_tensors
+from sscc.runtime.backends.reference.arrays import to_tensors
+from sscc.runtime.backends.reference.backend import Reference
 from sscc.runtime.session import Session
 from tests.compiler.interpret.models import weights
 from tests.oracles.test_compact_indexed import FAMILY, GEOMETRY, NO_SINK, lowered, outputs
@@ -210,7 +212,7 @@ def program_of(text: str, opt_level: int) -> tuple[Program, list[TorchSession]]:
 
     def opened(interpreter: str) -> Interpreter:
         if interpreter == "reference":
-            return open_reference(program, given, checked=True)
+            return Reference(program).open(given, Conditions(checked=True))
         return NativeInterpreter(program, given, code=make_code(program, Features.of_host(), 0), threads=2)
 
     return program, [TorchSession(Session(signature, opened(interpreter))) for interpreter in LEVELS[opt_level]]
