@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
 from torch.export import default_decompositions
 from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.func import functionalize
@@ -45,9 +46,12 @@ def _retraced(
             return torch.fx.Interpreter(module).run(*arguments)
 
     values = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
-    # In the mode "symbolic" composite operators are taken apart by torch's rules in Python, as an export does it, and
-    # not by its C++ code, which makes other operators of them. Shapes are those of the fake tensors in any mode.
-    retraced = make_fx(transformed(run), decomposition_table=decomposition_table(), tracing_mode="symbolic")(*values)
+    trace = make_fx(
+        transformed(run), decomposition_table=decomposition_table(), _disable_torch_fn_metadata_mode=True
+    )
+    # By torch's rules in Python composite operators become others than by its C++ code. An export asks them too.
+    with values[0].fake_mode, enable_python_dispatcher():
+        retraced = trace(*values)
     retraced.graph.eliminate_dead_code()
     return retraced
 
