@@ -11,7 +11,15 @@ from typing import Any
 from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.options import CompileOptions
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, DEFAULT_RECENT, DEFAULT_SINK, PLAIN, Geometry
+from sscc.ir.geometry import (
+    DEFAULT_LANDMARK_BITS,
+    DEFAULT_OBS,
+    DEFAULT_POOL,
+    DEFAULT_RECENT,
+    DEFAULT_SINK,
+    PLAIN,
+    Geometry,
+)
 
 FULL, STREAMING, SNAPKV, SNAPSTREAM, QUERY = METHODS = ("full", "streamingllm", "snapkv", "snapstream", "query")
 
@@ -79,7 +87,7 @@ def make_cells(
     kv_dtypes: Sequence[str],
     selection: Selection,
     layer_topks: Sequence[LayerTopk] = (),
-    landmark_bits: Sequence[int] = (2,),
+    landmark_bits: Sequence[int] = (DEFAULT_LANDMARK_BITS,),
     pools: Sequence[int] = (),
     *,
     max_context: int,

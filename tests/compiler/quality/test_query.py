@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,6 @@ def options(model: Path, tmp_path_factory: pytest.TempPathFactory) -> EvalOption
         methods=("full", "query"),
         selection=Selection(obs=4, pool=3, sink=2, recent=4),
         landmark_bits=(4,),
-        equal_bytes=True,
         examples=None,
         threads=1,
     )
@@ -65,6 +65,14 @@ def options(model: Path, tmp_path_factory: pytest.TempPathFactory) -> EvalOption
 @pytest.fixture(scope="module")
 def evaluation(options: EvalOptions, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     return evaluate(options, tmp_path_factory.mktemp("results"))
+
+
+def test_cells_of_equal_bytes_stand_beside_encoded_rows(options: EvalOptions, tmp_path: Path) -> None:
+    of_bytes = replace(options, budgets=(BUDGET,), methods=("query",), kv_dtypes=("int8",), equal_bytes=True)
+    query, equal = evaluate(of_bytes, tmp_path).cells
+    assert (query.cell.name, equal.cell.method) == (f"query {BUDGET} 4-bit int8", "snapstream")
+    assert 0.9 * query.kv_bytes < equal.kv_bytes <= query.kv_bytes
+    assert equal.cell.budget > BUDGET
 
 
 def test_every_row_stays(evaluation: Evaluation) -> None:
