@@ -23,6 +23,7 @@ from sscc.compiler.frontend.decompositions import decompose, works_in_place
 from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
+from sscc.compiler.frontend.source_lines import forward_frames_only
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.levels import LayerKinds, renamed
 
@@ -187,7 +188,7 @@ def _export(
         args = (*args, torch.zeros(1, dtype=torch.long, device=device))
     try:
         # An export makes some forty graphs and runs few of them: lazily, torch writes the Python code of these alone.
-        with quiet_libraries(), torch.no_grad(), _use_lazy_graph_module(True):
+        with quiet_libraries(), torch.no_grad(), _use_lazy_graph_module(True), forward_frames_only():
             program = torch.export.export(entry, args, strict=False)
             graph = decompose(program.graph_module).graph
     except UnsupportedError:
