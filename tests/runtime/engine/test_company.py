@@ -262,5 +262,5 @@ def test_a_prompt_continues_another_bit_for_bit(program: ServedProgram, rows: in
     prefix, _ = store.begin(np.array(first))
     with pytest.raises(UsageError, match="8 chunks of a prompt of 50 tokens cannot be reused, only 0"):
         session.start_prefill(2, prompt, [*prefix, *prefix][:8])
-    with pytest.raises(UsageError, match=r"chunk 7 of a prompt of 50 tokens cannot be kept: .* 0 \.\. 6"):
+    with pytest.raises(UsageError, match="chunk 7 of a prompt of 50 tokens cannot be kept: whole ones"):
         session.start_prefill(2, prompt, fill={7: session.empty_rows()})
