@@ -20,6 +20,7 @@ from dataclasses import replace
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import ChooseRows, DecodeAttention, LandmarkScores, MoreRows, QueryAttention
 from sscc.ir.sizes import align, dense_strides
+from sscc.runtime.backends.cpu.approximations import LOG2E
 from sscc.runtime.backends.cpu.decode_attention import check_rows, lower_decode_attention
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.landmark_scores import LandmarkSource, score_rows, staging_bytes
@@ -72,7 +73,7 @@ def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], featu
             slot, kv_head = pair // kv_heads, pair % kv_heads
             count = f.min(slot_of(context, step, slot, limit).candidates - first, CHUNK)
             with f.when(count > 0):
-                _encode_queries(context, step, rows, group, slot, kv_head, at)
+                _encode_queries(context, step, rows, group, slot, kv_head, at, step.scale)
                 source = _source(context, step, slot, kv_head).from_row(first + step.sink)
                 score_rows(f, rows, source, count, at["queries"], group, at["staging"], at["logits"], CHUNK * 4)
                 for head in range(group):
@@ -102,11 +103,13 @@ def _encode_queries(
     slot: Value,
     kv_head: Value,
     at: dict[str, Value],
+    scale: float,
 ) -> None:
+    """The group's queries in codes; logits are in units of `scale`, the attention's for natural ones."""
     f, query = context.f, context.operands[step.query]
     for head in range(group):
         here, there = address(f, query, slot, kv_head * group + head), at["queries"] + head * rows.query_bytes
-        encode_query(f, rows, here, query.dtype, step.scale, at["query"], there)
+        encode_query(f, rows, here, query.dtype, scale, at["query"], there)
 
 
 def _source(context: Context, step: LandmarkScores | QueryAttention, slot: Value, kv_head: Value) -> LandmarkSource:
@@ -137,7 +140,7 @@ def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Fea
             with f.loop(0, count, LANES) as place:
                 mask = f.first_lanes(count - place.index)
                 found = f.load_masked(source + place.index * 4, mask, vector(F32, LANES))
-                f.store(found, target + place.index * 4)
+                f.store(found * LOG2E, target + place.index * 4)
 
     def score(unit: Unit, slot: Slot, part: Value) -> None:
         f = unit.context.f
@@ -232,7 +235,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
         with f.when(choice.chooses(slot)):
             with f.when(part.eq(0)):
                 score_ring(unit, step, new)
-            _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at)
+            _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at, step.scale * LOG2E)
             _score_chunks(unit, slot, part, logits)
 
     def pick(unit: Unit, slot: Slot) -> None:
