@@ -101,9 +101,10 @@ def _score_blocks(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, f
     queries = [f["queries"] + head * rows.query_bytes for head in range(heads)]
     codes = f["codes"] + first * (rows.columns * LINE)
     scales = f["scales"] + first * (LANES * SIZES["bf16"])
+    # Into the second-level cache: asked for in the first one, they would hold up what stands in the second one already.
     for i in range(count * rows.columns):
-        f.prefetch(codes + (AHEAD_BYTES + i * LINE))
-    f.prefetch(scales + AHEAD_BYTES // 8)
+        f.prefetch(codes + (AHEAD_BYTES + i * LINE), 2)
+    f.prefetch(scales + AHEAD_BYTES // 8, 2)
     blocks = []
     for block in range(count):
         at = codes + block * (rows.columns * LINE)

@@ -132,8 +132,9 @@ class Choice:
 
     @property
     def choosing_bytes(self) -> int:
-        """Private scratch of `choose_rows`: factors of chunks, then what the choice takes."""
-        return self.group * self.peaks_bytes + choice_bytes(self.rows, self.topk)
+        """Private scratch of `choose_rows`: factors of chunks, the highest keys of their lanes, then what the choice
+        takes."""
+        return self.group * self.peaks_bytes + self.chunks * LINE + choice_bytes(self.rows, self.topk)
 
     def slot(self, context: Context, step: ChooseRows | QueryAttention | LandmarkScores, slot: Value) -> Slot:
         return slot_of(context, step, slot, self.rows)
@@ -231,12 +232,14 @@ def _chunk_kernel(module: Module, heads: int, head_bytes: int, peaks_bytes: int)
     f = module.function(name, [("logits", PTR), ("count", I64), *((n, PTR) for n in ("target", "peaks", "totals"))])
     rows = [f["logits"] + head * (CHUNK * 4) for head in range(heads)]
     with f.loop(0, f["count"], LANES, [f.splat(NEGATIVE_INFINITY)] * heads) as loop:
-        loop.carry(*(larger(f, f.load(row + loop.index * 4, _FLOATS), m) for row, m in zip(rows, loop.state, strict=True)))
+        found = [f.load(row + loop.index * 4, _FLOATS) for row in rows]
+        loop.carry(*(larger(f, value, largest) for value, largest in zip(found, loop.state, strict=True)))
     largest = [_largest_lane(f, value) for value in loop.results]
     peaks = [f.op("math.ceil", [f.select(m.eq(NEGATIVE_INFINITY), 0.0, m)], F32) for m in largest]
     bases = [f.broadcast(peak, LANES) for peak in peaks]
     with f.loop(0, f["count"], LANES, [f.splat(0.0)] * heads) as loop:
-        found = [exp2_below(f, f.load(row + loop.index * 4, _FLOATS), base) for row, base in zip(rows, bases, strict=True)]
+        found = [f.load(row + loop.index * 4, _FLOATS) for row in rows]
+        found = [exp2_below(f, value, base) for value, base in zip(found, bases, strict=True)]
         for head, value in enumerate(found):
             f.store(value, f["target"] + head * head_bytes + loop.index * 4)
         loop.carry(*(total + value for total, value in zip(loop.state, found, strict=True)))
@@ -300,13 +303,16 @@ def choose_rows(unit: Unit, candidates: Value, target: Value, room: int) -> None
         with f.loop(candidates, room) as rest:
             f.store(f.constant(-1), target + rest.index * 8)
     with f.when(few.eq(0)):
-        _store_keys(unit, candidates)
-        keys, scratch = unit.kept("exponentials", 0), unit.context.private + choice.group * choice.peaks_bytes
-        choose(f, keys, choice.sink, candidates, f.constant(choice.topk), room, target, scratch, choice.rows)
+        tops = unit.context.private + choice.group * choice.peaks_bytes
+        _store_keys(unit, candidates, tops)
+        keys, scratch, topk = unit.kept("exponentials", 0), tops + choice.chunks * LINE, f.constant(choice.topk)
+        chunks = f.ceildiv(candidates, CHUNK)
+        choose(f, keys, choice.sink, candidates, topk, room, target, scratch, choice.rows, (tops, chunks))
 
 
-def _store_keys(unit: Unit, candidates: Value) -> None:
-    """Mean probabilities, times the group's size, as i32 in the same order; lowest up to a whole vector."""
+def _store_keys(unit: Unit, candidates: Value, tops: Value) -> None:
+    """Mean probabilities, times the group's size, as i32 in the same order; lowest up to a whole vector. The highest of
+    each lane of a chunk go to `tops`, but for a last chunk that is no whole number of vectors."""
     f, choice, chunks = unit.context.f, unit.choice, unit.context.f.ceildiv(candidates, CHUNK)
     factors = [unit.context.private + head * choice.peaks_bytes for head in range(choice.group)]
     kernel = _factors_kernel(f.module)
@@ -320,17 +326,21 @@ def _store_keys(unit: Unit, candidates: Value) -> None:
     with f.loop(0, chunks) as chunk:
         weights = [f.broadcast(f.load(at + chunk.index * 4, F32), LANES) for at in factors]
         start = chunk.index * CHUNK
-        with f.loop(start, f.min(start + CHUNK, candidates), LANES) as place:
+        lowest = f.constant(_LOWEST_KEY, _KEYS)
+        with f.loop(start, f.min(start + CHUNK, candidates), LANES, [lowest]) as place:
             mass = f.load(heads[0] + place.index * 4, _FLOATS) * weights[0]
             for source, weight in zip(heads[1:], weights[1:], strict=True):
                 mass = f.fma(f.load(source + place.index * 4, _FLOATS), weight, mass)
             # A mass is not negative, so its bits are in its order. NaN is above all, whatever its sign.
             key = f.select(f.compare("ne", mass, mass), 0x7FFFFFFF, f.bitcast(mass, _KEYS))
             f.store(key, heads[0] + place.index * 4)
+            place.carry(f.max(key, place.state[0]))
+        f.store(place.results[0], tops + chunk.index * LINE)
     last = candidates // LANES * LANES
     with f.when(last < candidates):
         key = f.load(heads[0] + last * 4, _KEYS)
         f.store(f.select(f.first_lanes(candidates - last), key, _LOWEST_KEY), heads[0] + last * 4)
+        f.store(f.constant(_LOWEST_KEY, _KEYS), tops + (chunks - 1) * LINE)
 
 
 def _factors_kernel(module: Module) -> Function:
