@@ -21,6 +21,7 @@ from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import ChooseRows, DecodeAttention, LandmarkScores, MoreRows, QueryAttention
 from sscc.ir.sizes import align, dense_strides
+from sscc.runtime.backends.cpu.approximations import LOG2E
 from sscc.runtime.backends.cpu.decode_attention import check_rows, lower_decode_attention
 from sscc.runtime.backends.cpu.encoded_rows import write_row
 from sscc.runtime.backends.cpu.features import LANES, Features
@@ -75,8 +76,8 @@ def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], featu
             slot, kv_head = pair // kv_heads, pair % kv_heads
             count = f.min(slot_of(context, step, slot, limit).candidates - first, CHUNK)
             with f.when(count > 0):
-                _encode_queries(context, step, rows, group, slot, kv_head, at)
-                _score(context, step, rows, group, slot, kv_head, first + step.sink, count, at)
+                _encode_queries(context, step, rows, group, slot, kv_head, at, step.scale)
+                _score(context, step, rows, group, slot, kv_head, first + step.sink, count, at, step.scale)
                 for head in range(group):
                     target = address(f, scores, slot, kv_head * group + head, first + step.sink)
                     with f.loop(0, count, LANES) as place:
@@ -119,14 +120,16 @@ def _encode_queries(
     slot: Value,
     kv_head: Value,
     at: dict[str, Value],
+    scale: float,
 ) -> None:
+    """The group's queries in codes; logits are in units of `scale`, the attention's for natural ones."""
     f, query = context.f, context.operands[step.query]
     heads = [address(f, query, slot, kv_head * group + head) for head in range(group)]
     if isinstance(rows, KeyRows):
         put_queries(f, rows, [(here, query.dtype) for here in heads], at["keys"])
         return
     for head, here in enumerate(heads):
-        encode_query(f, rows, here, query.dtype, step.scale, at["query"], at["queries"] + head * rows.query_bytes)
+        encode_query(f, rows, here, query.dtype, scale, at["query"], at["queries"] + head * rows.query_bytes)
 
 
 def _score(
@@ -139,13 +142,14 @@ def _score(
     first: Value,
     count: Value,
     at: dict[str, Value],
+    scale: float,
 ) -> None:
     """Logits of the rows first .. first + count - 1 by the queries that `_encode_queries` left: [group][CHUNK]."""
     f, codes = context.f, context.operands[step.codes]
     if isinstance(rows, KeyRows):
         stride = row_stride((codes.shape, codes.strides, codes.dtype))
         keys = address(f, codes, slot, kv_head, first)
-        score_keys(f, rows, keys, stride, count, step.scale, at["keys"], at["logits"], CHUNK * 4)
+        score_keys(f, rows, keys, stride, count, scale, at["keys"], at["logits"], CHUNK * 4)
         return
     source = _source(context, step, slot, kv_head).from_row(first)
     score_rows(f, rows, source, count, at["queries"], group, at["staging"], at["logits"], CHUNK * 4)
@@ -179,7 +183,7 @@ def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Fea
             with f.loop(0, count, LANES) as place:
                 mask = f.first_lanes(count - place.index)
                 found = f.load_masked(source + place.index * 4, mask, vector(F32, LANES))
-                f.store(found, target + place.index * 4)
+                f.store(found * LOG2E, target + place.index * 4)
 
     def score(unit: Unit, slot: Slot, part: Value) -> None:
         f = unit.context.f
@@ -255,7 +259,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
     inner, extra, own = _attention(step, operands, choice)
     known = operands | {name: meta for name, (meta, _) in extra.items()}
     attention = lower_decode_attention(inner, known, features)
-    private = _scoring_scratch(rows, choice.group, choice.scoring_bytes)
+    private, scale = _scoring_scratch(rows, choice.group, choice.scoring_bytes), step.scale * LOG2E
 
     def operand_of(context: Context, name: str) -> Operand:
         meta, place = extra[name]
@@ -265,7 +269,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
         f, context, at = unit.context.f, unit.context, private.at(unit.context.private)
 
         def logits(first: Value, count: Value) -> None:
-            _score(context, step, rows, choice.group, unit.slot, unit.kv_head, first + step.sink, count, at)
+            _score(context, step, rows, choice.group, unit.slot, unit.kv_head, first + step.sink, count, at, scale)
 
         new = _new_row(unit, step, slot)
         with f.when(part.eq(0) & (slot.length > 0)):
@@ -273,7 +277,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
         with f.when(choice.chooses(slot)):
             with f.when(part.eq(0)):
                 score_ring(unit, step, new)
-            _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at)
+            _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at, scale)
             _score_chunks(unit, slot, part, logits)
 
     def pick(unit: Unit, slot: Slot) -> None:
