@@ -11,63 +11,45 @@ from torch import Tensor
 
 from sscc.ir import landmarks
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import ChooseRows, Landmarks, LandmarkScores, QueryAttention
 from sscc.runtime.backends.reference.attention import SegmentRows, decode_attention, rows_with
 from sscc.runtime.backends.reference.cache import check_rows, update_rows
 from sscc.runtime.backends.reference.encoded_rows import numbers
-from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
-from sscc.runtime.backends.reference.softmax import check_groups
 
 # --------------------------------------------------------------------------------------------------- landmarks
 
 
-def compile_landmarks(step: Landmarks, interface: Interface) -> Bind:
-    _check_codes(step.kind, step.bits, interface.match(step), interface)
-
-    def bind(views: Views) -> Fire:
-        key, codes, scales = views[step.key], views[step.codes], views[step.scales]
-
-        def fire(_: object) -> None:
-            for target, found in zip((codes, scales), landmarks_of(key, step.bits), strict=True):
-                target.copy_(found)
-
-        return fire
-
-    return bind
+def make_landmarks(key: Tensor, codes: Tensor, scales: Tensor, *, bits: int) -> None:
+    """The step `Landmarks` (shapes there)."""
+    for target, found in zip((codes, scales), landmarks_of(key, bits), strict=True):
+        target.copy_(found)
 
 
 def landmarks_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """The step `Landmarks`: codes [B, Hkv, J, D * bits / 8] i8 and scales [B, Hkv, J, 1] bf16 of keys."""
+    """Codes [B, Hkv, J, D * bits / 8] i8 and scales [B, Hkv, J, 1] bf16 of keys."""
     codes, scales = landmarks.encode(key.to(torch.float32).numpy(), bits)
     return torch.from_numpy(codes).view(torch.int8), torch.from_numpy(scales).to(torch.bfloat16)[..., None]
-
-
-def _check_codes(kind: str, bits: int, sizes: dict[str, int], interface: Interface) -> None:
-    if bits not in landmarks.MAGNITUDES or sizes["D"] * bits != 8 * sizes["E"]:
-        interface.refuse(f"{kind} keeps keys of {sizes['D']} numbers in {bits} bits, {sizes['E']} bytes")
 
 
 # ------------------------------------------------------------------------------------------------------ scores
 
 
-def compile_landmark_scores(step: LandmarkScores, interface: Interface) -> Bind:
-    sizes = interface.match(step)
-    check_groups(sizes, interface)
-    _check_codes(step.kind, step.bits, sizes, interface)
-    _check_ring(step, interface)
-
-    def bind(views: Views) -> Fire:
-        query, codes, scales = views[step.query], views[step.codes], views[step.scales]
-        position, active, scores = views[step.position], views[step.active], views[step.scores]
-
-        def fire(_: object) -> None:
-            for slot, begin, end in _candidates(position, active, step.sink, step.recent, codes.shape[2]):
-                rows = codes[slot, :, begin:end], scales[slot, :, begin:end]
-                scores[slot, :, begin:end] = landmark_scores(query[slot], *rows, step.bits, step.scale)
-
-        return fire
-
-    return bind
+def score_landmarks(
+    query: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    position: Tensor,
+    active: Tensor,
+    scores: Tensor,
+    *,
+    scale: float,
+    sink: int,
+    recent: int,
+    bits: int,
+) -> None:
+    """The step `LandmarkScores` (shapes there)."""
+    for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
+        rows = codes[slot, :, begin:end], scales[slot, :, begin:end]
+        scores[slot, :, begin:end] = landmark_scores(query[slot], *rows, bits, scale)
 
 
 def landmark_scores(query: Tensor, codes: Tensor, scales: Tensor, bits: int, scale: float) -> Tensor:
@@ -99,26 +81,25 @@ def _candidates(
 # ---------------------------------------------------------------------------------------------------- the choice
 
 
-def compile_choose_rows(step: ChooseRows, interface: Interface) -> Bind:
-    check_groups(interface.match(step), interface)
-    _check_ring(step, interface)
-    wide = interface.numerics.accumulate
-
-    def bind(views: Views) -> Fire:
-        query, key, scores = views[step.query], views[step.key], views[step.scores]
-        position, active, selected = views[step.position], views[step.active], views[step.selected]
-
-        def fire(_: object) -> None:
-            selected.fill_(-1)
-            for slot, begin, end in _candidates(position, active, step.sink, step.recent, scores.shape[2]):
-                picks = choose(
-                    query[slot], numbers(key[slot]), scores[slot, :, begin:end], selected.shape[2], step.scale, wide
-                )
-                selected[slot, :, : picks.shape[1]] = picks + begin
-
-        return fire
-
-    return bind
+def choose_rows(
+    query: Tensor,
+    key: Tensor,
+    scores: Tensor,
+    position: Tensor,
+    active: Tensor,
+    selected: Tensor,
+    *,
+    scale: float,
+    sink: int,
+    recent: int,
+    wide: torch.dtype,
+) -> None:
+    """The step `ChooseRows` (shapes there)."""
+    selected.fill_(-1)
+    for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
+        found, topk = scores[slot, :, begin:end], selected.shape[2]
+        picks = choose(query[slot], numbers(key[slot]), found, topk, scale, wide)
+        selected[slot, :, : picks.shape[1]] = picks + begin
 
 
 def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scale: float, wide: torch.dtype) -> Tensor:
@@ -139,49 +120,46 @@ def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scale: float, 
     return order.sort(1).values
 
 
-def _check_ring(step: LandmarkScores | ChooseRows | QueryAttention, interface: Interface) -> None:
-    if step.sink < 0 or step.recent < 1:
-        interface.refuse(f"{step.kind} has sink {step.sink} and recent {step.recent}")
-
-
 # ---------------------------------------------------------------------------------------------------- all in one
 
 
-def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
-    sizes = interface.match(step)
-    check_groups(sizes, interface)
-    _check_codes(step.kind, step.bits, sizes, interface)
-    _check_ring(step, interface)
-    if step.sink + step.recent != sizes["R"]:
-        interface.refuse(f"it has sink {step.sink} and recent {step.recent} in a cache of {sizes['R']} rows")
-    wide = interface.numerics.accumulate
-
-    def bind(views: Views) -> Fire:
-        query, new_key, new_value = views[step.query], views[step.new_key], views[step.new_value]
-        key, codes, scales = views[step.key], views[step.codes], views[step.scales]
-        k_store, v_store = views[step.k_store], views[step.v_store]
-        position, active, out = views[step.position], views[step.active], views[step.out]
-        value, k_cache, v_cache = views[step.value], views[step.k_cache], views[step.v_cache]
-
-        def fire(_: object) -> None:
-            check_rows(position[active], k_store.shape[2])
-            selected = torch.full((*key.shape[:2], step.topk), -1)
-            row = torch.where(position < step.sink, position, step.sink + (position - step.sink) % step.recent)
-            ring = rows_with(key, new_key.to(key.dtype), row, active)(0, key.shape[2])
-            for slot, begin, end in _candidates(position, active, step.sink, step.recent, codes.shape[2]):
-                of_rows = codes[slot, :, begin:end], scales[slot, :, begin:end]
-                found = landmark_scores(query[slot], *of_rows, step.bits, step.scale)
-                picks = choose(query[slot], ring[slot], found, step.topk, step.scale, wide)
-                selected[slot, :, : picks.shape[1]] = picks + begin
-            new = (new_key, new_value, *landmarks_of(new_key, step.bits))
-            decode_attention(
-                query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
-                segments=[SegmentRows(k_store, v_store, selected)], sink=step.sink, recent=step.recent,
-                scale=step.scale, wide=wide,
-            )  # fmt: skip
-            for store, rows in zip((k_store, v_store, codes, scales), new, strict=True):
-                update_rows(store, rows, position, active)
-
-        return fire
-
-    return bind
+def query_attention(
+    query: Tensor,
+    new_key: Tensor,
+    new_value: Tensor,
+    key: Tensor,
+    value: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k_store: Tensor,
+    v_store: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    position: Tensor,
+    active: Tensor,
+    out: Tensor,
+    *,
+    scale: float,
+    sink: int,
+    recent: int,
+    topk: int,
+    bits: int,
+    wide: torch.dtype,
+) -> None:
+    """The step `QueryAttention` (shapes there)."""
+    check_rows(position[active], k_store.shape[2])
+    selected = torch.full((*key.shape[:2], topk), -1)
+    row = torch.where(position < sink, position, sink + (position - sink) % recent)
+    ring = rows_with(key, new_key.to(key.dtype), row, active)(0, key.shape[2])
+    for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
+        of_rows = codes[slot, :, begin:end], scales[slot, :, begin:end]
+        found = landmark_scores(query[slot], *of_rows, bits, scale)
+        picks = choose(query[slot], ring[slot], found, topk, scale, wide)
+        selected[slot, :, : picks.shape[1]] = picks + begin
+    new = (new_key, new_value, *landmarks_of(new_key, bits))
+    decode_attention(
+        query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
+        segments=[SegmentRows(k_store, v_store, selected)], sink=sink, recent=recent, scale=scale, wide=wide,
+    )  # fmt: skip
+    for store, rows in zip((k_store, v_store, codes, scales), new, strict=True):
+        update_rows(store, rows, position, active)
