@@ -369,11 +369,14 @@ def test_no_weights(model: Path, direct: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.rdu", "x.mlir"])
 def test_a_full_disk_leaves_nothing(name: str, model: Path, dumps: Path, tmp_path: Path) -> None:
-    with largest_file(30_000), pytest.raises(OutputError, match=name):
+    def make() -> None:
         if name == "x.rdu":
             onward(dumps, tmp_path / name, model)
         else:
             compiled(dumps / "04-thread-cache.mlir", tmp_path / name, compile_from="graph", compile_to="kernels")
+
+    with largest_file(30_000), pytest.raises(OutputError, match=name):
+        make()
     assert listing(tmp_path) == []
 
 
@@ -400,11 +403,15 @@ def test_what_is_no_artifact_is_not_replaced(model: Path, dumps: Path, tmp_path:
 def test_unwritable_outputs(where: str, level: str, model: Path, dumps: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     folder = Path(where.format(tmp=tmp_path))
-    with pytest.raises(OutputError, match=str(folder)):
+
+    def make() -> None:
         if level == "schedule":
             onward(dumps, folder / "x", model)
         else:
             compiled(dumps / "04-thread-cache.mlir", folder / "x", compile_from="graph", compile_to=level)
+
+    with pytest.raises(OutputError, match=str(folder)):
+        make()
     assert listing(tmp_path) == ["file"]
 
 

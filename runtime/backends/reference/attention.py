@@ -8,38 +8,45 @@ Query heads stand as [Hkv, G, ..]: head h = g * G + j reads KV head g.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sscc.ir.schedule import CachedAttention, DecodeAttention, MoreRows, Segment
+from sscc.ir.schedule import CachedAttention, DecodeAttention
 from sscc.runtime.backends.reference.cache import check_rows, gathered, update_rows
-from sscc.runtime.backends.reference.encoded_rows import as_stored, check_alike, numbers
-from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
-from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, check_groups, tiles
+from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
+from sscc.runtime.backends.reference.interface import Interface
+from sscc.runtime.backends.reference.operands import Members
+from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, tiles
 
 Fetch = Callable[[int, int], Tensor]
 """Rows begin .. end - 1 of all slots and KV heads of a segment: [B, Hkv, end - begin, D], as numbers."""
 
 
-def compile_cached_attention(step: CachedAttention, interface: Interface) -> Bind:
-    if not step.segments:
-        interface.refuse(f"{step.kind} has no segment")
-    sizes = interface.match(step)
-    check_groups(sizes, interface)
-    _check_segments(step, step.segments, interface)
-    wide = interface.numerics.accumulate
+def check_dtypes(step: CachedAttention | DecodeAttention, interface: Interface) -> None:
+    """The rows of all segments are of one dtype, and so are a cache and the copy of it that is read in its place."""
+    keys, values = [segment.key for segment in step.segments], [segment.value for segment in step.segments]
+    if isinstance(step, DecodeAttention):
+        keys, values = [step.k_cache, step.key, *keys], [step.v_cache, step.value, *values]
+    for first, *others in (keys, values):
+        for name in others:
+            if interface.param(name).dtype != interface.param(first).dtype:
+                interface.refuse(f"{step.kind} reads rows of {name!r} and of {first!r}, which has another dtype")
 
-    def bind(views: Views) -> Fire:
-        query, out = views[step.query], views[step.out]
-        segments = [_bound(segment, views) for segment in step.segments]
-        masks = [views[segment.valid] for segment in step.segments]
-        return lambda _: cached_attention(query, segments, masks, out, scale=step.scale, wide=wide)
 
-    return bind
+def cached_attention_step(query: Tensor, segments: Members, out: Tensor, *, scale: float, wide: torch.dtype) -> None:
+    """The step `CachedAttention` (shapes there)."""
+    rows, masks = [SegmentRows.of(segment) for segment in segments], [segment["valid"] for segment in segments]
+    cached_attention(query, rows, masks, out, scale=scale, wide=wide)
+
+
+def decode_attention_step(*, segments: Members, wide: torch.dtype, **others: Any) -> None:
+    """The step `DecodeAttention` (shapes there)."""
+    decode_attention(segments=[SegmentRows.of(segment) for segment in segments], wide=wide, **others)
 
 
 def cached_attention(
@@ -51,34 +58,10 @@ def cached_attention(
     scale: float,
     wide: torch.dtype,
 ) -> None:
-    """The step `CachedAttention` (shapes there). Raises InputError where an index of a valid row is beyond its rows."""
+    """Attention over rows of segments that masks name. Raises InputError where an index is beyond a segment's rows."""
     rows = [segment.seen(mask) for segment, mask in zip(segments, masks, strict=True)]
     keys, values = [segment.keys for segment in rows], [segment.values for segment in rows]
     out.copy_(_attend(query, rows[0].key.shape[1], keys, values, masks, out.shape[-1], scale, wide))
-
-
-def compile_decode_attention(step: DecodeAttention, interface: Interface) -> Bind:
-    sizes = interface.match(step)
-    check_groups(sizes, interface)
-    if step.sink < 0 or step.recent < 1 or step.sink + step.recent > sizes["R"]:
-        interface.refuse(f"it has sink {step.sink} and recent {step.recent} in a cache of {sizes['R']} rows")
-    for copy, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
-        if interface.param(copy).dtype != interface.param(cache).dtype:
-            interface.refuse(f"{step.kind} reads {copy!r} in place of {cache!r}, which has another dtype")
-    check_alike(step.kind, interface, step.k_cache, step.v_cache)
-    _check_segments(step, (step, *step.segments), interface)
-    wide = interface.numerics.accumulate
-    rows = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
-    names = (*rows, step.position, step.prompt_len, step.active, step.out)
-
-    def bind(views: Views) -> Fire:
-        operands = [views[name] for name in names]
-        segments = [_bound(segment, views) for segment in step.segments]
-        return lambda _: decode_attention(
-            *operands, segments=segments, sink=step.sink, recent=step.recent, scale=step.scale, wide=wide
-        )
-
-    return bind
 
 
 def decode_attention(
@@ -117,17 +100,6 @@ def decode_attention(
     update_rows(v_cache, new_value, row, active)
 
 
-def _check_segments(
-    step: CachedAttention | DecodeAttention,
-    segments: Sequence[Segment | MoreRows | DecodeAttention],
-    interface: Interface,
-) -> None:
-    for side in ([segment.key for segment in segments], [segment.value for segment in segments]):
-        for name in side[1:]:
-            if interface.param(name).dtype != interface.param(side[0]).dtype:
-                interface.refuse(f"{step.kind} reads rows of {name!r} and of {side[0]!r}, which has another dtype")
-
-
 def _valid(position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink_recent: int) -> Tensor:
     """Which rows each slot sees, [B, rows]: written sinks and ring rows, and as many selected ones as its prompt has
     tokens beyond them; none if not active."""
@@ -147,6 +119,11 @@ class SegmentRows:
     key: Tensor
     value: Tensor
     index: Tensor | None
+
+    @classmethod
+    def of(cls, segment: Mapping[str, Tensor]) -> SegmentRows:
+        """Of the operands of a step's segment."""
+        return cls(segment["key"], segment["value"], segment.get("index"))
 
     @property
     def count(self) -> int:
@@ -171,10 +148,6 @@ class SegmentRows:
         if index is None:
             return lambda begin, end: numbers(source[:, :, begin:end])
         return lambda begin, end: numbers(gathered(source, index[:, :, begin:end]))
-
-
-def _bound(segment: Segment | MoreRows, views: Views) -> SegmentRows:
-    return SegmentRows(views[segment.key], views[segment.value], views[segment.index] if segment.index else None)
 
 
 def rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Fetch:

@@ -6,20 +6,7 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import GatherRows, UpdateRows
-from sscc.runtime.backends.reference.encoded_rows import as_stored, check_alike
-from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
-
-
-def compile_update_rows(step: UpdateRows, interface: Interface) -> Bind:
-    interface.match(step)
-    check_alike(step.kind, interface, step.cache, step.new)
-
-    def bind(views: Views) -> Fire:
-        operands = [views[name] for name in (step.cache, step.new, step.row, step.active)]
-        return lambda _: update_rows(*operands)
-
-    return bind
+from sscc.runtime.backends.reference.encoded_rows import as_stored
 
 
 def update_rows(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> None:
@@ -37,18 +24,6 @@ def check_rows(rows: Tensor, size: int) -> None:
     """Raises InputError where a row to be updated is not one of a cache's `size`."""
     if bool(((rows < 0) | (rows >= size)).any()):
         raise InputError(f"a cache of {size} rows is updated at rows {rows.tolist()}")
-
-
-def compile_gather_rows(step: GatherRows, interface: Interface) -> Bind:
-    interface.match(step)
-    if interface.param(step.source).dtype == "i8":
-        check_alike(step.kind, interface, step.source, step.out)
-
-    def bind(views: Views) -> Fire:
-        source, index, out = views[step.source], views[step.index], views[step.out]
-        return lambda _: gather_rows(source, index, out)
-
-    return bind
 
 
 def gather_rows(source: Tensor, index: Tensor, out: Tensor) -> None:

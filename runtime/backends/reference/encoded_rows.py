@@ -9,19 +9,7 @@ import torch
 from torch import Tensor
 
 from sscc.ir.kv_rows import LARGEST_CODE, SMALLEST_SCALE, STEP, decoded_width
-from sscc.ir.schedule import QuantizeRows
-from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
 from sscc.runtime.backends.reference.softmax import tiles
-
-
-def compile_quantize_rows(step: QuantizeRows, interface: Interface) -> Bind:
-    interface.match(step)
-
-    def bind(views: Views) -> Fire:
-        source, out = views[step.source], views[step.out]
-        return lambda _: quantize_rows(source, out)
-
-    return bind
 
 
 def quantize_rows(source: Tensor, out: Tensor) -> None:
@@ -56,11 +44,3 @@ def numbers(rows: Tensor) -> Tensor:
 def as_stored(rows: Tensor, cache: Tensor) -> Tensor:
     """Rows [.., D] as `cache` holds them: encoded, unless they are that already, or rounded to its dtype."""
     return encode(rows) if cache.dtype is torch.int8 and rows.dtype is not torch.int8 else rows.to(cache.dtype)
-
-
-def check_alike(kind: str, interface: Interface, *names: str) -> None:
-    """Raises InputError unless the rows of all these parameters are encoded, or those of none."""
-    dtypes = {name: interface.param(name).dtype for name in names}
-    if len({dtype == "i8" for dtype in dtypes.values()}) > 1:
-        listed = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
-        interface.refuse(f"{kind} takes rows that are all encoded, or all floats, but {listed}")

@@ -10,26 +10,8 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
-from sscc.runtime.backends.reference.encoded_rows import as_stored, check_alike, numbers
-from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
-from sscc.runtime.backends.reference.softmax import RunningSoftmax, check_groups, tiles
-
-
-def compile_causal_attention(step: CausalAttention, interface: Interface) -> Bind:
-    sizes = interface.match(step)
-    check_groups(sizes, interface)
-    check_alike(step.kind, interface, step.key, step.value)
-    start, wide = interface.scalar(step.start), interface.numerics.accumulate
-
-    def bind(views: Views) -> Fire:
-        operands = [views[name] for name in (step.query, step.key, step.value, step.out)]
-        sums = views[step.log_sum_exp] if step.log_sum_exp else None
-        return lambda scalars: causal_attention(
-            *operands, log_sum_exp=sums, start=scalars[start], scale=step.scale, window=step.window, wide=wide
-        )
-
-    return bind
+from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
+from sscc.runtime.backends.reference.softmax import RunningSoftmax, tiles
 
 
 def causal_attention(
@@ -55,41 +37,14 @@ def causal_attention(
         log_sum_exp.copy_(softmax.log_sum_exp().reshape(log_sum_exp.shape))
 
 
-def compile_observe(step: Observe, interface: Interface) -> Bind:
-    interface.match(step)
-    start, length = interface.scalar(step.start), interface.scalar(step.length)
-
-    def bind(views: Views) -> Fire:
-        observed, query = views[step.observed], views[step.query]
-        return lambda scalars: observe(observed, query, start=scalars[start], length=scalars[length])
-
-    return bind
-
-
-def observe(observed: Tensor, rows: Tensor, *, start: int, length: int) -> None:
+def observe(observed: Tensor, query: Tensor, *, start: int, length: int) -> None:
     """The step `Observe` (shapes there), for rows of any kind: [1, H, C, ..] into [1, H, obs, ..]."""
     window = observed.shape[2]
     shift = start - max(length - window, 0)  # row i belongs in row i + shift
     first = max(0, -shift)
-    last = min(rows.shape[2], min(window, length) - shift)
+    last = min(query.shape[2], min(window, length) - shift)
     if first < last:
-        observed[:, :, first + shift : last + shift] = rows[:, :, first:last]
-
-
-def compile_chunk_attention(step: ChunkAttention, interface: Interface) -> Bind:
-    sizes = interface.match(step)
-    check_groups(sizes, interface)
-    check_alike(step.kind, interface, step.k_scratch, step.v_scratch)
-    start, length, wide = interface.scalar(step.start), interface.scalar(step.length), interface.numerics.accumulate
-    names = (step.query, step.new_key, step.new_value, step.k_scratch, step.v_scratch, step.observed)
-
-    def bind(views: Views) -> Fire:
-        operands = [views[name] for name in (*names, step.log_sum_exp, step.out)]
-        return lambda scalars: chunk_attention(
-            *operands, start=scalars[start], length=scalars[length], scale=step.scale, window=step.window, wide=wide
-        )
-
-    return bind
+        observed[:, :, first + shift : last + shift] = query[:, :, first:last]
 
 
 def chunk_attention(

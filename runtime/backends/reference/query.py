@@ -6,89 +6,63 @@ KV head g.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from sscc.ir import landmarks
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import ChooseRows, Landmarks, LandmarkScores, QueryAttention
 from sscc.runtime.backends.reference.attention import SegmentRows, decode_attention, rows_with
 from sscc.runtime.backends.reference.cache import check_rows, update_rows
-from sscc.runtime.backends.reference.encoded_rows import as_stored, check_alike, numbers
-from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
-from sscc.runtime.backends.reference.softmax import check_groups
+from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 
 # --------------------------------------------------------------------------------------------------- landmarks
 
 
-def compile_landmarks(step: Landmarks, interface: Interface) -> Bind:
-    _check_codes(step.kind, step.bits, interface.match(step), interface)
-
-    def bind(views: Views) -> Fire:
-        key, codes, scales = views[step.key], views[step.codes], views[step.scales]
-
-        def fire(_: object) -> None:
-            for target, found in zip((codes, scales), landmarks_of(key, step.bits), strict=True):
-                target.copy_(found)
-
-        return fire
-
-    return bind
+def make_landmarks(key: Tensor, codes: Tensor, scales: Tensor, *, bits: int) -> None:
+    """The step `Landmarks` (shapes there)."""
+    for target, found in zip((codes, scales), landmarks_of(key, bits), strict=True):
+        target.copy_(found)
 
 
 def landmarks_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """The step `Landmarks`: codes [B, Hkv, J, D * bits / 8] i8 and scales [B, Hkv, J, 1] bf16 of keys."""
+    """Codes [B, Hkv, J, D * bits / 8] i8 and scales [B, Hkv, J, 1] bf16 of keys."""
     codes, scales = landmarks.encode(key.to(torch.float32).numpy(), bits)
     return torch.from_numpy(codes).view(torch.int8), torch.from_numpy(scales).to(torch.bfloat16)[..., None]
-
-
-def _check_codes(kind: str, bits: int, sizes: dict[str, int], interface: Interface) -> None:
-    if bits not in landmarks.MAGNITUDES or sizes["D"] * bits != 8 * sizes["E"]:
-        interface.refuse(f"{kind} keeps keys of {sizes['D']} numbers in {bits} bits, {sizes['E']} bytes")
-
-
-def _check_landmarks(step: LandmarkScores | QueryAttention, sizes: dict[str, int], interface: Interface) -> None:
-    exact = step.bits == PLAIN_BITS
-    if exact == bool(step.scales):
-        interface.refuse(f"{step.kind} has landmarks of {step.bits} bits with {'' if step.scales else 'no '}scales")
-    if not exact:
-        _check_codes(step.kind, step.bits, sizes, interface)
-    elif sizes["D"] != sizes["E"]:
-        interface.refuse(f"{step.kind} takes keys of {sizes['E']} numbers, its query has {sizes['D']}")
 
 
 # ------------------------------------------------------------------------------------------------------ scores
 
 
-def compile_landmark_scores(step: LandmarkScores, interface: Interface) -> Bind:
-    sizes = interface.match(step)
-    check_groups(sizes, interface)
-    _check_landmarks(step, sizes, interface)
-    _check_ring(step, interface)
-    score = _scorer(step, interface)
+def score_landmarks(
+    query: Tensor,
+    codes: Tensor,
+    scales: Tensor | None,
+    position: Tensor,
+    active: Tensor,
+    scores: Tensor,
+    *,
+    scale: float,
+    sink: int,
+    recent: int,
+    bits: int,
+    wide: torch.dtype,
+) -> None:
+    """The step `LandmarkScores` (shapes there)."""
+    for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
+        rows = _landmarks_at(slot, begin, end, codes, scales)
+        scores[slot, :, begin:end] = _scores(query[slot], rows, bits, scale, wide)
 
-    def bind(views: Views) -> Fire:
-        query, rows = views[step.query], [views[name] for name in (step.codes, step.scales) if name]
-        position, active, scores = views[step.position], views[step.active], views[step.scores]
 
-        def fire(_: object) -> None:
-            for slot, begin, end in _candidates(position, active, step.sink, step.recent, rows[0].shape[2]):
-                scores[slot, :, begin:end] = score(query[slot], *(row[slot, :, begin:end] for row in rows))
-
-        return fire
-
-    return bind
+def _landmarks_at(slot: int, begin: int, end: int, codes: Tensor, scales: Tensor | None) -> list[Tensor]:
+    return [rows[slot, :, begin:end] for rows in (codes, scales) if rows is not None]
 
 
-def _scorer(step: LandmarkScores | QueryAttention, interface: Interface) -> Callable[..., Tensor]:
-    """What scores candidates by their landmarks: the query [H, 1, D], then codes and scales, or keys."""
-    if step.bits == PLAIN_BITS:
-        wide = interface.numerics.accumulate
-        return lambda query, keys: exact_scores(query, keys, step.scale, wide).to(torch.float32)
-    return lambda query, codes, scales: landmark_scores(query, codes, scales, step.bits, step.scale)
+def _scores(query: Tensor, rows: list[Tensor], bits: int, scale: float, wide: torch.dtype) -> Tensor:
+    """Scores of a query [H, 1, D] with candidates, by codes and scales or by keys."""
+    if bits == PLAIN_BITS:
+        return exact_scores(query, *rows, scale, wide).to(torch.float32)
+    return landmark_scores(query, *rows, bits, scale)
 
 
 def exact_scores(query: Tensor, keys: Tensor, scale: float, wide: torch.dtype) -> Tensor:
@@ -126,26 +100,25 @@ def _candidates(
 # ---------------------------------------------------------------------------------------------------- the choice
 
 
-def compile_choose_rows(step: ChooseRows, interface: Interface) -> Bind:
-    check_groups(interface.match(step), interface)
-    _check_ring(step, interface)
-    wide = interface.numerics.accumulate
-
-    def bind(views: Views) -> Fire:
-        query, key, scores = views[step.query], views[step.key], views[step.scores]
-        position, active, selected = views[step.position], views[step.active], views[step.selected]
-
-        def fire(_: object) -> None:
-            selected.fill_(-1)
-            for slot, begin, end in _candidates(position, active, step.sink, step.recent, scores.shape[2]):
-                picks = choose(
-                    query[slot], numbers(key[slot]), scores[slot, :, begin:end], selected.shape[2], step.scale, wide
-                )
-                selected[slot, :, : picks.shape[1]] = picks + begin
-
-        return fire
-
-    return bind
+def choose_rows(
+    query: Tensor,
+    key: Tensor,
+    scores: Tensor,
+    position: Tensor,
+    active: Tensor,
+    selected: Tensor,
+    *,
+    scale: float,
+    sink: int,
+    recent: int,
+    wide: torch.dtype,
+) -> None:
+    """The step `ChooseRows` (shapes there)."""
+    selected.fill_(-1)
+    for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
+        found, topk = scores[slot, :, begin:end], selected.shape[2]
+        picks = choose(query[slot], numbers(key[slot]), found, topk, scale, wide)
+        selected[slot, :, : picks.shape[1]] = picks + begin
 
 
 def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scale: float, wide: torch.dtype) -> Tensor:
@@ -165,50 +138,47 @@ def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scale: float, 
     return order.sort(1).values
 
 
-def _check_ring(step: LandmarkScores | ChooseRows | QueryAttention, interface: Interface) -> None:
-    if step.sink < 0 or step.recent < 1:
-        interface.refuse(f"{step.kind} has sink {step.sink} and recent {step.recent}")
-
-
 # ---------------------------------------------------------------------------------------------------- all in one
 
 
-def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
-    sizes = interface.match(step)
-    check_groups(sizes, interface)
-    _check_landmarks(step, sizes, interface)
-    _check_ring(step, interface)
-    if step.sink + step.recent != sizes["R"]:
-        interface.refuse(f"it has sink {step.sink} and recent {step.recent} in a cache of {sizes['R']} rows")
-    check_alike(step.kind, interface, step.key, step.value, step.k_cache, step.v_cache, step.k_store, step.v_store)
-    wide, score = interface.numerics.accumulate, _scorer(step, interface)
-
-    def bind(views: Views) -> Fire:
-        query, new_key, new_value = views[step.query], views[step.new_key], views[step.new_value]
-        key, rows = views[step.key], [views[name] for name in (step.codes, step.scales) if name]
-        k_store, v_store = views[step.k_store], views[step.v_store]
-        position, active, out = views[step.position], views[step.active], views[step.out]
-        value, k_cache, v_cache = views[step.value], views[step.k_cache], views[step.v_cache]
-
-        def fire(_: object) -> None:
-            check_rows(position[active], k_store.shape[2])
-            selected = torch.full((*key.shape[:2], step.topk), -1)
-            row = torch.where(position < step.sink, position, step.sink + (position - step.sink) % step.recent)
-            ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
-            for slot, begin, end in _candidates(position, active, step.sink, step.recent, rows[0].shape[2]):
-                found = score(query[slot], *(row[slot, :, begin:end] for row in rows))
-                picks = choose(query[slot], ring[slot], found, step.topk, step.scale, wide)
-                selected[slot, :, : picks.shape[1]] = picks + begin
-            made = (new_key,) if step.bits == PLAIN_BITS else landmarks_of(new_key, step.bits)
-            new = (as_stored(new_key, k_store), as_stored(new_value, v_store), *made)
-            decode_attention(
-                query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
-                segments=[SegmentRows(k_store, v_store, selected)], sink=step.sink, recent=step.recent,
-                scale=step.scale, wide=wide,
-            )  # fmt: skip
-            for store, added in zip((k_store, v_store, *rows), new, strict=True):
-                update_rows(store, added, position, active)
-
-        return fire
-
-    return bind
+def query_attention(
+    query: Tensor,
+    new_key: Tensor,
+    new_value: Tensor,
+    key: Tensor,
+    value: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k_store: Tensor,
+    v_store: Tensor,
+    codes: Tensor,
+    scales: Tensor | None,
+    position: Tensor,
+    active: Tensor,
+    out: Tensor,
+    *,
+    scale: float,
+    sink: int,
+    recent: int,
+    topk: int,
+    bits: int,
+    wide: torch.dtype,
+) -> None:
+    """The step `QueryAttention` (shapes there)."""
+    check_rows(position[active], k_store.shape[2])
+    selected = torch.full((*key.shape[:2], topk), -1)
+    row = torch.where(position < sink, position, sink + (position - sink) % recent)
+    ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
+    for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
+        found = _scores(query[slot], _landmarks_at(slot, begin, end, codes, scales), bits, scale, wide)
+        picks = choose(query[slot], ring[slot], found, topk, scale, wide)
+        selected[slot, :, : picks.shape[1]] = picks + begin
+    landmark = [new_key] if bits == PLAIN_BITS else landmarks_of(new_key, bits)
+    new = (as_stored(new_key, k_store), as_stored(new_value, v_store), *landmark)
+    decode_attention(
+        query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
+        segments=[SegmentRows(k_store, v_store, selected)], sink=sink, recent=recent, scale=scale, wide=wide,
+    )  # fmt: skip
+    stores = [store for store in (k_store, v_store, codes, scales) if store is not None]
+    for store, rows in zip(stores, new, strict=True):
+        update_rows(store, rows, position, active)

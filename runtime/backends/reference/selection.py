@@ -9,9 +9,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import ObservationScores, Pool, Select
-from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
-from sscc.runtime.backends.reference.softmax import RunningSoftmax, check_groups, tiles
+from sscc.runtime.backends.reference.softmax import RunningSoftmax, tiles
 
 # ------------------------------------------------------------------------------------------------------ scores
 
@@ -65,28 +63,24 @@ class PromptScores:
         return products.masked_fill_(torch.arange(begin, end) > self._positions, -torch.inf)
 
 
-def compile_observation_scores(step: ObservationScores, interface: Interface) -> Bind:
-    sizes = interface.match(step)
-    check_groups(sizes, interface)
-    length, wide = interface.scalar(step.length), interface.numerics.accumulate
-
-    def bind(views: Views) -> Fire:
-        observed, key, scores = views[step.observed], views[step.key], views[step.scores]
-        sums = views[step.log_sum_exp] if step.log_sum_exp else None
-
-        def fire(scalars: Scalars) -> None:
-            prompt = PromptScores(
-                observed, key, length=scalars[length], scale=step.scale, recent=step.recent, wide=wide
-            )
-            observation_scores(prompt, scores, sums)
-
-        return fire
-
-    return bind
+def score_positions(
+    observed: Tensor,
+    key: Tensor,
+    scores: Tensor,
+    *,
+    log_sum_exp: Tensor | None,
+    length: int,
+    scale: float,
+    recent: int,
+    wide: torch.dtype,
+) -> None:
+    """The step `ObservationScores` (shapes there)."""
+    prompt = PromptScores(observed, key, length=length, scale=scale, recent=recent, wide=wide)
+    observation_scores(prompt, scores, log_sum_exp)
 
 
 def observation_scores(prompt: PromptScores, scores: Tensor, log_sum_exp: Tensor | None) -> None:
-    """The step `ObservationScores` (shapes there). Writes scores[:, :length]."""
+    """Writes scores[:, :length], from what attention found for the observed queries, or if that is None computes it."""
     found = prompt.log_sum_exp() if log_sum_exp is None else prompt.kept(log_sum_exp)
     for begin, tile in prompt.tiles(found):
         scores[:, begin : begin + tile.shape[1]] = tile
@@ -98,46 +92,13 @@ def observation_scores(prompt: PromptScores, scores: Tensor, log_sum_exp: Tensor
 POOLS: dict[str, Callable[..., Tensor]] = {"avg": avg_pool1d, "max": max_pool1d}
 
 
-def compile_pool(step: Pool, interface: Interface) -> Bind:
-    interface.match(step)
-    length = interface.scalar(step.length)
-    check_pool(step.mode, step.width, interface)
-
-    def bind(views: Views) -> Fire:
-        scores, pooled = views[step.scores], views[step.pooled]
-        return lambda scalars: pool(scores, pooled, length=scalars[length], width=step.width, mode=step.mode)
-
-    return bind
-
-
 def pool(scores: Tensor, pooled: Tensor, *, length: int, width: int, mode: str) -> None:
     """The step `Pool` (shapes there): pooled[:, :length]; "avg" divides by `width` at the edges too."""
     _check_length(length, scores)
     pooled[:, :length] = POOLS[mode](scores[:, :length], width, stride=1, padding=width // 2)
 
 
-def check_pool(mode: str, width: int, interface: Interface) -> None:
-    """Raises InputError for a mode that does not exist and for a width that is not odd."""
-    if mode not in POOLS or width < 1 or width % 2 == 0:
-        interface.refuse(f"it pools with mode {mode!r} and width {width}")
-
-
 # --------------------------------------------------------------------------------------------------- selection
-
-
-def compile_select(step: Select, interface: Interface) -> Bind:
-    interface.match(step)
-    length, topk = interface.scalar(step.length), interface.scalar(step.topk)
-    if step.sink < 0 or step.recent < 0:
-        interface.refuse(f"it selects with sink {step.sink} and recent {step.recent}")
-
-    def bind(views: Views) -> Fire:
-        scores, selected = views[step.scores], views[step.selected]
-        return lambda scalars: select(
-            scores, selected, length=scalars[length], topk=scalars[topk], sink=step.sink, recent=step.recent
-        )
-
-    return bind
 
 
 def select(scores: Tensor, selected: Tensor, *, length: int, topk: int, sink: int, recent: int) -> None:

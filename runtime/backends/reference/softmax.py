@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from sscc.runtime.backends.reference.interface import Interface
-
 KEY_TILE = 256
 """Key rows per tile. The largest intermediate is [query rows, KEY_TILE]."""
 
@@ -49,9 +47,3 @@ def tiles(rows: int) -> Iterator[tuple[int, int]]:
     """(begin, end) of the tiles of `rows` key rows."""
     for begin in range(0, rows, KEY_TILE):
         yield begin, min(begin + KEY_TILE, rows)
-
-
-def check_groups(sizes: dict[str, int], interface: Interface) -> None:
-    """Raises InputError unless H query heads divide into groups of V KV heads."""
-    if sizes["H"] % sizes["Hkv"]:
-        interface.refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['V']} KV heads")

@@ -8,24 +8,25 @@ from typing import Any
 from sscc.ir import schedule
 from sscc.runtime.backends.reference import attention, cache, encoded_rows, product, prompt, query, selection, vector
 from sscc.runtime.backends.reference.interface import Bind, Interface
+from sscc.runtime.backends.reference.operands import step_of
 
 STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.Vector: vector.compile_vector,
     schedule.Reduction: vector.compile_reduction,
     schedule.Product: product.compile_product,
-    schedule.UpdateRows: cache.compile_update_rows,
-    schedule.QuantizeRows: encoded_rows.compile_quantize_rows,
-    schedule.GatherRows: cache.compile_gather_rows,
-    schedule.CachedAttention: attention.compile_cached_attention,
-    schedule.DecodeAttention: attention.compile_decode_attention,
-    schedule.Landmarks: query.compile_landmarks,
-    schedule.LandmarkScores: query.compile_landmark_scores,
-    schedule.ChooseRows: query.compile_choose_rows,
-    schedule.QueryAttention: query.compile_query_attention,
-    schedule.CausalAttention: prompt.compile_causal_attention,
-    schedule.Observe: prompt.compile_observe,
-    schedule.ChunkAttention: prompt.compile_chunk_attention,
-    schedule.ObservationScores: selection.compile_observation_scores,
-    schedule.Pool: selection.compile_pool,
-    schedule.Select: selection.compile_select,
+    schedule.UpdateRows: step_of(cache.update_rows),
+    schedule.QuantizeRows: step_of(encoded_rows.quantize_rows),
+    schedule.GatherRows: step_of(cache.gather_rows),
+    schedule.CachedAttention: step_of(attention.cached_attention_step, attention.check_dtypes),
+    schedule.DecodeAttention: step_of(attention.decode_attention_step, attention.check_dtypes),
+    schedule.Landmarks: step_of(query.make_landmarks),
+    schedule.LandmarkScores: step_of(query.score_landmarks),
+    schedule.ChooseRows: step_of(query.choose_rows),
+    schedule.QueryAttention: step_of(query.query_attention),
+    schedule.CausalAttention: step_of(prompt.causal_attention),
+    schedule.Observe: step_of(prompt.observe),
+    schedule.ChunkAttention: step_of(prompt.chunk_attention),
+    schedule.ObservationScores: step_of(selection.score_positions),
+    schedule.Pool: step_of(selection.pool),
+    schedule.Select: step_of(selection.select),
 }

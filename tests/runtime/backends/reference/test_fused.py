@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -142,17 +140,6 @@ def test_decode_attention_of_a_position_that_has_no_row_is_refused() -> None:
             inputs,
             {"key": caches["k_cache"], "value": caches["v_cache"], **caches, "out": torch.zeros(2, 4, 1, 6)},
         )
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [({"sink": 9}, "sink 9 and recent 5 in a cache of 12 rows"), ({"recent": 0}, "sink 2 and recent 0")],
-)
-def test_decode_attention_whose_ring_does_not_fit_is_refused(change: Any, message: str) -> None:
-    inputs, caches = decode_inputs(12, [3])
-    writes = {"key": caches["k_cache"], "value": caches["v_cache"], **caches, "out": torch.zeros(1, 4, 1, 6)}
-    with pytest.raises(InputError, match=message):
-        run_steps((DecodeAttention(**{**DECODE.__dict__, **change}),), inputs, writes)
 
 
 # ------------------------------------------------------------------------------------------------ chunk attention

@@ -176,8 +176,6 @@ def test_a_position_that_has_no_row_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sink": 3}, "sink 3 and recent 5 in a cache of 7 rows"),
-        ({"sink": 7, "recent": 0}, "sink 7 and recent 0 in a cache of 7 rows"),
         ({"segments": (replace(ROWS, key="v_store"),)}, r"takes segments\[0\].key as float \[B, Hkv, T0, D\]"),
         ({"segments": (replace(ROWS, index="position"),)}, r"takes segments\[0\].index as i64 \[B, Hkv, R0\]"),
         ({"k_cache": "query"}, r"takes k_cache as float \[B, Hkv, R, D\]"),

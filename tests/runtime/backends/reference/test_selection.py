@@ -156,10 +156,3 @@ def test_selecting_more_than_there_is_room_for_is_refused(topk: int) -> None:
     given, kept = prompt(20, 20, 2)
     with pytest.raises(InputError, match=f"{topk} positions are selected, there is room for 0 .. 3"):
         selected_of({**given, "log_sum_exp": kept.float()}, 20, 3, 6, 3, 1, "avg", topk)
-
-
-@pytest.mark.parametrize(("pool", "mode"), [(4, "avg"), (3, "min")])
-def test_pooling_that_does_not_exist_is_refused(pool: int, mode: str) -> None:
-    inputs, kept = prompt(12, 12, 2)
-    with pytest.raises(InputError, match=f"pools with mode '{mode}' and width {pool}"):
-        selected_of({**inputs, "log_sum_exp": kept.float()}, 12, 3, 6, 2, pool, mode, 2)
