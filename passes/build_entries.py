@@ -298,8 +298,8 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
         shapes = {a.name: a.type.shape for a in _states(parts[f"prefill.layer.{group.layers[0]}"])}
         rows = [shapes[name] for name in SCRATCHES]
         streams = tuple(Stream(name, shape[3]) for name, shape in zip(STREAMS, rows, strict=True))
-        heads, kv_heads = shapes["observed"][1], rows[0][1]
-        known.append(LayerGroup(group.name, group.layers, group.geometry, heads, kv_heads, streams))
+        # Query heads are in no state but the observed ones, which layers share where they share K and V.
+        known.append(LayerGroup(group.name, group.layers, group.geometry, 0, rows[0][1], streams))
     return CachePlan(tuple(known))
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from sscc.ir.choices import REUSED
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
@@ -180,17 +179,8 @@ class Session:
             raise UsageError("no prefill is in progress: call start_prefill first")
         if steps < 1:
             raise UsageError(f"a prefill call takes at least 1 step, not {steps}")
-        signature = self.signature
-        scalars = {
-            "length": pending.length,
-            "slot": pending.slot,
-            "phase": pending.phase,
-            "chunk": pending.chunk,
-            "steps": min(steps, signature.prefill_steps(pending.length, pending.reused)),
-        }
-        if signature.continues:
-            scalars[REUSED] = pending.reused
         before = (pending.phase, pending.chunk)
+        scalars = self.signature.prefill_scalars(pending.length, pending.slot, before, steps, pending.reused)
         outputs, (pending.phase, pending.chunk) = self._run("prefill", {"tokens": pending.tokens}, scalars)
         if (pending.phase, pending.chunk) <= before:
             raise InputError(f"the schedule's prefill does not go on: it stays at phase and chunk {before}")
@@ -207,7 +197,7 @@ class Session:
         s = self.signature
         if not s.continues:
             return 0
-        needed = max((1 if g.by_query else min(g.obs, length)) for g in (group.geometry for group in s.plan))
+        needed = max((min(g.obs, length) if g.selects else 1) for g in (group.geometry for group in s.plan))
         return (length - needed) // s.prefill_chunk
 
     def read_rows(self, slot: int, chunk: int) -> dict[str, Array]:

@@ -318,7 +318,9 @@ def _segments(op: ir.Operation) -> Callable[[Sequence[Tensor]], list[Segment]]:
 
 def _causal_attention(op: ir.Operation, b: Builder) -> Several:
     scale, window, types = _scale(op), geometry_of(op).window, b.types
-    return lambda query, key, value, start: causal_attention(query, key, value, int(start), scale, window, types)
+    return lambda query, key, value, start, length: causal_attention(
+        query, key, value, int(start), scale, window, types
+    )
 
 
 def _observe(op: ir.Operation, b: Builder) -> Compute:
@@ -374,16 +376,14 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
 
 
 def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), geometry_of(op), b.types
+    attend = _causal_attention(op, b)
 
     def chunk(
-        query: Tensor, new_key: Tensor, new_value: Tensor, k_scratch: Tensor, v_scratch: Tensor, observed: Tensor,
-        log_sum_exp: Tensor, start: Tensor, length: Tensor,
+        query: Tensor, new_key: Tensor, new_value: Tensor, k_scratch: Tensor, v_scratch: Tensor, start: Tensor,
+        length: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        at, n = int(start), int(length)
-        k, v = appended(k_scratch, new_key, at), appended(v_scratch, new_value, at)
-        out, sums = causal_attention(query, k, v, at, scale, g.window, types)
-        return out, k, v, observe(observed, query, at, n, g), observe(log_sum_exp, sums, at, n, g)
+        k, v = appended(k_scratch, new_key, int(start)), appended(v_scratch, new_value, int(start))
+        return *attend(query, k, v, start, length), k, v
 
     return chunk
 

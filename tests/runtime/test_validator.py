@@ -280,7 +280,7 @@ def test_report_counts_loops_as_often_as_they_run() -> None:
     entry = report.entry("main")
     assert (entry.launches, entry.runs[0].launches) == (5, 2 + 3 * 3)
     prefill = check(bases.chunked_prefill()).entry("prefill")
-    assert [run.firings for run in prefill.runs] == [1 + bases.LAYERS * (4 * chunks + 1) + 1 for chunks in (1, 1, 2, 4)]
+    assert [run.firings for run in prefill.runs] == [1 + bases.LAYERS * (5 * chunks + 1) + 1 for chunks in (1, 1, 2, 4)]
 
 
 def test_spilled_buffers_count_as_memory_traffic() -> None:
