@@ -30,7 +30,7 @@ from sscc.ir.operations import (
 )
 from sscc.ir.schedule.file_form import decode, encode
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
 Dtype = Literal["f32", "bf16", "i64", "i8", "i1"]

@@ -143,6 +143,25 @@ def test_scores_far_apart_neither_overflow_nor_give_nan(dtype: torch.dtype) -> N
     torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("size", [1e6, 1e9, 3e10, 1e12, 1e20, 1e28])
+def test_scores_of_any_size_have_their_weights(size: float, features: Features) -> None:
+    """The first half of the queries have the same score with every key, the others one score above all."""
+    tensors = random_causal(2, torch.float32)
+    chunk, best = tensors["query"].shape[2], 0
+    tensors["query"][...], tensors["key"][...] = 0.0, 1.0
+    tensors["query"][..., 0] = size * (1 + torch.rand(chunk))
+    tensors["query"][:, :, chunk // 2 :, 1] = tensors["query"][:, :, chunk // 2 :, 0] / 2
+    tensors["key"][..., 1] = 0.0
+    tensors["key"][:, :, best, 1] = 1.0
+    tensors["query"][:, :, : chunk // 2, 1] = 0.0
+    scalars = {"start": 0, "n": WHOLE}
+    got = run_step(CAUSAL, lower_causal_attention, tensors, scalars, features, ["out", "sums"])
+    want = causal_reference(tensors, 0, CAUSAL.scale)
+    torch.testing.assert_close(got["out"].double(), want["out"], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
+
+
 def test_a_query_does_not_depend_on_later_queries() -> None:
     """Nor do its bits depend on what the chunk holds behind it."""
     tensors = random_causal(3, torch.bfloat16)
