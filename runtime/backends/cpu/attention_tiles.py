@@ -25,8 +25,8 @@ from sscc.runtime.backends.cpu.row_copies import copy_row, transpose_kernel
 LOWEST_PEAK = -1e30
 """Where the running maximum starts: finite, so that rows without a visible key have weights of zero, not NaN."""
 MOST_LEFT = 64.0
-"""What rounding may leave of a peak's exponent of 2. Weights up to 2**64 do no harm, since totals hold the same factor;
-and where more is left, different scores are at least 64 apart, so all but the highest ones have a weight of 0 in f32."""
+"""What rounding may leave of a peak's exponent of 2. Weights of 2**64 do no harm, since totals hold the same factor;
+and where more is left, different scores are at least 64 apart, so none but the highest has a weight in f32."""
 
 
 # ----------------------------------------------------------------------------------------------------- geometry
