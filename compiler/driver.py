@@ -46,7 +46,7 @@ from sscc.compiler.options import CompileOptions, ProgramShape
 from sscc.compiler.packaging import write_artifact
 from sscc.compiler.printing import Excerpt, IrPrinter, Showing
 from sscc.compiler.result import CompileResult
-from sscc.compiler.signatures import program_signature
+from sscc.compiler.signatures import program_signature, query_heads
 from sscc.ir.cache_plan import STORES
 from sscc.ir.context import mlir, print_module
 from sscc.ir.errors import InputError, InternalError, OutputError, SsccError, UnsupportedError, UsageError
@@ -145,12 +145,12 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
             return CompileResult(options.output_path, options.compile_to)
         if options.ir_function is not None and not (dumps.seen or printer.seen):
             raise UsageError(f"--ir-function {options.ir_function}: at no level that is shown is a function called so")
-        groups = get_groups(source.module)
+        groups, heads = get_groups(source.module), query_heads(source.module)
         looping = [LoopingRecord(**asdict(item)) for item in get_looping(source.module)]
         program = emit_program(source.module)
         target = get_target(source.module)
     shapes = {tensor.name: tensor.shape for tensor in program.tensors}
-    signature = program_signature(source.facts, source.geometry, groups, shapes)
+    signature = program_signature(source.facts, source.geometry, groups, heads, shapes)
     _prove(program, signature, target, options)
     dumps.write_schedule(program)
     golden = _golden(options, source, program)

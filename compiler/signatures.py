@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torch_mlir import ir
+
 from sscc.ir.cache_plan import CACHES, STREAMS, CachePlan, LayerGroup, Stream, state_name
+from sscc.ir.dialects import kv
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import decoded_width
-from sscc.ir.levels import GroupFacts, ProgramFacts
+from sscc.ir.levels import GroupFacts, ProgramFacts, walk
 from sscc.runtime.artifact.signature import Signature
 
 States = Mapping[str, tuple[int, ...]]
 
 
 def program_signature(
-    facts: ProgramFacts, geometry: Geometry, groups: Sequence[GroupFacts], states: States
+    facts: ProgramFacts, geometry: Geometry, groups: Sequence[GroupFacts], heads: Mapping[str, int], states: States
 ) -> Signature:
     """Args:
         geometry: the one that was asked for.
+        heads: query heads by group (`query_heads`).
         states: the shapes of the program's states, by name; of other tensors too, as may be.
 
-    Raises InputError where a state is missing whose shape is needed.
+    Raises InputError where a state is missing whose shape is needed, or a group's query heads are not known.
     """
-    known: list[LayerGroup] = []
-    for group in groups:
-        known.append(_group(group, known, states))
+    known = [_group(group, heads, states) for group in groups]
     return Signature(
         geometry=geometry,
         batch=facts.batch,
@@ -37,16 +39,21 @@ def program_signature(
     )
 
 
-def _group(facts: GroupFacts, before: Sequence[LayerGroup], states: States) -> LayerGroup:
-    """A group: its caches have its KV heads and widths, and one of the observation windows its query heads."""
+def query_heads(module: ir.Module) -> dict[str, int]:
+    """The query heads of each group of layers, by its name: those of what attends in the module."""
+    attending = (op for op in walk(module) if op.name in kv.SPECS and "query" in kv.SPECS[op.name].inputs)
+    return {kv.group_of(op): int(kv.operand_of(op, "query").type.shape[1]) for op in attending}
+
+
+def _group(facts: GroupFacts, heads: Mapping[str, int], states: States) -> LayerGroup:
+    """A group: its caches have its KV heads and widths."""
+    if facts.name not in heads:
+        raise InputError(f"nothing in the module attends in the layers {list(facts.layers)}: it cannot be run")
     shapes = [_shape(states, facts.name, name) for name in CACHES]
     kv_heads = shapes[0][-3]
     widths = [decoded_width(shape[-1]) if facts.geometry.encoded else shape[-1] for shape in shapes]
     streams = tuple(Stream(name, width) for name, width in zip(STREAMS, widths, strict=True))
-    alike = (other.name for other in before if (other.kv_heads, other.streams) == (kv_heads, streams))
-    windows = (name for name in (facts.name, *alike) if state_name("observed", name) in states)
-    observed = _shape(states, next(windows, facts.name), "observed")
-    return LayerGroup(facts.name, facts.layers, facts.geometry, observed[1], kv_heads, streams)
+    return LayerGroup(facts.name, facts.layers, facts.geometry, heads[facts.name], kv_heads, streams)
 
 
 def _shape(states: States, group: str, name: str) -> tuple[int, ...]:

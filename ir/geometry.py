@@ -216,6 +216,11 @@ class Geometry:
         return self.policy == QUERY
 
     @property
+    def selects(self) -> bool:
+        """Whether the end of a prompt selects rows, for which the last queries are kept."""
+        return self.topk > 0 and not self.by_query
+
+    @property
     def encoded(self) -> bool:
         """Whether cache rows are codes and a scale."""
         return self.dtype == INT8

@@ -89,7 +89,8 @@ PerSlot = Annotated[str, Operand("B:i64", "read")]
 Active = Annotated[str, Operand("B:i1", "read")]
 Attended = Annotated[str, Operand("B H 1 Dv:f", "write")]
 ChunkQuery = Annotated[str, Operand("1 H C D:f", "read")]
-ChunkOut = Annotated[str, Operand("1 H C Dv:f", "write")]
+ChunkOut = Annotated[str, Operand("1 H C Dv:f", "write", padded=True)]
+ChunkSums = Annotated[str, Operand("1 H C 1:f32", "write", flat=True, optional=True, padded=True)]
 Start = Annotated[str, Number(_zero, _last_start, _last_start)]
 Length = Annotated[str, Number(_one, _prompt, _prompt)]
 TopK = Annotated[str, Number(_zero, _most_selected, _most_selected)]
@@ -209,8 +210,8 @@ class CachedAttention(Op):
 class CausalAttention(Op):
     """Causal attention of one prefill chunk: the query at position p = start + i sees rows 0 .. p of the prompt
     scratch, or where the geometry has a window rows max(p - window + 1, 0) .. p. Rows from start + C on are not read;
-    rows may be encoded. Softmax and sums in f32. `log_sum_exp` (of a step "" where
-    nobody wants it) is that of each query's scaled scores over what it sees.
+    rows may be encoded. Softmax and sums in f32. `log_sum_exp` (of a step "" where nobody wants it) is that of each
+    query's scaled scores over what it sees. Positions from `length` on are padding, for which nothing is defined.
     """
 
     op, kind = "causal_attention", "causal_attention"
@@ -219,8 +220,9 @@ class CausalAttention(Op):
     value: Annotated[str, Operand("1 Hkv T Dv:prompt", "read", along="T", reads=_seen, fetched=True)]
     out: ChunkOut
     start: Start
+    length: Length
     scale: Scale
-    log_sum_exp: Annotated[str, Operand("1 H C 1:f32", "write", flat=True, optional=True)] = ""
+    log_sum_exp: ChunkSums = ""
     window: Window = 0
 
 
@@ -456,16 +458,14 @@ class QueryAttention(Op):
 
 @dataclass(frozen=True)
 class ChunkAttention(Op):
-    """Append, causal attention and observation of one prefill chunk.
+    """Append and causal attention of one prefill chunk.
 
     Rows start .. start + C - 1 of `k_scratch` and `v_scratch` become `new_key` and `new_value`, encoded where the
-    scratches are; then as `CausalAttention`; the queries of the prompt's last positions are kept as in `Observe`, and
-    the log-sum-exp of their scaled scores in the same rows of `log_sum_exp`, so that selection needs one more pass over
-    K only.
+    scratches are; then as `CausalAttention`.
 
-    Positions from `length` on are padding: their rows of the scratches keep their bytes, those of `out` are undefined.
-    So is whatever else the step's pipeline computes for them; it computes each position from the same one alone, but
-    in this step, and nothing that a prompt leaves behind depends on its padding.
+    Positions from `length` on are padding: their rows of the scratches keep their bytes. Whatever else the step's
+    pipeline computes for them is undefined; it computes each position from the same one alone, but in this step, and
+    nothing that a prompt leaves behind depends on its padding.
     """
 
     op, kind = "chunk_attention", "chunk_attention"
@@ -478,14 +478,11 @@ class ChunkAttention(Op):
     v_scratch: Annotated[
         str, Operand("1 Hkv T Dv:prompt", "update", updated="v_appended", along="T", reads=_seen, writes=_chunk)
     ]
-    observed: Annotated[str, Operand("1 H W D:f", "update", updated="observed_now", along="W", writes=_observed)]
-    log_sum_exp: Annotated[
-        str, Operand("1 H W 1:f32", "update", updated="log_sum_exp_now", along="W", writes=_observed, flat=True)
-    ]
-    out: Annotated[str, Operand("1 H C Dv:f", "write", padded=True)]
+    out: ChunkOut
     start: Start
     length: Length
     scale: Scale
+    log_sum_exp: ChunkSums = ""
     window: Window = 0
 
 

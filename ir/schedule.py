@@ -65,7 +65,7 @@ __all__ = [
 ]
 """What comes from elsewhere and belongs to a schedule: the steps of the algorithm, and the members of their groups."""
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
 Dtype = Literal["f32", "bf16", "i64", "i8", "i1"]

@@ -302,8 +302,8 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
         encodes = group.geometry.encodes_prompts
         widths = [decoded_width(shape[3]) if encodes else shape[3] for shape in rows]
         streams = tuple(Stream(name, width) for name, width in zip(STREAMS, widths, strict=True))
-        heads, kv_heads = shapes["observed"][1], rows[0][1]
-        known.append(LayerGroup(group.name, group.layers, group.geometry, heads, kv_heads, streams))
+        # Query heads are in no state but the observed ones, which layers share where they share K and V.
+        known.append(LayerGroup(group.name, group.layers, group.geometry, 0, rows[0][1], streams))
     return CachePlan(tuple(known))
 
 

@@ -5,7 +5,7 @@ What: two patterns, each with exactly the same result.
 * decode: row, both updates, validity and attention become `kv.decode_attention`, which reads each row once. Attention
   may be over any number of segments, in any order: one of them is the cache that was updated, the others follow it in
   the rows that the validity numbers;
-* prefill, per chunk: the appends of K and V, causal attention and both observations become `kv.chunk_attention`.
+* prefill, per chunk: the appends of K and V and causal attention become `kv.chunk_attention`.
 
 What happens after a layer's last chunk stays as it is: each operation is a step of a stage by itself.
 
@@ -34,24 +34,17 @@ Before, a decode step and a chunk of prefill::
     func.func private @prefill.layer.0(%q: tensor<1x4x4x8xf32> {sscc.input = "q"},
         %k: tensor<1x2x8x8xf32> {sscc.state = "k_scratch"}, %v: tensor<1x2x8x8xf32> {sscc.state = "v_scratch"},
         %kn: tensor<1x2x4x8xf32> {sscc.input = "kn"}, %vn: tensor<1x2x4x8xf32> {sscc.input = "vn"},
-        %seen: tensor<1x4x1x8xf32> {sscc.state = "observed"}, %l: tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"},
         %start: index {sscc.input = "start"}, %n: index {sscc.input = "length"})
         -> (tensor<1x4x4x8xf32> {sscc.output = "o"}, tensor<1x2x8x8xf32> {sscc.state = "k_scratch"},
-        tensor<1x2x8x8xf32> {sscc.state = "v_scratch"}, tensor<1x4x1x8xf32> {sscc.state = "observed"},
-        tensor<1x4x1x1xf32> {sscc.state = "log_sum_exp"}) attributes {sscc.kernel} {
+        tensor<1x2x8x8xf32> {sscc.state = "v_scratch"}) attributes {sscc.kernel} {
       %k1 = tensor.insert_slice %kn into %k[0, 0, %start, 0] [1, 2, 4, 8] [1, 1, 1, 1]
         : tensor<1x2x4x8xf32> into tensor<1x2x8x8xf32>
       %v1 = tensor.insert_slice %vn into %v[0, 0, %start, 0] [1, 2, 4, 8] [1, 1, 1, 1]
         : tensor<1x2x4x8xf32> into tensor<1x2x8x8xf32>
-      %o:2 = "kv.causal_attention"(%q, %k1, %v1, %start) {scale = 0.5 : f64}
-        : (tensor<1x4x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, index)
+      %o:2 = "kv.causal_attention"(%q, %k1, %v1, %start, %n) {scale = 0.5 : f64}
+        : (tensor<1x4x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, index, index)
         -> (tensor<1x4x4x8xf32>, tensor<1x4x4x1xf32>)
-      %seen1 = "kv.observe"(%seen, %q, %start, %n)
-        : (tensor<1x4x1x8xf32>, tensor<1x4x4x8xf32>, index, index) -> tensor<1x4x1x8xf32>
-      %l1 = "kv.observe"(%l, %o#1, %start, %n)
-        : (tensor<1x4x1x1xf32>, tensor<1x4x4x1xf32>, index, index) -> tensor<1x4x1x1xf32>
-      return %o#0, %k1, %v1, %seen1, %l1 : tensor<1x4x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>,
-        tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>
+      return %o#0, %k1, %v1 : tensor<1x4x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>
     }
 
 After, the decode step::
@@ -64,8 +57,8 @@ After, the decode step::
 After, the chunk::
 
     func.func private @prefill.layer.0(%q: .. "q"}, %k: .. "k_scratch"}, %v: .. "v_scratch"}, ..
-      %o:5 = "kv.chunk_attention"(%q, %kn, %vn, %k, %v, %seen, %l, %start, %n) {scale = 5.000000e-01 : f64} ..
-      return %o#0, %o#1, %o#2, %o#3, %o#4 : ..
+      %o:4 = "kv.chunk_attention"(%q, %kn, %vn, %k, %v, %start, %n) {scale = 5.000000e-01 : f64} ..
+      return %o#0, %o#2, %o#3 : ..
     }
 
 Where cache rows are encoded, the decode step takes the row as it was before `kv.quantize_rows`, and encodes it as it
@@ -306,34 +299,25 @@ def _is_next(value: ir.Value, position: ir.Value) -> bool:
 
 
 def _fuse_chunk(attention: ir.Operation) -> None:
-    query, key, value, start = attention.operands
+    query, key, value, start, length = attention.operands
     out, sums = attention.results
-    appends = [_appended(key, start), _appended(value, start)]
-    observing = (op for op in _readers(query) if op.name == "kv.observe")
-    seen = next((op for op in observing if kv.operand_of(op, "query") == query), None)
-    kept = next((op for op in _readers(sums) if op.name == "kv.observe"), None)
-    if appends[0] is None or appends[1] is None or seen is None or kept is None or len(_readers(sums)) != 1:
+    appends = [op for op in (_appended(made, start) for made in (key, value)) if op is not None]
+    if len(appends) != 2:
         return
-    queries, numbers = kv.operands_of(seen), kv.operands_of(kept)
-    if {queries["start"], numbers["start"]} != {start} or queries["length"] != numbers["length"]:
-        return
-    (k_rows, k_scratch), (v_rows, v_scratch) = (list(op.operands)[:2] for op in appends if op)
-    if k_scratch == v_scratch:
-        return
+    (k_rows, k_scratch), (v_rows, v_scratch) = (list(op.operands)[:2] for op in appends)
     (k_new, v_new), encoders = _decoded([k_rows, v_rows])
-    observed, log_sum_exp, length = queries["observed"], numbers["observed"], queries["length"]
-    before = [reader for append in (key, value) for reader in _readers(append) if not _follows(reader, attention)]
-    if before or not all(_follows(op, attention) for op in (seen, kept)) or not _one_group(attention, seen, kept):
+    readers = [reader for made in (key, value) for reader in _readers(made)]
+    if k_scratch == v_scratch or not all(_follows(reader, attention) for reader in readers):
         return
     with ir.InsertionPoint(attention), attention.location:
         fused = kv.ChunkAttention(
-            query, k_new, v_new, k_scratch, v_scratch, observed, log_sum_exp, start, length,
-            attention.attributes["scale"], out.type, key.type, value.type, observed.type, log_sum_exp.type,
+            query, k_new, v_new, k_scratch, v_scratch, start, length, attention.attributes["scale"], out.type,
+            sums.type, key.type, value.type,
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
-    made = [fused.k_appended, fused.v_appended, fused.observed_now, fused.log_sum_exp_now]
-    _replace([(out, fused.out), *zip([key, value, seen.results[0], kept.results[0]], made, strict=True)])
-    _erase(kept, seen, attention, *appends, *encoders)
+    made = [fused.out, fused.log_sum_exp, fused.k_appended, fused.v_appended]
+    _replace(list(zip([out, sums, key, value], made, strict=True)))
+    _erase(attention, *appends, *encoders)
     count("chunk attentions fused")
 
 

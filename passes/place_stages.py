@@ -93,6 +93,10 @@ class PlaceStages(Pass):
                     pipeline.place(target, kernel.name.value)
 
 
+_Depths = dict[df.StreamKind, int]
+"""Slots of a buffer, by the kind of its stream."""
+
+
 @dataclass
 class _Stream:
     """A result that needs a buffer.
@@ -100,14 +104,12 @@ class _Stream:
     Attributes:
         op, index: whose result it is.
         slot: bytes of a slot.
-        kind: "tile" and "whole" are loaded, "between" runs from stage to stage, "carried" from iteration to
-            iteration, "early" is loaded once.
     """
 
     op: ir.Operation
     index: int
     slot: int
-    kind: str
+    kind: df.StreamKind
 
     @property
     def name(self) -> str:
@@ -129,8 +131,8 @@ class _Pipeline:
 
     def _buffers(self, target: Target, kernel: str) -> None:
         between = (2, 1) if self.overlapping else (1,)
-        fixed = {"tile": 2, "early": 1, "carried": 2}
-        choices = [{**fixed, "whole": whole, "between": n} for whole in (2, 1) for n in between]
+        fixed: _Depths = {"tile": 2, "early": 1, "carried": 2}
+        choices: list[_Depths] = [{**fixed, "whole": whole, "between": n} for whole in (2, 1) for n in between]
         room = target.nearest.capacity.value
         depths = next((d for d in choices if self._bytes(d) <= room), choices[-1])
         while self._bytes(depths) > room:
@@ -150,7 +152,7 @@ class _Pipeline:
             results = [carried if result in self.handed else updated for result in op.results]
             df.set_buffers(op, [places.get((id(op), index), other) for index, other in enumerate(results)])
 
-    def _leave_in_memory(self, depths: dict[str, int]) -> bool:
+    def _leave_in_memory(self, depths: _Depths) -> bool:
         """Takes the buffer of the largest weight away: its stage reads it from memory. False where there is none."""
         loads = [stream for stream in self.streams if stream.kind in ("tile", "whole") and _is_weight(stream.op)]
         if not loads:
@@ -162,10 +164,10 @@ class _Pipeline:
         largest.op.erase()
         return True
 
-    def _bytes(self, depths: dict[str, int]) -> int:
+    def _bytes(self, depths: _Depths) -> int:
         return sum(align(depths[stream.kind] * stream.slot) for stream in self.streams)
 
-    def _refuse(self, depths: dict[str, int], memory: MemoryLevel, kernel: str) -> None:
+    def _refuse(self, depths: _Depths, memory: MemoryLevel, kernel: str) -> None:
         largest = sorted(self.streams, key=lambda s: -depths[s.kind] * s.slot)[:3]
         listed = ", ".join(f"{s.name} {format_bytes(depths[s.kind] * s.slot)}" for s in largest)
         raise UnsupportedError(
@@ -200,7 +202,7 @@ def _pipelines(kernel: Any) -> Iterator[_Pipeline]:
             pipeline = _Pipeline(overlapping=not carried, handed=[yielded[index] for index in carried])
             inits = [parent.operands[3 + index] for index in carried]
             for op in [op.operation for op in parent.block.operations if df.EARLY in op.operation.attributes]:
-                kind = "carried" if op.results[0] in inits else "early"
+                kind: df.StreamKind = "carried" if op.results[0] in inits else "early"
                 pipeline.streams.append(_Stream(op, 0, bytes_of(op.results[0]), kind))
         else:
             pipeline = _Pipeline()

@@ -1,10 +1,10 @@
 """thread-cache: attention over the captured tokens becomes attention over a compressed KV cache.
 
 What: in a decode layer, `kv.self_attention` becomes row, update, validity and attention over cached rows; in a
-prefill layer it becomes an append to the layer's prompt scratch, full causal attention over it, and the
-collection of observation queries and of their log-sum-exp. For every layer a `compress` function is added: SnapKV
-scores, pooling, top-K, the positions of the cache's rows, and the rows of K and V at these, written into a slot of the
-decode cache. Nothing is fused: the algorithm stands as a person would write it.
+prefill layer it becomes an append to the layer's prompt scratch, full causal attention over it, and where the end of
+the prompt selects rows the collection of observation queries and of their log-sum-exp. For every layer a `compress`
+function is added: SnapKV scores, pooling, top-K, the positions of the cache's rows, and the rows of K and V at these,
+written into a slot of the decode cache. Nothing is fused: the algorithm stands as a person would write it.
 
 Why: a model as captured knows no cache. With the cache's size fixed here, every tensor after this pass has static
 sizes that do not grow with the context.
@@ -50,7 +50,7 @@ After, in a prefill layer::
     func.func private @prefill.layer.0(%h: .. "hidden"}, %k_scratch: .. "k_scratch"}, %v_scratch: .. "v_scratch"}, ..
       %k_scratch1 = tensor.insert_slice %h into %k_scratch[0, 0, %start, 0] ..
       %v_scratch1 = tensor.insert_slice %h into %v_scratch[0, 0, %start, 0] ..
-      %o:2 = "kv.causal_attention"(%h, %k_scratch1, %v_scratch1, %start) ..
+      %o:2 = "kv.causal_attention"(%h, %k_scratch1, %v_scratch1, %start, %length) ..
       %observed1 = "kv.observe"(%observed, %h, %start, %length) ..
       %log_sum_exp1 = "kv.observe"(%log_sum_exp, %o#1, %start, %length) ..
       return %o#0, %k_scratch1, %v_scratch1, %observed1, %log_sum_exp1 : ..
@@ -314,11 +314,13 @@ class _Threader:
         return added[:count], dict(zip(names, added[count:], strict=True))
 
     def _scratch(self) -> list[Argument]:
-        return [
-            *self._rows(SCRATCHES, 1),
-            self._state("observed", [1, self.heads, self.geometry.obs, self.widths[0]]),
-            Argument("state", "log_sum_exp", tensor_type([1, self.heads, self.geometry.obs, 1], ir.F32Type.get())),
+        """Of a prompt's K and V, and of the queries that select rows at its end where any do."""
+        window = [1, self.heads, self.geometry.obs]
+        observed = [
+            self._state("observed", [*window, self.widths[0]]),
+            Argument("state", "log_sum_exp", tensor_type([*window, 1], ir.F32Type.get())),
         ]
+        return [*self._rows(SCRATCHES, 1), *(observed if self.geometry.selects else [])]
 
     def _chunk_inputs(self) -> list[Argument]:
         index = ir.IndexType.get()
@@ -365,17 +367,9 @@ class _Threader:
         row = kv.Row(position, position.type).row
         k_new = kv.Update(k_cache, self._encoded(key), row, active, k_cache.type).updated
         v_new = kv.Update(v_cache, self._encoded(value), row, active, v_cache.type).updated
-        g, batch = self.geometry, self.facts.batch
-        flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
+        flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, prompt_len, active, flags).valid
-        segments = [{"key": k_new, "value": v_new, "valid": valid}]
-        if indexed:
-            segments[0]["valid"] = extract_slice(valid, [0, 0], [batch, g.cache_rows])
-            k_store, v_store, selected = indexed
-            chosen = extract_slice(valid, [0, g.cache_rows], [batch, g.topk])
-            segments.append({"key": k_store, "value": v_store, "valid": chosen, "index": selected})
-        members = kv.members(CachedAttention, *segments)
-        out = kv.CachedAttention(query, *members, self.scale, self.attention.results[0].type).out
+        out = self._attended(query, valid, [k_new, v_new], *([indexed] if indexed else []))
         if FIRST in own:
             offsets = [0, 0, own[FIRST], 0]
             k_new, v_new = insert_slice(k_new, k_all, offsets), insert_slice(v_new, v_all, offsets)
@@ -400,14 +394,20 @@ class _Threader:
         scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
         picks = tensor_type([batch, self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
         selected = kv.Choose(query, k_new, scores, position, active, self.scale, picks).selected
-        ring, chosen = ([0, 0], [batch, g.cache_rows]), ([0, g.cache_rows], [batch, g.topk])
-        members = kv.members(
-            CachedAttention,
-            {"key": k_new, "value": v_new, "valid": extract_slice(valid, *ring)},
-            {"key": stored[0], "value": stored[1], "valid": extract_slice(valid, *chosen), "index": selected},
-        )
-        out = kv.CachedAttention(query, *members, self.scale, self.attention.results[0].type).out
+        out = self._attended(query, valid, [k_new, v_new], [*stored[:2], selected])
         return out, [k_new, v_new, *stored]
+
+    def _attended(self, query: ir.Value, valid: ir.Value, *segments: Sequence[ir.Value]) -> ir.Value:
+        """Attention over segments, each K, V and perhaps an index, whose rows `valid` [B, R] numbers through."""
+        members, first = [], 0
+        for segment in segments:
+            slots, rows = valid.type.shape[0], segment[-1].type.shape[2]  # as many as V has, or the index
+            mask = valid if len(segments) == 1 else extract_slice(valid, [0, first], [slots, rows])
+            members.append({**dict(zip(("key", "value", "index"), segment, strict=False)), "valid": mask})
+            first += rows
+        type_ = self.attention.results[0].type
+        out: ir.Value = kv.CachedAttention(query, *kv.members(CachedAttention, *members), self.scale, type_).out
+        return out
 
     def _window(self, cache: ir.Value, own: dict[str, ir.Value]) -> ir.Value:
         """The rows of this layer in a cache; behind them others follow, up to the most that any layer has."""
@@ -418,17 +418,19 @@ class _Threader:
 
     def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
-        k_scratch, v_scratch, observed, log_sum_exp, *landmark_scratch, start, length = added
-        landmarks = self._landmarks_added(key, landmark_scratch, start)
+        k_scratch, v_scratch, *others, start, length = added
+        landmarks = [] if self.geometry.selects else self._landmarks_added(key, others, start)
         if self.geometry.encodes_prompts:
             key, value = self._encoded(key), self._encoded(value)
         k_new = insert_slice(key, k_scratch, [0, 0, start, 0])
         v_new = insert_slice(value, v_scratch, [0, 0, start, 0])
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
-        done = kv.CausalAttention(query, k_new, v_new, start, self.scale, self.attention.results[0].type, sums)
-        seen = kv.Observe(observed, query, start, length, observed.type).updated
-        kept = kv.Observe(log_sum_exp, done.log_sum_exp, start, length, log_sum_exp.type).updated
-        return done.out, [k_new, v_new, seen, kept, *landmarks]
+        done = kv.CausalAttention(query, k_new, v_new, start, length, self.scale, self.attention.results[0].type, sums)
+        if not self.geometry.selects:
+            return done.out, [k_new, v_new, *landmarks]
+        last = zip(others, (query, done.log_sum_exp), strict=True)
+        observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
+        return done.out, [k_new, v_new, *observed]
 
     def _landmarks_added(self, key: ir.Value, scratch: list[ir.Value], start: ir.Value) -> list[ir.Value]:
         """The scratch with the landmarks of a chunk's keys, where queries choose."""
@@ -442,23 +444,24 @@ class _Threader:
     def _compress(self) -> None:
         g, index_type = self.geometry, ir.IndexType.get()
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
-        selects = g.topk and not g.by_query
-        outputs = [*self._caches(), *([self._selected()] if selects else [])]
+        scratch = self._scratch()
+        outputs = [*self._caches(), *([self._selected()] if g.selects else [])]
         arguments = [
-            *self._scratch(),
+            *scratch,
             *(outputs if g.indexed else self._caches()),
             *(Argument("input", name, index_type) for name in ("slot", "length", *self._numbers())),
         ]
         location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
         name = f"prefill.compress.{self.layer}"
         function = make_function(self.module, name, arguments, outputs, location, {"sscc.entry": _text("prefill")})
-        k_scratch, v_scratch, observed, log_sum_exp, k_cache, v_cache, *others = function.arguments
+        k_scratch, v_scratch, *observed = list(function.arguments)[: len(scratch)]
+        k_cache, v_cache, *others = list(function.arguments)[len(scratch) :]
         others, own = self._own(others)
         *picks, slot, length = others
         with ir.InsertionPoint(function.entry_block), location:
             selected = None
-            if selects:
-                scores = self._scores(observed, log_sum_exp, k_scratch, length)
+            if g.selects:
+                scores = self._scores(observed, k_scratch, length)
                 topk = own[TOPK] if TOPK in own else index_constant(g.topk)
                 selected = kv.Select(scores, length, topk, selected_type).selected
             index = self._positions(length, selected)
@@ -472,9 +475,9 @@ class _Threader:
             func.ReturnOp([*caches, *([] if selected is None else [selected])])
         self._note_group(function)
 
-    def _scores(self, observed: ir.Value, log_sum_exp: ir.Value, keys: ir.Value, length: ir.Value) -> ir.Value:
+    def _scores(self, observed: Sequence[ir.Value], keys: ir.Value, length: ir.Value) -> ir.Value:
         scores_type = tensor_type([self.kv_heads, keys.type.shape[2]], ir.F32Type.get())
-        scores = kv.ObservationScores(observed, log_sum_exp, keys, length, self.scale, scores_type).scores
+        scores = kv.ObservationScores(*observed, keys, length, self.scale, scores_type).scores
         pooled: ir.Value = kv.Pool(scores, length, scores_type).pooled
         return pooled
 

@@ -21,8 +21,6 @@ from sscc.ir.target import Target
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.validator import EntryReport, Report, validate
 
-_PREFILL = ("length", "slot", *CURSOR, "steps")
-"""What the entry takes, and `REUSED` where prompts continue others."""
 _OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",)}
 
 
@@ -90,14 +88,12 @@ class Protocol:
             last = s.chunks(length) - 1
             slot = s.batch - 1
             places = {(0, 0), (0, last), (1, 0), (s.layers, last), (s.layers + 1, 0)}
-            reused = {REUSED: 0} if s.continues else {}
-            for phase, at in sorted(places):
-                yield {"length": length, "slot": slot, "phase": phase, "chunk": at, "steps": 1} | reused
+            for cursor in sorted(places):
+                yield s.prefill_scalars(length, slot, cursor, steps=1)
             if s.continues and last:
-                yield {"length": length, "slot": slot, "phase": 1, "chunk": 0, "steps": 1, REUSED: last}
+                yield s.prefill_scalars(length, slot, (1, 0), steps=1, reused=last)
             if length <= chunk + 1:
-                steps = s.prefill_steps(length)
-                yield {"length": length, "slot": slot, "phase": 0, "chunk": 0, "steps": steps} | reused
+                yield s.prefill_scalars(length, slot)
 
     def after(self, scalars: Mapping[str, int]) -> tuple[int, int]:
         """The cursor after a call."""
@@ -188,13 +184,13 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
             known[group.state(stream.store)] = ("state", stored, (layers, s.batch, *positions, width))
         else:
             known[scratch.state(stream.scratch)] = ("state", s.dtype, (1, *positions, stream.width))
-    known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, group.key.width))
     if g.by_query:
         keys, width = (layers, s.batch, group.kv_heads, s.scratch_tokens), group.key.width
         landmark = s.dtype if g.landmark_bits == PLAIN_BITS else "i8", landmark_width(width, g.landmark_bits)
         for name, (dtype, size) in zip(landmark_states(LANDMARKS, g), (landmark, ("bf16", 1)), strict=False):
             known[group.state(name)] = ("state", dtype, (*keys, size))
-    elif g.topk:
+    elif g.selects:
+        known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, group.key.width))
         slots = (s.batch,) if g.indexed else ()
         known[group.state("selected")] = ("state", "i64", (layers, *slots, group.kv_heads, g.topk))
     return known
@@ -221,7 +217,7 @@ def _check_entries(program: sch.Program, signature: Signature) -> None:
     inputs = _inputs(signature)
     if sorted(entry.name for entry in program.entries) != sorted(inputs):
         refuse(f"its entries are {[entry.name for entry in program.entries]}, they must be {list(inputs)}")
-    prefill = (*_PREFILL, REUSED) if signature.continues else _PREFILL
+    prefill = tuple(signature.prefill_scalars(1))
     scalars: dict[str, tuple[tuple[str, ...], int]] = {"prefill": (prefill, len(CURSOR)), "decode": ((), 0)}
     for entry in program.entries:
         takes, gives = scalars[entry.name]

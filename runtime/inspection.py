@@ -14,7 +14,6 @@ from math import ceil
 from statistics import fmean
 
 from sscc.ir.cache_plan import CACHES, LANDMARKS, STORES
-from sscc.ir.choices import REUSED
 from sscc.ir.errors import UsageError
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
 from sscc.ir.target import Target
@@ -208,10 +207,7 @@ def time_prefill(artifact: Artifact, target: Target, prompt: int) -> Timing:
     """The prefill of one prompt of `prompt` tokens, in one call."""
     signature = artifact.signature
     _check_tokens("prompt", prompt, signature.geometry.max_context)
-    scalars = {"length": prompt, "slot": 0, "phase": 0, "chunk": 0, "steps": signature.prefill_steps(prompt)}
-    if signature.continues:
-        scalars[REUSED] = 0
-    return time_entry(artifact.program, PREFILL, target, scalars)
+    return time_entry(artifact.program, PREFILL, target, signature.prefill_scalars(prompt))
 
 
 def _check_tokens(name: str, tokens: int, limit: int) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from sscc.ir.choices import REUSED
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
@@ -231,21 +230,12 @@ class Session:
 
     def _run_prefill(self, pending: _PrefillProgress, steps: int) -> bool:
         """One call of the program."""
-        signature = self.signature
-        scalars = {
-            "length": pending.length,
-            "slot": pending.slot,
-            "phase": pending.phase,
-            "chunk": pending.chunk,
-            "steps": steps,
-        }
-        if signature.continues:
-            scalars[REUSED] = pending.reused
         before = (pending.phase, pending.chunk)
+        scalars = self.signature.prefill_scalars(pending.length, pending.slot, before, steps, pending.reused)
         outputs, (pending.phase, pending.chunk) = self._run("prefill", {"tokens": pending.tokens}, scalars)
         if (pending.phase, pending.chunk) <= before:
             raise InputError(f"the schedule's prefill does not go on: it stays at phase and chunk {before}")
-        if pending.phase < signature.layers + 2:
+        if pending.phase < self.signature.layers + 2:
             return False
         self._prefill_logits = _plain(outputs["prefill_logits"][0])
         self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]))
@@ -258,8 +248,7 @@ class Session:
         s = self.signature
         if not s.continues:
             return 0
-        choosing = (group.geometry for group in s.plan if group.geometry.topk and not group.geometry.by_query)
-        needed = max((min(g.obs, length) for g in choosing), default=1)
+        needed = max((min(g.obs, length) if g.selects else 1) for g in (group.geometry for group in s.plan))
         return (length - needed) // s.prefill_chunk
 
     def empty_rows(self) -> Rows:

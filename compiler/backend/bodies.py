@@ -415,7 +415,10 @@ def _step(e: _BodyEmitter, op: ir.Operation) -> None:
 
 
 def _result_place(e: _BodyEmitter, value: ir.Value, operand: Operand) -> str:
-    """The name of the place for a result. Of a part, all of it is written where others than this body may read it."""
+    """The name of the place for a result, "" where nobody reads what a step may leave out. Of a part, all of it is
+    written where others than this body may read it."""
+    if operand.optional and not any(True for _ in value.uses):
+        return ""
     name = _cleared(e, value) if operand.mode == "part" and value in e.returned else e.written(value)
     return e.flat(value) if operand.flat else name
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from torch_mlir import ir
 
@@ -24,7 +24,6 @@ from sscc.ir.errors import InternalError
 
 TILE = "t0"
 """The index of a stage's firings."""
-StreamKind = Literal["tile", "early", "carried", "value"]
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,10 @@ class StageLayout:
 
 @dataclass(frozen=True)
 class Stream:
-    """A buffer, and what a slot of it holds.
-
-    Attributes:
-        kind: "tile", what a load brings for one firing; "early", a value that is loaded before the first iteration and
-            read by all; "carried", what an iteration hands to the next; "value", a whole value of one iteration.
-    """
+    """A buffer, and what a slot of it holds."""
 
     buffer: sch.Buffer
-    kind: StreamKind
+    kind: df.StreamKind
 
 
 @dataclass(frozen=True)
@@ -210,7 +204,7 @@ class KernelAnalysis(Flow):
         """A stage that copies a window of memory into a buffer: a tile per firing inside a tile loop."""
         name, early, grid = df.stage_name(op), df.EARLY in op.attributes, self._grid(op)
         source = self.windows[op.operands[0]]
-        stream = self._stream(op, 0, name, "early" if early else "tile" if grid else "value")
+        stream = self._stream(op, 0, name, "early" if early else "tile" if grid else "whole")
         body = copy_body(source.shape, dtype_of(op.results[0].type))
         self._add(StageLayout(f"load {name}", body, (source,), (stream,), (), grid, "first" if early else "each"))
         self.windows[op.results[0]] = stream
@@ -280,7 +274,7 @@ class KernelAnalysis(Flow):
         box = self.box(insert, self.windows[insert.operands[1]], list(insert.operands)[2:])
         return dropped(box, result.type.shape)
 
-    def _stream(self, op: ir.Operation, index: int, stage: str, kind: StreamKind = "value") -> sch.View:
+    def _stream(self, op: ir.Operation, index: int, stage: str, kind: df.StreamKind = "between") -> sch.View:
         """The buffer of a result: that of the value it is carried to, or a new one."""
         result = op.results[index]
         shape = tuple(result.type.shape)

@@ -7,7 +7,7 @@ head h reads KV head h // (H // Hkv).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,9 +21,13 @@ from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.geometry import Geometry
+from sscc.ir.opspec import Members
 
 Segment = Mapping[str, Tensor]
 """Rows that attention is over: `key` and `value` [B, Hkv, T, D], `valid` [B, R] and perhaps an `index` [B, Hkv, R]."""
+Operands = Mapping[str, Tensor]
+"""Of an operation, by their names."""
+Result = TypeVar("Result")
 
 # ------------------------------------------------------------------------------------------ rows of the cache
 
@@ -312,25 +316,27 @@ def _validity(op: ir.Operation, b: Builder) -> Compute:
     return lambda position, prompt_len, active: validity(position, prompt_len, active, g)
 
 
+def _named(op: ir.Operation, compute: Callable[[Operands], Result]) -> Callable[..., Result]:
+    """What takes the operands of an operation in order and gives them to `compute` by name."""
+    names = kv.spec_of_op(op).inputs
+    return lambda *values: compute(dict(zip(names, values, strict=True)))
+
+
+def _segments(members: Members, x: Operands) -> list[Segment]:
+    """The members of an operation's group."""
+    return [{name: x[f"segments[{number}].{name}"] for name in names} for number, names in enumerate(members)]
+
+
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
-    scale, types, segments = _scale(op), b.types, _segments(op)
-    return lambda query, *rows: cached_attention(query, segments(rows), scale, types)
-
-
-def _segments(op: ir.Operation) -> Callable[[Sequence[Tensor]], list[Segment]]:
-    """What makes segments of the operands of an operation's members."""
-    members = kv.spec_of_op(op).members
-
-    def segments(rows: Sequence[Tensor]) -> list[Segment]:
-        values = iter(rows)
-        return [{name: next(values) for name in names} for names in members]
-
-    return segments
+    scale, types, members = _scale(op), b.types, kv.spec_of_op(op).members
+    return _named(op, lambda x: cached_attention(x["query"], _segments(members, x), scale, types))
 
 
 def _causal_attention(op: ir.Operation, b: Builder) -> Several:
     scale, window, types = _scale(op), geometry_of(op).window, b.types
-    return lambda query, key, value, start: causal_attention(query, key, value, int(start), scale, window, types)
+    return lambda query, key, value, start, length: causal_attention(
+        query, key, value, int(start), scale, window, types
+    )
 
 
 def _observe(op: ir.Operation, b: Builder) -> Compute:
@@ -367,40 +373,32 @@ def _gather(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _decode_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types, segments = _scale(op), geometry_of(op), b.types, _segments(op)
+    scale, g, types, members = _scale(op), geometry_of(op), b.types, kv.spec_of_op(op).members
 
-    def decode(
-        query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
-        v_cache: Tensor, position: Tensor, prompt_len: Tensor, active: Tensor, *rest: Tensor,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        row, valid = rows(position, g), validity(position, prompt_len, active, g)
-        if g.encoded:
-            new_key, new_value = encoded(new_key), encoded(new_value)
-        cache = {"key": updated(key, new_key, row, active), "value": updated(value, new_value, row, active)}
-        parts = [cache, *segments(rest)]
+    def decode(x: Operands) -> tuple[Tensor, ...]:
+        position, active = x["position"], x["active"]
+        row, valid = rows(position, g), validity(position, x["prompt_len"], active, g)
+        key, value = (encoded(x[name]) if g.encoded else x[name] for name in ("new_key", "new_value"))
+        cache = {"key": updated(x["key"], key, row, active), "value": updated(x["value"], value, row, active)}
+        parts = [cache, *_segments(members, x)]
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
         seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
-        out = cached_attention(query, seen, scale, types)
-        return out, updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
+        out = cached_attention(x["query"], seen, scale, types)
+        return out, updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
 
-    return decode
+    return _named(op, decode)
 
 
 def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
     scale, g, types = _scale(op), geometry_of(op), b.types
+    stored = encoded if g.encodes_prompts else lambda rows: rows
 
-    def chunk(
-        query: Tensor, new_key: Tensor, new_value: Tensor, k_scratch: Tensor, v_scratch: Tensor, observed: Tensor,
-        log_sum_exp: Tensor, start: Tensor, length: Tensor,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        at, n = int(start), int(length)
-        if g.encodes_prompts:
-            new_key, new_value = encoded(new_key), encoded(new_value)
-        k, v = appended(k_scratch, new_key, at), appended(v_scratch, new_value, at)
-        out, sums = causal_attention(query, k, v, at, scale, g.window, types)
-        return out, k, v, observe(observed, query, at, n, g), observe(log_sum_exp, sums, at, n, g)
+    def chunk(x: Operands) -> tuple[Tensor, ...]:
+        start = int(x["start"])
+        k, v = (appended(x[f"{s}_scratch"], stored(x[f"new_{n}"]), start) for s, n in (("k", "key"), ("v", "value")))
+        return *causal_attention(x["query"], k, v, start, scale, g.window, types), k, v
 
-    return chunk
+    return _named(op, chunk)
 
 
 def _landmarks(op: ir.Operation, b: Builder) -> Several:
@@ -426,31 +424,30 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
     scale, g, types = _scale(op), geometry_of(op), b.types
     exact = g.landmark_bits == PLAIN_BITS
 
-    def attend(
-        query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
-        v_cache: Tensor, k_store: Tensor, v_store: Tensor, *rest: Tensor,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        *kept, position, active = rest
+    exact = g.landmark_bits == PLAIN_BITS
+
+    def attend(x: Operands) -> tuple[Tensor, ...]:
+        position, active, key, value = x["position"], x["active"], x["new_key"], x["new_value"]
         row, valid = rows(position, g), validity(position, position + 1, active, g)
-        landmark = (new_key,) if exact else landmarks_of(new_key, g.landmark_bits)
+        landmark = (key,) if exact else landmarks_of(key, g.landmark_bits)
         if g.encoded:
-            new_key, new_value = encoded(new_key), encoded(new_value)
-        ring = {"key": updated(key, new_key, row, active), "value": updated(value, new_value, row, active)}
-        new = (new_key, new_value, *landmark)
-        stored = [updated(s, n, position, active) for s, n in zip((k_store, v_store, *kept), new, strict=True)]
+            key, value = encoded(key), encoded(value)
+        ring = {"key": updated(x["key"], key, row, active), "value": updated(x["value"], value, row, active)}
+        new = {"k_store": key, "v_store": value, **dict(zip(("codes", "scales"), landmark, strict=False))}
+        stored = {name: updated(x[name], rows_of_step, position, active) for name, rows_of_step in new.items()}
         if exact:
-            scores = key_scores(query, kept[0], position, active, scale, g, types)
+            scores = key_scores(x["query"], x["codes"], position, active, scale, g, types)
         else:
-            scores = landmark_scores(query, kept[0], kept[1], position, active, scale, g)
-        selected = choose(query, ring["key"], scores, position, active, scale, g, types)
-        parts = [ring, {"key": stored[0], "value": stored[1], "index": selected}]
+            scores = landmark_scores(x["query"], x["codes"], x["scales"], position, active, scale, g)
+        selected = choose(x["query"], ring["key"], scores, position, active, scale, g, types)
+        parts = [ring, {"key": stored["k_store"], "value": stored["v_store"], "index": selected}]
         masks = valid.split([g.sink_recent, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip(parts, masks, strict=True)]
-        out = cached_attention(query, seen, scale, types)
-        caches = updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
-        return out, *caches, *stored
+        out = cached_attention(x["query"], seen, scale, types)
+        caches = updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
+        return out, *caches, *stored.values()
 
-    return attend
+    return _named(op, attend)
 
 
 HANDLERS: dict[str, Handler] = {

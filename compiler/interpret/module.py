@@ -12,7 +12,7 @@ from torch_mlir import ir
 from sscc.compiler.interpret import cache, control, elementwise, structured, tensors
 from sscc.compiler.interpret.build import Builder, Handler, RunnableFunction
 from sscc.compiler.interpret.types import Types, shape_of
-from sscc.compiler.signatures import program_signature
+from sscc.compiler.signatures import program_signature, query_heads
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.ir.levels import get_facts, get_groups
@@ -188,7 +188,6 @@ def stored_layout(module: ir.Module, role: str) -> dict[str, Stack]:
 def signature_of(module: ir.Module) -> Signature:
     """The signature of a module with entries. Raises InputError where an entry lacks the states that tell it."""
     facts, geometry = get_facts(module)
-    groups = get_groups(module)
     states = {
         argument.name: shape_of(argument.type)
         for function in functions(module)
@@ -196,7 +195,7 @@ def signature_of(module: ir.Module) -> Signature:
         for argument in arguments_of(function)
         if argument.role == "state"
     }
-    return program_signature(facts, geometry, groups, states)
+    return program_signature(facts, geometry, get_groups(module), query_heads(module), states)
 
 
 def module_session(module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32") -> Session:

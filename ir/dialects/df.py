@@ -20,7 +20,7 @@ variadic operands of different types.)
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch_mlir import ir
 from torch_mlir.dialects import ext
@@ -35,6 +35,11 @@ CARRIED = "df.carried"
 EARLY = "df.early"
 PCUS = "df.pcus"
 BUFFERS = "df.buffers"
+
+StreamKind = Literal["tile", "whole", "early", "between", "carried"]
+"""What a stream brings: "tile", what a load brings for one firing; "whole", what a load brings for an iteration;
+"early", what is loaded before the first iteration and read by all; "between", what a stage makes for others in the same
+iteration; "carried", what an iteration hands to the next."""
 
 
 class Df(ext.Dialect, name="df"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sscc.ir.cache_plan import CachePlan, LayerGroup
-from sscc.ir.choices import PLAIN_BITS
+from sscc.ir.choices import CURSOR, PLAIN_BITS, REUSED
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
 from sscc.ir.landmarks import SCALE_BYTES, code_bytes
@@ -53,6 +53,16 @@ class Signature:
         """Chunk steps that a prompt of `length` tokens takes, `reused` chunks of which are there: every phase over the
         others, and the head."""
         return (self.layers + 1) * (self.chunks(length) - reused) + 1
+
+    def prefill_scalars(
+        self, length: int, slot: int = 0, cursor: tuple[int, int] = (0, 0), steps: int | None = None, reused: int = 0
+    ) -> dict[str, int]:
+        """The scalars of a call of `prefill`, in the order of the entry's: of a prompt of `length` tokens at most
+        `steps` chunk steps, all that it takes if None, from `cursor` on."""
+        most = self.prefill_steps(length, reused)
+        scalars = {"length": length, "slot": slot, **dict(zip(CURSOR, cursor, strict=True))}
+        scalars["steps"] = most if steps is None else min(steps, most)
+        return scalars | ({REUSED: reused} if self.continues else {})
 
     @property
     def continues(self) -> bool:

@@ -34,8 +34,8 @@ FACTS = ProgramFacts(
 )
 NAMES = tuple(f"model.layers.{i}.mlp.down_proj.weight" for i in range(3))
 SHAPE = (64, 96)
-STATES = {"k_cache": (3, 2, 1, 8, 4), "v_cache": (3, 2, 1, 8, 4), "observed": (1, 2, 2, 4)}
-SIGNATURE = program_signature(FACTS, GEOMETRY, [GroupFacts("", (0, 1, 2), GEOMETRY)], STATES)
+STATES = {"k_cache": (3, 2, 1, 8, 4), "v_cache": (3, 2, 1, 8, 4)}
+SIGNATURE = program_signature(FACTS, GEOMETRY, [GroupFacts("", (0, 1, 2), GEOMETRY)], {"": 2}, STATES)
 PROGRAM = session_program(
     SIGNATURE,
     tensors=(

@@ -148,7 +148,7 @@ CHUNK = Pattern(
     """
     %k1 = tensor.insert_slice %kn into %k[0, 0, %s, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !n into !c
     %v1 = tensor.insert_slice %vn into %v[0, 0, %s, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !n into !c
-    %o:2 = "kv.causal_attention"(%q, %k1, %v1, %s) {scale = 0.5 : f64} : (!q, !c, !c, index) -> (!q, !g)
+    %o:2 = "kv.causal_attention"(%q, %k1, %v1, %s, %n) {scale = 0.5 : f64} : (!q, !c, !c, index, index) -> (!q, !g)
     %seen1 = "kv.observe"(%seen, %q, %s, %n) : (!o, !q, index, index) -> !o
     %l1 = "kv.observe"(%l, %o#1, %s, %n) : (!l, !g, index, index) -> !l
     return %o#0, %k1, %v1, %seen1, %l1 : !q, !c, !c, !o, !l""",

@@ -6,10 +6,10 @@
 
 // CASE: accepted
 // The scratch is whole chunks long.
-// CHECK: "kv.causal_attention"({{.*}}){{.*}} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
+// CHECK: "kv.causal_attention"({{.*}}){{.*}} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index) -> tensor<1x4x4x6xf32> {
-    %0:2 = "kv.causal_attention"(%query, %key, %value, %start) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
+  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index, %length: index) -> tensor<1x4x4x6xf32> {
+    %0:2 = "kv.causal_attention"(%query, %key, %value, %start, %length) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
     return %0#0 : tensor<1x4x4x6xf32>
   }
 }
@@ -20,8 +20,8 @@ module attributes {kv.geometry = #geometry} {
 // Queries have a batch dimension.
 // ERROR: InputError: 'kv.causal_attention' query is tensor<4x4x8xf32>, expected a tensor of rank 4 [1 H C D]
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index) -> tensor<1x4x4x6xf32> {
-    %0:2 = "kv.causal_attention"(%query, %key, %value, %start) {scale = 0.5 : f64} : (tensor<4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
+  func.func @f(%query: tensor<4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index, %length: index) -> tensor<1x4x4x6xf32> {
+    %0:2 = "kv.causal_attention"(%query, %key, %value, %start, %length) {scale = 0.5 : f64} : (tensor<4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
     return %0#0 : tensor<1x4x4x6xf32>
   }
 }
@@ -32,8 +32,8 @@ module attributes {kv.geometry = #geometry} {
 // Prefill takes one sequence.
 // ERROR: InputError: 'kv.causal_attention' query is tensor<2x4x4x8xf32>: dimension 0 (1) is 2, expected 1
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index) -> tensor<1x4x4x6xf32> {
-    %0:2 = "kv.causal_attention"(%query, %key, %value, %start) {scale = 0.5 : f64} : (tensor<2x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
+  func.func @f(%query: tensor<2x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index, %length: index) -> tensor<1x4x4x6xf32> {
+    %0:2 = "kv.causal_attention"(%query, %key, %value, %start, %length) {scale = 0.5 : f64} : (tensor<2x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
     return %0#0 : tensor<1x4x4x6xf32>
   }
 }
@@ -44,8 +44,8 @@ module attributes {kv.geometry = #geometry} {
 // The start is an index, not a tensor.
 // ERROR: InputError: 'kv.causal_attention' start is tensor<1xi64>, expected index
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: tensor<1xi64>) -> tensor<1x4x4x6xf32> {
-    %0:2 = "kv.causal_attention"(%query, %key, %value, %start) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, tensor<1xi64>) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
+  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: tensor<1xi64>, %length: index) -> tensor<1x4x4x6xf32> {
+    %0:2 = "kv.causal_attention"(%query, %key, %value, %start, %length) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, tensor<1xi64>, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
     return %0#0 : tensor<1x4x4x6xf32>
   }
 }
@@ -56,8 +56,8 @@ module attributes {kv.geometry = #geometry} {
 // The output has the queries' element type.
 // ERROR: InputError: 'kv.causal_attention' out is tensor<1x4x4x6xf64>, expected element type f32
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index) -> tensor<1x4x4x6xf64> {
-    %0:2 = "kv.causal_attention"(%query, %key, %value, %start) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index) -> (tensor<1x4x4x6xf64>, tensor<1x4x4x1xf32>)
+  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index, %length: index) -> tensor<1x4x4x6xf64> {
+    %0:2 = "kv.causal_attention"(%query, %key, %value, %start, %length) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index, index) -> (tensor<1x4x4x6xf64>, tensor<1x4x4x1xf32>)
     return %0#0 : tensor<1x4x4x6xf64>
   }
 }
@@ -68,8 +68,8 @@ module attributes {kv.geometry = #geometry} {
 // Every KV head serves as many query heads.
 // ERROR: InputError: 'kv.causal_attention' 3 query heads are not a multiple of 2 KV heads
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<1x3x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index) -> tensor<1x3x4x6xf32> {
-    %0:2 = "kv.causal_attention"(%query, %key, %value, %start) {scale = 0.5 : f64} : (tensor<1x3x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index) -> (tensor<1x3x4x6xf32>, tensor<1x3x4x1xf32>)
+  func.func @f(%query: tensor<1x3x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index, %length: index) -> tensor<1x3x4x6xf32> {
+    %0:2 = "kv.causal_attention"(%query, %key, %value, %start, %length) {scale = 0.5 : f64} : (tensor<1x3x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index, index) -> (tensor<1x3x4x6xf32>, tensor<1x3x4x1xf32>)
     return %0#0 : tensor<1x3x4x6xf32>
   }
 }
@@ -80,8 +80,8 @@ module attributes {kv.geometry = #geometry} {
 // The scratch is whole chunks long.
 // ERROR: InputError: 'kv.causal_attention' 18 scratch rows are not a multiple of the chunk of 4
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x18x8xf32>, %value: tensor<1x2x18x6xf32>, %start: index) -> tensor<1x4x4x6xf32> {
-    %0:2 = "kv.causal_attention"(%query, %key, %value, %start) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x18x8xf32>, tensor<1x2x18x6xf32>, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
+  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x18x8xf32>, %value: tensor<1x2x18x6xf32>, %start: index, %length: index) -> tensor<1x4x4x6xf32> {
+    %0:2 = "kv.causal_attention"(%query, %key, %value, %start, %length) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x18x8xf32>, tensor<1x2x18x6xf32>, index, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
     return %0#0 : tensor<1x4x4x6xf32>
   }
 }
@@ -92,8 +92,8 @@ module attributes {kv.geometry = #geometry} {
 // The scale cannot be left out.
 // ERROR: InputError: 'kv.causal_attention' op attribute "scale" is expected but not provided
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index) -> tensor<1x4x4x6xf32> {
-    %0:2 = "kv.causal_attention"(%query, %key, %value, %start) : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
+  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index, %length: index) -> tensor<1x4x4x6xf32> {
+    %0:2 = "kv.causal_attention"(%query, %key, %value, %start, %length) : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
     return %0#0 : tensor<1x4x4x6xf32>
   }
 }
@@ -104,8 +104,8 @@ module attributes {kv.geometry = #geometry} {
 // The scale is a float.
 // ERROR: InputError: expected base attribute 'builtin.float' but got 'builtin.integer'
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index) -> tensor<1x4x4x6xf32> {
-    %0:2 = "kv.causal_attention"(%query, %key, %value, %start) {scale = 1 : i64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
+  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index, %length: index) -> tensor<1x4x4x6xf32> {
+    %0:2 = "kv.causal_attention"(%query, %key, %value, %start, %length) {scale = 1 : i64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
     return %0#0 : tensor<1x4x4x6xf32>
   }
 }
@@ -116,8 +116,8 @@ module attributes {kv.geometry = #geometry} {
 // One number for each query and head.
 // ERROR: InputError: 'kv.causal_attention' log_sum_exp is tensor<1x2x4x1xf32>: dimension 1 (H) is 2, expected 4
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index) -> tensor<1x4x4x6xf32> {
-    %0:2 = "kv.causal_attention"(%query, %key, %value, %start) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index) -> (tensor<1x4x4x6xf32>, tensor<1x2x4x1xf32>)
+  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index, %length: index) -> tensor<1x4x4x6xf32> {
+    %0:2 = "kv.causal_attention"(%query, %key, %value, %start, %length) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index, index) -> (tensor<1x4x4x6xf32>, tensor<1x2x4x1xf32>)
     return %0#0 : tensor<1x4x4x6xf32>
   }
 }
@@ -128,8 +128,8 @@ module attributes {kv.geometry = #geometry} {
 // It is f32, whatever the queries are.
 // ERROR: InputError: 'kv.causal_attention' log_sum_exp is tensor<1x4x4x1xbf16>, expected element type f32
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<1x4x4x8xbf16>, %key: tensor<1x2x20x8xbf16>, %value: tensor<1x2x20x6xbf16>, %start: index) -> tensor<1x4x4x6xbf16> {
-    %0:2 = "kv.causal_attention"(%query, %key, %value, %start) {scale = 0.5 : f64} : (tensor<1x4x4x8xbf16>, tensor<1x2x20x8xbf16>, tensor<1x2x20x6xbf16>, index) -> (tensor<1x4x4x6xbf16>, tensor<1x4x4x1xbf16>)
+  func.func @f(%query: tensor<1x4x4x8xbf16>, %key: tensor<1x2x20x8xbf16>, %value: tensor<1x2x20x6xbf16>, %start: index, %length: index) -> tensor<1x4x4x6xbf16> {
+    %0:2 = "kv.causal_attention"(%query, %key, %value, %start, %length) {scale = 0.5 : f64} : (tensor<1x4x4x8xbf16>, tensor<1x2x20x8xbf16>, tensor<1x2x20x6xbf16>, index, index) -> (tensor<1x4x4x6xbf16>, tensor<1x4x4x1xbf16>)
     return %0#0 : tensor<1x4x4x6xbf16>
   }
 }
@@ -138,10 +138,10 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: number of results
 // A dump of an older compiler, without the log-sum-exp, is refused and not misread.
-// ERROR: InputError: 'kv.causal_attention' has 4 operands and 1 results, expected query, key, value, start, out, log_sum_exp
+// ERROR: InputError: 'kv.causal_attention' has 5 operands and 1 results, expected query, key, value, start, length, out, log_sum_exp
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index) -> tensor<1x4x4x6xf32> {
-    %0 = "kv.causal_attention"(%query, %key, %value, %start) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index) -> tensor<1x4x4x6xf32>
+  func.func @f(%query: tensor<1x4x4x8xf32>, %key: tensor<1x2x20x8xf32>, %value: tensor<1x2x20x6xf32>, %start: index, %length: index) -> tensor<1x4x4x6xf32> {
+    %0 = "kv.causal_attention"(%query, %key, %value, %start, %length) {scale = 0.5 : f64} : (tensor<1x4x4x8xf32>, tensor<1x2x20x8xf32>, tensor<1x2x20x6xf32>, index, index) -> tensor<1x4x4x6xf32>
     return %0 : tensor<1x4x4x6xf32>
   }
 }

@@ -64,11 +64,13 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // CASE: a chunk
 // PASSES: fuse-compressed-attention
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // Appends, attention and both observations, in whatever order the model computed keys and values.
+  // Appends and attention, in whatever order the model computed keys and values. What is observed stays as it is.
   // CHECK-LABEL: func.func private @k(
   // CHECK-NEXT: %[[VN:.+]] = math.tanh %arg4
-  // CHECK-NEXT: %[[R:.+]]:5 = "kv.chunk_attention"(%arg0, %arg3, %[[VN]], %arg1, %arg2, %arg5, %arg6, %arg7, %arg8) {scale = 2.500000e-01 : f64}
-  // CHECK-NEXT: return %[[R]]#0, %[[R]]#1, %[[R]]#2, %[[R]]#3, %[[R]]#4
+  // CHECK-NEXT: %[[R:.+]]:4 = "kv.chunk_attention"(%arg0, %arg3, %[[VN]], %arg1, %arg2, %arg7, %arg8) {scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: %[[SUMS:.+]] = "kv.observe"(%arg6, %[[R]]#1, %arg7, %arg8)
+  // CHECK-NEXT: %[[SEEN:.+]] = "kv.observe"(%arg5, %arg0, %arg7, %arg8)
+  // CHECK-NEXT: return %[[R]]#0, %[[R]]#2, %[[R]]#3, %[[SEEN]], %[[SUMS]]
   func.func private @k(%q: tensor<1x4x4x8xf32> {sscc.input = "q"}, %k: !ks {sscc.state = "k_scratch"}, %v: !vs {sscc.state = "v_scratch"},
       %kn: tensor<1x2x4x8xf32> {sscc.input = "kn"}, %vn: tensor<1x2x4x6xf32> {sscc.input = "vn"}, %s: !o {sscc.state = "observed"},
       %l: !l {sscc.state = "log_sum_exp"}, %start: index {sscc.input = "start"}, %n: index {sscc.input = "length"})
@@ -77,7 +79,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %k1 = tensor.insert_slice %kn into %k[0, 0, %start, 0] [1, 2, 4, 8] [1, 1, 1, 1] : tensor<1x2x4x8xf32> into !ks
     %t = math.tanh %vn : tensor<1x2x4x6xf32>
     %v1 = tensor.insert_slice %t into %v[0, 0, %start, 0] [1, 2, 4, 6] [1, 1, 1, 1] : tensor<1x2x4x6xf32> into !vs
-    %o:2 = "kv.causal_attention"(%q, %k1, %v1, %start) {scale = 0.25 : f64} : (tensor<1x4x4x8xf32>, !ks, !vs, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
+    %o:2 = "kv.causal_attention"(%q, %k1, %v1, %start, %n) {scale = 0.25 : f64} : (tensor<1x4x4x8xf32>, !ks, !vs, index, index) -> (tensor<1x4x4x6xf32>, tensor<1x4x4x1xf32>)
     %l1 = "kv.observe"(%l, %o#1, %start, %n) : (!l, tensor<1x4x4x1xf32>, index, index) -> !l
     %s1 = "kv.observe"(%s, %q, %start, %n) : (!o, tensor<1x4x4x8xf32>, index, index) -> !o
     return %o#0, %k1, %v1, %s1, %l1 : tensor<1x4x4x6xf32>, !ks, !vs, !o, !l

@@ -40,6 +40,8 @@ ARGUMENTS = {
     CHUNK: pairs("q=!q k=!c v=!c kn=!n vn=!n seen=!o l=!l s=index n=index s2=index n2=index q2=!q g2=!g"),
 }
 FUSED = {DECODE: "kv.decode_attention", CHUNK: "kv.chunk_attention"}
+OTHERS: dict[str, dict[str, int]] = {DECODE: {}, CHUNK: {"kv.observe": 2}}
+"""What stays as it is beside the fused operation."""
 
 
 def module(body: str, pattern: str) -> str:
@@ -68,7 +70,7 @@ def operations(text: str) -> Counter[str]:
 @pytest.mark.parametrize("pattern", FUSED, ids=NAMES)
 def test_the_pattern_itself_fuses(pattern: str) -> None:
     counts = operations(run_ir(module(pattern, pattern), ("fuse-compressed-attention",)))
-    assert counts == {FUSED[pattern]: 1}
+    assert counts == {FUSED[pattern]: 1, **OTHERS[pattern]}
 
 
 @pytest.mark.parametrize(
@@ -93,20 +95,11 @@ def test_the_pattern_itself_fuses(pattern: str) -> None:
         pytest.param(CHUNK, "%k[0, 0, %s, 0]", "%k[0, 0, %s2, 0]", id="keys appended elsewhere"),
         pytest.param(CHUNK, "%v[0, 0, %s, 0]", "%v[0, 0, %s2, 0]", id="values appended elsewhere"),
         pytest.param(CHUNK, "%k[0, 0, %s, 0]", "%k[0, 0, 0, %s]", id="appended along another axis"),
-        pytest.param(CHUNK, "%v1, %s)", "%v1, %s2)", id="attention from elsewhere"),
-        pytest.param(CHUNK, "(%seen, %q, %s,", "(%seen, %q, %s2,", id="queries observed elsewhere"),
-        pytest.param(CHUNK, "(%seen, %q, %s, %n)", "(%seen, %q, %s, %n2)", id="another length of the queries"),
-        pytest.param(CHUNK, "(%l, %o#1, %s, %n)", "(%l, %o#1, %s, %n2)", id="another length of the sums"),
-        pytest.param(CHUNK, "(%seen, %q, %s", "(%seen, %q2, %s", id="other queries observed"),
-        pytest.param(CHUNK, "(%l, %o#1, %s,", "(%l, %o#1, %s2,", id="sums observed elsewhere"),
-        pytest.param(CHUNK, "%o#1, %s, %n) :", "%g2, %s, %n) :", id="other sums observed"),
+        pytest.param(CHUNK, "%v1, %s, %n)", "%v1, %s2, %n)", id="attention from elsewhere"),
         pytest.param(CHUNK, "(%q, %k1,", "(%q, %k,", id="keys as they were in the scratch"),
         pytest.param(CHUNK, "(%q, %k1,", "(%q, %v1,", id="values for keys"),
         pytest.param(DECODE, "(%q, %k1,", "(%q, %v1,", id="values for keys of a step"),
-        pytest.param(CHUNK, "%v1, %s)", "%v, %s)", id="values as they were in the scratch"),
-        pytest.param(
-            CHUNK, "    return", "    %extra = math.exp %o#1 : !g\n    return", id="the sums have another reader"
-        ),
+        pytest.param(CHUNK, "%v1, %s, %n)", "%v, %s, %n)", id="values as they were in the scratch"),
         pytest.param(CHUNK, "    %o:2", "    %early = math.tanh %v1 : !c\n    %o:2", id="the scratch is read before"),
     ],
 )

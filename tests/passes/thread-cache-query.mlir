@@ -58,10 +58,11 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // CASE: prefill layer
 // PASSES: thread-cache
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // A chunk leaves landmarks of its keys beside them.
+  // A chunk leaves landmarks of its keys beside them. Nothing is observed.
   // CHECK-LABEL: func.func private @prefill.layer.0(
-  // CHECK-SAME: %[[L:arg7]]: tensor<1x2x8x2xi8> {sscc.state = "landmark_scratch"}, %[[S:arg8]]: tensor<1x2x8x1xbf16> {sscc.state = "landmark_scale_scratch"}
-  // CHECK-SAME: %[[START:arg9]]: index {sscc.input = "start"}
+  // CHECK-SAME: %[[L:arg5]]: tensor<1x2x8x2xi8> {sscc.state = "landmark_scratch"}, %[[S:arg6]]: tensor<1x2x8x1xbf16> {sscc.state = "landmark_scale_scratch"}
+  // CHECK-SAME: %[[START:arg7]]: index {sscc.input = "start"}
+  // CHECK-NOT: kv.observe
   // CHECK: %[[LM:.+]]:2 = "kv.landmarks"(%arg1)
   // CHECK-NEXT: tensor.insert_slice %[[LM]]#0 into %[[L]][0, 0, %[[START]], 0] [1, 2, 4, 2]
   // CHECK-NEXT: tensor.insert_slice %[[LM]]#1 into %[[S]][0, 0, %[[START]], 0] [1, 2, 4, 1]

@@ -64,7 +64,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // The chunk is appended at its start, then attends to the scratch.
   // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %arg1 into %[[KS]][0, 0, %[[START]], 0] [1, 2, 4, 8]
   // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %arg2 into %[[VS]][0, 0, %[[START]], 0] [1, 2, 4, 6]
-  // CHECK-NEXT: %[[OUT:.+]]:2 = "kv.causal_attention"(%arg0, %[[K1]], %[[V1]], %[[START]]) {scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: %[[OUT:.+]]:2 = "kv.causal_attention"(%arg0, %[[K1]], %[[V1]], %[[START]], %[[LENGTH]]) {scale = 2.500000e-01 : f64}
   //
   // What is observed: the last queries, and the log-sum-exp that attention found for each of them.
   // CHECK-NEXT: %[[SEEN:.+]] = "kv.observe"(%[[OBSERVED]], %arg0, %[[START]], %[[LENGTH]])
@@ -123,17 +123,19 @@ module attributes {kv.geometry = #no_sink, sscc.program = #program} {
 // CASE: only a ring
 // PASSES: thread-cache
 module attributes {kv.geometry = #ring, sscc.program = #program} {
-  // Without top-K nothing is scored or selected, and with one part there is nothing to concatenate.
+  // Without top-K nothing is observed, scored or selected, and with one part there is nothing to concatenate.
+  // CHECK-LABEL: func.func private @prefill.layer.0(
+  // CHECK-NOT: observe
   // CHECK-LABEL: func.func private @prefill.compress.0(
   // CHECK-NOT: selected
   // CHECK-NOT: kv.observation_scores
   // CHECK: %[[RING:.+]] = "kv.kept_positions"
-  // CHECK-NEXT: %[[KC:.+]] = tensor.extract_slice %arg4[%arg6, 0, 0, 0]
+  // CHECK-NEXT: %[[KC:.+]] = tensor.extract_slice %arg2[%arg4, 0, 0, 0]
   // CHECK-NEXT: %[[K:.+]] = "kv.gather"(%arg0, %[[RING]], %[[KC]])
-  // CHECK-NEXT: tensor.insert_slice %[[K]] into %arg4[%arg6, 0, 0, 0] [1, 4, 2, 8]
-  // CHECK-NEXT: %[[VC:.+]] = tensor.extract_slice %arg5[%arg6, 0, 0, 0]
+  // CHECK-NEXT: tensor.insert_slice %[[K]] into %arg2[%arg4, 0, 0, 0] [1, 4, 2, 8]
+  // CHECK-NEXT: %[[VC:.+]] = tensor.extract_slice %arg3[%arg4, 0, 0, 0]
   // CHECK-NEXT: %[[V:.+]] = "kv.gather"(%arg1, %[[RING]], %[[VC]])
-  // CHECK-NEXT: tensor.insert_slice %[[V]] into %arg5[%arg6, 0, 0, 0] [1, 4, 2, 8]
+  // CHECK-NEXT: tensor.insert_slice %[[V]] into %arg3[%arg4, 0, 0, 0] [1, 4, 2, 8]
   // CHECK-NEXT: return
   func.func private @prefill.layer.0(%h: tensor<1x4x4x8xf32> {sscc.input = "hidden"}) -> (tensor<1x4x4x8xf32> {sscc.output = "hidden"})
       attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {

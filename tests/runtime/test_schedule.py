@@ -44,7 +44,7 @@ STEPS = (
     schedule.UpdateRows("c", "n", "r", "a"),
     schedule.QuantizeRows("s", "o"),
     schedule.CachedAttention("q", (schedule.Segment("k", "v", "m"),), "o", 0.125),
-    schedule.CausalAttention("q", "k", "v", "o", "s", 0.125, "l"),
+    schedule.CausalAttention("q", "k", "v", "o", "s", "n", 0.125, "l"),
     schedule.Observe("o", "q", "s", "n"),
     schedule.ObservationScores("o", "k", "s", "n", 0.125, 8),
     schedule.Pool("s", "p", "n", 7, "avg"),
@@ -61,7 +61,7 @@ STEPS = (
     schedule.QueryAttention(
         *("q", "k", "v", "kc", "vc", "kc", "vc", "ks", "vs", "c", "s", "p", "a", "o", 0.125, 4, 8, 16, 2)  # type: ignore[arg-type]
     ),
-    schedule.ChunkAttention("q", "k", "v", "ks", "vs", "ob", "l", "o", "s", "n", 0.125),
+    schedule.ChunkAttention("q", "k", "v", "ks", "vs", "o", "s", "n", 0.125, "l"),
 )
 BODY = Body(
     "b",

@@ -440,8 +440,8 @@ def test_scores_behind_a_ring_of_less_than_nothing_are_refused() -> None:
 
 def test_the_scalars_that_decide_rows_are_needed_in_range() -> None:
     query = (read("q", 1, 4, 4, 8), read("nk", 1, 2, 4, 8), read("nv", 1, 2, 4, 8))
-    scratch = (update("ks", 1, 2, 16, 8), update("vs", 1, 2, 16, 8), update("o", 1, 4, 3, 8), update("l", 1, 4, 3))
-    step = ChunkAttention("q", "nk", "nv", "ks", "vs", "o", "l", "out", "start", "n", 0.5)
+    scratch = (update("ks", 1, 2, 16, 8), update("vs", 1, 2, 16, 8))
+    step = ChunkAttention("q", "nk", "nv", "ks", "vs", "out", "start", "n", 0.5)
     needs = facts(*query, *scratch, write("out", 1, 4, 4, 8), steps=(step,), scalars=("start", "n")).needs
     assert [(name, low, high) for name, low, high, _ in needs] == [("start", 0, 12), ("n", 1, 16)]
     with pytest.raises(InputError, match="it names scalar 'n', which does not exist"):
@@ -459,13 +459,13 @@ def test_a_written_operand_shows_each_element_once() -> None:
 def test_the_log_sum_exp_is_one_per_query(shape: tuple[int, ...], says: str) -> None:
     params = (read("q", 1, 4, 4, 8), read("k", 1, 2, 16, 8), read("v", 1, 2, 16, 8), write("out", 1, 4, 4, 8))
     for name in ("lse", ""):
-        step = CausalAttention("q", "k", "v", "out", "start", 0.5, name)
+        step = CausalAttention("q", "k", "v", "out", "start", "n", 0.5, name)
         more = (write("lse", *shape),) if name else ()
         if says and name:
             with pytest.raises(InputError, match=says):
-                facts(*params, *more, steps=(step,), scalars=("start",))
+                facts(*params, *more, steps=(step,), scalars=("start", "n"))
         else:
-            facts(*params, *more, steps=(step,), scalars=("start",))
+            facts(*params, *more, steps=(step,), scalars=("start", "n"))
 
 
 # ------------------------------------------------------------------------------------- what is read, written and left

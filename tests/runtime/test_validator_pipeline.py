@@ -354,14 +354,14 @@ def test_what_is_open_are_bounds_that_depend_on_what_is_not_known() -> None:
 
 def test_a_scalar_that_decides_rows_is_within_its_range() -> None:
     """The first of two rows of eight, given as a number or by a scalar."""
-    step = CausalAttention("q", "k", "v", "o", "start", 0.5)
+    step = CausalAttention("q", "k", "v", "o", "start", "n", 0.5)
     params = (read("q", 1, 1, 2, 1), read("k", 1, 1, 8, 1), read("v", 1, 1, 8, 1), write("o", 1, 1, 2, 1))
-    attend = Body("attend", params, ("start",), (), (), (step,))
+    attend = Body("attend", params, ("start", "n"), (), (), (step,))
 
     def bounds(start: Any, high: int = 6) -> list[Bound]:
         scope = Scope("kernel")
         scope.variable("n", (0, high))
-        stage = Stage("s", "attend", (), tuple(port(param.name, param.shape) for param in params), (start,), ())
+        stage = Stage("s", "attend", (), tuple(port(param.name, param.shape) for param in params), (start, 8), ())
         pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))
         kernel = Kernel("k", params, (), (pipeline,))
         view = PipelineView(kernel, pipeline, {"attend": prove_body(attend, Limits())}, scope)

@@ -68,10 +68,10 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
         {},
     ),
     "causal": (
-        sch.CausalAttention("q", "k", "v", "o", "start", 0.5, "l"),
+        sch.CausalAttention("q", "k", "v", "o", "start", "n", 0.5, "l"),
         (CHUNK[0], *PROMPT, write("o", 1, H, C, W), write("l", 1, H, C)),
         {"q": (H * C * D, 0), "k": (V * T * D, 0), "v": (V * T * W, 0), "o": (0, H * C * W), "l": (0, H * C)},
-        {"start": (0, T - C)},
+        {"start": (0, T - C), "n": (1, T)},
     ),
     "observe a chunk": (
         sch.Observe("ob", "q", "start", "n"),
@@ -159,10 +159,10 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
         {},
     ),
     "chunk": (
-        sch.ChunkAttention("q", "nk", "nv", "ks", "vs", "ob", "l", "o", "start", "n", 0.5),
-        (*CHUNK, *SCRATCH, update("ob", 1, H, 3, D), update("l", 1, H, 3), write("o", 1, H, C, W)),
+        sch.ChunkAttention("q", "nk", "nv", "ks", "vs", "o", "start", "n", 0.5, "l"),
+        (*CHUNK, *SCRATCH, write("o", 1, H, C, W), write("l", 1, H, C)),
         {"q": (H * C * D, 0), "nk": (V * C * D, 0), "nv": (V * C * W, 0), "o": (0, H * C * W),
-         "ks": (V * T * D, V * C * D), "vs": (V * T * W, V * C * W), "ob": (0, H * 3 * D), "l": (0, H * 3)},
+         "ks": (V * T * D, V * C * D), "vs": (V * T * W, V * C * W), "l": (0, H * C)},
         {"start": (0, T - C), "n": (1, T)},
     ),
 }  # fmt: skip

@@ -13,6 +13,7 @@ A *word* is what one multiplication takes of a row: an f32, or a pair of bf16 wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,9 @@ from sscc.runtime.backends.cpu.row_copies import copy_row, transpose_kernel
 
 LOWEST_PEAK = -1e30
 """Where the running maximum starts: finite, so that rows without a visible key have weights of zero, not NaN."""
+MOST_LEFT = 64.0
+"""What rounding may leave of a peak's exponent of 2. Weights of 2**64 do no harm, since totals hold the same factor;
+and where more is left, different scores are at least 64 apart, so none but the highest has a weight in f32."""
 
 
 # ----------------------------------------------------------------------------------------------------- geometry
@@ -159,23 +163,28 @@ def softmax_kernel(module: Module, tiles: AttentionTiling, scale: float) -> Func
         return module.get(name)
     f = module.function(name, [("scores", PTR), ("count", I64), ("peak", PTR), ("total", PTR), ("shrink", PTR)])
     factor, lanes = f.splat(scale * LOG2E), vector(F32, 16)
+    power_of_two = 2.0 ** math.floor(math.log2(scale * LOG2E))
     before = [f.load(f["peak"] + v * 64, lanes) for v in range(tiles.vectors)]
     with f.loop(0, f["count"], 1, before) as key:
         row = f["scores"] + key.index * tiles.row_bytes
         scores = [f.load(row + v * 64, lanes) for v in range(tiles.vectors)]
         key.carry(*(f.select(p > s, p, s) for p, s in zip(key.state, scores, strict=True)))
-    bases, totals = [], []
+    factors, bases, totals = [], [], []
     for v, (old, new) in enumerate(zip(before, key.results, strict=True)):
         shrink = exp2_not_positive(f, (old - new) * factor)
         f.store(new, f["peak"] + v * 64)
         f.store(shrink, f["shrink"] + v * 64)
-        bases.append(-(new * factor))
+        # The product below is fused, so the peak's own exponent is not 0 but what the rounding of its base left. Where
+        # that is much, a factor near the right one does as well (see `MOST_LEFT`), and that of a power of 2 is exact.
+        left = f.fma(new, factor, -(new * factor))
+        factors.append(f.select((left > MOST_LEFT) | (left < -MOST_LEFT), power_of_two, factor))
+        bases.append(-(new * factors[v]))
         totals.append(f.load(f["total"] + v * 64, lanes) * shrink)
     with f.loop(0, f["count"] // 2, 1, totals) as pair:
         rows = [f["scores"] + (pair.index * 2 + i) * tiles.row_bytes for i in range(2)]
         sums = []
         for v in range(tiles.vectors):
-            a, b = (exp2_not_positive(f, f.fma(f.load(row + v * 64, lanes), factor, bases[v])) for row in rows)
+            a, b = (exp2_not_positive(f, f.fma(f.load(row + v * 64, lanes), factors[v], bases[v])) for row in rows)
             sums.append(pair.state[v] + (a + b))
             if tiles.pairs:
                 f.store(_interleaved(f, a, b), f["scores"] + pair.index * tiles.row_bytes + v * 64)

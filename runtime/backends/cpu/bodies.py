@@ -8,14 +8,14 @@ leaves for the next one lies in scratch that all threads share.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
 from sscc.ir.errors import InputError
 from sscc.ir.opspec import Op
-from sscc.ir.schedule import DTYPE_BYTES, Body, Product, Reduction, Vector
+from sscc.ir.schedule import DTYPE_BYTES, Body, ObservationScores, Pool, Product, Reduction, Select, Vector
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.dequantisation import dequantised_locals
 from sscc.runtime.backends.cpu.elementwise import Elementwise, Range, RegionPointer
@@ -162,9 +162,8 @@ class _Lowering:
             return set()
         locals_ = {*(local.name for local in self.body.locals), *self.temporaries}
         outside = {r for n, nest in self.nests.items() if n not in group.members for r in _touched(nest)}
-        for step in self.body.steps:
-            if not isinstance(step, Vector | Reduction | Product):
-                outside |= {self.regions.resolve(name).region for name in self.regions.names_in(step)}
+        for number, step in enumerate(self.body.steps):
+            outside |= self._regions_of(number) if isinstance(step, Op) else set()
         return {r for r in group.splits if r in locals_ and r not in outside}
 
     # -- functions
@@ -203,8 +202,30 @@ class _Lowering:
             meta[name] = (piece.shape, piece.strides, self.regions.dtypes[piece.region])
         lowered = lower_step(step, meta, self.features)
         base = self._share(lowered.shared_bytes) if lowered.shared_bytes else 0
+        selection = self._selection_from(number)
         for phase in lowered.phases:
+            if selection is not None:
+                phase = replace(phase, emit=partial(_emit_where_scored, selection, phase.emit))
             self._emit_phase(f"step {number} ({step.kind})", phase, meta, base)
+
+    def _selection_from(self, number: int) -> Select | None:
+        """The selection for which alone a step scores positions, or pools their scores."""
+        step = self.body.steps[number]
+        if not isinstance(step, ObservationScores | Pool):
+            return None
+        made = step.scores if isinstance(step, ObservationScores) else step.pooled
+        others = [n for n in range(len(self.body.steps)) if n != number and made in self._regions_of(n)]
+        if len(others) != 1 or others[0] < number or all(local.name != made for local in self.body.locals):
+            return None
+        reader = self.body.steps[others[0]]
+        return reader if isinstance(reader, Select) else self._selection_from(others[0])
+
+    def _regions_of(self, number: int) -> set[str]:
+        """The regions that a step touches."""
+        step = self.body.steps[number]
+        if isinstance(step, Op):
+            return {self.regions.resolve(name).region for name in self.regions.names_in(step)}
+        return {r for n in (2 * number, 2 * number + 1) if n in self.nests for r in _touched(self.nests[n])}
 
     def _emit_phase(
         self, what: str, phase: Phase, meta: Mapping[str, tuple[tuple[int, ...], Strides, str]], shared_base: int
@@ -307,6 +328,13 @@ class _Lowering:
         if per_unit == 0:
             return max(1, group.units)
         return max(1, min(group.units, L2_BYTES // per_unit))
+
+
+def _emit_where_scored(selection: Select, emit: Callable[[Context], None], context: Context) -> None:
+    """Emits what makes scores for a selection, which needs none where all candidates are chosen."""
+    candidates = context.scalars[selection.length] - (selection.sink + selection.recent)
+    with context.f.when(candidates > context.scalars[selection.topk]):
+        emit(context)
 
 
 def _range(f: Function, member: Member, first: Value, last: Value) -> Range:

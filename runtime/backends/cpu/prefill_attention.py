@@ -1,4 +1,4 @@
-"""Attention of a prefill chunk: causal, tiled, with a running softmax; and what is kept of its last queries.
+"""Attention of a prefill chunk: causal, tiled, with a running softmax; and what is kept of the prompt's last queries.
 
 A unit is a KV head and two blocks of queries of its whole group, block i and block n - 1 - i, so that units cost about
 the same although later queries see more keys. Keys are walked in blocks up to the last one that the queries see. For
@@ -37,7 +37,7 @@ from sscc.runtime.backends.cpu.encoded_rows import check_encoded, decode_rows, w
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import KEY_WALK_ROWS, LARGEST_BLOCK_ROWS, LARGEST_QUERY_BLOCK, ROW_BLOCK
 from sscc.runtime.backends.cpu.mlir import F32, I32, Function, Value, vector
-from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
+from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.row_copies import (
     SIZES,
     Meta,
@@ -53,15 +53,14 @@ from sscc.runtime.backends.cpu.row_copies import (
 
 
 def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], features: Features) -> Lowered:
-    """Two phases: append; then attention and observation. See `ChunkAttention` for shapes and meaning.
+    """Two phases: append; then attention. See `ChunkAttention` for shapes and meaning.
 
-    Padding, the positions from `length` on, is left out: its rows of the scratches and of `out` keep their bytes.
+    Padding, the positions from `length` on, is left out: its rows of the scratches keep their bytes, too.
     Does nothing where start < 0 or start + C exceeds T (the reference interpreter refuses that).
     Raises InputError for operands that do not fit.
     """
-    names = (step.query, step.new_key, step.new_value, step.observed, step.out, step.log_sum_exp)
-    check_operands(step.kind, operands, names)
-    attention = _Attention.of(step, operands, features, step.k_scratch, step.v_scratch, step.length)
+    check_operands(step.kind, operands, (step.new_key, step.new_value))
+    attention = _Attention.of(step, operands, features, step.k_scratch, step.v_scratch)
     appends = (_Append(step.new_key, step.k_scratch), _Append(step.new_value, step.v_scratch))
     blocks = -(-attention.chunk // ROW_BLOCK)
 
@@ -73,28 +72,15 @@ def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], featu
                 for part in appends:
                     part.emit(context, operands, head, row.index, start)
 
-    def attend(context: Context) -> None:
-        attention.emit(context, _Observation(step, operands))
-
-    phases = (
-        Phase(attention.kv_heads * blocks, append),
-        Phase(attention.units, attend, private_bytes=attention.scratch.nbytes),
-    )
-    return Lowered(phases)
+    return Lowered((Phase(attention.kv_heads * blocks, append), attention.phase))
 
 
 def lower_causal_attention(step: CausalAttention, operands: dict[str, Meta], features: Features) -> Lowered:
-    """One phase. See `CausalAttention`. Does nothing where start < 0 or start + C exceeds T.
+    """One phase. See `CausalAttention`. Padding is left out: its rows of `out` and `log_sum_exp` keep their bytes.
 
-    Raises InputError for operands that do not fit.
+    Does nothing where start < 0 or start + C exceeds T. Raises InputError for operands that do not fit.
     """
-    check_operands(step.kind, operands, (step.query, step.out, *([step.log_sum_exp] if step.log_sum_exp else [])))
-    attention = _Attention.of(step, operands, features, step.key, step.value)
-
-    def attend(context: Context) -> None:
-        attention.emit(context, _AllSums(step) if step.log_sum_exp else None)
-
-    return Lowered((Phase(attention.units, attend, private_bytes=attention.scratch.nbytes),))
+    return Lowered((_Attention.of(step, operands, features, step.key, step.value).phase,))
 
 
 def lower_observe(step: Observe, operands: dict[str, Meta], features: Features) -> Lowered:
@@ -110,19 +96,13 @@ def lower_observe(step: Observe, operands: dict[str, Meta], features: Features) 
         with f.loop(context.begin, context.end) as unit:
             head, first = unit.index // blocks, unit.index % blocks * ROW_BLOCK
             with f.loop(first, f.min(first + ROW_BLOCK, chunk)) as row:
-                place, kept = observed_row(f, start + row.index, length, window)
-                with f.when(kept):
+                place = start + row.index - f.max(length - window, 0)
+                with f.when((place >= 0) & (place < f.min(length, window))):
                     source = address(f, context.operands[step.query], 0, head, row.index)
                     target = address(f, context.operands[step.observed], 0, head, place)
                     copy_row(f, source, query_type, target, observed_type, depth)
 
     return Lowered((Phase(heads * blocks, observe),))
-
-
-def observed_row(f: Function, position: Value, length: Value, window: int) -> tuple[Value, Value]:
-    """The row that keeps the query of a position of the prompt, and whether there is one (i1)."""
-    place = position - f.max(length - window, 0)
-    return place, (place >= 0) & (place < f.min(length, window))
 
 
 @dataclass(frozen=True)
@@ -141,35 +121,6 @@ class _Append:
 
 
 @dataclass(frozen=True)
-class _Observation:
-    """Keeps queries and log-sum-exps of the prompt's last positions."""
-
-    step: ChunkAttention
-    operands: dict[str, Meta]
-
-    def emit(self, context: Context, head: Value, query: Value, log_sum_exp: Value) -> None:
-        f, step = context.f, self.step
-        (shape, _, dtype), observed = self.operands[step.query], self.operands[step.observed]
-        place, kept = observed_row(f, context.scalars[step.start] + query, context.scalars[step.length], observed[0][2])
-        with f.when(kept):
-            source = address(f, context.operands[step.query], 0, head, query)
-            target = address(f, context.operands[step.observed], 0, head, place)
-            copy_row(f, source, dtype, target, observed[2], shape[3])
-            f.store(f.load(log_sum_exp, F32), address(f, context.operands[step.log_sum_exp], 0, head, place))
-
-
-@dataclass(frozen=True)
-class _AllSums:
-    """Writes every query's log-sum-exp."""
-
-    step: CausalAttention
-
-    def emit(self, context: Context, head: Value, query: Value, log_sum_exp: Value) -> None:
-        f = context.f
-        f.store(f.load(log_sum_exp, F32), address(f, context.operands[self.step.log_sum_exp], 0, head, query))
-
-
-@dataclass(frozen=True)
 class _Attention:
     """Causal attention of a chunk, as a phase.
 
@@ -178,12 +129,15 @@ class _Attention:
         blocks: blocks of queries.
         rows: how queries are packed.
         names: query, key, value, out.
-        length: the scalar that says where padding begins; None where there is none.
+        length: the scalar that says where padding begins.
+        log_sum_exp: where that of every query goes; "" where nobody wants it.
         window: how many positions a query sees, its own included; 0 where it sees all before it.
     """
 
     names: tuple[str, str, str, str]
     start: str
+    length: str
+    log_sum_exp: str
     scale: float
     tiles: AttentionTiling
     kv_heads: int
@@ -195,7 +149,6 @@ class _Attention:
     queries: int
     rows: QueryRows
     operands: dict[str, Meta]
-    length: str | None
     window: int
 
     @classmethod
@@ -206,8 +159,8 @@ class _Attention:
         features: Features,
         key: str,
         value: str,
-        length: str | None = None,
     ) -> _Attention:
+        check_operands(step.kind, operands, (step.query, step.out, *([step.log_sum_exp] if step.log_sum_exp else [])))
         (_, heads, chunk, depth), _, query_type = operands[step.query]
         columns = operands[step.out][0][3]
         for name, size in ((key, depth), (value, columns)):
@@ -232,8 +185,8 @@ class _Attention:
         queries = block_of_queries(group, chunk, tiles.panel)
         rows = QueryRows(tiles, depth, -(-queries * group // tiles.panel))
         names = (step.query, key, value, step.out)
-        sizes = (kv_heads, group, chunk, limit, depth, columns, queries)
-        return cls(names, step.start, step.scale, tiles, *sizes, rows, operands, length, step.window)
+        places, sizes = (step.start, step.length, step.log_sum_exp), (kv_heads, group, chunk, limit, depth, columns)
+        return cls(names, *places, step.scale, tiles, *sizes, queries, rows, operands, step.window)
 
     @property
     def blocks(self) -> int:
@@ -296,12 +249,13 @@ class _Attention:
 
     def live(self, context: Context) -> Value:
         """How many of the chunk's positions are not padding; may be negative."""
-        f = context.f
-        if self.length is None:
-            return f.constant(self.chunk)
-        return f.min(context.scalars[self.length] - context.scalars[self.start], self.chunk)
+        return context.f.min(context.scalars[self.length] - context.scalars[self.start], self.chunk)
 
-    def emit(self, context: Context, keep: _Observation | _AllSums | None) -> None:
+    @property
+    def phase(self) -> Phase:
+        return Phase(self.units, self.emit, private_bytes=self.scratch.nbytes)
+
+    def emit(self, context: Context) -> None:
         """Units [begin, end)."""
         f = context.f
         live = self.live(context)
@@ -312,7 +266,7 @@ class _Attention:
                 block = f.select(first, pair, self.blocks - 1 - pair)
                 begin = block * self.queries
                 with f.when((first | block.ne(pair)) & (begin < live)):
-                    _Block(self, context, head, begin, live).emit(keep)
+                    _Block(self, context, head, begin, live).emit()
 
 
 def block_of_queries(group: int, chunk: int, panel: int) -> int:
@@ -343,7 +297,7 @@ class _Block:
         self.at = attention.scratch.at(context.private)
         self.q, self.k, self.v, self.o = (context.operands[name] for name in attention.names)
 
-    def emit(self, keep: _Observation | _AllSums | None) -> None:
+    def emit(self) -> None:
         f, a = self.f, self.a
         self._pack_queries()
         self._reset()
@@ -352,8 +306,8 @@ class _Block:
         with f.loop(reached, limit, a.tiles.block) as block:
             self._keys(block.index, limit)
         self._write()
-        if keep is not None:
-            self._keep(keep)
+        if a.log_sum_exp:
+            self._keep(self.context.operands[a.log_sum_exp])
 
     def _row(self, row: Value) -> tuple[Value, Value]:
         """Query (in the block) and head of a row; rows behind the last query repeat it."""
@@ -466,16 +420,13 @@ class _Block:
                     target = address(f, self.o, 0, head, self.first + query)
                     copy_row(f, turned + lane.index * (a.padded_columns * 4), "f32", target, self.o.dtype, a.columns)
 
-    def _keep(self, keep: _Observation | _AllSums) -> None:
+    def _keep(self, log_sum_exp: Operand) -> None:
+        """Writes every query's log-sum-exp."""
         f, a = self.f, self.a
         with f.loop(0, self.panels * a.tiles.vectors) as group:
             peak, total = (f.load(self.at[name] + group.index * 64, vector(F32, 16)) for name in ("peak", "total"))
             f.store(f.fma(peak, a.scale, log(f, total)), self.at["log_sum_exp"] + group.index * 64)
         with f.loop(0, self.count * a.group) as row:
             query, head = self._row(row.index)
-            keep.emit(
-                context=self.context,
-                head=head,
-                query=self.first + query,
-                log_sum_exp=self.at["log_sum_exp"] + row.index * 4,
-            )
+            found = f.load(self.at["log_sum_exp"] + row.index * 4, F32)
+            f.store(found, address(f, log_sum_exp, 0, head, self.first + query))

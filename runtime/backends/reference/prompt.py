@@ -22,19 +22,24 @@ def causal_attention(
     *,
     log_sum_exp: Tensor | None,
     start: int,
+    length: int,
     scale: float,
     window: int,
     wide: torch.dtype,
 ) -> None:
-    """The step `CausalAttention` (shapes there). Reads key rows 0 .. start + C - 1, no other.
+    """The step `CausalAttention` (shapes there). Reads key rows 0 .. min(start + C, length) - 1, no other; rows of
+    `out` and `log_sum_exp` that are padding keep their bytes.
 
     Raises InputError where start + C exceeds the rows that exist.
     """
-    _check_chunk(start, query.shape[2], key.shape[2])
+    live = _live(query, key, start, length)
+    if live == 0:
+        return
+    query = query[:, :, :live]
     softmax = _attend(query, key, value, out.shape[-1], start, scale, window, wide)
-    out.copy_(softmax.output().reshape(out.shape))
+    out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     if log_sum_exp is not None:
-        log_sum_exp.copy_(softmax.log_sum_exp().reshape(log_sum_exp.shape))
+        log_sum_exp[:, :, :live] = softmax.log_sum_exp().reshape(query.shape[:3])
 
 
 def observe(observed: Tensor, query: Tensor, *, start: int, length: int) -> None:
@@ -53,36 +58,34 @@ def chunk_attention(
     new_value: Tensor,
     k_scratch: Tensor,
     v_scratch: Tensor,
-    observed: Tensor,
-    log_sum_exp: Tensor,
     out: Tensor,
     *,
+    log_sum_exp: Tensor | None,
     start: int,
     length: int,
     scale: float,
     window: int,
     wide: torch.dtype,
 ) -> None:
-    """The step `ChunkAttention` (shapes there); rows of `out` that are padding keep their bytes.
+    """The step `ChunkAttention` (shapes there); rows that are padding keep their bytes.
 
     Raises InputError where start + C exceeds the rows of the scratch.
     """
-    _check_chunk(start, query.shape[2], k_scratch.shape[2])
-    live = max(0, min(query.shape[2], length - start))
-    if live == 0:
-        return
-    query = query[:, :, :live]
+    live = _live(query, k_scratch, start, length)
     k_scratch[:, :, start : start + live] = as_stored(new_key[:, :, :live], k_scratch)
     v_scratch[:, :, start : start + live] = as_stored(new_value[:, :, :live], v_scratch)
-    softmax = _attend(query, k_scratch, v_scratch, out.shape[-1], start, scale, window, wide)
-    out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
-    observe(observed, query, start=start, length=length)
-    observe(log_sum_exp, softmax.log_sum_exp().reshape(query.shape[:3]), start=start, length=length)
+    causal_attention(
+        query, k_scratch, v_scratch, out, log_sum_exp=log_sum_exp, start=start, length=length, scale=scale,
+        window=window, wide=wide,
+    )  # fmt: skip
 
 
-def _check_chunk(start: int, chunk: int, rows: int) -> None:
+def _live(query: Tensor, key: Tensor, start: int, length: int) -> int:
+    """How many of a chunk's positions are not padding. Raises InputError where there are not the rows for all."""
+    chunk, rows = query.shape[2], key.shape[2]
     if start < 0 or start + chunk > rows:
         raise InputError(f"causal attention from row {start} needs {start + chunk} key rows, there are {rows}")
+    return max(0, min(chunk, length - start))
 
 
 def _attend(

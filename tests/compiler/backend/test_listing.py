@@ -117,7 +117,7 @@ PROGRAM = Program(
     arena_bytes=128,
 )
 LINES = """\
-schedule: 1 kernels, 2 bodies, 128 bytes of working memory, format 6
+schedule: 1 kernels, 2 bodies, 128 bytes of working memory, format 7
   hbm 0x0000000000 input     f32  2x3                  x
 KERNEL decode_layer.looped    -- model.layers.0 model.py:9
   read   x0: f32[12]

@@ -169,7 +169,7 @@ def test_causal_attention_within_a_window(start: int, window: int) -> None:
     q, k, v = prompt(G, 24)
     types = [f"tensor<1x{H}x{C}x{DV}xf32>", f"tensor<1x{H}x{C}x1xf32>"]
     chunk = q[:, :, start : start + C]
-    out, sums = kv("causal_attention", [chunk, k, v, start], types, G.windowed(window), scale=True)
+    out, sums = kv("causal_attention", [chunk, k, v, start, start + C], types, G.windowed(window), scale=True)
     whole = algorithm.causal_attention(q[0], k[0], v[0], SCALE, window)
     for i, position in enumerate(range(start, start + C)):
         seen = slice(max(position - window + 1, 0), position + 1)
@@ -188,7 +188,7 @@ def test_causal_attention_and_its_log_sum_exp(start: int) -> None:
     chunk = q[:, :, start : start + C]
     out, sums = kv(
         "causal_attention",
-        [chunk, k, v, start],
+        [chunk, k, v, start, start + C],
         [f"tensor<1x{H}x{C}x{DV}xf32>", f"tensor<1x{H}x{C}x1xf32>"],
         G,
         scale=True,
@@ -203,7 +203,7 @@ def test_causal_attention_and_its_log_sum_exp(start: int) -> None:
 def test_attention_of_bf16_is_computed_in_f32_and_rounded_once() -> None:
     q, k, v = (x.bfloat16() for x in prompt(G, C))
     types = [f"tensor<1x{H}x{C}x{DV}xbf16>", f"tensor<1x{H}x{C}x1xf32>"]
-    out, sums = kv("causal_attention", [q[:, :, :C], k, v, 0], types, G, scale=True)
+    out, sums = kv("causal_attention", [q[:, :, :C], k, v, 0, C], types, G, scale=True)
     wide = algorithm.causal_attention(*(x[0, :, :C].float() for x in (q, k, v)), SCALE)
     assert out.dtype is torch.bfloat16
     assert sums.dtype is torch.float32
@@ -214,7 +214,7 @@ def test_rows_behind_the_scratch_are_refused() -> None:
     q, k, v = prompt(G, 24)
     types = [f"tensor<1x{H}x{C}x{DV}xf32>", f"tensor<1x{H}x{C}x1xf32>"]
     with pytest.raises(CheckError, match=r"'kv\.causal_attention' takes rows 24 \.\. 27 of a scratch of 24"):
-        kv("causal_attention", [q[:, :, :C], k, v, 24], types, G, scale=True)
+        kv("causal_attention", [q[:, :, :C], k, v, 24, 24], types, G, scale=True)
 
 
 @pytest.mark.parametrize("length", [2, 5, 9, 24])
@@ -229,22 +229,20 @@ def test_observation_keeps_the_last_queries_of_the_prompt(length: int) -> None:
 def test_chunk_attention_is_all_of_it_in_one() -> None:
     length = 10
     q, k, v = prompt(G, length)
-    k_scratch, v_scratch = torch.zeros_like(k), torch.zeros_like(v)
-    kept, sums = torch.full((1, H, G.obs, D), 9.0), torch.full((1, H, G.obs, 1), 9.0)
-    states = [k_scratch, v_scratch, kept, sums]
-    outs = []
+    states = [torch.zeros_like(k), torch.zeros_like(v)]
+    outs, sums = [], []
     for start in range(0, 12, C):
         new = [x[:, :, start : start + C] for x in (q, k, v)]
-        types = [f"tensor<1x{H}x{C}x{DV}xf32>", *map(_type, states)]
-        out, *states = kv("chunk_attention", [*new, *states, start, length], types, G, scale=True)
+        types = [f"tensor<1x{H}x{C}x{DV}xf32>", f"tensor<1x{H}x{C}x1xf32>", *map(_type, states)]
+        out, log_sum_exp, *states = kv("chunk_attention", [*new, *states, start, length], types, G, scale=True)
         outs.append(out)
+        sums.append(log_sum_exp)
     expected = algorithm.causal_attention(q[0, :, :length], k[0, :, :length], v[0, :, :length], SCALE)
     torch.testing.assert_close(torch.cat(outs, 2)[0, :, :length], expected)
     assert torch.equal(states[0][:, :, :12], k[:, :, :12])
     assert torch.equal(states[1][:, :, :12], v[:, :, :12])
-    queries, log_sum_exp = observed(q, k, G, length)
-    assert torch.equal(states[2], queries)
-    torch.testing.assert_close(states[3], log_sum_exp)
+    found = torch.cat(sums, 2)[:, :, length - G.obs : length]
+    torch.testing.assert_close(found, observed(q, k, G, length)[1])
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -19,6 +19,7 @@ from sscc.ir.schedule import (
     Kernel,
     Local,
     ObservationScores,
+    Observe,
     Pipeline,
     Pool,
     Port,
@@ -358,14 +359,21 @@ def _prefill_bodies() -> tuple[Body, ...]:
             read("v", *kv),
             update("keys", *scratch),
             update("values", *scratch),
-            update("observed", *observed),
-            update("sums", *sums),
             write("out", *q),
+            write("lse", 1, HEADS, CHUNK),
         ),
         ("start", "length"),
         (),
         (),
-        (ChunkAttention("q", "k", "v", "keys", "values", "observed", "sums", "out", "start", "length", DEPTH**-0.5),),
+        (ChunkAttention("q", "k", "v", "keys", "values", "out", "start", "length", DEPTH**-0.5, "lse"),),
+    )
+    observe = Body(
+        "observe_chunk",
+        (read("q", *q), read("lse", 1, HEADS, CHUNK), update("observed", *observed), update("sums", *sums)),
+        ("start", "length"),
+        (),
+        tuple(Window(f"{name}.rows", window(name, (*shape, 1))) for name, shape in (("lse", q[:3]), ("sums", sums))),
+        (Observe("observed", "q", "start", "length"), Observe("sums.rows", "lse.rows", "start", "length")),
     )
     compress = Body(
         "compress_layer",
@@ -396,6 +404,7 @@ def _prefill_bodies() -> tuple[Body, ...]:
         copy_body("copy_row", 1, FEATURES),
         project,
         attend,
+        observe,
         compress,
         add_body("add_chunk", (CHUNK, HEADS, DEPTH), (CHUNK, HEADS, DEPTH)),
     )
@@ -431,12 +440,24 @@ def _chunk_pipeline() -> Pipeline:
                 port("v", kv, 1),
                 port("k_scratch", scratch),
                 port("v_scratch", scratch),
-                port("observed", (1, HEADS, OBSERVED, DEPTH)),
-                port("sums", (1, HEADS, OBSERVED)),
                 port("out", q, 1),
+                port("lse", q[:3], 1),
             ),
             ("start", "length"),
-            ("q", "k", "v", "out"),
+            ("q", "k", "v", "out", "lse"),
+        ),
+        Stage(
+            "observe_stage",
+            "observe_chunk",
+            (),
+            (
+                port("q", q, 1),
+                port("lse", q[:3], 1),
+                port("observed", (1, HEADS, OBSERVED, DEPTH)),
+                port("sums", (1, HEADS, OBSERVED)),
+            ),
+            ("start", "length"),
+            ("q", "lse"),
         ),
         Stage(
             "store_chunk",
@@ -451,7 +472,7 @@ def _chunk_pipeline() -> Pipeline:
             ("x", "out"),
         ),
     )
-    buffers = sram(("x", chunk, 2), ("q", q, 1), ("k", kv, 1), ("v", kv, 1), ("out", q, 1))
+    buffers = sram(("x", chunk, 2), ("q", q, 1), ("k", kv, 1), ("v", kv, 1), ("out", q, 1), ("lse", q[:3], 1))
     start = Scalar("start", "mul", ("chunk", CHUNK))
     return Pipeline("chunks_of_layer", "chunk", 0, "chunks", (start,), buffers, stages)
 

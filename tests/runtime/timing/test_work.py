@@ -167,7 +167,7 @@ def test_gathering_into_encoded_rows_writes_their_bytes() -> None:
 
 def test_causal_attention_reads_the_prompt_so_far() -> None:
     shapes = {"q": (1, H, C, D), "k": (1, G, T, D), "v": (1, G, T, D), "y": (1, H, C, D)}
-    work = counted(CausalAttention("q", "k", "v", "y", "start", 1.0), shapes, {"start": 8})
+    work = counted(CausalAttention("q", "k", "v", "y", "start", "n", 1.0), shapes, {"start": 8, "n": T})
     assert work.read["k"] == work.read["v"] == G * (8 + C) * D * 2
     assert work.products == {"bf16": 2 * H * (9 + 10 + 11 + 12) * 2 * D}
 
@@ -179,15 +179,16 @@ def test_a_windowed_chunk_counts_what_its_queries_see(start: int, window: int) -
     seen = [range(max(p - window + 1, 0), p + 1) for p in range(start, start + C)]
     pairs, rows = sum(map(len, seen)), len({row for each in seen for row in each})
     shapes = {"q": (1, H, C, D), "k": (1, G, T, D), "v": (1, G, T, W), "y": (1, H, C, W)}
-    work = counted(CausalAttention("q", "k", "v", "y", "start", 1.0, "", window), shapes, {"start": start})
+    scalars = {"start": start, "n": T}
+    work = counted(CausalAttention("q", "k", "v", "y", "start", "n", 1.0, "", window), shapes, scalars)
     assert (work.read["k"], work.read["v"]) == (G * rows * D * 2, G * rows * W * 2)
     assert work.products == {"bf16": 2 * H * pairs * (D + W)}
     assert work.vectors == ((H * pairs, SOFTMAX_OPS),)
 
     shapes = {"q": (1, H, C, D), "nk": (1, G, C, D), "nv": (1, G, C, W), "k": (1, G, T, D), "v": (1, G, T, W)}
-    shapes |= {"o": (1, H, OBS, D), "l": (1, H, OBS), "y": (1, H, C, W)}
-    names = ("q", "nk", "nv", "k", "v", "o", "l", "y", "start", "length")
-    chunk = counted(ChunkAttention(*names, 1.0, window), shapes, {"start": start, "length": T})
+    shapes |= {"y": (1, H, C, W)}
+    names = ("q", "nk", "nv", "k", "v", "y", "start", "n")
+    chunk = counted(ChunkAttention(*names, 1.0, "", window), shapes, scalars)
     assert (chunk.products, chunk.vectors) == (work.products, work.vectors)
     assert (chunk.read["k"], chunk.read["v"]) == (work.read["k"], work.read["v"])
     assert (chunk.written["k"], chunk.written["v"]) == (G * C * D * 2, G * C * W * 2)

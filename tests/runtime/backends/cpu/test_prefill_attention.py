@@ -34,10 +34,10 @@ Tensors = dict[str, torch.Tensor]
 
 CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
 DTYPES = [torch.float32, torch.bfloat16]
-CAUSAL = CausalAttention("query", "key", "value", "out", "start", 0.3, "sums")
-CHUNK = ChunkAttention(
-    "query", "new_key", "new_value", "k_scratch", "v_scratch", "observed", "log_sum_exp", "out", "start", "n", 0.4
-)
+CAUSAL = CausalAttention("query", "key", "value", "out", "start", "n", 0.3, "sums")
+CHUNK = ChunkAttention("query", "new_key", "new_value", "k_scratch", "v_scratch", "out", "start", "n", 0.4, "sums")
+WHOLE = 1 << 20
+"""The length of a prompt that goes on behind the chunk."""
 SCRATCHES = {"k_scratch": 8 + 4, "v_scratch": 6 + 4}
 """Bytes of their rows where these are encoded."""
 
@@ -72,8 +72,9 @@ def causal_reference(tensors: Tensors, start: int, scale: float, window: int = 0
     out, sums = tensors["out"].double(), tensors["sums"].double()
     query, key, value = (tensors[name].double() for name in ("query", "key", "value"))
     prompt.causal_attention(
-        query, key, value, out, log_sum_exp=sums, start=start, scale=scale, window=window, wide=torch.float64
-    )
+        query, key, value, out, log_sum_exp=sums, start=start, length=WHOLE, scale=scale, window=window,
+        wide=torch.float64,
+    )  # fmt: skip
     return {"out": out, "sums": sums}
 
 
@@ -83,12 +84,12 @@ def causal_reference(tensors: Tensors, start: int, scale: float, window: int = 0
 def test_causal_attention_of_random_geometries(seed: int, dtype: torch.dtype, features: Features) -> None:
     tensors = random_causal(seed, dtype)
     chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
-    compiled = CompiledStages(CAUSAL, lower_causal_attention, tensors, ["start"], features)
+    compiled = CompiledStages(CAUSAL, lower_causal_attention, tensors, ["start", "n"], features)
     for start in sorted({0, (rows - chunk) // 2, rows - chunk}):
         memory = {name: like(tensor) for name, tensor in tensors.items()}
         memory["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
         memory["value"][:, :, start + chunk :] = torch.nan
-        got = check_pieces(compiled, memory, {"start": start}, ["out", "sums"])
+        got = check_pieces(compiled, memory, {"start": start, "n": WHOLE}, ["out", "sums"])
         want = causal_reference(memory, start, CAUSAL.scale)
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
         torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
@@ -102,14 +103,14 @@ def test_causal_attention_within_a_window(seed: int, window: int, dtype: torch.d
     tensors = random_causal(seed, dtype)
     step = replace(CAUSAL, window=window)
     chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
-    compiled = CompiledStages(step, lower_causal_attention, tensors, ["start"], features)
+    compiled = CompiledStages(step, lower_causal_attention, tensors, ["start", "n"], features)
     for start in sorted({0, (rows - chunk) // 2, rows - chunk}):
         memory = {name: like(tensor) for name, tensor in tensors.items()}
         memory["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
         memory["value"][:, :, start + chunk :] = torch.nan
         memory["key"][:, :, : max(start - window + 1, 0)] = torch.nan
         memory["value"][:, :, : max(start - window + 1, 0)] = torch.nan
-        got = check_pieces(compiled, memory, {"start": start}, ["out", "sums"])
+        got = check_pieces(compiled, memory, {"start": start, "n": WHOLE}, ["out", "sums"])
         want = causal_reference(memory, start, step.scale, window)
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
         torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
@@ -122,9 +123,9 @@ def test_encoded_keys_and_values_are_what_they_stand_for(seed: int, dtype: torch
     tensors = random_causal(seed, dtype)
     chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
     tensors |= {name: strided(encode(tensors[name]), (0, 2, 1, 3)) for name in ("key", "value")}
-    compiled = CompiledStages(CAUSAL, lower_causal_attention, tensors, ["start"], features, checked=True)
+    compiled = CompiledStages(CAUSAL, lower_causal_attention, tensors, ["start", "n"], features, checked=True)
     for start in sorted({0, (rows - chunk) // 2, rows - chunk}):
-        got = check_pieces(compiled, tensors, {"start": start}, ["out", "sums"])
+        got = check_pieces(compiled, tensors, {"start": start, "n": WHOLE}, ["out", "sums"])
         plain = tensors | {name: decode(tensors[name]) for name in ("key", "value")}
         want = causal_reference(plain, start, CAUSAL.scale)
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
@@ -137,7 +138,8 @@ def test_causal_attention_of_mixed_dtypes(types: str) -> None:
     """One operand in bf16: products are of f32."""
     tensors = random_causal(2, torch.float32)
     tensors[types] = tensors[types].bfloat16()
-    got = run_step(CAUSAL, lower_causal_attention, tensors, {"start": 3}, Features.of_host(), ["out", "sums"])
+    scalars = {"start": 3, "n": WHOLE}
+    got = run_step(CAUSAL, lower_causal_attention, tensors, scalars, Features.of_host(), ["out", "sums"])
     want = causal_reference(tensors, 3, CAUSAL.scale)
     limit = tolerance(tensors["out"].dtype)
     torch.testing.assert_close(got["out"].double(), want["out"], rtol=limit, atol=limit)
@@ -152,7 +154,8 @@ def test_scores_far_apart_neither_overflow_nor_give_nan(dtype: torch.dtype) -> N
     tensors["query"] = like(tensors["query"].abs())
     tensors["key"] = (torch.ones_like(tensors["key"]) * ramp).to(dtype)
     start = tensors["key"].shape[2] - tensors["query"].shape[2]
-    got = run_step(CAUSAL, lower_causal_attention, tensors, {"start": start}, Features.of_host(), ["out", "sums"])
+    scalars = {"start": start, "n": WHOLE}
+    got = run_step(CAUSAL, lower_causal_attention, tensors, scalars, Features.of_host(), ["out", "sums"])
     want = causal_reference(tensors, start, CAUSAL.scale)
     torch.testing.assert_close(
         got["out"].double(), want["out"], rtol=2e-2, atol=2e-2 if dtype != torch.float32 else 2e-3
@@ -160,17 +163,36 @@ def test_scores_far_apart_neither_overflow_nor_give_nan(dtype: torch.dtype) -> N
     torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("size", [1e6, 1e9, 3e10, 1e12, 1e20, 1e28])
+def test_scores_of_any_size_have_their_weights(size: float, features: Features) -> None:
+    """The first half of the queries have the same score with every key, the others one score above all."""
+    tensors = random_causal(2, torch.float32)
+    chunk, best = tensors["query"].shape[2], 0
+    tensors["query"][...], tensors["key"][...] = 0.0, 1.0
+    tensors["query"][..., 0] = size * (1 + torch.rand(chunk))
+    tensors["query"][:, :, chunk // 2 :, 1] = tensors["query"][:, :, chunk // 2 :, 0] / 2
+    tensors["key"][..., 1] = 0.0
+    tensors["key"][:, :, best, 1] = 1.0
+    tensors["query"][:, :, : chunk // 2, 1] = 0.0
+    scalars = {"start": 0, "n": WHOLE}
+    got = run_step(CAUSAL, lower_causal_attention, tensors, scalars, features, ["out", "sums"])
+    want = causal_reference(tensors, 0, CAUSAL.scale)
+    torch.testing.assert_close(got["out"].double(), want["out"], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
+
+
 def test_a_query_does_not_depend_on_later_queries() -> None:
     """Nor do its bits depend on what the chunk holds behind it."""
     tensors = random_causal(3, torch.bfloat16)
-    compiled = CompiledStages(CAUSAL, lower_causal_attention, tensors, ["start"], Features.of_host())
+    compiled = CompiledStages(CAUSAL, lower_causal_attention, tensors, ["start", "n"], Features.of_host())
     changed = {name: like(tensor) for name, tensor in tensors.items()}
     half = tensors["query"].shape[2] // 2
     assert half > 0
     changed["query"][:, :, half:] = 3.0
     changed["key"][:, :, half:] = 5.0
     for memory in (tensors, changed):
-        compiled.run(memory, {"start": 0})
+        compiled.run(memory, {"start": 0, "n": WHOLE})
     assert torch.equal(bits(tensors["out"][:, :, :half]), bits(changed["out"][:, :, :half]))
     assert not torch.equal(tensors["out"], changed["out"])
 
@@ -182,62 +204,62 @@ def test_a_query_does_not_depend_on_later_queries() -> None:
 def test_a_chunk_is_encoded_on_its_way_into_an_encoded_scratch(dtype: torch.dtype) -> None:
     """To the bit, so that attention is over what a step would have written; padding is left out."""
     shapes = {"query": (1, 6, 20, 8), "new_key": (1, 2, 20, 8), "new_value": (1, 2, 20, 6)}
-    states = chunk_states(60, 4, dtype)
-    states |= {name: torch.full((1, 2, 60, width), 9, dtype=torch.int8) for name, width in SCRATCHES.items()}
-    compiled, writes = None, ["k_scratch", "v_scratch", "observed", "log_sum_exp", "out"]
+    states = {name: torch.full((1, 2, 60, width), 9, dtype=torch.int8) for name, width in SCRATCHES.items()}
+    compiled, step = None, replace(CHUNK, log_sum_exp="")
     for start in (0, 20, 40):
         part = {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
         memory = {**part, **states, "out": torch.zeros(1, 6, 20, 6).to(dtype)}
-        compiled = compiled or CompiledStages(CHUNK, lower_chunk_attention, memory, ["start", "n"], Features.of_host())
-        got = check_pieces(compiled, memory, {"start": start, "n": 47}, writes)
+        compiled = compiled or CompiledStages(step, lower_chunk_attention, memory, ["start", "n"], Features.of_host())
+        got = check_pieces(compiled, memory, {"start": start, "n": 47}, [*SCRATCHES, "out"])
         want = {name: tensor if tensor.dtype == torch.int8 else tensor.double() for name, tensor in memory.items()}
         want = {name: like(tensor) for name, tensor in want.items()}
-        prompt.chunk_attention(**want, start=start, length=47, scale=0.4, window=0, wide=torch.float64)
+        settings = {"start": start, "length": 47, "scale": 0.4, "window": 0}
+        prompt.chunk_attention(**want, log_sum_exp=None, **settings, wide=torch.float64)
         for name in SCRATCHES:
             assert torch.equal(got[name], want[name]), name
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
         states = {name: got[name] for name in states}
 
 
-def chunk_states(rows: int, obs: int, dtype: torch.dtype) -> Tensors:
+def chunk_states(rows: int, dtype: torch.dtype) -> Tensors:
     return {
         "k_scratch": torch.full((1, 2, rows, 8), torch.nan).to(dtype),
         "v_scratch": torch.full((1, 2, rows, 6), torch.nan).to(dtype),
-        "observed": torch.zeros(1, 6, obs, 8).to(dtype),
-        "log_sum_exp": torch.zeros(1, 6, obs),
     }
 
 
 @pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("chunk", "obs", "window"), [(8, 4, 0), (20, 50, 0), (128, 32, 0), (20, 4, 9), (128, 32, 150)])
-def test_chunks_append_attend_and_observe(
-    chunk: int, obs: int, window: int, dtype: torch.dtype, features: Features
-) -> None:
+@pytest.mark.parametrize(("chunk", "window"), [(8, 0), (20, 0), (128, 0), (20, 9), (128, 150)])
+def test_chunks_append_and_attend(chunk: int, window: int, dtype: torch.dtype, features: Features) -> None:
     limit, step = 3 * chunk, replace(CHUNK, window=window)
     shapes = {"query": (1, 6, chunk, 8), "new_key": (1, 2, chunk, 8), "new_value": (1, 2, chunk, 6)}
     example = {name: torch.zeros(shape).to(dtype) for name, shape in shapes.items()}
-    example |= {**chunk_states(limit, obs, dtype), "out": torch.zeros(1, 6, chunk, 6).to(dtype)}
+    made = {"out": torch.zeros(1, 6, chunk, 6).to(dtype), "sums": torch.zeros(1, 6, chunk)}
+    example |= {**chunk_states(limit, dtype), **made}
     compiled = CompiledStages(step, lower_chunk_attention, example, ["start", "n"], features)
-    writes = ["k_scratch", "v_scratch", "observed", "log_sum_exp", "out"]
     for length in (1, chunk - 1, chunk, chunk + 3, limit):
-        states = chunk_states(limit, obs, dtype)
+        states = chunk_states(limit, dtype)
         for start in range(0, length, chunk):
             part = {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
-            memory = {**part, **states, "out": torch.zeros(1, 6, chunk, 6).to(dtype)}
-            got = check_pieces(compiled, memory, {"start": start, "n": length}, writes)
+            memory = {**part, **states, **{name: like(tensor) for name, tensor in made.items()}}
+            got = check_pieces(compiled, memory, {"start": start, "n": length}, [*states, *made])
             want = {name: tensor.double() for name, tensor in memory.items()}
-            prompt.chunk_attention(**want, start=start, length=length, scale=0.4, window=window, wide=torch.float64)
-            for name in ("k_scratch", "v_scratch", "observed"):
+            operands = {name: want[name] for name in (*shapes, *states, "out")}
+            prompt.chunk_attention(
+                **operands, log_sum_exp=want["sums"], start=start, length=length, scale=0.4, window=window,
+                wide=torch.float64,
+            )  # fmt: skip
+            for name in states:
                 assert torch.equal(got[name].double().nan_to_num(7.0), want[name].nan_to_num(7.0)), name
             torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
-            torch.testing.assert_close(got["log_sum_exp"].double(), want["log_sum_exp"], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
             states = {name: got[name] for name in states}
 
 
 def test_a_chunk_beyond_the_scratch_writes_nothing() -> None:
     tensors = {"query": torch.ones(1, 6, 4, 8), "new_key": torch.ones(1, 2, 4, 8), "new_value": torch.ones(1, 2, 4, 6)}
-    states = {**chunk_states(6, 2, torch.float32), "out": torch.zeros(1, 6, 4, 6)}
+    states = {**chunk_states(6, torch.float32), "out": torch.zeros(1, 6, 4, 6), "sums": torch.zeros(1, 6, 4)}
     compiled = CompiledStages(CHUNK, lower_chunk_attention, {**tensors, **states}, ["start", "n"], GENERIC)
     for start in (-1, 3, 1 << 40):
         got = check_pieces(compiled, {**tensors, **states}, {"start": start, "n": 6}, list(states))

@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import ObservationScores, Pool, Select
+from sscc.ir.schedule import Access, Local, ObservationScores, Pool, Select, Vector
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.figures import GRAIN
 from sscc.runtime.backends.cpu.selection import lower_observation_scores, lower_pool, lower_select
 from sscc.runtime.backends.reference import selection
+from sscc.runtime.backends.reference.arrays import to_array
+from tests.runtime.backends.cpu.harness_bodies import NativeBody, body_of, in_thirds, reference
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, meta_of, run_step
 
 Tensors = dict[str, torch.Tensor]
@@ -186,3 +188,32 @@ def test_selections_that_do_not_fit_are_refused() -> None:
     tensors = {"scores": torch.randn(2, 40), "selected": torch.full((2, 3), 99)}
     with pytest.raises(InputError, match="not negative, not -1, 2"):
         lower_select(Select("scores", "selected", "n", "top", -1, 2), meta_of(tensors), GENERIC)
+
+
+# ----------------------------------------------------------------------------------------- all of it, in one body
+
+
+@pytest.mark.parametrize("read_too", [False, True], ids=["selected only", "read too"])
+@pytest.mark.parametrize("length", [1, 6, 9, 10, 11, 40])
+def test_scores_are_made_where_something_depends_on_them(length: int, read_too: bool) -> None:
+    """Sinks, ring and four selected rows are ten: of longer prompts rows are chosen, shorter ones stay whole. What else
+    reads the scores finds them in any case."""
+    rows, sink, recent, topk = 40, 2, 4, 4
+    inputs = {"observed": torch.randn(1, 4, 3, 8), "key": torch.randn(1, 2, rows, 8)}
+    writes = {"selected": torch.zeros(2, topk, dtype=torch.int64), "copy": torch.zeros(2, 1)}
+    first = ((1, 0, 0), (0, 1, 0))
+    more = (Vector((2, 1), (Access("pooled", first),), Access("copy", first), (), "in0"),) if read_too else ()
+    steps = (
+        ObservationScores("observed", "key", "scores", "n", 0.5, recent),
+        Pool("scores", "pooled", "n", 3, "avg"),
+        Select("pooled", "selected", "n", "top", sink, recent),
+        *more,
+    )
+    locals_ = tuple(Local(name, (2, rows), "f32") for name in ("scores", "pooled"))
+    body = body_of(steps, inputs, writes, ("n", "top"), locals_)
+    want = reference(body, inputs, writes, {"n": length, "top": topk})
+    memory = {name: to_array(tensor.clone()) for name, tensor in {**inputs, **writes}.items()}
+    NativeBody(body).run(memory, (length, topk), in_thirds)
+    assert (memory["selected"] == want["selected"].numpy()).all()
+    torch.testing.assert_close(torch.from_numpy(memory["copy"]), want["copy"])
+    assert (want["selected"] >= 0).sum() == 2 * min(max(length - sink - recent, 0), topk)

@@ -11,13 +11,11 @@ from sscc.ir.schedule import (
     CausalAttention,
     ChunkAttention,
     DecodeAttention,
-    Observe,
     Segment,
     UpdateRows,
-    Window,
 )
 from sscc.runtime.backends.reference.softmax import KEY_TILE
-from tests.runtime.programs import run_steps, view_of
+from tests.runtime.programs import run_steps
 
 Tensors = dict[str, torch.Tensor]
 
@@ -144,29 +142,25 @@ def test_decode_attention_of_a_position_that_has_no_row_is_refused() -> None:
 
 # ------------------------------------------------------------------------------------------------ chunk attention
 
-CHUNK = ChunkAttention(
-    "query", "new_key", "new_value", "k_scratch", "v_scratch", "observed", "log_sum_exp", "out", "start", "n", 0.4
-)
+CHUNK = ChunkAttention("query", "new_key", "new_value", "k_scratch", "v_scratch", "out", "start", "n", 0.4, "sums")
 
 
-def prompt_states(rows: int, obs: int) -> Tensors:
+def prompt_states(rows: int) -> Tensors:
     return {
         "k_scratch": torch.full((1, 2, rows, 8), torch.nan),
         "v_scratch": torch.full((1, 2, rows, 6), torch.nan),
-        "observed": torch.zeros(1, 4, obs, 8),
     }
 
 
 @pytest.mark.parametrize("precision", ["f32", "f64"])
-@pytest.mark.parametrize(("length", "obs", "chunk"), [(1, 4, 8), (13, 4, 8), (16, 20, 8), (KEY_TILE + 40, 32, 128)])
-def test_chunk_attention_is_insertion_causal_attention_and_observation(
-    length: int, obs: int, chunk: int, precision: str
-) -> None:
+@pytest.mark.parametrize(("length", "chunk"), [(1, 8), (13, 8), (16, 8), (KEY_TILE + 40, 128)])
+def test_chunk_attention_is_insertion_and_causal_attention(length: int, chunk: int, precision: str) -> None:
     rows = -(-length // chunk) * chunk
     query, key, value = torch.randn(1, 4, rows, 8), torch.randn(1, 2, rows, 8), torch.randn(1, 2, rows, 6)
-    fused = {**prompt_states(rows, obs), "log_sum_exp": torch.zeros(1, 4, obs)}
-    plain = {**prompt_states(rows, obs), "log_sum_exp": torch.zeros(1, 4, obs), "sums": torch.zeros(1, 4, chunk)}
-    windows = tuple(Window(f"{name}.rows", view_of(name, (*plain[name].shape, 1))) for name in ("log_sum_exp", "sums"))
+    fused, plain = prompt_states(rows), prompt_states(rows)
+    step = CausalAttention("query", "k_scratch", "v_scratch", "out", "start", "n", 0.4, "sums")
+    made = {"out": torch.zeros(1, 4, chunk, 6), "sums": torch.zeros(1, 4, chunk)}
+    found = []
     for start in range(0, length, chunk):
         scalars = {"start": start, "n": length}
         part = {
@@ -174,38 +168,31 @@ def test_chunk_attention_is_insertion_causal_attention_and_observation(
             "new_key": key[:, :, start : start + chunk].clone(),
             "new_value": value[:, :, start : start + chunk].clone(),
         }
-        out = torch.zeros(1, 4, chunk, 6)
-        fused = run_steps((CHUNK,), part, {**fused, "out": out}, scalars, precision=precision)
+        fused = run_steps((CHUNK,), part, {**fused, **made}, scalars, precision=precision)
         for name, rows_of in (("k_scratch", "new_key"), ("v_scratch", "new_value")):
             plain[name] = plain[name].to(fused[name].dtype)
             plain[name][:, :, start : start + chunk] = part[rows_of]
-        steps = (
-            CausalAttention("query", "k_scratch", "v_scratch", "out", "start", 0.4, "sums"),
-            Observe("observed", "query", "start", "n"),
-            Observe("log_sum_exp.rows", "sums.rows", "start", "n"),
-        )
-        reads, writes = {"query": part["query"]}, {**plain, "out": out}
-        plain = run_steps(steps, reads, writes, scalars, precision=precision, windows=windows)
+        plain = run_steps((step,), {"query": part["query"]}, {**plain, **made}, scalars, precision=precision)
         live = min(chunk, length - start)
         for name in ("k_scratch", "v_scratch"):
             assert torch.equal(fused[name][:, :, : start + live], plain[name][:, :, : start + live]), name
             assert fused[name][:, :, start + live :].isnan().all(), name
-        assert torch.equal(fused["observed"], plain["observed"])
-        torch.testing.assert_close(fused["log_sum_exp"], plain["log_sum_exp"], rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(fused["out"][:, :, :live], plain["out"][:, :, :live], rtol=1e-6, atol=1e-6)
-        assert (fused["out"][:, :, live:] == 0).all(), "padding keeps its bytes"
-        del plain["out"], fused["out"]
-    want = torch.zeros(1, 4, obs, dtype=torch.float64)
+        for name in made:
+            torch.testing.assert_close(fused[name][:, :, :live], plain[name][:, :, :live], rtol=1e-6, atol=1e-6)
+            assert (fused[name][:, :, live:] == 0).all(), "padding keeps its bytes"
+            assert (plain[name][:, :, live:] == 0).all(), "padding keeps its bytes"
+        found.append(fused["sums"][:, :, :live].double())
+    want = torch.zeros(1, 4, length, dtype=torch.float64)
     for h in range(4):
-        for position in range(max(0, length - obs), length):
+        for position in range(length):
             products = key[0, h // 2, : position + 1].double() @ query[0, h, position].double() * 0.4
-            want[0, h, position - max(length - obs, 0)] = torch.logsumexp(products, 0)
+            want[0, h, position] = torch.logsumexp(products, 0)
     tolerance = 1e-12 if precision == "f64" else 1e-5
-    torch.testing.assert_close(fused["log_sum_exp"].double(), want, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(torch.cat(found, 2), want, rtol=tolerance, atol=tolerance)
 
 
 def test_chunk_attention_beyond_the_scratch_is_refused_and_writes_nothing() -> None:
     part = {"query": torch.zeros(1, 4, 4, 8), "new_key": torch.zeros(1, 2, 4, 8), "new_value": torch.zeros(1, 2, 4, 6)}
-    writes = {**prompt_states(6, 2), "log_sum_exp": torch.zeros(1, 4, 2), "out": torch.zeros(1, 4, 4, 6)}
+    writes = {**prompt_states(6), "sums": torch.zeros(1, 4, 4), "out": torch.zeros(1, 4, 4, 6)}
     with pytest.raises(InputError, match="from row 4 needs 8 key rows, there are 6"):
         run_steps((CHUNK,), part, writes, {"start": 4, "n": 8})

@@ -403,9 +403,9 @@ def test_causal_attention_reads_nothing_beyond_its_chunk(start: int, chunk: int)
     key, value = torch.randn(1, kv_heads, rows, depth), torch.randn(1, kv_heads, rows, depth)
     key[:, :, start + chunk :] = math.nan
     value[:, :, start + chunk :] = math.nan
-    step = CausalAttention("query", "key", "value", "out", "start", 0.4)
-    inputs = {"query": query, "key": key, "value": value}
-    got = run_steps((step,), inputs, {"out": torch.zeros(1, heads, chunk, depth)}, {"start": start})["out"]
+    step = CausalAttention("query", "key", "value", "out", "start", "n", 0.4)
+    inputs, scalars = {"query": query, "key": key, "value": value}, {"start": start, "n": rows}
+    got = run_steps((step,), inputs, {"out": torch.zeros(1, heads, chunk, depth)}, scalars)["out"]
     for h in range(heads):
         for i in range(0, chunk, max(1, chunk // 7)):
             n, g = start + i + 1, h // 2
@@ -414,14 +414,14 @@ def test_causal_attention_reads_nothing_beyond_its_chunk(start: int, chunk: int)
 
 
 def test_causal_attention_beyond_the_scratch_is_refused() -> None:
-    step = CausalAttention("query", "key", "value", "out", "start", 1.0)
+    step = CausalAttention("query", "key", "value", "out", "start", "n", 1.0)
     rows = torch.zeros(1, 1, 8, 4)
     with pytest.raises(InputError, match="needs 9 key rows, there are 8"):
         run_steps(
             (step,),
             {"query": rows[:, :, :4].clone(), "key": rows, "value": rows.clone()},
             {"out": rows[:, :, :4].clone()},
-            {"start": 5},
+            {"start": 5, "n": 8},
         )
 
 
