@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -85,10 +86,7 @@ def pytest_collection_finish() -> None:
     """What is imported stays: the garbage collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # or bindings complain at exit of what is left
+    atexit.register(gc.unfreeze)  # or bindings complain at exit of what is left; pytest collects five times before
 
 
 @pytest.fixture(autouse=True)
