@@ -113,6 +113,18 @@ def _exports_kept() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _proofs_kept() -> Iterator[None]:
+    """What was proved of a schedule when it was compiled holds when a test opens the artifact."""
+    if "sscc.compiler.driver" not in sys.modules:  # no test that was collected compiles
+        yield
+        return
+    from tests.proofs import proofs_kept
+
+    with proofs_kept():
+        yield
+
+
 @pytest.fixture
 def exports_anew() -> Iterator[None]:
     """In this test every model is exported anew."""
