@@ -1,6 +1,6 @@
 """What torch.export makes of a tiny model, kept for the next test that compiles the same one in the same shape.
 
-An export takes half a second or more and depends on the model's class, its config and the shapes alone, and where there are
+An export takes half a second and depends on the model's class, its config and the shapes alone, and where there are
 sliding windows on the context: weights are not in it. Everything after it, from the import into MLIR on, is done anew
 in every compilation.
 """
