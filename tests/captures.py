@@ -1,13 +1,12 @@
 """What torch.export makes of a tiny model, kept for the next test that compiles the same one in the same shape.
 
-An export takes a second or two and depends on the model's class, its config and the shapes alone, and where there are
+An export takes half a second and depends on the model's class, its config and the shapes alone, and where there are
 sliding windows on the context: weights are not in it. Everything after it, from the import into MLIR on, is done anew
 in every compilation.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.export.exported_program
 
 from sscc.compiler.frontend import capture, operator
 
@@ -49,13 +47,7 @@ class Exports:
 
 @contextmanager
 def exports_kept() -> Iterator[None]:
-    """What is exported is kept, and so is torch's list of operators that it may take apart: torch asks all of them for
-    every export, which takes 6 % of a tiny one."""
-    program, listed = torch.export.exported_program, "_collect_all_valid_cia_ops"
-    with (
-        mock.patch.object(capture, "_export", Exports()),
-        mock.patch.object(program, listed, functools.cache(getattr(program, listed))),
-    ):
+    with mock.patch.object(capture, "_export", Exports()):
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -89,10 +90,7 @@ def pytest_collection_finish() -> None:
     """What is imported stays: the garbage collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # or bindings complain at exit of what is left
+    atexit.register(gc.unfreeze)  # or bindings complain at exit of what is left; pytest collects five times before
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +114,18 @@ def _exports_kept() -> Iterator[None]:
     from tests.captures import exports_kept
 
     with exports_kept():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _proofs_kept() -> Iterator[None]:
+    """What was proved of a schedule when it was compiled holds when a test opens the artifact."""
+    if "sscc.compiler.driver" not in sys.modules:  # no test that was collected compiles
+        yield
+        return
+    from tests.proofs import proofs_kept
+
+    with proofs_kept():
         yield
 
 

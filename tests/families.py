@@ -107,8 +107,8 @@ FAMILIES: dict[str, PreTrainedConfig] = {
 # Layers of two kinds, with and without rotary embedding, or with two of them: what kernel looping meets besides one run
 # of equal layers.
 TWO_KINDS: dict[str, PreTrainedConfig] = {
-    "three-then-eight": SmolLM3Config(
-        **(SHAPE | {"num_hidden_layers": 11}), num_key_value_heads=2, no_rope_layers=[1] * 3 + [0] * 8
+    "two-then-four": SmolLM3Config(
+        **(SHAPE | {"num_hidden_layers": 6}), num_key_value_heads=2, no_rope_layers=[1] * 2 + [0] * 4
     ),
     "taking-turns": SmolLM3Config(
         **(SHAPE | {"num_hidden_layers": 6}), num_key_value_heads=2, no_rope_layers=[1, 0] * 3

@@ -179,14 +179,13 @@ def test_chunk_size_changes_nothing(compiled: Compiler) -> None:
     prompt, tokens = random_tokens(130), random_tokens(4, seed=1)
     for precision, tolerance in (("f32", 1e-5), ("f64", 1e-12)):
         runs = {}
-        for chunk in (7, 16, 64):
+        for chunk in (7, 64):
             session = compiled("llama", chunk=chunk).session(precision=precision)
             runs[chunk] = (feed(session, prompt, tokens), torch.stack(selected(session)))
-        logits, indices = runs[16]
+        (ours, selections), (logits, indices) = runs[7], runs[64]
         assert (indices >= 0).all()
-        for chunk in (7, 64):
-            assert torch.equal(runs[chunk][1], indices)
-            assert (runs[chunk][0] - logits).norm() / logits.norm() < tolerance
+        assert torch.equal(selections, indices)
+        assert (ours - logits).norm() / logits.norm() < tolerance
 
 
 @pytest.mark.parametrize("steps", [1, 3])

@@ -11,7 +11,7 @@ import torch
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from tests.families import FAMILIES, GEOMETRY, Compiler, greedy, numbers, random_tokens
 from tests.native import native_session
-from tests.test_levels import CASES, PARAMS, difference, run, steps_of
+from tests.test_levels import CASES, difference, run, steps_of
 
 F32 = 2e-5
 """||a - b|| / ||b|| of one step's logits in f32. Measured: 4e-6 at most."""
@@ -21,7 +21,7 @@ STATES = 1e-4
 
 
 @pytest.mark.parametrize("opt_level", [0, 1, 2])
-@pytest.mark.parametrize("case", PARAMS)
+@pytest.mark.parametrize("case", CASES)
 def test_every_level_runs_natively_as_on_the_reference(case: str, opt_level: int, compiled: Compiler) -> None:
     expected = run(compiled, case, opt_level)
     program = CASES[case].compiled(compiler=compiled, opt_level=opt_level)

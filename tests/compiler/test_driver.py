@@ -54,6 +54,13 @@ def onward(dumps: Path, output: Path, checkpoint: Path, **options: Any) -> Path:
     return compiled(dump, output, compile_from="placed", checkpoint=checkpoint, **options)
 
 
+def written(level: str, dumps: Path, output: Path, checkpoint: Path) -> Path:
+    """An artifact, or the dump of another level."""
+    if level == "schedule":
+        return onward(dumps, output, checkpoint)
+    return compiled(dumps / "04-thread-cache.mlir", output, compile_from="graph", compile_to=level)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
@@ -369,14 +376,9 @@ def test_no_weights(model: Path, direct: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.rdu", "x.mlir"])
 def test_a_full_disk_leaves_nothing(name: str, model: Path, dumps: Path, tmp_path: Path) -> None:
-    def make() -> None:
-        if name == "x.rdu":
-            onward(dumps, tmp_path / name, model)
-        else:
-            compiled(dumps / "04-thread-cache.mlir", tmp_path / name, compile_from="graph", compile_to="kernels")
-
+    level = "schedule" if name == "x.rdu" else "kernels"
     with largest_file(30_000), pytest.raises(OutputError, match=name):
-        make()
+        written(level, dumps, tmp_path / name, model)
     assert listing(tmp_path) == []
 
 
@@ -403,15 +405,8 @@ def test_what_is_no_artifact_is_not_replaced(model: Path, dumps: Path, tmp_path:
 def test_unwritable_outputs(where: str, level: str, model: Path, dumps: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     folder = Path(where.format(tmp=tmp_path))
-
-    def make() -> None:
-        if level == "schedule":
-            onward(dumps, folder / "x", model)
-        else:
-            compiled(dumps / "04-thread-cache.mlir", folder / "x", compile_from="graph", compile_to=level)
-
     with pytest.raises(OutputError, match=str(folder)):
-        make()
+        written(level, dumps, folder / "x", model)
     assert listing(tmp_path) == ["file"]
 
 
