@@ -24,10 +24,12 @@ FIRST_TOKEN = 10  # the ids below it are special tokens in some vocabularies
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One request: a prompt, and how many tokens to answer it with."""
+    """One request: a prompt, and how many tokens to answer it with; all of them `answer`, where that is one, so that
+    the client knows them without a tokenizer."""
 
     prompt: tuple[int, ...]
     new_tokens: int
+    answer: int | None = None
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Answer:
         first: until the first event of the answer.
         gaps: between its events.
         tokens: new ones, as the server counts them.
+        cached: tokens of the prompt that the server says it did not prefill again.
     """
 
     request: LoadRequest
@@ -46,6 +49,7 @@ class Answer:
     first: float = math.nan
     gaps: list[float] = field(default_factory=list)
     tokens: int = 0
+    cached: int = 0
     error: str = ""
 
 
@@ -61,6 +65,39 @@ def make_requests(
         prompt = tuple(numbers.randrange(FIRST_TOKEN, vocabulary) for _ in range(length))
         requests.append(LoadRequest(prompt, new_tokens))
     return requests
+
+
+def make_conversations(
+    clients: int, turns: int, system: int, message: int, new_tokens: int, vocabulary: int, seed: int
+) -> list[list[LoadRequest]]:
+    """The requests of each client in turn: `system` tokens that all have in common, then at every turn `message` tokens
+    more, behind all that was asked and answered before."""
+    numbers = random.Random(seed)
+
+    def tokens(count: int) -> tuple[int, ...]:
+        return tuple(numbers.randrange(FIRST_TOKEN, vocabulary) for _ in range(count))
+
+    shared = tokens(system)
+    conversations = []
+    for _ in range(clients):
+        history, requests = shared, []
+        for _ in range(turns):
+            (answer,) = tokens(1)
+            requests.append(LoadRequest(history + tokens(message), new_tokens, answer))
+            history = (*requests[-1].prompt, *[answer] * new_tokens)
+        conversations.append(requests)
+    return conversations
+
+
+async def converse(url: str, conversations: Sequence[Sequence[LoadRequest]], limit: float) -> list[list[Answer]]:
+    """A client for each conversation: it sends its next request when its last one is answered. Answers as the requests
+    are ordered."""
+    async with _asking(url, limit) as ask:
+
+        async def client(requests: Sequence[LoadRequest]) -> list[Answer]:
+            return [await ask(request) for request in requests]
+
+        return list(await asyncio.gather(*map(client, conversations)))
 
 
 async def closed(url: str, work: Sequence[LoadRequest], clients: int, limit: float) -> list[Answer]:
@@ -108,7 +145,7 @@ async def _asking(url: str, limit: float) -> AsyncIterator[Callable[[LoadRequest
 
 
 async def _read(client: httpx2.AsyncClient, url: str, answer: Answer, start: float) -> None:
-    body = {
+    body: dict[str, object] = {
         "model": MODEL,
         "prompt": list(answer.request.prompt),
         "max_tokens": answer.request.new_tokens,
@@ -117,6 +154,8 @@ async def _read(client: httpx2.AsyncClient, url: str, answer: Answer, start: flo
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    if answer.request.answer is not None:
+        body["logit_bias"] = {str(answer.request.answer): 100}
     last = start
     async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
         if response.status_code != 200:
@@ -134,6 +173,7 @@ async def _read(client: httpx2.AsyncClient, url: str, answer: Answer, start: flo
                 last = now
             if event.get("usage"):
                 answer.tokens = event["usage"]["completion_tokens"]
+                answer.cached = (event["usage"].get("prompt_tokens_details") or {}).get("cached_tokens", 0)
 
 
 @dataclass(frozen=True)

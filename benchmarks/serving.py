@@ -174,14 +174,15 @@ def render(results: dict[Server, dict[str, Summary]], words: argparse.Namespace,
         for name, s in loads.items():
             cells = [server.name, f"{server.slots} x {server.rows}", name]
             cells += [f"{s.new_tokens_per_second:.0f}", f"{s.prompt_tokens_per_second:.0f}"]
-            cells += [_times(s.first_token), _times(s.between_tokens)]
+            cells += [times(s.first_token), times(s.between_tokens)]
             lines.append("| " + " | ".join(cells) + " |")
             if s.failed:
                 notes.append(f"{server.name}, {name}: {s.failed} of {s.requests} requests failed ({s.failure}).")
     return "\n".join([*lines, *(f"\n{note}" for note in notes)]) + "\n"
 
 
-def _times(values: tuple[float, float, float]) -> str:
+def times(values: tuple[float, float, float]) -> str:
+    """In ms, median / 90th / 99th percentile."""
     return " / ".join(f"{1000 * value:.3g}" if value < 1 else f"{1000 * value:.0f}" for value in values)
 
 

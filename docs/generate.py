@@ -26,7 +26,13 @@ from sscc.passes.pipeline import PIPELINES, REGISTRY, pipeline_text
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTICE = "<!-- Written by docs/generate.py from {source}: change that, then run it again. -->"
-ELEMENTS = {"f": "a float type", "row": "rows", "prompt": "rows of a prompt", "encoded": "encoded rows"}
+ELEMENTS = {
+    "f": "a float type",
+    "row": "rows",
+    "prompt": "rows of a prompt",
+    "encoded": "encoded rows",
+    "landmark": "i8 or a float type",
+}
 MODES = {"read": "read", "write": "written", "part": "written in part", "update": "updated"}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Geometry
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -23,7 +24,15 @@ CACHES, SCRATCHES, STORES = (tuple(f"{name}_{what}" for name in STREAMS) for wha
 """The states of each stream: the rows that are kept; those of the prompt in progress; those of every slot's
 positions, where they stay."""
 LANDMARKS, LANDMARK_SCRATCHES = ("landmarks", "landmark_scales"), ("landmark_scratch", "landmark_scale_scratch")
-"""Those of landmarks, by which queries choose: of every slot, and of the prompt in progress."""
+"""Those of landmarks, by which queries choose: of every slot, and of the prompt in progress. Landmarks that are keys
+have no scales (`landmark_states`)."""
+
+
+def landmark_states(names: Sequence[str], geometry: Geometry) -> Sequence[str]:
+    """Those of `LANDMARKS` or `LANDMARK_SCRATCHES` that there are under a geometry."""
+    if not geometry.by_query:
+        return ()
+    return names[:1] if geometry.landmark_bits == PLAIN_BITS else names
 
 
 def state_name(name: str, group: str) -> str:
@@ -102,7 +111,7 @@ class LayerGroup:
         in the slot."""
         if not self.geometry.indexed:
             return ()
-        landmarks = LANDMARKS if self.geometry.by_query else ()
+        landmarks = landmark_states(LANDMARKS, self.geometry)
         return tuple(map(self.state, (*(stream.store for stream in self.streams), *landmarks)))
 
     @property

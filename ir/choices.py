@@ -14,7 +14,7 @@ CURSOR = ("phase", "chunk")
 REUSED = "reused"
 """What it takes besides, where a prompt can continue another: how many of its chunks are there already."""
 PLAIN_BITS = 16
-"""Landmarks of so many bits are the keys themselves, unrotated, as cache rows are stored: exact products."""
+"""Landmarks of so many bits are the keys themselves, unrotated, in the dtype of the program: exact products."""
 LANDMARK_BITS = (1, 2, 4, PLAIN_BITS)
 """Of a number of a key's copy by which a query chooses rows (`sscc.ir.landmarks`)."""
 

@@ -15,6 +15,9 @@ and they are the same in any order of summation. arXiv 2604.08426 finds landmark
 What a result depends on is spelled out, so that every implementation gives the same bytes: butterflies go from
 neighbours to the widest distance; squares are summed in f64, where no order of summation shows in bf16; a number is
 compared with the edges between levels, `EDGES[bits] * s` in f32.
+
+Landmarks of 16 bits are the keys themselves, as the cache has them: without codes, rotation and scale. Their products
+with the query, which is not rotated or rounded either, are sums of f32.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sscc.ir import kv_rows
-from sscc.ir.choices import LANDMARK_BITS
+from sscc.ir.choices import LANDMARK_BITS, PLAIN_BITS
 from sscc.ir.errors import UsageError
 
 MAGNITUDES = {1: (1,), 2: (3, 10), 4: (1, 3, 5, 7, 9, 11, 13, 15)}
@@ -53,6 +56,12 @@ def check_bits(bits: int, dim: int) -> None:
 def code_bytes(dim: int, bits: int) -> int:
     """Bytes of the codes of one key of `dim` numbers, without the scale; 1, 2 or 4 bits."""
     return dim * bits // 8
+
+
+def landmark_width(dim: int, bits: int) -> int:
+    """Elements of the landmark of one key of `dim` numbers, without the scale: bytes of codes, or of 16 bits numbers.
+    """
+    return dim if bits == PLAIN_BITS else code_bytes(dim, bits)
 
 
 def block_width(dim: int) -> int:

@@ -300,7 +300,7 @@ class GatherRows(Op):
 
 @dataclass(frozen=True)
 class Landmarks(Op):
-    """Copies of keys in few bits (`sscc.ir.landmarks`): D * bits / 8 bytes of codes, and a scale."""
+    """Copies of keys in 1, 2 or 4 bits (`sscc.ir.landmarks`): D * bits / 8 bytes of codes, and a scale."""
 
     op, kind = "landmarks", "landmarks"
     key: Annotated[str, Operand("B Hkv J D:f", "read")]
@@ -313,14 +313,20 @@ class Landmarks(Op):
 class LandmarkScores(Op):
     """What each slot's query scores by landmarks, per query head (`sscc.ir.landmarks.logits`): of the candidates, which
     are the positions sink <= t < position[b] + 1 - recent. No others are written, and none of a slot that is not
-    active."""
+    active. Landmarks of 16 bits are keys, E = D floats without scales: the scores are the scaled products of f32."""
 
     op, kind = "landmark_scores", "landmark_scores"
     query: Query
-    codes: Annotated[str, Operand("B Hkv T E:i8", "read", along="T", reads=_candidates, by="position", fetched=True)]
-    scales: Annotated[
-        str, Operand("B Hkv T 1:bf16", "read", along="T", reads=_candidates, by="position", fetched=True)
+    codes: Annotated[
+        str, Operand("B Hkv T E:landmark", "read", along="T", reads=_candidates, by="position", fetched=True)
     ]
+    scales: Annotated[
+        str,
+        Operand(
+            "B Hkv T 1:bf16", "read", along="T", reads=_candidates, by="position", fetched=True, optional=True,
+            omissible=True,
+        ),
+    ]  # fmt: skip
     position: PerSlot
     active: Active
     scores: Annotated[str, Operand("B H T:f32", "part", along="T", writes=_candidates)]
@@ -404,9 +410,9 @@ class QueryAttention(Op):
 
     As `DecodeAttention` over the rows of the cache, which are sinks and ring alone, and over the rows of `k_store` and
     `v_store` that `ChooseRows` finds by `LandmarkScores`. For every active slot `new_key` and `new_value` are written
-    to row position[b] of the stores too, and the landmark of `new_key` to that of `codes` and `scales`; no position is
-    a candidate in the step that writes it. Each landmark is read once. Rows of cache and store may be encoded, all or
-    none; landmarks are those of keys before that.
+    to row position[b] of the stores too, and the landmark of `new_key` to that of `codes` and `scales` (of 16 bits the
+    key itself to that of `codes`, E = D, without scales); no position is a candidate in the step that writes it. Each
+    landmark is read once. Rows of cache and store may be encoded, all or none; landmarks are those of keys before that.
     """
 
     op, kind, stored = "query_attention", "query_attention", True
@@ -427,12 +433,17 @@ class QueryAttention(Op):
     ]
     codes: Annotated[
         str,
-        Operand("B Hkv T E:i8", "update", updated="coded", along="T", reads=_candidates, writes=_one, by="position"),
+        Operand(
+            "B Hkv T E:landmark", "update", updated="coded", along="T", reads=_candidates, writes=_one, by="position"
+        ),
     ]
     scales: Annotated[
         str,
-        Operand("B Hkv T 1:bf16", "update", updated="scaled", along="T", reads=_candidates, writes=_one, by="position"),
-    ]
+        Operand(
+            "B Hkv T 1:bf16", "update", updated="scaled", along="T", reads=_candidates, writes=_one, by="position",
+            optional=True, omissible=True,
+        ),
+    ]  # fmt: skip
     position: PerSlot
     active: Active
     out: Attended

@@ -9,8 +9,8 @@ Shapes are patterns: ``"B Hkv R D:row"`` has a size per dimension, each a number
 size in all operands of the operation, then the element type: ``f`` any float (the same one everywhere in an operation
 of the dialect), ``f32``, ``bf16``, ``i64``, ``i8``, ``i1``, ``encoded`` (rows of `sscc.ir.kv_rows`, whose last size is
 the width of the numbers), ``row``: floats, or encoded where the cache is, ``prompt``: floats, or encoded where a
-prompt's rows are while it is prefilled (`Geometry.encodes_prompts`), or ``any``: floats or i8, whatever they stand
-for.
+prompt's rows are while it is prefilled (`Geometry.encodes_prompts`), ``landmark``: i8, or floats where landmarks are
+keys, or ``any``: floats or i8, whatever they stand for.
 
 An operation may have any number of a group of operands (`Group`), behind its others. Its specification is made for the
 members at hand: an operand ``key`` of member 0 of ``segments`` is ``segments[0].key`` in it, and of its patterns'
@@ -25,6 +25,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar, Literal
+
+from sscc.ir.choices import PLAIN_BITS
 
 Sizes = Mapping[str, int]
 """Sizes by letter, and the values of the operation's scalars and whole-numbered attributes by name; `valid`: rows that
@@ -56,6 +58,7 @@ class Operand:
         fetched: whether the operation fetches the rows that it needs from memory by itself, as it goes.
         padded: whether rows of a chunk are undefined where they are behind the prompt's end; nothing depends on them.
         optional: whether a step may go without it ("").
+        omissible: whether an operation of the dialect may too; it then has no result for it either.
         flat: whether a step has it without the last dimension, which is 1.
     """
 
@@ -70,6 +73,7 @@ class Operand:
     fetched: bool = False
     padded: bool = False
     optional: bool = False
+    omissible: bool = False
     flat: bool = False
 
     @property
@@ -123,6 +127,11 @@ class Attribute:
 
     geometry: str = ""
     default: int | None = None
+
+
+def landmark_element(bits: int) -> str:
+    """The element type of landmarks of so many bits."""
+    return "f" if bits == PLAIN_BITS else "i8"
 
 
 class Group:
@@ -181,7 +190,7 @@ class OpSpec:
     """What `spec_of` finds in the annotations of an operation with these members of its group.
 
     Attributes:
-        operands: those of the members too.
+        operands: those of the members too, without what the operation goes without.
         several: the field that holds members, and of what; empty where the operation has no group.
     """
 
@@ -228,6 +237,11 @@ class OpSpec:
         elements = {name: operand.element.replace("prompt", "row") for name, operand in self.operands.items()}
         return {name: (elements[name], operand.step_dims) for name, operand in self.operands.items()}
 
+    def step_pattern(self, name: str, step: Op) -> Pattern:
+        """That of one operand of a step, whose landmarks are what its number of bits says."""
+        element, dims = self.step_patterns[name]
+        return (landmark_element(self.settings(step)["bits"]) if element == "landmark" else element), dims
+
     def rows(self, sizes: Sizes) -> int:
         """How many rows attention is over: those of the cache and of all members."""
         return sizes.get("R", 0) + sum(sizes[f"R{number}"] for number in range(len(self.members)))
@@ -242,8 +256,9 @@ class OpSpec:
         return {name: found[name] for name, operand in self.operands.items() if found[name] or not operand.optional}
 
     def step(self, values: Mapping[str, Any]) -> Op:
-        """The step with these values of fields and of operands of members."""
-        fields = {name: value for name, value in values.items() if name in self.fields}
+        """The step with these values of fields and of operands of members; what it goes without is ""."""
+        fields: dict[str, Any] = dict.fromkeys(spec_of(self.record).operands.keys() - self.operands.keys(), "")
+        fields |= {name: value for name, value in values.items() if name in self.fields}
         for group, several in self.several.items():
             fields[group] = tuple(
                 several.record(**{name: values[f"{group}[{number}].{name}"] for name in names})
@@ -308,23 +323,24 @@ def _annotations(record: type) -> Mapping[str, Any]:
     return _ANNOTATIONS[record]
 
 
-_KNOWN: dict[tuple[type[Op], Members], OpSpec] = {}
+_KNOWN: dict[tuple[type[Op], Members, frozenset[str]], OpSpec] = {}
 
 
-def spec_of(record: type[Op], members: Members = ()) -> OpSpec:
-    """The specification of an operation with these members of its group, read once."""
-    if (record, members) not in _KNOWN:
+def spec_of(record: type[Op], members: Members = (), without: frozenset[str] = frozenset()) -> OpSpec:
+    """The specification of an operation with these members of its group and without these operands, read once."""
+    if (record, members, without) not in _KNOWN:
         annotations = _annotations(record)
 
         def of(kind: type) -> dict[str, Any]:
             return {name: item for name, item in annotations.items() if isinstance(item, kind)}
 
         operands, several = of(Operand), of(Several)
+        operands = {name: operand for name, operand in operands.items() if name not in without}
         for group, item in several.items():
             for number, names in enumerate(members):
                 operands |= {f"{group}[{number}].{name}": _member(item.record, names, number, name) for name in names}
-        _KNOWN[record, members] = OpSpec(record, operands, of(Number), of(Attribute), several, members)
-    return _KNOWN[record, members]
+        _KNOWN[record, members, without] = OpSpec(record, operands, of(Number), of(Attribute), several, members)
+    return _KNOWN[record, members, without]
 
 
 def spec_of_step(step: Op) -> OpSpec:

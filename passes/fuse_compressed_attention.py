@@ -240,23 +240,26 @@ def _fuse_query(attention: ir.Operation) -> bool:
     ring, chosen, query = members[0], members[1], attention.operands[0]
     chooses, scored = kv.operands_of(choice), kv.operands_of(scores)
     position, active = chooses["position"], chooses["active"]
-    updated = [ring["key"], ring["value"], chosen["key"], chosen["value"], scored["codes"], scored["scales"]]
+    landmarks = [scored[name] for name in ("codes", "scales") if name in scored]
+    updated = [ring["key"], ring["value"], chosen["key"], chosen["value"], *landmarks]
     updates = [op for op in (_made_by(value, "kv.update") for value in updated) if op is not None]
     if len(updates) != len(updated) or len({root_of(op.operands[0]) for op in updates}) != len(updated):
         return False
     parts = [kv.operands_of(op) for op in updates]
     (k_new, v_new), encoders = _decoded([parts[0]["new"], parts[1]["new"]])
-    landmark = _made_by(parts[4]["new"], "kv.landmarks")
+    landmark = _made_by(parts[4]["new"], "kv.landmarks")  # None where the key itself is one
     row = _made_by(parts[0]["row"], "kv.row")
     masks = [found for found in (_range(member["valid"]) for member in members) if found is not None]
-    if landmark is None or row is None or len(masks) != len(members):
+    if row is None or len(masks) != len(members):
         return False
+    key, made = (parts[4]["new"], [parts[4]["new"]]) if landmark is None else (landmark.operands[0], landmark.results)
     rows, topk = kv.geometry_of(attention).sink_recent, kv.geometry_of(attention).topk
     validity = masks[0].validity
     fits = (
-        list(landmark.results) == [parts[4]["new"], parts[5]["new"]],
-        parts[0]["new"] == parts[2]["new"] and parts[1]["new"] == parts[3]["new"] and k_new == landmark.operands[0],
-        [part["row"] for part in parts] == [row.results[0]] * 2 + [position] * 4 and row.operands[0] == position,
+        list(made) == [part["new"] for part in parts[4:]] and k_new == key,
+        parts[0]["new"] == parts[2]["new"] and parts[1]["new"] == parts[3]["new"],
+        [part["row"] for part in parts[:2]] == [row.results[0]] * 2 and row.operands[0] == position,
+        {part["row"] for part in parts[2:]} == {position},
         {*(part["active"] for part in parts), scored["active"], validity.operands[2]} == {active},
         {scored["position"], validity.operands[0]} == {position} and _is_next(validity.operands[1], position),
         chooses["key"] == ring["key"] and {chooses["query"], scored["query"]} == {query} and "index" not in ring,
@@ -270,15 +273,14 @@ def _fuse_query(attention: ir.Operation) -> bool:
     if not all(fits) or not all(_follows(reader, attention) for reader in others):
         return False
     with ir.InsertionPoint(attention), attention.location:
-        before = [part["cache"] for part in parts]
+        before, omitted = [part["cache"] for part in parts], [None] * (6 - len(parts))
         fused = kv.QueryAttention(
-            query, k_new, v_new, *before[:2], *before, position, active,
-            attention.attributes["scale"], attention.results[0].type, *(value.type for value in updated),
+            query, k_new, v_new, *before[:2], *before, *omitted, position, active,
+            attention.attributes["scale"], attention.results[0].type, *(value.type for value in updated), *omitted,
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
-    after = [fused.k_updated, fused.v_updated, fused.k_stored, fused.v_stored, fused.coded, fused.scaled]
     slices = [producer(member["valid"]) for member in members]
-    _replace([(attention.results[0], fused.out), *zip(updated, after, strict=True)])
+    _replace(list(zip([attention.results[0], *updated], fused.results, strict=True)))
     _erase(attention, choice, scores, *updates, landmark, *encoders, *slices, validity, row)
     count("query attentions fused")
     return True

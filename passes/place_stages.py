@@ -268,12 +268,16 @@ def _work(op: ir.Operation) -> int:
 
 
 def _points(op: ir.Operation) -> int:
-    """Points of an operation's iteration space; for attention, of its scores and of the sum of values."""
+    """Points of an operation's iteration space; for attention, of its scores, also those by landmarks, and of the sum
+    of values."""
     if op.name in (*kv.DECODING, "kv.chunk_attention"):
         slots, heads, queries, width = kv.operand_of(op, "query").type.shape
         near = kv.operand_of(op, "key" if op.name in kv.DECODING else "k_scratch").type.shape[2]
         rows = near + sum(member.get("index", member["key"]).type.shape[2] for member in kv.members_of(op))
-        return 4 * int(slots * heads * queries * width * rows)
+        points = 4 * int(slots * heads * queries * width * rows)
+        if op.name == "kv.query_attention":  # products of bytes, four at a time: a product and a sum for each four
+            points += int(slots * heads * width * kv.operand_of(op, "codes").type.shape[2]) // 2
+        return points
     tensors = [v.type for v in [*op.operands, *op.results] if isinstance(v.type, ir.RankedTensorType)]
     shapes = [prod(type_.shape) for type_ in tensors]
     if is_contraction(op):

@@ -103,13 +103,13 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
-from sscc.ir.cache_plan import CACHES, LANDMARK_SCRATCHES, LANDMARKS, SCRATCHES, STORES
+from sscc.ir.cache_plan import CACHES, LANDMARK_SCRATCHES, LANDMARKS, SCRATCHES, STORES, landmark_states
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
-from sscc.ir.landmarks import check_bits, code_bytes
+from sscc.ir.landmarks import check_bits, landmark_width
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
 from sscc.ir.operations import CachedAttention
 from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
@@ -215,14 +215,8 @@ class _Threader:
             self._compress()
 
     def _check_landmarks(self) -> None:
-        bits = self.geometry.landmark_bits
-        if bits == PLAIN_BITS:
-            raise UnsupportedError(
-                f"landmarks of {bits} bits are the keys themselves, which a compiled program does not choose by: use "
-                "--kv-landmark-bits 1, 2 or 4"
-            )
         try:
-            check_bits(bits, self.widths[0])
+            check_bits(self.geometry.landmark_bits, self.widths[0])
         except UsageError as error:
             raise UsageError(f"{self.attention.location}: {error}") from None
 
@@ -275,13 +269,23 @@ class _Threader:
 
     def _landmark_states(self, names: Sequence[str], slots: int) -> list[Argument]:
         types = self._landmark_types(slots, self.facts.scratch_rows(self.geometry))
-        return [Argument("state", name, type_) for name, type_ in zip(names, types, strict=True)]
+        there = landmark_states(names, self.geometry)
+        return [Argument("state", name, type_) for name, type_ in zip(there, types, strict=True)]
 
-    def _landmark_types(self, slots: int, rows: int) -> tuple[ir.Type, ir.Type]:
-        """Of codes and scales of so many keys per slot and KV head."""
-        width = code_bytes(self.widths[0], self.geometry.landmark_bits)
-        codes = tensor_type([slots, self.kv_heads, rows, width], ir.IntegerType.get_signless(8))
-        return codes, tensor_type([slots, self.kv_heads, rows, 1], ir.BF16Type.get())
+    def _landmark_types(self, slots: int, rows: int) -> list[ir.Type]:
+        """Of codes and scales of so many keys per slot and KV head; of the keys, where these are their landmarks."""
+        shape, bits = [slots, self.kv_heads, rows], self.geometry.landmark_bits
+        if bits == PLAIN_BITS:
+            return [tensor_type([*shape, self.widths[0]], self.element)]
+        codes = tensor_type([*shape, landmark_width(self.widths[0], bits)], ir.IntegerType.get_signless(8))
+        return [codes, tensor_type([*shape, 1], ir.BF16Type.get())]
+
+    def _made_landmarks(self, key: ir.Value) -> list[ir.Value]:
+        """The landmarks of keys [.., J, D]."""
+        if self.geometry.landmark_bits == PLAIN_BITS:
+            return [key]
+        made = kv.Landmarks(key, *self._landmark_types(key.type.shape[0], key.type.shape[2]))
+        return [made.codes, made.scales]
 
     def _selected(self) -> Argument:
         """The selected positions: of the layer's last prompt, or where rows are indexed of every slot's."""
@@ -380,19 +384,20 @@ class _Threader:
     def _query_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
         (query, key, value), g, batch = qkv, self.geometry, self.facts.batch
-        k_cache, v_cache, k_store, v_store, codes, scales, position, _, active = added
+        k_cache, v_cache, k_store, v_store, *landmarks, position, _, active = added
         row = kv.Row(position, position.type).row
-        landmark = kv.Landmarks(key, *self._landmark_types(batch, 1))
+        made = self._made_landmarks(key)
         key, value = self._encoded(key), self._encoded(value)
         k_new, v_new = (
             kv.Update(cache, new, row, active, cache.type).updated for cache, new in ((k_cache, key), (v_cache, value))
         )
-        new_rows = ((k_store, key), (v_store, value), (codes, landmark.codes), (scales, landmark.scales))
+        new_rows = ((k_store, key), (v_store, value), *zip(landmarks, made, strict=True))
         stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, plus_one(position), active, flags).valid
-        scores_type = tensor_type([batch, self.heads, codes.type.shape[2]], ir.F32Type.get())
-        scores = kv.LandmarkScores(query, *stored[2:], position, active, self.scale, scores_type).scores
+        scores_type = tensor_type([batch, self.heads, k_store.type.shape[2]], ir.F32Type.get())
+        codes, scales = [*stored[2:], None][:2]
+        scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
         picks = tensor_type([batch, self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
         selected = kv.Choose(query, k_new, scores, position, active, self.scale, picks).selected
         ring, chosen = ([0, 0], [batch, g.cache_rows]), ([0, g.cache_rows], [batch, g.topk])
@@ -429,8 +434,7 @@ class _Threader:
         """The scratch with the landmarks of a chunk's keys, where queries choose."""
         if not scratch:
             return []
-        made = kv.Landmarks(key, *self._landmark_types(1, key.type.shape[2]))
-        new_rows = zip((made.codes, made.scales), scratch, strict=True)
+        new_rows = zip(self._made_landmarks(key), scratch, strict=True)
         return [insert_slice(new, whole, [0, 0, start, 0]) for new, whole in new_rows]
 
     # ----------------------------------------------------------------------------------------- compression

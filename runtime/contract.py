@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from sscc.ir import schedule as sch
-from sscc.ir.cache_plan import LANDMARKS, LayerGroup
-from sscc.ir.choices import CURSOR, REUSED
+from sscc.ir.cache_plan import LANDMARKS, LayerGroup, landmark_states
+from sscc.ir.choices import CURSOR, PLAIN_BITS, REUSED
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
-from sscc.ir.landmarks import code_bytes
+from sscc.ir.landmarks import landmark_width
 from sscc.ir.target import Target
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.validator import EntryReport, Report, validate
@@ -190,10 +190,10 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
             known[scratch.state(stream.scratch)] = ("state", s.dtype, (1, *positions, stream.width))
     known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, group.key.width))
     if g.by_query:
-        keys = (layers, s.batch, group.kv_heads, s.scratch_tokens)
-        codes, scales = map(group.state, LANDMARKS)
-        known[codes] = ("state", "i8", (*keys, code_bytes(group.key.width, g.landmark_bits)))
-        known[scales] = ("state", "bf16", (*keys, 1))
+        keys, width = (layers, s.batch, group.kv_heads, s.scratch_tokens), group.key.width
+        landmark = s.dtype if g.landmark_bits == PLAIN_BITS else "i8", landmark_width(width, g.landmark_bits)
+        for name, (dtype, size) in zip(landmark_states(LANDMARKS, g), (landmark, ("bf16", 1)), strict=False):
+            known[group.state(name)] = ("state", dtype, (*keys, size))
     elif g.topk:
         slots = (s.batch,) if g.indexed else ()
         known[group.state("selected")] = ("state", "i64", (layers, *slots, group.kv_heads, g.topk))

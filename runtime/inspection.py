@@ -33,26 +33,6 @@ ROWS = {
 
 
 @dataclass(frozen=True)
-class KernelCosts:
-    """All launches of a kernel in one call; PCUs and PMUs per socket.
-
-    Attributes:
-        seconds: with launch and boundary cost.
-        slowest: the stage that is busy longest. bound: what fills its time (`StageTiming.bound`).
-    """
-
-    name: str
-    location: str
-    launches: int
-    seconds: float
-    pcus: int
-    pmus: int
-    on_chip_bytes: int
-    slowest: str
-    bound: str
-
-
-@dataclass(frozen=True)
 class TimingReport:
     """One call of an entry by the timing model.
 
@@ -70,7 +50,7 @@ class TimingReport:
     nbytes: Mapping[str, int]
     bandwidth: Mapping[str, float]
     roofline_fraction: float
-    kernels: tuple[KernelCosts, ...]
+    kernels: tuple[KernelSummary, ...]
     assumptions: tuple[str, ...]
 
 
@@ -248,23 +228,8 @@ def report(timing: Timing) -> TimingReport:
         nbytes=dict(timing.nbytes),
         bandwidth={tier: timing.bandwidth(tier) for tier in timing.nbytes},
         roofline_fraction=timing.roofline_fraction,
-        kernels=tuple(_kernel(kernel) for kernel in timing.kernels()),
+        kernels=timing.kernels(),
         assumptions=timing.assumptions,
-    )
-
-
-def _kernel(kernel: KernelSummary) -> KernelCosts:
-    slowest = kernel.slowest
-    return KernelCosts(
-        name=kernel.name,
-        location=kernel.location,
-        launches=kernel.launches,
-        seconds=kernel.seconds,
-        pcus=kernel.pcus,
-        pmus=kernel.pmus,
-        on_chip_bytes=kernel.on_chip_bytes,
-        slowest="" if slowest is None else slowest.name,
-        bound="" if slowest is None else slowest.bound,
     )
 
 

@@ -35,36 +35,40 @@ class PrefixRows:
         """Memory for the rows of a chunk, whose contents mean nothing yet."""
         rows: dict[str, Array] = {}
         for group in self._signature.plan:
-            for name, view in self._views(group, 0, 0, 0):
-                rows[name] = np.empty((len(group.layers), *view.shape), view.dtype)
+            for name, view in self._views(group, 0, 0):
+                heads, _, *row = view.shape
+                rows[name] = np.empty((len(group.layers), heads, self._signature.prefill_chunk, *row), view.dtype)
         return rows
 
     def write(self, layer: int, slot: int, chunks: Sequence[Rows]) -> None:
         """Gives a layer what prefill left of a prompt's first chunks: of those that later positions still see."""
         group, index = self._signature.plan.of(layer)
-        for chunk in range(self._first_seen(group, len(chunks)), len(chunks)):
-            for name, view in self._views(group, index, slot, chunk):
-                view[...] = chunks[chunk][name][index]
+        seen = range(self._first_seen(group, len(chunks)), len(chunks))
+        for name, view in self._views(group, index, slot):
+            for chunk in seen:
+                view[:, self._positions(chunk)] = chunks[chunk][name][index]
 
     def read(self, layer: int, slot: int, chunks: Mapping[int, Rows]) -> None:
         """Copies what prefill has left of a layer, of chunks by their number."""
         group, index = self._signature.plan.of(layer)
-        for chunk, rows in chunks.items():
-            for name, view in self._views(group, index, slot, chunk):
-                rows[name][index] = view
+        for name, view in self._views(group, index, slot):
+            for chunk, rows in chunks.items():
+                rows[name][index] = view[:, self._positions(chunk)]
 
     def _first_seen(self, group: LayerGroup, chunks: int) -> int:
         """The first of so many chunks of which positions behind them see a row."""
         window, size = group.geometry.window, self._signature.prefill_chunk
         return max(chunks * size - window + 1, 0) // size if window else 0
 
-    def _views(self, group: LayerGroup, index: int, slot: int, chunk: int) -> Iterator[tuple[str, Array]]:
-        """Live views of a layer, which is number `index` of its group: [Hkv, C, ..]."""
+    def _positions(self, chunk: int) -> slice:
         size = self._signature.prefill_chunk
-        rows = slice(chunk * size, (chunk + 1) * size)
+        return slice(chunk * size, (chunk + 1) * size)
+
+    def _views(self, group: LayerGroup, index: int, slot: int) -> Iterator[tuple[str, Array]]:
+        """Live views of a layer, which is number `index` of its group: [Hkv, T, ..]."""
         for name in group.row_states:
-            yield name, self._tensor(name)[index, slot, :, rows]
+            yield name, self._tensor(name)[index, slot]
         if group.geometry.window:
             scratch = self._signature.plan.scratch(group)
             for stream in group.streams:
-                yield group.state(stream.scratch), self._tensor(scratch.state(stream.scratch))[0, :, rows]
+                yield group.state(stream.scratch), self._tensor(scratch.state(stream.scratch))[0]

@@ -23,8 +23,8 @@ from sscc.ir.choices import REUSED
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.interpreter import Interpreter
-from sscc.runtime.backends.opening import open_interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.prefix_rows import PrefixRows, Rows
 from sscc.runtime.sampling import Sampler, Sampling
@@ -137,14 +137,21 @@ class Session:
         precision: str = "f32",
         checked: bool = False,
     ) -> Session:
-        """Joins an artifact to its own weights, or to those of the checkpoint that `resolver` opens.
+        """Joins an artifact to its own weights, or to those that `resolver` gives (`Artifact.weights`).
 
-        The other arguments and the errors are those of `open_interpreter`.
+        Args:
+            interpreter: the name of a backend, of which only what it needs is imported.
+            threads, precision, checked: see `Conditions`.
+
+        Raises:
+            UsageError: there is no such backend, or it cannot do what is asked.
+            InputError: the weights are missing or others than the program wants, or the program is malformed.
         """
-        opened = open_interpreter(
-            interpreter, artifact, resolver, threads=threads, precision=precision, checked=checked
-        )
-        return cls(artifact.signature, opened)
+        backend = artifact.backend(interpreter)
+        # Weights that are packed as the backend wants them are used where they lie.
+        weights = artifact.weights(resolver, packed=artifact.packer == backend.name)
+        conditions = Conditions(artifact.schedule_digest, threads, precision, checked)
+        return cls(artifact.signature, backend.open(weights, conditions))
 
     @property
     def team(self) -> Team | None:

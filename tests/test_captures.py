@@ -22,7 +22,7 @@ def exported_arguments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]
 
     def export(*arguments: Any) -> Any:
         exports.append(arguments)
-        return frontend.Captured(None, {}, {}, {}, "")  # type: ignore[arg-type]
+        return frontend.Captured(None, {}, {}, {}, {}, "")  # type: ignore[arg-type]
 
     monkeypatch.setattr(frontend, "_export", Exports(export))
     monkeypatch.setattr(frontend, "_weight_shapes", lambda captured: {})

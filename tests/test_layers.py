@@ -48,7 +48,6 @@ LAYERS: Layers = (
     ("sscc.runtime.backends.registry",),
     # Above the backends, since files hold weights as one of them packs them.
     ("sscc.runtime.artifact.reading",),
-    ("sscc.runtime.backends.opening",),
     ("sscc.runtime.prefix_rows",),
     ("sscc.runtime.session",),
     ("sscc.runtime.golden_replay", "sscc.runtime.inspection"),

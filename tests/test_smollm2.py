@@ -81,8 +81,17 @@ def without_topk(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+REPORTS: dict[tuple[Path, str], dict[str, Any]] = {}
+
+
 def run(artifact: Path, prompt: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What `sscc run --json` prints for one of PROMPTS."""
+    """What `sscc run --json` prints for one of PROMPTS; run once."""
+    if (artifact, prompt) not in REPORTS:
+        REPORTS[artifact, prompt] = _report(artifact, prompt, capsys)
+    return REPORTS[artifact, prompt]
+
+
+def _report(artifact: Path, prompt: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     prompt_words = ["--prompt-file", str(HAYSTACK)] if prompt == "passkey" else ["--prompt", PROMPTS[prompt]]
     count = ["--max-new-tokens", str(NEW_TOKENS[prompt])]
     assert cli.main(["run", str(artifact), *prompt_words, *count, "--json", "--threads", "1", "--traceback"]) == 0

@@ -81,8 +81,8 @@ def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
         "--kv-landmark-bits",
         type=int,
         metavar="BITS",
-        help=f"with --kv-policy query: of the keys' copies that a step picks by, 1, 2 or 4 (default: "
-        f"{DEFAULT_LANDMARK_BITS})",
+        help=f"with --kv-policy query: of the keys' copies that a step picks by, 1, 2, 4, or 16, the keys themselves "
+        f"(default: {DEFAULT_LANDMARK_BITS})",
     )
     group.add_argument(
         "--kv-rows",

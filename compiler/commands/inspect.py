@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sscc.ir.choices import MAIN, ON_CHIP, TIERS
+from sscc.ir.choices import MAIN, ON_CHIP, PLAIN_BITS, TIERS
 from sscc.ir.sizes import format_bytes
 from sscc.ir.target import load_target
 
@@ -68,7 +68,9 @@ def _program(i: Inspection) -> Iterator[str]:
     where += "; rows of int8 codes and a scale" if g.encoded else ""
     yield f"cache      {most}{g.budget} rows = {parts}, for {g.max_context} tokens{where}"
     if g.by_query:
-        yield f"selection  every step's query, by landmarks of {g.landmark_bits} bits"
+        copies = "keys, which are their own landmarks (16 bits)"
+        by = copies if g.landmark_bits == PLAIN_BITS else f"landmarks of {g.landmark_bits} bits"
+        yield f"selection  every step's query, by {by}"
     else:
         yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.layer_topk else ():

@@ -15,14 +15,15 @@ from typing import Any
 import torch
 import transformers
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from sscc.compiler.frontend.construction import canonical_names
-from sscc.compiler.frontend.decompositions import decomposition_table
+from sscc.compiler.frontend.decompositions import decompose, works_in_place
 from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
+from sscc.compiler.frontend.source_lines import forward_frames_only
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.levels import LayerKinds, renamed
 
@@ -52,17 +53,19 @@ class Captured:
     """One captured entry.
 
     Attributes:
-        program: decomposed ExportedProgram; every placeholder is a weight, a constant or an input.
+        graph: of decomposed operators; every placeholder is a weight, a constant or an input.
         weights: placeholder name -> name of the tensor in the checkpoint.
         constants: placeholder name -> name of the constant.
         inputs: placeholder name -> role (`ids`, `positions`, `last`).
-        path_prefix: what module paths in the program start with and the person's own paths do not.
+        values: constant name -> value, of those that are no buffer of the model.
+        path_prefix: what module paths in the graph start with and the person's own paths do not.
     """
 
-    program: ExportedProgram
+    graph: torch.fx.Graph
     weights: dict[str, str]
     constants: dict[str, str]
     inputs: dict[str, str]
+    values: dict[str, torch.Tensor]
     path_prefix: str
 
 
@@ -141,9 +144,7 @@ def capture(
     shapes: dict[str, tuple[int, ...]] = {}
     for captured in (prefill, decode):
         shapes |= _weight_shapes(captured)
-        for name in captured.constants.values():
-            if name not in constants:
-                constants[name] = _program_constant(captured.program, name)
+        constants = captured.values | constants
     return Capture(prefill, decode, _all_layers(shapes, kinds), constants, kinds)
 
 
@@ -187,9 +188,9 @@ def _export(
         args = (*args, torch.zeros(1, dtype=torch.long, device=device))
     try:
         # An export makes some forty graphs and runs few of them: lazily, torch writes the Python code of these alone.
-        with quiet_libraries(), torch.no_grad(), _use_lazy_graph_module(True):
+        with quiet_libraries(), torch.no_grad(), _use_lazy_graph_module(True), forward_frames_only():
             program = torch.export.export(entry, args, strict=False)
-            program = program.run_decompositions(decomposition_table())
+            graph = decompose(program.graph_module).graph
     except UnsupportedError:
         raise
     except Exception as error:  # torch.export raises many kinds; all mean: this model cannot be captured
@@ -197,48 +198,59 @@ def _export(
         raise UnsupportedError(
             f"torch.export cannot capture this model at {list(shape)}: {reason[0] if reason else error!r}"
         ) from error
-    return _classify(program, aliases, hidden, "" if entry.exported else WRAPPER_PREFIX)
+    return _classify(program, graph, aliases, hidden, "" if entry.exported else WRAPPER_PREFIX)
 
 
-def _classify(program: ExportedProgram, aliases: dict[str, str], hidden: set[str], path_prefix: str) -> Captured:
-    mutated = [spec.target for spec in program.graph_signature.output_specs if spec.kind is not OutputKind.USER_OUTPUT]
-    if mutated:
-        raise UnsupportedError(
-            f"the model changes {str(mutated[0]).removeprefix(WRAPPER_PREFIX)} while it runs: a compiled program "
-            "keeps no state besides its KV cache"
-        )
-    _refuse_dynamic_shapes(program)
+def _classify(
+    program: ExportedProgram, graph: torch.fx.Graph, aliases: dict[str, str], hidden: set[str], path_prefix: str
+) -> Captured:
+    """The placeholders of `graph`, which is the program's, decomposed, by what they are."""
     weights: dict[str, str] = {}
     constants: dict[str, str] = {}
     inputs: dict[str, str] = {}
+    targets: dict[torch.fx.Node, str] = {}
+    values: dict[str, torch.Tensor] = {}
     roles = iter(("ids", "positions", "last"))
-    for spec in program.graph_signature.input_specs:
-        name, target = spec.arg.name, (spec.target or "").removeprefix(WRAPPER_PREFIX)
+    placeholders = (node for node in graph.nodes if node.op == "placeholder")
+    for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
+        name, target = node.name, (spec.target or "").removeprefix(WRAPPER_PREFIX)
+        targets[node] = target or spec.arg.name
         if spec.kind is InputKind.USER_INPUT:
             inputs[name] = next(roles)
         elif spec.kind is InputKind.PARAMETER or (spec.kind is InputKind.BUFFER and target not in hidden):
             weights[name] = aliases.get(target, target)
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             constants[name] = target
+            if target not in hidden:
+                values[target] = _program_constant(program, target)
         else:
-            raise UnsupportedError(f"the captured program has an input of kind {spec.kind.name}: {target or name}")
-    return Captured(program, weights, constants, inputs, path_prefix)
+            raise UnsupportedError(f"the captured program has an input of kind {spec.kind.name}: {targets[node]}")
+    _refuse_what_is_not_static(graph, targets)
+    return Captured(graph, weights, constants, inputs, values, path_prefix)
 
 
-def _refuse_dynamic_shapes(program: ExportedProgram) -> None:
-    """Refuses values whose shape depends on what is computed: a program is static."""
-    for node in program.graph.nodes:
+def _refuse_what_is_not_static(graph: torch.fx.Graph, targets: dict[torch.fx.Node, str]) -> None:
+    """Refuses values whose shape depends on what is computed, and changes of what a placeholder holds: a program is
+    static and keeps no state of its own."""
+    for node in graph.nodes:
+        stack = list(node.meta.get("nn_module_stack", {}).values())
+        where = stack[-1][0].removeprefix(WRAPPER_PREFIX) if stack else node.name
         if any(not isinstance(size, int) for size in _shape(node)):
-            stack = list(node.meta.get("nn_module_stack", {}).values())
-            where = stack[-1][0].removeprefix(WRAPPER_PREFIX) if stack else node.name
             raise UnsupportedError(
                 f"{where} makes a tensor of shape {list(_shape(node))} ({node.target}): its shape depends on values, "
                 "and a compiled program is static"
             )
+        if works_in_place(node):
+            raise UnsupportedError(
+                f"the model changes {targets.get(node.args[0], where)} while it runs: a compiled program keeps no "
+                "state besides its KV cache"
+            )
+        if node.op == "get_attr":
+            raise UnsupportedError(f"{where} makes a constant that no buffer holds: store it as a buffer")
 
 
 def _weight_shapes(captured: Captured) -> dict[str, tuple[int, ...]]:
-    placeholders = {node.name: node for node in captured.program.graph.nodes if node.op == "placeholder"}
+    placeholders = {node.name: node for node in captured.graph.nodes if node.op == "placeholder"}
     return {name: tuple(placeholders[arg].meta["val"].shape) for arg, name in captured.weights.items()}
 
 
@@ -262,7 +274,7 @@ def _program_constant(program: ExportedProgram, name: str) -> torch.Tensor:
 
 def vocabulary(captured: Captured) -> int:
     """How many token ids are legal: rows of the smallest table that ids index, else the width of the logits."""
-    graph = captured.program.graph
+    graph = captured.graph
     ids = next(name for name, role in captured.inputs.items() if role == "ids")
     tables = [
         node.args[0].meta["val"].shape[0]
@@ -304,7 +316,7 @@ def attention_layers(captured: Captured) -> list[int]:
 
 def _attention_nodes(captured: Captured) -> list[Any]:
     target = torch.ops.sscc.attention.default
-    return [node for node in captured.program.graph.nodes if node.target is target]
+    return [node for node in captured.graph.nodes if node.target is target]
 
 
 def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = None) -> None:
@@ -383,7 +395,7 @@ def check_tables(captured: Captured, max_context: int) -> None:
     """
     # A value that is looked up at a position (the type of a token, say) is not itself a position.
     positions = _reached(captured, "positions", beyond=LOOKUPS)
-    for node in captured.program.graph.nodes:
+    for node in captured.graph.nodes:
         if node.target not in (torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor):
             continue
         index = node.args[1] if isinstance(node.args[1], torch.fx.Node) else node.args[1][0]
@@ -398,7 +410,7 @@ def check_tables(captured: Captured, max_context: int) -> None:
 
 
 def _placeholders(captured: Captured, role: str) -> list[torch.fx.Node]:
-    return [node for node in captured.program.graph.nodes if captured.inputs.get(node.name) == role]
+    return [node for node in captured.graph.nodes if captured.inputs.get(node.name) == role]
 
 
 def _shape(node: torch.fx.Node) -> tuple[int, ...]:
@@ -409,13 +421,13 @@ def _shape(node: torch.fx.Node) -> tuple[int, ...]:
 def _reads_positions(captured: Captured) -> bool:
     """Whether the logits depend on the positions."""
     reached = _reached(captured, "positions")
-    return any(node in reached for node in captured.program.graph.nodes if node.op == "output")
+    return any(node in reached for node in captured.graph.nodes if node.op == "output")
 
 
 def _reached(captured: Captured, role: str, beyond: frozenset[object] = frozenset()) -> set[torch.fx.Node]:
     """Every value that depends on the input `role`, but not through an operator of `beyond`."""
     reached = set(_placeholders(captured, role))
-    for node in captured.program.graph.nodes:
+    for node in captured.graph.nodes:
         if node.target not in beyond and not reached.isdisjoint(node.all_input_nodes):
             reached.add(node)
     return reached
@@ -426,7 +438,7 @@ def _counters(captured: Captured, length: int) -> list[torch.fx.Node]:
     repeated: counted, or cut out of a constant table."""
     fixed: set[torch.fx.Node] = set()
     counters = []
-    for node in captured.program.graph.nodes:
+    for node in captured.graph.nodes:
         if node.op == "placeholder":
             fixed |= {node} if node.name in captured.constants else set()
         elif node.op == "call_function" and fixed.issuperset(node.all_input_nodes):

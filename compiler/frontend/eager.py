@@ -194,7 +194,7 @@ class EagerQuerySelection(EagerSnapStream):
         room = g.max_context - self.prompt_len
         self.k_cache.append(pad(k_rows, (0, 0, 0, room)))
         self.v_cache.append(pad(v_rows, (0, 0, 0, room)))
-        made = make_landmarks(k[0], self.bits, g)
+        made = make_landmarks(k[0], self.bits)
         self.landmarks.append(Landmarks(pad(made.levels, (0, 0, 0, room)), pad(made.scale, (0, room)), self.bits))
         none = torch.full((k.shape[1], g.topk), -1)
         chosen = none if self.fetch is None else choose(self._wanted(q[:, :, -1], layer, scale), g)[0]
@@ -205,7 +205,7 @@ class EagerQuerySelection(EagerSnapStream):
         landmarks, n, g = self.landmarks[layer], self.position, self.geometries[layer]
         if landmarks is None:
             return super()._decode_layer(q, k, v, layer, scale, window)
-        made = make_landmarks(k[0, :, 0], self.bits, g)
+        made = make_landmarks(k[0, :, 0], self.bits)
         landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = made.levels, made.scale
         self.k_cache[layer][:, n - 1] = algorithm.stored(k[0, :, 0], g)
         self.v_cache[layer][:, n - 1] = algorithm.stored(v[0, :, 0], g)

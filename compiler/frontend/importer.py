@@ -63,7 +63,7 @@ def import_capture(captured: Capture, facts: ProgramFacts, geometry: Geometry) -
         locations.path_prefix = captured.prefill.path_prefix
         importer._cc = locations
         for name, entry in (("prefill", captured.prefill), ("decode", captured.decode)):
-            importer.import_stateless_graph(entry.program.graph, func_name=name)
+            importer.import_stateless_graph(entry.graph, func_name=name)
         module: ir.Module = importer.module
         for function in module.body.operations:
             entry = captured.prefill if function.name.value == "prefill" else captured.decode
@@ -77,7 +77,7 @@ def import_capture(captured: Capture, facts: ProgramFacts, geometry: Geometry) -
 
 
 def _name_arguments(function: ir.OpView, entry: Captured) -> None:
-    names = [node.name for node in entry.program.graph.nodes if node.op == "placeholder"]
+    names = [node.name for node in entry.graph.nodes if node.op == "placeholder"]
     attributes = []
     for name in names:
         for key, table in (("weight", entry.weights), ("constant", entry.constants), ("input", entry.inputs)):

@@ -70,8 +70,8 @@ class Landmarks:
     bits: int
 
 
-def make_landmarks(keys: Tensor, bits: int, g: Geometry) -> Landmarks:
-    """Landmarks of keys [.., D], which are the model's own, before a store rounds them; 16 bits are of stored keys.
+def make_landmarks(keys: Tensor, bits: int) -> Landmarks:
+    """Landmarks of keys [.., D], which are the model's own, before a store rounds them; of 16 bits they are these.
 
     The scale is the root mean square of the rotated key (summed in f64), rounded to f32 and to bf16; below the smallest
     normal f32 it is 0. A number takes the nearest level: its magnitude is compared, in f32, with what lies halfway
@@ -79,7 +79,7 @@ def make_landmarks(keys: Tensor, bits: int, g: Geometry) -> Landmarks:
     0, take the smallest level above 0.
     """
     if bits == PLAIN_BITS:
-        return Landmarks(algorithm.stored(keys, g), torch.ones(keys.shape[:-1]), bits)
+        return Landmarks(keys, torch.ones(keys.shape[:-1]), bits)
     x = rotate(keys)
     mean_square = x.to(torch.float64).square().sum(-1) / x.shape[-1]
     exact = mean_square.sqrt().to(torch.float32)

@@ -18,7 +18,9 @@ from sscc.ir.levels import get_level
 from sscc.passes.base import Pass, run_passes, step_text
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array, Layout, layout_of, reading, stack_tensors
-from sscc.runtime.backends.reference.arrays import open_reference, to_tensors
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.reference.arrays import to_tensors
+from sscc.runtime.backends.reference.backend import Reference
 from sscc.runtime.golden_replay import Difference, compare
 from sscc.runtime.session import Session
 
@@ -145,7 +147,7 @@ class Bisection:
     def _program_session(self, module: ir.Module, signature: Signature) -> Session:
         program = emit_program(module)
         weights = self._stored(layout_of(program, "weight"), layout_of(program, "constant"))
-        return Session(signature, open_reference(program, weights, precision=self._precision))
+        return Session(signature, Reference(program).open(weights, Conditions(precision=self._precision)))
 
     def _stored(self, weights: Layout, constants: Layout) -> dict[str, Array]:
         if self._tensors is None:

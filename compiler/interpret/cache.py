@@ -17,6 +17,7 @@ from torch_mlir import ir
 from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, several, single, undefined
 from sscc.compiler.interpret.types import Types
 from sscc.ir import kv_rows, landmarks
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.geometry import Geometry
@@ -239,16 +240,27 @@ def landmark_scores(
 ) -> Tensor:
     """[B, H, T] f32: what each active slot's query [B, H, 1, D] scores by the landmarks of its candidates; zeros
     elsewhere."""
-    slots, heads, (kv_heads, rows) = query.shape[0], query.shape[1], codes.shape[1:3]
-    if bool((position[active] >= rows).any()):
-        undefined(f"position {int(position[active].max())} is scored by {rows} landmarks")
-    queries = grouped_numbers(query, kv_heads)
+    queries = grouped_numbers(query, codes.shape[1])
     levels = landmarks.decode(codes.view(torch.uint8).numpy(), g.landmark_bits)
     of_rows = scales[..., 0].to(torch.float32).numpy()
-    found = torch.from_numpy(
-        landmarks.logits(*landmarks.encode_query(queries), levels, of_rows, g.landmark_bits, scale)
-    ).reshape(slots, heads, rows)
-    return torch.where(_candidates(position, active, rows, g)[:, None], found, 0.0)
+    found = landmarks.logits(*landmarks.encode_query(queries), levels, of_rows, g.landmark_bits, scale)
+    return _of_candidates(torch.from_numpy(found), position, active, g)
+
+
+def key_scores(
+    query: Tensor, keys: Tensor, position: Tensor, active: Tensor, scale: float, g: Geometry, types: Types
+) -> Tensor:
+    """The same where the landmarks are the keys [B, Hkv, T, D] themselves."""
+    exact = [scores_of(q, rows, scale, types.accumulate) for q, rows in zip(query, keys, strict=True)]
+    return _of_candidates(torch.stack(exact).to(torch.float32), position, active, g)
+
+
+def _of_candidates(scores: Tensor, position: Tensor, active: Tensor, g: Geometry) -> Tensor:
+    """Scores [B, Hkv, .., T] of all rows as those of query heads [B, H, T], zeros where a row is no candidate."""
+    rows = scores.shape[-1]
+    if bool((position[active] >= rows).any()):
+        undefined(f"position {int(position[active].max())} is scored by {rows} landmarks")
+    return torch.where(_candidates(position, active, rows, g)[:, None], scores.reshape(len(scores), -1, rows), 0.0)
 
 
 def grouped_numbers(query: Tensor, kv_heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -397,7 +409,9 @@ def _landmarks(op: ir.Operation, b: Builder) -> Several:
 
 
 def _landmark_scores(op: ir.Operation, b: Builder) -> Compute:
-    scale, g = _scale(op), geometry_of(op)
+    scale, g, types = _scale(op), geometry_of(op), b.types
+    if g.landmark_bits == PLAIN_BITS:
+        return lambda query, keys, position, active: key_scores(query, keys, position, active, scale, g, types)
     return lambda query, codes, scales, position, active: landmark_scores(
         query, codes, scales, position, active, scale, g
     )
@@ -410,20 +424,24 @@ def _choose(op: ir.Operation, b: Builder) -> Compute:
 
 def _query_attention(op: ir.Operation, b: Builder) -> Several:
     scale, g, types = _scale(op), geometry_of(op), b.types
+    exact = g.landmark_bits == PLAIN_BITS
 
     def attend(
         query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
-        v_cache: Tensor, k_store: Tensor, v_store: Tensor, codes: Tensor, scales: Tensor, position: Tensor,
-        active: Tensor,
+        v_cache: Tensor, k_store: Tensor, v_store: Tensor, *rest: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
+        *kept, position, active = rest
         row, valid = rows(position, g), validity(position, position + 1, active, g)
-        landmark = landmarks_of(new_key, g.landmark_bits)
+        landmark = (new_key,) if exact else landmarks_of(new_key, g.landmark_bits)
         if g.encoded:
             new_key, new_value = encoded(new_key), encoded(new_value)
         ring = {"key": updated(key, new_key, row, active), "value": updated(value, new_value, row, active)}
         new = (new_key, new_value, *landmark)
-        stored = [updated(s, n, position, active) for s, n in zip((k_store, v_store, codes, scales), new, strict=True)]
-        scores = landmark_scores(query, codes, scales, position, active, scale, g)
+        stored = [updated(s, n, position, active) for s, n in zip((k_store, v_store, *kept), new, strict=True)]
+        if exact:
+            scores = key_scores(query, kept[0], position, active, scale, g, types)
+        else:
+            scores = landmark_scores(query, kept[0], kept[1], position, active, scale, g)
         selected = choose(query, ring["key"], scores, position, active, scale, g, types)
         parts = [ring, {"key": stored[0], "value": stored[1], "index": selected}]
         masks = valid.split([g.sink_recent, g.topk], 1)

@@ -8,7 +8,8 @@ geometry stands in the module's `kv.groups`.
 Tensors are values: an "update" returns the new cache, as a result of its own. Where the geometry's `rows` are
 "indexed", the cache itself has SR rows. `[.. D]:row` are rows of D floats, or where the geometry's `dtype` is "int8"
 encoded ones, D + 4 bytes of i8 (sscc.ir.kv_rows); `[.. D]:prompt` are rows of a prompt in progress, which are encoded
-only where its policy is "query" too.
+only where its policy is "query" too. `[.. E]:landmark` are codes of i8, or where the geometry's `landmark_bits` are 16
+keys, E = D, which have no scales.
 
 Attention takes segments, each a few operands, behind its others. `operandSegmentSizes` says which are there: a 1 for
 each other operand, then for every segment that there might be a 1 or 0 per operand, in the order of its table; those
@@ -25,10 +26,12 @@ from torch_mlir.dialects import ext
 
 from sscc.ir import operations
 from sscc.ir.attributes import MalformedRecord, read_record, write_record
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
-from sscc.ir.opspec import Op, OpSpec, group_operands, spec_of
+from sscc.ir.landmarks import landmark_width
+from sscc.ir.opspec import Op, OpSpec, group_operands, landmark_element, spec_of
 
 GEOMETRY = "kv.geometry"
 GROUPS = "kv.groups"
@@ -140,13 +143,22 @@ class Checked(Kv.Operation):
             raise SignatureMismatch("attends to no segment")
         if any(operand.element == "encoded" for operand in spec.operands.values()) and not geometry.encoded:
             raise SignatureMismatch(f"encodes rows, and those of {GEOMETRY} have the dtype {geometry.dtype}")
-        patterns = spec.patterns
+        exact = geometry.landmark_bits == PLAIN_BITS
+        landmark = f":{landmark_element(geometry.landmark_bits)}"
+        patterns = {name: pattern.replace(":landmark", landmark) for name, pattern in spec.patterns.items()}
+        if "codes" in spec.operands and exact == ("scales" in spec.operands):
+            scales = "no scales" if exact else "scales"
+            raise SignatureMismatch(f"landmarks of {geometry.landmark_bits} bits have {scales}")
         if cls.OPERATION_NAME == "kv.update" and not geometry.by_query:  # there is nothing to update but the cache
             known["T"] = geometry.cache_rows
             patterns = {name: pattern.replace(":any", ":row") for name, pattern in patterns.items()}
         prompt = ":row" if geometry.encodes_prompts else ":f"
         patterns = {name: pattern.replace(":prompt", prompt) for name, pattern in patterns.items()}
         sizes = check_signature(op.operation, patterns, known, encoded=geometry.encoded)
+        if "E" in sizes and sizes["E"] != landmark_width(sizes["D"], geometry.landmark_bits):
+            raise SignatureMismatch(
+                f"landmarks of {geometry.landmark_bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"
+            )
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
         if "start" in spec.numbers and "T" in sizes and sizes["T"] % sizes["C"]:
@@ -156,6 +168,9 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(f"is over {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.budget}")
 
 
+_PERHAPS = ext.Operand[ir.RankedTensorType] | None
+
+
 def _operation(record: type[Op]) -> Any:
     """The class of an operation: its operands, those that members of its group may have last, then attributes that the
     geometry does not have, then results."""
@@ -163,11 +178,14 @@ def _operation(record: type[Op]) -> Any:
     hints: dict[str, Any] = {
         name: ext.Operand[ir.IndexType if name in spec.numbers else ir.RankedTensorType] for name in spec.inputs
     }
+    hints |= dict.fromkeys((name for name, o in spec.operands.items() if o.omissible), _PERHAPS)
     for group, several in spec.several.items():
         names = [f"{group}{number}_{name}" for number in range(several.most) for name in group_operands(several.record)]
-        hints |= dict.fromkeys(names, ext.Operand[ir.RankedTensorType] | None)
+        hints |= dict.fromkeys(names, _PERHAPS)
     hints |= {name: ir.FloatAttr if spec.kind(name) is float else ir.IntegerAttr for name in spec.own_attributes}
     hints |= dict.fromkeys(spec.results, ext.Result[ir.RankedTensorType])
+    omissible = (o.updated for o in spec.operands.values() if o.omissible and o.updated)
+    hints |= dict.fromkeys(omissible, ext.Result[ir.RankedTensorType] | None)
 
     def fill(namespace: dict[str, Any]) -> None:
         namespace |= {"__annotations__": hints, "__doc__": record.__doc__, "__module__": __name__}
@@ -204,12 +222,18 @@ DECODING = frozenset(name for name, spec in SPECS.items() if any(item.copy_of fo
 
 
 def spec_of_op(op: ir.Operation) -> OpSpec:
-    """The specification of an operation of this dialect, with the members that it has.
+    """The specification of an operation of this dialect, with the members that it has and without what it omits.
 
     Raises:
-        SignatureMismatch: where its `operandSegmentSizes` are not those of whole members.
+        SignatureMismatch: where its `operandSegmentSizes` are not those of whole members, or omit what it must have.
     """
     spec = SPECS[op.name]
+    if any(operand.omissible for operand in spec.operands.values()):
+        sizes = list(op.attributes[PRESENT]) if PRESENT in op.attributes else [1] * len(spec.inputs)
+        without = frozenset(name for name, size in zip(spec.inputs, sizes, strict=False) if not size)
+        if len(sizes) != len(spec.inputs) or not all(spec.operands[name].omissible for name in without):
+            raise SignatureMismatch(f"{PRESENT} are {sizes}, of {', '.join(spec.inputs)}")
+        return spec_of(spec.record, (), without)
     for several in spec.several.values():
         sizes = list(op.attributes[PRESENT]) if PRESENT in op.attributes else []
         fixed, names = len(spec.inputs), list(group_operands(several.record))
@@ -226,7 +250,8 @@ def spec_of_op(op: ir.Operation) -> OpSpec:
 
 
 PRESENT = "operandSegmentSizes"
-"""On an operation that has members of a group: a 1 for each operand, and for each that a member might have a 1 or 0."""
+"""On an operation that has members of a group, or may omit an operand: a 1 for each operand, and for each that a member
+might have, or that might be omitted, a 1 or 0."""
 
 
 def members(record: type[Op], *given: Mapping[str, ir.Value]) -> list[ir.Value | None]:
@@ -238,7 +263,7 @@ def members(record: type[Op], *given: Mapping[str, ir.Value]) -> list[ir.Value |
 
 def operand_of(op: ir.Operation, name: str) -> ir.Value:
     """An operand of an operation of this dialect by its name."""
-    return op.operands[SPECS[op.name].inputs.index(name)]
+    return op.operands[spec_of_op(op).inputs.index(name)]
 
 
 def operands_of(op: ir.Operation) -> dict[str, ir.Value]:
@@ -254,7 +279,7 @@ def members_of(op: ir.Operation) -> list[dict[str, ir.Value]]:
 
 def ties_of(op: ir.Operation) -> Mapping[int, int]:
     """Which results of an operation are which operands, updated in place; empty for those of other dialects."""
-    return SPECS[op.name].ties if op.name in SPECS else {}
+    return spec_of_op(op).ties if op.name in SPECS else {}
 
 
 def shares_part(op: ir.Operation, reader: ir.Operation) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sscc.ir.cache_plan import CachePlan, LayerGroup
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Geometry
 from sscc.ir.kv_rows import encoded_width
 from sscc.ir.landmarks import SCALE_BYTES, code_bytes
@@ -90,7 +91,8 @@ class Signature:
         """Bytes of the landmarks of so many positions, in all layers and KV heads of a group."""
         if not group.geometry.by_query:
             return 0
-        landmark = code_bytes(group.key.width, group.geometry.landmark_bits) + SCALE_BYTES
+        width, bits = group.key.width, group.geometry.landmark_bits
+        landmark = width * DTYPE_BYTES[self.dtype] if bits == PLAIN_BITS else code_bytes(width, bits) + SCALE_BYTES
         return len(group.layers) * group.kv_heads * rows * landmark
 
     def row_bytes(self, group: LayerGroup) -> int:

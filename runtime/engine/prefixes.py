@@ -40,8 +40,8 @@ class PrefixStore:
 
     def begin(self, prompt: Array) -> tuple[list[Rows], dict[int, Rows]]:
         """What is kept of the beginning of a prompt [n] i64 that is about to be prefilled, chunk by chunk, and memory
-        for those that follow, by number, as far as the limit allows. What the last prefill did not `finish` is given up.
-        """
+        for those that follow, by number, as far as the limit allows. What the last prefill did not `finish` is given
+        up."""
         self._filling.clear()
         if not self._chunk_bytes:
             return [], {}

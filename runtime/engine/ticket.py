@@ -83,6 +83,11 @@ class Ticket:
             if not ended:
                 self.cancel()
 
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that an earlier prefill saved; 0 as long as its own has not begun."""
+        return self._job.cached
+
     def result(self, timeout: float | None = None) -> Completion:
         """Waits for the end of the request.
 
@@ -146,7 +151,7 @@ class Ticket:
             prompt_tokens=prompt,
             kept_rows=kept,
             evicted_rows=length - kept if job.prefilled else 0,
-            cached_tokens=job.cached,
+            cached_tokens=self.cached_tokens,
             queued_seconds=(job.ended if job.admitted is None else job.admitted) - job.submitted,
             first_token_seconds=(job.ended if job.first_token is None else job.first_token) - job.submitted,
             seconds=job.ended - job.submitted,

@@ -75,9 +75,9 @@ class Format(ABC):
         """The chunk that comes before the first one of an answer, if there is one."""
         return None
 
-    def usage_chunk(self, prompt_tokens: int, new_tokens: int) -> Json:
+    def usage_chunk(self, prompt_tokens: int, new_tokens: int, cached_tokens: int) -> Json:
         """The last chunk, where usage was asked for."""
-        return self._body(self.chunk_object, []) | {"usage": usage_of(prompt_tokens, new_tokens)}
+        return self._body(self.chunk_object, []) | {"usage": usage_of(prompt_tokens, new_tokens, cached_tokens)}
 
     @abstractmethod
     def _choice(
@@ -157,14 +157,14 @@ class ChatFormat(Format):
         return {"token": as_text(spelling), "logprob": _finite(logprob), "bytes": list(spelling)}
 
 
-def usage_of(prompt_tokens: int, new_tokens: int, cached_tokens: int | None = None) -> Json:
+def usage_of(prompt_tokens: int, new_tokens: int, cached_tokens: int) -> Json:
     """OpenAI's `usage`."""
-    usage: Json = {
+    return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": new_tokens,
         "total_tokens": prompt_tokens + new_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }
-    return usage if cached_tokens is None else usage | {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
 
 
 def _finite(logprob: float) -> float:

@@ -144,7 +144,7 @@ class _Endpoints:
         tickets, prompt_tokens = await unless_gone(request.receive, submitted)
         form = make_format(self._model.name, self._spell, len(tickets), body.alternatives)
         if body.stream:
-            return EventStream(tickets, form, prompt_tokens, body.include_usage, self._limits.timeout)
+            return EventStream(tickets, form, prompt_tokens, body.n, body.include_usage, self._limits.timeout)
         return await self._whole(body, request, tickets, form)
 
     def _submit(

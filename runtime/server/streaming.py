@@ -47,7 +47,7 @@ class EventStream(Response):
     An error that comes up on the way is sent as an event, as the status has been sent before.
 
     Args:
-        tickets: of the answers, in their order.
+        tickets: of the answers, in their order, `per_prompt` to each prompt.
         form: makes the chunks.
         prompt_tokens: of the usage.
         include_usage: whether the last chunk says it, and every other one that it is still to come.
@@ -57,13 +57,20 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, tickets: Sequence[Ticket], form: Format, prompt_tokens: int, include_usage: bool, timeout: float | None
+        self,
+        tickets: Sequence[Ticket],
+        form: Format,
+        prompt_tokens: int,
+        per_prompt: int,
+        include_usage: bool,
+        timeout: float | None,
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._tickets = tickets
         self._form = form
         self._prompt_tokens = prompt_tokens
+        self._per_prompt = per_prompt
         self._include_usage = include_usage
         self._timeout = timeout
 
@@ -97,7 +104,8 @@ class EventStream(Response):
                 if piece.text or piece.logprobs or piece.finish is not None:
                     yield self._event(self._form.chunk(index, piece))
             if self._include_usage:
-                yield event(self._form.usage_chunk(self._prompt_tokens, sum(token_counts)))
+                cached = sum(ticket.cached_tokens for ticket in self._tickets[:: self._per_prompt])
+                yield event(self._form.usage_chunk(self._prompt_tokens, sum(token_counts), cached))
         except Exception as error:
             yield event(as_api_error(error).body())
         yield _DONE

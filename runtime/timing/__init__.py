@@ -4,16 +4,7 @@
 """
 
 from sscc.runtime.timing.entry import time_entry
-from sscc.runtime.timing.result import KernelSummary, KernelTiming, LaunchTiming, PipelineTiming, StageTiming, Timing
+from sscc.runtime.timing.result import KernelSummary, Timing
 from sscc.runtime.timing.trace import write_trace
 
-__all__ = [
-    "KernelSummary",
-    "KernelTiming",
-    "LaunchTiming",
-    "PipelineTiming",
-    "StageTiming",
-    "Timing",
-    "time_entry",
-    "write_trace",
-]
+__all__ = ["KernelSummary", "Timing", "time_entry", "write_trace"]

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from sscc.ir.errors import InputError, UsageError
-from sscc.ir.schedule import Launch, Pipeline, Program, Tensor
+from sscc.ir.errors import UsageError
+from sscc.ir.schedule import Launch, Program
 from sscc.ir.target import Target
 from sscc.runtime.scalars import executed, value_of
 from sscc.runtime.timing.kernel import Binding, KernelTimer, Settings, repeat_limit
@@ -24,7 +24,6 @@ def time_entry(
     mean_rows: Mapping[int, int] = MappingProxyType({}),
     prefetch: bool = True,
     record: bool = False,
-    extrapolate: bool = True,
 ) -> Timing:
     """Models one call of an entry.
 
@@ -34,11 +33,10 @@ def time_entry(
         mean_rows: by how many rows attention sees of a cache that layers share, how many a layer has in the mean.
         prefetch: False holds every load of iteration i + 1 of a pipeline back until iteration i has ended.
         record: keep every firing, for a trace; implies a full replay.
-        extrapolate: skip the periods of a steady state; the result is the same.
 
     Raises:
         UsageError: other scalars than the entry takes. InputError: no such entry, a tier that the target has not, or a
-            schedule that is malformed or deadlocks.
+            schedule that deadlocks. The schedule is one that the validator has accepted.
     """
     given = dict(scalars or {})
     called = program.entry(entry)
@@ -48,27 +46,23 @@ def time_entry(
         raise UsageError(f"a cache cannot have {valid_rows} valid rows")
     for tier in {tensor.tier for tensor in program.tensors}:
         target.level(tier)
-    timer = KernelTimer(program, target, Settings(valid_rows, mean_rows, prefetch, record, extrapolate))
+    timer = KernelTimer(program, target, Settings(valid_rows, mean_rows, prefetch, record))
     tensors = {tensor.name: tensor for tensor in program.tensors}
+    kernels = {kernel.name: kernel for kernel in program.kernels}
     overhead = target.costs.launch_seconds.value + target.costs.boundary_seconds.value
     launches: list[LaunchTiming] = []
     moved: Counter[str] = Counter()
     now = 0.0
     environment = dict(given)
     for launch in executed(called.body, environment):
-        if isinstance(launch, Pipeline):
-            raise InputError(f"the schedule is malformed: pipeline {launch.name!r} stands in an entry")
+        assert isinstance(launch, Launch)  # the validator lets nothing else stand in an entry
         values = [value_of(operand, environment) for operand in launch.scalars]
-        kernel = timer.kernel(launch.kernel)
-        if len(launch.args) != len(kernel.params) or len(values) != len(kernel.scalars):
-            raise InputError(
-                f"the schedule is malformed: a launch of {kernel.name!r} passes {len(launch.args)} tensors and "
-                f"{len(values)} scalars, it takes {len(kernel.params)} and {len(kernel.scalars)}"
-            )
-        timing = timer.time(kernel, [_binding(launch, i, tensors) for i in range(len(launch.args))], values)
+        shown = [(view, tensors[view.tensor]) for view in launch.args]
+        bindings = [Binding(tensor.tier, repeat_limit(view, tensor.dtype)) for view, tensor in shown]
+        timing = timer.time(launch.kernel, bindings, values)
         launches.append(LaunchTiming(launch, timing, now))
         now += overhead + timing.seconds
-        for param, view in zip(kernel.params, launch.args, strict=True):
+        for param, view in zip(kernels[launch.kernel].params, launch.args, strict=True):
             moved[view.tensor] += timing.param_bytes.get(param.name, 0)
     return Timing(
         entry=entry,
@@ -79,14 +73,6 @@ def time_entry(
         tensor_bytes={name: nbytes for name, nbytes in moved.items() if nbytes},
         assumptions=tuple(_assumptions(target, valid_rows, prefetch)),
     )
-
-
-def _binding(launch: Launch, index: int, tensors: Mapping[str, Tensor]) -> Binding:
-    view = launch.args[index]
-    if view.tensor not in tensors:
-        raise InputError(f"the schedule is malformed: a launch of {launch.kernel!r} passes unknown {view.tensor!r}")
-    tensor = tensors[view.tensor]
-    return Binding(tensor.tier, repeat_limit(view, tensor.dtype))
 
 
 def _assumptions(target: Target, valid_rows: int | None, prefetch: bool) -> Iterator[str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import NamedTuple
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import (
     DTYPE_BYTES,
     Body,
@@ -17,7 +16,6 @@ from sscc.ir.schedule import (
     If,
     Item,
     Kernel,
-    Launch,
     Pipeline,
     Program,
     Scalar,
@@ -29,7 +27,7 @@ from sscc.ir.schedule import (
 from sscc.ir.target import Target
 from sscc.runtime.scalars import evaluate, executed, value_of
 from sscc.runtime.timing.cost import SECOND, Cost, CostModel
-from sscc.runtime.timing.replay import BUSY, WAIT_INPUT, WAIT_MEMORY, WAIT_ORDER, WAIT_ROOM, Link, StagePlan, replay
+from sscc.runtime.timing.replay import Link, StagePlan, replay
 from sscc.runtime.timing.result import KernelTiming, PipelineTiming, StageTiming
 from sscc.runtime.timing.work import dynamic_scalars, measure
 
@@ -51,7 +49,6 @@ class Settings:
     mean_rows: Mapping[int, int]
     prefetch: bool
     record: bool
-    extrapolate: bool
 
 
 class KernelTimer:
@@ -66,13 +63,9 @@ class KernelTimer:
         self._known: dict[tuple[str, tuple[Binding, ...], tuple[tuple[str, int], ...]], KernelTiming] = {}
         self._replayed: dict[tuple[int, tuple[Binding, ...], tuple[int, ...]], PipelineTiming] = {}
 
-    def kernel(self, name: str) -> Kernel:
-        if name not in self._kernels:
-            raise InputError(f"the schedule is malformed: it launches kernel {name!r}, which does not exist")
-        return self._kernels[name]
-
-    def time(self, kernel: Kernel, bindings: Sequence[Binding], scalars: Sequence[int]) -> KernelTiming:
+    def time(self, name: str, bindings: Sequence[Binding], scalars: Sequence[int]) -> KernelTiming:
         """One execution, with a binding per tensor parameter and a value per scalar parameter."""
+        kernel = self._kernels[name]
         environment = dict(zip(kernel.scalars, scalars, strict=True))
         relevant = self._relevant_scalars(kernel)
         values = tuple((name, value) for name, value in environment.items() if name in relevant)
@@ -99,10 +92,7 @@ class KernelTimer:
         self, kernel: Kernel, pipeline: Pipeline, params: Mapping[str, Binding], environment: Environment
     ) -> PipelineTiming:
         """Replays a pipeline, unless that was done with the same bounds and the same work."""
-        bodies = (self._bodies.get(stage.body) for stage in pipeline.stages)
-        works = [
-            _work_operands(stage, body).values() for stage, body in zip(pipeline.stages, bodies, strict=True) if body
-        ]
+        works = [_work_operands(stage, self._bodies[stage.body]).values() for stage in pipeline.stages]
         needed = {name for operands in works for name in operands if isinstance(name, str)}
         needed = _closure(needed, pipeline.scalars) & environment.keys()
         bounds = (value_of(pipeline.lower, environment), value_of(pipeline.upper, environment))
@@ -117,7 +107,12 @@ class KernelTimer:
     ) -> PipelineTiming:
         lower, upper = value_of(pipeline.lower, environment), value_of(pipeline.upper, environment)
         span = range(lower, max(lower, upper))
-        coster = [self._stage(stage, pipeline, params, environment, span) for stage in pipeline.stages]
+        coster = [
+            _StageCost(
+                stage, self._bodies[stage.body], pipeline, params, environment, span, self._model, self._settings
+            )
+            for stage in pipeline.stages
+        ]
         outcome = replay(
             f"kernel {kernel.name!r}, pipeline {pipeline.name!r}",
             [stage.plan() for stage in coster],
@@ -125,12 +120,11 @@ class KernelTimer:
             len(span),
             prefetch=self._settings.prefetch,
             record=self._settings.record,
-            extrapolate=self._settings.extrapolate,
         )
         moved: Counter[str] = Counter()
         stages = []
-        for stage, counters, fired in zip(coster, outcome.counters, outcome.fired, strict=True):
-            stages.append(_stage_timing(stage.stage, counters, fired))
+        for stage, busy, fired in zip(coster, outcome.busy, outcome.fired, strict=True):
+            stages.append(_stage_timing(stage.stage, busy, fired))
             for cost, count in fired.items():
                 moved.update({name: count * nbytes for name, nbytes in stage.param_bytes(cost).items()})
         whole = int(self._target.units.pcus.value)
@@ -144,19 +138,6 @@ class KernelTimer:
             param_bytes=dict(moved),
             recording=outcome.recording,
         )
-
-    def _stage(
-        self,
-        stage: Stage,
-        pipeline: Pipeline,
-        params: Mapping[str, Binding],
-        environment: Environment,
-        span: range,
-    ) -> _StageCost:
-        if stage.body not in self._bodies:
-            raise InputError(f"the schedule is malformed: stage {stage.name!r} fires unknown body {stage.body!r}")
-        body = self._bodies[stage.body]
-        return _StageCost(stage, body, pipeline, params, environment, span, self._model, self._settings)
 
     def _relevant_scalars(self, kernel: Kernel) -> frozenset[str]:
         """The kernel's scalars that decide how much it does; the others only move addresses."""
@@ -177,8 +158,7 @@ class KernelTimer:
             elif isinstance(item, Pipeline):
                 yield from (item.lower, item.upper)
                 for stage in item.stages:
-                    if stage.body in self._bodies:
-                        yield from _work_operands(stage, self._bodies[stage.body]).values()
+                    yield from _work_operands(stage, self._bodies[stage.body]).values()
 
 
 class _StageCost:
@@ -195,11 +175,6 @@ class _StageCost:
         model: CostModel,
         settings: Settings,
     ) -> None:
-        if len(stage.ports) != len(body.params) or len(stage.scalars) != len(body.scalars):
-            raise InputError(
-                f"the schedule is malformed: stage {stage.name!r} has {len(stage.ports)} ports and "
-                f"{len(stage.scalars)} scalars, body {body.name!r} takes {len(body.params)} and {len(body.scalars)}"
-            )
         self.stage, self._body, self._pipeline = stage, body, pipeline
         self._params, self._environment, self._span = params, environment, span
         self._model, self._settings = model, settings
@@ -275,9 +250,7 @@ class _StageCost:
     def _tier(self, region: str) -> str:
         if region in self._params:
             return self._params[region].tier
-        if region in self._buffers:
-            return self._pipeline.buffers[self._buffers[region]].tier
-        raise InputError(f"the schedule is malformed: stage {self.stage.name!r} uses {region!r}, which does not exist")
+        return self._pipeline.buffers[self._buffers[region]].tier
 
     def _limits(self, view: View, dtype: Dtype) -> Iterator[int]:
         """Bytes that can move at most through a view that shows elements more than once."""
@@ -298,8 +271,7 @@ def repeat_limit(view: View, dtype: Dtype) -> int | None:
 def _executed(kernel: Kernel, environment: Environment) -> Iterator[tuple[Pipeline, Environment]]:
     """The pipelines that a kernel runs, in order, each with the scalars that are set then."""
     for item in executed(kernel.body, environment):
-        if isinstance(item, Launch):
-            raise InputError(f"the schedule is malformed: a kernel launches {item.kernel!r}")
+        assert isinstance(item, Pipeline)  # the validator lets nothing else stand in a kernel
         yield item, dict(environment)
 
 
@@ -316,7 +288,7 @@ def _closure(names: set[str], definitions: Sequence[Scalar]) -> set[str]:
 def _work_operands(stage: Stage, body: Body) -> dict[str, ScalarOperand]:
     """The operands of a stage on which the work of a firing depends, by the body's name."""
     dynamic = dynamic_scalars(body)
-    return {name: operand for name, operand in zip(body.scalars, stage.scalars, strict=False) if name in dynamic}
+    return {name: operand for name, operand in zip(body.scalars, stage.scalars, strict=True) if name in dynamic}
 
 
 def _varying(pipeline: Pipeline, stage: Stage) -> set[ScalarOperand]:
@@ -328,7 +300,7 @@ def _varying(pipeline: Pipeline, stage: Stage) -> set[ScalarOperand]:
     return varying
 
 
-def _stage_timing(stage: Stage, counters: Sequence[int], fired: Mapping[Cost, int]) -> StageTiming:
+def _stage_timing(stage: Stage, busy: int, fired: Mapping[Cost, int]) -> StageTiming:
     moved: Counter[str] = Counter()
     for cost, count in fired.items():
         moved.update({transfer.tier: count * transfer.nbytes for transfer in cost.overlapped[0].transfers})
@@ -337,12 +309,8 @@ def _stage_timing(stage: Stage, counters: Sequence[int], fired: Mapping[Cost, in
         body=stage.body,
         pcus=stage.pcus,
         firings=sum(fired.values()),
-        busy_seconds=counters[BUSY] / SECOND,
+        busy_seconds=busy / SECOND,
         compute_seconds=sum(cost.compute * count for cost, count in fired.items()) / SECOND,
         fixed_seconds=sum(cost.fixed * count for cost, count in fired.items()) / SECOND,
-        input_seconds=counters[WAIT_INPUT] / SECOND,
-        room_seconds=counters[WAIT_ROOM] / SECOND,
-        memory_seconds=counters[WAIT_MEMORY] / SECOND,
-        order_seconds=counters[WAIT_ORDER] / SECOND,
         nbytes=dict(moved),
     )

@@ -21,9 +21,6 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import Buffer, When
 from sscc.runtime.timing.cost import Cost, FiringPhase
 
-WAIT_INPUT, WAIT_ROOM, WAIT_ORDER, WAIT_MEMORY, BUSY = range(5)
-COUNTERS = 5
-
 
 @dataclass(frozen=True)
 class Link:
@@ -83,13 +80,13 @@ class Recording:
 
 @dataclass
 class Outcome:
-    """Result of a replay: femtoseconds; per stage, counters by `WAIT_*` and `BUSY`, and firings per cost.
+    """Result of a replay: femtoseconds; per stage, how long it was busy, and firings per cost.
 
-    A firing is busy for as long as it would take alone; what sharing a tier adds is waiting for memory.
+    A firing is busy for as long as it would take alone, without what sharing a tier adds.
     """
 
     duration: int
-    counters: list[list[int]]
+    busy: list[int]
     fired: list[Counter[Cost]]
     recording: Recording | None
 
@@ -133,14 +130,13 @@ class _Server:
 
     Attributes:
         next: number of the firing that runs or comes next. running: whether one runs.
-        since: when it began, or when the stage became idle. reason: why the stage is idle, a `WAIT_*`.
+        since: when it began, or when the stage became idle.
         phases: what is left of the firing after the present phase. pending: parts of the present phase under way.
     """
 
     next: int = 0
     running: bool = False
     since: int = 0
-    reason: int = WAIT_INPUT
     cost: Cost | None = None
     phases: tuple[FiringPhase, ...] = ()
     pending: int = 0
@@ -198,7 +194,7 @@ class _Replay:
         self._iterations, self._prefetch = iterations, prefetch
         self._totals = [stage.firings(iterations) for stage in stages]
         self._servers = [_Server() for _ in stages]
-        self._counters = [[0] * COUNTERS for _ in stages]
+        self._busy = [0] * len(stages)
         self._fired: list[Counter[Cost]] = [Counter() for _ in stages]
         self._recording = Recording([[] for _ in stages], {}, [], []) if record else None
         self._tiers: dict[str, _Tier] = {}
@@ -208,7 +204,7 @@ class _Replay:
         self._each = [i for i, stage in enumerate(stages) if stage.when == "each" and self._totals[i]]
         self._completed = 0 if self._each else iterations
         self._skipping = extrapolate and all(stages[index].uniform for index in self._each)
-        self._seen: dict[Any, tuple[int, int, list[list[int]], list[Counter[Cost]]]] = {}
+        self._seen: dict[Any, tuple[int, int, list[int], list[Counter[Cost]]]] = {}
         self._computing: list[tuple[int, int]] = []  # (end, stage)
         self._waiting: dict[int, None] = dict.fromkeys(range(len(stages)))  # to look at, in this order
         self._now = self._end = 0
@@ -226,7 +222,7 @@ class _Replay:
         for index, server in enumerate(self._servers):
             if server.next < self._totals[index]:
                 raise InputError(f"the schedule deadlocks: {self._where}: {self._blocked(index)}")
-        return Outcome(self._end, self._counters, self._fired, self._recording)
+        return Outcome(self._end, self._busy, self._fired, self._recording)
 
     # -- firings
 
@@ -236,25 +232,20 @@ class _Replay:
             index = next(iter(self._waiting))
             del self._waiting[index]
             server = self._servers[index]
-            if server.running or server.next >= self._totals[index]:
-                continue
-            reason = self._obstacle(index)
-            if reason is None:
+            if not server.running and server.next < self._totals[index] and self._may_fire(index):
                 self._begin(index)
-            else:
-                server.reason = reason
 
-    def _obstacle(self, index: int) -> int | None:
-        """What keeps the stage from firing now."""
+    def _may_fire(self, index: int) -> bool:
+        """Whether a stage has its input and room for what it makes, and need not wait for the iteration before."""
         stage, firing = self._stages[index], self._servers[index].next
         for link in stage.reads:
             if firing // link.per + link.lag not in self._slots[link.buffer].left:
-                return WAIT_INPUT
+                return False
         for link in stage.writes:
             if firing % link.per == 0 and not self._has_place(link.buffer, firing // link.per + link.lag):
-                return WAIT_ROOM
+                return False
         ahead = stage.when == "each" and firing // stage.trips > self._completed
-        return WAIT_ORDER if ahead and stage.loads and not self._prefetch else None
+        return self._prefetch or not (ahead and stage.loads)
 
     def _has_place(self, buffer: int, slot: int) -> bool:
         """Whether the place of a slot is free: unless an earlier slot lies there, it is."""
@@ -269,7 +260,6 @@ class _Replay:
 
     def _begin(self, index: int) -> None:
         stage, server = self._stages[index], self._servers[index]
-        self._counters[index][server.reason] += self._now - server.since
         for link in stage.writes:
             if server.next % link.per == 0:
                 slots = self._slots[link.buffer]
@@ -319,9 +309,7 @@ class _Replay:
     def _finish(self, index: int) -> None:
         stage, server = self._stages[index], self._servers[index]
         assert server.cost is not None
-        alone = server.cost.duration(bool(self._buffers))
-        self._counters[index][BUSY] += alone
-        self._counters[index][WAIT_MEMORY] += self._now - server.since - alone
+        self._busy[index] += server.cost.duration(bool(self._buffers))
         self._fired[index][server.cost] += 1
         if self._recording is not None:
             self._record(index, self._recording, server)
@@ -384,10 +372,9 @@ class _Replay:
         """If the state is that of an earlier iteration, moves on by as many periods as leave the end alone."""
         key = self._state()
         if key not in self._seen:
-            counters, fired = [list(c) for c in self._counters], [Counter(f) for f in self._fired]
-            self._seen[key] = (self._completed, self._now, counters, fired)
+            self._seen[key] = (self._completed, self._now, list(self._busy), [Counter(f) for f in self._fired])
             return
-        completed, then, counters, fired = self._seen[key]
+        completed, then, busy, fired = self._seen[key]
         self._skipping = False
         period = self._completed - completed
         shifts = self._slot_shifts(period)
@@ -399,8 +386,7 @@ class _Replay:
             return
         self._shift(times, period, times * (self._now - then), shifts)
         for index in self._each:
-            for kind in range(COUNTERS):
-                self._counters[index][kind] += times * (self._counters[index][kind] - counters[index][kind])
+            self._busy[index] += times * (self._busy[index] - busy[index])
             for cost, count in (self._fired[index] - fired[index]).items():
                 self._fired[index][cost] += times * count
 
@@ -411,9 +397,9 @@ class _Replay:
         for index, server in enumerate(self._servers):
             if self._stages[index].when == "each":
                 number = server.next - base * self._stages[index].trips
-                servers.append((number, server.since - now, server.reason, len(server.phases), server.pending))
+                servers.append((number, server.since - now, len(server.phases), server.pending))
             elif server.running or server.next:
-                servers.append((server.next, 0, 0, len(server.phases), server.pending))
+                servers.append((server.next, 0, len(server.phases), server.pending))
         slots = []
         for number, state in enumerate(self._slots):
             first = self._first_slot(number, base)

@@ -20,9 +20,6 @@ class StageTiming:
         pcus: compute units per socket; 0 stands for the whole machine.
         busy_seconds: computing or transferring. compute_seconds: the arithmetic alone. fixed_seconds: what its
             firings take besides, whatever they do.
-        input_seconds, room_seconds, memory_seconds: waiting for a slot to be complete, for a place to be free, for a
-            tier that serves others.
-        order_seconds: waiting for the iteration before, in a replay without prefetch.
         nbytes: moved per tier.
     """
 
@@ -33,10 +30,6 @@ class StageTiming:
     busy_seconds: float
     compute_seconds: float
     fixed_seconds: float
-    input_seconds: float
-    room_seconds: float
-    memory_seconds: float
-    order_seconds: float
     nbytes: Mapping[str, int]
 
     @property
@@ -116,18 +109,23 @@ class LaunchTiming:
 
 @dataclass(frozen=True)
 class KernelSummary:
-    """All launches of a kernel in an entry; seconds with (`seconds`) and without (`execution_seconds`) their cost."""
+    """All launches of a kernel in one call of an entry; PCUs and PMUs per socket.
+
+    Attributes:
+        seconds: with launch and boundary cost.
+        slowest: the stage that is busy longest, "" where there is none.
+        bound: what fills its time (`StageTiming.bound`).
+    """
 
     name: str
     location: str
     launches: int
     seconds: float
-    execution_seconds: float
-    nbytes: Mapping[str, int]
     pcus: int
     pmus: int
     on_chip_bytes: int
-    slowest: StageTiming | None
+    slowest: str
+    bound: str
 
 
 @dataclass(frozen=True)
@@ -194,18 +192,17 @@ class Timing:
 
     def _summary(self, group: list[KernelTiming]) -> KernelSummary:
         longest = max(group, key=lambda kernel: kernel.seconds)
-        execution = sum(kernel.seconds for kernel in group)
+        slowest = longest.slowest
         return KernelSummary(
             name=longest.name,
             location=longest.location,
             launches=len(group),
-            seconds=execution + len(group) * self.launch_overhead,
-            execution_seconds=execution,
-            nbytes=_total(kernel.nbytes for kernel in group),
+            seconds=sum(kernel.seconds for kernel in group) + len(group) * self.launch_overhead,
             pcus=_most(group, lambda kernel: kernel.pcus),
             pmus=_most(group, lambda kernel: kernel.pmus),
             on_chip_bytes=_most(group, lambda kernel: kernel.on_chip_bytes),
-            slowest=longest.slowest,
+            slowest="" if slowest is None else slowest.name,
+            bound="" if slowest is None else slowest.bound,
         )
 
 

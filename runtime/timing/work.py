@@ -27,7 +27,7 @@ from math import ceil, log2, prod
 from types import MappingProxyType
 from typing import Any
 
-from sscc.ir.errors import InputError
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import (
     DTYPE_BYTES,
@@ -104,8 +104,6 @@ def measure(
         mean_rows: by how many rows attention sees of a cache that several layers share, how many are a layer's own in
             the mean of the layers.
 
-    Raises:
-        InputError: a step names something that the body does not have.
     """
     return _Meter(body, scalars, valid_rows, mean_rows).measure()
 
@@ -132,7 +130,7 @@ class _Meter:
         self._roots.update({local.name: _Region(local.name, local.shape, local.dtype) for local in body.locals})
         self._regions = dict(self._roots)
         for window in body.windows:
-            source = self._region(window.view.tensor)
+            source = self._regions[window.view.tensor]
             self._regions[window.name] = _Region(source.root, window.view.shape, source.dtype)
         self._capped: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         self._extra: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
@@ -157,15 +155,10 @@ class _Meter:
     def _total(self, root: str, write: bool) -> int:
         return min(self._capped[write][root], self._roots[root].nbytes) + self._extra[write][root]
 
-    def _region(self, name: str) -> _Region:
-        if name not in self._regions:
-            raise InputError(f"the schedule is malformed: body {self._body.name!r} uses {name!r}, which does not exist")
-        return self._regions[name]
-
     # -- counting
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._region(name).shape
+        return self._regions[name].shape
 
     def scalar(self, name: str) -> int:
         return self._scalars[name]
@@ -180,7 +173,7 @@ class _Meter:
 
     def elements(self, name: str, count: int, *, write: bool = False) -> None:
         """`count` elements of a region, at most the whole of it."""
-        region = self._region(name)
+        region = self._regions[name]
         self._capped[write][region.root] += min(count * DTYPE_BYTES[region.dtype], region.nbytes)
 
     def move(self, name: str, count: int, *, write: bool, capped: bool) -> None:
@@ -188,7 +181,7 @@ class _Meter:
         if capped:
             self.elements(name, count, write=write)
         else:
-            region = self._region(name)
+            region = self._regions[name]
             self._extra[write][region.root] += count * DTYPE_BYTES[region.dtype]
 
     def access(self, access: Access, dims: tuple[int, ...], *, write: bool = False) -> None:
@@ -204,7 +197,7 @@ class _Meter:
         self.elements(access.param, min(prod(spans), prod(used)) if prod(dims) else 0, write=write)
 
     def dtype(self, name: str) -> Dtype:
-        return self._region(name).dtype
+        return self._regions[name].dtype
 
     def flops(self, dtype: Dtype, count: int) -> None:
         self._products[dtype] += count
@@ -323,6 +316,9 @@ def _candidates(meter: _Meter, step: LandmarkScores | ChooseRows | QueryAttentio
 def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> None:
     (batch, heads, _, dim) = meter.shape(step.query)
     scores = batch * heads * _candidates(meter, step, meter.shape(step.codes)[2])
+    if step.bits == PLAIN_BITS:
+        meter.flops(meter.dtype(step.query), 2 * scores * dim)
+        return
     _rotate(meter, step.query)
     meter.vector(scores * ceil(dim / 4), DOT_OPS)
     meter.vector(scores, LANDMARK_OPS)
@@ -343,7 +339,8 @@ def _choose_rows(meter: _Meter, step: ChooseRows | QueryAttention) -> None:
 
 def _query_attention(meter: _Meter, step: QueryAttention) -> None:
     """The landmark of a new key, scores by all of them, the choice, and attention over what is chosen."""
-    _rotate(meter, step.new_key)
+    if step.bits != PLAIN_BITS:
+        _rotate(meter, step.new_key)
     _landmark_scores(meter, step)
     _choose_rows(meter, step)
     (batch, heads, _, _), ring = meter.shape(step.query), meter.shape(step.key)[2]

@@ -213,7 +213,7 @@ class _BodyProof:
         used = {field_name: spec.operands[field_name] for field_name in names}
         sizes: dict[str, int] = {}
         for field_name, name in names.items():
-            self._match(name, field_name, spec.step_patterns[field_name], sizes)
+            self._match(name, field_name, spec.step_pattern(field_name, step), sizes)
         for elements in (("row", "any"), ("prompt",)):
             self._alike([names[name] for name, operand in used.items() if operand.element in elements])
         if isinstance(step, sch.GatherRows) and self._place(step.source).dtype == "i8":

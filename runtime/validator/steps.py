@@ -7,6 +7,7 @@ from typing import Any
 
 from sscc.ir import landmarks
 from sscc.ir import schedule as sch
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import LARGEST_POOL
 from sscc.ir.opspec import Sizes
 
@@ -24,10 +25,8 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse("it attends to no segment")
     if isinstance(step, sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.QueryAttention):
         _check_ring(step, sizes, refuse)
-    if isinstance(step, sch.Landmarks | sch.LandmarkScores | sch.QueryAttention) and (
-        step.bits not in landmarks.MAGNITUDES or sizes["D"] * step.bits != 8 * sizes["E"]
-    ):
-        refuse(f"it keeps keys of {sizes['D']} numbers in {step.bits} bits, {sizes['E']} bytes")
+    if isinstance(step, sch.Landmarks | sch.LandmarkScores | sch.QueryAttention):
+        _check_landmarks(step, sizes, refuse)
     if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
         refuse(f"it selects with sink {step.sink} and recent {step.recent}")
     if isinstance(step, sch.ObservationScores) and step.recent < 0:
@@ -38,6 +37,19 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
     if isinstance(step, sch.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):
         refuse(f"it pools with mode {step.mode!r} and width {step.width}")
+
+
+def _check_landmarks(
+    step: sch.Landmarks | sch.LandmarkScores | sch.QueryAttention, sizes: Sizes, refuse: Refuse
+) -> None:
+    """Codes fill their bytes and have scales; keys have neither."""
+    exact = step.bits == PLAIN_BITS and not isinstance(step, sch.Landmarks)
+    wrong = step.bits not in landmarks.MAGNITUDES or sizes["D"] * step.bits != 8 * sizes["E"]
+    if sizes["D"] != sizes["E"] if exact else wrong:
+        unit = "numbers" if exact else "bytes"
+        refuse(f"it keeps keys of {sizes['D']} numbers in {step.bits} bits, {sizes['E']} {unit}")
+    if not isinstance(step, sch.Landmarks) and exact == bool(step.scales):
+        refuse(f"its landmarks have {step.bits} bits and {'scales' if exact else 'no scales'}")
 
 
 def _check_ring(

@@ -49,8 +49,9 @@ def compiled(model: Path, output: Path, **options: Any) -> Path:
 
 
 def onward(dumps: Path, output: Path, checkpoint: Path, **options: Any) -> Path:
-    """An artifact without capturing again."""
-    return compiled(dumps / "04-thread-cache.mlir", output, compile_from="graph", checkpoint=checkpoint, **options)
+    """An artifact from the last dump of IR: nothing is captured again, and no pass runs."""
+    (dump,) = dumps.glob("*-place-stages.mlir")
+    return compiled(dump, output, compile_from="placed", checkpoint=checkpoint, **options)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -368,19 +369,18 @@ def test_no_weights(model: Path, direct: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.rdu", "x.mlir"])
 def test_a_full_disk_leaves_nothing(name: str, model: Path, dumps: Path, tmp_path: Path) -> None:
-    level = "schedule" if name == "x.rdu" else "kernels"
-    options: dict[str, Any] = {"compile_from": "graph", "compile_to": level}
-    if level == "schedule":
-        options["checkpoint"] = model
     with largest_file(30_000), pytest.raises(OutputError, match=name):
-        compiled(dumps / "04-thread-cache.mlir", tmp_path / name, **options)
+        if name == "x.rdu":
+            onward(dumps, tmp_path / name, model)
+        else:
+            compiled(dumps / "04-thread-cache.mlir", tmp_path / name, compile_from="graph", compile_to="kernels")
     assert listing(tmp_path) == []
 
 
 def test_a_full_disk_keeps_the_old_artifact(model: Path, dumps: Path, direct: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(direct, tmp_path / "out.rdu"))
     with largest_file(30_000), pytest.raises(OutputError):
-        compiled(dumps / "04-thread-cache.mlir", copy, compile_from="graph", checkpoint=model)
+        onward(dumps, copy, model)
     assert contents(copy) == contents(direct)
     assert listing(tmp_path) == ["out.rdu"]
 
@@ -390,7 +390,7 @@ def test_what_is_no_artifact_is_not_replaced(model: Path, dumps: Path, tmp_path:
         path = tmp_path / "x.rdu"
         make(path)
         with pytest.raises(OutputError, match=r"exists and is not an \.rdu artifact"):
-            compiled(dumps / "04-thread-cache.mlir", path, compile_from="graph", checkpoint=model)
+            onward(dumps, path, model)
         assert listing(tmp_path) == ["x.rdu"]
         path.unlink() if path.is_file() else path.rmdir()
 
@@ -400,9 +400,11 @@ def test_what_is_no_artifact_is_not_replaced(model: Path, dumps: Path, tmp_path:
 def test_unwritable_outputs(where: str, level: str, model: Path, dumps: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     folder = Path(where.format(tmp=tmp_path))
-    checkpoint = {"checkpoint": model} if level == "schedule" else {}
     with pytest.raises(OutputError, match=str(folder)):
-        compiled(dumps / "04-thread-cache.mlir", folder / "x", compile_from="graph", compile_to=level, **checkpoint)
+        if level == "schedule":
+            onward(dumps, folder / "x", model)
+        else:
+            compiled(dumps / "04-thread-cache.mlir", folder / "x", compile_from="graph", compile_to=level)
     assert listing(tmp_path) == ["file"]
 
 

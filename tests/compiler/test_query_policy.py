@@ -16,7 +16,7 @@ from sscc.compiler import cli
 from sscc.compiler.frontend.eager import EagerQuerySelection
 from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
 from sscc.runtime.artifact.golden import Golden
@@ -81,7 +81,6 @@ def test_nothing_is_evicted() -> None:
         ({"kv_policy": "query", "kv_landmark_bits": 3}, "KV landmarks have 3 bits, .* must have one of 1, 2, 4, 16"),
         ({"kv_policy": "query", "kv_rows": "compact"}, "--kv-policy query keeps all rows and chooses equally many"),
         ({"kv_policy": "query", "kv_topk": 0}, "--kv-policy query keeps all rows, .* topk is 0: raise --kv-topk"),
-        ({"kv_policy": "query", "kv_dtype": "int8"}, "--kv-policy query keeps rows in the model's dtype only"),
         ({"kv_policy": "query", "compile_from": "graph"}, "--kv-policy is recorded in the dump"),
     ],
 )
@@ -90,10 +89,15 @@ def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None
         resolved(**values)
 
 
-def test_landmarks_of_16_bits_are_not_compiled(model: Path, capsys: Capture) -> None:
-    words = ["compile", str(model), *CACHE, "--kv-landmark-bits", "16", "-q"]
-    assert cli.main(words) == UnsupportedError.exit_code
-    assert "landmarks of 16 bits are the keys themselves" in capsys.readouterr().err
+def test_landmarks_of_16_bits_are_keys(artifact_of: Compiled, capsys: Capture) -> None:
+    path = artifact_of("--kv-landmark-bits", "16")
+    states = {t.name: (t.dtype, t.shape) for t in loaded(path).program.tensors if t.role == "state"}
+    assert states["landmarks"] == states["k_store"] == ("f32", (LAYERS, 2, HEADS, SCRATCH, DIM))
+    assert "landmark_scales" not in states
+    assert cli.main(["inspect", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["held_kv_bytes"] == (SR + SCRATCH) * ROW + SCRATCH * ROW // 2
+    assert report["decode_row_bytes"]["landmarks"] == {"hbm": 2 * (48 - SR + 1) * ROW // 2}
 
 
 def test_a_dump_remembers_it(model: Path, tmp_path: Path) -> None:
@@ -136,6 +140,23 @@ def test_inspect_says_what_is_held_and_what_is_read_and_where(artifact_of: Compi
     assert {name for name, tier in tiers.items() if tier == "ddr"} == {"k_store", "v_store"}
 
 
+def test_encoded_rows_take_a_byte_a_number_and_four(artifact_of: Compiled, capsys: Capture) -> None:
+    """In both memories; landmarks stay what they are."""
+    path, row = artifact_of("--kv-dtype", "int8"), LAYERS * HEADS * 2 * (DIM + 4)
+    assert cli.main(["inspect", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["held_kv_bytes"] == (SR + SCRATCH) * row + SCRATCH * LANDMARK
+    assert report["kv_bytes"] == (SR + TOPK) * row + (48 - SR) * LANDMARK
+    assert report["decode_row_bytes"] == {
+        "cache": {"hbm": 2 * (SR + 1) * row},
+        "store": {"ddr": 2 * (TOPK + 1) * row},
+        "landmarks": {"hbm": 2 * (48 - SR + 1) * LANDMARK},
+    }
+    session = opened(path, "reference")
+    session.prefill(0, random_tokens(30))
+    assert session.snapshot_bytes(0) == SR * row + 30 * (row + LANDMARK)
+
+
 def test_a_session_keeps_every_position(artifact_of: Compiled, capsys: Capture) -> None:
     path = artifact_of()
     session = opened(path, "reference")
@@ -158,7 +179,9 @@ def test_a_session_keeps_every_position(artifact_of: Compiled, capsys: Capture) 
     "words",
     [
         (), ("-O", "0"), ("-O", "1"), ("--weights", "int8"), ("--weights", "int4"), ("--kv-landmark-bits", "1"),
-        ("--kv-landmark-bits", "4", "--dtype", "bf16"),
+        ("--kv-landmark-bits", "4", "--dtype", "bf16"), ("--kv-landmark-bits", "16"),
+        ("--kv-landmark-bits", "16", "--dtype", "bf16"), ("--kv-dtype", "int8"), ("--kv-dtype", "int8", "-O", "0"),
+        ("--kv-dtype", "int8", "--kv-landmark-bits", "16"),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -170,9 +193,10 @@ def test_goldens_are_recorded_by_the_definition_and_met(words: tuple[str, ...], 
     assert golden.tensors["k_cache.1"].shape == (HEADS, SR, DIM)
     assert golden.tensors["v_store.1"].shape == (HEADS, len(golden.prompt), DIM)
     assert len(golden.prompt) > SR + TOPK
-    report = replay(opened(artifact_of(*words), "reference"), golden, quantised="--weights" in words)
-    assert report.passed, report.summary()
-    assert len(report.checks) == 2 * 4 + 1 + 9
+    for interpreter in ("reference", *(["native"] if "int8" in words and "--weights" not in words else [])):
+        report = replay(opened(artifact_of(*words), interpreter), golden, quantised="--weights" in words)
+        assert report.passed, report.summary()
+        assert len(report.checks) == 2 * 4 + 1 + 9
 
 
 def test_a_wrong_row_of_the_store_is_found(artifact_of: Compiled) -> None:

@@ -28,7 +28,7 @@ from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.options import CompileOptions, cache_options
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import inspect_artifact
@@ -61,6 +61,7 @@ CACHES = {
     "small": SMALL,
     "indexed": replace(SMALL, rows="indexed"),
     "int8": replace(SMALL, dtype="int8"),
+    "query": replace(SMALL, rows="indexed", policy="query", landmark_bits=2),
 }
 
 
@@ -272,6 +273,46 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
     session.decode({0: 5})
     session.restore(0, snapshot)
     assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("family", "kept", "opt_level", "interpreter"),
+    [
+        ("gemma3", "query", 0, "reference"),
+        ("gemma3", "query", 2, "native"),
+        ("gemma4", "query", 2, "native"),  # whose windows have a scratch of their own
+        ("mistral", "everything", 0, "reference"),
+        ("mistral", "int8", 2, "native"),  # codes are what the ring has; prefill attends to what they are made of
+    ],
+)
+def test_a_prompt_continues_another_bit_for_bit(
+    family: str, kept: str, opt_level: int, interpreter: str, artifacts: Artifacts
+) -> None:
+    """From a chunk before the first window is full, and from one behind several."""
+    session = opened(artifacts(family, kept, opt_level), interpreter)
+    prompt, tokens = random_tokens(5 * CHUNK + 3), random_tokens(3, seed=2)
+    expected = fed(session, prompt, tokens)
+    chunks = {number: session.empty_rows() for number in range(5)}
+    session.start_prefill(1, prompt, fill=chunks)
+    while not session.step_prefill(4):
+        pass
+    assert np.array_equal(session.prefill_logits, expected[0])
+    assert sum(rows.nbytes for rows in chunks[0].values()) == session.signature.prefix_bytes * CHUNK
+    for reused in (1, session.reusable_chunks(len(prompt))):
+        session.prefill(0, random_tokens(41, seed=3))  # another prompt, whose rows are in slot and scratch
+        session.start_prefill(0, prompt, [chunks[number] for number in range(reused)])
+        while not session.step_prefill(5):
+            pass
+        rows = [session.prefill_logits, *(session.decode({0: token})[0].copy() for token in tokens)]
+        assert np.array_equal(np.stack(rows), expected)
+
+
+@pytest.mark.parametrize(("family", "kept"), [("gemma3", "small"), ("qwen2", "int8")])
+def test_no_prompt_continues_another_where_a_layer_drops_rows(family: str, kept: str, artifacts: Artifacts) -> None:
+    session = opened(artifacts(family, kept))
+    assert (session.reusable_chunks(50), session.signature.prefix_bytes) == (0, 0)
+    with pytest.raises(UsageError, match="chunk 0 of a prompt of 50 tokens cannot be kept"):
+        session.start_prefill(0, random_tokens(50), fill={0: {}})
 
 
 def test_goldens_of_a_mixed_stack_are_met(

@@ -24,9 +24,10 @@ from sscc.passes.base import run_passes
 from sscc.passes.pipeline import PIPELINES
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import layout_of, reading, stack_tensors
+from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.reference.arrays import open_reference
+from sscc.runtime.backends.reference.backend import Reference
 from sscc.runtime.session import Session
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding, Target
@@ -77,7 +78,7 @@ def _compare(model: RandomDecoder, geometry: Geometry, seed: int) -> str:
         weights = stack_tensors(
             {**layout_of(program, "weight"), **layout_of(program, "constant")}, reading(tensors, "the model")
         )
-        sessions = {"reference": TorchSession(Session(signature, open_reference(program, weights)))}
+        sessions = {"reference": TorchSession(Session(signature, Reference(program).open(weights, Conditions())))}
         if level == 2:
             native = NativeInterpreter(program, weights, code=make_code(program, optimise=0), threads=1)
             sessions["native"] = TorchSession(Session(signature, native))

@@ -107,7 +107,7 @@ def test_the_definition_has_the_same_bytes(width: int, bits: int, size: float) -
     keys[0, 0] = 0
     keys[1, 5, :3] = -0.0
     codes, scale = landmarks.encode(keys, bits)
-    defined = query_selection.make_landmarks(torch.from_numpy(keys), bits, G)
+    defined = query_selection.make_landmarks(torch.from_numpy(keys), bits)
     assert np.array_equal(query_selection.pack(defined.levels, bits).numpy(), codes)
     assert np.array_equal(defined.scale.numpy(), scale)
     query, query_scale = landmarks.encode_query(queries)

@@ -20,7 +20,8 @@ from sscc.ir.schedule import Program
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.runtime.artifact.tensor_files import layout_of, reading, stack_tensors
-from sscc.runtime.backends.reference.arrays import open_reference
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.reference.backend import Reference
 from sscc.runtime.session import Session
 from sscc.runtime.validator import validate
 from tests.compiler.interpret.models import weights
@@ -71,4 +72,4 @@ def _compiled(g: Geometry, opt_level: int, dtype: str, chunk: int) -> tuple[Prog
     validate(program, ranges={name: (int(name in ("length", "steps")), high) for name, high in limits.items()})
     layout = {**layout_of(program, "weight"), **layout_of(program, "constant")}
     tensors = stack_tensors(layout, reading(to_arrays(weights(FAMILY, dtype)), "the model"))
-    return program, TorchSession(Session(signature, open_reference(program, tensors, checked=True)))
+    return program, TorchSession(Session(signature, Reference(program).open(tensors, Conditions(checked=True))))

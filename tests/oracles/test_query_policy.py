@@ -22,6 +22,7 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Body, CachedAttention, ChooseRows, Param, QueryAttention
 from sscc.runtime.artifact.tensor_files import reading, stack_tensors
 from sscc.runtime.backends.reference.arrays import to_tensors
+from sscc.runtime.backends.reference.encoded_rows import encode
 from tests.compiler.interpret.models import weights
 from tests.families import random_model, random_tokens
 from tests.oracles.lowering import CONTEXT, FAMILY, compiled, lowered
@@ -33,6 +34,9 @@ SNAPSTREAM = Geometry(
     sink=2, recent=5, topk=6, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT, rows="indexed"
 )
 QUERY = replace(SNAPSTREAM, policy="query", landmark_bits=2)
+INT8 = replace(QUERY, dtype="int8")
+KINDS = [(1, "model"), (2, "model"), (4, "model"), (16, "model"), (2, "int8"), (16, "int8")]
+"""Bits of a landmark's number, and what rows are stored as."""
 EVERYTHING = replace(QUERY, topk=CONTEXT - QUERY.sink_recent)
 PROMPT, TOKENS = random_tokens(25), random_tokens(20, 1)
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
@@ -75,9 +79,9 @@ def test_within_sinks_and_ring_it_is_snapstream_bit_for_bit(opt_level: int) -> N
     assert not torch.equal(*longer)
 
 
-@pytest.mark.parametrize("bits", [1, 2, 4])
-def test_every_level_computes_the_definition(bits: int) -> None:
-    g = replace(QUERY, landmark_bits=bits)
+@pytest.mark.parametrize(("bits", "dtype"), KINDS)
+def test_every_level_computes_the_definition(bits: int, dtype: str) -> None:
+    g = replace(QUERY, landmark_bits=bits, dtype=dtype)
     by_level = [fed(compiled(g, opt_level)[1]) for opt_level in (0, 1, 2)]
     assert torch.equal(by_level[1], by_level[2])
     for logits in by_level:
@@ -90,25 +94,42 @@ def test_other_bits_choose_other_rows() -> None:
     assert not torch.allclose(two[1:], four[1:], atol=1e-3)
 
 
+def test_encoded_rows_differ_from_the_first_logits_on() -> None:
+    """Prefill attends to what is stored. The difference is rounding's: no row is lost."""
+    plain, encoded = eager(QUERY), eager(INT8)
+    apart = (encoded - plain).norm(dim=1) / plain.norm(dim=1)
+    assert 1e-4 < apart[0] < 0.05
+
+
+def test_with_encoded_rows_full_attention_is_over_what_prefill_would_attend_to() -> None:
+    """Where every candidate is chosen, each step's logits are those of a prefill of all tokens up to there."""
+    _, session = compiled(replace(EVERYTHING, dtype="int8"))
+    stepped = fed(session, PROMPT, TOKENS[:9])
+    for fed_tokens in (3, 9):
+        session.reset()
+        torch.testing.assert_close(session.prefill(1, PROMPT + TOKENS[:fed_tokens]), stepped[fed_tokens], **CLOSE)
+
+
 def test_without_sinks_and_in_bf16() -> None:
     g = replace(QUERY, sink=0, recent=3, topk=9)
     torch.testing.assert_close(fed(compiled(g)[1]), eager(g), **CLOSE)
     assert torch.equal(fed(compiled(QUERY, 1, "bf16")[1]), fed(compiled(QUERY, 2, "bf16")[1]))
 
 
-def test_the_ir_itself_computes_the_same() -> None:
+@pytest.mark.parametrize("g", [QUERY, INT8], ids=["model", "int8"])
+def test_the_ir_itself_computes_the_same(g: Geometry) -> None:
     """What level graph computes, by every operation's own definition."""
     with mlir():
-        module = lowered(QUERY, "f32", "graph", 0)
+        module = lowered(g, "f32", "graph", 0)
         layout = {**stored_layout(module, "weight"), **stored_layout(module, "constant")}
         tensors = stack_tensors(layout, reading(to_arrays(weights(FAMILY)), "the model"))
         session = TorchSession(module_session(module, to_tensors(tensors)))
-    torch.testing.assert_close(fed(session, tokens=TOKENS[:8]), eager(QUERY)[:9], **CLOSE)
+    torch.testing.assert_close(fed(session, tokens=TOKENS[:8]), eager(g)[:9], **CLOSE)
 
 
-@pytest.mark.parametrize("opt_level", [0, 2])
-def test_a_sequence_does_not_notice_its_slot_or_the_others(opt_level: int) -> None:
-    _, session = compiled(QUERY, opt_level)
+@pytest.mark.parametrize(("g", "opt_level"), [(QUERY, 0), (QUERY, 2), (INT8, 2)], ids=["O0", "O2", "int8"])
+def test_a_sequence_does_not_notice_its_slot_or_the_others(g: Geometry, opt_level: int) -> None:
+    _, session = compiled(g, opt_level)
     alone = fed(session)
     assert torch.equal(alone, fed(session, slot=2))
     session.reset()
@@ -126,8 +147,9 @@ def test_a_sequence_does_not_notice_its_slot_or_the_others(opt_level: int) -> No
     assert torch.equal(alone, torch.stack(mixed))
 
 
-def test_another_chunk_size_changes_nothing_but_rounding() -> None:
-    torch.testing.assert_close(fed(compiled(QUERY)[1]), fed(compiled(QUERY, chunk=12)[1]), rtol=1e-3, atol=1e-5)
+@pytest.mark.parametrize("g", [QUERY, INT8], ids=["model", "int8"])
+def test_another_chunk_size_changes_nothing_but_rounding(g: Geometry) -> None:
+    torch.testing.assert_close(fed(compiled(g)[1]), fed(compiled(g, chunk=12)[1]), rtol=1e-3, atol=1e-5)
 
 
 def test_a_copied_slot_goes_on_as_the_first() -> None:
@@ -142,8 +164,9 @@ def test_a_copied_slot_goes_on_as_the_first() -> None:
     assert torch.equal(torch.stack(got), expected[1:])
 
 
-def test_a_step_writes_one_row_of_each_state() -> None:
-    _, session = compiled(QUERY)
+@pytest.mark.parametrize("g", [QUERY, INT8], ids=["model", "int8"])
+def test_a_step_writes_one_row_of_each_state(g: Geometry) -> None:
+    _, session = compiled(g)
     session.reset()
     session.prefill(1, PROMPT)
     names = ("k_store", "v_store", "landmarks", "landmark_scales", "k_cache", "v_cache")
@@ -172,20 +195,32 @@ def test_a_kernel_of_a_layer_has_one_operation_for_all_of_it() -> None:
 class Trial:
     """A step of three slots whose contents are random: fewer candidates than are chosen, more, and none at all."""
 
-    def __init__(self, bits: int, dim: int = 8, seed: int = 0) -> None:
+    def __init__(self, bits: int, dim: int = 8, seed: int = 0, dtype: str = "model") -> None:
         generator = torch.Generator().manual_seed(seed)
 
         def random(*shape: int) -> Tensor:
             return torch.randn(shape, generator=generator)
 
-        self.g, self.scale, rows = replace(QUERY, landmark_bits=bits), 0.35, CONTEXT
+        self.g, self.scale, rows = replace(QUERY, landmark_bits=bits, dtype=dtype), 0.35, CONTEXT
         self.live = torch.tensor([11, 40, 6])
         self.query, self.keys, self.values = random(3, 4, dim), random(3, 2, rows, dim) * 2, random(3, 2, rows, 6)
-        self.landmarks = query_selection.make_landmarks(self.keys, bits, self.g)
+        self.landmarks = query_selection.make_landmarks(self.keys, bits)
+        self.new_rows = [x.gather(2, self._last(x)) for x in (self.keys, self.values)]
+        self.keys, self.values = (algorithm.stored(x, self.g) for x in (self.keys, self.values))
         weights = query_selection.wanted(self.query, self.keys, self.landmarks, self.live, self.scale, self.g)
         self.chosen = query_selection.choose(weights, self.g)
-        self.codes = query_selection.pack(self.landmarks.levels, bits).view(torch.int8)
-        self.scales = self.landmarks.scale.to(torch.bfloat16)[..., None]
+        levels, scale = self.landmarks.levels, self.landmarks.scale
+        exact = bits == 16
+        self.codes = levels.clone() if exact else query_selection.pack(levels, bits).view(torch.int8)
+        self.scales = {} if exact else {"s": scale.to(torch.bfloat16)[..., None]}
+
+    def _last(self, rows: Tensor) -> Tensor:
+        """The index of each slot's newest row."""
+        return (self.live - 1)[:, None, None, None].expand(-1, rows.shape[1], 1, rows.shape[3])
+
+    def held(self, rows: Tensor) -> Tensor:
+        """Rows that are stored as a cache holds them: those that stand for these numbers."""
+        return encode(rows) if self.g.encoded else rows
 
     def ring(self, rows: Tensor) -> Tensor:
         """Sinks and ring of each slot, of a store [B, Hkv, T, D]."""
@@ -196,47 +231,54 @@ class Trial:
 
 
 @pytest.mark.parametrize("dim", [8, 24])
-@pytest.mark.parametrize("bits", [1, 2, 4])
+@pytest.mark.parametrize("bits", [1, 2, 4, 16])
 def test_the_evaluator_chooses_the_rows_of_the_definition(bits: int, dim: int) -> None:
     for seed in range(20):
         t = Trial(bits, dim, seed)
         position, active = t.live - 1, torch.ones(3, dtype=torch.bool)
         query = t.query[:, :, None]
-        scores = evaluator.landmark_scores(query, t.codes, t.scales, position, active, t.scale, t.g)
+        if bits == 16:
+            scores = evaluator.key_scores(query, t.codes, position, active, t.scale, t.g, Types())
+        else:
+            scores = evaluator.landmark_scores(query, t.codes, t.scales["s"], position, active, t.scale, t.g)
         chosen = evaluator.choose(query, t.ring(t.keys), scores, position, active, t.scale, t.g, Types())
         assert torch.equal(chosen, t.chosen)
     assert (t.chosen[0] >= 0).sum(1).tolist() == [4, 4]
     assert (t.chosen[2] < 0).all()
 
 
-@pytest.mark.parametrize("bits", [1, 2, 4])
-def test_rows_that_are_not_chosen_may_be_anything(bits: int) -> None:
+@pytest.mark.parametrize(("bits", "dtype"), KINDS)
+def test_rows_that_are_not_chosen_may_be_anything(bits: int, dtype: str) -> None:
     """Whatever is chosen without them: NaN in a row that attention reads would be NaN in what it gives."""
-    t, g = Trial(bits), QUERY
-    at = (t.live - 1)[:, None, None, None].expand(-1, 2, 1, -1)
-    new_key, new_value = (x.gather(2, at.expand(-1, -1, -1, x.shape[3])) for x in (t.keys, t.values))
+    t, g = Trial(bits, dtype=dtype), QUERY
+    new_key, new_value = t.new_rows
     expected = query_selection.query_attention(t.query, t.keys, t.values, t.chosen, t.live, t.scale, g)
     keep = torch.zeros(t.keys.shape[:3], dtype=torch.bool)
     for slot, head in [(slot, head) for slot in range(3) for head in range(2)]:
         picks = t.chosen[slot, head]
         keep[slot, head, picks[picks >= 0]] = True
-    stores = {name: torch.where(keep[..., None], x, torch.nan) for name, x in (("ks", t.keys), ("vs", t.values))}
+    stores = {
+        name: t.held(torch.where(keep[..., None], x, torch.nan)) for name, x in (("ks", t.keys), ("vs", t.values))
+    }
     step = QueryAttention(
-        "q", "nk", "nv", "kc", "vc", "kc", "vc", "ks", "vs", "c", "s", "p", "a", "o", t.scale, g.sink, g.recent, g.topk,
-        bits,
+        "q", "nk", "nv", "kc", "vc", "kc", "vc", "ks", "vs", "c", "".join(t.scales), "p", "a", "o", t.scale, g.sink,
+        g.recent, g.topk, bits,
     )  # fmt: skip
     reads = {"q": t.query[:, :, None], "nk": new_key, "nv": new_value, "p": t.live - 1,
              "a": torch.ones(3, dtype=torch.bool)}  # fmt: skip
-    codes, scales = t.codes.clone(), t.scales.clone()
+    landmarks = {"c": t.codes.clone(), **{name: scales.clone() for name, scales in t.scales.items()}}
     for slot, n in enumerate(t.live.tolist()):  # no landmark behind the last candidate is read
-        codes[slot, :, max(n - g.recent, 0) :], scales[slot, :, max(n - g.recent, 0) :] = 113, torch.nan
-    writes = {"kc": t.ring(t.keys), "vc": t.ring(t.values), **stores, "c": codes, "s": scales,
+        for rows in landmarks.values():
+            rows[slot, :, max(n - g.recent, 0) :] = torch.nan if rows.is_floating_point() else 113
+    rings = {"kc": t.held(t.ring(t.keys)), "vc": t.held(t.ring(t.values))}
+    writes = {**rings, **stores, **landmarks,
               "o": torch.zeros(3, 4, 1, 6)}  # fmt: skip
     params = [Param(name, tuple(x.shape), DTYPES[x.dtype], "read") for name, x in reads.items()]  # type: ignore[arg-type]
     params += [Param(name, tuple(x.shape), DTYPES[x.dtype], "update") for name, x in writes.items()]  # type: ignore[arg-type]
     body = Body("k", tuple(params), (), (), (), (step,))
     after = run_kernel(one_stage(body), (body,), reads, writes)
     torch.testing.assert_close(after["o"][:, :, 0], expected, rtol=1e-4, atol=1e-5)
-    for name, x in (("ks", t.keys), ("vs", t.values), ("c", t.codes), ("s", t.scales)):
+    after |= {name: evaluator.decoded(after[name]) for name in stores}
+    for name, x in (("ks", t.keys), ("vs", t.values), ("c", t.codes), *t.scales.items()):
         for slot, n in enumerate(t.live.tolist()):
             assert torch.equal(after[name][slot, :, n - 1], x[slot, :, n - 1]), "the step's own row is written"

@@ -18,6 +18,7 @@ from sscc.ir.sizes import align
 from sscc.ir.target import load_target
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import parse_pipeline
+from sscc.passes.place_stages import _points
 from tests.targets import changed, with_chip
 
 CHUNKS = """
@@ -167,3 +168,28 @@ def test_equal_work_gets_equal_shares() -> None:
 def test_more_stages_than_units_are_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"^required 3 PCUs, capacity 2: kernel k has that many stages"):
         placed(pcus=2)
+
+
+def test_scores_by_landmarks_are_work() -> None:
+    """A step that chooses among more positions gets more of the units beside a stage that stays as it is."""
+    geometry = "sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 3 : i64, pool = 1 : i64, pool_mode = \"avg\""
+    policy = "max_context = T : i64, rows = \"indexed\", policy = \"query\", landmark_bits = 2 : i64"
+    q, n, c, s, p, a = "2x4x1x8xf32", "2x2x1x8xf32", "2x2x3x8xf32", "2x2xTx8xf32", "2xi64", "2xi1"
+    landmarks, results = ["2x2xTx2xi8", "2x2xTx1xbf16"], [q, c, c, s, s]
+    operands = [q, n, n, c, c, c, c, s, s, *landmarks, p, a]
+    types = [f"tensor<{shape}>" for shape in operands]
+    names = [f"%{number}" for number in range(len(operands))]
+    text = f"""module attributes {{kv.geometry = {{{geometry}, {policy}}}}} {{
+      func.func private @k({", ".join(map(": ".join, zip(names, types, strict=True)))}) {{
+        %o:7 = "kv.query_attention"({", ".join(names)}) {{scale = 1.0 : f64}}
+          : ({", ".join(types)}) -> ({", ".join(f"tensor<{shape}>" for shape in [*results, *landmarks])})
+        return
+      }}
+    }}"""
+
+    def points(positions: int) -> int:
+        module = parse_module(text.replace("T", str(positions)), "the test")
+        (step,) = (op for op in walk(module) if op.name == "kv.query_attention")
+        return _points(step)
+
+    assert points(4096) - points(2048) == 2048 * 2 * 4 * 8 // 2

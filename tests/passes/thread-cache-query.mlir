@@ -26,9 +26,9 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   //
   // The step's row goes to the ring, and to the row of its position in the stores, with its landmark.
   // CHECK-NEXT: %[[ROW:.+]] = "kv.row"(%[[P]])
+  // CHECK-NEXT: %[[LM:.+]]:2 = "kv.landmarks"(%[[K]])
   // CHECK-NEXT: %[[K1:.+]] = "kv.update"(%[[KC]], %[[K]], %[[ROW]], %[[ACTIVE]])
   // CHECK-NEXT: %[[V1:.+]] = "kv.update"(%[[VC]], %[[V]], %[[ROW]], %[[ACTIVE]])
-  // CHECK-NEXT: %[[LM:.+]]:2 = "kv.landmarks"(%[[K]])
   // CHECK-NEXT: %[[KS1:.+]] = "kv.update"(%[[KS]], %[[K]], %[[P]], %[[ACTIVE]])
   // CHECK-NEXT: %[[VS1:.+]] = "kv.update"(%[[VS]], %[[V]], %[[P]], %[[ACTIVE]])
   // CHECK-NEXT: %[[L1:.+]] = "kv.update"(%[[L]], %[[LM]]#0, %[[P]], %[[ACTIVE]])
@@ -38,7 +38,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: %[[N:.+]] = linalg.generic {{.*}} ins(%[[P]]
   // CHECK: arith.addi
   // CHECK: %[[VALID:.+]] = "kv.validity"(%[[P]], %[[N]], %[[ACTIVE]]) {{.*}} -> tensor<2x4xi1>
-  // CHECK-NEXT: %[[F:.+]] = "kv.landmark_scores"(%[[Q]], %[[L1]], %[[S1]], %[[P]], %[[ACTIVE]]) {scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: %[[F:.+]] = "kv.landmark_scores"(%[[Q]], %[[L1]], %[[S1]], %[[P]], %[[ACTIVE]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1>, scale = 2.500000e-01 : f64}
   // CHECK-NEXT: %[[I:.+]] = "kv.choose"(%[[Q]], %[[K1]], %[[F]], %[[P]], %[[ACTIVE]]) {scale = 2.500000e-01 : f64}
   // CHECK-NEXT: %[[NEAR:.+]] = tensor.extract_slice %[[VALID]][0, 0] [2, 3]
   // CHECK-NEXT: %[[FAR:.+]] = tensor.extract_slice %[[VALID]][0, 3] [2, 1]
@@ -62,10 +62,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-LABEL: func.func private @prefill.layer.0(
   // CHECK-SAME: %[[L:arg7]]: tensor<1x2x8x2xi8> {sscc.state = "landmark_scratch"}, %[[S:arg8]]: tensor<1x2x8x1xbf16> {sscc.state = "landmark_scale_scratch"}
   // CHECK-SAME: %[[START:arg9]]: index {sscc.input = "start"}
-  // CHECK: "kv.causal_attention"
   // CHECK: %[[LM:.+]]:2 = "kv.landmarks"(%arg1)
   // CHECK-NEXT: tensor.insert_slice %[[LM]]#0 into %[[L]][0, 0, %[[START]], 0] [1, 2, 4, 2]
   // CHECK-NEXT: tensor.insert_slice %[[LM]]#1 into %[[S]][0, 0, %[[START]], 0] [1, 2, 4, 1]
+  // CHECK: "kv.causal_attention"
   //
   // The end of a prompt fills sinks and ring, and selects nothing.
   // CHECK-LABEL: func.func private @prefill.compress.0(
@@ -86,13 +86,19 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 
 // CASE: landmarks of 16 bits
 // PASSES: thread-cache
-// ERROR: UnsupportedError: landmarks of 16 bits are the keys themselves, which a compiled program does not choose by: use --kv-landmark-bits 1, 2 or 4
 module attributes {kv.geometry = #plain, sscc.program = #program} {
-  func.func private @prefill.layer.0(%q: tensor<1x4x4x8xf32> {sscc.input = "hidden"}, %k: tensor<1x2x4x8xf32> {sscc.weight = "k"},
-      %v: tensor<1x2x4x6xf32> {sscc.weight = "v"}) -> (tensor<1x4x4x6xf32> {sscc.output = "hidden"})
-      attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {
+  // They are the keys themselves, and have no scales.
+  // CHECK-LABEL: func.func private @decode.layer.0(
+  // CHECK-SAME: %[[L:arg7]]: tensor<2x2x8x8xf32> {sscc.state = "landmarks"}, %[[P:arg8]]: tensor<2xi64> {sscc.input = "position"}
+  // CHECK-SAME: %[[ACTIVE:arg10]]: tensor<2xi1> {sscc.input = "active"}
+  // CHECK-NOT: kv.landmarks
+  // CHECK: %[[L1:.+]] = "kv.update"(%[[L]], %arg1, %[[P]], %[[ACTIVE]])
+  // CHECK: "kv.landmark_scores"(%arg0, %[[L1]], %[[P]], %[[ACTIVE]]) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 1>, scale = 2.500000e-01 : f64}
+  func.func private @decode.layer.0(%q: tensor<2x4x1x8xf32> {sscc.input = "hidden"}, %k: tensor<2x2x1x8xf32> {sscc.weight = "k"},
+      %v: tensor<2x2x1x6xf32> {sscc.weight = "v"}) -> (tensor<2x4x1x6xf32> {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
     %o = "kv.self_attention"(%q, %k, %v) {layer = 0 : i64, scale = 0.25 : f64}
-      : (tensor<1x4x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x6xf32>) -> tensor<1x4x4x6xf32>
-    return %o : tensor<1x4x4x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>) -> tensor<2x4x1x6xf32>
+    return %o : tensor<2x4x1x6xf32>
   }
 }

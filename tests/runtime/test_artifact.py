@@ -53,7 +53,9 @@ from sscc.runtime.artifact.tensor_files import (
     write_tensors,
 )
 from sscc.runtime.artifact.writer import ArtifactWriter, is_artifact
-from sscc.runtime.backends.reference.arrays import open_reference, to_array
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.reference.arrays import to_array
+from sscc.runtime.backends.reference.backend import Reference
 from sscc.runtime.chat_template import ChatTemplate
 from tests.limits import largest_memory
 from tests.runtime.fake import SIGNATURE
@@ -169,7 +171,7 @@ def test_a_loaded_artifact_runs(out: Path) -> None:
         name: np.zeros(tensors[name].shape, np.bool_ if name == "active" else np.int64)
         for name in artifact.program.entry("decode").inputs
     }
-    logits = open_reference(artifact.program, artifact.weights()).run("decode", inputs)[0]["logits"]
+    logits = Reference(artifact.program).open(artifact.weights(), Conditions()).run("decode", inputs)[0]["logits"]
     assert np.array_equal(logits.flatten(), [*CHECKPOINT["layers.1.w"].flatten(), *np.ones(10, np.float32)])
 
 

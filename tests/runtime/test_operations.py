@@ -43,7 +43,8 @@ MEMBERS: dict[str, list[tuple[tuple[str, ...], ...]]] = {
 }
 """By operation: the operands of its segments."""
 DTYPE = {"f": torch.float32, "f32": torch.float32, "row": torch.float32, "any": torch.float32, "bf16": torch.bfloat16,
-         "encoded": torch.int8, "i8": torch.int8, "i64": torch.int64, "i1": torch.bool}  # fmt: skip
+         "landmark": torch.int8, "encoded": torch.int8, "i8": torch.int8, "i64": torch.int64,
+         "i1": torch.bool}  # fmt: skip
 
 
 def has_rows(kind: type[Op]) -> bool:
@@ -109,7 +110,7 @@ class OperationTrial:
             return torch.randint(0, most, shape, generator=generator).sort().values
         if dtype is torch.bool:
             return torch.ones(shape, dtype=torch.bool)
-        if self.spec.operands[name].element == "i8":
+        if self.spec.operands[name].element in ("i8", "landmark"):
             return torch.randint(-128, 128, shape, generator=generator).to(torch.int8)
         numbers = torch.randn([*shape[:-1], shape[-1] - SCALE_BYTES * (dtype is torch.int8)], generator=generator)
         if dtype.is_floating_point:

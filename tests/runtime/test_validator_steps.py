@@ -263,7 +263,8 @@ def test_the_rows_that_are_kept(name: str, sink: int, recent: int, says: str) ->
 @pytest.mark.parametrize("name", ["landmarks", "landmark scores", "query"])
 def test_landmarks_have_as_many_bits_as_their_bytes(name: str) -> None:
     for bits in (0, 1, 2, 3, 8, 16):
-        with pytest.raises(InputError, match=f"it keeps keys of {D} numbers in {bits} bits, {E} bytes"):
+        kept = f"it keeps keys of {D} numbers in {bits} bits, {E} bytes"
+        with pytest.raises(InputError, match="codes must be float" if bits == 16 and name != "landmarks" else kept):
             changed(name, bits=bits)
 
 

@@ -91,14 +91,16 @@ def exp2_not_positive(f: Function, x: Value) -> Value:
 
 
 def exp2_below(f: Function, x: Value, base: Value) -> Value:
-    """2**(x - base) for 16 lanes of x <= base, whole numbers in `base`: `base` moves the exponent and rounds nothing. 0
-    where the result is no normal number; NaN for NaN."""
-    low = base - 127.0
+    """2**(x - base) for 16 lanes of x <= base, whole numbers below 2**22 in `base`, which moves the exponent and rounds
+    nothing. Not less than 2**-126, the smallest normal number; NaN for NaN."""
+    low = base - 126.0
     x = f.select(low > x, low, x)
-    shifted = x + _ROUND
-    p = polynomial(f, _EXP2, x - (shifted - _ROUND))
+    # The last bits of `shifted` are the result's exponent: the whole number that is nearest to x, less the base.
+    shift = f.splat(_ROUND) - base
+    shifted = x + shift
+    p = polynomial(f, _EXP2, x - (shifted - shift))
     bits = vector(I32, LANES)
-    return f.bitcast(f.bitcast(p, bits) + (f.bitcast(shifted - base, bits) << 23), x.type)
+    return f.bitcast(f.bitcast(p, bits) + (f.bitcast(shifted, bits) << 23), x.type)
 
 
 def _exp2_bounded(f: Function, x: Value) -> Value:

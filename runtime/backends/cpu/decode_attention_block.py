@@ -163,6 +163,14 @@ def weights(f: Function, block: Block, tile: int, count: Value, scale: float, sc
     f.call(kernel, scratch.partial, count, f.constant(scale, F32), result.state(tile), scratch.shrink, scratch.weights)
 
 
+def logits(
+    f: Function, block: Block, tile: int, count: Value, scale: float, scratch: Scratch, out: Value, out_bytes: int
+) -> None:
+    """Scaled sums of what `scores` left, [heads of the tile][out_bytes] f32; of a last vector all 16 are written."""
+    kernel = _logits_kernel(f.module, block, block.tiles[tile][1], out_bytes)
+    f.call(kernel, scratch.partial, count, f.constant(scale, F32), out)
+
+
 def values(f: Function, block: Block, tile: int, count: Value, scratch: Scratch, result: Result) -> None:
     """Adds the weighted value rows; asks for scattered rows in the list of keys meanwhile."""
     first, heads = block.tiles[tile]
@@ -259,6 +267,25 @@ def _fold_quarters(f: Function, rows: Sequence[Value]) -> Value:
     return f.shuffle(pairs[0], pairs[1], even) + f.shuffle(pairs[0], pairs[1], [i + 4 for i in even])
 
 
+def _logits_kernel(module: Module, block: Block, heads: int, out_bytes: int) -> Function:
+    name = f"decode_logits_{heads}_{block.rows}_{out_bytes}"
+    if module.has(name):
+        return module.get(name)
+    f = module.function(name, [("partial", PTR), ("count", I64), ("scale", F32), ("out", PTR)])
+    scale = f.broadcast(f["scale"], LANES)
+    for head in range(heads):
+        with f.loop(0, f["count"], LANES) as loop:
+            at = f["partial"] + loop.index * (LINE // FOLDED_ROWS) + head * block.partial_bytes
+            f.store(_sums(f, at) * scale, f["out"] + loop.index * 4 + head * out_bytes)
+    f.returns()
+    return f
+
+
+def _sums(f: Function, partial: Value) -> Value:
+    """The sums of 16 rows, of the partial sums that `scores` left."""
+    return _fold_quarters(f, [f.load(partial + i * LINE, vector(F32, LANES)) for i in range(4)])
+
+
 def _weights_kernel(module: Module, block: Block, heads: int) -> Function:
     name = f"decode_weights_{heads}_{block.rows}"
     if module.has(name):
@@ -292,7 +319,7 @@ def _scaled_scores(f: Function, block: Block, head: int) -> Value:
     scale = f.broadcast(f["scale"], LANES)
     with f.loop(0, f["count"], LANES, [f.splat(NEGATIVE_INFINITY)]) as loop:
         at = f["partial"] + loop.index * (LINE // FOLDED_ROWS) + head * block.partial_bytes
-        score = _fold_quarters(f, [f.load(at + i * LINE, vector(F32, LANES)) for i in range(4)]) * scale
+        score = _sums(f, at) * scale
         score = f.select(f.first_lanes(f["count"] - loop.index), score, NEGATIVE_INFINITY)
         f.store(score, f["weights"] + loop.index * 4 + head * block.rows * 4)
         loop.carry(larger(f, score, loop.state[0]))

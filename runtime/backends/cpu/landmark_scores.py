@@ -22,6 +22,8 @@ from sscc.runtime.backends.cpu.row_copies import SIZES
 
 HEADS = 8
 """Query heads that are scored together, at most: each has a register of sums."""
+PAIRED = 12
+"""Heads and columns with which two blocks are scored together: both have sums and columns in registers."""
 _NIBBLES = 0x0F0F0F0F
 
 
@@ -83,26 +85,41 @@ def _score_kernel(module: Module, rows: LandmarkRows, heads: int, out_bytes: int
         return module.get(name)
     params = [("codes", PTR), ("scales", PTR), ("queries", PTR), ("blocks", I64), ("out", PTR)]
     f = module.function(name, params)
-    queries = [f["queries"] + head * rows.query_bytes for head in range(heads)]
-    sums_type = I32 if rows.dot else F32
-    with f.loop(0, f["blocks"]) as block:
-        at = f["codes"] + block.index * (rows.columns * LINE)
-        scales = f["scales"] + block.index * (LANES * SIZES["bf16"])
-        for i in range(rows.columns):
-            f.prefetch(at + (AHEAD_BYTES + i * LINE))
-        f.prefetch(scales + AHEAD_BYTES // 8)
-        lines = [f.load(at + i * LINE, vector(I32, LANES)) for i in range(rows.columns)]
-        sums = [f.broadcast(f.load(query, sums_type), LANES) for query in queries]
-        for number, column in enumerate(_columns(f, lines)):
-            add = _add_bytes if rows.dot else _add_numbers
-            sums = add(f, rows, column, [query + LINE for query in queries], number, sums)
-        scale = load_f32(f, scales, "bf16", 0, LANES)
-        for head, total in enumerate(sums):
-            dot = f.cast("arith.sitofp", total, F32) if rows.dot else total
-            of_head = f.broadcast(f.load(queries[head] + 4, F32), LANES)
-            f.store(dot * scale * of_head, f["out"] + block.index * LINE + head * out_bytes)
+    pairs = f.constant(0)
+    if rows.dot and heads + rows.columns <= PAIRED:
+        pairs = f["blocks"] // 2 * 2
+        with f.loop(0, pairs, 2) as pair:
+            _score_blocks(f, rows, heads, out_bytes, pair.index, 2)
+    with f.loop(pairs, f["blocks"]) as block:
+        _score_blocks(f, rows, heads, out_bytes, block.index, 1)
     f.returns()
     return f
+
+
+def _score_blocks(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, first: Value, count: int) -> None:
+    """Logits of `count` blocks from number `first` on, which share what is loaded of the queries."""
+    queries = [f["queries"] + head * rows.query_bytes for head in range(heads)]
+    codes = f["codes"] + first * (rows.columns * LINE)
+    scales = f["scales"] + first * (LANES * SIZES["bf16"])
+    # Into the second-level cache: asked for in the first one, they would hold up what stands in the second one already.
+    for i in range(count * rows.columns):
+        f.prefetch(codes + (AHEAD_BYTES + i * LINE), 2)
+    f.prefetch(scales + AHEAD_BYTES // 8, 2)
+    blocks = []
+    for block in range(count):
+        at = codes + block * (rows.columns * LINE)
+        blocks.append(_columns(f, [f.load(at + i * LINE, vector(I32, LANES)) for i in range(rows.columns)]))
+    begin = [f.broadcast(f.load(query, I32 if rows.dot else F32), LANES) for query in queries]
+    sums = [begin] * count
+    for number, columns in enumerate(zip(*blocks, strict=True)):
+        add = _add_bytes if rows.dot else _add_numbers
+        sums = add(f, rows, columns, [query + LINE for query in queries], number, sums)
+    of_heads = [f.broadcast(f.load(query + 4, F32), LANES) for query in queries]
+    for block, totals in enumerate(sums):
+        scale = load_f32(f, scales + block * (LANES * SIZES["bf16"]), "bf16", 0, LANES)
+        for head, total in enumerate(totals):
+            dot = f.cast("arith.sitofp", total, F32) if rows.dot else total
+            f.store(dot * scale * of_heads[head], f["out"] + (first + block) * LINE + head * out_bytes)
 
 
 def _columns(f: Function, lines: Sequence[Value]) -> list[Value]:
@@ -110,6 +127,8 @@ def _columns(f: Function, lines: Sequence[Value]) -> list[Value]:
     count = len(lines)
     if count == 1:
         return list(lines)
+    if count == 4:
+        return _four_columns(f, lines)
     if count % 2 == 0:
         pairs = list(zip(lines[::2], lines[1::2], strict=True))
         halves = [_columns(f, [f.shuffle(*pair, range(odd, 2 * LANES, 2)) for pair in pairs]) for odd in range(2)]
@@ -126,35 +145,61 @@ def _columns(f: Function, lines: Sequence[Value]) -> list[Value]:
     return found
 
 
+def _four_columns(f: Function, lines: Sequence[Value]) -> list[Value]:
+    """`_columns` of rows of four words, each a quarter of a vector: shuffles within quarters, which more of a CPU's
+    units can do than others, then one that brings rows 0, 4, 8, 12, 1, 5, .. into order."""
+
+    def pick(a: Value, b: Value, odd: int) -> Value:
+        return f.shuffle(a, b, [q + odd + i for q in range(0, LANES, 4) for i in (0, 2, LANES, LANES + 2)])
+
+    low, high = lines[:2], lines[2:]
+    halves = [(pick(*low, odd), pick(*high, odd)) for odd in range(2)]
+    found = [pick(*halves[word % 2], word // 2) for word in range(4)]
+    return [f.shuffle(value, value, [lane % 4 * 4 + lane // 4 for lane in range(LANES)]) for value in found]
+
+
 def _add_bytes(
-    f: Function, rows: LandmarkRows, column: Value, queries: Sequence[Value], number: int, sums: Sequence[Value]
-) -> list[Value]:
-    """The sums of all heads with a column's products, by AVX512_VNNI."""
-    nibbles = [column & _NIBBLES, (column >> 4) & _NIBBLES]
+    f: Function,
+    rows: LandmarkRows,
+    columns: Sequence[Value],
+    queries: Sequence[Value],
+    number: int,
+    sums: Sequence[Sequence[Value]],
+) -> list[list[Value]]:
+    """The sums of each block and head with the products of a column of each block, by AVX512_VNNI."""
     each, levels = 4 // rows.bits, rows.unsigned_levels
+    nibbles = [[column & _NIBBLES, (column >> 4) & _NIBBLES] for column in columns]
+    found = [list(totals) for totals in sums]
     for plane in range(rows.planes):
         shift = plane % each * rows.bits
         table = f.values([levels[i >> shift & (len(levels) - 1)] for i in range(16)] * 4, I8)
-        chosen = [table, f.bitcast(nibbles[plane // each], BYTES)]
-        found = f.bitcast(f.intrinsic("llvm.x86.avx512.pshuf.b.512", chosen, BYTES), column.type)
         place = (number * rows.planes + plane) * COLUMN_BYTES
         quads = [f.broadcast(f.load(query + place, I32), LANES) for query in queries]
-        sums = [sum_quads(f, total, found, quad) for total, quad in zip(sums, quads, strict=True)]
-    return list(sums)
+        for block, totals in enumerate(found):
+            chosen = [table, f.bitcast(nibbles[block][plane // each], BYTES)]
+            taken = f.bitcast(f.intrinsic("llvm.x86.avx512.pshuf.b.512", chosen, BYTES), quads[0].type)
+            found[block] = [sum_quads(f, total, taken, quad) for total, quad in zip(totals, quads, strict=True)]
+    return found
 
 
 def _add_numbers(
-    f: Function, rows: LandmarkRows, column: Value, queries: Sequence[Value], number: int, sums: Sequence[Value]
-) -> list[Value]:
-    """The same in f32."""
+    f: Function,
+    rows: LandmarkRows,
+    columns: Sequence[Value],
+    queries: Sequence[Value],
+    number: int,
+    sums: Sequence[Sequence[Value]],
+) -> list[list[Value]]:
+    """The same in f32, of one block."""
+    (column,), (totals,) = columns, sums
     for plane in range(rows.planes):
         for byte in range(COLUMN_BYTES):
             code = (column >> (8 * byte + rows.bits * plane)) & (2**rows.bits - 1)
             level = f.cast("arith.sitofp", _unsigned_level(rows.bits, code), F32)
             place = ((number * rows.planes + plane) * COLUMN_BYTES + byte) * 4
             factors = [f.broadcast(f.load(query + place, F32), LANES) for query in queries]
-            sums = [f.fma(level, factor, total) for total, factor in zip(sums, factors, strict=True)]
-    return list(sums)
+            totals = [f.fma(level, factor, total) for total, factor in zip(totals, factors, strict=True)]
+    return [list(totals)]
 
 
 def _unsigned_level(bits: int, code: Value) -> Value:

@@ -33,8 +33,7 @@ from sscc.runtime.backends.cpu.attention_tiles import (
     sums_kernel,
     tiling,
 )
-from sscc.runtime.backends.cpu.decode_attention import check_rows
-from sscc.runtime.backends.cpu.encoded_rows import decode_rows, write_row
+from sscc.runtime.backends.cpu.encoded_rows import check_encoded, decode_rows, write_row
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import KEY_WALK_ROWS, LARGEST_BLOCK_ROWS, LARGEST_QUERY_BLOCK, ROW_BLOCK
 from sscc.runtime.backends.cpu.mlir import F32, I32, Function, Value, vector
@@ -212,7 +211,10 @@ class _Attention:
         (_, heads, chunk, depth), _, query_type = operands[step.query]
         columns = operands[step.out][0][3]
         for name, size in ((key, depth), (value, columns)):
-            check_rows(step.kind, name, operands[name], size)
+            if name in operands and operands[name][2] == "i8":
+                check_encoded(step.kind, name, operands[name], size)
+            else:
+                check_operands(step.kind, operands, (name,))
         (_, kv_heads, limit, _), _, key_type = operands[key]
         value_type = operands[value][2]
         if (key_type == "i8") != (value_type == "i8"):

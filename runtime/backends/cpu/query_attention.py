@@ -17,12 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import ChooseRows, DecodeAttention, LandmarkScores, MoreRows, QueryAttention
 from sscc.ir.sizes import align, dense_strides
+from sscc.runtime.backends.cpu.approximations import LOG2E
 from sscc.runtime.backends.cpu.decode_attention import check_rows, lower_decode_attention
 from sscc.runtime.backends.cpu.encoded_rows import write_row
 from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.key_scores import KeyRows, put_queries, score_keys
 from sscc.runtime.backends.cpu.landmark_scores import LandmarkSource, score_rows, staging_bytes
 from sscc.runtime.backends.cpu.landmarks import LandmarkRows, check_landmarks, encode_landmark, encode_query
 from sscc.runtime.backends.cpu.mlir import F32, Value, vector
@@ -56,12 +59,12 @@ def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], featu
     """
     check_operands(step.kind, operands, (step.query, step.scores, step.position))
     check_ring(step)
-    (slots, heads, _, dim), _, _ = operands[step.query]
-    check_landmarks(step.kind, operands, step.codes, step.scales, dim, step.bits)
+    slots, heads, _, _ = operands[step.query][0]
     _, kv_heads, limit, _ = operands[step.codes][0]
     if heads % kv_heads:
         raise InputError(f"{step.kind}: {heads} query heads do not divide into groups of {kv_heads} KV heads")
-    group, rows = heads // kv_heads, LandmarkRows(dim, step.bits, features.int8_dot)
+    group = heads // kv_heads
+    rows = _landmark_rows(step, operands, group, features)
     chunks = chunks_of(limit, step.sink)
     private = _scoring_scratch(rows, group, group * CHUNK * 4)
 
@@ -73,9 +76,8 @@ def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], featu
             slot, kv_head = pair // kv_heads, pair % kv_heads
             count = f.min(slot_of(context, step, slot, limit).candidates - first, CHUNK)
             with f.when(count > 0):
-                _encode_queries(context, step, rows, group, slot, kv_head, at)
-                source = _source(context, step, slot, kv_head).from_row(first + step.sink)
-                score_rows(f, rows, source, count, at["queries"], group, at["staging"], at["logits"], CHUNK * 4)
+                _encode_queries(context, step, rows, group, slot, kv_head, at, step.scale)
+                _score(context, step, rows, group, slot, kv_head, first + step.sink, count, at, step.scale)
                 for head in range(group):
                     target = address(f, scores, slot, kv_head * group + head, first + step.sink)
                     with f.loop(0, count, LANES) as place:
@@ -85,8 +87,23 @@ def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], featu
     return Lowered((Phase(slots * kv_heads * chunks, score, private.nbytes),))
 
 
-def _scoring_scratch(rows: LandmarkRows, group: int, logits: int) -> ScratchPieces:
+def _landmark_rows(
+    step: LandmarkScores | QueryAttention, operands: dict[str, Meta], group: int, features: Features
+) -> LandmarkRows | KeyRows:
+    """Raises InputError for landmarks that do not fit."""
+    if step.bits == PLAIN_BITS:
+        if step.scales:
+            raise InputError(f"{step.kind} has landmarks of {step.bits} bits with scales")
+        return KeyRows.of(step.kind, step.codes, operands, step.query, group, features)
+    dim = operands[step.query][0][3]
+    check_landmarks(step.kind, operands, step.codes, step.scales, dim, step.bits)
+    return LandmarkRows(dim, step.bits, features.int8_dot)
+
+
+def _scoring_scratch(rows: LandmarkRows | KeyRows, group: int, logits: int) -> ScratchPieces:
     """Private scratch of a unit that scores; `logits` bytes for a chunk's, and for what else goes there."""
+    if isinstance(rows, KeyRows):
+        return ScratchPieces(logits=logits, keys=rows.scratch_bytes)
     return ScratchPieces(
         logits=logits,
         queries=group * rows.query_bytes,
@@ -98,16 +115,44 @@ def _scoring_scratch(rows: LandmarkRows, group: int, logits: int) -> ScratchPiec
 def _encode_queries(
     context: Context,
     step: LandmarkScores | QueryAttention,
-    rows: LandmarkRows,
+    rows: LandmarkRows | KeyRows,
     group: int,
     slot: Value,
     kv_head: Value,
     at: dict[str, Value],
+    scale: float,
 ) -> None:
+    """The group's queries in codes; logits are in units of `scale`, the attention's for natural ones."""
     f, query = context.f, context.operands[step.query]
-    for head in range(group):
-        here, there = address(f, query, slot, kv_head * group + head), at["queries"] + head * rows.query_bytes
-        encode_query(f, rows, here, query.dtype, step.scale, at["query"], there)
+    heads = [address(f, query, slot, kv_head * group + head) for head in range(group)]
+    if isinstance(rows, KeyRows):
+        put_queries(f, rows, [(here, query.dtype) for here in heads], at["keys"])
+        return
+    for head, here in enumerate(heads):
+        encode_query(f, rows, here, query.dtype, scale, at["query"], at["queries"] + head * rows.query_bytes)
+
+
+def _score(
+    context: Context,
+    step: LandmarkScores | QueryAttention,
+    rows: LandmarkRows | KeyRows,
+    group: int,
+    slot: Value,
+    kv_head: Value,
+    first: Value,
+    count: Value,
+    at: dict[str, Value],
+    scale: float,
+) -> None:
+    """Logits of the rows first .. first + count - 1 by the queries that `_encode_queries` left: [group][CHUNK]."""
+    f, codes = context.f, context.operands[step.codes]
+    if isinstance(rows, KeyRows):
+        stride = row_stride((codes.shape, codes.strides, codes.dtype))
+        keys = address(f, codes, slot, kv_head, first)
+        score_keys(f, rows, keys, stride, count, scale, at["keys"], at["logits"], CHUNK * 4)
+        return
+    source = _source(context, step, slot, kv_head).from_row(first)
+    score_rows(f, rows, source, count, at["queries"], group, at["staging"], at["logits"], CHUNK * 4)
 
 
 def _source(context: Context, step: LandmarkScores | QueryAttention, slot: Value, kv_head: Value) -> LandmarkSource:
@@ -138,7 +183,7 @@ def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Fea
             with f.loop(0, count, LANES) as place:
                 mask = f.first_lanes(count - place.index)
                 found = f.load_masked(source + place.index * 4, mask, vector(F32, LANES))
-                f.store(found, target + place.index * 4)
+                f.store(found * LOG2E, target + place.index * 4)
 
     def score(unit: Unit, slot: Slot, part: Value) -> None:
         f = unit.context.f
@@ -214,7 +259,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
     inner, extra, own = _attention(step, operands, choice)
     known = operands | {name: meta for name, (meta, _) in extra.items()}
     attention = lower_decode_attention(inner, known, features)
-    private = _scoring_scratch(rows, choice.group, choice.scoring_bytes)
+    private, scale = _scoring_scratch(rows, choice.group, choice.scoring_bytes), step.scale * LOG2E
 
     def operand_of(context: Context, name: str) -> Operand:
         meta, place = extra[name]
@@ -224,8 +269,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
         f, context, at = unit.context.f, unit.context, private.at(unit.context.private)
 
         def logits(first: Value, count: Value) -> None:
-            source = _source(context, step, unit.slot, unit.kv_head).from_row(first + step.sink)
-            score_rows(f, rows, source, count, at["queries"], choice.group, at["staging"], at["logits"], CHUNK * 4)
+            _score(context, step, rows, choice.group, unit.slot, unit.kv_head, first + step.sink, count, at, scale)
 
         new = _new_row(unit, step, slot)
         with f.when(part.eq(0) & (slot.length > 0)):
@@ -233,7 +277,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
         with f.when(choice.chooses(slot)):
             with f.when(part.eq(0)):
                 score_ring(unit, step, new)
-            _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at)
+            _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at, scale)
             _score_chunks(unit, slot, part, logits)
 
     def pick(unit: Unit, slot: Slot) -> None:
@@ -254,19 +298,20 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
     return Lowered(phases, choice.shared_bytes + own + attention.shared_bytes)
 
 
-def _sizes(step: QueryAttention, operands: dict[str, Meta], features: Features) -> tuple[LandmarkRows, Choice]:
+def _sizes(
+    step: QueryAttention, operands: dict[str, Meta], features: Features
+) -> tuple[LandmarkRows | KeyRows, Choice]:
     check_operands(step.kind, operands, (step.query, step.new_key, step.new_value, step.position))
     dim = operands[step.query][0][3]
     for name, size in ((step.key, dim), (step.k_store, dim), (step.v_store, operands[step.out][0][3])):
         check_rows(step.kind, name, operands[name], size)
-    check_landmarks(step.kind, operands, step.codes, step.scales, dim, step.bits)
     if step.topk < 0:
         raise InputError(f"{step.kind} chooses {step.topk} rows")
     choice = Choice.of(step, operands, operands[step.codes][0][2], step.topk, features)
     if step.sink + step.recent != operands[step.key][0][2]:
         held = operands[step.key][0][2]
         raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent} in a cache of {held} rows")
-    return LandmarkRows(dim, step.bits, features.int8_dot), choice
+    return _landmark_rows(step, operands, choice.group, features), choice
 
 
 def _attention(
@@ -294,7 +339,7 @@ def _new_row(unit: Unit, step: QueryAttention, slot: Slot) -> tuple[Value, Value
 
 
 def _write_new(
-    unit: Unit, step: QueryAttention, rows: LandmarkRows, slot: Slot, ring_row: tuple[Value, Value]
+    unit: Unit, step: QueryAttention, rows: LandmarkRows | KeyRows, slot: Slot, ring_row: tuple[Value, Value]
 ) -> None:
     """Writes the new row to the store, its landmark, and its key to the ring, where it is scored; attention writes both
     sides of the ring."""
@@ -306,11 +351,14 @@ def _write_new(
 
     key, value = (operands[name] for name in (step.new_key, step.new_value))
     new_key, new_value = (address(f, operand, *place) for operand in (key, value))
-    targets = (
+    targets = [
         (new_key, key, step.k_store, there(step.k_store)),
         (new_value, value, step.v_store, there(step.v_store)),
         (new_key, key, step.k_cache, ring_row[1]),
-    )
+    ]
+    if isinstance(rows, KeyRows):
+        targets.append((new_key, key, step.codes, there(step.codes)))
     for source, operand, name, target in targets:
         write_row(f, source, operand.dtype, target, operands[name].dtype, operand.shape[3])
-    encode_landmark(f, new_key, key.dtype, there(step.codes), there(step.scales), rows.dim, rows.bits)
+    if isinstance(rows, LandmarkRows):
+        encode_landmark(f, new_key, key.dtype, there(step.codes), there(step.scales), rows.dim, rows.bits)

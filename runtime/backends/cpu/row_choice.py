@@ -22,6 +22,7 @@ from sscc.runtime.backends.cpu.decode_attention_chunks import Rows
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import ATTENTION_UNITS, LINE
 from sscc.runtime.backends.cpu.indices import report_index
+from sscc.runtime.backends.cpu.landmark_scores import HEADS
 from sscc.runtime.backends.cpu.mlir import F32, I8, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Context
 from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, row_stride
@@ -131,8 +132,9 @@ class Choice:
 
     @property
     def choosing_bytes(self) -> int:
-        """Private scratch of `choose_rows`: factors of chunks, then what the choice takes."""
-        return self.group * self.peaks_bytes + choice_bytes(self.rows, self.topk)
+        """Private scratch of `choose_rows`: factors of chunks, the highest keys of their lanes, then what the choice
+        takes."""
+        return self.group * self.peaks_bytes + self.chunks * LINE + choice_bytes(self.rows, self.topk)
 
     def slot(self, context: Context, step: ChooseRows | QueryAttention | LandmarkScores, slot: Value) -> Slot:
         return slot_of(context, step, slot, self.rows)
@@ -210,34 +212,40 @@ def take_chunk(unit: Unit, number: Value, count: Value, logits: Value) -> None:
     """Exponentials, maximum and sum of a chunk's `count` logits, [group][CHUNK] f32 in private scratch, up to a whole
     vector of any value."""
     f, choice = unit.context.f, unit.choice
-    kernel = _chunk_kernel(f.module)
     last = count // LANES * LANES
-    for head in range(choice.group):
-        at = logits + head * (CHUNK * 4)
-        with f.when(last < count):
-            found = f.load(at + last * 4, _FLOATS)
-            f.store(f.select(f.first_lanes(count - last), found, NEGATIVE_INFINITY), at + last * 4)
-        target = unit.kept("exponentials", head) + number * (CHUNK * 4)
-        peak, total = (unit.kept(name, head) + number * 4 for name in ("peaks", "totals"))
-        f.call(kernel, at, count, target, peak, total)
+    with f.when(last < count):
+        for head in range(choice.group):
+            at = logits + head * (CHUNK * 4) + last * 4
+            f.store(f.select(f.first_lanes(count - last), f.load(at, _FLOATS), NEGATIVE_INFINITY), at)
+    for first in range(0, choice.group, HEADS):
+        kernel = _chunk_kernel(f.module, min(choice.group - first, HEADS), choice.head_bytes, choice.peaks_bytes)
+        target = unit.kept("exponentials", first) + number * (CHUNK * 4)
+        peaks, totals = (unit.kept(name, first) + number * 4 for name in ("peaks", "totals"))
+        f.call(kernel, logits + first * (CHUNK * 4), count, target, peaks, totals)
 
 
-def _chunk_kernel(module: Module) -> Function:
-    name = "query_exponentials"
+def _chunk_kernel(module: Module, heads: int, head_bytes: int, peaks_bytes: int) -> Function:
+    """`take_chunk` for some heads. They take turns vector by vector, so that none waits for its own last result."""
+    name = f"query_exponentials_{heads}_{head_bytes}_{peaks_bytes}"
     if module.has(name):
         return module.get(name)
-    f = module.function(name, [("logits", PTR), ("count", I64), *((n, PTR) for n in ("target", "peak", "total"))])
-    with f.loop(0, f["count"], LANES, [f.splat(NEGATIVE_INFINITY)]) as loop:
-        loop.carry(larger(f, f.load(f["logits"] + loop.index * 4, _FLOATS), loop.state[0]))
-    largest = _largest_lane(f, loop.results[0])
-    peak = f.op("math.ceil", [f.select(largest.eq(NEGATIVE_INFINITY), 0.0, largest) * LOG2E], F32)
-    base = f.broadcast(peak, LANES)
-    with f.loop(0, f["count"], LANES, [f.splat(0.0)]) as loop:
-        found = exp2_below(f, f.load(f["logits"] + loop.index * 4, _FLOATS) * LOG2E, base)
-        f.store(found, f["target"] + loop.index * 4)
-        loop.carry(loop.state[0] + found)
-    f.store(peak, f["peak"])
-    f.store(f.reduce("add", loop.results[0]), f["total"])
+    f = module.function(name, [("logits", PTR), ("count", I64), *((n, PTR) for n in ("target", "peaks", "totals"))])
+    rows = [f["logits"] + head * (CHUNK * 4) for head in range(heads)]
+    with f.loop(0, f["count"], LANES, [f.splat(NEGATIVE_INFINITY)] * heads) as loop:
+        found = [f.load(row + loop.index * 4, _FLOATS) for row in rows]
+        loop.carry(*(larger(f, value, largest) for value, largest in zip(found, loop.state, strict=True)))
+    largest = [_largest_lane(f, value) for value in loop.results]
+    peaks = [f.op("math.ceil", [f.select(m.eq(NEGATIVE_INFINITY), 0.0, m)], F32) for m in largest]
+    bases = [f.broadcast(peak, LANES) for peak in peaks]
+    with f.loop(0, f["count"], LANES, [f.splat(0.0)] * heads) as loop:
+        found = [f.load(row + loop.index * 4, _FLOATS) for row in rows]
+        found = [exp2_below(f, value, base) for value, base in zip(found, bases, strict=True)]
+        for head, value in enumerate(found):
+            f.store(value, f["target"] + head * head_bytes + loop.index * 4)
+        loop.carry(*(total + value for total, value in zip(loop.state, found, strict=True)))
+    for head, total in enumerate(loop.results):
+        f.store(peaks[head], f["peaks"] + head * peaks_bytes)
+        f.store(f.reduce("add", total), f["totals"] + head * peaks_bytes)
     f.returns()
     return f
 
@@ -295,13 +303,16 @@ def choose_rows(unit: Unit, candidates: Value, target: Value, room: int) -> None
         with f.loop(candidates, room) as rest:
             f.store(f.constant(-1), target + rest.index * 8)
     with f.when(few.eq(0)):
-        _store_keys(unit, candidates)
-        keys, scratch = unit.kept("exponentials", 0), unit.context.private + choice.group * choice.peaks_bytes
-        choose(f, keys, choice.sink, candidates, f.constant(choice.topk), room, target, scratch, choice.rows)
+        tops = unit.context.private + choice.group * choice.peaks_bytes
+        _store_keys(unit, candidates, tops)
+        keys, scratch, topk = unit.kept("exponentials", 0), tops + choice.chunks * LINE, f.constant(choice.topk)
+        chunks = f.ceildiv(candidates, CHUNK)
+        choose(f, keys, choice.sink, candidates, topk, room, target, scratch, choice.rows, (tops, chunks))
 
 
-def _store_keys(unit: Unit, candidates: Value) -> None:
-    """Mean probabilities, times the group's size, as i32 in the same order; lowest up to a whole vector."""
+def _store_keys(unit: Unit, candidates: Value, tops: Value) -> None:
+    """Mean probabilities, times the group's size, as i32 in the same order; lowest up to a whole vector. The highest of
+    each lane of a chunk go to `tops`, but for a last chunk that is no whole number of vectors."""
     f, choice, chunks = unit.context.f, unit.choice, unit.context.f.ceildiv(candidates, CHUNK)
     factors = [unit.context.private + head * choice.peaks_bytes for head in range(choice.group)]
     kernel = _factors_kernel(f.module)
@@ -315,17 +326,21 @@ def _store_keys(unit: Unit, candidates: Value) -> None:
     with f.loop(0, chunks) as chunk:
         weights = [f.broadcast(f.load(at + chunk.index * 4, F32), LANES) for at in factors]
         start = chunk.index * CHUNK
-        with f.loop(start, f.min(start + CHUNK, candidates), LANES) as place:
+        lowest = f.constant(_LOWEST_KEY, _KEYS)
+        with f.loop(start, f.min(start + CHUNK, candidates), LANES, [lowest]) as place:
             mass = f.load(heads[0] + place.index * 4, _FLOATS) * weights[0]
             for source, weight in zip(heads[1:], weights[1:], strict=True):
                 mass = f.fma(f.load(source + place.index * 4, _FLOATS), weight, mass)
             # A mass is not negative, so its bits are in its order. NaN is above all, whatever its sign.
             key = f.select(f.compare("ne", mass, mass), 0x7FFFFFFF, f.bitcast(mass, _KEYS))
             f.store(key, heads[0] + place.index * 4)
+            place.carry(f.max(key, place.state[0]))
+        f.store(place.results[0], tops + chunk.index * LINE)
     last = candidates // LANES * LANES
     with f.when(last < candidates):
         key = f.load(heads[0] + last * 4, _KEYS)
         f.store(f.select(f.first_lanes(candidates - last), key, _LOWEST_KEY), heads[0] + last * 4)
+        f.store(f.constant(_LOWEST_KEY, _KEYS), tops + (chunks - 1) * LINE)
 
 
 def _factors_kernel(module: Module) -> Function:

@@ -151,16 +151,23 @@ def choose(
     target: Value,
     scratch: Value,
     rows: int,
+    tops: tuple[Value, Value] | None = None,
 ) -> None:
     """The positions of the `topk` highest keys, the earlier one of equals, ascending; then -1. [room] i64.
 
     `keys` are of positions first .. first + candidates - 1, up to a whole vector the lowest; at most of `rows`.
     `scratch` is `choice_bytes` of private scratch.
+
+    Args:
+        tops: where there are vectors of 16 whose lanes are the highest keys of groups that have none in common, and
+            how many; what has made the keys had them in registers.
     """
     count = f.min(f.min(candidates, f.max(topk, 0)), room)
     survivors, places, highest = (scratch + part * key_bytes(rows + 16) for part in range(3))
+    pointer, number = tops or (keys, f.constant(0))
     with f.when(count > 0):
-        f.call(_choose_kernel(f.module), keys, first, candidates, count, target, survivors, places, highest)
+        scratches = survivors, places, highest
+        f.call(_choose_kernel(f.module), keys, first, candidates, count, target, *scratches, pointer, number)
     with f.loop(count, room) as rest:
         f.store(f.constant(-1), target + rest.index * 8)
 
@@ -176,12 +183,15 @@ def _choose_kernel(module: Module) -> Function:
     if module.has(name):
         return module.get(name)
     params = [("keys", PTR), ("first", I64), ("candidates", I64), ("count", I64)]
-    f = module.function(name, [*params, *((n, PTR) for n in ("target", "survivors", "places", "highest"))])
-    vectors = f.ceildiv(f["candidates"], 16)
+    pointers = ("target", "survivors", "places", "highest", "tops")
+    f = module.function(name, [*params, *((n, PTR) for n in pointers), ("top_vectors", I64)])
+    enough = f["top_vectors"] * 16 >= f["count"] * 2
+    source = f.select(enough, f["tops"], f["keys"])
+    vectors = f.select(enough, f["top_vectors"], f.ceildiv(f["candidates"], 16))
     group = f.max(vectors // f.ceildiv(f["count"], GROUPED), 1)
     with f.loop(0, vectors, group) as loop:
         with f.loop(loop.index, f.min(loop.index + group, vectors), 1, [f.constant(_LOWEST_KEY, KEYS)]) as part:
-            part.carry(f.max(part.state[0], f.load(f["keys"] + part.index * 64, KEYS)))
+            part.carry(f.max(part.state[0], f.load(source + part.index * 64, KEYS)))
         f.store(part.results[0], f["highest"] + loop.index // group * 64)
     bound = _lowest_chosen(f, f["highest"], f.ceildiv(vectors, group) * 16, f["count"], BOUND_BITS)
     survivors = _keep_from(f, bound)
@@ -203,16 +213,18 @@ def _lowest_chosen(f: Function, keys: Value, number: Value, count: Value, bits: 
 
 def _keep_from(f: Function, bound: Value) -> Value:
     """Copies the keys from `bound` on and their places, in order, and the lowest key up to a whole vector."""
-    limit, number = f.broadcast(f.cast("arith.trunci", bound, I32), 16), f.lanes()
-    with f.loop(0, f["candidates"], 16, [f.constant(0)]) as group:
-        keys = f.load(f["keys"] + group.index * 4, KEYS)
-        # Behind the last candidate there are lowest keys, which only a bound that keeps everything keeps.
-        kept = (keys >= limit) & f.first_lanes(f["candidates"] - group.index)
-        places = f.broadcast(f.cast("arith.trunci", group.index, I32), 16) + number
-        f.store(f.compress(keys, kept), f["survivors"] + group.state[0] * 4)
-        f.store(f.compress(places, kept), f["places"] + group.state[0] * 4)
-        group.carry(group.state[0] + f.count(kept))
+    # No candidate has the lowest key, which stands behind the last one.
+    limit = f.broadcast(f.cast("arith.trunci", f.max(bound, _LOWEST_KEY + 1), I32), 16)
+    with f.loop(0, f["candidates"], 16, [f.constant(0), f.lanes()]) as group:
+        survivors, places = group.state
+        kept = f.load(f["keys"] + group.index * 4, KEYS) >= limit
+        f.store(f.compress(places, kept), f["places"] + survivors * 4)
+        group.carry(survivors + f.count(kept), places + 16)
     survivors = group.results[0]
+    # Few are left, so that this costs less than to move keys in every round above.
+    with f.loop(0, survivors) as number:
+        place = f.cast("arith.extui", f.load(f["places"] + number.index * 4, I32), I64)
+        f.store(f.load(f["keys"] + place * 4, I32), f["survivors"] + number.index * 4)
     f.store(f.constant(_LOWEST_KEY, KEYS), f["survivors"] + survivors * 4)
     return survivors
 
@@ -244,7 +256,6 @@ def _count_from(f: Function, keys: Value, candidates: Value, lowest: Value) -> V
     """How many keys are not below `lowest`, an i64 above the lowest i32."""
     # One above the highest i32 stands for none; compared as "above lowest - 1", which fits.
     limit = f.broadcast(f.cast("arith.trunci", lowest - 1, I32), 16)
-    with f.loop(0, candidates, 16, [f.constant(0, KEYS)]) as place:
-        above = f.load(keys + place.index * 4, KEYS) > limit
-        place.carry(place.state[0] + f.cast("arith.extui", above, I32))
-    return f.cast("arith.extui", f.reduce("add", place.results[0]), I64)
+    with f.loop(0, candidates, 16, [f.constant(0)]) as place:
+        place.carry(place.state[0] + f.count(f.load(keys + place.index * 4, KEYS) > limit))
+    return place.results[0]

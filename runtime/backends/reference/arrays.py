@@ -13,7 +13,6 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import Program
 from sscc.runtime.artifact.tensor_files import BFLOAT16, Array
 from sscc.runtime.backends.interpreter import MemoryUse
-from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
 
 TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i64": torch.int64, "i8": torch.int8, "i1": torch.bool}
 """The torch dtype that holds each of the schedule's dtypes."""
@@ -76,26 +75,6 @@ class ArrayInterpreter:
         return MemoryUse(
             roles["weight"] + roles["constant"], roles["state"], self._program.arena_bytes - roles["state"]
         )
-
-
-def open_reference(
-    program: Program,
-    weights: Mapping[str, Array],
-    *,
-    threads: int | None = None,
-    precision: str = "f32",
-    checked: bool = False,
-) -> ArrayInterpreter:
-    """The reference interpreter of a program, with weights by `Tensor.name`.
-
-    Args:
-        threads: torch uses as many, in this whole process; None leaves it as it is.
-        precision, checked: see `ReferenceInterpreter`, whose errors pass through.
-    """
-    if threads is not None:
-        torch.set_num_threads(threads)
-    interpreter = ReferenceInterpreter(program, to_tensors(weights), precision=precision, checked=checked)
-    return ArrayInterpreter(interpreter, program)
 
 
 def to_tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from sscc.ir.schedule import Program
 from sscc.runtime.artifact.tensor_files import Array, Packing
 from sscc.runtime.backends.backend import Conditions
-from sscc.runtime.backends.interpreter import Interpreter
-from sscc.runtime.backends.reference.arrays import open_reference
+from sscc.runtime.backends.reference.arrays import ArrayInterpreter, to_tensors
+from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
 
 
 class Reference:
@@ -23,6 +25,10 @@ class Reference:
     def lower(self) -> str:
         return "none"
 
-    def open(self, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
+    def open(self, weights: Mapping[str, Array], conditions: Conditions) -> ArrayInterpreter:
+        """torch uses so many threads in this whole process; errors are those of `ReferenceInterpreter`."""
         c = conditions
-        return open_reference(self._program, weights, threads=c.threads, precision=c.precision, checked=c.checked)
+        if c.threads is not None:
+            torch.set_num_threads(c.threads)
+        inner = ReferenceInterpreter(self._program, to_tensors(weights), precision=c.precision, checked=c.checked)
+        return ArrayInterpreter(inner, self._program)

@@ -83,7 +83,7 @@ class Interface:
         sizes: dict[str, int] = {}
         spec = spec_of_step(step)
         for field, name in spec.regions(step).items():
-            self._match_one(step.kind, field, self.param(name), spec.step_patterns[field], sizes)
+            self._match_one(step.kind, field, self.param(name), spec.step_pattern(field, step), sizes)
             if spec.operands[field].mode != "read":
                 self.written(name)
         return sizes

@@ -6,10 +6,13 @@ KV head g.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from sscc.ir import landmarks
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import ChooseRows, Landmarks, LandmarkScores, QueryAttention
 from sscc.runtime.backends.reference.attention import SegmentRows, decode_attention, rows_with
@@ -47,27 +50,51 @@ def _check_codes(kind: str, bits: int, sizes: dict[str, int], interface: Interfa
         interface.refuse(f"{kind} keeps keys of {sizes['D']} numbers in {bits} bits, {sizes['E']} bytes")
 
 
+def _check_landmarks(step: LandmarkScores | QueryAttention, sizes: dict[str, int], interface: Interface) -> None:
+    exact = step.bits == PLAIN_BITS
+    if exact == bool(step.scales):
+        interface.refuse(f"{step.kind} has landmarks of {step.bits} bits with {'' if step.scales else 'no '}scales")
+    if not exact:
+        _check_codes(step.kind, step.bits, sizes, interface)
+    elif sizes["D"] != sizes["E"]:
+        interface.refuse(f"{step.kind} takes keys of {sizes['E']} numbers, its query has {sizes['D']}")
+
+
 # ------------------------------------------------------------------------------------------------------ scores
 
 
 def compile_landmark_scores(step: LandmarkScores, interface: Interface) -> Bind:
     sizes = interface.match(step)
     check_groups(sizes, interface)
-    _check_codes(step.kind, step.bits, sizes, interface)
+    _check_landmarks(step, sizes, interface)
     _check_ring(step, interface)
+    score = _scorer(step, interface)
 
     def bind(views: Views) -> Fire:
-        query, codes, scales = views[step.query], views[step.codes], views[step.scales]
+        query, rows = views[step.query], [views[name] for name in (step.codes, step.scales) if name]
         position, active, scores = views[step.position], views[step.active], views[step.scores]
 
         def fire(_: object) -> None:
-            for slot, begin, end in _candidates(position, active, step.sink, step.recent, codes.shape[2]):
-                rows = codes[slot, :, begin:end], scales[slot, :, begin:end]
-                scores[slot, :, begin:end] = landmark_scores(query[slot], *rows, step.bits, step.scale)
+            for slot, begin, end in _candidates(position, active, step.sink, step.recent, rows[0].shape[2]):
+                scores[slot, :, begin:end] = score(query[slot], *(row[slot, :, begin:end] for row in rows))
 
         return fire
 
     return bind
+
+
+def _scorer(step: LandmarkScores | QueryAttention, interface: Interface) -> Callable[..., Tensor]:
+    """What scores candidates by their landmarks: the query [H, 1, D], then codes and scales, or keys."""
+    if step.bits == PLAIN_BITS:
+        wide = interface.numerics.accumulate
+        return lambda query, keys: exact_scores(query, keys, step.scale, wide).to(torch.float32)
+    return lambda query, codes, scales: landmark_scores(query, codes, scales, step.bits, step.scale)
+
+
+def exact_scores(query: Tensor, keys: Tensor, scale: float, wide: torch.dtype) -> Tensor:
+    """Scaled products of a query [H, 1, D] with keys [Hkv, n, D]: [H, n] of `wide`."""
+    queries = query.to(wide).reshape(keys.shape[0], -1, query.shape[2])
+    return (queries @ keys.to(wide).transpose(-1, -2) * scale).reshape(query.shape[0], -1)
 
 
 def landmark_scores(query: Tensor, codes: Tensor, scales: Tensor, bits: int, scale: float) -> Tensor:
@@ -130,8 +157,7 @@ def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scale: float, 
         scores: [H, n], of the candidates.
     """
     kv_heads = key.shape[0]
-    queries = query.to(wide).reshape(kv_heads, -1, query.shape[2])
-    exact = (queries @ key.to(wide).transpose(-1, -2)) * scale
+    exact = exact_scores(query, key, scale, wide).reshape(kv_heads, -1, key.shape[1])
     approximate = scores.to(wide).reshape(kv_heads, -1, scores.shape[1])
     total = torch.cat([exact, approximate], 2).logsumexp(2, keepdim=True)
     mass = (approximate - total).exp().mean(1)
@@ -150,16 +176,16 @@ def _check_ring(step: LandmarkScores | ChooseRows | QueryAttention, interface: I
 def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
     sizes = interface.match(step)
     check_groups(sizes, interface)
-    _check_codes(step.kind, step.bits, sizes, interface)
+    _check_landmarks(step, sizes, interface)
     _check_ring(step, interface)
     if step.sink + step.recent != sizes["R"]:
         interface.refuse(f"it has sink {step.sink} and recent {step.recent} in a cache of {sizes['R']} rows")
     check_alike(step.kind, interface, step.key, step.value, step.k_cache, step.v_cache, step.k_store, step.v_store)
-    wide = interface.numerics.accumulate
+    wide, score = interface.numerics.accumulate, _scorer(step, interface)
 
     def bind(views: Views) -> Fire:
         query, new_key, new_value = views[step.query], views[step.new_key], views[step.new_value]
-        key, codes, scales = views[step.key], views[step.codes], views[step.scales]
+        key, rows = views[step.key], [views[name] for name in (step.codes, step.scales) if name]
         k_store, v_store = views[step.k_store], views[step.v_store]
         position, active, out = views[step.position], views[step.active], views[step.out]
         value, k_cache, v_cache = views[step.value], views[step.k_cache], views[step.v_cache]
@@ -169,20 +195,19 @@ def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
             selected = torch.full((*key.shape[:2], step.topk), -1)
             row = torch.where(position < step.sink, position, step.sink + (position - step.sink) % step.recent)
             ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
-            for slot, begin, end in _candidates(position, active, step.sink, step.recent, codes.shape[2]):
-                of_rows = codes[slot, :, begin:end], scales[slot, :, begin:end]
-                found = landmark_scores(query[slot], *of_rows, step.bits, step.scale)
+            for slot, begin, end in _candidates(position, active, step.sink, step.recent, rows[0].shape[2]):
+                found = score(query[slot], *(row[slot, :, begin:end] for row in rows))
                 picks = choose(query[slot], ring[slot], found, step.topk, step.scale, wide)
                 selected[slot, :, : picks.shape[1]] = picks + begin
-            rows = (as_stored(new, store) for new, store in ((new_key, k_store), (new_value, v_store)))
-            new = (*rows, *landmarks_of(new_key, step.bits))
+            made = (new_key,) if step.bits == PLAIN_BITS else landmarks_of(new_key, step.bits)
+            new = (as_stored(new_key, k_store), as_stored(new_value, v_store), *made)
             decode_attention(
                 query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
                 segments=[SegmentRows(k_store, v_store, selected)], sink=step.sink, recent=step.recent,
                 scale=step.scale, wide=wide,
             )  # fmt: skip
-            for store, rows in zip((k_store, v_store, codes, scales), new, strict=True):
-                update_rows(store, rows, position, active)
+            for store, added in zip((k_store, v_store, *rows), new, strict=True):
+                update_rows(store, added, position, active)
 
         return fire
 

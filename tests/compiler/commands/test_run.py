@@ -25,18 +25,18 @@ ROOT = Path(__file__).parents[3]
 WITHOUT_TORCH = """
 import sys
 from sscc.compiler import cli
-from sscc.runtime import session
+from sscc.runtime.session import Session
 from tests.runtime.fake import FakeInterpreter
 
-open_real = session.open_interpreter
+open_real = Session.from_artifact
 
-def open_fake(name, artifact, *options, **others):
-    if name != "reference":
-        return open_real(name, artifact, *options, **others)
+def open_fake(artifact, *, interpreter, **others):
+    if interpreter != "reference":
+        return open_real(artifact, interpreter=interpreter, **others)
     assert all(array.ndim for array in artifact.weights().values())
-    return FakeInterpreter(artifact.signature)
+    return Session(artifact.signature, FakeInterpreter(artifact.signature))
 
-session.open_interpreter = open_fake
+Session.from_artifact = open_fake
 cli.main(sys.argv[1:])
 print()
 print([name for name in ("torch", "transformers", "torch_mlir", "gguf", "jinja2") if name in sys.modules])

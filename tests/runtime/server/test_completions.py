@@ -238,6 +238,8 @@ class TestStreaming:
         assert last.choices == []
         assert last.usage is not None
         assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (8, 108, 116)
+        assert last.usage.prompt_tokens_details is not None
+        assert last.usage.prompt_tokens_details.cached_tokens == 0
 
     def test_several_answers_at_once(self, client: openai.OpenAI) -> None:
         prompts = [f"prompt {index}" for index in range(5)]

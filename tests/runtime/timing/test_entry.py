@@ -48,7 +48,7 @@ ON_CHIP = {"y": "sram"}
 
 def timed(*args: Any, **keywords: Any) -> Timing:
     """Times `streamed`, with its result on chip."""
-    options = {name: keywords.pop(name) for name in ("prefetch", "extrapolate", "record") if name in keywords}
+    options = {name: keywords.pop(name) for name in ("prefetch", "record") if name in keywords}
     return time_entry(program(*streamed(*args, **keywords), tiers=ON_CHIP), "main", MACHINE, **options)
 
 
@@ -69,15 +69,11 @@ def test_one_place_hides_nothing() -> None:
     assert ns(timed(10, 50, depth=1)) == pytest.approx(10 * (200 + 50))
 
 
-def test_stalls_say_who_waits_for_what() -> None:
+def test_stages_are_busy_as_long_as_they_work_and_not_while_they_wait() -> None:
     load_stage, multiply = timed(10, 50).launches[0].kernel.pipelines[0].stages
     assert load_stage.busy_seconds / NS == pytest.approx(2000)
     assert multiply.busy_seconds / NS == pytest.approx(500)
-    assert multiply.input_seconds / NS == pytest.approx(200 + 9 * 150)
-    assert load_stage.room_seconds == multiply.room_seconds == 0
     load_stage, multiply = timed(10, 400).launches[0].kernel.pipelines[0].stages
-    assert load_stage.room_seconds / NS == pytest.approx(7 * 200 + 200)  # two tiles ahead, then one per product
-    assert multiply.input_seconds / NS == pytest.approx(200)
     assert (load_stage.bound, multiply.bound) == ("memory", "compute")
 
 
@@ -136,7 +132,6 @@ def test_without_prefetch_the_loads_of_an_iteration_wait_for_the_one_before() ->
     assert ns(timed(1, 100, iterations=10)) == pytest.approx(10 * 200 + 100)
     held = timed(1, 100, iterations=10, prefetch=False)
     assert ns(held) == pytest.approx(10 * (200 + 100))
-    assert held.launches[0].kernel.pipelines[0].stages[0].order_seconds / NS == pytest.approx(9 * 100)
     assert any("no prefetch" in line for line in held.assumptions)
     assert ns(timed(4, 100, iterations=1, prefetch=False)) == pytest.approx(ns(timed(4, 100, iterations=1)))
 
@@ -153,8 +148,9 @@ def test_the_cost_of_a_replay_does_not_grow_with_a_steady_loop() -> None:
 def test_skipping_gives_the_full_replay(count: int, flops: int, depth: int, prefetch: bool) -> None:
     settings: dict[str, Any] = {"depth": depth, "iterations": 40, "prefetch": prefetch}
     quick = timed(count, flops, **settings)
-    full = timed(count, flops, **settings, extrapolate=False)
-    assert quick.launches[0].kernel == full.launches[0].kernel
+    full = timed(count, flops, **settings, record=True)
+    (replayed,) = full.launches[0].kernel.pipelines
+    assert quick.launches[0].kernel.pipelines == (dataclasses.replace(replayed, recording=None),)
 
 
 def test_concurrent_loads_share_the_bandwidth() -> None:
@@ -170,7 +166,7 @@ def test_concurrent_loads_share_the_bandwidth() -> None:
     timing = time_entry(program((kernel(stages, buffers, params),), (COPY, body), tiers=ON_CHIP), "main", MACHINE)
     assert ns(timing) == pytest.approx(2 * 200 + 2 * 50)  # both end at 400 ns; half the units take twice as long
     left = timing.launches[0].kernel.pipelines[0].stages[0]
-    assert (left.busy_seconds / NS, left.memory_seconds / NS) == pytest.approx((200, 200))
+    assert left.busy_seconds / NS == pytest.approx(200)
 
 
 def test_weights_in_ddr_pay_its_bandwidth() -> None:
@@ -320,18 +316,6 @@ def test_a_deadlock_names_the_stage() -> None:
     broken = program((kernel(stages, (tiles("b", 2),), params),), (COPY, body))
     with pytest.raises(InputError, match=r"kernel 'k', pipeline 'p': stage 'multiply' waits for slot 1 of 'b'"):
         time_entry(broken, "main", MACHINE)
-
-
-def test_malformed_schedules() -> None:
-    kernels, bodies = streamed(1, 50)
-    with pytest.raises(InputError, match="unknown body 'product50'"):
-        time_entry(program(kernels, (COPY,)), "main", MACHINE)
-    with pytest.raises(InputError, match="kernel 'none', which does not exist"):
-        time_entry(program(kernels, bodies, (Launch("none", ()),)), "main", MACHINE)
-    with pytest.raises(InputError, match="passes 0 tensors and 0 scalars, it takes 2 and 0"):
-        time_entry(program(kernels, bodies, (Launch("k", ()),)), "main", MACHINE)
-    with pytest.raises(InputError, match="passes unknown 'z'"):
-        time_entry(program(kernels, bodies, (Launch("k", (view("z", 1, TILE), view("y", 1))),)), "main", MACHINE)
 
 
 # ----------------------------------------------------------------------------------------------- published results

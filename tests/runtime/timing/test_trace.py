@@ -61,8 +61,8 @@ def test_durations_are_those_of_the_timing(tmp_path: Path) -> None:
     assert total["kernels"] == pytest.approx(timing.seconds)
     assert total["HBM"] == pytest.approx(timing.nbytes["hbm"] / 1e9)
     for index, stage in enumerate(timing.launches[0].kernel.pipelines[0].stages):
-        busy = stage.busy_seconds + stage.memory_seconds
-        assert total[f"k: {('load', 'multiply')[index]}"] == pytest.approx(3 * busy)
+        shown = total[f"k: {('load', 'multiply')[index]}"]  # what sharing a tier adds is shown too
+        assert 3 * stage.busy_seconds <= shown * (1 + 1e-9) <= 1.01 * 3 * stage.busy_seconds
     last = max(event["ts"] + event["dur"] for event in trace if event["ph"] == "X")
     assert last == pytest.approx(timing.seconds * 1e6)
 

@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 import pytest
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import (
     Access,
     Body,
@@ -215,11 +214,6 @@ def test_selection_reads_the_prompt() -> None:
 
 def test_every_step_is_counted() -> None:
     assert set(ARITHMETIC) == set(get_args(Step))
-
-
-def test_an_unknown_name() -> None:
-    with pytest.raises(InputError, match="body 'b' uses 'z', which does not exist"):
-        counted(GatherRows("z", "i", "y"), {"i": (G, K), "y": (1, G, K, D)})
 
 
 def test_rates() -> None:

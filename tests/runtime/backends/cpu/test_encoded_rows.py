@@ -8,7 +8,7 @@ import torch
 
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import CachedAttention, GatherRows, Local, QuantizeRows, Segment, UpdateRows
+from sscc.ir.schedule import CachedAttention, Local, Observe, QuantizeRows, Segment, UpdateRows
 from sscc.runtime.backends.cpu.encoded_rows import lower_quantize_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.steps import lower_step
@@ -119,13 +119,9 @@ def test_operands_that_do_not_fit_are_refused(source: torch.Tensor, out: torch.T
 
 
 def test_steps_that_take_floats_only_refuse_encoded_rows_by_name() -> None:
-    tensors = {
-        "source": torch.zeros(1, 1, 4, 8, dtype=torch.int8),
-        "index": torch.zeros(1, 3, dtype=torch.int64),
-        "out": torch.zeros(1, 1, 3, 8, dtype=torch.int8),
-    }
-    with pytest.raises(InputError, match="gather_rows takes no operand of dtype i8 as 'source'"):
-        lower_step(GatherRows("source", "index", "out"), meta_of(tensors), GENERIC)
+    tensors = {name: torch.zeros(1, 1, 4, 8, dtype=torch.int8) for name in ("observed", "query")}
+    with pytest.raises(InputError, match="observe takes no operand of dtype i8 as 'observed'"):
+        lower_step(Observe("observed", "query", "start", "n"), meta_of(tensors), GENERIC)
 
 
 def test_a_body_may_hand_encoded_rows_from_step_to_step() -> None:

@@ -61,11 +61,20 @@ def test_gathered_rows_are_encoded(width: int, dtype: torch.dtype, features: Fea
     assert not got[0][index < 0].any()
 
 
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("width", [6, 37])
+def test_encoded_rows_are_gathered_as_they_are(width: int, features: Features) -> None:
+    source, index = torch.randint(-128, 128, (1, 3, 20, width + 4)).to(torch.int8), torch.randint(-2, 20, (3, 70))
+    tensors = {"source": source, "index": index, "out": torch.full((1, 3, 70, width + 4), 99, dtype=torch.int8)}
+    got = run_step(STEP, lower_gather_rows, tensors, {}, features, ["out"])["out"]
+    assert torch.equal(got, cache.gathered(source, index[None]))
+
+
 def test_rows_that_do_not_fit_are_refused() -> None:
     tensors = {"source": torch.randn(1, 1, 4, 6), "index": torch.zeros(1, 2, dtype=torch.int64)}
     narrow = tensors | {"out": torch.zeros(1, 1, 2, 6, dtype=torch.int8)}
     with pytest.raises(InputError, match="takes encoded rows of 6 numbers as 10 of i8, but 'out' has 6 of i8"):
         lower_gather_rows(STEP, meta_of(narrow), GENERIC)
     encoded = tensors | {"source": torch.zeros(1, 1, 4, 10, dtype=torch.int8), "out": torch.zeros(1, 1, 2, 6)}
-    with pytest.raises(InputError, match="gather_rows takes no operand of dtype i8 as 'source'"):
+    with pytest.raises(InputError, match="takes encoded rows of 6 numbers as 10 of i8, but 'out' has 6 of f32"):
         lower_gather_rows(STEP, meta_of(encoded), GENERIC)

@@ -19,6 +19,7 @@ from sscc.runtime.backends.cpu.prefill_attention import (
     lower_observe,
 )
 from sscc.runtime.backends.reference import prompt
+from sscc.runtime.backends.reference.encoded_rows import decode, encode
 from tests.runtime.backends.cpu.harness_prefill import (
     CompiledStages,
     bits,
@@ -37,6 +38,8 @@ CAUSAL = CausalAttention("query", "key", "value", "out", "start", 0.3, "sums")
 CHUNK = ChunkAttention(
     "query", "new_key", "new_value", "k_scratch", "v_scratch", "observed", "log_sum_exp", "out", "start", "n", 0.4
 )
+SCRATCHES = {"k_scratch": 8 + 4, "v_scratch": 6 + 4}
+"""Bytes of their rows where these are encoded."""
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +115,23 @@ def test_causal_attention_within_a_window(seed: int, window: int, dtype: torch.d
         torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", [0, 5, 10])
+def test_encoded_keys_and_values_are_what_they_stand_for(seed: int, dtype: torch.dtype, features: Features) -> None:
+    tensors = random_causal(seed, dtype)
+    chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
+    tensors |= {name: strided(encode(tensors[name]), (0, 2, 1, 3)) for name in ("key", "value")}
+    compiled = CompiledStages(CAUSAL, lower_causal_attention, tensors, ["start"], features, checked=True)
+    for start in sorted({0, (rows - chunk) // 2, rows - chunk}):
+        got = check_pieces(compiled, tensors, {"start": start}, ["out", "sums"])
+        plain = tensors | {name: decode(tensors[name]) for name in ("key", "value")}
+        want = causal_reference(plain, start, CAUSAL.scale)
+        torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
+        limit = 1e-5 if dtype == torch.float32 else 1e-2  # where products are of pairs, keys are rounded to bf16
+        torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=limit, atol=limit)
+
+
 @pytest.mark.parametrize("types", ["query", "key", "value", "out"])
 def test_causal_attention_of_mixed_dtypes(types: str) -> None:
     """One operand in bf16: products are of f32."""
@@ -156,6 +176,27 @@ def test_a_query_does_not_depend_on_later_queries() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- chunks
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_chunk_is_encoded_on_its_way_into_an_encoded_scratch(dtype: torch.dtype) -> None:
+    """To the bit, so that attention is over what a step would have written; padding is left out."""
+    shapes = {"query": (1, 6, 20, 8), "new_key": (1, 2, 20, 8), "new_value": (1, 2, 20, 6)}
+    states = chunk_states(60, 4, dtype)
+    states |= {name: torch.full((1, 2, 60, width), 9, dtype=torch.int8) for name, width in SCRATCHES.items()}
+    compiled, writes = None, ["k_scratch", "v_scratch", "observed", "log_sum_exp", "out"]
+    for start in (0, 20, 40):
+        part = {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
+        memory = {**part, **states, "out": torch.zeros(1, 6, 20, 6).to(dtype)}
+        compiled = compiled or CompiledStages(CHUNK, lower_chunk_attention, memory, ["start", "n"], Features.of_host())
+        got = check_pieces(compiled, memory, {"start": start, "n": 47}, writes)
+        want = {name: tensor if tensor.dtype == torch.int8 else tensor.double() for name, tensor in memory.items()}
+        want = {name: like(tensor) for name, tensor in want.items()}
+        prompt.chunk_attention(**want, start=start, length=47, scale=0.4, window=0, wide=torch.float64)
+        for name in SCRATCHES:
+            assert torch.equal(got[name], want[name]), name
+        torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
+        states = {name: got[name] for name in states}
 
 
 def chunk_states(rows: int, obs: int, dtype: torch.dtype) -> Tensors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from sscc.runtime.backends.cpu.landmarks import lower_landmarks
 from sscc.runtime.backends.cpu.row_choice import CHUNK
 from sscc.runtime.backends.reference import attention, query
 from sscc.runtime.backends.reference.attention import SegmentRows
+from sscc.runtime.backends.reference.encoded_rows import as_stored, encode, numbers
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, meta_of, run_step, strided
 
 Tensors = dict[str, Tensor]
+AnyStep = TypeVar("AnyStep", LandmarkScores, QueryAttention)
 
 F32, BF16 = torch.float32, torch.bfloat16
 HOST = Features.of_host()
@@ -44,8 +47,21 @@ def _seed() -> None:
 
 
 def landmarks_of(key: Tensor, bits: int) -> Tensors:
+    if bits == 16:
+        return {"codes": key.clone()}
     codes, scales = query.landmarks_of(key, bits)
     return {"codes": codes, "scales": scales}
+
+
+def of_bits(step: AnyStep, bits: int) -> AnyStep:
+    return replace(step, bits=bits, scales="" if bits == 16 else "scales")
+
+
+def scored(step: LandmarkScores | QueryAttention, queries: Tensor, *rows: Tensor) -> Tensor:
+    """The scores [H, n] of candidates by their landmarks."""
+    if step.bits == 16:
+        return query.exact_scores(queries, rows[0], step.scale, torch.float64).float()
+    return query.landmark_scores(queries, *rows, step.bits, step.scale)
 
 
 # --------------------------------------------------------------------------------------------------- landmarks
@@ -80,8 +96,9 @@ def test_landmarks_are_the_references_to_the_bit(dim: int, bits: int, dtype: tor
 
 
 def inputs(
-    positions: list[int], heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, rows: int
-) -> Tensors:
+    positions: list[int], heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, rows: int,
+    encoded: bool = False,
+) -> Tensors:  # fmt: skip
     """Operands of the fused step, a slot for each position; what is behind a slot's candidates holds NaN."""
     slots = len(positions)
 
@@ -102,17 +119,19 @@ def inputs(
     }
     tensors |= landmarks_of(tensors["k_store"], bits)
     for slot, position in enumerate(positions):
-        for name in ("k_store", "v_store", "scales"):
-            tensors[name][slot, :, max(position + 1 - RECENT, 0) :] = torch.nan
-    return tensors
+        for name in ("k_store", "v_store", "codes", "scales"):
+            if name in tensors and tensors[name].is_floating_point():
+                tensors[name][slot, :, max(position + 1 - RECENT, 0) :] = torch.nan
+    return tensors | {name: encode(tensors[name]) for name in ROWS if encoded}
 
 
+ROWS = ("k_cache", "v_cache", "k_store", "v_store")
 POSITIONS = [700, 300, SR - 1, SR, SR + TOPK, SR + TOPK + 1, 0, 2 * CHUNK + SR - 1, 2 * CHUNK + SR]
 
 
 def scores_case(heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype) -> Tensors:
     tensors = inputs(POSITIONS[:5], heads, kv_heads, dim, bits, dtype, 720)
-    made = {name: tensors[name] for name in ("query", "codes", "scales", "position", "active")}
+    made = {name: tensors[name] for name in ("query", "codes", "scales", "position", "active") if name in tensors}
     return made | {"scores": torch.full((5, heads, 720), 9.0)}
 
 
@@ -121,8 +140,8 @@ def reference_scores(case: Tensors, step: LandmarkScores) -> Tensor:
     for slot, position in enumerate(case["position"].tolist()):
         end = position + 1 - RECENT
         if case["active"][slot] and end > SINK:
-            rows = case["codes"][slot, :, SINK:end], case["scales"][slot, :, SINK:end]
-            scores[slot, :, SINK:end] = query.landmark_scores(case["query"][slot], *rows, step.bits, step.scale)
+            rows = (case[name][slot, :, SINK:end] for name in (step.codes, step.scales) if name)
+            scores[slot, :, SINK:end] = scored(step, case["query"][slot], *rows)
     return scores
 
 
@@ -148,6 +167,28 @@ def test_scores_are_the_references_to_the_bit(
     case, step = scores_case(heads, kv_heads, dim, bits, dtype), replace(SCORES, bits=bits)
     got = run_step(step, query_attention.lower_landmark_scores, case, {}, features, ["scores"])
     assert torch.equal(got["scores"], reference_scores(case, step))
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "dtype", "features"),
+    [(6, 2, 64, BF16, HOST), (9, 1, 40, F32, HOST), (6, 2, 24, BF16, AVX2), (3, 1, 6, F32, GENERIC)],
+)
+def test_keys_are_scored_by_their_exact_products(
+    heads: int, kv_heads: int, dim: int, dtype: torch.dtype, features: Features
+) -> None:
+    """Whatever is scored beside them, and by whichever thread: a key's sum has one order."""
+    case, step = scores_case(heads, kv_heads, dim, 16, dtype), of_bits(SCORES, 16)
+    got = run_step(step, query_attention.lower_landmark_scores, case, {}, features, ["scores"])["scores"]
+    torch.testing.assert_close(got, reference_scores(case, step), rtol=1e-5, atol=1e-4)
+    later = {name: tensor.clone() for name, tensor in case.items()}
+    later["position"] = case["position"] - 7
+    shorter = run_step(step, query_attention.lower_landmark_scores, later, {}, features, ["scores"])["scores"]
+    end = POSITIONS[0] + 1 - RECENT - 7
+    assert torch.equal(shorter[0, :, SINK:end], got[0, :, SINK:end])
+    moved = dict(case)
+    moved["codes"] = torch.cat([torch.full_like(case["codes"][:, :, :5], 3), case["codes"][:, :, :-5]], 2)
+    shifted = run_step(step, query_attention.lower_landmark_scores, moved, {}, features, ["scores"])["scores"]
+    assert torch.equal(shifted[0, :, SINK + 5 : end], got[0, :, SINK : end - 5])
 
 
 def test_rows_of_landmarks_may_lie_anywhere() -> None:
@@ -237,7 +278,7 @@ def reference(case: Tensors, step: QueryAttention, selected: Tensor) -> Tensors:
     t = {name: like(tensor) for name, tensor in case.items()}
     for name, rows in (("k_store", "new_key"), ("v_store", "new_value")):
         for slot in t["active"].nonzero()[:, 0].tolist():
-            t[name][slot, :, t["position"][slot]] = t[rows][slot, :, 0].to(t[name].dtype)
+            t[name][slot, :, t["position"][slot]] = as_stored(t[rows][slot, :, 0], t[name])
     for slot in t["active"].nonzero()[:, 0].tolist():
         for name, rows in landmarks_of(t["new_key"], step.bits).items():
             t[name][slot, :, t["position"][slot]] = rows[slot, :, 0]
@@ -258,10 +299,12 @@ def chosen(case: Tensors, step: QueryAttention) -> Tensor:
         position = int(case["position"][slot])
         if position + 1 <= SR:
             continue
-        ring = case["k_cache"][slot].double()
-        ring[:, SINK + (position - SINK) % RECENT] = case["new_key"][slot, :, 0].double()
-        rows = (case[name][slot, :, SINK : position + 1 - RECENT] for name in ("codes", "scales"))
-        scores = query.landmark_scores(case["query"][slot], *rows, step.bits, step.scale)
+        ring = numbers(case["k_cache"][slot]).double()
+        new = as_stored(case["new_key"][slot, :, 0], case["k_cache"])
+        ring[:, SINK + (position - SINK) % RECENT] = numbers(new).double()
+        names = [name for name in (step.codes, step.scales) if name]
+        rows = (case[name][slot, :, SINK : position + 1 - RECENT] for name in names)
+        scores = scored(step, case["query"][slot], *rows)
         picks = query.choose(case["query"][slot], ring, scores, step.topk, step.scale, torch.float64)
         selected[slot, :, : picks.shape[1]] = picks + SINK
     return selected
@@ -269,10 +312,11 @@ def chosen(case: Tensors, step: QueryAttention) -> Tensor:
 
 def check_fused(case: Tensors, step: QueryAttention, features: Features) -> Tensors:
     compiled = CompiledStages(step, query_attention.lower_query_attention, case, (), features)
-    got = check_pieces(compiled, case, {}, WRITES)
+    writes = [name for name in WRITES if name in case]
+    got = check_pieces(compiled, case, {}, writes)
     assert not compiled.reported
     want = reference(case, step, chosen(case, step))
-    for name in WRITES[:-1]:
+    for name in writes[:-1]:
         assert torch.equal(got[name].nan_to_num(7.0), want[name].nan_to_num(7.0)), name
     tolerance = 1e-5 if case["out"].dtype == F32 else 1e-2
     out, expected = got["out"].double(), want["out"].double()
@@ -282,20 +326,26 @@ def check_fused(case: Tensors, step: QueryAttention, features: Features) -> Tens
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "bits", "dtype", "features"),
+    ("heads", "kv_heads", "dim", "bits", "dtype", "features", "encoded"),
     [
-        (6, 2, 64, 2, F32, HOST),
-        (6, 6, 40, 4, F32, HOST),  # one phase scores and chooses
-        (10, 1, 128, 1, BF16, HOST),
-        (6, 2, 16, 2, BF16, AVX2),
-        (4, 2, 8, 4, F32, GENERIC),
+        (6, 2, 64, 2, F32, HOST, False),
+        (6, 6, 40, 4, F32, HOST, False),  # one phase scores and chooses
+        (10, 1, 128, 1, BF16, HOST, False),
+        (6, 2, 16, 2, BF16, AVX2, False),
+        (4, 2, 8, 4, F32, GENERIC, False),
+        (6, 2, 64, 2, F32, HOST, True),
+        (6, 6, 40, 4, BF16, HOST, True),
+        (4, 2, 8, 1, F32, AVX2, True),
+        (6, 2, 64, 16, BF16, HOST, False),
+        (6, 6, 40, 16, F32, HOST, False),
+        (6, 2, 16, 16, F32, AVX2, True),
     ],
 )
 def test_the_fused_step_is_the_references(
-    heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features
+    heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features, encoded: bool
 ) -> None:
-    case = inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720)
-    check_fused(case, replace(FUSED, bits=bits), features)
+    case = inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720, encoded)
+    check_fused(case, of_bits(FUSED, bits), features)
 
 
 def test_caches_behind_copies_get_the_new_row_only() -> None:
@@ -346,12 +396,14 @@ def test_a_slot_does_not_depend_on_its_number_nor_on_its_company_nor_on_rows_tha
 
 
 @pytest.mark.parametrize(
-    ("kv_heads", "dim", "bits", "features"), [(2, 32, 2, HOST), (2, 20, 2, HOST), (6, 6, 4, HOST), (2, 8, 1, AVX2)]
+    ("kv_heads", "dim", "bits", "features"),
+    [(2, 32, 2, HOST), (2, 20, 2, HOST), (6, 6, 4, HOST), (2, 8, 1, AVX2), (2, 20, 16, HOST)],
 )
 def test_code_stays_within_its_operands(kv_heads: int, dim: int, bits: int, features: Features) -> None:
     rows = POSITIONS[0] + 1  # no row behind the last one
-    case, step = inputs(POSITIONS[::-1], 6, kv_heads, dim, bits, F32, rows), replace(FUSED, bits=bits)
-    CompiledStages(step, query_attention.lower_query_attention, case, (), features, checked=True).run(case, {})
+    for encoded in (False, True):
+        case, step = inputs(POSITIONS[::-1], 6, kv_heads, dim, bits, F32, rows, encoded), of_bits(FUSED, bits)
+        CompiledStages(step, query_attention.lower_query_attention, case, (), features, checked=True).run(case, {})
 
 
 @pytest.mark.parametrize("position", [-1, 720])
@@ -373,9 +425,11 @@ def test_a_position_that_the_store_does_not_have_is_reported_and_nothing_is_writ
         ({"recent": 0}, "has sink 3 and recent 0"),
         ({"recent": 5}, "has sink 3 and recent 5 in a cache of 9 rows"),
         ({"topk": -1}, "chooses -1 rows"),
+        ({"bits": 16}, "has landmarks of 16 bits with scales"),
+        ({"bits": 16, "scales": ""}, "takes rows of f32 or bf16, but 'codes' is i8"),
     ],
 )
-def test_a_step_that_does_not_fit_is_refused(change: dict[str, int], message: str) -> None:
+def test_a_step_that_does_not_fit_is_refused(change: dict[str, int | str], message: str) -> None:
     case = inputs([700], 4, 2, 16, 2, F32, 720)
     with pytest.raises(InputError, match=message):
         query_attention.lower_query_attention(replace(FUSED, **change), meta_of(case), GENERIC)  # type: ignore[arg-type]

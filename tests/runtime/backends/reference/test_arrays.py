@@ -14,9 +14,11 @@ from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import DTYPE_BYTES, Entry, Program, Tensor
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
-from sscc.runtime.backends.opening import open_interpreter
-from sscc.runtime.backends.reference.arrays import TORCH_DTYPES, ArrayInterpreter, open_reference, to_array, to_tensors
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.reference.arrays import TORCH_DTYPES, ArrayInterpreter, to_array, to_tensors
+from sscc.runtime.backends.reference.backend import Reference
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
+from sscc.runtime.session import Session
 from tests.runtime.test_artifact import WEIGHTS, write
 
 STATES = tuple(
@@ -73,7 +75,7 @@ def test_a_dtype_that_numpy_lacks_is_refused() -> None:
 
 
 def test_states_are_live_and_outputs_are_not() -> None:
-    interpreter: ArrayInterpreter = open_reference(PROGRAM, {})
+    interpreter: ArrayInterpreter = Reference(PROGRAM).open({}, Conditions())
     for state in STATES:
         interpreter.tensor(state.name)[0, 1] = 1
         assert interpreter.tensor(state.name).tolist() == [[0, 1, 0], [0, 0, 0]]
@@ -94,8 +96,8 @@ def test_interpreters_are_opened_by_name(tmp_path: Path) -> None:
     write(tmp_path / "m.rdu")
     artifact = Artifact.load(tmp_path / "m.rdu")
     assert DEFAULT_BACKEND in BACKENDS
-    interpreter = open_interpreter("reference", artifact, threads=1, checked=True)
+    interpreter = Session.from_artifact(artifact, interpreter="reference", threads=1, checked=True).interpreter
     assert torch.get_num_threads() == 1
     assert np.array_equal(interpreter.tensor("w"), WEIGHTS["w"])
     with pytest.raises(UsageError, match=r"no interpreter 'hardware', this version has .*reference"):
-        open_interpreter("hardware", artifact)
+        Session.from_artifact(artifact, interpreter="hardware")

@@ -1,0 +1,70 @@
+"""Exact scores of candidates by keys that are their own landmarks (16 bits): the products of attention, by its kernels.
+
+A key's sum has one order, wherever the key stands in a block and whatever is scored with it. Queries are what they
+are: widened where keys are, not rotated and not rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sscc.ir.errors import InputError
+from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
+from sscc.runtime.backends.cpu.decode_attention import check_rows
+from sscc.runtime.backends.cpu.decode_attention_block import Block, Scratch
+from sscc.runtime.backends.cpu.decode_attention_chunks import Rows
+from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.mlir import Function, Value
+from sscc.runtime.backends.cpu.row_copies import Meta
+
+
+@dataclass(frozen=True)
+class KeyRows:
+    """Keys by which a group of query heads is scored.
+
+    Attributes:
+        block: how they are; `values` in it mean nothing.
+    """
+
+    block: Block
+
+    @classmethod
+    def of(cls, kind: str, name: str, operands: dict[str, Meta], query: str, group: int, features: Features) -> KeyRows:
+        """Raises InputError where an operand holds no rows of floats of the width of the query's."""
+        if name not in operands:
+            raise InputError(f"{kind} has no operand {name!r}")
+        check_rows(kind, name, operands[name])
+        (*_, dim), _, queries = operands[query]
+        shape, _, dtype = operands[name]
+        if shape[3] != dim:
+            raise InputError(f"{kind} takes keys of {shape[3]} numbers, its query has {dim}")
+        side = Rows(dim, dtype, features.bf16_dot and queries == dtype == "bf16")
+        return cls(Block(side, side, group, features))
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Private scratch of `put_queries` and `score_keys`."""
+        return self.block.scratch_bytes
+
+
+def put_queries(f: Function, rows: KeyRows, queries: Sequence[tuple[Value, str]], scratch: Value) -> None:
+    """Brings the group's queries, (pointer, dtype) each, to where `score_keys` takes them."""
+    block_kernels.put_queries(f, rows.block, queries, Scratch(rows.block, scratch))
+
+
+def score_keys(
+    f: Function, rows: KeyRows, keys: Value, stride: int, count: Value, scale: float, scratch: Value, out: Value,
+    out_bytes: int,
+) -> None:  # fmt: skip
+    """Scaled products of the group's queries with `count` keys, `stride` bytes apart: [group][out_bytes] f32, up to
+    whole vectors of 16, where what is beyond `count` may be anything."""
+    block, at, start = rows.block, Scratch(rows.block, scratch), f.address_of(keys)
+    with f.loop(0, count, block.rows) as loop:
+        with f.loop(0, block.rows) as entry:
+            row = f.min(loop.index + entry.index, count - 1)
+            f.store(row * stride + start, at.keys + entry.index * 8)
+        number = f.min(count - loop.index, block.rows)
+        for tile, (first, _) in enumerate(block.tiles):
+            block_kernels.scores(f, block, tile, number, at)
+            block_kernels.logits(f, block, tile, number, scale, at, out + loop.index * 4 + first * out_bytes, out_bytes)

@@ -1,0 +1,59 @@
+"""Decomposed graphs: the operators that torch's own way gives, and nothing that works in place."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sscc.compiler.frontend.decompositions import decompose, decomposition_table, works_in_place
+from sscc.compiler.frontend.quiet import quiet_libraries
+
+
+class Decoder(torch.nn.Module):
+    """What decoders are made of, and operators that are kept whole."""
+
+    def forward(self, x: Tensor, w: Tensor) -> Tensor:
+        heads = F.layer_norm(x, (8,), w)[:, None].expand(2, 3, 4, 8).transpose(1, 2).contiguous()
+        scores = torch.einsum("bqhd,bkhd->bhqk", heads, heads).softmax(-1) + F.linear(x, x[0]).tril()[:, None]
+        hidden = F.rms_norm(torch.matmul(scores, heads.transpose(1, 2)), (8,), w)
+        gated = F.silu(hidden) * F.gelu(hidden, approximate="tanh") + F.softplus(hidden.float()).to(x.dtype)
+        gated = torch.where(torch.isclose(gated, w), gated, F.normalize(gated, dim=-1))
+        return torch.cat(gated.split(4, -1)[::-1], -1).cumsum(-1) * torch.linalg.norm(w)
+
+
+class InPlace(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        y[:, 0] = x[:, 1]
+        y += F.layer_norm(x, (8,))
+        y[:, 1:3].clamp_(min=0.5)
+        return y.masked_fill_(y > 3, 1.0).transpose(1, 2)
+
+
+def exported(model: torch.nn.Module, *arguments: Tensor) -> torch.export.ExportedProgram:
+    with torch.no_grad():
+        return torch.export.export(model, arguments, strict=False)
+
+
+def operators(graph: torch.fx.Graph) -> list[str]:
+    return [str(node.target) for node in graph.nodes if node.op == "call_function"]
+
+
+def test_operators_are_those_of_run_decompositions() -> None:
+    program = exported(Decoder(), torch.randn(2, 4, 8), torch.randn(8))
+    with quiet_libraries(), torch.no_grad():
+        ours, theirs = decompose(program.graph_module), program.run_decompositions(dict(decomposition_table()))
+    assert operators(ours.graph) == operators(theirs.graph)
+    assert {"aten.rms_norm.default", "aten.isclose.default", "aten.linalg_norm.default"} <= set(operators(ours.graph))
+    assert [node.name for node in ours.graph.nodes if node.op == "get_attr"] == []
+
+
+def test_nothing_works_in_place_and_the_function_stays() -> None:
+    x = torch.randn(2, 4, 8)
+    program = exported(InPlace(), x)
+    assert any(works_in_place(node) for node in program.graph.nodes)
+    with torch.no_grad():
+        module = decompose(program.graph_module)
+    assert not any(works_in_place(node) for node in module.graph.nodes)
+    assert torch.allclose(module(x)[0], InPlace()(x), atol=1e-6)
