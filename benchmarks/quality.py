@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -66,9 +67,15 @@ RUNS = {
     ),
     "smollm2-pools": EvalRun(
         "smollm2",
-        "--dtype bf16 --tasks niah_single niah_multivalue --lengths 1024 --budgets 256 --methods full snapstream "
-        "--kv-pool 7 15 31",
-        6,
+        "--dtype bf16 --tasks niah_single niah_multivalue common_words --lengths 1024 --budgets 256 --methods full "
+        "snapstream --kv-pool 7 15 31",
+        40,
+    ),
+    "smollm2-pools-perplexity": EvalRun(
+        "smollm2",
+        "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 256 "
+        "--methods full snapstream --kv-pool 7 15 31",
+        40,
     ),
     "smollm2-chat": EvalRun(
         "smollm2",
@@ -122,18 +129,6 @@ RUNS = {
         "qwen",
         "--dtype bf16 --tasks niah_multivalue niah_multiquery niah_multikey kv_retrieval variable_tracking "
         "--lengths 4096 --budgets 512 --kv-recent 16 --methods full query",
-        40,
-    ),
-    "smollm2-pool-tasks": EvalRun(
-        "smollm2",
-        "--dtype bf16 --tasks niah_single common_words --lengths 1024 --budgets 256 --methods full snapstream "
-        "--kv-pool 7 15 31",
-        40,
-    ),
-    "smollm2-pool-perplexity": EvalRun(
-        "smollm2",
-        "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 256 "
-        "--methods full snapstream --kv-pool 7 15 31",
         40,
     ),
     "smollm2-perplexity": EvalRun(
@@ -237,9 +232,10 @@ def outside(output: Path, threads: int) -> str:
 
 
 def block(output: Path) -> str:
-    """The tables of a report, without its heading."""
+    """The tables of a report, without its heading and the words between them."""
     lines = (output / "report.md").read_text().splitlines()
-    return "\n".join(line for line in lines if line.startswith("|") or not line).strip()
+    kept = "\n".join(line for line in lines if line.startswith("|") or not line).strip()
+    return re.sub(r"\n{3,}", "\n\n", kept)
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ def test_tables_have_a_place_in_the_page(name: str) -> None:
 
 
 def test_a_report_without_its_heading(tmp_path: Path) -> None:
-    (tmp_path / "report.md").write_text("# model\n\nWords.\n\n| a |\n| --- |\n\n| b |\n\n![plot](plot.svg)\n")
+    (tmp_path / "report.md").write_text("# model\n\nWords.\n\n| a |\n| --- |\n\nMore.\n\n| b |\n\n![plot](plot.svg)\n")
     assert block(tmp_path) == "| a |\n| --- |\n\n| b |"
 
 
