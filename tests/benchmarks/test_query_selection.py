@@ -31,7 +31,7 @@ def test_a_table_of_steps_and_one_of_their_parts() -> None:
     one = Measured("1x64", 2, steps, nbytes, {"scoring": 0.003, "barriers": 0.001}, 40e9, {"llama.cpp (1)": 0.05})
     other = Measured("8x64", 2, steps, nbytes, {"scoring and choosing": 0.004, "barriers": 0.001}, 40e9)
     lines = render([one, other], list(steps), "small").splitlines()
-    row = "| 1x64 | 2 | 5.00 (4.00; 50%) | 10.00 (8.00; 50%) | 25.00 (20.00; 100%) | 0.50 (0.50) | 2.50 (5.00) | 50.00 | 40 |"
-    assert row in lines
+    cells = ["1x64", "2", "5.00 (4.00; 50%)", "10.00 (8.00; 50%)", "25.00 (20.00; 100%)"]
+    assert f"| {' | '.join([*cells, '0.50 (0.50)', '2.50 (5.00)', '50.00', '40'])} |" in lines
     assert "| 8x64 | 2 |  | 4.00 | 1.00 |" in lines
     assert lines[-1] == "Versions: llama.cpp (1)."
