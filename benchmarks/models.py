@@ -78,6 +78,7 @@ class LlamaShape:
 
 MODELS = {
     "m125": LlamaShape(hidden=768, layers=12, heads=12, kv_heads=4, ffn=2048),
+    "m125-long": LlamaShape(hidden=768, layers=12, heads=12, kv_heads=4, ffn=2048, context=131_072),
     "m1b": LlamaShape(hidden=2048, layers=16, heads=32, kv_heads=8, ffn=8192),
 }
 

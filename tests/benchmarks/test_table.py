@@ -62,6 +62,7 @@ def test_a_page_without_the_block_is_refused(page: str) -> None:
         "long context",
         "benchmarks/prefill.py m125",
         "benchmarks/startup.py",
+        "benchmarks/query_selection.py",
     ],
 )
 def test_the_page_has_a_block_for_each_command(block: str) -> None:

@@ -176,8 +176,9 @@ def _choose_kernel(module: Module) -> Function:
     """The `count` highest of some keys, 1 .. candidates.
 
     The highest keys of groups, of which there are at least as many as keys are chosen, bound the lowest key that is:
-    the count-th highest of them. Few keys are not below the bound, and it costs a pass over all keys to find it and one
-    to apply it. Among those that survive, the lowest chosen key is found exactly.
+    the count-th highest of them. Few keys are not below the bound, and it costs a pass over all keys to find it, or one
+    over `tops` where these are groups enough, and one to apply it. Among those that survive, the lowest chosen key is
+    found exactly.
     """
     name = "select_highest"
     if module.has(name):
