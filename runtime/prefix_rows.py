@@ -2,13 +2,12 @@
 
 Where all rows of a prompt stay in its slot, they are copied from and to the slot's part of the states. A layer with a
 sliding window keeps a ring there, which later positions overwrite; what prefill attends to lies in the prompt scratch,
-which layers use one after the other. So rows are copied layer by layer: in before a layer's first chunk, out after its
-last.
+which layers use one after the other. So its rows are copied in before the layer's first chunk, and out after its last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -26,10 +25,14 @@ class PrefixRows:
     Args:
         signature: of the program.
         tensor: gives a state by its name.
+
+    Attributes:
+        in_scratch: whether rows of some layer lie in the prompt scratch, so that each layer's are copied in its time.
     """
 
     def __init__(self, signature: Signature, tensor: Callable[[str], Array]) -> None:
         self._signature, self._tensor = signature, tensor
+        self.in_scratch = any(group.geometry.window for group in signature.plan)
 
     def empty(self) -> Rows:
         """Memory for the rows of a chunk, whose contents mean nothing yet."""
@@ -40,20 +43,20 @@ class PrefixRows:
                 rows[name] = np.empty((len(group.layers), heads, self._signature.prefill_chunk, *row), view.dtype)
         return rows
 
-    def write(self, layer: int, slot: int, chunks: Sequence[Rows]) -> None:
-        """Gives a layer what prefill left of a prompt's first chunks: of those that later positions still see."""
-        group, index = self._signature.plan.of(layer)
-        seen = range(self._first_seen(group, len(chunks)), len(chunks))
-        for name, view in self._views(group, index, slot):
-            for chunk in seen:
-                view[:, self._positions(chunk)] = chunks[chunk][name][index]
+    def write(self, layers: Iterable[int], slot: int, chunks: Sequence[Rows]) -> None:
+        """Gives layers what prefill left of a prompt's first chunks: of those that later positions still see."""
+        for group, index in map(self._signature.plan.of, layers if chunks else ()):
+            seen = range(self._first_seen(group, len(chunks)), len(chunks))
+            for name, view in self._views(group, index, slot):
+                for chunk in seen:
+                    view[:, self._positions(chunk)] = chunks[chunk][name][index]
 
-    def read(self, layer: int, slot: int, chunks: Mapping[int, Rows]) -> None:
-        """Copies what prefill has left of a layer, of chunks by their number."""
-        group, index = self._signature.plan.of(layer)
-        for name, view in self._views(group, index, slot):
-            for chunk, rows in chunks.items():
-                rows[name][index] = view[:, self._positions(chunk)]
+    def read(self, layers: Iterable[int], slot: int, chunks: Mapping[int, Rows]) -> None:
+        """Copies what prefill has left of layers, of chunks by their number."""
+        for group, index in map(self._signature.plan.of, layers if chunks else ()):
+            for name, view in self._views(group, index, slot):
+                for chunk, rows in chunks.items():
+                    rows[name][index] = view[:, self._positions(chunk)]
 
     def _first_seen(self, group: LayerGroup, chunks: int) -> int:
         """The first of so many chunks of which positions behind them see a row."""

@@ -213,18 +213,28 @@ class Session:
         if steps < 1:
             raise UsageError(f"a prefill call takes at least 1 step, not {steps}")
         left = min(steps, self.signature.prefill_steps(pending.length, pending.reused))
-        if not (pending.prefix or pending.fill):
-            return self._run_prefill(pending, left)
-        while left:  # a call ends with its layer, because rows are copied before and after it
-            phase, chunks = pending.phase, self.signature.chunks(pending.length) - pending.reused
-            taken = min(left, chunks - pending.chunk)
-            is_layer = 1 <= phase <= self.signature.layers
-            if is_layer and pending.chunk == 0:
-                self._rows.write(phase - 1, pending.slot, pending.prefix)
+        if self._rows.in_scratch and (pending.prefix or pending.fill):
+            return self._prefill_by_layer(pending, left)
+        layers = range(self.signature.layers)
+        if pending.phase == pending.chunk == 0:
+            self._rows.write(layers, pending.slot, pending.prefix)
+        finished = self._run_prefill(pending, left)
+        if finished:
+            self._rows.read(layers, pending.slot, pending.fill)
+        return finished
+
+    def _prefill_by_layer(self, pending: _PrefillProgress, left: int) -> bool:
+        """`left` chunk steps in calls that end with their layer, before and after which its rows are copied."""
+        chunks = self.signature.chunks(pending.length) - pending.reused
+        while left:
+            phase, taken = pending.phase, min(left, chunks - pending.chunk)
+            layers = [phase - 1] if 1 <= phase <= self.signature.layers else []
+            if pending.chunk == 0:
+                self._rows.write(layers, pending.slot, pending.prefix)
             if self._run_prefill(pending, taken):
                 return True
-            if is_layer and pending.phase > phase:
-                self._rows.read(phase - 1, pending.slot, pending.fill)
+            if pending.phase > phase:
+                self._rows.read(layers, pending.slot, pending.fill)
             left -= taken
         return False
 

@@ -82,8 +82,8 @@ class _Exit(Exception):
 
 
 class Chat:
-    """A conversation. Every answer prefills all of it, for a compressed cache is of one prompt and no other; where all
-    rows are kept, only what no prompt before had: the last answer and what was said since.
+    """A conversation. Every answer prefills all of it, for a compressed cache is of one prompt and no other; where
+    prompts continue others, only what no prompt before had: the last answer and what was said since.
 
     Args:
         sampling: of every answer.

@@ -76,6 +76,8 @@ def _program(i: Inspection) -> Iterator[str]:
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.layer_topk else ():
         yield f"layers     {line}"
     yield f"KV         {s.kv_in_words()}"
+    if s.continues:
+        yield f"prefixes   prompts that begin alike share their prefill: {format_bytes(s.prefix_bytes)} a token kept"
     steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())
     yield f"kernels    {i.kernels} of {i.stages} stages: {steps}"
     yield f"launches   {i.launches_per_token} per decode step, {i.prefill_launches} in prefill's body"

@@ -57,7 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     engine = parser.add_argument_group("engine")
     engine.add_argument(
-        "--prompt-cache", type=int, default=0, metavar="BYTES", help="for prompts that are sent again, or begin alike"
+        "--prompt-cache",
+        type=int,
+        default=0,
+        metavar="BYTES",
+        help="for prompts that are sent again, or begin alike, for which `sscc inspect` says how many a token takes "
+        "(default: 0)",
     )
     engine.add_argument("--prefill-steps", type=int, metavar="N", help="chunk steps between two decode steps")
     add_execution_arguments(parser.add_argument_group("execution"))

@@ -8,6 +8,8 @@ import math
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import uvicorn
@@ -20,14 +22,16 @@ from benchmarks.load import Answer, LoadRequest
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, list[dict[str, object]]]]:
-    """A server that answers every prompt with as many events as tokens were asked for, but for prompts of one token."""
+    """A server that answers every prompt with as many events as tokens were asked for, but for prompts of one token. It
+    says that it had all of a prompt but its last token."""
     app, bodies = FastAPI(), list[dict[str, object]]()
 
-    async def events(count: int) -> AsyncIterator[str]:
+    async def events(count: int, cached: int) -> AsyncIterator[str]:
         for _ in range(count):
             yield f"data: {json.dumps({'choices': [{'text': 'x'}]})}\n\n"
             await asyncio.sleep(0)
-        yield f"data: {json.dumps({'choices': [], 'usage': {'completion_tokens': count}})}\n\ndata: [DONE]\n\n"
+        usage = {"completion_tokens": count, "prompt_tokens_details": {"cached_tokens": cached}}
+        yield f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
@@ -35,7 +39,8 @@ def server() -> Iterator[tuple[str, list[dict[str, object]]]]:
         bodies.append(body)
         if len(body["prompt"]) == 1:
             return Response("too short", 400)
-        return StreamingResponse(events(body["max_tokens"]), media_type="text/event-stream")
+        made = events(body["max_tokens"], len(body["prompt"]) - 1)
+        return StreamingResponse(made, media_type="text/event-stream")
 
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -95,3 +100,28 @@ def test_percentiles() -> None:
 
 def test_an_outcome_that_was_never_answered_has_no_first_token() -> None:
     assert math.isnan(Answer(LoadRequest((1,), 1)).first)
+
+
+def test_a_conversation_grows_by_its_answers_and_shares_its_beginning() -> None:
+    shape = (3, 2, 20, 5, 4, 1000)
+    conversations = load.make_conversations(*shape, 1)
+    assert conversations == load.make_conversations(*shape, 1) != load.make_conversations(*shape, 2)
+    assert len({request.prompt[:20] for requests in conversations for request in requests}) == 1
+    assert len({requests[0].prompt for requests in conversations}) == 3
+    for first, second in conversations:
+        assert (len(first.prompt), len(second.prompt), first.new_tokens) == (25, 34, 4)
+        assert second.prompt[:29] == (*first.prompt, *[first.answer] * 4)
+
+
+def test_a_client_sends_its_next_message_once_it_has_its_answer(server: tuple[str, list[dict[str, object]]]) -> None:
+    url, asked = server
+    conversations = load.make_conversations(3, 4, 20, 5, 6, 1000, 1)
+    answers = asyncio.run(load.converse(url, conversations, 30))
+    assert [[answer.request for answer in each] for each in answers] == conversations
+    for each in answers:
+        assert [answer.tokens for answer in each] == [6] * 4
+        assert [answer.cached for answer in each] == [len(answer.request.prompt) - 1 for answer in each]
+        assert all(before.ended <= after.sent for before, after in pairwise(each))
+    bodies: list[Any] = list(asked)
+    biases = {(tuple(body["prompt"]), *body["logit_bias"].items()) for body in bodies}
+    assert biases == {(request.prompt, (str(request.answer), 100)) for each in conversations for request in each}
