@@ -381,11 +381,12 @@ class _Threader:
         k_cache, v_cache, k_store, v_store, *landmarks, position, _, active = added
         row = kv.Row(position, position.type).row
         made = self._made_landmarks(key)
-        key, value = self._encoded(key), self._encoded(value)
+        rows = [self._encoded(key), self._encoded(value)]
         k_new, v_new = (
-            kv.Update(cache, new, row, active, cache.type).updated for cache, new in ((k_cache, key), (v_cache, value))
+            kv.Update(cache, new, row, active, cache.type).updated
+            for cache, new in zip((k_cache, v_cache), rows, strict=True)
         )
-        new_rows = ((k_store, key), (v_store, value), *zip(landmarks, made, strict=True))
+        new_rows = zip((k_store, v_store, *landmarks), (*rows, *made), strict=True)
         stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, plus_one(position), active, flags).valid

@@ -3,8 +3,8 @@
 Sixteen rows are brought to columns of 4 bytes, a row a lane, so that no sum crosses lanes. With AVX512_VNNI a plane of
 a column becomes bytes by a table of 16 entries (two nibbles of a byte, a few planes each), and one instruction a head
 adds its 64 products. Two such blocks are scored together where registers allow, so that a number of the query is loaded
-once for both and no sum waits for another. Levels are taken above the lowest one there, as unsigned bytes; sums begin with what that misses.
-Elsewhere the same sums are of f32, which holds these integers.
+once for both and no sum waits for another. Levels are taken above the lowest one there, as unsigned bytes; sums begin
+with what that misses. Elsewhere the same sums are of f32, which holds these integers.
 """
 
 from __future__ import annotations
