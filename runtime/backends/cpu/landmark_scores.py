@@ -153,8 +153,8 @@ def _four_columns(f: Function, lines: Sequence[Value]) -> list[Value]:
     def pick(a: Value, b: Value, odd: int) -> Value:
         return f.shuffle(a, b, [q + odd + i for q in range(0, LANES, 4) for i in (0, 2, LANES, LANES + 2)])
 
-    low, high = lines[:2], lines[2:]
-    halves = [(pick(*low, odd), pick(*high, odd)) for odd in range(2)]
+    first, second, third, fourth = lines
+    halves = [(pick(first, second, odd), pick(third, fourth, odd)) for odd in range(2)]
     found = [pick(*halves[word % 2], word // 2) for word in range(4)]
     return [f.shuffle(value, value, [lane % 4 * 4 + lane // 4 for lane in range(LANES)]) for value in found]
 

@@ -61,8 +61,9 @@ def _landmarks_at(slot: int, begin: int, end: int, codes: Tensor, scales: Tensor
 def _scores(query: Tensor, rows: list[Tensor], bits: int, scale: float, wide: torch.dtype) -> Tensor:
     """Scores of a query [H, 1, D] with candidates, by codes and scales or by keys."""
     if bits == PLAIN_BITS:
-        return exact_scores(query, *rows, scale, wide).to(torch.float32)
-    return landmark_scores(query, *rows, bits, scale)
+        return exact_scores(query, rows[0], scale, wide).to(torch.float32)
+    codes, scales = rows
+    return landmark_scores(query, codes, scales, bits, scale)
 
 
 def exact_scores(query: Tensor, keys: Tensor, scale: float, wide: torch.dtype) -> Tensor:
