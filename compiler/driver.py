@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -68,7 +68,6 @@ from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.passes.repeat_layers import LayersDiffer
 from sscc.runtime.artifact.golden import Golden
-from sscc.runtime.artifact.manifest import LoopingRecord
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import layout_of
 from sscc.runtime.backends.reference.arrays import TORCH_DTYPES
@@ -146,7 +145,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         if options.ir_function is not None and not (dumps.seen or printer.seen):
             raise UsageError(f"--ir-function {options.ir_function}: at no level that is shown is a function called so")
         groups, heads = get_groups(source.module), query_heads(source.module)
-        looping = [LoopingRecord(**asdict(item)) for item in get_looping(source.module)]
+        looping = get_looping(source.module)
         program = emit_program(source.module)
         target = get_target(source.module)
     shapes = {tensor.name: tensor.shape for tensor in program.tensors}

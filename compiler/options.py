@@ -66,6 +66,13 @@ class ProgramShape:
         return self.geometry if self.layer_topk is None else self.geometry.with_layers(self.layer_topk.of(layers))
 
 
+_RECORDED = (
+    *("kv_sink", "kv_recent", "kv_topk", "kv_topk_per_layer", "kv_budget", "kv_obs", "kv_pool", "kv_pool_mode"),
+    *("kv_policy", "kv_landmark_bits", "kv_rows", "kv_dtype", "max_context", "batch", "prefill_chunk", "dtype"),
+)
+"""Options whose effect a dump holds."""
+
+
 @dataclass(frozen=True)
 class CompileOptions:
     """What to compile and how; None means "the default that fits the model".
@@ -158,10 +165,8 @@ class CompileOptions:
         self._check_shown()
         if self.opt_level not in OPT_LEVELS:
             raise UsageError(f"there is no -O{self.opt_level}, there are {', '.join(f'-O{n}' for n in OPT_LEVELS)}")
-        if self.dtype is not None:
-            _choice("--dtype", self.dtype, DTYPES)
-        if self.compile_from is not None:
-            _choice("--compile-from", self.compile_from, LEVELS[:-1])
+        _choice("--dtype", self.dtype, DTYPES)
+        _choice("--compile-from", self.compile_from, LEVELS[:-1])
 
     def _check_shown(self) -> None:
         shows = self.dump_ir_dir is not None or self.print_ir_before or self.print_ir_after
@@ -170,27 +175,18 @@ class CompileOptions:
             _absent(reason, ir_function=self.ir_function, no_ir_locations=None if self.ir_locations else True)
 
     def _check_sizes(self) -> None:
-        _at_least("--batch", self.batch, 1)
-        _at_least("--prefill-chunk", self.prefill_chunk, MIN_CHUNK)
-        _at_least("--max-context", self.max_context, 1)
-        _at_least("--kv-budget", self.kv_budget, 1)
-        _at_least("--kv-sink", self.kv_sink, 0)
-        _at_least("--kv-recent", self.kv_recent, 1)
-        _at_least("--kv-topk", self.kv_topk, 0)
-        _at_least("--kv-obs", self.kv_obs, 1)
-        _at_least("--kv-pool", self.kv_pool, 1)
+        _at_least(MIN_CHUNK, prefill_chunk=self.prefill_chunk)
+        _at_least(1, batch=self.batch, max_context=self.max_context, kv_budget=self.kv_budget)
+        _at_least(1, kv_recent=self.kv_recent, kv_obs=self.kv_obs, kv_pool=self.kv_pool)
+        _at_least(0, kv_sink=self.kv_sink, kv_topk=self.kv_topk)
         if self.kv_pool is not None and self.kv_pool % 2 == 0:
             raise UsageError(f"--kv-pool is {self.kv_pool}, the pooling kernel must be odd")
-        if self.kv_pool_mode is not None:
-            _choice("--kv-pool-mode", self.kv_pool_mode, POOL_MODES)
-        if self.kv_policy is not None:
-            _choice("--kv-policy", self.kv_policy, KV_POLICIES)
+        _choice("--kv-pool-mode", self.kv_pool_mode, POOL_MODES)
+        _choice("--kv-policy", self.kv_policy, KV_POLICIES)
+        _choice("--kv-rows", self.kv_rows, KV_ROWS)
+        _choice("--kv-dtype", self.kv_dtype, KV_DTYPES)
         if self.kv_policy != QUERY:
             _absent("goes with --kv-policy query", kv_landmark_bits=self.kv_landmark_bits)
-        if self.kv_rows is not None:
-            _choice("--kv-rows", self.kv_rows, KV_ROWS)
-        if self.kv_dtype is not None:
-            _choice("--kv-dtype", self.kv_dtype, KV_DTYPES)
         if self.kv_topk_per_layer is not None:
             reason = "is the same for all layers, it cannot be given with --kv-topk-per-layer"
             _absent(reason, kv_topk=self.kv_topk, kv_budget=self.kv_budget)
@@ -206,7 +202,7 @@ class CompileOptions:
         if not self.save_golden:
             _absent("needs --save-golden", golden_prompt_file=self.golden_prompt_file, golden_tokens=self.golden_tokens)
             return
-        _at_least("--golden-tokens", self.golden_tokens, 1)
+        _at_least(1, golden_tokens=self.golden_tokens)
         if self.weights == "none":
             raise UsageError(
                 "--save-golden runs the model, which --no-weights leaves without weights: drop one of them"
@@ -222,23 +218,7 @@ class CompileOptions:
             raise UsageError(f"--compile-from {self.compile_from} is not below --compile-to {self.compile_to}")
         _absent(
             "is recorded in the dump, it cannot be given with --compile-from",
-            config=self.config,
-            kv_sink=self.kv_sink,
-            kv_recent=self.kv_recent,
-            kv_topk=self.kv_topk,
-            kv_topk_per_layer=self.kv_topk_per_layer,
-            kv_budget=self.kv_budget,
-            kv_obs=self.kv_obs,
-            kv_pool=self.kv_pool,
-            kv_pool_mode=self.kv_pool_mode,
-            kv_policy=self.kv_policy,
-            kv_landmark_bits=self.kv_landmark_bits,
-            kv_rows=self.kv_rows,
-            kv_dtype=self.kv_dtype,
-            max_context=self.max_context,
-            batch=self.batch,
-            prefill_chunk=self.prefill_chunk,
-            dtype=self.dtype,
+            **{name: getattr(self, name) for name in ("config", *_RECORDED)},
         )
         if self.compile_to == "schedule" and self.weights != "none" and self.checkpoint is None:
             raise UsageError("a dump holds no weights: give them with --checkpoint, or compile with --no-weights")
@@ -349,20 +329,25 @@ def parse_weights(text: str) -> tuple[str, WeightFormat | None]:
     return places[0] if places else WEIGHTS[0], WeightFormat.parse(formats[0]) if formats else None
 
 
-def _choice(option: str, value: str, choices: tuple[str, ...], hint: str = "") -> None:
-    if value not in choices:
-        raise UsageError(f"{option} is {value!r}, it must be {' or '.join(choices)}{f': {hint}' if hint else ''}")
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
-def _at_least(option: str, value: int | None, low: int) -> None:
-    if value is not None and value < low:
-        raise UsageError(f"{option} is {value}, it must be at least {low}")
+def _choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
+    if value is not None and value not in choices:
+        raise UsageError(f"{option} is {value!r}, it must be {' or '.join(choices)}")
+
+
+def _at_least(low: int, **options: int | None) -> None:
+    for name, value in options.items():
+        if value is not None and value < low:
+            raise UsageError(f"{_option(name)} is {value}, it must be at least {low}")
 
 
 def _absent(reason: str, **options: object) -> None:
     for name, value in options.items():
         if value is not None:
-            raise UsageError(f"--{name.replace('_', '-')} {reason}")
+            raise UsageError(f"{_option(name)} {reason}")
 
 
 def _fits(budget: int, taken: str, part: str, left: int, low: int) -> None:

@@ -15,12 +15,13 @@ from sscc.compiler.quantization_report import quantization_report
 from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import InternalError
 from sscc.ir.levels import ProgramFacts
+from sscc.ir.looping import Looping
 from sscc.ir.schedule import Program, launches
 from sscc.ir.sizes import format_bytes
 from sscc.ir.target import FAMILY, load_target
 from sscc.runtime.artifact.files import MACHINE
 from sscc.runtime.artifact.golden import Golden
-from sscc.runtime.artifact.manifest import LoopingRecord, Manifest, WeightsRecord
+from sscc.runtime.artifact.manifest import Manifest, WeightsRecord
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Reader, digest_of, layout_of, reading
 from sscc.runtime.artifact.writer import ArtifactWriter
@@ -36,7 +37,7 @@ def write_artifact(
     checkpoint: Checkpoint | None,
     constants: Mapping[str, torch.Tensor],
     golden: Golden | None,
-    looping: Sequence[LoopingRecord] = (),
+    looping: Sequence[Looping] = (),
 ) -> list[str]:
     """Writes OUT.rdu, complete or not at all, and returns the lines that report on it.
 

@@ -173,6 +173,14 @@ def index_constant(value: int) -> ir.Value:
     return constant
 
 
+def index_of(value: ir.Value) -> int | None:
+    """The number that a constant of type index is; None for any other value."""
+    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    if op is None or op.name != "arith.constant" or not isinstance(value.type, ir.IndexType):
+        return None
+    return int(op.attributes["value"].value)
+
+
 def table_entry(numbers: Sequence[int], index: ir.Value) -> ir.Value:
     """Number `index`, an index value, of a table."""
     type_ = ir.RankedTensorType.get([len(numbers)], ir.IndexType.get())
@@ -190,7 +198,7 @@ def positions_tensor(shape: Sequence[int], start: ir.Value, limit: ir.Value) -> 
         position = arith.AddIOp(start, linalg.IndexOp(len(list(shape)) - 1).result).result
         return arith.IndexCastOp(i64, arith.MinSIOp(position, limit).result).result
 
-    return _elementwise([], type_, element)
+    return elementwise([], type_, element)
 
 
 def at_most(numbers: ir.Value, limit: ir.Value) -> ir.Value:
@@ -199,7 +207,7 @@ def at_most(numbers: ir.Value, limit: ir.Value) -> ir.Value:
     def element(number: ir.Value) -> ir.Value:
         return arith.MinSIOp(number, arith.IndexCastOp(number.type, limit).result).result
 
-    return _elementwise([numbers], numbers.type, element)
+    return elementwise([numbers], numbers.type, element)
 
 
 def plus_one(numbers: ir.Value) -> ir.Value:
@@ -208,21 +216,24 @@ def plus_one(numbers: ir.Value) -> ir.Value:
     def element(number: ir.Value) -> ir.Value:
         return arith.AddIOp(number, arith.ConstantOp(number.type, 1).result).result
 
-    return _elementwise([numbers], numbers.type, element)
+    return elementwise([numbers], numbers.type, element)
 
 
-def _elementwise(inputs: Sequence[ir.Value], type_: Any, element: Callable[..., ir.Value]) -> ir.Value:
-    """The tensor of `type_` whose elements are ``element(*those of the inputs)``."""
+def elementwise(inputs: Sequence[ir.Value], type_: Any, element: Callable[..., ir.Value]) -> ir.Value:
+    """The tensor of `type_` whose elements are ``element(*those of the inputs)``; inputs of a lower rank are seen along
+    the first dimensions."""
     empty = tensor.EmptyOp(list(type_.shape), type_.element_type).result
-    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(type_.rank))
+    dims = [ir.AffineDimExpr.get(dim) for dim in range(type_.rank)]
+    maps = [ir.AffineMap.get(type_.rank, 0, dims[: value.type.rank]) for value in (*inputs, empty)]
     generic = linalg.GenericOp(
         [type_],
         list(inputs),
         [empty],
-        ir.ArrayAttr.get([identity] * (len(inputs) + 1)),
+        ir.ArrayAttr.get([ir.AffineMapAttr.get(affine) for affine in maps]),
         ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * type_.rank),
     )
-    block = generic.regions[0].blocks.append(*(value.type.element_type for value in inputs), type_.element_type)
+    types = [value.type.element_type for value in (*inputs, empty)]
+    block = generic.regions[0].blocks.append(*types, arg_locs=[generic.operation.location] * len(types))
     with ir.InsertionPoint(block):
         linalg.YieldOp([element(*list(block.arguments)[:-1])])
     value: ir.Value = generic.results[0]

@@ -38,14 +38,17 @@ def _names(record: type) -> tuple[str, ...] | None:
     return tuple(f.name for f in dataclasses.fields(record)) if dataclasses.is_dataclass(record) else None
 
 
-def decode(data: Any, hint: Any, where: str) -> Any:
-    """What `encode` made of a value of type `hint`. Raises InputError naming the first thing that does not fit."""
+def decode(data: Any, hint: Any, where: str, what: str = "the schedule") -> Any:
+    """What `encode` made of a value of type `hint`.
+
+    Raises InputError naming the first thing that does not fit: its place, which begins with `where`, in `what`.
+    """
     try:
         return _decoder(hint)(data)
     except _Misfit as misfit:
         place = where + "".join(reversed(misfit.path))
         raise InputError(
-            f"the schedule is malformed: {place} is {str(misfit.data)[:60]!r}, expected {misfit.expected}"
+            f"{what} is malformed: {place} is {str(misfit.data)[:60]!r}, expected {misfit.expected}"
         ) from None
 
 

@@ -19,6 +19,7 @@ from sscc.ir.dialects.kv import GEOMETRY, GROUPS, geometry_attribute, group_geom
 from sscc.ir.dialects.shapes import SignatureMismatch
 from sscc.ir.errors import InputError, InternalError
 from sscc.ir.geometry import Geometry
+from sscc.ir.looping import Looping
 from sscc.ir.target import Target, load_target, parse_target
 
 LEVEL = "sscc.level"
@@ -238,22 +239,6 @@ def get_kinds(module: ir.Module) -> LayerKinds | None:
     if any(not 0 <= first <= layer or kinds.first[first] != first for layer, first in enumerate(kinds.first)):
         raise InputError(f"the module's {KINDS} is damaged: a kind's first layer is not of that kind: {kinds.first}")
     return kinds
-
-
-@dataclass(frozen=True)
-class Looping:
-    """What became of a run of calls: `reason` is "" where it was looped.
-
-    Attributes:
-        entry: whose calls they are.
-        kernel: the kernel that is called, or several joined by "+" where they take turns.
-        layers: how many calls.
-    """
-
-    entry: str
-    kernel: str
-    layers: int
-    reason: str
 
 
 def add_looping(module: ir.Module, item: Looping) -> None:

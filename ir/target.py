@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sscc.ir.choices import TIERS, Tier
 from sscc.ir.errors import InputError, UsageError, quoted
+from sscc.ir.file_form import decode
 
 DEFAULT = "sn40l"
 FAMILY = "rdu"
 FORMAT_VERSION = 2
 LARGEST = 1e30  # of any figure in its unit; products of several are far from what floats end at
-ORIGINS = ("published", "assumed", "fitted", "chosen")
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Figure:
         origin: "published"; "assumed" where no source gives it; "fitted" to a published result; "chosen".
     """
 
-    value: float
+    value: int | float
     unit: str
-    origin: str
+    origin: Literal["published", "assumed", "fitted", "chosen"]
     note: str
 
 
@@ -224,90 +224,41 @@ def load_target(target: str) -> Target:
 
 def parse_target(text: str, origin: str) -> Target:
     """A description from its file form. Raises InputError naming what is missing, unknown or out of range."""
+    where = f"the target description {origin}"
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"the target description {origin} is not JSON: {error}") from None
-    return _Reader(f"the target description {origin}").target(data)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Reads the file form; `where` is what refusals begin with."""
-
-    where: str
-
-    def target(self, data: Any) -> Target:
-        if isinstance(data, dict) and data.get("format", 1) != FORMAT_VERSION:
-            found = quoted(repr(data.get("format", 1)))
+        raise InputError(f"{where} is not JSON: {error}") from None
+    if isinstance(data, dict):
+        found = data.pop("format", 1)
+        if found != FORMAT_VERSION:
             raise InputError(
-                f"{self.where} has format {found}, this sscc reads {FORMAT_VERSION}: `sscc targets --json` prints one "
-                "to start from; what was compiled for another has to be compiled again"
+                f"{where} has format {quoted(repr(found))}, this sscc reads {FORMAT_VERSION}: `sscc targets --json` "
+                "prints one to start from; what was compiled for another has to be compiled again"
             )
-        data = self._fields("it", data, ["format", *(field.name for field in dataclasses.fields(Target))])
-        if not all(isinstance(data[key], str) for key in ("name", "note")):
-            raise InputError(f"{self.where}: name and note must be words")
-        target = Target(
-            data["name"],
-            data["note"],
-            self._figure("sockets", data["sockets"]),
-            tuple(MemoryLevel(**self._named("levels", item)) for item in self._list("levels", data["levels"])),
-            Units(**self._record("units", data["units"], Units)),
-            Costs(**self._record("costs", data["costs"], Costs)),
-            tuple(SocketLink(**self._named("links", item)) for item in self._list("links", data["links"])),
-        )
-        self._check(target)
-        return target
+    target: Target = decode(data, Target, "it", where)
+    _check(target, where)
+    return target
 
-    def _check(self, target: Target) -> None:
-        """What the parts must be to each other."""
-        names = tuple(level.name for level in target.levels)
-        if len(names) < 2 or names != TIERS[: len(names)]:
-            found, known = quoted(", ".join(names)), ", ".join(TIERS)
-            raise InputError(f"{self.where}: its levels are {found}, they must be {known}, at least 2")
-        links = [link.name for link in target.links]
-        if len({*links, *names}) < len(links) + len(names):
-            raise InputError(f"{self.where}: two of {quoted(', '.join((*names, *links)))} have the same name")
-        if target.nearest.capacity.value % target.units.pmu_bytes.value:
-            raise InputError(f"{self.where}: {target.nearest.name}.capacity is no multiple of pmu_bytes")
-        if target.sockets.value % 1:
-            raise InputError(f"{self.where}: sockets is {target.sockets.value}, it must be a whole number")
-        if target.sockets.value > 1 and not links:
-            raise InputError(f"{self.where} has {target.sockets.value:g} sockets and no links between them")
 
-    def _fields(self, what: str, data: Any, wanted: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
-        if not isinstance(data, dict) or not {*wanted} <= data.keys() <= {*wanted, *optional}:
-            odd = sorted({*wanted} ^ ({*data} - {*optional})) if isinstance(data, dict) else list(wanted)
-            raise InputError(f"{self.where}: missing or unknown in {what}: {quoted(', '.join(odd))}")
-        return data
-
-    def _list(self, what: str, data: Any) -> list[Any]:
-        if not isinstance(data, list):
-            raise InputError(f"{self.where}: {what} must be a list")
-        return data
-
-    def _record(self, what: str, data: Any, kind: type[Units | Costs]) -> dict[str, Figure]:
-        names = [field.name for field in dataclasses.fields(kind)]
-        data = self._fields(what, data, names)
-        return {name: self._figure(name, data[name]) for name in names}
-
-    def _named(self, what: str, data: Any) -> dict[str, Any]:
-        """The fields of a level or a link."""
-        data = self._fields(what, data, ["name", "bandwidth", *(["capacity"] if what == "levels" else [])], ["latency"])
-        if not isinstance(data["name"], str) or not data["name"].isidentifier():
-            raise InputError(f"{self.where}: {quoted(repr(data['name']))} is no name of one of its {what}")
-        name = data["name"]
-        figures = {key: self._figure(f"{name}.{key}", value) for key, value in data.items() if key != "name"}
-        return {"name": name, **figures}
-
-    def _figure(self, name: str, data: Any) -> Figure:
-        wanted = {"value", "unit", "origin", "note"}
-        if not isinstance(data, dict) or set(data) != wanted:
-            raise InputError(f"{self.where}: {name} needs {', '.join(sorted(wanted))}")
-        value = data["value"]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST:
-            shown = quoted(repr(value))
-            raise InputError(f"{self.where}: {name} is {shown}, it must be a positive number up to {LARGEST:.0e}")
-        if not isinstance(data["origin"], str) or data["origin"] not in ORIGINS:
-            raise InputError(f"{self.where}: origin of {name} must be one of {', '.join(ORIGINS)}")
-        return Figure(value, str(data["unit"]), data["origin"], str(data["note"]))
+def _check(target: Target, where: str) -> None:
+    """What figures must be, and what the parts must be to each other."""
+    for name, figure in target.figures.items():
+        if not 0 < figure.value <= LARGEST:
+            raise InputError(f"{where}: {name} is {figure.value!r}, it must be a positive number up to {LARGEST:.0e}")
+    names = tuple(level.name for level in target.levels)
+    if len(names) < 2 or names != TIERS[: len(names)]:
+        found, known = ", ".join(names), ", ".join(TIERS)
+        raise InputError(f"{where}: its levels are {found}, they must be {known}, at least 2")
+    links = [link.name for link in target.links]
+    for link in links:
+        if not link.isidentifier():
+            raise InputError(f"{where}: {quoted(repr(link))} is no name of one of its links")
+    if len({*links, *names}) < len(links) + len(names):
+        raise InputError(f"{where}: two of {quoted(', '.join((*names, *links)))} have the same name")
+    if target.nearest.capacity.value % target.units.pmu_bytes.value:
+        raise InputError(f"{where}: {target.nearest.name}.capacity is no multiple of pmu_bytes")
+    if target.sockets.value % 1:
+        raise InputError(f"{where}: sockets is {target.sockets.value}, it must be a whole number")
+    if target.sockets.value > 1 and not links:
+        raise InputError(f"{where} has {target.sockets.value:g} sockets and no links between them")

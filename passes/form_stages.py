@@ -75,7 +75,7 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
-from sscc.ir.builders import Argument, make_function, results_of
+from sscc.ir.builders import Argument, make_function
 from sscc.ir.dialects import df, kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import walk
@@ -237,9 +237,6 @@ class StageBody:
     @property
     def returned(self) -> list[ir.Value]:
         return list(list(self.function.entry_block.operations)[-1].operation.operands)
-
-    def results_of(self) -> list[Argument]:
-        return results_of(self.function)
 
     @property
     def tied(self) -> dict[int, int]:

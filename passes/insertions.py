@@ -12,7 +12,7 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, tensor
 
-from sscc.ir.builders import index_constant
+from sscc.ir.builders import elementwise, index_constant
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import producer
 
@@ -34,29 +34,15 @@ def _choice(op: ir.Operation) -> ir.Value:
     """The tensor that `op` makes: an element of the source where the box has one, else of the destination."""
     source, into = op.operands
     type_ = into.type
-    empty = tensor.EmptyOp(list(type_.shape), type_.element_type).result
-    inputs = [] if _is_undefined(into) else [into]
-    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(type_.rank))
-    parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
-    generic = linalg.GenericOp(
-        [type_],
-        inputs,
-        [empty],
-        ir.ArrayAttr.get([identity] * (len(inputs) + 1)),
-        ir.ArrayAttr.get([parallel] * type_.rank),
-    )
-    count = len(inputs) + 1
-    block = generic.regions[0].blocks.append(
-        *[type_.element_type] * count, arg_locs=[generic.operation.location] * count
-    )
-    with ir.InsertionPoint(block):
+
+    def element(*before: ir.Value) -> ir.Value:
         axes = list(_axes(op))
         inside = _conjunction([condition for _, conditions, _ in axes for condition in conditions])
-        element = tensor.ExtractOp(source, [index for index, _, kept in axes if kept]).result
-        before = block.arguments[0] if inputs else _zero(type_.element_type)
-        linalg.YieldOp([element if inside is None else arith.SelectOp(inside, element, before).result])
-    result: ir.Value = generic.results[0]
-    return result
+        inserted = tensor.ExtractOp(source, [index for index, _, kept in axes if kept]).result
+        outside = before[0] if before else _zero(type_.element_type)
+        return inserted if inside is None else arith.SelectOp(inside, inserted, outside).result
+
+    return elementwise([] if _is_undefined(into) else [into], type_, element)
 
 
 def _is_undefined(value: ir.Value) -> bool:

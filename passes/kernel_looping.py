@@ -83,7 +83,8 @@ from sscc.ir.builders import (
     tensor_type,
 )
 from sscc.ir.dialects import df
-from sscc.ir.levels import Looping, add_looping, get_target, walk
+from sscc.ir.levels import add_looping, get_target, walk
+from sscc.ir.looping import Looping
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised
 from sscc.passes.base import Pass, count
 from sscc.passes.build_entries import entries

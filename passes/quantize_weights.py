@@ -74,6 +74,7 @@ Preserves: the order of all other arguments; what is new follows them. Locations
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -81,7 +82,7 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, tensor
 
-from sscc.ir.builders import Argument, arguments_of, tensor_type
+from sscc.ir.builders import Argument, arguments_of, elementwise, tensor_type
 from sscc.ir.errors import UsageError
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import functions
@@ -198,27 +199,10 @@ def _dequantized(parts: list[ir.Value], type_: Any, axis: int, weight_format: We
     codes = tensor.ExpandShapeOp(
         tensor_type(packed, values.type.element_type), values, [[0], [1, 2]], [], packed
     ).result
-    empty = tensor.EmptyOp(shape, type_.element_type).result
-    rank = len(shape)
-    maps = [
-        ir.AffineMap.get(rank, 0, [ir.AffineDimExpr.get(dim) for dim in range(count)])
-        for count in (3, *[2] * len(per_group), rank)
-    ]
-    generic = linalg.GenericOp(
-        [empty.type],
-        [codes, *per_group],
-        [empty],
-        ir.ArrayAttr.get([ir.AffineMapAttr.get(affine) for affine in maps]),
-        ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * rank),
-    )
-    block = generic.regions[0].blocks.append(
-        *(value.type.element_type for value in (codes, *per_group, empty)),
-        arg_locs=[generic.operation.location] * (len(per_group) + 2),
-    )
-    with ir.InsertionPoint(block):
-        linalg.YieldOp([_number(*list(block.arguments)[:-1], weight_format=weight_format, dtype=type_.element_type)])
-    groups = [[0], list(range(1, rank))]
-    dense = tensor.CollapseShapeOp(tensor_type([rows, columns], type_.element_type), generic.results[0], groups).result
+    number = functools.partial(_number, weight_format=weight_format, dtype=type_.element_type)
+    numbers = elementwise([codes, *per_group], tensor_type(shape, type_.element_type), number)
+    groups = [[0], list(range(1, len(shape)))]
+    dense = tensor.CollapseShapeOp(tensor_type([rows, columns], type_.element_type), numbers, groups).result
     return dense if axis == 1 else _transposed(dense)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from sscc.ir.builders import arguments_of
+from sscc.ir.builders import arguments_of, index_of
 from sscc.ir.dialects import kv
 from sscc.ir.rewriting import producer
 from sscc.ir.views import bytes_of
@@ -148,7 +148,7 @@ class Plan:
             return Formal(CARRIED, actuals[:1], source=before)
         if any(origin is not None for origin in origins):
             raise NotLooped(f"{self._name(index, number)} takes results of other calls than the one before")
-        numbers = [_constant(value) for value in actuals]
+        numbers = [index_of(value) for value in actuals]
         if all(n is not None for n in numbers):
             tabled = arguments_of(self.callees[index])[number].name in BUDGET
             return Formal(INDEXED, numbers=tuple(n for n in numbers if n is not None), tabled=tabled)
@@ -292,13 +292,6 @@ def _in_place(value: ir.Value) -> bool:
             value = source.operands[kv.ties_of(source)[list(source.results).index(value)]]
         else:
             return False
-
-
-def _constant(value: ir.Value) -> int | None:
-    source = producer(value)
-    if source is None or source.name != "arith.constant" or not isinstance(value.type, ir.IndexType):
-        return None
-    return int(source.attributes["value"].value)
 
 
 def _progression(numbers: Sequence[int], what: str) -> tuple[int, int]:

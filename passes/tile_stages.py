@@ -86,8 +86,10 @@ from sscc.ir.builders import (
     arguments_of,
     extract_slice,
     index_constant,
+    index_of,
     insert_slice,
     make_function,
+    results_of,
     short_name,
     tensor_type,
 )
@@ -146,7 +148,7 @@ def _mark_pipelines(kernel: Any) -> None:
 def _hoist(loop: ir.Operation, kernel: Any) -> None:
     """In a loop whose length is known, what every iteration loads is loaded once; so is what it carries on chip."""
     lower, upper = list(loop.operands)[:2]
-    if any(_constant(bound) is None for bound in (lower, upper)):
+    if any(index_of(bound) is None for bound in (lower, upper)):
         return
     for op in [op.operation for op in loop.regions[0].blocks[0].operations]:
         if is_view(op) and all(_is_outside(value, loop) for value in op.operands):
@@ -160,11 +162,6 @@ def _hoist(loop: ir.Operation, kernel: Any) -> None:
             stream = _load(init, _load_name(init, kernel, loop))
         stream.owner.attributes[df.EARLY] = ir.UnitAttr.get()
         loop.operands[3 + index] = stream
-
-
-def _constant(value: ir.Value) -> int | None:
-    source = producer(value)
-    return int(source.attributes["value"].value) if source is not None and source.name == "arith.constant" else None
 
 
 def _is_outside(value: ir.Value, loop: ir.Operation) -> bool:
@@ -373,7 +370,7 @@ class _Tiler:
         """A copy of `body` on tiles; equal copies are made once."""
         old = body.function
         axes, count = plan.tiling.axes, plan.count
-        arguments, results = arguments_of(old), body.results_of()
+        arguments, results = arguments_of(old), results_of(body.function)
         tiled = [_with_type(a, tile_type(v, axes, count)) for a, v in zip(arguments, old.arguments, strict=True)]
         outputs = [_with_type(r, tile_type(v, axes, count)) for r, v in zip(results, body.returned, strict=True)]
         name = f"{old.name.value}.tile"

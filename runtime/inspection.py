@@ -15,9 +15,9 @@ from statistics import fmean
 
 from sscc.ir.cache_plan import CACHES, LANDMARKS, STORES
 from sscc.ir.errors import UsageError
+from sscc.ir.looping import Looping
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
 from sscc.ir.target import Target
-from sscc.runtime.artifact.manifest import LoopingRecord
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.timing import KernelSummary, Timing, time_entry
@@ -102,7 +102,7 @@ class Inspection:
     steps: dict[str, int]
     launches_per_token: int
     prefill_launches: int
-    looping: tuple[LoopingRecord, ...]
+    looping: tuple[Looping, ...]
     state_bytes: int
     temporary_bytes: int
     weight_bytes: int

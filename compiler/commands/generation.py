@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,13 +38,5 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
     """What the options say. Raises UsageError."""
     from sscc.runtime.sampling import Sampling
 
-    return Sampling(
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        seed=args.seed,
-        min_p=args.min_p,
-        repetition_penalty=args.repetition_penalty,
-        presence_penalty=args.presence_penalty,
-        frequency_penalty=args.frequency_penalty,
-    )
+    names = [field.name for field in fields(Sampling) if hasattr(args, field.name)]
+    return Sampling(**{name: getattr(args, name) for name in names})

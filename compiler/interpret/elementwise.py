@@ -166,6 +166,9 @@ def _select(op: ir.Operation, b: Builder) -> Compute:
     return torch.where
 
 
+_AS_TORCH = "ceil floor trunc sin cos tan tanh erf exp exp2 expm1 log log2 log10 log1p sqrt rsqrt"
+"""Operations of `math` on floats that have the same name in torch."""
+
 HANDLERS: dict[str, Handler] = {
     "arith.constant": single(_constant),
     "arith.select": single(_select),
@@ -208,27 +211,11 @@ HANDLERS: dict[str, Handler] = {
     "arith.index_castui": single(_from_unsigned),
     "arith.trunci": single(_truncate),
     # math
+    **{f"math.{name}": _plain(getattr(torch, name)) for name in _AS_TORCH.split()},
     "math.absf": _plain(torch.abs),
     "math.absi": _plain(torch.abs),
-    "math.ceil": _plain(torch.ceil),
-    "math.floor": _plain(torch.floor),
     "math.round": _plain(lambda x: torch.where(x < 0, -(torch.floor(x.abs() + 0.5)), torch.floor(x.abs() + 0.5))),
     "math.roundeven": _plain(torch.round),
-    "math.trunc": _plain(torch.trunc),
-    "math.sin": _plain(torch.sin),
-    "math.cos": _plain(torch.cos),
-    "math.tan": _plain(torch.tan),
-    "math.tanh": _plain(torch.tanh),
-    "math.erf": _plain(torch.erf),
-    "math.exp": _plain(torch.exp),
-    "math.exp2": _plain(torch.exp2),
-    "math.expm1": _plain(torch.expm1),
-    "math.log": _plain(torch.log),
-    "math.log2": _plain(torch.log2),
-    "math.log10": _plain(torch.log10),
-    "math.log1p": _plain(torch.log1p),
-    "math.sqrt": _plain(torch.sqrt),
-    "math.rsqrt": _plain(torch.rsqrt),
     "math.powf": _plain(torch.pow),
     "math.fpowi": _plain(torch.pow),
     "math.fma": _plain(_fma),

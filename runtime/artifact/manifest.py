@@ -11,6 +11,7 @@ from typing import Any
 from sscc.ir.cache_plan import STREAMS, CachePlan, LayerGroup, Stream, check_layers
 from sscc.ir.errors import InputError, UsageError, quoted
 from sscc.ir.geometry import Geometry
+from sscc.ir.looping import Looping
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.artifact.signature import Signature
 
@@ -37,27 +38,6 @@ class WeightsRecord:
     source: str | None
     packer: str = ""
     packed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class LoopingRecord:
-    """One run of equal layers that the compiler looped, or refused to.
-
-    Attributes:
-        entry: "prefill" or "decode".
-        kernel: the kernel that loops, or that is called once per layer.
-        layers: how many layers in a row are equal.
-        reason: why they were not looped; "" if they were.
-    """
-
-    entry: str
-    kernel: str
-    layers: int
-    reason: str = ""
-
-    @property
-    def looped(self) -> bool:
-        return not self.reason
 
 
 @dataclass(frozen=True)
@@ -88,7 +68,7 @@ class Manifest:
     model: Mapping[str, Any]
     signature: Signature
     weights: WeightsRecord
-    looping: Sequence[LoopingRecord] = ()
+    looping: Sequence[Looping] = ()
     files: Mapping[str, FileRecord] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -270,7 +250,7 @@ def _weights(data: dict[str, Any]) -> WeightsRecord:
     return WeightsRecord(mode, digest, source, packer, tuple(packed))
 
 
-def _looping(entries: list[Any]) -> tuple[LoopingRecord, ...]:
+def _looping(entries: list[Any]) -> tuple[Looping, ...]:
     records = []
     for index, entry in enumerate(entries):
         where = f"looping[{index}]"
@@ -278,7 +258,7 @@ def _looping(entries: list[Any]) -> tuple[LoopingRecord, ...]:
             raise InputError(f"the manifest is malformed: {where} is {str(entry)[:60]!r}, expected dict")
         names = {name: _take(entry, name, str, f"{where}.") for name in ("entry", "kernel", "reason")}
         (layers,) = _integers([_take(entry, "layers", int, f"{where}.")], f"{where}.layers", 1)
-        records.append(LoopingRecord(layers=layers, **names))
+        records.append(Looping(layers=layers, **names))
     return tuple(records)
 
 

@@ -20,8 +20,8 @@ from sscc.compiler.signatures import program_signature
 from sscc.ir.errors import InputError, InternalError, OutputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import GroupFacts, ProgramFacts
+from sscc.ir.looping import Looping
 from sscc.ir.schedule import Program, Tensor
-from sscc.runtime.artifact.manifest import LoopingRecord
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session import Session
@@ -45,7 +45,7 @@ PROGRAM = session_program(
     ),
 )
 CONSTANTS = {"table.0": torch.zeros(4), "table.1": torch.ones(4, dtype=torch.float64), "unused": torch.ones(3)}
-LOOPING = (LoopingRecord("decode", "layer", 3),)
+LOOPING = (Looping("decode", "layer", 3),)
 
 
 def write_checkpoint(folder: Path, seed: int) -> Path:

@@ -8,7 +8,8 @@ import pytest
 from torch_mlir import ir
 
 from sscc.ir.context import mlir, parse_module, print_module
-from sscc.ir.levels import Looping, get_looping, set_target
+from sscc.ir.levels import get_looping, set_target
+from sscc.ir.looping import Looping
 from sscc.passes.base import run_passes
 from sscc.passes.kernel_looping import KernelLooping
 from sscc.passes.runs import find_runs

@@ -17,6 +17,7 @@ import pytest
 from safetensors.torch import load_file
 
 from sscc.ir.errors import InputError, InternalError, OutputError
+from sscc.ir.looping import Looping
 from sscc.ir.schedule import (
     Access,
     Body,
@@ -34,7 +35,7 @@ from sscc.ir.schedule import (
 from sscc.runtime.artifact import files as artifact_files
 from sscc.runtime.artifact import reading as artifact_module
 from sscc.runtime.artifact.golden import Golden
-from sscc.runtime.artifact.manifest import FORMAT_VERSION, FileRecord, LoopingRecord, Manifest, WeightsRecord
+from sscc.runtime.artifact.manifest import FORMAT_VERSION, FileRecord, Manifest, WeightsRecord
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import (
     SHARD_BYTES,
@@ -80,7 +81,7 @@ CONSTANTS = {
 GOLDEN = Golden(
     (1, 2), (3,), {"prefill_logits": np.ones(4, np.float32), "logits.0": np.arange(4).astype(ml_dtypes.bfloat16)}
 )
-LOOPING = (LoopingRecord("decode", "layer.3", 2), LoopingRecord("prefill", "layer.7", 2, "layer 1 is of another shape"))
+LOOPING = (Looping("decode", "layer.3", 2), Looping("prefill", "layer.7", 2, "layer 1 is of another shape"))
 
 TENSORS = (
     Tensor("w", (2, 3, 4), "f32", "weight", "hbm", 0, ("layers.0.w", "layers.1.w")),

@@ -13,6 +13,7 @@ import pytest
 from sscc.compiler.cli import main
 from sscc.compiler.commands.inspect import described
 from sscc.ir.errors import UsageError
+from sscc.ir.looping import Looping
 from sscc.ir.schedule import (
     Body,
     DecodeAttention,
@@ -32,7 +33,7 @@ from sscc.ir.schedule import (
     launches,
 )
 from sscc.runtime.artifact.files import MACHINE as MACHINE_FILE
-from sscc.runtime.artifact.manifest import LoopingRecord, Manifest, WeightsRecord
+from sscc.runtime.artifact.manifest import Manifest, WeightsRecord
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.writer import ArtifactWriter
 from sscc.runtime.inspection import (
@@ -51,7 +52,7 @@ MAIN = SIGNATURE.plan.main
 B, L, H, G, D, R = SIGNATURE.batch, SIGNATURE.layers, MAIN.heads, MAIN.kv_heads, MAIN.key.width, 9
 CACHE = (B, G, R, D)
 TILES = 3
-LOOPING = (LoopingRecord("decode", "k", L), LoopingRecord("prefill", "k", L, "the value of layer 0 is an output"))
+LOOPING = (Looping("decode", "k", L), Looping("prefill", "k", L, "the value of layer 0 is an output"))
 
 
 def attend() -> tuple[Body, Kernel]:
