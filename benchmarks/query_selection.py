@@ -198,27 +198,32 @@ def peer_step(model: str, batch: int, context: int, steps: int, threads: int) ->
 
 def measure(options: argparse.Namespace, folder: Path) -> list[Measured]:
     named = options.model in models.MODELS
-    model = models.checkpoint(options.model) if named else Path(options.model)
-    shape, results = shape_of(model), []
+    model, results = models.checkpoint(options.model) if named else Path(options.model), []
     for case in options.cases:
         batch, context = (int(word) for word in case.split("x"))
-        paths = [compiled(model, policy, batch, context, folder, options.dtype) for policy in options.policies]
+        sizes = (batch, context, folder, options.dtype)
+        paths = {policy: compiled(model, policy, *sizes) for policy in options.policies}
         for threads in options.threads:
-            read = native_bandwidth(threads)
-            sessions = [sscc.load(path, threads=threads) for path in paths]
-            for session in sessions:
-                fill(session, context - 2 * (options.steps + 2 * BURST))
-            before = read()
-            found = dict(zip(options.policies, interleaved(sessions, options.steps), strict=True))
-            bandwidth = (before + read()) / 2
-            loaded = dict(zip(options.policies, sessions, strict=True))
-            nbytes = {name: step_bytes(shape, session, context, options.dtype) for name, session in loaded.items()}
-            spent = parts(loaded["query"]) if "query" in loaded else {}
-            result = Measured(case, threads, found, nbytes, spent, bandwidth)
+            result = _measured(case, threads, paths, shape_of(model), options)
             if named and case in options.peer_cases:
                 result.peer = peer_step(options.model, batch, context, options.steps, threads)
             results.append(result)
     return results
+
+
+def _measured(
+    case: str, threads: int, paths: dict[str, Path], shape: models.LlamaShape, options: argparse.Namespace
+) -> Measured:
+    """A case without llama.cpp; on return its caches are gone."""
+    context, read = int(case.split("x")[1]), native_bandwidth(threads)
+    sessions = {policy: sscc.load(path, threads=threads) for policy, path in paths.items()}
+    for session in sessions.values():
+        fill(session, context - 2 * (options.steps + 2 * BURST))
+    before = read()
+    steps = dict(zip(sessions, interleaved([*sessions.values()], options.steps), strict=True))
+    bandwidth = (before + read()) / 2
+    nbytes = {policy: step_bytes(shape, session, context, options.dtype) for policy, session in sessions.items()}
+    return Measured(case, threads, steps, nbytes, parts(sessions["query"]) if "query" in sessions else {}, bandwidth)
 
 
 # ----------------------------------------------------------------------------------------------------- the tables

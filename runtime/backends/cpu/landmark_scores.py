@@ -2,9 +2,9 @@
 
 Sixteen rows are brought to columns of 4 bytes, a row a lane, so that no sum crosses lanes. With AVX512_VNNI a plane of
 a column becomes bytes by a table of 16 entries (two nibbles of a byte, a few planes each), and one instruction a head
-adds its 64 products. Two such blocks are scored together where registers allow, so that a number of the query is loaded
-once for both and no sum waits for another. Levels are taken above the lowest one there, as unsigned bytes; sums begin
-with what that misses. Elsewhere the same sums are of f32, which holds these integers.
+adds its 64 products. Two such blocks are scored together where registers allow: numbers of the query are loaded once
+for both. Levels are taken above the lowest one there, as unsigned bytes; sums begin with what that misses. Elsewhere
+the same sums are of f32, which holds these integers.
 """
 
 from __future__ import annotations
@@ -153,8 +153,7 @@ def _four_columns(f: Function, lines: Sequence[Value]) -> list[Value]:
     def pick(a: Value, b: Value, odd: int) -> Value:
         return f.shuffle(a, b, [q + odd + i for q in range(0, LANES, 4) for i in (0, 2, LANES, LANES + 2)])
 
-    first, second, third, fourth = lines
-    halves = [(pick(first, second, odd), pick(third, fourth, odd)) for odd in range(2)]
+    halves = [(pick(lines[0], lines[1], odd), pick(lines[2], lines[3], odd)) for odd in range(2)]
     found = [pick(*halves[word % 2], word // 2) for word in range(4)]
     return [f.shuffle(value, value, [lane % 4 * 4 + lane // 4 for lane in range(LANES)]) for value in found]
 
