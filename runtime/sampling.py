@@ -142,15 +142,7 @@ class BatchSampler:
         self._native.start(
             slot,
             np.ascontiguousarray(tokens.reshape(-1), np.int64),
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            seed=sampling.seed,
-            logit_bias=list(sampling.logit_bias),
+            **{**vars(sampling), "logit_bias": list(sampling.logit_bias)},
             logprobs=logprobs,
         )
 

@@ -9,26 +9,10 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import For, If, Item, Launch, Pipeline, Scalar, ScalarOperand
 
 
-def _floor_divide(a: int, b: int) -> int:
-    return a // _divisor(b)
-
-
-def _ceil_divide(a: int, b: int) -> int:
-    return -(-a // _divisor(b))
-
-
-def _modulo(a: int, b: int) -> int:
-    return a % _divisor(b)
-
-
 def _divisor(value: int) -> int:
     if value == 0:
         raise InputError("the schedule divides by a scalar that is 0")
     return value
-
-
-def _select(condition: int, yes: int, no: int) -> int:
-    return yes if condition else no
 
 
 def _lookup(index: int, *table: int) -> int:
@@ -41,9 +25,9 @@ SCALAR_OPS: dict[str, tuple[int, Callable[..., int]]] = {
     "add": (2, operator.add),
     "sub": (2, operator.sub),
     "mul": (2, operator.mul),
-    "floordiv": (2, _floor_divide),
-    "ceildiv": (2, _ceil_divide),
-    "mod": (2, _modulo),
+    "floordiv": (2, lambda a, b: a // _divisor(b)),
+    "ceildiv": (2, lambda a, b: -(-a // _divisor(b))),
+    "mod": (2, lambda a, b: a % _divisor(b)),
     "min": (2, min),
     "max": (2, max),
     "eq": (2, operator.eq),
@@ -54,7 +38,7 @@ SCALAR_OPS: dict[str, tuple[int, Callable[..., int]]] = {
     "ge": (2, operator.ge),
     "and": (2, operator.and_),
     "or": (2, operator.or_),
-    "select": (3, _select),
+    "select": (3, lambda condition, yes, no: yes if condition else no),
     "lookup": (-2, _lookup),
 }
 """Operation -> number of arguments (-n: n or more), function. Comparisons give bool, stored as 0 or 1."""

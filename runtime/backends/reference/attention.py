@@ -58,7 +58,7 @@ def cached_attention(
     scale: float,
     wide: torch.dtype,
 ) -> None:
-    """Attention over rows of segments that masks name. Raises InputError where an index is beyond a segment's rows."""
+    """Attention over those rows of segments that masks name. Raises InputError where an index is beyond the rows."""
     rows = [segment.seen(mask) for segment, mask in zip(segments, masks, strict=True)]
     keys, values = [segment.keys for segment in rows], [segment.values for segment in rows]
     out.copy_(_attend(query, rows[0].key.shape[1], keys, values, masks, out.shape[-1], scale, wide))

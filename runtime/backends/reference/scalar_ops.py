@@ -51,7 +51,21 @@ def _unsigned(x: Tensor) -> Tensor:
     return x if x.dtype is torch.bool else torch.bitwise_xor(x, _SIGN_BIT[x.dtype])
 
 
+_AS_TORCH = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt tanh sin cos tan atan atan2 sinh cosh erf erfc floor ceil trunc "
+    "copysign"
+)
+"""Operations on floats that have the same name in torch."""
+
+_ORDERS: dict[str, Function] = {"lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge}
+
+
+def _compared(compare: Function, seen: Function) -> Function:
+    return lambda a, b: compare(seen(a), seen(b))
+
+
 FLOAT: dict[str, Function] = {
+    **{name: getattr(torch, name) for name in _AS_TORCH.split()},
     "addf": torch.add,
     "subf": torch.sub,
     "mulf": torch.mul,
@@ -63,32 +77,9 @@ FLOAT: dict[str, Function] = {
     "maxnumf": torch.fmax,
     "minnumf": torch.fmin,
     "absf": torch.abs,
-    "exp": torch.exp,
-    "exp2": torch.exp2,
-    "expm1": torch.expm1,
-    "log": torch.log,
-    "log2": torch.log2,
-    "log10": torch.log10,
-    "log1p": torch.log1p,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "tanh": torch.tanh,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "tan": torch.tan,
-    "atan": torch.atan,
-    "atan2": torch.atan2,
-    "sinh": torch.sinh,
-    "cosh": torch.cosh,
-    "erf": torch.erf,
-    "erfc": torch.erfc,
     "powf": torch.pow,
-    "floor": torch.floor,
-    "ceil": torch.ceil,
     "round": _round_half_away,
     "roundeven": torch.round,
-    "trunc": torch.trunc,
-    "copysign": torch.copysign,
     "fma": lambda a, b, c: a * b + c,
 }
 """Every argument and the result have one floating dtype."""
@@ -135,14 +126,8 @@ COMPARE_FLOAT: dict[str, Function] = {
 COMPARE_INTEGER: dict[str, Function] = {
     "cmpi_eq": torch.eq,
     "cmpi_ne": torch.ne,
-    "cmpi_slt": lambda a, b: _signed(a) < _signed(b),
-    "cmpi_sle": lambda a, b: _signed(a) <= _signed(b),
-    "cmpi_sgt": lambda a, b: _signed(a) > _signed(b),
-    "cmpi_sge": lambda a, b: _signed(a) >= _signed(b),
-    "cmpi_ult": lambda a, b: _unsigned(a) < _unsigned(b),
-    "cmpi_ule": lambda a, b: _unsigned(a) <= _unsigned(b),
-    "cmpi_ugt": lambda a, b: _unsigned(a) > _unsigned(b),
-    "cmpi_uge": lambda a, b: _unsigned(a) >= _unsigned(b),
+    **{f"cmpi_s{name}": _compared(compare, _signed) for name, compare in _ORDERS.items()},
+    **{f"cmpi_u{name}": _compared(compare, _unsigned) for name, compare in _ORDERS.items()},
 }
 """Two arguments of one integer dtype, i1 included, give i1."""
 
