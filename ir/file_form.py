@@ -47,9 +47,7 @@ def decode(data: Any, hint: Any, where: str, what: str = "the schedule") -> Any:
         return _decoder(hint)(data)
     except _Misfit as misfit:
         place = where + "".join(reversed(misfit.path))
-        raise InputError(
-            f"{what} is malformed: {place} is {str(misfit.data)[:60]!r}, expected {misfit.expected}"
-        ) from None
+        raise InputError(f"{what} is malformed: {place} {misfit.problem}") from None
 
 
 _Decoder = Callable[[Any], Any]
@@ -58,10 +56,14 @@ _Decoder = Callable[[Any], Any]
 class _Misfit(Exception):
     """Something does not fit. Where it is gets known on the way out: a place that is right is never spelled."""
 
-    def __init__(self, data: Any, expected: str) -> None:
-        super().__init__(data, expected)
-        self.data, self.expected = data, expected
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
         self.path: list[str] = []
+
+    @classmethod
+    def of(cls, data: Any, expected: str) -> _Misfit:
+        return cls(f"is {str(data)[:60]!r}, expected {expected}")
 
 
 @functools.cache
@@ -89,22 +91,22 @@ def _fits(data: Any) -> bool:
 def _decode_plain(kind: type, data: Any) -> Any:
     if kind is float and type(data) is int:
         if not _fits(data):
-            raise _Misfit(data, "a number of 64 bits")
+            raise _Misfit.of(data, "a number of 64 bits")
         return float(data)
     if type(data) is not kind or not _fits(data):
-        raise _Misfit(data, kind.__name__)
+        raise _Misfit.of(data, kind.__name__)
     return data
 
 
 def _decode_literal(values: tuple[Any, ...], data: Any) -> Any:
     if data not in values:
-        raise _Misfit(data, f"one of {values}")
+        raise _Misfit.of(data, f"one of {values}")
     return data
 
 
 def _decode_many(decoder: _Decoder, data: Any) -> tuple[Any, ...]:
     if not isinstance(data, list):
-        raise _Misfit(data, "a list")
+        raise _Misfit.of(data, "a list")
     items: list[Any] = []
     try:
         for item in data:
@@ -117,9 +119,9 @@ def _decode_many(decoder: _Decoder, data: Any) -> tuple[Any, ...]:
 
 def _decode_tuple(decoders: tuple[_Decoder, ...], data: Any) -> tuple[Any, ...]:
     if not isinstance(data, list):
-        raise _Misfit(data, "a list")
+        raise _Misfit.of(data, "a list")
     if len(data) != len(decoders):
-        raise _Misfit(data, f"{len(decoders)} items")
+        raise _Misfit.of(data, f"{len(decoders)} items")
     items: list[Any] = []
     try:
         for item, decoder in zip(data, decoders, strict=True):
@@ -138,7 +140,7 @@ def _decode_union(args: tuple[Any, ...], data: Any) -> Any:
                 return _decode_record(typing.cast(type, arg), data)
     elif type(data) in args and _fits(data):
         return data
-    raise _Misfit(data, " or ".join(getattr(arg, "__name__", str(arg)) for arg in args))
+    raise _Misfit.of(data, " or ".join(getattr(arg, "__name__", str(arg)) for arg in args))
 
 
 @functools.cache
@@ -163,11 +165,16 @@ def _present(hint: Any) -> Any:
 
 def _decode_record(record: type, data: Any) -> Any:
     if not isinstance(data, dict):
-        raise _Misfit(data, record.__name__)
+        raise _Misfit.of(data, record.__name__)
     fields = _fields(record)
     values = {key: value for key, value in data.items() if key != "kind"}
-    if values.keys() != fields.keys() and (values.keys() ^ fields.keys()) - _optional(record):
-        raise _Misfit(sorted(values.keys() ^ fields.keys()), f"the fields of {record.__name__}")
+    if values.keys() != fields.keys():
+        lacking = sorted(fields.keys() - values.keys() - _optional(record))
+        if lacking:
+            raise _Misfit(f"lacks {', '.join(lacking)}")
+        unknown = [str(key)[:60] for key in values if key not in fields]
+        if unknown:
+            raise _Misfit(f"has what no {record.__name__} has: {', '.join(unknown[:3])}")
     name = ""
     try:
         for name, value in values.items():
