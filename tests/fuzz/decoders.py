@@ -28,6 +28,7 @@ from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
 from sscc.runtime.backends.reference.backend import Reference
+from sscc.runtime.contract import Protocol
 from sscc.runtime.session import Session
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding, Target
@@ -99,9 +100,7 @@ def _lower(text: str, level: int, facts: ProgramFacts) -> tuple[Program, Signatu
         set_target(module, machine)
         run_passes(module, PIPELINES[level], verify_each=False)
         program, signature = emit_program(module), signature_of(module)
-    ranges = {"length": (1, CONTEXT), "slot": (0, 0), "phase": (0, facts.layers + 2),
-              "chunk": (0, facts.scratch_rows(GEOMETRY) // CHUNK), "steps": (1, 1 << 40)}  # fmt: skip
-    validate(program, machine, ranges=ranges)
+    validate(program, machine, ranges=Protocol(signature).ranges())
     return program, signature
 
 

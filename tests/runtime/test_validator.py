@@ -226,13 +226,13 @@ def test_a_gather_into_encoded_rows_writes_their_bytes() -> None:
     assert (moved["x"], moved["y"]) == ((2 * 3 * 8, 0), (0, 2 * 3 * 12))
 
 
-def test_gathers_and_indexed_rows_take_floats_only() -> None:
-    with pytest.raises(InputError, match=r"\(gather_rows\): source must be float .*'x' is i8"):
+def test_encoded_rows_are_gathered_into_encoded_rows() -> None:
+    with pytest.raises(InputError, match="its rows must be all encoded, or all floats: 'x' is i8, 'y' is f32"):
         _moved(
             GatherRows("x", "i", "y"),
             read("x", 1, 2, 6, 12, dtype="i8"),
             read("i", 2, 3, dtype="i64"),
-            write("y", 1, 2, 3, 12, dtype="i8"),
+            write("y", 1, 2, 3, 8),
         )
 
 

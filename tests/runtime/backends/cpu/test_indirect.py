@@ -211,13 +211,10 @@ def test_random_products(seed: int) -> None:
 
 
 def test_what_a_proof_leaves_to_the_run() -> None:
-    """Which expert is data; of five experts three groups read three at most."""
+    """Which expert is data."""
     memory = memory_of(CASES["blocks of tokens"], torch.float32)
     facts = prove_body(program_of(grouped(3, 20), memory, "input").bodies[0], Limits())
     assert facts.data == ("body 'k', step 0 (product): axis 0 of 'w'",)
-    assert (facts.uses["w"].reads, facts.uses["expert"].reads) == (3 * N * K, 3)
-    many = memory_of(CASES["one token a group"], torch.float32)
-    assert prove_body(program_of(grouped(7, 1), many, "input").bodies[0], Limits()).uses["w"].reads == E * N * K
 
 
 EXPERT = Access("expert", rows(4, 0))
