@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from sscc.ir.cache_plan import CACHES, STREAMS, CachePlan, LayerGroup, Stream, state_name
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
-from sscc.ir.kv_rows import decoded_width
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.runtime.artifact.signature import Signature
 
@@ -41,7 +40,8 @@ def _group(facts: GroupFacts, before: Sequence[LayerGroup], states: States) -> L
     """A group: its caches have its KV heads and widths, and one of the observation windows its query heads."""
     shapes = [_shape(states, facts.name, name) for name in CACHES]
     kv_heads = shapes[0][-3]
-    widths = [decoded_width(shape[-1]) if facts.geometry.encoded else shape[-1] for shape in shapes]
+    g = facts.geometry
+    widths = [g.row_format.numbers(shape[-1]) if g.encoded else shape[-1] for shape in shapes]
     streams = tuple(Stream(name, width) for name, width in zip(STREAMS, widths, strict=True))
     alike = (other.name for other in before if (other.kv_heads, other.streams) == (kv_heads, streams))
     windows = (name for name in (facts.name, *alike) if state_name("observed", name) in states)

@@ -16,10 +16,11 @@ from torch_mlir import ir
 
 from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, several, single, undefined
 from sscc.compiler.interpret.types import Types
-from sscc.ir import kv_rows, landmarks
+from sscc.ir import landmarks
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.geometry import Geometry
+from sscc.ir.kv_rows import INT8, RowFormat
 
 Segment = Mapping[str, Tensor]
 """Rows that attention is over: `key` and `value` [B, Hkv, T, D], `valid` [B, R] and perhaps an `index` [B, Hkv, R]."""
@@ -53,14 +54,14 @@ def validity(position: Tensor, prompt_len: Tensor, active: Tensor, g: Geometry) 
     return ((row < filled) | selected) & active[:, None]
 
 
-def encoded(rows: Tensor) -> Tensor:
-    """Rows [.., D] of floats as codes and the bytes of a scale, [.., D + 4] i8."""
-    return torch.from_numpy(kv_rows.encode(rows.to(torch.float32).numpy()))
+def encoded(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
+    """Rows [.., D] of floats as codes and the bytes of their scales, i8."""
+    return torch.from_numpy(row_format.encode(rows.to(torch.float32).numpy()))
 
 
-def decoded(rows: Tensor) -> Tensor:
-    """The numbers of rows: themselves, or [.., D] f32 of encoded ones."""
-    return torch.from_numpy(kv_rows.decode(rows.numpy())) if rows.dtype == torch.int8 else rows
+def decoded(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
+    """The numbers of rows: themselves, or f32 of encoded ones."""
+    return torch.from_numpy(row_format.decode(rows.numpy())) if rows.dtype == torch.int8 else rows
 
 
 # --------------------------------------------------------------------------------------------------- attention
@@ -99,33 +100,39 @@ def attention(
     return out.reshape(heads, count, value.shape[2]).to(query.dtype), sums.reshape(heads, count, 1)
 
 
-def cached_attention(query: Tensor, segments: Sequence[Segment], scale: float, types: Types) -> Tensor:
-    """[B, H, 1, Dv]: each slot's query over the rows of segments that are valid; zeros where none is."""
-    out = query.new_zeros(*query.shape[:3], decoded(segments[0]["value"][:, :, :0]).shape[3])
+def cached_attention(
+    query: Tensor, segments: Sequence[Segment], scale: float, types: Types, row_format: RowFormat = INT8
+) -> Tensor:
+    """[B, H, 1, Dv]: each slot's query over the rows of segments that are valid; zeros where none is. Rows of i8 are
+    encoded in `row_format`."""
+    out = query.new_zeros(*query.shape[:3], decoded(segments[0]["value"][:, :, :0], row_format).shape[3])
     for slot in range(query.shape[0]):
         if any(segment["valid"][slot].any() for segment in segments):
-            k, v = (torch.cat([rows_of(segment, side, slot) for segment in segments], 1) for side in ("key", "value"))
+            sides = ([rows_of(segment, side, slot) for segment in segments] for side in ("key", "value"))
+            k, v = (decoded(torch.cat(rows, 1), row_format) for rows in sides)
             out[slot], _ = attention(query[slot], k, v, scale, None, types)
     return out
 
 
 def rows_of(segment: Segment, side: str, slot: int) -> Tensor:
-    """[Hkv, N, D]: the valid rows of a slot, as numbers."""
+    """[Hkv, N, ..]: the valid rows of a slot, as they are stored."""
     rows, valid = segment[side][slot], segment["valid"][slot]
-    return decoded(gather(rows[None], segment["index"][slot][:, valid])[0] if "index" in segment else rows[:, valid])
+    return gather(rows[None], segment["index"][slot][:, valid])[0] if "index" in segment else rows[:, valid]
 
 
 def causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int, types: Types
+    query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int, types: Types,
+    row_format: RowFormat = INT8,
 ) -> tuple[Tensor, Tensor]:
     """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees the last
-    `window` unless that is 0, and its log-sum-exp. Rows may be encoded."""
+    `window` unless that is 0, and its log-sum-exp. Rows of i8 are encoded in `row_format`."""
     end = _check_chunk(start, query.shape[2], key.shape[2])
     row, position = torch.arange(end)[None, :], torch.arange(start, end)[:, None]
     hidden = row > position
     if window:
         hidden |= row <= position - window
-    out, sums = attention(query[0], decoded(key[0, :, :end]), decoded(value[0, :, :end]), scale, hidden, types)
+    k, v = (decoded(rows[0, :, :end], row_format) for rows in (key, value))
+    out, sums = attention(query[0], k, v, scale, hidden, types)
     return out[None], sums[None]
 
 
@@ -275,7 +282,7 @@ def choose(
         places = candidates[slot].nonzero()[:, 0]
         if not len(places):
             continue
-        exact = scores_of(query[slot], decoded(key[slot]), scale, types.accumulate)[:, :, 0]
+        exact = scores_of(query[slot], decoded(key[slot], _format(g)), scale, types.accumulate)[:, :, 0]
         found = scores[slot][:, places].reshape(*exact.shape[:2], -1).to(types.accumulate)
         weights = torch.cat([found, exact], 2).softmax(2)[:, :, : len(places)].mean(1)
         best = torch.argsort(weights, dim=1, descending=True, stable=True)[:, : g.topk]
@@ -284,6 +291,11 @@ def choose(
 
 
 # ------------------------------------------------------------------------------------------------- the operations
+
+
+def _format(g: Geometry) -> RowFormat:
+    """Of rows of i8, where there are any."""
+    return g.row_format if g.encoded else INT8
 
 
 def _scale(op: ir.Operation) -> float:
@@ -300,9 +312,14 @@ def _validity(op: ir.Operation, b: Builder) -> Compute:
     return lambda position, prompt_len, active: validity(position, prompt_len, active, g)
 
 
+def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
+    row_format = geometry_of(op).row_format
+    return lambda source: encoded(source, row_format)
+
+
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
-    scale, types, segments = _scale(op), b.types, _segments(op)
-    return lambda query, *rows: cached_attention(query, segments(rows), scale, types)
+    scale, types, segments, row_format = _scale(op), b.types, _segments(op), _format(geometry_of(op))
+    return lambda query, *rows: cached_attention(query, segments(rows), scale, types, row_format)
 
 
 def _segments(op: ir.Operation) -> Callable[[Sequence[Tensor]], list[Segment]]:
@@ -317,8 +334,10 @@ def _segments(op: ir.Operation) -> Callable[[Sequence[Tensor]], list[Segment]]:
 
 
 def _causal_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, window, types = _scale(op), geometry_of(op).window, b.types
-    return lambda query, key, value, start: causal_attention(query, key, value, int(start), scale, window, types)
+    scale, g, types = _scale(op), geometry_of(op), b.types
+    return lambda query, key, value, start: causal_attention(
+        query, key, value, int(start), scale, g.window, types, _format(g)
+    )
 
 
 def _observe(op: ir.Operation, b: Builder) -> Compute:
@@ -350,8 +369,9 @@ def _kept_positions(op: ir.Operation, b: Builder) -> Compute:
 
 def _gather(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
-    store = encoded if g.encoded and not g.encodes_prompts else lambda rows: rows
-    return lambda source, index, out: store(gather(source, index))
+    if g.encoded and not g.encodes_prompts:
+        return lambda source, index, out: encoded(gather(source, index), g.row_format)
+    return lambda source, index, out: gather(source, index)
 
 
 def _decode_attention(op: ir.Operation, b: Builder) -> Several:
@@ -363,12 +383,12 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
     ) -> tuple[Tensor, ...]:  # fmt: skip
         row, valid = rows(position, g), validity(position, prompt_len, active, g)
         if g.encoded:
-            new_key, new_value = encoded(new_key), encoded(new_value)
+            new_key, new_value = (encoded(rows, g.row_format) for rows in (new_key, new_value))
         cache = {"key": updated(key, new_key, row, active), "value": updated(value, new_value, row, active)}
         parts = [cache, *segments(rest)]
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
         seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
-        out = cached_attention(query, seen, scale, types)
+        out = cached_attention(query, seen, scale, types, _format(g))
         return out, updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
 
     return decode
@@ -383,9 +403,9 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
     ) -> tuple[Tensor, ...]:  # fmt: skip
         at, n = int(start), int(length)
         if g.encodes_prompts:
-            new_key, new_value = encoded(new_key), encoded(new_value)
+            new_key, new_value = (encoded(rows, g.row_format) for rows in (new_key, new_value))
         k, v = appended(k_scratch, new_key, at), appended(v_scratch, new_value, at)
-        out, sums = causal_attention(query, k, v, at, scale, g.window, types)
+        out, sums = causal_attention(query, k, v, at, scale, g.window, types, _format(g))
         return out, k, v, observe(observed, query, at, n, g), observe(log_sum_exp, sums, at, n, g)
 
     return chunk
@@ -419,7 +439,7 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
         row, valid = rows(position, g), validity(position, position + 1, active, g)
         landmark = landmarks_of(new_key, g.landmark_bits)
         if g.encoded:
-            new_key, new_value = encoded(new_key), encoded(new_value)
+            new_key, new_value = (encoded(rows, g.row_format) for rows in (new_key, new_value))
         ring = {"key": updated(key, new_key, row, active), "value": updated(value, new_value, row, active)}
         new = (new_key, new_value, *landmark)
         stored = [updated(s, n, position, active) for s, n in zip((k_store, v_store, codes, scales), new, strict=True)]
@@ -428,7 +448,7 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
         parts = [ring, {"key": stored[0], "value": stored[1], "index": selected}]
         masks = valid.split([g.sink_recent, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip(parts, masks, strict=True)]
-        out = cached_attention(query, seen, scale, types)
+        out = cached_attention(query, seen, scale, types, _format(g))
         caches = updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
         return out, *caches, *stored
 
@@ -438,7 +458,7 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
 HANDLERS: dict[str, Handler] = {
     "kv.row": single(_row),
     "kv.update": single(lambda op, b: updated),
-    "kv.quantize_rows": single(lambda op, b: encoded),
+    "kv.quantize_rows": single(_quantize_rows),
     "kv.validity": single(_validity),
     "kv.cached_attention": single(_cached_attention),
     "kv.causal_attention": several(_causal_attention),

@@ -9,7 +9,6 @@ from sscc.compiler.quality.cells import QUERY, SNAPSTREAM, Cell
 from sscc.ir.cache_plan import LayerGroup
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import PLAIN
-from sscc.ir.kv_rows import encoded_width
 from sscc.ir.landmarks import SCALE_BYTES, code_bytes
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.artifact.signature import Signature
@@ -54,7 +53,8 @@ def _landmark_bytes(group: LayerGroup, cell: Cell, signature: Signature) -> int:
     width = group.key.width
     if cell.landmark_bits < PLAIN_BITS:
         return code_bytes(width, cell.landmark_bits) + SCALE_BYTES
-    return encoded_width(width) if cell.geometry.encoded else width * DTYPE_BYTES[signature.dtype]
+    g = cell.geometry
+    return g.row_format.width(width) if g.encoded else width * DTYPE_BYTES[signature.dtype]
 
 
 def cells_of_equal_bytes(cells: Sequence[Cell], signature: Signature) -> list[Cell]:

@@ -312,5 +312,5 @@ def _write_new(
         (new_key, key, step.k_cache, ring_row[1]),
     )
     for source, operand, name, target in targets:
-        write_row(f, source, operand.dtype, target, operands[name].dtype, operand.shape[3])
+        write_row(f, source, operand.dtype, target, operands[name].dtype, operand.shape[3], operands[name].shape[3])
     encode_landmark(f, new_key, key.dtype, there(step.codes), there(step.scales), rows.dim, rows.bits)

@@ -111,9 +111,9 @@ def compile_choose_rows(step: ChooseRows, interface: Interface) -> Bind:
         def fire(_: object) -> None:
             selected.fill_(-1)
             for slot, begin, end in _candidates(position, active, step.sink, step.recent, scores.shape[2]):
-                picks = choose(
-                    query[slot], numbers(key[slot]), scores[slot, :, begin:end], selected.shape[2], step.scale, wide
-                )
+                ring = numbers(key[slot], query.shape[3])
+                found = scores[slot, :, begin:end]
+                picks = choose(query[slot], ring, found, selected.shape[2], step.scale, wide)
                 selected[slot, :, : picks.shape[1]] = picks + begin
 
         return fire
@@ -172,7 +172,7 @@ def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
             for slot, begin, end in _candidates(position, active, step.sink, step.recent, codes.shape[2]):
                 of_rows = codes[slot, :, begin:end], scales[slot, :, begin:end]
                 found = landmark_scores(query[slot], *of_rows, step.bits, step.scale)
-                picks = choose(query[slot], ring[slot], found, step.topk, step.scale, wide)
+                picks = choose(query[slot], numbers(ring[slot], query.shape[3]), found, step.topk, step.scale, wide)
                 selected[slot, :, : picks.shape[1]] = picks + begin
             rows = (as_stored(new, store) for new, store in ((new_key, k_store), (new_value, v_store)))
             new = (*rows, *landmarks_of(new_key, step.bits))
