@@ -393,12 +393,13 @@ class _Threader:
         (query, key, value), g, batch = qkv, self.geometry, self.facts.batch
         k_cache, v_cache, k_store, v_store, codes, scales, position, _, active = added
         row = kv.Row(position, position.type).row
-        landmark = kv.Landmarks(key, *self._landmark_types(batch, 1))
-        key, value = self._encoded(key), self._encoded(value)
+        rows = [self._encoded(key), self._encoded(value)]
         k_new, v_new = (
-            kv.Update(cache, new, row, active, cache.type).updated for cache, new in ((k_cache, key), (v_cache, value))
+            kv.Update(cache, new, row, active, cache.type).updated
+            for cache, new in zip((k_cache, v_cache), rows, strict=True)
         )
-        new_rows = ((k_store, key), (v_store, value), (codes, landmark.codes), (scales, landmark.scales))
+        landmark = kv.Landmarks(key, *self._landmark_types(batch, 1))
+        new_rows = zip((k_store, v_store, codes, scales), (*rows, landmark.codes, landmark.scales), strict=True)
         stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, plus_one(position), active, flags).valid
@@ -425,16 +426,16 @@ class _Threader:
     def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
         k_scratch, v_scratch, observed, log_sum_exp, *landmark_scratch, start, length = added
-        landmarks = self._landmarks_added(key, landmark_scratch, start)
-        if self.geometry.encodes_prompts:
-            key, value = self._encoded(key), self._encoded(value)
-        k_new = insert_slice(key, k_scratch, [0, 0, start, 0])
-        v_new = insert_slice(value, v_scratch, [0, 0, start, 0])
+        rows = [self._encoded(key), self._encoded(value)] if self.geometry.encodes_prompts else [key, value]
+        k_new, v_new = (
+            insert_slice(new, scratch, [0, 0, start, 0])
+            for new, scratch in zip(rows, (k_scratch, v_scratch), strict=True)
+        )
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
         done = kv.CausalAttention(query, k_new, v_new, start, self.scale, self.attention.results[0].type, sums)
         seen = kv.Observe(observed, query, start, length, observed.type).updated
         kept = kv.Observe(log_sum_exp, done.log_sum_exp, start, length, log_sum_exp.type).updated
-        return done.out, [k_new, v_new, seen, kept, *landmarks]
+        return done.out, [k_new, v_new, seen, kept, *self._landmarks_added(key, landmark_scratch, start)]
 
     def _landmarks_added(self, key: ir.Value, scratch: list[ir.Value], start: ir.Value) -> list[ir.Value]:
         """The scratch with the landmarks of a chunk's keys, where queries choose."""

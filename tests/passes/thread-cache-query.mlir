@@ -2,6 +2,7 @@
 // 3, topk 1. Landmarks of 2 bits of 8 numbers are 2 bytes.
 #geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 3 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 6 : i64, rows = "indexed", policy = "query", landmark_bits = 2 : i64}
 #plain = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 3 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 6 : i64, rows = "indexed", policy = "query", landmark_bits = 16 : i64}
+#int8 = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 3 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 6 : i64, rows = "indexed", policy = "query", landmark_bits = 2 : i64, dtype = "int8"}
 #program = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
 
 // -----
@@ -73,6 +74,33 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.select
   // CHECK: %[[KEPT:.+]] = "kv.kept_positions"
   // CHECK: "kv.gather"(%arg0, %[[KEPT]], 
+  func.func private @prefill.layer.0(%q: tensor<1x4x4x8xf32> {sscc.input = "hidden"}, %k: tensor<1x2x4x8xf32> {sscc.weight = "k"},
+      %v: tensor<1x2x4x6xf32> {sscc.weight = "v"}) -> (tensor<1x4x4x6xf32> {sscc.output = "hidden"})
+      attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {
+    %o = "kv.self_attention"(%q, %k, %v) {layer = 0 : i64, scale = 0.25 : f64}
+      : (tensor<1x4x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x6xf32>) -> tensor<1x4x4x6xf32>
+    return %o : tensor<1x4x4x6xf32>
+  }
+}
+
+// -----
+
+// CASE: prefill layer, encoded rows
+// PASSES: thread-cache
+module attributes {kv.geometry = #int8, sscc.program = #program} {
+  // A chunk's rows are encoded on their way into the scratch, which attention reads; landmarks are of the keys themselves.
+  // CHECK-LABEL: func.func private @prefill.layer.0(
+  // CHECK-SAME: %[[KS:arg3]]: tensor<1x2x8x12xi8> {sscc.state = "k_scratch"}, %[[VS:arg4]]: tensor<1x2x8x10xi8> {sscc.state = "v_scratch"}
+  // CHECK: %[[K:.+]] = "kv.quantize_rows"(%arg1)
+  // CHECK: %[[V:.+]] = "kv.quantize_rows"(%arg2)
+  // CHECK: %[[K1:.+]] = tensor.insert_slice %[[K]] into %[[KS]]
+  // CHECK: %[[V1:.+]] = tensor.insert_slice %[[V]] into %[[VS]]
+  // CHECK: "kv.causal_attention"(%arg0, %[[K1]], %[[V1]], %arg9)
+  // CHECK: "kv.landmarks"(%arg1)
+  // What the end of the prompt copies into the cache is encoded already.
+  // CHECK-LABEL: func.func private @prefill.compress.0(
+  // CHECK-NOT: kv.quantize_rows
+  // CHECK: "kv.gather"(%arg0, %{{.+}}, %{{.+}}) : (tensor<1x2x8x12xi8>, tensor<2x3xi64>, tensor<1x2x3x12xi8>) -> tensor<1x2x3x12xi8>
   func.func private @prefill.layer.0(%q: tensor<1x4x4x8xf32> {sscc.input = "hidden"}, %k: tensor<1x2x4x8xf32> {sscc.weight = "k"},
       %v: tensor<1x2x4x6xf32> {sscc.weight = "v"}) -> (tensor<1x4x4x6xf32> {sscc.output = "hidden"})
       attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {

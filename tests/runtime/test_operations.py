@@ -42,12 +42,15 @@ MEMBERS: dict[str, list[tuple[tuple[str, ...], ...]]] = {
     "decode_attention": [(), (PLAIN,), (INDEXED,)],
 }
 """By operation: the operands of its segments."""
-DTYPE = {"f": torch.float32, "f32": torch.float32, "row": torch.float32, "any": torch.float32, "bf16": torch.bfloat16,
-         "encoded": torch.int8, "i8": torch.int8, "i64": torch.int64, "i1": torch.bool}  # fmt: skip
+DTYPE = {"f": torch.float32, "f32": torch.float32, "row": torch.float32, "any": torch.float32, "prompt": torch.float32,
+         "bf16": torch.bfloat16, "encoded": torch.int8, "i8": torch.int8, "i64": torch.int64,
+         "i1": torch.bool}  # fmt: skip
+ROWS = ("row", "any", "prompt")
+"""Elements that may be floats or encoded."""
 
 
 def has_rows(kind: type[Op]) -> bool:
-    return any(operand.element in ("row", "any") for operand in spec_of(kind).operands.values())
+    return any(operand.element in ROWS for operand in spec_of(kind).operands.values())
 
 
 def windows_of(kind: type[Op]) -> tuple[int, ...]:
@@ -93,7 +96,7 @@ class OperationTrial:
         self.contents: dict[str, torch.Tensor] = {}
         for name, operand in self.spec.operands.items():
             shape = [int(dim) if dim.isdigit() else self.sizes[dim] for dim in operand.step_dims]
-            kept = encoded and operand.element in ("row", "any")
+            kept = encoded and operand.element in ROWS
             dtype = torch.int8 if kept else DTYPE[operand.element]
             if kept or operand.element == "encoded":
                 shape[-1] += INT8.scale_bytes

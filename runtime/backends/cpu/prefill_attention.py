@@ -227,8 +227,8 @@ class _Attention:
             raise InputError(f"{step.kind}: {heads} query heads do not divide into groups of {kv_heads} KV heads")
         if step.scale <= 0:
             raise InputError(f"{step.kind} takes a positive scale, not {step.scale}")
-        rows = (query_type, query_type) if key_type == "i8" else (key_type, value_type)  # decoded as queries are
-        tiles = tiling(features, (query_type, *rows), depth)
+        numbers = (query_type, query_type) if key_type == "i8" else (key_type, value_type)  # decoded as queries are
+        tiles = tiling(features, (query_type, *numbers), depth)
         group = heads // kv_heads
         queries = block_of_queries(group, chunk, tiles.panel)
         rows = QueryRows(tiles, depth, -(-queries * group // tiles.panel))

@@ -174,8 +174,7 @@ def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
                 found = landmark_scores(query[slot], *of_rows, step.bits, step.scale)
                 picks = choose(query[slot], numbers(ring[slot], query.shape[3]), found, step.topk, step.scale, wide)
                 selected[slot, :, : picks.shape[1]] = picks + begin
-            rows = (as_stored(new, store) for new, store in ((new_key, k_store), (new_value, v_store)))
-            new = (*rows, *landmarks_of(new_key, step.bits))
+            new = (as_stored(new_key, k_store), as_stored(new_value, v_store), *landmarks_of(new_key, step.bits))
             decode_attention(
                 query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
                 segments=[SegmentRows(k_store, v_store, selected)], sink=step.sink, recent=step.recent,

@@ -319,13 +319,13 @@ def test_a_copy_that_is_not_encoded_as_its_cache_is_refused() -> None:
     refused(step, "reads 'key' in place of 'k_cache', which has another dtype", **SLOTS, **caches, **copies)
 
 
-def test_rows_that_an_index_names_are_floats() -> None:
+def test_rows_that_an_index_names_are_stored_as_the_others() -> None:
     refused(
         GatherRows("x", "i", "y"),
-        "gather_rows takes source as float .* but parameter 'x' is i8",
+        "gather_rows takes rows that are all encoded, or all floats, but 'x' is i8, 'y' is f32",
         x=("i8", (1, 2, 9, 12)),
         i=("i64", (2, 3)),
-        y=("i8", (1, 2, 3, 12)),
+        y=("f32", (1, 2, 3, 8)),
     )
     names = ("query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache")
     rows = MoreRows("k_store", "v_store", "selected")
