@@ -43,7 +43,7 @@ def test_a_row_of_4_bits_is_two_codes_a_byte_and_then_a_scale_for_every_32_numbe
         step = np.abs(part).max(-1, keepdims=True) / 7
         assert (np.abs(INT4.decode(stored)[:, first:end] - part) <= 0.52 * step).all()
         alone = INT4.encode(part)
-        assert np.array_equal(alone[:, : (end - first) // 2], stored[:, first // 2 : end // 2]), "groups are independent"
+        assert np.array_equal(alone[:, : (end - first) // 2], stored[:, first // 2 : end // 2]), "each by itself"
 
 
 def test_the_bytes_of_a_row_tell_its_format() -> None:
