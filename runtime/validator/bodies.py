@@ -217,8 +217,12 @@ class _BodyProof:
         names = spec.regions(step)
         used = {field_name: spec.operands[field_name] for field_name in names}
         sizes: dict[str, int] = {}
-        # Encoded rows last: bytes alone do not say how many numbers they are.
-        for field_name in sorted(names, key=lambda field_name: self._place(names[field_name]).dtype == "i8"):
+
+        def encoded(field_name: str) -> bool:
+            element = spec.step_patterns[field_name][0]
+            return element in ("encoded", "row") and self._place(names[field_name]).dtype == "i8"
+
+        for field_name in sorted(names, key=encoded):  # these last: bytes alone do not say how many numbers they are
             self._match(names[field_name], field_name, spec.step_patterns[field_name], sizes)
         for elements in (("row", "any"), ("prompt",)):
             self._alike([names[name] for name, operand in used.items() if operand.element in elements])

@@ -18,8 +18,8 @@ def check_encoded(kind: str, name: str, meta: Meta, size: int) -> None:
     shape, strides, dtype = meta
     if dtype != "i8" or size < 1 or not format_of(size, shape[-1]):
         raise InputError(
-            f"{kind} takes encoded rows of {size} numbers as {INT8.width(size)} of i8, or {INT4.width(size)} with "
-            f"codes of 4 bits, but {name!r} has {shape[-1]} of {dtype}"
+            f"{kind} takes encoded rows of {size} numbers as {INT8.width(size)} of i8, but {name!r} has {shape[-1]} of "
+            f"{dtype} (with codes of 4 bits it would be {INT4.width(size)})"
         )
     if strides[-1] != 1:
         raise InputError(f"{kind} reads and writes rows at stride 1, but {name!r} has strides {list(strides)}")

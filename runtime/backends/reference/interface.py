@@ -82,9 +82,12 @@ class Interface:
         """
         sizes: dict[str, int] = {}
         spec = spec_of_step(step)
-        regions = spec.regions(step)
-        # Encoded rows last: bytes alone do not say how many numbers they are.
-        for field in sorted(regions, key=lambda field: self.param(regions[field]).dtype == "i8"):
+        regions, patterns = spec.regions(step), spec.step_patterns
+
+        def encoded(field: str) -> bool:
+            return patterns[field][0] in ("encoded", "row") and self.param(regions[field]).dtype == "i8"
+
+        for field in sorted(regions, key=encoded):  # these last: their bytes alone do not say how many numbers they are
             name = regions[field]
             self._match_one(step.kind, field, self.param(name), spec.step_patterns[field], sizes)
             if spec.operands[field].mode != "read":
