@@ -217,13 +217,15 @@ class _BodyProof:
         names = spec.regions(step)
         used = {field_name: spec.operands[field_name] for field_name in names}
         sizes: dict[str, int] = {}
-
-        def encoded(field_name: str) -> bool:
-            element = spec.step_patterns[field_name][0]
-            return element in ("encoded", "row") and self._place(names[field_name]).dtype == "i8"
-
-        for field_name in sorted(names, key=encoded):  # these last: bytes alone do not say how many numbers they are
-            self._match(names[field_name], field_name, spec.step_patterns[field_name], sizes)
+        late = []
+        for field_name, name in names.items():
+            dtype, dims = pattern = spec.step_patterns[field_name]
+            if dtype in ("encoded", "row") and self._place(name).dtype == "i8" and dims[-1] not in sizes:
+                late.append((name, field_name, pattern))  # bytes alone do not say how many numbers they are
+            else:
+                self._match(name, field_name, pattern, sizes)
+        for item in late:
+            self._match(*item, sizes)
         for elements in (("row", "any"), ("prompt",)):
             self._alike([names[name] for name, operand in used.items() if operand.element in elements])
         if isinstance(step, sch.GatherRows) and self._place(step.source).dtype == "i8":

@@ -82,16 +82,22 @@ class Interface:
         """
         sizes: dict[str, int] = {}
         spec = spec_of_step(step)
-        regions, patterns = spec.regions(step), spec.step_patterns
+        regions = spec.regions(step)
 
-        def encoded(field: str) -> bool:
-            return patterns[field][0] in ("encoded", "row") and self.param(regions[field]).dtype == "i8"
-
-        for field in sorted(regions, key=encoded):  # these last: their bytes alone do not say how many numbers they are
-            name = regions[field]
-            self._match_one(step.kind, field, self.param(name), spec.step_patterns[field], sizes)
+        def check(field: str) -> None:
+            self._match_one(step.kind, field, self.param(regions[field]), spec.step_patterns[field], sizes)
             if spec.operands[field].mode != "read":
-                self.written(name)
+                self.written(regions[field])
+
+        late = []
+        for field, name in regions.items():
+            dtype, dims = spec.step_patterns[field]
+            if dtype in ("encoded", "row") and self.param(name).dtype == "i8" and dims[-1] not in sizes:
+                late.append(field)  # bytes alone do not say how many numbers they are
+            else:
+                check(field)
+        for field in late:
+            check(field)
         return sizes
 
     def _match_one(self, kind: str, field: str, param: Param, pattern: Pattern, sizes: dict[str, int]) -> None:
