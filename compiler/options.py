@@ -91,7 +91,8 @@ class CompileOptions:
         kv_landmark_bits: with "query", bits of a number of the keys' copies by which a step chooses.
         kv_rows: where the selected rows live: "compact" in the cache, "indexed" in the prompt's K and V, all of which
             is kept for it.
-        kv_dtype: what cache rows are stored as: "model", of the program's dtype, or "int8", codes with a scale per row.
+        kv_dtype: what cache rows are stored as: "model", of the program's dtype, "int8", codes with a scale per row, or
+            "int4", with a scale for every 32.
         weight_format: how the weights of products are stored; None for the program's dtype.
         max_context: longest sequence, prompt plus new tokens; at most the model's own.
         weights: "embed" copies them into the artifact, "reference" names the checkpoint by digest, "none" has none.

@@ -10,7 +10,6 @@ from sscc.ir.cache_plan import CACHES, STREAMS, CachePlan, LayerGroup, Stream, s
 from sscc.ir.dialects import kv
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
-from sscc.ir.kv_rows import decoded_width
 from sscc.ir.levels import GroupFacts, ProgramFacts, walk
 from sscc.runtime.artifact.signature import Signature
 
@@ -51,7 +50,8 @@ def _group(facts: GroupFacts, heads: Mapping[str, int], states: States) -> Layer
         raise InputError(f"nothing in the module attends in the layers {list(facts.layers)}: it cannot be run")
     shapes = [_shape(states, facts.name, name) for name in CACHES]
     kv_heads = shapes[0][-3]
-    widths = [decoded_width(shape[-1]) if facts.geometry.encoded else shape[-1] for shape in shapes]
+    g = facts.geometry
+    widths = [g.row_format.numbers(shape[-1]) if g.encoded else shape[-1] for shape in shapes]
     streams = tuple(Stream(name, width) for name, width in zip(STREAMS, widths, strict=True))
     return LayerGroup(facts.name, facts.layers, facts.geometry, heads[facts.name], kv_heads, streams)
 

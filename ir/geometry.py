@@ -20,10 +20,12 @@ from typing import Any
 
 from sscc.ir.choices import LANDMARK_BITS
 from sscc.ir.errors import UsageError
+from sscc.ir.kv_rows import FORMATS, RowFormat
 
 POOL_MODES = ("avg", "max")
 COMPACT, INDEXED = KV_ROWS = ("compact", "indexed")
-PLAIN, INT8 = KV_DTYPES = ("model", "int8")
+PLAIN = "model"
+KV_DTYPES = (PLAIN, *FORMATS)
 SNAPSTREAM, QUERY = KV_POLICIES = ("snapstream", "query")
 DEFAULT_LANDMARK_BITS = 2
 DEFAULT_SINK = 4
@@ -48,8 +50,8 @@ class Geometry:
         max_context: longest sequence (prompt plus new tokens) the program accepts, in tokens.
         rows: where the selected rows live: "compact", gathered into the cache once; "indexed", in the prompt's K and V,
             which are kept, and read through their positions in every step.
-        dtype: what a cache row is stored as: "model", numbers of the model's dtype; "int8", codes of 8 bits and a scale
-            (`sscc.ir.kv_rows`).
+        dtype: what a cache row is stored as: "model", numbers of the model's dtype; "int8" or "int4", codes of so many
+            bits and their scales (`sscc.ir.kv_rows`).
         window: of a layer with sliding-window attention: a query sees its own position and the `window` - 1 before it,
             which are the ring; 0 where it sees every position.
         policy: who chooses the selected rows: "snapstream", the end of the prompt, once; "query", every step's query,
@@ -99,8 +101,8 @@ class Geometry:
             self._check_by_query()
         if self.indexed and self.encoded and not self.by_query:
             raise UsageError(
-                "--kv-dtype int8 encodes rows as they are copied into the cache, and with --kv-rows indexed the "
-                "selected ones stay in the prompt: use --kv-rows compact, or --kv-dtype model"
+                f"--kv-dtype {self.dtype} encodes rows as they are copied into the cache, and with --kv-rows indexed "
+                "the selected ones stay in the prompt: use --kv-rows compact, or --kv-dtype model"
             )
         if self.sink + self.recent > self.max_context:
             raise UsageError(
@@ -222,8 +224,13 @@ class Geometry:
 
     @property
     def encoded(self) -> bool:
-        """Whether cache rows are codes and a scale."""
-        return self.dtype == INT8
+        """Whether cache rows are codes and scales."""
+        return self.dtype != PLAIN
+
+    @property
+    def row_format(self) -> RowFormat:
+        """How cache rows are encoded. Raises KeyError where they are not."""
+        return FORMATS[self.dtype]
 
     @property
     def encodes_prompts(self) -> bool:

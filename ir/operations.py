@@ -163,11 +163,14 @@ class UpdateRows(Op):
 
 @dataclass(frozen=True)
 class QuantizeRows(Op):
-    """Encodes rows: `out` holds D signed codes, then the 4 bytes of an f32 scale, little endian; a number is
-    code * scale.
+    """Encodes rows, as codes of 8 bits or of 4: whichever has rows of as many bytes as `out`.
 
-    All in f32: scale = max |x| * f32(1 / 127), 0 below 2^-126; code = x * (1 / scale), rounded half to even, within
-    -127 .. 127. A row whose scale is 0 is zero bytes. `sscc.ir.kv_rows` has it in numpy.
+    8 bits: `out` holds D signed codes, then the 4 bytes of an f32 scale, little endian; a number is code * scale. All
+    in f32: scale = max |x| * f32(1 / 127), 0 below 2^-126; code = x * (1 / scale), rounded half to even, within
+    -127 .. 127. A row whose scale is 0 is zero bytes.
+
+    4 bits: the same for each group of 32 numbers, with 7 in the place of 127 and scales rounded to bf16; two codes a
+    byte, then all scales. `sscc.ir.kv_rows` has both in numpy.
     """
 
     op, kind = "quantize_rows", "quantize_rows"

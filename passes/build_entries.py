@@ -129,7 +129,6 @@ from sscc.ir.cache_plan import (
 )
 from sscc.ir.choices import CURSOR, REUSED
 from sscc.ir.errors import UnsupportedError
-from sscc.ir.kv_rows import decoded_width
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
@@ -299,8 +298,8 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
     for group in groups:
         shapes = {a.name: a.type.shape for a in _states(parts[f"prefill.layer.{group.layers[0]}"])}
         rows = [shapes[name] for name in SCRATCHES]
-        encodes = group.geometry.encodes_prompts
-        widths = [decoded_width(shape[3]) if encodes else shape[3] for shape in rows]
+        g = group.geometry
+        widths = [g.row_format.numbers(shape[3]) if g.encodes_prompts else shape[3] for shape in rows]
         streams = tuple(Stream(name, width) for name, width in zip(STREAMS, widths, strict=True))
         # Query heads are in no state but the observed ones, which layers share where they share K and V.
         known.append(LayerGroup(group.name, group.layers, group.geometry, 0, rows[0][1], streams))

@@ -16,9 +16,9 @@ Where every step's query chooses (`--kv-policy query`), the rows of all position
 them, and beside them landmarks of their keys. `compress` fills sinks and ring; decode adds the row of its position,
 scores the landmarks, chooses rows, and attends to them as a second segment.
 
-With encoded rows (`--kv-dtype int8`) the caches are i8: `kv.gather` encodes what it puts into them, and the row of a
-decode step passes `kv.quantize_rows`. Where queries choose, so do the rows of a prompt on their way into its scratch,
-which is i8 too, and `kv.causal_attention` is over what they stand for. Landmarks are made of keys before that.
+With encoded rows (`--kv-dtype int8` or `int4`) the caches are i8: `kv.gather` encodes what it puts into them, and the
+row of a decode step passes `kv.quantize_rows`. Where queries choose, so do the rows of a prompt on their way into its
+scratch, which is i8 too, and `kv.causal_attention` is over what they stand for. Landmarks are made of keys before that.
 
 Before::
 
@@ -108,7 +108,6 @@ from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
-from sscc.ir.kv_rows import encoded_width
 from sscc.ir.landmarks import check_bits, landmark_width
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
 from sscc.ir.operations import CachedAttention
@@ -203,6 +202,8 @@ class _Threader:
     def rewrite(self) -> None:
         if self.geometry.by_query:
             self._check_landmarks()
+        if self.geometry.encoded:
+            self._check_rows()
         if self.entry == "decode":
             g = self.geometry
             stores = self._rows(STORES, self.facts.batch) if g.indexed else []
@@ -219,6 +220,15 @@ class _Threader:
             check_bits(self.geometry.landmark_bits, self.widths[0])
         except UsageError as error:
             raise UsageError(f"{self.attention.location}: {error}") from None
+
+    def _check_rows(self) -> None:
+        bits = self.geometry.row_format.bits
+        for width in self.widths:
+            if width * bits % 8:
+                raise UnsupportedError(
+                    f"{self.attention.location}: rows of {width} numbers do not fill bytes with codes of {bits} bits: "
+                    "use --kv-dtype int8"
+                )
 
     def _note_group(self, function: Any) -> None:
         """Operations of a group that the module's geometry does not govern say its name."""
@@ -239,7 +249,8 @@ class _Threader:
         """The type of rows [.., D] as a cache holds them."""
         if not self.geometry.encoded:
             return tensor_type(shape, self.element)
-        return tensor_type([*shape[:-1], encoded_width(shape[-1])], ir.IntegerType.get_signless(8))
+        width = self.geometry.row_format.width(shape[-1])
+        return tensor_type([*shape[:-1], width], ir.IntegerType.get_signless(8))
 
     def _encoded(self, rows: ir.Value) -> ir.Value:
         """Rows [.., D] as a cache holds them."""

@@ -15,7 +15,6 @@ from sscc.ir.cache_plan import LANDMARKS, LayerGroup, landmark_states
 from sscc.ir.choices import CURSOR, PLAIN_BITS, REUSED
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
-from sscc.ir.kv_rows import encoded_width
 from sscc.ir.landmarks import landmark_width
 from sscc.ir.target import Target
 from sscc.runtime.artifact.signature import Signature
@@ -176,7 +175,7 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
     g, layers, scratch = group.geometry, len(group.layers), s.plan.scratch(group)
     known: dict[str, _Kind] = {}
     for stream in group.streams:
-        stored, width = ("i8", encoded_width(stream.width)) if g.encoded else (s.dtype, stream.width)
+        stored, width = ("i8", g.row_format.width(stream.width)) if g.encoded else (s.dtype, stream.width)
         rows = (s.batch, group.kv_heads, g.packed_rows) if g.packed else (layers, s.batch, group.kv_heads, g.cache_rows)
         known[group.state(stream.cache)] = ("state", stored, (*rows, width))
         positions = (group.kv_heads, s.scratch_tokens)

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from sscc.ir import kv_rows
 from sscc.ir.cache_plan import Stream
 from sscc.ir.errors import CheckError, InputError
+from sscc.ir.kv_rows import INT4
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session import Session
 
 QUANTISED = "f32 with quantised weights"
-ENCODED = "f32 with int8 KV rows"
-TOLERANCE = {"f32": 1e-4, QUANTISED: 1e-3, ENCODED: 2e-2, "bf16": 5e-2}
+ENCODED = {"int8": "f32 with int8 KV rows", "int4": "int4 KV rows"}
+TOLERANCE = {"f32": 1e-4, QUANTISED: 1e-3, ENCODED["int8"]: 2e-2, "bf16": 5e-2, ENCODED["int4"]: 1.5e-1}
 """Largest error of a row (last axis), relative to the norm of that row or of the average row.
 
 Both sides compute the same formulas and round in different places. f32: a rounding is 6e-8, a sum of k terms
@@ -30,10 +30,10 @@ errs by about sqrt(k) of them and some hundred operations follow each other thro
 stream, so errors grow with the square root of their number: 5e-2 is some 600 independent roundings. A wrong
 row, position or head is an error of order 1 in both. With quantised weights the native interpreter rounds the other
 factor of a product to 16 bits, which is an error of about 2e-5 in each. With int8 KV rows a number that lies between
-two codes may take either, which is a 127th of the largest number of its row.
+two codes may take either, which is a 127th of the largest number of its row; with int4 rows a 7th of the largest of 32.
 """
 
-EXCUSED = {"f32": 0.01, QUANTISED: 0.05, ENCODED: 0.05, "bf16": 0.1}
+EXCUSED = {"f32": 0.01, QUANTISED: 0.05, ENCODED["int8"]: 0.05, "bf16": 0.1, ENCODED["int4"]: 0.1}
 """Share of a layer's picks that may differ, at least one per KV head: scores nearer than rounding are ties."""
 
 # ------------------------------------------------------------------------------------------------- comparing
@@ -171,8 +171,11 @@ def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Repl
     Raises InputError for a golden that does not fit the program; UsageError for tokens that do not.
     """
     dtype = session.signature.dtype
-    if dtype == "f32":
-        dtype = ENCODED if session.signature.geometry.encoded else QUANTISED if quantised else dtype
+    g = session.signature.geometry
+    if g.dtype in ENCODED:
+        dtype = ENCODED[g.dtype] if dtype == "f32" or g.row_format is INT4 else dtype
+    elif dtype == "f32" and quantised:
+        dtype = QUANTISED
     session.release(0)
     prefill_logits = session.prefill(0, golden.prompt)
     layers = range(session.signature.layers)
@@ -220,10 +223,10 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
         if selected is not None and selected.excused and not geometry.indexed:
             live = group.rows(session.interpreter.tensor(group.state(stream.cache)), index)[0]
             wanted = golden.tensors[cache_name]
-            live[:, block] = kv_rows.encode(wanted[:, block]) if geometry.encoded else wanted[:, block]
+            live[:, block] = geometry.row_format.encode(wanted[:, block]) if geometry.encoded else wanted[:, block]
     for stream in group.streams if geometry.by_query else ():
         rows = session.interpreter.tensor(group.state(stream.store))[index, 0, :, :length]
-        store = kv_rows.decode(rows) if geometry.encoded else rows
+        store = geometry.row_format.decode(rows) if geometry.encoded else rows
         if f"{stream.name}_store.{layer}" in golden.tensors:
             yield _check(f"{stream.name}_store.{layer}", store, golden, dtype)
     if selected is not None:
@@ -245,7 +248,7 @@ def _cache(session: Session, stream: Stream, layer: int) -> Array:
     group, index = session.signature.plan.of(layer)
     cache: Array = group.rows(session.interpreter.tensor(group.state(stream.cache)), index)[0]
     if group.geometry.encoded:
-        return kv_rows.decode(cache)
+        return group.geometry.row_format.decode(cache)
     if group.geometry.by_query or not group.geometry.indexed:
         return cache
     prompt, picks = session.interpreter.tensor(group.state(stream.store))[index, 0], _selected(session, layer)

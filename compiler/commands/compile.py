@@ -92,7 +92,8 @@ def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--kv-dtype",
         metavar="TYPE",
-        help=f"{KV_DTYPES[0]} (default): rows of the program's dtype; {KV_DTYPES[1]}: codes of 8 bits, a scale per row",
+        help=f"{KV_DTYPES[0]} (default): rows of the program's dtype; {KV_DTYPES[1]}: codes of 8 bits, a scale a row; "
+        f"{KV_DTYPES[2]}: of 4 bits, one for 32 numbers",
     )
 
 

@@ -65,7 +65,7 @@ def _program(i: Inspection) -> Iterator[str]:
     parts = f"sink {g.sink} + recent {g.recent} + topk {most}{g.topk}"
     where = "; those of topk stay in the prompt's K and V" if g.indexed else ""
     where = "; those of topk are chosen in every step, of all positions" if g.by_query else where
-    where += "; rows of int8 codes and a scale" if g.encoded else ""
+    where += f"; rows of {g.dtype} codes and {'a scale' if g.dtype == 'int8' else 'scales'}" if g.encoded else ""
     yield f"cache      {most}{g.budget} rows = {parts}, for {g.max_context} tokens{where}"
     if g.by_query:
         copies = "keys, which are their own landmarks (16 bits)"

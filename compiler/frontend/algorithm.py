@@ -159,7 +159,8 @@ def stored(rows: Tensor, g: Geometry) -> Tensor:
     """What rows stand for once they are in a cache: themselves, or where it is encoded each as codes times a scale.
 
     A scale per row, ``max |x| / 127``, and codes ``x / scale`` rounded half to even, all in f32 (symmetric, per token
-    and KV head; ours: SnapStream stores rows as they are).
+    and KV head; ours: SnapStream stores rows as they are). With codes of 4 bits a scale for every 32 numbers, ``max |x|
+    / 7`` rounded to bf16.
 
     Args:
         rows: [.., D].
@@ -170,10 +171,18 @@ def stored(rows: Tensor, g: Geometry) -> Tensor:
     """
     if not g.encoded:
         return rows
-    x = rows.to(torch.float32)
-    scale = x.abs().amax(-1, keepdim=True) * torch.tensor(1 / 127, dtype=torch.float32)
+    if g.dtype == "int4":
+        return torch.cat([_rounded(part, 7, torch.bfloat16) for part in rows.split(32, -1)], -1)
+    return _rounded(rows, 127, torch.float32)
+
+
+def _rounded(x: Tensor, largest: int, scales: torch.dtype) -> Tensor:
+    """What numbers [.., n] that share a scale stand for as codes of at most `largest`, in f32."""
+    x = x.to(torch.float32)
+    scale = x.abs().amax(-1, keepdim=True) * torch.tensor(1 / largest, dtype=torch.float32)
+    scale = scale.to(scales).to(torch.float32)
     tiny = scale < torch.finfo(torch.float32).tiny
-    codes = torch.where(tiny, 0.0, x * (1 / scale)).round().clamp(-127, 127)
+    codes = torch.where(tiny, 0.0, x * (1 / scale)).round().clamp(-largest, largest)
     return torch.where(tiny, 0.0, codes * scale)
 
 

@@ -16,11 +16,12 @@ from torch_mlir import ir
 
 from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, several, single, undefined
 from sscc.compiler.interpret.types import Types
-from sscc.ir import kv_rows, landmarks
+from sscc.ir import landmarks
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.geometry import Geometry
+from sscc.ir.kv_rows import INT8, RowFormat
 from sscc.ir.opspec import Members
 
 Segment = Mapping[str, Tensor]
@@ -58,14 +59,14 @@ def validity(position: Tensor, prompt_len: Tensor, active: Tensor, g: Geometry) 
     return ((row < filled) | selected) & active[:, None]
 
 
-def encoded(rows: Tensor) -> Tensor:
-    """Rows [.., D] of floats as codes and the bytes of a scale, [.., D + 4] i8."""
-    return torch.from_numpy(kv_rows.encode(rows.to(torch.float32).numpy()))
+def encoded(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
+    """Rows [.., D] of floats as codes and the bytes of their scales, i8."""
+    return torch.from_numpy(row_format.encode(rows.to(torch.float32).numpy()))
 
 
-def decoded(rows: Tensor) -> Tensor:
-    """The numbers of rows: themselves, or [.., D] f32 of encoded ones."""
-    return torch.from_numpy(kv_rows.decode(rows.numpy())) if rows.dtype == torch.int8 else rows
+def decoded(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
+    """The numbers of rows: themselves, or f32 of encoded ones."""
+    return torch.from_numpy(row_format.decode(rows.numpy())) if rows.dtype == torch.int8 else rows
 
 
 # --------------------------------------------------------------------------------------------------- attention
@@ -104,33 +105,39 @@ def attention(
     return out.reshape(heads, count, value.shape[2]).to(query.dtype), sums.reshape(heads, count, 1)
 
 
-def cached_attention(query: Tensor, segments: Sequence[Segment], scale: float, types: Types) -> Tensor:
-    """[B, H, 1, Dv]: each slot's query over the rows of segments that are valid; zeros where none is."""
-    out = query.new_zeros(*query.shape[:3], decoded(segments[0]["value"][:, :, :0]).shape[3])
+def cached_attention(
+    query: Tensor, segments: Sequence[Segment], scale: float, types: Types, row_format: RowFormat = INT8
+) -> Tensor:
+    """[B, H, 1, Dv]: each slot's query over the rows of segments that are valid; zeros where none is. Rows of i8 are
+    encoded in `row_format`."""
+    out = query.new_zeros(*query.shape[:3], decoded(segments[0]["value"][:, :, :0], row_format).shape[3])
     for slot in range(query.shape[0]):
         if any(segment["valid"][slot].any() for segment in segments):
-            k, v = (torch.cat([rows_of(segment, side, slot) for segment in segments], 1) for side in ("key", "value"))
+            sides = ([rows_of(segment, side, slot) for segment in segments] for side in ("key", "value"))
+            k, v = (decoded(torch.cat(rows, 1), row_format) for rows in sides)
             out[slot], _ = attention(query[slot], k, v, scale, None, types)
     return out
 
 
 def rows_of(segment: Segment, side: str, slot: int) -> Tensor:
-    """[Hkv, N, D]: the valid rows of a slot, as numbers."""
+    """[Hkv, N, ..]: the valid rows of a slot, as they are stored."""
     rows, valid = segment[side][slot], segment["valid"][slot]
-    return decoded(gather(rows[None], segment["index"][slot][:, valid])[0] if "index" in segment else rows[:, valid])
+    return gather(rows[None], segment["index"][slot][:, valid])[0] if "index" in segment else rows[:, valid]
 
 
 def causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int, types: Types
+    query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int, types: Types,
+    row_format: RowFormat = INT8,
 ) -> tuple[Tensor, Tensor]:
     """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees the last
-    `window` unless that is 0, and its log-sum-exp. Rows may be encoded."""
+    `window` unless that is 0, and its log-sum-exp. Rows of i8 are encoded in `row_format`."""
     end = _check_chunk(start, query.shape[2], key.shape[2])
     row, position = torch.arange(end)[None, :], torch.arange(start, end)[:, None]
     hidden = row > position
     if window:
         hidden |= row <= position - window
-    out, sums = attention(query[0], decoded(key[0, :, :end]), decoded(value[0, :, :end]), scale, hidden, types)
+    k, v = (decoded(rows[0, :, :end], row_format) for rows in (key, value))
+    out, sums = attention(query[0], k, v, scale, hidden, types)
     return out[None], sums[None]
 
 
@@ -291,7 +298,7 @@ def choose(
         places = candidates[slot].nonzero()[:, 0]
         if not len(places):
             continue
-        exact = scores_of(query[slot], decoded(key[slot]), scale, types.accumulate)[:, :, 0]
+        exact = scores_of(query[slot], decoded(key[slot], _format(g)), scale, types.accumulate)[:, :, 0]
         found = scores[slot][:, places].reshape(*exact.shape[:2], -1).to(types.accumulate)
         weights = torch.cat([found, exact], 2).softmax(2)[:, :, : len(places)].mean(1)
         best = torch.argsort(weights, dim=1, descending=True, stable=True)[:, : g.topk]
@@ -300,6 +307,11 @@ def choose(
 
 
 # ------------------------------------------------------------------------------------------------- the operations
+
+
+def _format(g: Geometry) -> RowFormat:
+    """Of rows of i8, where there are any."""
+    return g.row_format if g.encoded else INT8
 
 
 def _scale(op: ir.Operation) -> float:
@@ -316,6 +328,11 @@ def _validity(op: ir.Operation, b: Builder) -> Compute:
     return lambda position, prompt_len, active: validity(position, prompt_len, active, g)
 
 
+def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
+    row_format = geometry_of(op).row_format
+    return lambda source: encoded(source, row_format)
+
+
 def _named(op: ir.Operation, compute: Callable[[Operands], Result]) -> Callable[..., Result]:
     """What takes the operands of an operation in order and gives them to `compute` by name."""
     names = kv.spec_of_op(op).inputs
@@ -328,14 +345,14 @@ def _segments(members: Members, x: Operands) -> list[Segment]:
 
 
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
-    scale, types, members = _scale(op), b.types, kv.spec_of_op(op).members
-    return _named(op, lambda x: cached_attention(x["query"], _segments(members, x), scale, types))
+    scale, types, members, row_format = _scale(op), b.types, kv.spec_of_op(op).members, _format(geometry_of(op))
+    return _named(op, lambda x: cached_attention(x["query"], _segments(members, x), scale, types, row_format))
 
 
 def _causal_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, window, types = _scale(op), geometry_of(op).window, b.types
+    scale, g, types = _scale(op), geometry_of(op), b.types
     return lambda query, key, value, start, length: causal_attention(
-        query, key, value, int(start), scale, window, types
+        query, key, value, int(start), scale, g.window, types, _format(g)
     )
 
 
@@ -368,8 +385,9 @@ def _kept_positions(op: ir.Operation, b: Builder) -> Compute:
 
 def _gather(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
-    store = encoded if g.encoded and not g.encodes_prompts else lambda rows: rows
-    return lambda source, index, out: store(gather(source, index))
+    if g.encoded and not g.encodes_prompts:
+        return lambda source, index, out: encoded(gather(source, index), g.row_format)
+    return lambda source, index, out: gather(source, index)
 
 
 def _decode_attention(op: ir.Operation, b: Builder) -> Several:
@@ -378,12 +396,14 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
     def decode(x: Operands) -> tuple[Tensor, ...]:
         position, active = x["position"], x["active"]
         row, valid = rows(position, g), validity(position, x["prompt_len"], active, g)
-        key, value = (encoded(x[name]) if g.encoded else x[name] for name in ("new_key", "new_value"))
+        key, value = x["new_key"], x["new_value"]
+        if g.encoded:
+            key, value = encoded(key, g.row_format), encoded(value, g.row_format)
         cache = {"key": updated(x["key"], key, row, active), "value": updated(x["value"], value, row, active)}
         parts = [cache, *_segments(members, x)]
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
         seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
-        out = cached_attention(x["query"], seen, scale, types)
+        out = cached_attention(x["query"], seen, scale, types, _format(g))
         return out, updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
 
     return _named(op, decode)
@@ -391,12 +411,13 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
 
 def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
     scale, g, types = _scale(op), geometry_of(op), b.types
-    stored = encoded if g.encodes_prompts else lambda rows: rows
 
     def chunk(x: Operands) -> tuple[Tensor, ...]:
-        start = int(x["start"])
-        k, v = (appended(x[f"{s}_scratch"], stored(x[f"new_{n}"]), start) for s, n in (("k", "key"), ("v", "value")))
-        return *causal_attention(x["query"], k, v, start, scale, g.window, types), k, v
+        start, key, value = int(x["start"]), x["new_key"], x["new_value"]
+        if g.encodes_prompts:
+            key, value = encoded(key, g.row_format), encoded(value, g.row_format)
+        k, v = appended(x["k_scratch"], key, start), appended(x["v_scratch"], value, start)
+        return *causal_attention(x["query"], k, v, start, scale, g.window, types, _format(g)), k, v
 
     return _named(op, chunk)
 
@@ -424,14 +445,12 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
     scale, g, types = _scale(op), geometry_of(op), b.types
     exact = g.landmark_bits == PLAIN_BITS
 
-    exact = g.landmark_bits == PLAIN_BITS
-
     def attend(x: Operands) -> tuple[Tensor, ...]:
         position, active, key, value = x["position"], x["active"], x["new_key"], x["new_value"]
         row, valid = rows(position, g), validity(position, position + 1, active, g)
         landmark = (key,) if exact else landmarks_of(key, g.landmark_bits)
         if g.encoded:
-            key, value = encoded(key), encoded(value)
+            key, value = encoded(key, g.row_format), encoded(value, g.row_format)
         ring = {"key": updated(x["key"], key, row, active), "value": updated(x["value"], value, row, active)}
         new = {"k_store": key, "v_store": value, **dict(zip(("codes", "scales"), landmark, strict=False))}
         stored = {name: updated(x[name], rows_of_step, position, active) for name, rows_of_step in new.items()}
@@ -443,7 +462,7 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
         parts = [ring, {"key": stored["k_store"], "value": stored["v_store"], "index": selected}]
         masks = valid.split([g.sink_recent, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip(parts, masks, strict=True)]
-        out = cached_attention(x["query"], seen, scale, types)
+        out = cached_attention(x["query"], seen, scale, types, _format(g))
         caches = updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
         return out, *caches, *stored.values()
 
@@ -453,7 +472,7 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
 HANDLERS: dict[str, Handler] = {
     "kv.row": single(_row),
     "kv.update": single(lambda op, b: updated),
-    "kv.quantize_rows": single(lambda op, b: encoded),
+    "kv.quantize_rows": single(_quantize_rows),
     "kv.validity": single(_validity),
     "kv.cached_attention": single(_cached_attention),
     "kv.causal_attention": several(_causal_attention),

@@ -6,10 +6,10 @@ layers differ in what they keep, operations of those that it does not govern nam
 geometry stands in the module's `kv.groups`.
 
 Tensors are values: an "update" returns the new cache, as a result of its own. Where the geometry's `rows` are
-"indexed", the cache itself has SR rows. `[.. D]:row` are rows of D floats, or where the geometry's `dtype` is "int8"
-encoded ones, D + 4 bytes of i8 (sscc.ir.kv_rows); `[.. D]:prompt` are rows of a prompt in progress, which are encoded
-only where its policy is "query" too. `[.. E]:landmark` are codes of i8, or where the geometry's `landmark_bits` are 16
-keys, E = D, which have no scales.
+"indexed", the cache itself has SR rows. `[.. D]:row` are rows of D floats, or where the geometry's `dtype` says so
+encoded ones, bytes in a tensor of i8 (sscc.ir.kv_rows); `[.. D]:prompt` are rows of a prompt in progress, which are
+encoded only where its policy is "query" too. `[.. E]:landmark` are codes of i8, or where the geometry's `landmark_bits`
+are 16 keys, E = D, which have no scales.
 
 Attention takes segments, each a few operands, behind its others. `operandSegmentSizes` says which are there: a 1 for
 each other operand, then for every segment that there might be a 1 or 0 per operand, in the order of its table; those
@@ -154,7 +154,8 @@ class Checked(Kv.Operation):
             patterns = {name: pattern.replace(":any", ":row") for name, pattern in patterns.items()}
         prompt = ":row" if geometry.encodes_prompts else ":f"
         patterns = {name: pattern.replace(":prompt", prompt) for name, pattern in patterns.items()}
-        sizes = check_signature(op.operation, patterns, known, encoded=geometry.encoded)
+        encoded = geometry.row_format if geometry.encoded else None
+        sizes = check_signature(op.operation, patterns, known, encoded=encoded)
         if "E" in sizes and sizes["E"] != landmark_width(sizes["D"], geometry.landmark_bits):
             raise SignatureMismatch(
                 f"landmarks of {geometry.landmark_bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"

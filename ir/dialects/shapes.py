@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from torch_mlir import ir
 
-from sscc.ir.kv_rows import SCALE_BYTES
+from sscc.ir.kv_rows import RowFormat
 
 
 class SignatureMismatch(Exception):
@@ -21,7 +21,7 @@ class SignatureMismatch(Exception):
 
 
 def check_signature(
-    op: ir.Operation, signature: Mapping[str, str], sizes: Mapping[str, int], *, encoded: bool = False
+    op: ir.Operation, signature: Mapping[str, str], sizes: Mapping[str, int], *, encoded: RowFormat | None = None
 ) -> dict[str, int]:
     """Checks operands, then results, of `op` against `signature`, in order.
 
@@ -29,7 +29,7 @@ def check_signature(
         op: the operation under verification.
         signature: name -> pattern, for every operand and then every result.
         sizes: dimensions known beforehand (for example from the cache geometry).
-        encoded: whether ``row`` is i8.
+        encoded: how a ``row`` is encoded; None where it is not.
 
     Returns:
         The sizes of all named dimensions.
@@ -46,11 +46,13 @@ def check_signature(
     for (name, pattern), value in zip(signature.items(), values, strict=True):
         if pattern.endswith(":row"):
             pattern = pattern.replace(":row", ":encoded" if encoded else ":f")
-        _check_value(name, pattern, value.type, bound, element)
+        _check_value(name, pattern, value.type, bound, element, encoded)
     return bound
 
 
-def _check_value(name: str, pattern: str, type_: ir.Type, bound: dict[str, int], element: dict[str, str]) -> None:
+def _check_value(
+    name: str, pattern: str, type_: ir.Type, bound: dict[str, int], element: dict[str, str], encoded: RowFormat | None
+) -> None:
     dims, _, dtype = pattern.partition(":")
     dtype = dtype.strip()
     if dtype == "index":
@@ -62,11 +64,13 @@ def _check_value(name: str, pattern: str, type_: ir.Type, bound: dict[str, int],
         raise SignatureMismatch(f"{name} is {type_}, expected a tensor of rank {len(expected)} [{dims.strip()}]")
     if not type_.has_static_shape:
         raise SignatureMismatch(f"{name} is {type_}, expected static sizes")
-    extra_elements = [0] * type_.rank  # per axis, what an encoded row has beyond the numbers that its letter counts
-    if dtype == "encoded":
-        dtype, extra_elements[-1] = "i8", SCALE_BYTES
-    for axis, (dim, extra, size) in enumerate(zip(expected, extra_elements, type_.shape, strict=True)):
-        expected_size = extra + (int(dim) if dim.isdigit() else bound.setdefault(dim, size - extra))
+    row_format = encoded if dtype == "encoded" else None
+    dtype = "i8" if dtype == "encoded" else dtype
+    for axis, (dim, size) in enumerate(zip(expected, type_.shape, strict=True)):
+        in_bytes = row_format if axis == type_.rank - 1 else None  # of an encoded row a letter counts the numbers
+        count = in_bytes.numbers(size) if in_bytes else size
+        wanted = int(dim) if dim.isdigit() else bound.setdefault(dim, count)
+        expected_size = in_bytes.width(wanted) if in_bytes else wanted
         if size != expected_size:
             raise SignatureMismatch(f"{name} is {type_}: dimension {axis} ({dim}) is {size}, expected {expected_size}")
     actual = str(type_.element_type)

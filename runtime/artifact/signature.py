@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from sscc.ir.cache_plan import CachePlan, LayerGroup
 from sscc.ir.choices import CURSOR, PLAIN_BITS, REUSED
 from sscc.ir.geometry import Geometry
-from sscc.ir.kv_rows import encoded_width
 from sscc.ir.landmarks import SCALE_BYTES, code_bytes
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.ir.sizes import format_bytes
@@ -109,7 +108,7 @@ class Signature:
         """Bytes of a row of one layer as it is stored, in all KV heads and streams of a group."""
         if not group.geometry.encoded:
             return self._plain_row(group)
-        return group.kv_heads * sum(encoded_width(stream.width) for stream in group.streams)
+        return group.kv_heads * sum(group.geometry.row_format.width(stream.width) for stream in group.streams)
 
     def full_kv_bytes(self, tokens: int) -> int:
         """Bytes of K and V of `tokens` tokens in caches that are neither compressed nor encoded; layers that attend

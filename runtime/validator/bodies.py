@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, NoReturn
 
 from sscc.ir import schedule as sch
-from sscc.ir.kv_rows import SCALE_BYTES
+from sscc.ir.kv_rows import format_of, numbers_in
 from sscc.ir.opspec import Op, Operand, Pattern, Sizes, spec_of_step
 from sscc.runtime.validator.failure import Limits, check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Range
@@ -212,10 +212,19 @@ class _BodyProof:
         names = spec.regions(step)
         used = {field_name: spec.operands[field_name] for field_name in names}
         sizes: dict[str, int] = {}
+        patterns = {field_name: spec.step_pattern(field_name, step) for field_name in names}
+        late = []
         for field_name, name in names.items():
-            self._match(name, field_name, spec.step_pattern(field_name, step), sizes)
+            dtype, dims = pattern = patterns[field_name]
+            if dtype in ("encoded", "row") and self._place(name).dtype == "i8" and dims[-1] not in sizes:
+                late.append((name, field_name, pattern))  # bytes alone do not say how many numbers they are
+            else:
+                self._match(name, field_name, pattern, sizes)
+        for item in late:
+            self._match(*item, sizes)
         for elements in (("row", "any"), ("prompt",)):
             self._alike([names[name] for name, operand in used.items() if operand.element in elements])
+        self._one_format({names[f]: sizes[dims[-1]] for f, (dtype, dims) in patterns.items() if dtype == "row"})
         if isinstance(step, sch.GatherRows) and self._place(step.source).dtype == "i8":
             self._alike([step.source, step.out])
         self._apart(names, used)
@@ -248,7 +257,7 @@ class _BodyProof:
         takes = {"f": _FLOATS, "encoded": ("i8",), "row": whichever, "any": whichever}.get(dtype, (dtype,))
         fits, shape = place.dtype in takes and len(dims) == len(place.shape), place.shape
         if fits and place.dtype == "i8" and dtype in ("encoded", "row"):
-            shape = (*shape[:-1], shape[-1] - SCALE_BYTES)
+            shape = (*shape[:-1], numbers_in(shape[-1], sizes.get(dims[-1])))
             fits = shape[-1] >= 1
         for letter, size in zip(dims, shape, strict=False):
             fits = fits and size == (int(letter) if letter.isdigit() else sizes.setdefault(letter, size))
@@ -264,6 +273,14 @@ class _BodyProof:
         if len({dtype == "i8" for dtype in dtypes.values()}) > 1:
             detail = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
             self._refuse(f"its rows must be all encoded, or all floats: {detail}")
+
+    def _one_format(self, dims: Mapping[str, int]) -> None:
+        """Rows of so many numbers, where they are encoded, are encoded alike: one code reads those of all segments."""
+        encoded = [name for name in dims if self._place(name).dtype == "i8"]
+        formats = {name: format_of(dims[name], self._place(name).shape[-1]) for name in encoded}
+        if len(set(formats.values())) > 1:
+            detail = ", ".join(f"{name!r} is {found.name if found else 'none'}" for name, found in formats.items())
+            self._refuse(f"its rows must be encoded alike: {detail}")
 
     def _apart(self, names: Mapping[str, str], used: Mapping[str, Operand]) -> None:
         """What is written is no other operand too, but for a cache that is read as it was written."""
@@ -401,7 +418,7 @@ class _BodyProof:
 
 def _spelled(dtype: str, dims: Sequence[str]) -> str:
     """A pattern for a reader."""
-    encoded = f"i8 [{', '.join(dims)} + {SCALE_BYTES}]"
+    encoded = f"i8 [{', '.join(dims)} + 4]"
     words = {"f": "float", "row": "float", "any": "float or i8"}
     plain = f"{words.get(dtype, dtype)} [{', '.join(dims)}]"
     return {"encoded": encoded, "row": f"{plain} or {encoded}"}.get(dtype, plain)

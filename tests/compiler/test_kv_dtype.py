@@ -43,7 +43,7 @@ def test_rows_have_the_models_dtype_unless_asked_for(values: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kv_dtype": "fp8"}, "--kv-dtype is 'fp8', it must be model or int8"),
+        ({"kv_dtype": "fp8"}, "--kv-dtype is 'fp8', it must be model or int8 or int4"),
         ({"kv_dtype": "int8", "kv_rows": "indexed", "kv_topk": 6}, "use --kv-rows compact, or --kv-dtype model"),
         ({"kv_dtype": "int8", "compile_from": "graph"}, "--kv-dtype is recorded in the dump"),
     ],

@@ -140,9 +140,10 @@ def test_inspect_says_what_is_held_and_what_is_read_and_where(artifact_of: Compi
     assert {name for name, tier in tiers.items() if tier == "ddr"} == {"k_store", "v_store"}
 
 
-def test_encoded_rows_take_a_byte_a_number_and_four(artifact_of: Compiled, capsys: Capture) -> None:
+@pytest.mark.parametrize(("dtype", "width"), [("int8", DIM + 4), ("int4", DIM // 2 + 2)])
+def test_rows_take_fewer_bytes_encoded(dtype: str, width: int, artifact_of: Compiled, capsys: Capture) -> None:
     """In both memories; landmarks stay what they are."""
-    path, row = artifact_of("--kv-dtype", "int8"), LAYERS * HEADS * 2 * (DIM + 4)
+    path, row = artifact_of("--kv-dtype", dtype), LAYERS * HEADS * 2 * width
     assert cli.main(["inspect", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["held_kv_bytes"] == (SR + SCRATCH) * row + SCRATCH * LANDMARK
@@ -181,7 +182,7 @@ def test_a_session_keeps_every_position(artifact_of: Compiled, capsys: Capture) 
         (), ("-O", "0"), ("-O", "1"), ("--weights", "int8"), ("--weights", "int4"), ("--kv-landmark-bits", "1"),
         ("--kv-landmark-bits", "4", "--dtype", "bf16"), ("--kv-landmark-bits", "16"),
         ("--kv-landmark-bits", "16", "--dtype", "bf16"), ("--kv-dtype", "int8"), ("--kv-dtype", "int8", "-O", "0"),
-        ("--kv-dtype", "int8", "--kv-landmark-bits", "16"),
+        ("--kv-dtype", "int8", "--kv-landmark-bits", "16"), ("--kv-dtype", "int4"),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -193,7 +194,7 @@ def test_goldens_are_recorded_by_the_definition_and_met(words: tuple[str, ...], 
     assert golden.tensors["k_cache.1"].shape == (HEADS, SR, DIM)
     assert golden.tensors["v_store.1"].shape == (HEADS, len(golden.prompt), DIM)
     assert len(golden.prompt) > SR + TOPK
-    for interpreter in ("reference", *(["native"] if "int8" in words and "--weights" not in words else [])):
+    for interpreter in ("reference", *(["native"] if "--kv-dtype" in words else [])):
         report = replay(opened(artifact_of(*words), interpreter), golden, quantised="--weights" in words)
         assert report.passed, report.summary()
         assert len(report.checks) == 2 * 4 + 1 + 9

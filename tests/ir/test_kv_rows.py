@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from sscc.compiler.frontend import algorithm
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
-from sscc.ir.kv_rows import SMALLEST_SCALE, decode, decoded_width, encode, encoded_width
+from sscc.ir.kv_rows import FORMATS, INT4, INT8, SMALLEST_SCALE, decode, encode, format_of
 
 G = Geometry(sink=1, recent=4, topk=3, obs=2, pool=1, pool_mode="avg", max_context=20, dtype="int8")
 
@@ -23,7 +25,32 @@ def test_a_row_is_codes_and_then_the_bytes_of_its_scale() -> None:
     assert row.dtype == np.int8
     assert row.tolist()[:4] == [1, -2, 0, 127]  # 0.5 is halfway, and goes to the even code
     assert row[4:].tobytes() == np.float32(1).tobytes()
-    assert (encoded_width(4), decoded_width(len(row))) == (8, 4)
+    assert (INT8.width(4), INT8.numbers(len(row))) == (8, 4)
+
+
+def test_a_row_of_4_bits_is_two_codes_a_byte_and_then_a_scale_for_every_32_numbers() -> None:
+    (row,) = INT4.encode(np.array([[7.0, -7.0, 0.5, 1.6, 3.0, -3.0]], np.float32))
+    low, high = [7, -7, 0], [2, 3, -3]  # 0.5 is halfway, and goes to the even code
+    packed = [(a & 15) | (b & 15) << 4 for a, b in zip(low, high, strict=True)]
+    assert [int(byte) & 255 for byte in row[:3]] == packed
+    assert row[3:].tobytes() == b"\x80\x3f"  # the bf16 of 1
+    assert INT4.decode(row[None]).tolist() == [[7, -7, 0, 2, 3, -3]]
+    x = rows(50, 80, size=3.0)
+    stored = INT4.encode(x)
+    assert (stored.shape[1], INT4.numbers(46)) == (40 + 3 * 2, 80)
+    for first, end in ((0, 32), (32, 64), (64, 80)):
+        part = x[:, first:end]
+        step = np.abs(part).max(-1, keepdims=True) / 7
+        assert (np.abs(INT4.decode(stored)[:, first:end] - part) <= 0.52 * step).all()
+        alone = INT4.encode(part)
+        assert np.array_equal(alone[:, : (end - first) // 2], stored[:, first // 2 : end // 2]), "each by itself"
+
+
+def test_the_bytes_of_a_row_tell_its_format() -> None:
+    for dim in range(2, 300, 2):
+        assert [format_of(dim, row_format.width(dim)) for row_format in (INT8, INT4)] == [INT8, INT4]
+        assert [row_format.numbers(row_format.width(dim)) for row_format in (INT8, INT4)] == [dim, dim]
+    assert format_of(7, INT4.width(8)) is None, "codes of 4 bits go in pairs"
 
 
 def test_the_largest_number_takes_the_largest_code_and_errors_stay_below_half_a_step() -> None:
@@ -58,13 +85,15 @@ def test_an_infinity_stays_visible() -> None:
         assert not np.isfinite(decode(encode(np.array([[1.0, np.inf]], np.float32)))).all()
 
 
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_eager_definition_stores_the_same_numbers(dtype: torch.dtype) -> None:
-    x = torch.from_numpy(rows(3, 7, 24, seed=1)).to(dtype)
+def test_the_eager_definition_stores_the_same_numbers(dtype: torch.dtype, name: str) -> None:
+    row_format, g = FORMATS[name], replace(G, dtype=name)
+    x = torch.from_numpy(rows(3, 7, 44, seed=1)).to(dtype)
     x[1, 2] = 0
     x[1, 3] = 1e-44
-    numbers = algorithm.stored(x, G)
-    assert np.array_equal(numbers.numpy(), decode(encode(x.float().numpy())))
+    numbers = algorithm.stored(x, g)
+    assert np.array_equal(numbers.numpy(), row_format.decode(row_format.encode(x.float().numpy())))
     plain = Geometry(**{**G.to_dict(), "dtype": "model"})
     assert algorithm.stored(x, plain) is x
 
@@ -72,7 +101,7 @@ def test_the_eager_definition_stores_the_same_numbers(dtype: torch.dtype) -> Non
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"dtype": "int4"}, "KV dtype is 'int4', it must be model or int8"),
+        ({"dtype": "int2"}, "KV dtype is 'int2', it must be model or int8 or int4"),
         ({"rows": "indexed"}, "--kv-dtype int8 encodes rows as they are copied .* use --kv-rows compact, or"),
     ],
 )

@@ -34,8 +34,8 @@ SNAPSTREAM = Geometry(
     sink=2, recent=5, topk=6, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT, rows="indexed"
 )
 QUERY = replace(SNAPSTREAM, policy="query", landmark_bits=2)
-INT8 = replace(QUERY, dtype="int8")
-KINDS = [(1, "model"), (2, "model"), (4, "model"), (16, "model"), (2, "int8"), (16, "int8")]
+INT8, INT4 = replace(QUERY, dtype="int8"), replace(QUERY, dtype="int4")
+KINDS = [(1, "model"), (2, "model"), (4, "model"), (16, "model"), (2, "int8"), (16, "int8"), (2, "int4")]
 """Bits of a landmark's number, and what rows are stored as."""
 EVERYTHING = replace(QUERY, topk=CONTEXT - QUERY.sink_recent)
 PROMPT, TOKENS = random_tokens(25), random_tokens(20, 1)
@@ -96,9 +96,9 @@ def test_other_bits_choose_other_rows() -> None:
 
 def test_encoded_rows_differ_from_the_first_logits_on() -> None:
     """Prefill attends to what is stored. The difference is rounding's: no row is lost."""
-    plain, encoded = eager(QUERY), eager(INT8)
-    apart = (encoded - plain).norm(dim=1) / plain.norm(dim=1)
-    assert 1e-4 < apart[0] < 0.05
+    plain, *encoded = (eager(g)[0] for g in (QUERY, INT8, INT4))
+    apart = [float((logits - plain).norm() / plain.norm()) for logits in encoded]
+    assert 1e-4 < apart[0] < 0.05 < 5 * apart[0] < apart[1] < 0.5
 
 
 def test_with_encoded_rows_full_attention_is_over_what_prefill_would_attend_to() -> None:
@@ -116,7 +116,7 @@ def test_without_sinks_and_in_bf16() -> None:
     assert torch.equal(fed(compiled(QUERY, 1, "bf16")[1]), fed(compiled(QUERY, 2, "bf16")[1]))
 
 
-@pytest.mark.parametrize("g", [QUERY, INT8], ids=["model", "int8"])
+@pytest.mark.parametrize("g", [QUERY, INT8, INT4], ids=["model", "int8", "int4"])
 def test_the_ir_itself_computes_the_same(g: Geometry) -> None:
     """What level graph computes, by every operation's own definition."""
     with mlir():
@@ -164,7 +164,7 @@ def test_a_copied_slot_goes_on_as_the_first() -> None:
     assert torch.equal(torch.stack(got), expected[1:])
 
 
-@pytest.mark.parametrize("g", [QUERY, INT8], ids=["model", "int8"])
+@pytest.mark.parametrize("g", [QUERY, INT8, INT4], ids=["model", "int8", "int4"])
 def test_a_step_writes_one_row_of_each_state(g: Geometry) -> None:
     _, session = compiled(g)
     session.reset()
@@ -220,7 +220,7 @@ class Trial:
 
     def held(self, rows: Tensor) -> Tensor:
         """Rows that are stored as a cache holds them: those that stand for these numbers."""
-        return encode(rows) if self.g.encoded else rows
+        return encode(rows, self.g.row_format) if self.g.encoded else rows
 
     def ring(self, rows: Tensor) -> Tensor:
         """Sinks and ring of each slot, of a store [B, Hkv, T, D]."""
@@ -278,7 +278,7 @@ def test_rows_that_are_not_chosen_may_be_anything(bits: int, dtype: str) -> None
     body = Body("k", tuple(params), (), (), (), (step,))
     after = run_kernel(one_stage(body), (body,), reads, writes)
     torch.testing.assert_close(after["o"][:, :, 0], expected, rtol=1e-4, atol=1e-5)
-    after |= {name: evaluator.decoded(after[name]) for name in stores}
+    after |= {name: evaluator.decoded(after[name], t.g.row_format) for name in stores if t.g.encoded}
     for name, x in (("ks", t.keys), ("vs", t.values), ("c", t.codes), *t.scales.items()):
         for slot, n in enumerate(t.live.tolist()):
             assert torch.equal(after[name][slot, :, n - 1], x[slot, :, n - 1]), "the step's own row is written"

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from sscc.ir.kv_rows import SCALE_BYTES
+from sscc.ir.kv_rows import INT8
 from sscc.ir.opspec import Op, spec_of
 from sscc.ir.schedule import Body, Param, Step
 from tests.runtime.programs import DTYPES, one_stage, run_kernel
@@ -99,7 +99,7 @@ class OperationTrial:
             kept = encoded and operand.element in ROWS
             dtype = torch.int8 if kept else DTYPE[operand.element]
             if kept or operand.element == "encoded":
-                shape[-1] += SCALE_BYTES
+                shape[-1] += INT8.scale_bytes
             self.contents[name] = self._random(name, shape, dtype, generator)
         fields = {name: name for name in (*self.spec.operands, *self.spec.numbers)}
         self.step = self.spec.step(fields | {name: settings[name] for name in self.spec.attributes})
@@ -114,7 +114,7 @@ class OperationTrial:
             return torch.ones(shape, dtype=torch.bool)
         if self.spec.operands[name].element in ("i8", "landmark"):
             return torch.randint(-128, 128, shape, generator=generator).to(torch.int8)
-        numbers = torch.randn([*shape[:-1], shape[-1] - SCALE_BYTES * (dtype is torch.int8)], generator=generator)
+        numbers = torch.randn([*shape[:-1], shape[-1] - INT8.scale_bytes * (dtype is torch.int8)], generator=generator)
         if dtype.is_floating_point:
             return numbers.to(dtype)
         scales = torch.full((*shape[:-1], 1), 0.01).view(torch.int8)

@@ -10,6 +10,7 @@ import pytest
 from sscc.ir import schedule as sch
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import LARGEST_POOL
+from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import Body, Param
 from sscc.runtime.validator import Limits
@@ -218,6 +219,25 @@ def test_operands_of_another_rank_or_dtype_are_refused(name: str) -> None:
         for other in others:
             with pytest.raises(InputError, match=r"must be|one index|its rows"):
                 facts(step, (*params[:number], other, *params[number + 1 :]))
+
+
+@pytest.mark.parametrize("of_values", [INT8, INT4])
+@pytest.mark.parametrize("of_chosen", [INT8, INT4])
+def test_rows_of_all_segments_are_encoded_alike(of_chosen: RowFormat, of_values: RowFormat) -> None:
+    step, params, _, _ = CASES["indexed"]
+    formats = {"kc": INT4, "vc": of_values, "kp": of_chosen, "vp": of_values}
+    even = [replace(param, shape=(*param.shape[:-1], D)) if param.shape[-1] == W else param for param in params]
+    encoded = [
+        replace(param, shape=(*param.shape[:-1], formats[param.name].width(D)), dtype="i8")
+        if param.name in formats
+        else param
+        for param in even
+    ]
+    if of_chosen is of_values is INT4:
+        facts(step, tuple(encoded))
+        return
+    with pytest.raises(InputError, match="its rows must be encoded alike: 'kc' is int4"):
+        facts(step, tuple(encoded))
 
 
 # ---------------------------------------------------------------------------------------------------------- settings

@@ -103,7 +103,8 @@ class Attention:
         values = meta[parts[0].value][2]
         dot = features.bf16_dot and query == cache == "bf16"
         scattered = any(part.index for part in parts)
-        block = Block(Rows(depth, cache, dot), Rows(width, values), heads // kv_heads, features, scattered)
+        keys = Rows.of(depth, meta[parts[0].key][0], cache, dot)
+        block = Block(keys, Rows.of(width, meta[parts[0].value][0], values), heads // kv_heads, features, scattered)
         return cls(slots, kv_heads, sum(part.count for part in parts), block)
 
 
@@ -394,9 +395,9 @@ def _write_new_row(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:
     f = unit.context.f
     with f.when(rows.has_new):
         for new, cache in ((step.new_key, step.k_cache), (step.new_value, step.v_cache)):
-            source, to = unit.context.operands[new], unit.context.operands[cache].dtype
+            source, held = unit.context.operands[new], unit.context.operands[cache]
             target = unit.at(cache) + rows.new * unit.row_bytes(cache)
-            write_row(f, unit.at(new), source.dtype, target, to, source.shape[3])
+            write_row(f, unit.at(new), source.dtype, target, held.dtype, source.shape[3], held.shape[3])
 
 
 # ----------------------------------------------------------------------------------------------------- results

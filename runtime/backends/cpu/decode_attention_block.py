@@ -8,8 +8,9 @@ from anywhere. A tile of query heads goes through three kernels, with a running 
 * values: acc = acc * shrink + sum over rows of weight * value row.
 
 Rows of bf16 are widened in pairs: a vector of 32 becomes its even and its odd elements, and queries and accumulators
-are kept in that order (chunks, see `Rows`). Of encoded rows, the codes are what products are made of; a row's scale is
-multiplied to its partial sums as a key, and to its weight as a value.
+are kept in that order (chunks, see `Rows`). Of rows encoded in 8 bits, the codes are what products are made of; a row's
+scale is multiplied to its partial sums as a key, and to its weight as a value. Those of 4 bits have many scales, which
+are multiplied to the codes as they are loaded.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ def _query_chunk(f: Function, keys: Rows, row: Value, dtype: str, chunk: int) ->
     if dtype == keys.dtype:
         return keys.load(f, row, chunk)
     if keys.dtype != "bf16":
-        return [load_f32(f, row, dtype, chunk * LANES, keys.size)]
+        start = chunk * keys.elements
+        return [load_f32(f, row, dtype, start + i * LANES, keys.size) for i in range(keys.vectors)]
     first, second = (load_f32(f, row, dtype, chunk * 2 * LANES + i * LANES, keys.size) for i in range(2))
     return [f.shuffle(first, second, range(i, 2 * LANES, 2)) for i in range(2)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sscc.ir.kv_rows import SCALE_BYTES, encoded_width
+from sscc.ir.kv_rows import INT4, INT8, format_of
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import LINE
@@ -14,8 +14,8 @@ from sscc.runtime.backends.cpu.mlir import BF16, F32, I8, I16, I32, Function, Va
 
 @dataclass(frozen=True)
 class Rows:
-    """How rows of `size` numbers are taken apart into chunks of one vector load. The dtype is f32, bf16, or i8: encoded
-    rows (`sscc.ir.kv_rows`), which stand here as their codes; who uses them multiplies by `scale`.
+    """How rows of `size` numbers are taken apart into chunks of one vector load. The dtype is f32, bf16, or of encoded
+    rows (`sscc.ir.kv_rows`) i8 or i4. Those of i8 stand here as their codes; who uses them multiplies by `scale`.
 
     Attributes:
         dot: chunks of bf16 stay as they are, for products of pairs; otherwise they are widened.
@@ -25,15 +25,21 @@ class Rows:
     dtype: str
     dot: bool = False
 
+    @classmethod
+    def of(cls, size: int, shape: Sequence[int], dtype: str, dot: bool = False) -> Rows:
+        """The rows of an operand of this shape and dtype."""
+        packed = dtype == "i8" and format_of(size, shape[-1]) is INT4
+        return cls(size, "i4" if packed else dtype, dot)
+
     @property
     def elements(self) -> int:
         """Of a chunk."""
-        return 2 * LANES if self.dtype == "bf16" else LANES
+        return LANES if self.dtype in ("f32", "i8") else 2 * LANES
 
     @property
     def vectors(self) -> int:
         """Vectors that a chunk becomes."""
-        return 2 if self.dtype == "bf16" and not self.dot else 1
+        return self.elements // LANES if not self.dot else 1
 
     @property
     def chunks(self) -> int:
@@ -42,10 +48,13 @@ class Rows:
     @property
     def nbytes(self) -> int:
         """Of the row in memory."""
-        return encoded_width(self.size) if self.encoded else self.size * DTYPE_BYTES[self.dtype]
+        if self.dtype in ("i8", "i4"):
+            return (INT4 if self.dtype == "i4" else INT8).width(self.size)
+        return self.size * DTYPE_BYTES[self.dtype]
 
     @property
     def encoded(self) -> bool:
+        """Whether a row stands for its codes, and who uses it multiplies by its scale."""
         return self.dtype == "i8"
 
     @property
@@ -60,6 +69,8 @@ class Rows:
     def load(self, f: Function, row: Value, chunk: int | Value) -> list[Value]:
         """The vectors of one chunk; elements beyond the row are zeros, and are not touched. A chunk whose number is a
         `Value` is not the last one."""
+        if self.dtype == "i4":
+            return self._load_packed(f, row, chunk)
         at = row + chunk * (self.elements * DTYPE_BYTES[self.dtype])
         left = self.size - chunk * self.elements if isinstance(chunk, int) else self.elements
         if self.dtype == "f32":
@@ -77,7 +88,24 @@ class Rows:
 
     def scale(self, f: Function, row: Value) -> Value:
         """What the codes of an encoded row count in, f32. It may lie at any byte."""
-        return f.bitcast(f.load(row + self.size, vector(I8, SCALE_BYTES)), F32)
+        return f.bitcast(f.load(row + self.size, vector(I8, INT8.scale_bytes)), F32)
+
+    def _load_packed(self, f: Function, row: Value, chunk: int | Value) -> list[Value]:
+        """A group of numbers that share a scale, in order."""
+        count = min(self.size - chunk * self.elements, self.elements) if isinstance(chunk, int) else self.elements
+        half = count // 2
+        codes = f.cast("arith.extsi", _load(f, row + chunk * LANES, vector(I8, LANES), half), I32)
+        bits = f.load(row + INT4.code_bytes(self.size) + chunk * INT4.scale_bytes, vector(I8, INT4.scale_bytes))
+        wide = f.cast("arith.extui", f.bitcast(bits, I16), I32)
+        scale = f.broadcast(f.bitcast(wide << 16, F32), LANES)
+        places = vector(I32, LANES)
+        signed = [f.op("arith.shrsi", [part, f.like(28, part)], places) for part in (codes << 28, codes << 24)]
+        low, high = (f.cast("arith.sitofp", part, F32) * scale for part in signed)
+        if half == LANES:
+            return [low, high]
+        missing = [half] * (2 * LANES - count)  # the first lane that no code was loaded to, which is zero
+        order = [*range(half), *range(LANES, LANES + half), *missing]
+        return [f.shuffle(low, high, order[:LANES]), f.shuffle(low, high, order[LANES:])]
 
 
 def load_f32(f: Function, row: Value, dtype: str, start: int, size: int) -> Value:
@@ -109,7 +137,7 @@ def _bf16_bits(f: Function, value: Value) -> Value:
 
 def in_order(f: Function, rows: Rows, chunk: Sequence[Value]) -> list[Value]:
     """A chunk's vectors of f32 with the elements in the order of memory."""
-    if rows.vectors == 1:
+    if rows.vectors == 1 or rows.dtype == "i4":
         return list(chunk)
     low = [lane // 2 + (lane % 2) * LANES for lane in range(2 * LANES)]
     return [f.shuffle(chunk[0], chunk[1], low[:LANES]), f.shuffle(chunk[0], chunk[1], low[LANES:])]

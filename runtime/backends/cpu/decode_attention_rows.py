@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sscc.ir.errors import InputError
-from sscc.ir.kv_rows import decoded_width
+from sscc.ir.kv_rows import INT8
 from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, UpdateRows
 from sscc.runtime.backends.cpu.decode_attention import (
     Attention,
@@ -49,7 +49,7 @@ def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Feat
             raise InputError(f"{step.kind} reads and writes rows at stride 1, but {name!r} has strides {strides}")
     if meta[step.new][0][-1] != size:
         # Of equal widths, bytes are copied whatever they stand for: an encoded row, or the codes of a landmark.
-        check_encoded(step.kind, step.new, meta[step.new], decoded_width(size))
+        check_encoded(step.kind, step.new, meta[step.new], INT8.numbers(size))
 
     def emit(context: Context) -> None:
         f = context.f

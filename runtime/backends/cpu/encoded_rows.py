@@ -1,14 +1,14 @@
-"""Rows as codes of 8 bits and a scale (`sscc.ir.kv_rows`) in generated code, and `QuantizeRows` as a phase."""
+"""Rows as codes and scales (`sscc.ir.kv_rows`) in generated code, and `QuantizeRows` as a phase."""
 
 from __future__ import annotations
 
 from sscc.ir.errors import InputError
-from sscc.ir.kv_rows import LARGEST_CODE, SCALE_BYTES, SMALLEST_SCALE, STEP, encoded_width
+from sscc.ir.kv_rows import INT4, INT8, SMALLEST_SCALE, RowFormat, format_of
 from sscc.ir.schedule import QuantizeRows
 from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, load_f32, store_row
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import ROW_BLOCK
-from sscc.runtime.backends.cpu.mlir import F32, I8, I32, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.mlir import BF16, F32, I8, I16, I32, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
 from sscc.runtime.backends.cpu.row_copies import SIZES, Meta, address, check_operands, copy_row
 
@@ -16,19 +16,22 @@ from sscc.runtime.backends.cpu.row_copies import SIZES, Meta, address, check_ope
 def check_encoded(kind: str, name: str, meta: Meta, size: int) -> None:
     """Raises InputError unless an operand is of encoded rows of `size` numbers that lie at stride 1."""
     shape, strides, dtype = meta
-    if dtype != "i8" or size < 1 or shape[-1] != encoded_width(size):
+    if dtype != "i8" or size < 1 or not format_of(size, shape[-1]):
         raise InputError(
-            f"{kind} takes encoded rows of {size} numbers as {encoded_width(size)} of i8, but {name!r} has "
-            f"{shape[-1]} of {dtype}"
+            f"{kind} takes encoded rows of {size} numbers as {INT8.width(size)} of i8, but {name!r} has {shape[-1]} of "
+            f"{dtype} (with codes of 4 bits it would be {INT4.width(size)})"
         )
     if strides[-1] != 1:
         raise InputError(f"{kind} reads and writes rows at stride 1, but {name!r} has strides {list(strides)}")
 
 
-def encode_row(f: Function, source: Value, dtype: str, target: Value, size: int) -> None:
-    """Encodes a row of `size` numbers of f32 or bf16 to `size + 4` bytes: the bits of `sscc.ir.kv_rows.encode`, where
-    the numbers are finite. A row with an infinity or NaN gets a scale that is one."""
-    f.call(_encode_kernel(f.module, dtype, size), source, target)
+def encode_row(
+    f: Function, source: Value, dtype: str, target: Value, size: int, row_format: RowFormat | None = INT8
+) -> None:
+    """Encodes a row of `size` numbers of f32 or bf16: the bits of `RowFormat.encode`, where the numbers are finite. An
+    infinity or NaN gets a scale that is one."""
+    kernel = _pack_kernel if row_format is INT4 else _encode_kernel
+    f.call(kernel(f.module, dtype, size), source, target)
 
 
 def _encode_kernel(module: Module, dtype: str, size: int) -> Function:
@@ -41,15 +44,43 @@ def _encode_kernel(module: Module, dtype: str, size: int) -> Function:
     with f.loop(0, whole, LANES, [_magnitude(f, last)]) as loop:
         part = load_f32(f, source + loop.index * SIZES[dtype], dtype, 0, LANES)
         loop.carry(f.max(loop.state[0], _magnitude(f, part)))
-    scale = f.reduce("maximumf", loop.results[0]) * STEP
+    scale = f.reduce("maximumf", loop.results[0]) * INT8.step
     scale = f.select(scale < SMALLEST_SCALE, 0.0, scale)
     inverse = f.select(scale.eq(0.0), 0.0, f.constant(1.0, F32) / scale)
     with f.loop(0, whole, LANES) as loop:
         part = load_f32(f, source + loop.index * SIZES[dtype], dtype, 0, LANES)
-        f.store(_codes(f, part * inverse), target + loop.index)
+        f.store(_codes(f, part * inverse, INT8), target + loop.index)
     if whole < size:
-        f.store_masked(_codes(f, last * inverse), target + whole, f.first_lanes(size - whole))
-    f.store(f.bitcast(scale, vector(I8, SCALE_BYTES)), target + size)
+        f.store_masked(_codes(f, last * inverse, INT8), target + whole, f.first_lanes(size - whole))
+    f.store(f.bitcast(scale, vector(I8, INT8.scale_bytes)), target + size)
+    f.returns()
+    return f
+
+
+def _pack_kernel(module: Module, dtype: str, size: int) -> Function:
+    name = f"pack_row_{dtype}_{size}"
+    if module.has(name):
+        return module.get(name)
+    f = module.function(name, [("source", PTR), ("target", PTR)])
+    for number, (first, end) in enumerate(INT4.groups(size)):
+        half = (end - first) // 2
+        starts = (f["source"] + start * SIZES[dtype] for start in (first, first + half))
+        low, high = (load_f32(f, start, dtype, 0, half) for start in starts)
+        largest = f.reduce("maximumf", f.max(_magnitude(f, low), _magnitude(f, high)))
+        rounded = f.narrow(largest * INT4.step, BF16)
+        scale = f.widen(rounded)
+        stored = f.select(scale < SMALLEST_SCALE, f.constant(0, I16), f.bitcast(rounded, I16))
+        scale = f.select(scale < SMALLEST_SCALE, 0.0, scale)
+        inverse = f.select(scale.eq(0.0), 0.0, f.constant(1.0, F32) / scale)
+        codes = [_codes(f, part * inverse, INT4) for part in (low, high)]
+        packed = (codes[0] & 15) | (codes[1] << 4)
+        place = f["target"] + INT4.code_bytes(first)
+        if half == LANES:
+            f.store(packed, place)
+        else:
+            f.store_masked(packed, place, f.first_lanes(half))
+        at = f["target"] + INT4.code_bytes(size) + number * INT4.scale_bytes
+        f.store(f.bitcast(stored, vector(I8, INT4.scale_bytes)), at)
     f.returns()
     return f
 
@@ -58,44 +89,47 @@ def _magnitude(f: Function, x: Value) -> Value:
     return f.op("math.absf", [x], x.type)
 
 
-def _codes(f: Function, x: Value) -> Value:
+def _codes(f: Function, x: Value, row_format: RowFormat) -> Value:
     """Converts f32 to the nearest codes, i8. NaN becomes some code: its conversion to an integer would be undefined."""
     rounded = f.op("math.roundeven", [x], x.type)
-    low = f.select(rounded > -LARGEST_CODE, rounded, -LARGEST_CODE)
-    bounded = f.select(low < LARGEST_CODE, low, LARGEST_CODE)
+    low = f.select(rounded > -row_format.largest, rounded, -row_format.largest)
+    bounded = f.select(low < row_format.largest, low, row_format.largest)
     return f.cast("arith.trunci", f.cast("arith.fptosi", bounded, I32), I8)
 
 
-def write_row(f: Function, source: Value, source_type: str, target: Value, target_type: str, size: int) -> None:
-    """Writes a row of `size` numbers of f32 or bf16 as rows are stored: encoded (i8), or converted to f32 or bf16."""
+def write_row(
+    f: Function, source: Value, source_type: str, target: Value, target_type: str, size: int, width: int
+) -> None:
+    """Writes a row of `size` numbers of f32 or bf16 as rows are stored: encoded, in `width` of i8, or converted to f32
+    or bf16."""
     if target_type == "i8":
-        encode_row(f, source, source_type, target, size)
+        encode_row(f, source, source_type, target, size, format_of(size, width))
     else:
         copy_row(f, source, source_type, target, target_type, size)
 
 
 def decode_rows(
-    f: Function, source: Value, stride: int, last: Value, count: Value, target: Value, dtype: str, size: int
+    f: Function, source: Value, stride: int, last: Value, count: Value, target: Value, dtype: str, rows: Rows
 ) -> None:
-    """Decodes rows 0 .. count - 1, `stride` bytes apart, to [count, size] of f32 or bf16. Row `last` stands in for the
-    rows behind it, which may not exist."""
+    """Decodes rows 0 .. count - 1, `stride` bytes apart, to as many of f32 or bf16, side by side. Row `last` stands in
+    for the rows behind it, which may not exist."""
     width = SIZES[dtype]
     with f.loop(0, count) as row:
         here = source + f.min(row.index, last) * stride
-        f.call(_decode_kernel(f.module, dtype, size), here, target + row.index * (size * width))
+        f.call(_decode_kernel(f.module, dtype, rows), here, target + row.index * (rows.size * width))
 
 
-def _decode_kernel(module: Module, dtype: str, size: int) -> Function:
-    name = f"decode_row_{dtype}_{size}"
+def _decode_kernel(module: Module, dtype: str, rows: Rows) -> Function:
+    name = f"decode_row_{dtype}_{rows.tag}"
     if module.has(name):
         return module.get(name)
     f = module.function(name, [("source", PTR), ("target", PTR)])
-    rows = Rows(size, "i8")
-    scale = f.broadcast(rows.scale(f, f["source"]), LANES)
+    scale = f.broadcast(rows.scale(f, f["source"]), LANES) if rows.encoded else None
     for chunk in range(rows.chunks):
-        (codes,) = rows.load(f, f["source"], chunk)
-        start = chunk * LANES
-        store_row(f, [codes * scale], f["target"] + start * SIZES[dtype], dtype, size - start)
+        found = rows.load(f, f["source"], chunk)
+        parts = found if scale is None else [part * scale for part in found]
+        start = chunk * rows.elements
+        store_row(f, parts, f["target"] + start * SIZES[dtype], dtype, rows.size - start)
     f.returns()
     return f
 
@@ -131,6 +165,6 @@ def lower_quantize_rows(step: QuantizeRows, operands: dict[str, Meta], features:
             place = (pair // heads, pair % heads)
             with f.loop(first, f.min(first + ROW_BLOCK, count)) as row:
                 here, there = address(f, source, *place, row.index), address(f, out, *place, row.index)
-                encode_row(f, here, dtype, there, size)
+                encode_row(f, here, dtype, there, size, format_of(size, out.shape[3]))
 
     return Lowered((Phase(slots * heads * blocks, encode),))

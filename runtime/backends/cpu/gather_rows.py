@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sscc.ir.kv_rows import decoded_width
 from sscc.ir.schedule import GatherRows
 from sscc.runtime.backends.cpu.encoded_rows import check_encoded, copy_bytes, write_row
 from sscc.runtime.backends.cpu.features import Features
@@ -21,10 +20,7 @@ def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Fea
     An index beyond the source is reported. Raises InputError for operands that do not fit.
     """
     source, out = operands.get(step.source), operands.get(step.out)
-    if source and out and source[2] == "i8":
-        for name in (step.source, step.out):
-            check_encoded(step.kind, name, operands[name], decoded_width(source[0][-1]))
-    else:
+    if not source or not out or not _same_bytes(source, out):
         check_operands(step.kind, operands, (step.source,))
         if source and out and out[2] == "i8":
             check_encoded(step.kind, step.out, out, source[0][-1])
@@ -46,6 +42,11 @@ def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Fea
     return Lowered((Phase(heads * blocks, gather),))
 
 
+def _same_bytes(source: Meta, out: Meta) -> bool:
+    """Whether both are encoded rows of one size, whatever they stand for."""
+    return source[2] == out[2] == "i8" and source[0][-1] == out[0][-1] and source[1][-1] == out[1][-1] == 1
+
+
 def _copy_or_zero(
     f: Function, source: Operand, target: Operand, outer: Sequence[Value | int], position: Value, row: Value
 ) -> None:
@@ -59,6 +60,6 @@ def _copy_or_zero(
         if source.dtype == "i8":
             copy_bytes(f, here, there, count)
         else:
-            write_row(f, here, source.dtype, there, target.dtype, count)
+            write_row(f, here, source.dtype, there, target.dtype, count, target.shape[-1])
     with f.when((position < 0) | (position >= source.shape[-2])):
         zero_row(f, there, target.dtype, target.shape[-1])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from sscc.ir import landmarks
 from sscc.ir.errors import InputError
-from sscc.ir.kv_rows import encoded_width
+from sscc.ir.kv_rows import INT8
 from sscc.ir.schedule import Landmarks
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.decode_attention_chunks import load_f32
@@ -82,7 +82,7 @@ class LandmarkRows:
     @property
     def query_scratch_bytes(self) -> int:
         """Private scratch of `encode_query`."""
-        return align(-(-self.dim // LANES) * LINE) + align(encoded_width(self.dim))
+        return align(-(-self.dim // LANES) * LINE) + align(INT8.width(self.dim))
 
 
 def check_landmarks(kind: str, operands: dict[str, Meta], codes: str, scales: str, dim: int, bits: int) -> None:

@@ -33,6 +33,7 @@ from sscc.runtime.backends.cpu.attention_tiles import (
     sums_kernel,
     tiling,
 )
+from sscc.runtime.backends.cpu.decode_attention_chunks import Rows
 from sscc.runtime.backends.cpu.encoded_rows import check_encoded, decode_rows, write_row
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import KEY_WALK_ROWS, LARGEST_BLOCK_ROWS, LARGEST_QUERY_BLOCK, ROW_BLOCK
@@ -117,7 +118,7 @@ class _Append:
         source = address(f, context.operands[self.new], 0, head, row)
         target = address(f, context.operands[self.scratch], 0, head, start + row)
         (shape, _, dtype), scratch = operands[self.new], operands[self.scratch]
-        write_row(f, source, dtype, target, scratch[2], shape[3])
+        write_row(f, source, dtype, target, scratch[2], shape[3], scratch[0][3])
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,11 @@ class _Attention:
         """Whether keys and values are."""
         return self.operands[self.names[1]][2] == "i8"
 
+    def stored(self, side: int, size: int) -> Rows:
+        """The rows of keys (1) or values (2), of `size` numbers each."""
+        shape, _, dtype = self.operands[self.names[side]]
+        return Rows.of(size, shape, dtype)
+
     @property
     def key_as_it_lies(self) -> bool:
         if self.encoded:
@@ -342,14 +348,14 @@ class _Block:
         used = f.min(last + 1, a.tiles.block)
         numbers = "bf16" if a.tiles.pairs else "f32"
         if a.encoded:
-            decode_rows(f, key, key_stride, last, used, self.at["key"], numbers, a.depth)
+            decode_rows(f, key, key_stride, last, used, self.at["key"], numbers, a.stored(1, a.depth))
             key, key_stride = self.at["key"], a.depth * SIZES[numbers]
         elif not a.key_as_it_lies:
             pack_rows(f, key, self.k.dtype, key_stride, last, used, self.at["key"], a.depth)
             key, key_stride = self.at["key"], a.depth * 4
         if a.encoded:
             decoded = self.at["decoded" if a.tiles.pairs else "value"]
-            decode_rows(f, value, value_stride, last, used, decoded, numbers, a.columns)
+            decode_rows(f, value, value_stride, last, used, decoded, numbers, a.stored(2, a.columns))
             value, value_stride = decoded, a.columns * SIZES[numbers]
         if a.tiles.pairs:
             steps = f.ceildiv(used, a.tiles.keys) * (a.tiles.keys // 2)

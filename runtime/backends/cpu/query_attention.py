@@ -359,6 +359,6 @@ def _write_new(
     if isinstance(rows, KeyRows):
         targets.append((new_key, key, step.codes, there(step.codes)))
     for source, operand, name, target in targets:
-        write_row(f, source, operand.dtype, target, operands[name].dtype, operand.shape[3])
+        write_row(f, source, operand.dtype, target, operands[name].dtype, operand.shape[3], operands[name].shape[3])
     if isinstance(rows, LandmarkRows):
         encode_landmark(f, new_key, key.dtype, there(step.codes), there(step.scales), rows.dim, rows.bits)

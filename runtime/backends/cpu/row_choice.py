@@ -65,13 +65,13 @@ class Choice:
     ) -> Choice:
         """Raises InputError for sizes that do not fit."""
         (slots, heads, _, depth), _, query = meta[step.query]
-        (_, kv_heads, held, _), _, key = meta[step.key]
+        (_, kv_heads, held, width), _, key = meta[step.key]
         check_ring(step)
         if heads % kv_heads:
             raise InputError(f"{step.kind}: {heads} query heads do not divide into groups of {kv_heads} KV heads")
         if step.sink + step.recent > held:
             raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent} in a cache of {held} rows")
-        side = Rows(depth, key, features.bf16_dot and query == key == "bf16")
+        side = Rows.of(depth, (width,), key, features.bf16_dot and query == key == "bf16")
         ring = Block(side, side, heads // kv_heads, features)
         return cls(slots, kv_heads, rows, step.sink, step.recent, topk, ring)
 

@@ -24,7 +24,7 @@ from sscc.runtime.backends.reference.operands import Members
 from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, tiles
 
 Fetch = Callable[[int, int], Tensor]
-"""Rows begin .. end - 1 of all slots and KV heads of a segment: [B, Hkv, end - begin, D], as numbers."""
+"""Rows begin .. end - 1 of all slots and KV heads of a segment: [B, Hkv, end - begin, ..], as they are stored."""
 
 
 def check_dtypes(step: CachedAttention | DecodeAttention, interface: Interface) -> None:
@@ -146,17 +146,17 @@ class SegmentRows:
     def _of(self, source: Tensor) -> Fetch:
         index = self.index
         if index is None:
-            return lambda begin, end: numbers(source[:, :, begin:end])
-        return lambda begin, end: numbers(gathered(source, index[:, :, begin:end]))
+            return lambda begin, end: source[:, :, begin:end]
+        return lambda begin, end: gathered(source, index[:, :, begin:end])
 
 
 def rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Fetch:
-    """The rows of `source`, with new[b, :, 0], of its dtype, in place of row[b] for every active slot b."""
+    """The rows of `source`, with new[b, :, 0], stored as they are, in place of row[b] for every active slot b."""
     slots = active.nonzero()[:, 0]
-    rows, fresh = row[slots], numbers(new[slots, :, 0])
+    rows, fresh = row[slots], new[slots, :, 0]
 
     def fetch(begin: int, end: int) -> Tensor:
-        found = numbers(source[:, :, begin:end]).clone()
+        found = source[:, :, begin:end].clone()
         here = (rows >= begin) & (rows < end)
         found[slots[here], :, rows[here] - begin] = fresh[here]
         return found
@@ -183,18 +183,22 @@ def _attend(
         seen = pad(valid[:, begin:end], (0, KEY_TILE - (end - begin)))
         if not bool(seen.any()):
             continue
-        key, value = (_tile(side, counts, begin, end, wide) for side in (keys, values))
+        key, value = (
+            _tile(side, counts, begin, end, wide, dim) for side, dim in ((keys, query.shape[3]), (values, width))
+        )
         scores = (queries @ key.transpose(-1, -2)) * scale
         softmax.add(scores.masked_fill(~seen[:, None, None, :], -torch.inf), value)
     return softmax.output().reshape(*query.shape[:3], width)
 
 
-def _tile(segments: Sequence[Fetch], counts: Sequence[int], begin: int, end: int, wide: torch.dtype) -> Tensor:
-    """Rows begin .. end - 1 of all segments, then zeros: [B, Hkv, KEY_TILE, D]."""
+def _tile(
+    segments: Sequence[Fetch], counts: Sequence[int], begin: int, end: int, wide: torch.dtype, dim: int
+) -> Tensor:
+    """Rows begin .. end - 1 of all segments as numbers, then zeros: [B, Hkv, KEY_TILE, dim]."""
     found, first = [], 0
     for fetch, count in zip(segments, counts, strict=True):
         low, high = (min(max(at - first, 0), count) for at in (begin, end))
         if low < high:
-            found.append(fetch(low, high).to(wide))
+            found.append(numbers(fetch(low, high), dim).to(wide))
         first += count
     return pad(torch.cat(found, 2), (0, 0, 0, KEY_TILE - (end - begin)))

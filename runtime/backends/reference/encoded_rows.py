@@ -1,4 +1,4 @@
-"""Encoded rows of a cache: D codes of 8 bits and an f32 scale, D + 4 bytes of i8. sscc.ir.kv_rows has the definition.
+"""Encoded rows of a cache: codes and scales, bytes of i8. sscc.ir.kv_rows has the definition.
 
 Encoding and decoding are in f32, whatever the interpreter accumulates in.
 """
@@ -8,39 +8,67 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sscc.ir.kv_rows import LARGEST_CODE, SMALLEST_SCALE, STEP, decoded_width
+from sscc.ir.errors import InputError
+from sscc.ir.kv_rows import INT4, INT8, SMALLEST_SCALE, RowFormat, format_of
 from sscc.runtime.backends.reference.softmax import tiles
+
+_SCALES = {INT8: torch.float32, INT4: torch.bfloat16}
 
 
 def quantize_rows(source: Tensor, out: Tensor) -> None:
     """The step `QuantizeRows` (shapes there)."""
     for begin, end in tiles(source.shape[2]):
-        out[:, :, begin:end] = encode(source[:, :, begin:end])
+        out[:, :, begin:end] = as_stored(source[:, :, begin:end], out)
 
 
-def encode(rows: Tensor) -> Tensor:
-    """Rows [.., D] of floats as [.., D + 4] i8: codes, rounded half to even, then the scale's bytes."""
+def encode(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
+    """Rows [.., D] of floats as bytes [.., width(D)] i8: codes, rounded half to even, then scales."""
     x = rows.to(torch.float32)
-    scale = x.abs().amax(-1, keepdim=True) * STEP
-    scale = torch.where(scale < SMALLEST_SCALE, 0.0, scale)
-    inverse = torch.where(scale == 0, 0.0, 1 / scale)
-    codes = torch.round(x * inverse).clamp(-LARGEST_CODE, LARGEST_CODE).nan_to_num().to(torch.int8)
-    return torch.cat([codes, scale.view(torch.int8)], -1)
+    groups = [_encode(x[..., first:end], row_format) for first, end in row_format.groups(x.shape[-1])]
+    return torch.cat([*(codes for codes, _ in groups), *(scale.view(torch.int8) for _, scale in groups)], -1)
 
 
-def decode(rows: Tensor) -> Tensor:
-    """The numbers [.., D] f32 that encoded rows [.., D + 4] stand for."""
-    width = decoded_width(rows.shape[-1])
-    # A copy, because an f32 may only be seen where its bytes are aligned.
-    scale = rows[..., width:].clone(memory_format=torch.contiguous_format).view(torch.float32)
-    return rows[..., :width].to(torch.float32) * scale
+def _encode(x: Tensor, row_format: RowFormat) -> tuple[Tensor, Tensor]:
+    """The bytes of the codes of numbers [.., n] that share a scale, and the scale [.., 1] as it is stored."""
+    scale = (x.abs().amax(-1, keepdim=True) * row_format.step).to(_SCALES[row_format])
+    scale = torch.where(scale < SMALLEST_SCALE, torch.zeros((), dtype=scale.dtype), scale)
+    inverse = torch.where(scale == 0, 0.0, 1 / scale.to(torch.float32))
+    codes = torch.round(x * inverse).clamp(-row_format.largest, row_format.largest).nan_to_num().to(torch.int8)
+    if row_format.bits == 4:
+        low, high = codes.chunk(2, -1)
+        codes = (low & 15) | (high << 4)
+    return codes, scale
 
 
-def numbers(rows: Tensor) -> Tensor:
-    """Rows of a cache as floats: decoded where they are encoded."""
-    return decode(rows) if rows.dtype is torch.int8 else rows
+def decode(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
+    """The numbers [.., D] f32 that encoded rows [.., width(D)] stand for."""
+    dim = row_format.numbers(rows.shape[-1])
+    # A copy, because numbers may only be seen where their bytes are aligned.
+    tail = rows[..., row_format.code_bytes(dim) :].clone(memory_format=torch.contiguous_format)
+    scales = tail.view(_SCALES[row_format]).to(torch.float32)
+    found = []
+    for number, (first, end) in enumerate(row_format.groups(dim)):
+        codes = rows[..., row_format.code_bytes(first) : row_format.code_bytes(end)]
+        if row_format.bits == 4:
+            codes = torch.cat([(codes << 4) >> 4, codes >> 4], -1)
+        found.append(codes.to(torch.float32) * scales[..., number : number + 1])
+    return torch.cat(found, -1)
+
+
+def numbers(rows: Tensor, dim: int) -> Tensor:
+    """Rows of a cache, of `dim` numbers, as floats: decoded where they are encoded."""
+    return decode(rows, _format(dim, rows)) if rows.dtype is torch.int8 else rows
+
+
+def _format(dim: int, rows: Tensor) -> RowFormat:
+    found = format_of(dim, rows.shape[-1])
+    if found is None:
+        raise InputError(f"no encoded row of {dim} numbers has {rows.shape[-1]} bytes")
+    return found
 
 
 def as_stored(rows: Tensor, cache: Tensor) -> Tensor:
     """Rows [.., D] as `cache` holds them: encoded, unless they are that already, or rounded to its dtype."""
-    return encode(rows) if cache.dtype is torch.int8 and rows.dtype is not torch.int8 else rows.to(cache.dtype)
+    if cache.dtype is not torch.int8 or rows.dtype is torch.int8:
+        return rows.to(cache.dtype)
+    return encode(rows, _format(rows.shape[-1], cache))

@@ -14,7 +14,7 @@ from typing import NoReturn
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.ir.kv_rows import SCALE_BYTES, decoded_width
+from sscc.ir.kv_rows import numbers_in
 from sscc.ir.opspec import Op, Pattern, spec_of_step
 from sscc.ir.schedule import Body, Param
 from sscc.runtime.backends.reference.numerics import FLOATS, Numerics
@@ -82,17 +82,29 @@ class Interface:
         """
         sizes: dict[str, int] = {}
         spec = spec_of_step(step)
-        for field, name in spec.regions(step).items():
-            self._match_one(step.kind, field, self.param(name), spec.step_pattern(field, step), sizes)
+        regions = spec.regions(step)
+
+        def check(field: str) -> None:
+            self._match_one(step.kind, field, self.param(regions[field]), spec.step_pattern(field, step), sizes)
             if spec.operands[field].mode != "read":
-                self.written(name)
+                self.written(regions[field])
+
+        late = []
+        for field, name in regions.items():
+            dtype, dims = spec.step_pattern(field, step)
+            if dtype in ("encoded", "row") and self.param(name).dtype == "i8" and dims[-1] not in sizes:
+                late.append(field)  # bytes alone do not say how many numbers they are
+            else:
+                check(field)
+        for field in late:
+            check(field)
         return sizes
 
     def _match_one(self, kind: str, field: str, param: Param, pattern: Pattern, sizes: dict[str, int]) -> None:
         dtype, dims = pattern
         fits, shape = len(dims) == len(param.shape), param.shape
         if dtype in ("encoded", "row") and param.dtype == "i8":
-            shape = (*shape[:-1], decoded_width(shape[-1])) if shape else shape
+            shape = (*shape[:-1], numbers_in(shape[-1], sizes.get(dims[-1]))) if shape else shape
             fits = fits and shape[-1] >= 1
         elif dtype == "any":
             fits = fits and param.dtype in (*FLOATS, "i8")
@@ -112,7 +124,7 @@ class Interface:
 
 def _spelled(dtype: str, dims: Sequence[str]) -> str:
     """A pattern in words, for messages."""
-    encoded = f"i8 [{', '.join(dims)} + {SCALE_BYTES}]"
+    encoded = f"i8 [{', '.join(dims)} + 4]"
     words = {"f": "float", "row": "float", "any": "float or i8"}
     plain = f"{words.get(dtype, dtype)} [{', '.join(dims)}]"
     return encoded if dtype == "encoded" else f"{plain} or {encoded}" if dtype == "row" else plain

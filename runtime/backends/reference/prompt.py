@@ -103,10 +103,10 @@ def _attend(
         if end <= reached:
             continue
         begin = max(begin, reached)
-        scores = (queries @ numbers(key[0, :, begin:end]).to(wide).transpose(-1, -2)) * scale
+        scores = (queries @ numbers(key[0, :, begin:end], depth).to(wide).transpose(-1, -2)) * scale
         if end > start + 1:  # some query of the chunk must not see the end of this tile
             scores.masked_fill_(torch.arange(begin, end) > positions, -torch.inf)
         if window:
             scores.masked_fill_(torch.arange(begin, end) <= positions - window, -torch.inf)
-        softmax.add(scores, numbers(value[0, :, begin:end]).to(wide))
+        softmax.add(scores, numbers(value[0, :, begin:end], width).to(wide))
     return softmax

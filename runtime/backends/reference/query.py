@@ -118,7 +118,7 @@ def choose_rows(
     selected.fill_(-1)
     for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
         found, topk = scores[slot, :, begin:end], selected.shape[2]
-        picks = choose(query[slot], numbers(key[slot]), found, topk, scale, wide)
+        picks = choose(query[slot], numbers(key[slot], query.shape[3]), found, topk, scale, wide)
         selected[slot, :, : picks.shape[1]] = picks + begin
 
 
@@ -172,7 +172,7 @@ def query_attention(
     ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
     for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
         found = _scores(query[slot], _landmarks_at(slot, begin, end, codes, scales), bits, scale, wide)
-        picks = choose(query[slot], ring[slot], found, topk, scale, wide)
+        picks = choose(query[slot], numbers(ring[slot], query.shape[3]), found, topk, scale, wide)
         selected[slot, :, : picks.shape[1]] = picks + begin
     landmark = [new_key] if bits == PLAIN_BITS else landmarks_of(new_key, bits)
     new = (as_stored(new_key, k_store), as_stored(new_value, v_store), *landmark)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from sscc.ir.kv_rows import SCALE_BYTES
+from sscc.ir.kv_rows import numbers_in
 from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.schedule import (
     Access,
@@ -56,8 +56,10 @@ def most_moved(step: Op, params: Sequence[Param]) -> dict[str, tuple[int, int]]:
     regions, sizes = spec.regions(step), dict[str, int]()
     for name, region in regions.items():
         (element, letters), param = spec.step_patterns[name], by_name[region]
-        encoded = param.dtype == "i8" and element in ("row", "encoded")
-        sizes |= dict(zip(letters, (*param.shape[:-1], param.shape[-1] - SCALE_BYTES * encoded), strict=True))
+        *outer, width = param.shape
+        if param.dtype == "i8" and element in ("row", "encoded"):
+            width = numbers_in(width, sizes.get(letters[-1]))
+        sizes |= dict(zip(letters, (*outer, width), strict=True))
     amounts = {**sizes, **spec.settings(step), "valid": spec.rows(sizes), "live": sizes.get("T", 0)}
     amounts |= {name: number.most(sizes) for name, number in spec.numbers.items()}
     read, written = Counter(by_name.keys()), Counter(by_name.keys())

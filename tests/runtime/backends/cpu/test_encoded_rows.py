@@ -8,6 +8,7 @@ import torch
 
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
+from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import CachedAttention, Local, Observe, QuantizeRows, Segment, UpdateRows
 from sscc.runtime.backends.cpu.encoded_rows import lower_quantize_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
@@ -22,9 +23,9 @@ STEP = QuantizeRows("source", "out")
 SIZES = (1, 3, 15, 16, 17, 20, 64, 80, 128, 200)
 
 
-def native(source: torch.Tensor, features: Features = GENERIC) -> torch.Tensor:
+def native(source: torch.Tensor, features: Features = GENERIC, row_format: RowFormat = INT8) -> torch.Tensor:
     """What `QuantizeRows` makes of rows."""
-    out = torch.full((*source.shape[:3], source.shape[3] + 4), 99, dtype=torch.int8)
+    out = torch.full((*source.shape[:3], row_format.width(source.shape[3])), 99, dtype=torch.int8)
     return run_step(STEP, lower_step, {"source": source, "out": out}, {}, features, ["out"])["out"]
 
 
@@ -38,14 +39,18 @@ def of_values(values: list[list[float]]) -> torch.Tensor:
 
 @pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("size", SIZES)
-def test_rows_are_encoded_to_the_bit(size: int, dtype: torch.dtype, features: Features) -> None:
+@pytest.mark.parametrize(("size", "row_format"), [*((n, INT8) for n in SIZES), *((n, INT4) for n in (2, 20, 34, 80))])
+def test_rows_are_encoded_to_the_bit(
+    size: int, row_format: RowFormat, dtype: torch.dtype, features: Features
+) -> None:
     generator = torch.Generator().manual_seed(size)
     rows = torch.randn(2, 3, 70, size, generator=generator) * 10.0 ** torch.randint(
         -30, 30, (2, 3, 70, 1), generator=generator
     )
     source = strided(rows.to(dtype), (0, 2, 1, 3))
-    assert torch.equal(native(source, features), encoded(source))
+    source[0, 0, :2] = torch.tensor([0.0, 1e-39])[:, None].to(dtype)  # nothing, and too small for a scale
+    expected = torch.from_numpy(row_format.encode(source.float().numpy()))
+    assert torch.equal(native(source, features, row_format), expected)
 
 
 @pytest.mark.parametrize("features", CPUS)
@@ -56,7 +61,7 @@ def test_rounding_is_half_to_even_and_codes_reach_both_ends(features: Features) 
     got = native(source, features)
     assert torch.equal(got, encoded(source))
     codes = got[0, 0, 0, 1:255].double()
-    inverse = np.float32(1) / (np.float32(127) * np.float32(kv_rows.STEP))
+    inverse = np.float32(1) / (np.float32(127) * np.float32(INT8.step))
     assert inverse == 1
     assert torch.equal(codes, torch.tensor(halves[0][1:], dtype=torch.float64).round().clamp(-127, 127))
     assert got[0, 0, :, 0].tolist() == [127, -127]
@@ -68,7 +73,7 @@ def test_rows_of_almost_nothing_are_zero_bytes_and_the_largest_numbers_are_not_l
     size: int, features: Features
 ) -> None:
     smallest = 2.0**-126
-    around = smallest / kv_rows.STEP
+    around = smallest / INT8.step
     peaks = [0.0, -0.0, 1e-45, smallest, around * (1 - 1e-6), around, around * (1 + 1e-6), 3.4028234663852886e38, -1.0]
     source = of_values([[0.3 * peak] * (size - 1) + [peak] for peak in peaks])
     got = native(source, features)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
+from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.prefill_attention import (
@@ -38,8 +39,8 @@ CAUSAL = CausalAttention("query", "key", "value", "out", "start", "n", 0.3, "sum
 CHUNK = ChunkAttention("query", "new_key", "new_value", "k_scratch", "v_scratch", "out", "start", "n", 0.4, "sums")
 WHOLE = 1 << 20
 """The length of a prompt that goes on behind the chunk."""
-SCRATCHES = {"k_scratch": 8 + 4, "v_scratch": 6 + 4}
-"""Bytes of their rows where these are encoded."""
+SCRATCHES = {"k_scratch": 8, "v_scratch": 6}
+"""Numbers of their rows."""
 
 
 @pytest.fixture(autouse=True)
@@ -118,15 +119,17 @@ def test_causal_attention_within_a_window(seed: int, window: int, dtype: torch.d
 
 @pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("seed", [0, 5, 10])
-def test_encoded_keys_and_values_are_what_they_stand_for(seed: int, dtype: torch.dtype, features: Features) -> None:
+@pytest.mark.parametrize(("seed", "row_format"), [(0, INT8), (5, INT8), (10, INT8), (0, INT4), (10, INT4)])
+def test_encoded_keys_and_values_are_what_they_stand_for(
+    seed: int, row_format: RowFormat, dtype: torch.dtype, features: Features
+) -> None:
     tensors = random_causal(seed, dtype)
     chunk, rows = tensors["query"].shape[2], tensors["key"].shape[2]
-    tensors |= {name: strided(encode(tensors[name]), (0, 2, 1, 3)) for name in ("key", "value")}
+    tensors |= {name: strided(encode(tensors[name], row_format), (0, 2, 1, 3)) for name in ("key", "value")}
     compiled = CompiledStages(CAUSAL, lower_causal_attention, tensors, ["start", "n"], features, checked=True)
     for start in sorted({0, (rows - chunk) // 2, rows - chunk}):
         got = check_pieces(compiled, tensors, {"start": start, "n": WHOLE}, ["out", "sums"])
-        plain = tensors | {name: decode(tensors[name]) for name in ("key", "value")}
+        plain = tensors | {name: decode(tensors[name], row_format) for name in ("key", "value")}
         want = causal_reference(plain, start, CAUSAL.scale)
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
         limit = 1e-5 if dtype == torch.float32 else 1e-2  # where products are of pairs, keys are rounded to bf16
@@ -201,10 +204,12 @@ def test_a_query_does_not_depend_on_later_queries() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_chunk_is_encoded_on_its_way_into_an_encoded_scratch(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("row_format", [INT8, INT4])
+def test_a_chunk_is_encoded_on_its_way_into_an_encoded_scratch(row_format: RowFormat, dtype: torch.dtype) -> None:
     """To the bit, so that attention is over what a step would have written; padding is left out."""
     shapes = {"query": (1, 6, 20, 8), "new_key": (1, 2, 20, 8), "new_value": (1, 2, 20, 6)}
-    states = {name: torch.full((1, 2, 60, width), 9, dtype=torch.int8) for name, width in SCRATCHES.items()}
+    widths = {name: row_format.width(size) for name, size in SCRATCHES.items()}
+    states = {name: torch.full((1, 2, 60, width), 9, dtype=torch.int8) for name, width in widths.items()}
     compiled, step = None, replace(CHUNK, log_sum_exp="")
     for start in (0, 20, 40):
         part = {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}

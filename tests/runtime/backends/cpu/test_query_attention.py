@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
+from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import ChooseRows, Landmarks, LandmarkScores, QueryAttention
 from sscc.runtime.backends.cpu import query_attention
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
@@ -97,7 +98,7 @@ def test_landmarks_are_the_references_to_the_bit(dim: int, bits: int, dtype: tor
 
 def inputs(
     positions: list[int], heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, rows: int,
-    encoded: bool = False,
+    row_format: RowFormat | None = None,
 ) -> Tensors:  # fmt: skip
     """Operands of the fused step, a slot for each position; what is behind a slot's candidates holds NaN."""
     slots = len(positions)
@@ -122,7 +123,7 @@ def inputs(
         for name in ("k_store", "v_store", "codes", "scales"):
             if name in tensors and tensors[name].is_floating_point():
                 tensors[name][slot, :, max(position + 1 - RECENT, 0) :] = torch.nan
-    return tensors | {name: encode(tensors[name]) for name in ROWS if encoded}
+    return tensors | {name: encode(tensors[name], row_format) for name in ROWS if row_format}
 
 
 ROWS = ("k_cache", "v_cache", "k_store", "v_store")
@@ -299,9 +300,10 @@ def chosen(case: Tensors, step: QueryAttention) -> Tensor:
         position = int(case["position"][slot])
         if position + 1 <= SR:
             continue
-        ring = numbers(case["k_cache"][slot]).double()
+        dim = case["query"].shape[3]
+        ring = numbers(case["k_cache"][slot], dim).double()
         new = as_stored(case["new_key"][slot, :, 0], case["k_cache"])
-        ring[:, SINK + (position - SINK) % RECENT] = numbers(new).double()
+        ring[:, SINK + (position - SINK) % RECENT] = numbers(new, dim).double()
         names = [name for name in (step.codes, step.scales) if name]
         rows = (case[name][slot, :, SINK : position + 1 - RECENT] for name in names)
         scores = scored(step, case["query"][slot], *rows)
@@ -326,25 +328,29 @@ def check_fused(case: Tensors, step: QueryAttention, features: Features) -> Tens
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "bits", "dtype", "features", "encoded"),
+    ("heads", "kv_heads", "dim", "bits", "dtype", "features", "row_format"),
     [
-        (6, 2, 64, 2, F32, HOST, False),
-        (6, 6, 40, 4, F32, HOST, False),  # one phase scores and chooses
-        (10, 1, 128, 1, BF16, HOST, False),
-        (6, 2, 16, 2, BF16, AVX2, False),
-        (4, 2, 8, 4, F32, GENERIC, False),
-        (6, 2, 64, 2, F32, HOST, True),
-        (6, 6, 40, 4, BF16, HOST, True),
-        (4, 2, 8, 1, F32, AVX2, True),
-        (6, 2, 64, 16, BF16, HOST, False),
-        (6, 6, 40, 16, F32, HOST, False),
-        (6, 2, 16, 16, F32, AVX2, True),
+        (6, 2, 64, 2, F32, HOST, None),
+        (6, 6, 40, 4, F32, HOST, None),  # one phase scores and chooses
+        (10, 1, 128, 1, BF16, HOST, None),
+        (6, 2, 16, 2, BF16, AVX2, None),
+        (4, 2, 8, 4, F32, GENERIC, None),
+        (6, 2, 64, 2, F32, HOST, INT8),
+        (6, 6, 40, 4, BF16, HOST, INT8),
+        (4, 2, 8, 1, F32, AVX2, INT8),
+        (6, 2, 64, 2, F32, HOST, INT4),
+        (6, 6, 40, 4, BF16, HOST, INT4),
+        (4, 2, 8, 1, F32, AVX2, INT4),
+        (6, 2, 64, 16, BF16, HOST, None),
+        (6, 6, 40, 16, F32, HOST, None),
+        (6, 2, 16, 16, F32, AVX2, INT8),
+        (6, 2, 16, 16, F32, AVX2, INT4),
     ],
 )
 def test_the_fused_step_is_the_references(
-    heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features, encoded: bool
+    heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features, row_format: RowFormat | None
 ) -> None:
-    case = inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720, encoded)
+    case = inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720, row_format)
     check_fused(case, of_bits(FUSED, bits), features)
 
 
@@ -401,8 +407,8 @@ def test_a_slot_does_not_depend_on_its_number_nor_on_its_company_nor_on_rows_tha
 )
 def test_code_stays_within_its_operands(kv_heads: int, dim: int, bits: int, features: Features) -> None:
     rows = POSITIONS[0] + 1  # no row behind the last one
-    for encoded in (False, True):
-        case, step = inputs(POSITIONS[::-1], 6, kv_heads, dim, bits, F32, rows, encoded), of_bits(FUSED, bits)
+    for row_format in (None, INT8, INT4):
+        case, step = inputs(POSITIONS[::-1], 6, kv_heads, dim, bits, F32, rows, row_format), of_bits(FUSED, bits)
         CompiledStages(step, query_attention.lower_query_attention, case, (), features, checked=True).run(case, {})
 
 

@@ -201,7 +201,7 @@ def test_attention_is_close_to_that_over_what_was_encoded() -> None:
 def test_no_more_than_a_tile_of_rows_is_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def watched(rows: Tensor) -> Tensor:
+    def watched(rows: Tensor, dim: int) -> Tensor:
         seen.append(rows.shape[-2])
         return decode(rows)
 
