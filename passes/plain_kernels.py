@@ -26,7 +26,7 @@ UNFUSED = frozenset(
     f"kv.{name}"
     for name in (
         *("row", "update", "validity", "cached_attention", "causal_attention", "observe"),
-        *("landmark_scores", "choose"),
+        *("landmark_scores", "choose", "fetch"),
     )
 )
 """What attention over the cache is made of where it is not fused."""

@@ -98,11 +98,24 @@ from sscc.ir.builders import (
     index_constant,
     insert_slice,
     make_function,
+    not_negative,
     plus_one,
+    positions_tensor,
+    reshape,
     results_of,
     tensor_type,
 )
-from sscc.ir.cache_plan import CACHES, LANDMARK_SCRATCHES, LANDMARKS, SCRATCHES, STORES, landmark_states
+from sscc.ir.cache_plan import (
+    CACHES,
+    LANDMARK_SCRATCHES,
+    LANDMARKS,
+    RESIDENT,
+    RESIDENT_PLACES,
+    RESIDENT_ROWS,
+    SCRATCHES,
+    STORES,
+    landmark_states,
+)
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
@@ -206,7 +219,8 @@ class _Threader:
             g = self.geometry
             stores = self._rows(STORES, self.facts.batch) if g.indexed else []
             indexed = [*stores, self._selected()] if g.indexed and not g.by_query else []
-            kept = [*self._caches(), *((*stores, *self._landmarks()) if g.by_query else ())]
+            far = (*stores, *self._landmarks(), *self._residents()) if g.by_query else ()
+            kept = [*self._caches(), *far]
             attend = self._query_attention if g.by_query else self._decode_attention
             self._rebuild(kept, [*indexed, *self._decode_inputs()], attend)
         else:
@@ -282,6 +296,16 @@ class _Threader:
             return [key]
         made = kv.Landmarks(key, *self._landmark_types(key.type.shape[0], key.type.shape[2]))
         return [made.codes, made.scales]
+
+    def _residents(self) -> list[Argument]:
+        """The rows of every slot that stay near, where a step may fetch only few."""
+        if self.geometry.fetch is None:
+            return []
+        shape = [self.facts.batch, self.kv_heads, self.geometry.topk]
+        i64 = ir.IntegerType.get_signless(64)
+        numbers = [Argument("state", name, tensor_type(shape, i64)) for name in (RESIDENT, RESIDENT_PLACES)]
+        rows = [self._state(name, [*shape, dim]) for name, dim in zip(RESIDENT_ROWS, self.widths, strict=True)]
+        return [*numbers, *rows]
 
     def _selected(self) -> Argument:
         """The selected positions: of the layer's last prompt, or where rows are indexed of every slot's."""
@@ -380,7 +404,9 @@ class _Threader:
     def _query_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
         (query, key, value), g, batch = qkv, self.geometry, self.facts.batch
-        k_cache, v_cache, k_store, v_store, *landmarks, position, _, active = added
+        k_cache, v_cache, k_store, v_store, *others, position, _, active = added
+        count = len(landmark_states(LANDMARKS, g))
+        landmarks, residents = others[:count], others[count:]
         row = kv.Row(position, position.type).row
         k_new, v_new = (
             kv.Update(cache, new, row, active, cache.type).updated for cache, new in ((k_cache, key), (v_cache, value))
@@ -392,16 +418,30 @@ class _Threader:
         scores_type = tensor_type([batch, self.heads, k_store.type.shape[2]], ir.F32Type.get())
         codes, scales = [*stored[2:], None][:2]
         scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
-        picks = tensor_type([batch, self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
-        selected = kv.Choose(query, k_new, scores, position, active, self.scale, picks).selected
+        if residents:
+            types = [value.type for value in residents]
+            residents = list(kv.Fetch(
+                query, k_new, scores, *stored[:2], position, active, *residents, self.scale, *types
+            ).results)  # fmt: skip
+            _, index, *rows = residents
+        else:
+            rows, index = stored[:2], self._choose(query, k_new, scores, position, active)
         ring, chosen = ([0, 0], [batch, g.cache_rows]), ([0, g.cache_rows], [batch, g.topk])
         members = kv.members(
             CachedAttention,
             {"key": k_new, "value": v_new, "valid": extract_slice(valid, *ring)},
-            {"key": stored[0], "value": stored[1], "valid": extract_slice(valid, *chosen), "index": selected},
+            {"key": rows[0], "value": rows[1], "valid": extract_slice(valid, *chosen), "index": index},
         )
         out = kv.CachedAttention(query, *members, self.scale, self.attention.results[0].type).out
-        return out, [k_new, v_new, *stored]
+        return out, [k_new, v_new, *stored, *residents]
+
+    def _choose(
+        self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value
+    ) -> ir.Value:
+        """The positions [B, Hkv, K] that queries choose."""
+        picks = tensor_type([query.type.shape[0], self.kv_heads, self.geometry.topk], ir.IntegerType.get_signless(64))
+        selected: ir.Value = kv.Choose(query, key, scores, position, active, self.scale, picks).selected
+        return selected
 
     def _window(self, cache: ir.Value, own: dict[str, ir.Value]) -> ir.Value:
         """The rows of this layer in a cache; behind them others follow, up to the most that any layer has."""
@@ -434,16 +474,20 @@ class _Threader:
         g, index_type = self.geometry, ir.IndexType.get()
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
         selects = g.topk and not g.by_query
-        outputs = [*self._caches(), *([self._selected()] if selects else [])]
+        residents = self._residents()
+        outputs = [*self._caches(), *([self._selected()] if selects else []), *residents]
         arguments = [
             *self._scratch(),
+            *(self._landmark_scratch() if residents else []),
             *(outputs if g.indexed else self._caches()),
             *(Argument("input", name, index_type) for name in ("slot", "length", *self._numbers())),
         ]
         location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
         name = f"prefill.compress.{self.layer}"
         function = make_function(self.module, name, arguments, outputs, location, {"sscc.entry": _text("prefill")})
-        k_scratch, v_scratch, observed, log_sum_exp, k_cache, v_cache, *others = function.arguments
+        k_scratch, v_scratch, observed, log_sum_exp, *others = function.arguments
+        count = len(landmark_states(LANDMARK_SCRATCHES, g)) if residents else 0
+        landmarks, (k_cache, v_cache, *others) = others[:count], others[count:]
         others, own = self._own(others)
         *picks, slot, length = others
         with ir.InsertionPoint(function.entry_block), location:
@@ -460,8 +504,38 @@ class _Threader:
             ]
             if selected is not None and picks:
                 selected = insert_slice(selected, picks[0], [slot, 0, 0])
-            func.ReturnOp([*caches, *([] if selected is None else [selected])])
+            near: list[ir.Value] = []
+            if residents:
+                ring = extract_slice(caches[0], offsets, [1, *list(k_cache.type.shape)[1:]])
+                chosen = self._last_choice(observed, landmarks, ring, length)
+                near = self._first_residents(chosen, (k_scratch, v_scratch), picks, slot)
+            func.ReturnOp([*caches, *([] if selected is None else [selected]), *near])
         self._note_group(function)
+
+    def _last_choice(
+        self, observed: ir.Value, landmarks: Sequence[ir.Value], ring: ir.Value, length: ir.Value
+    ) -> ir.Value:
+        """The positions [1, Hkv, K] that the last query of a prompt chooses."""
+        one = index_constant(1)
+        row = arith.SubIOp(arith.MinSIOp(length, index_constant(self.geometry.obs)).result, one).result
+        query = extract_slice(observed, [0, 0, row, 0], [1, self.heads, 1, self.widths[0]])
+        last = arith.SubIOp(length, one).result
+        position = positions_tensor([1], last, last)
+        active = not_negative(position)  # as it always is: a step takes flags
+        codes, scales = [*landmarks, None][:2]
+        scores_type = tensor_type([1, self.heads, landmarks[0].type.shape[2]], ir.F32Type.get())
+        scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
+        return self._choose(query, ring, scores, position, active)
+
+    def _first_residents(
+        self, chosen: ir.Value, scratches: Sequence[ir.Value], states: Sequence[ir.Value], slot: ir.Value
+    ) -> list[ir.Value]:
+        """The resident states, in which a slot has the chosen rows of its prompt."""
+        numbers, rows = states[:2], zip(states[2:], scratches, strict=True)
+        places = positions_tensor(chosen.type.shape, index_constant(0), index_constant(self.geometry.topk))
+        first = [insert_slice(n, state, [slot, 0, 0]) for n, state in zip((chosen, places), numbers, strict=True)]
+        index = reshape(chosen, list(chosen.type.shape)[1:])
+        return first + [self._filled(state, [slot, 0, 0, 0], scratch, index) for state, scratch in rows]
 
     def _scores(self, observed: ir.Value, log_sum_exp: ir.Value, keys: ir.Value, length: ir.Value) -> ir.Value:
         scores_type = tensor_type([self.kv_heads, keys.type.shape[2]], ir.F32Type.get())

@@ -194,6 +194,10 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
         landmark = s.dtype if g.landmark_bits == PLAIN_BITS else "i8", landmark_width(width, g.landmark_bits)
         for name, (dtype, size) in zip(landmark_states(LANDMARKS, g), (landmark, ("bf16", 1)), strict=False):
             known[group.state(name)] = ("state", dtype, (*keys, size))
+        chosen = (layers, s.batch, group.kv_heads, g.topk)
+        rows_of = [("i64", ()), ("i64", ()), *((s.dtype, (stream.width,)) for stream in group.streams)]
+        for name, (dtype, row) in zip(group.resident_states, rows_of, strict=False):
+            known[name] = ("state", dtype, (*chosen, *row))
     elif g.topk:
         slots = (s.batch,) if g.indexed else ()
         known[group.state("selected")] = ("state", "i64", (layers, *slots, group.kv_heads, g.topk))
@@ -310,5 +314,7 @@ def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
     if isinstance(step, sch.LandmarkScores):
         return [*ring, ("bits", g.landmark_bits)]
     if isinstance(step, sch.QueryAttention):
-        return [*ring, ("topk", g.topk), ("bits", g.landmark_bits)]
+        return [*ring, ("topk", g.topk), ("bits", g.landmark_bits), ("fetch", g.fetch_rows)]
+    if isinstance(step, sch.FetchRows):
+        return [*ring, ("fetch", g.fetch_rows)]
     return ring if isinstance(step, sch.DecodeAttention | sch.ChooseRows | sch.Select) else []

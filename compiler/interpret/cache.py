@@ -16,7 +16,7 @@ from torch_mlir import ir
 
 from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, several, single, undefined
 from sscc.compiler.interpret.types import Types
-from sscc.ir import kv_rows, landmarks
+from sscc.ir import kv_rows, landmarks, resident_rows
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
@@ -282,17 +282,44 @@ def choose(
 ) -> Tensor:  # fmt: skip
     """[B, Hkv, K]: the positions that each slot attends to besides those of sinks and ring, `key` [B, Hkv, SR, D]."""
     selected = torch.full((*key.shape[:2], g.topk), -1)
-    candidates = _candidates(position, active, scores.shape[2], g)
-    for slot in range(query.shape[0]):
-        places = candidates[slot].nonzero()[:, 0]
-        if not len(places):
-            continue
-        exact = scores_of(query[slot], decoded(key[slot]), scale, types.accumulate)[:, :, 0]
-        found = scores[slot][:, places].reshape(*exact.shape[:2], -1).to(types.accumulate)
-        weights = torch.cat([found, exact], 2).softmax(2)[:, :, : len(places)].mean(1)
+    for slot, places in _candidates_of_slots(position, active, scores.shape[2], g):
+        weights = wanted(query[slot], key[slot], scores[slot][:, places], scale, types)
         best = torch.argsort(weights, dim=1, descending=True, stable=True)[:, : g.topk]
         selected[slot, :, : best.shape[1]] = places[best.sort(1).values]
     return selected
+
+
+def _candidates_of_slots(position: Tensor, active: Tensor, rows: int, g: Geometry) -> list[tuple[int, Tensor]]:
+    """The candidates of each slot that has any."""
+    found = [(slot, row.nonzero()[:, 0]) for slot, row in enumerate(_candidates(position, active, rows, g))]
+    return [(slot, places) for slot, places in found if len(places)]
+
+
+def wanted(query: Tensor, key: Tensor, scores: Tensor, scale: float, types: Types) -> Tensor:
+    """[Hkv, n]: the mean probability of each candidate of a slot. Query [H, 1, D], key [Hkv, SR, D], scores [H, n]."""
+    exact = scores_of(query, decoded(key), scale, types.accumulate)[:, :, 0]
+    found = scores.reshape(*exact.shape[:2], -1).to(types.accumulate)
+    return torch.cat([found, exact], 2).softmax(2)[:, :, : scores.shape[1]].mean(1)
+
+
+def fetched(
+    query: Tensor, key: Tensor, scores: Tensor, stores: Sequence[Tensor], position: Tensor, active: Tensor,
+    residents: Sequence[Tensor], scale: float, g: Geometry, types: Types,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Resident positions, their places, K and V, as the step leaves them; `stores` are K and V of all positions."""
+    assert g.fetch is not None
+    after = tuple(state.clone() for state in residents)
+    resident, places, *rows = after
+    for slot, known in _candidates_of_slots(position, active, scores.shape[2], g):
+        weights = wanted(query[slot], key[slot], scores[slot][:, known], scale, types)
+        for head in range(key.shape[1]):
+            held, where = (state[slot, head].numpy() for state in residents[:2])
+            found = resident_rows.fetch(held, where, weights[head].numpy(), g.sink, g.fetch)
+            resident[slot, head], places[slot, head] = map(torch.from_numpy, (found.resident, found.places))
+            for place, at in found.rows:
+                for near, store in zip(rows, stores, strict=True):
+                    near[slot, head, place] = store[slot, head, at]
+    return after
 
 
 # ------------------------------------------------------------------------------------------------- the operations
@@ -419,6 +446,18 @@ def _choose(op: ir.Operation, b: Builder) -> Compute:
     return lambda query, key, scores, position, active: choose(query, key, scores, position, active, scale, g, types)
 
 
+def _fetch(op: ir.Operation, b: Builder) -> Several:
+    scale, g, types = _scale(op), geometry_of(op), b.types
+
+    def fetch(
+        query: Tensor, key: Tensor, scores: Tensor, k_store: Tensor, v_store: Tensor, position: Tensor, active: Tensor,
+        *residents: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        return fetched(query, key, scores, (k_store, v_store), position, active, residents, scale, g, types)
+
+    return fetch
+
+
 def _query_attention(op: ir.Operation, b: Builder) -> Several:
     scale, g, types = _scale(op), geometry_of(op), b.types
     exact = g.landmark_bits == PLAIN_BITS
@@ -427,7 +466,8 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
         query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, k_cache: Tensor,
         v_cache: Tensor, k_store: Tensor, v_store: Tensor, *rest: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        *kept, position, active = rest
+        count = 1 if exact else 2
+        kept, (position, active), residents = rest[:count], rest[count : count + 2], rest[count + 2 :]
         row, valid = rows(position, g), validity(position, position + 1, active, g)
         ring = {"key": updated(key, new_key, row, active), "value": updated(value, new_value, row, active)}
         new = (new_key, new_value, *((new_key,) if exact else landmarks_of(new_key, g.landmark_bits)))
@@ -436,13 +476,18 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
             scores = key_scores(query, kept[0], position, active, scale, g, types)
         else:
             scores = landmark_scores(query, kept[0], kept[1], position, active, scale, g)
-        selected = choose(query, ring["key"], scores, position, active, scale, g, types)
-        parts = [ring, {"key": stored[0], "value": stored[1], "index": selected}]
+        chosen = {"key": stored[0], "value": stored[1]}
+        if residents:
+            near = fetched(query, ring["key"], scores, stored[:2], position, active, residents, scale, g, types)
+            _, chosen["index"], chosen["key"], chosen["value"] = residents = near
+        else:
+            chosen["index"] = choose(query, ring["key"], scores, position, active, scale, g, types)
+        parts = [ring, chosen]
         masks = valid.split([g.sink_recent, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip(parts, masks, strict=True)]
         out = cached_attention(query, seen, scale, types)
         caches = updated(k_cache, new_key, row, active), updated(v_cache, new_value, row, active)
-        return out, *caches, *stored
+        return out, *caches, *stored, *residents
 
     return attend
 
@@ -464,6 +509,7 @@ HANDLERS: dict[str, Handler] = {
     "kv.landmarks": several(_landmarks),
     "kv.landmark_scores": single(_landmark_scores),
     "kv.choose": single(_choose),
+    "kv.fetch": several(_fetch),
     "kv.query_attention": several(_query_attention),
     "kv.chunk_attention": several(_chunk_attention),
 }

@@ -50,7 +50,7 @@ def eager(g: Geometry) -> Tensor:
     """The same by the definition."""
     model = random_model(FAMILY)
     model.set_attn_implementation("sscc")
-    run = EagerQuerySelection(model, g, g.landmark_bits)
+    run = EagerQuerySelection(model, g, g.landmark_bits, g.fetch)
     return torch.stack([run.prefill(PROMPT), *(run.decode(token) for token in TOKENS)])
 
 
@@ -82,6 +82,36 @@ def test_every_level_computes_the_definition(bits: int) -> None:
     assert torch.equal(by_level[1], by_level[2])
     for logits in by_level:
         torch.testing.assert_close(logits, eager(g), **CLOSE)
+
+
+@pytest.mark.parametrize(("fetch", "bits"), [(1, 2), (2, 16)])
+def test_with_few_rows_fetched_every_level_computes_the_definition(fetch: int, bits: int) -> None:
+    g = replace(QUERY, fetch=fetch, landmark_bits=bits)
+    assert not torch.allclose(eager(g)[1:], eager(replace(g, fetch=None))[1:], atol=1e-2), "the limit does matter"
+    by_level = [fed(compiled(g, opt_level)[1]) for opt_level in (0, 1, 2)]
+    assert torch.equal(by_level[1], by_level[2])
+    for logits in by_level:
+        torch.testing.assert_close(logits, eager(g), **CLOSE)
+
+
+@pytest.mark.parametrize("opt_level", [0, 2])
+def test_where_all_chosen_rows_may_be_fetched_there_is_no_limit(opt_level: int) -> None:
+    free = replace(QUERY, fetch=QUERY.topk)
+    assert torch.equal(fed(compiled(free, opt_level)[1]), fed(compiled(QUERY, opt_level)[1]))
+
+
+def test_a_slot_begins_with_resident_rows_of_its_own_prompt() -> None:
+    """Whatever it held before, wherever it is, and whoever else decodes; a copied slot takes them along."""
+    _, session = compiled(replace(QUERY, fetch=1))
+    alone = fed(session)
+    fed(session, random_tokens(40, 7), random_tokens(6, 8), slot=2)
+    first = [session.prefill(2, PROMPT).clone()]
+    snapshot = session.snapshot(2)
+    session.prefill(0, random_tokens(9))
+    first += [session.decode({2: token, 0: number})[2].clone() for number, token in enumerate(TOKENS)]
+    assert torch.equal(torch.stack(first), alone)
+    session.restore(0, snapshot)
+    assert torch.equal(torch.stack([session.decode({0: token})[0].clone() for token in TOKENS]), alone[1:])
 
 
 def test_other_bits_choose_other_rows() -> None:

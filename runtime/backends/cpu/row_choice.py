@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import ChooseRows, LandmarkScores, QueryAttention
+from sscc.ir.schedule import ChooseRows, FetchRows, LandmarkScores, QueryAttention
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2_below, exp2_not_positive
 from sscc.runtime.backends.cpu.decode_attention_block import NEGATIVE_INFINITY, Block, Result, larger
@@ -27,6 +27,7 @@ from sscc.runtime.backends.cpu.phases import Context
 from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, row_stride
 from sscc.runtime.backends.cpu.selection import choice_bytes, choose
 
+Choosing = ChooseRows | FetchRows | QueryAttention
 CHUNK = 256
 """Candidates of a chunk. Their logits stay in the first-level cache until they are exponentials."""
 _FLOATS, _KEYS = vector(F32, LANES), vector(I32, LANES)
@@ -48,6 +49,7 @@ class Choice:
     Attributes:
         rows: that a slot has landmarks for.
         ring: how rows of sinks and ring are scored; `values` in it mean nothing.
+        ranks: whether candidates are scored however few they are.
     """
 
     slots: int
@@ -57,10 +59,11 @@ class Choice:
     recent: int
     topk: int
     ring: Block
+    ranks: bool = False
 
     @classmethod
     def of(
-        cls, step: ChooseRows | QueryAttention, meta: dict[str, Meta], rows: int, topk: int, features: Features
+        cls, step: Choosing, meta: dict[str, Meta], rows: int, topk: int, features: Features
     ) -> Choice:
         """Raises InputError for sizes that do not fit."""
         (slots, heads, _, depth), _, query = meta[step.query]
@@ -72,7 +75,8 @@ class Choice:
             raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent} in a cache of {held} rows")
         side = Rows(depth, key, features.bf16_dot and query == key == "bf16")
         ring = Block(side, side, heads // kv_heads, features)
-        return cls(slots, kv_heads, rows, step.sink, step.recent, topk, ring)
+        ranks = not isinstance(step, ChooseRows) and step.fetch > 0
+        return cls(slots, kv_heads, rows, step.sink, step.recent, topk, ring, ranks)
 
     @property
     def group(self) -> int:
@@ -134,12 +138,13 @@ class Choice:
         """Private scratch of `choose_rows`: factors of chunks, then what the choice takes."""
         return self.group * self.peaks_bytes + choice_bytes(self.rows, self.topk)
 
-    def slot(self, context: Context, step: ChooseRows | QueryAttention | LandmarkScores, slot: Value) -> Slot:
+    def slot(self, context: Context, step: Choosing | LandmarkScores, slot: Value) -> Slot:
         return slot_of(context, step, slot, self.rows)
 
     def chooses(self, slot: Slot) -> Value:
-        """Whether a slot has more candidates than it may choose (i1); otherwise it chooses all, unseen."""
-        return slot.candidates > self.topk
+        """Whether a slot has more candidates than it may choose (i1); otherwise it chooses all, unseen. Where rows are
+        resident, whether it has any: which it fetches first is a choice too."""
+        return slot.candidates > (0 if self.ranks else self.topk)
 
 
 def chunks_of(rows: int, sink: int) -> int:
@@ -147,12 +152,12 @@ def chunks_of(rows: int, sink: int) -> int:
     return max(1, -(-(rows - sink) // CHUNK))
 
 
-def check_ring(step: LandmarkScores | ChooseRows | QueryAttention) -> None:
+def check_ring(step: LandmarkScores | Choosing) -> None:
     if step.sink < 0 or step.recent < 1:
         raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent}")
 
 
-def slot_of(context: Context, step: ChooseRows | QueryAttention | LandmarkScores, slot: Value, rows: int) -> Slot:
+def slot_of(context: Context, step: Choosing | LandmarkScores, slot: Value, rows: int) -> Slot:
     """A slot's numbers. An active one is reported, and holds nothing, where `rows` do not hold its candidates, nor, in
     the fused step, its position."""
     f = context.f
@@ -250,7 +255,7 @@ def _largest_lane(f: Function, value: Value) -> Value:
     return f.extract(value, 0)
 
 
-def score_ring(unit: Unit, step: ChooseRows | QueryAttention, new: tuple[Value, Value] | None = None) -> None:
+def score_ring(unit: Unit, step: Choosing, new: tuple[Value, Value] | None = None) -> None:
     """Maximum and sum of the exact scores of sinks and ring, all of which hold a position, by the kernels of attention.
 
     Args:
@@ -295,12 +300,12 @@ def choose_rows(unit: Unit, candidates: Value, target: Value, room: int) -> None
         with f.loop(candidates, room) as rest:
             f.store(f.constant(-1), target + rest.index * 8)
     with f.when(few.eq(0)):
-        _store_keys(unit, candidates)
+        store_keys(unit, candidates)
         keys, scratch = unit.kept("exponentials", 0), unit.context.private + choice.group * choice.peaks_bytes
         choose(f, keys, choice.sink, candidates, f.constant(choice.topk), room, target, scratch, choice.rows)
 
 
-def _store_keys(unit: Unit, candidates: Value) -> None:
+def store_keys(unit: Unit, candidates: Value) -> None:
     """Mean probabilities, times the group's size, as i32 in the same order; lowest up to a whole vector."""
     f, choice, chunks = unit.context.f, unit.choice, unit.context.f.ceildiv(candidates, CHUNK)
     factors = [unit.context.private + head * choice.peaks_bytes for head in range(choice.group)]

@@ -6,15 +6,15 @@ KV head g.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from sscc.ir import landmarks
+from sscc.ir import landmarks, resident_rows
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import ChooseRows, Landmarks, LandmarkScores, QueryAttention
+from sscc.ir.schedule import ChooseRows, FetchRows, Landmarks, LandmarkScores, QueryAttention
 from sscc.runtime.backends.reference.attention import SegmentRows, decode_attention, rows_with
 from sscc.runtime.backends.reference.cache import check_rows, update_rows
 from sscc.runtime.backends.reference.encoded_rows import numbers
@@ -156,16 +156,61 @@ def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scale: float, 
         key: [Hkv, SR, D], sinks and ring, all of which hold a position: otherwise there are no candidates.
         scores: [H, n], of the candidates.
     """
-    kv_heads = key.shape[0]
-    exact = exact_scores(query, key, scale, wide).reshape(kv_heads, -1, key.shape[1])
-    approximate = scores.to(wide).reshape(kv_heads, -1, scores.shape[1])
-    total = torch.cat([exact, approximate], 2).logsumexp(2, keepdim=True)
-    mass = (approximate - total).exp().mean(1)
+    mass = masses(query, key, scores, scale, wide)
     order = torch.sort(mass, dim=1, descending=True, stable=True).indices[:, :topk]
     return order.sort(1).values
 
 
-def _check_ring(step: LandmarkScores | ChooseRows | QueryAttention, interface: Interface) -> None:
+def masses(query: Tensor, key: Tensor, scores: Tensor, scale: float, wide: torch.dtype) -> Tensor:
+    """The mean probability of each candidate, [Hkv, n]; arguments as those of `choose`."""
+    kv_heads = key.shape[0]
+    exact = exact_scores(query, key, scale, wide).reshape(kv_heads, -1, key.shape[1])
+    approximate = scores.to(wide).reshape(kv_heads, -1, scores.shape[1])
+    total = torch.cat([exact, approximate], 2).logsumexp(2, keepdim=True)
+    return (approximate - total).exp().mean(1)
+
+
+def compile_fetch_rows(step: FetchRows, interface: Interface) -> Bind:
+    check_groups(interface.match(step), interface)
+    _check_ring(step, interface)
+    if step.fetch < 1:
+        interface.refuse(f"{step.kind} fetches {step.fetch} rows")
+    wide = interface.numerics.accumulate
+
+    def bind(views: Views) -> Fire:
+        query, key, scores = views[step.query], views[step.key], views[step.scores]
+        position, active = views[step.position], views[step.active]
+        residents = [views[name] for name in (step.resident, step.places, step.k_resident, step.v_resident)]
+        stores = views[step.k_store], views[step.v_store]
+
+        def fire(_: object) -> None:
+            for slot, begin, end in _candidates(position, active, step.sink, step.recent, scores.shape[2]):
+                mass = masses(query[slot], numbers(key[slot]), scores[slot, :, begin:end], step.scale, wide)
+                fetch(mass, step.sink, step.fetch, [state[slot] for state in (*residents, *stores)])
+
+        return fire
+
+    return bind
+
+
+def fetch(mass: Tensor, sink: int, limit: int, states: Sequence[Tensor]) -> None:
+    """Brings a slot's resident set up to date, in place.
+
+    Args:
+        mass: [Hkv, n] of the candidates, from position `sink` on.
+        states: positions and places [Hkv, K], K and V [Hkv, K, ..], then those of the store [Hkv, T, ..].
+    """
+    resident, places, k_resident, v_resident, k_store, v_store = states
+    for head, weights in enumerate(mass.to(torch.float64).numpy()):
+        if places[head].sort().values.tolist() != list(range(places.shape[1])):
+            raise InputError(f"the places of resident rows are {places[head].tolist()}")
+        done = resident_rows.fetch(resident[head].numpy(), places[head].numpy(), weights, sink, limit)
+        resident[head], places[head] = torch.from_numpy(done.resident), torch.from_numpy(done.places)
+        for place, position in done.rows:
+            k_resident[head, place], v_resident[head, place] = k_store[head, position], v_store[head, position]
+
+
+def _check_ring(step: LandmarkScores | ChooseRows | FetchRows | QueryAttention, interface: Interface) -> None:
     if step.sink < 0 or step.recent < 1:
         interface.refuse(f"{step.kind} has sink {step.sink} and recent {step.recent}")
 
@@ -180,6 +225,9 @@ def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
     _check_ring(step, interface)
     if step.sink + step.recent != sizes["R"]:
         interface.refuse(f"it has sink {step.sink} and recent {step.recent} in a cache of {sizes['R']} rows")
+    near = [step.resident, step.places, step.k_resident, step.v_resident]
+    if step.fetch < 0 or {bool(name) for name in near} != {step.fetch > 0} or sizes.get("K", step.topk) != step.topk:
+        interface.refuse(f"it chooses {step.topk} rows and fetches {step.fetch}, with resident rows {near}")
     wide, score = interface.numerics.accumulate, _scorer(step, interface)
 
     def bind(views: Views) -> Fire:
@@ -188,6 +236,7 @@ def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
         k_store, v_store = views[step.k_store], views[step.v_store]
         position, active, out = views[step.position], views[step.active], views[step.out]
         value, k_cache, v_cache = views[step.value], views[step.k_cache], views[step.v_cache]
+        residents = [views[name] for name in near if name]
 
         def fire(_: object) -> None:
             check_rows(position[active], k_store.shape[2])
@@ -196,12 +245,19 @@ def compile_query_attention(step: QueryAttention, interface: Interface) -> Bind:
             ring = rows_with(key, new_key.to(key.dtype), row, active)(0, key.shape[2])
             for slot, begin, end in _candidates(position, active, step.sink, step.recent, rows[0].shape[2]):
                 found = score(query[slot], *(row[slot, :, begin:end] for row in rows))
+                if residents:
+                    mass = masses(query[slot], ring[slot], found, step.scale, wide)
+                    fetch(mass, step.sink, step.fetch, [state[slot] for state in (*residents, k_store, v_store)])
+                    continue
                 picks = choose(query[slot], ring[slot], found, step.topk, step.scale, wide)
                 selected[slot, :, : picks.shape[1]] = picks + begin
             made = (new_key,) if step.bits == PLAIN_BITS else landmarks_of(new_key, step.bits)
+            chosen = SegmentRows(k_store, v_store, selected)
+            if residents:
+                chosen = SegmentRows(residents[2], residents[3], residents[1])
             decode_attention(
                 query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
-                segments=[SegmentRows(k_store, v_store, selected)], sink=step.sink, recent=step.recent,
+                segments=[chosen], sink=step.sink, recent=step.recent,
                 scale=step.scale, wide=wide,
             )  # fmt: skip
             for store, new in zip((k_store, v_store, *rows), (new_key, new_value, *made), strict=True):

@@ -21,6 +21,7 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.Landmarks: query.compile_landmarks,
     schedule.LandmarkScores: query.compile_landmark_scores,
     schedule.ChooseRows: query.compile_choose_rows,
+    schedule.FetchRows: query.compile_fetch_rows,
     schedule.QueryAttention: query.compile_query_attention,
     schedule.CausalAttention: prompt.compile_causal_attention,
     schedule.Observe: prompt.compile_observe,
