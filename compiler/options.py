@@ -68,7 +68,8 @@ class ProgramShape:
 
 _RECORDED = (
     *("kv_sink", "kv_recent", "kv_topk", "kv_topk_per_layer", "kv_budget", "kv_obs", "kv_pool", "kv_pool_mode"),
-    *("kv_policy", "kv_landmark_bits", "kv_rows", "kv_dtype", "max_context", "batch", "prefill_chunk", "dtype"),
+    *("kv_policy", "kv_landmark_bits", "kv_fetch", "kv_rows", "kv_dtype"),
+    *("max_context", "batch", "prefill_chunk", "dtype"),
 )
 """Options whose effect a dump holds."""
 
@@ -89,6 +90,7 @@ class CompileOptions:
         kv_pool, kv_pool_mode: odd width and kind ("avg", "max") of the pooling over scores.
         kv_policy: who chooses the selected rows: "snapstream", the end of the prompt; "query", every step.
         kv_landmark_bits: with "query", bits of a number of the keys' copies by which a step chooses.
+        kv_fetch: with "query", the most rows that a step brings from the store per KV head; None for no limit.
         kv_rows: where the selected rows live: "compact" in the cache, "indexed" in the prompt's K and V, all of which
             is kept for it.
         kv_dtype: what cache rows are stored as: "model", of the program's dtype, "int8", codes with a scale per row, or
@@ -127,6 +129,7 @@ class CompileOptions:
     kv_pool_mode: str | None = None
     kv_policy: str | None = None
     kv_landmark_bits: int | None = None
+    kv_fetch: int | None = None
     kv_rows: str | None = None
     kv_dtype: str | None = None
     max_context: int | None = None
@@ -187,7 +190,7 @@ class CompileOptions:
         _choice("--kv-rows", self.kv_rows, KV_ROWS)
         _choice("--kv-dtype", self.kv_dtype, KV_DTYPES)
         if self.kv_policy != QUERY:
-            _absent("goes with --kv-policy query", kv_landmark_bits=self.kv_landmark_bits)
+            _absent("goes with --kv-policy query", kv_landmark_bits=self.kv_landmark_bits, kv_fetch=self.kv_fetch)
         if self.kv_topk_per_layer is not None:
             reason = "is the same for all layers, it cannot be given with --kv-topk-per-layer"
             _absent(reason, kv_topk=self.kv_topk, kv_budget=self.kv_budget)
@@ -278,6 +281,7 @@ class CompileOptions:
             "dtype": dtype,
             "policy": policy,
             "landmark_bits": bits,
+            "fetch": self.kv_fetch,
         }
         room = max(0, context - (self.kv_recent or 1) - (topk or 0))
         sink = min(DEFAULT_SINK, room) if self.kv_sink is None else self.kv_sink

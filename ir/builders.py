@@ -201,6 +201,16 @@ def positions_tensor(shape: Sequence[int], start: ir.Value, limit: ir.Value) -> 
     return elementwise([], type_, element)
 
 
+def not_negative(numbers: ir.Value) -> ir.Value:
+    """Whether each element of an i64 tensor is at least 0, as i1."""
+
+    def element(number: ir.Value) -> ir.Value:
+        zero = arith.ConstantOp(number.type, 0).result
+        return arith.CmpIOp(arith.CmpIPredicate.sge, number, zero).result
+
+    return elementwise([numbers], tensor_type(numbers.type.shape, ir.IntegerType.get_signless(1)), element)
+
+
 def at_most(numbers: ir.Value, limit: ir.Value) -> ir.Value:
     """min(number, limit) of every element of an i64 tensor; `limit` is an index value."""
 

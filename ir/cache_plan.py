@@ -28,6 +28,13 @@ LANDMARKS, LANDMARK_SCRATCHES = ("landmarks", "landmark_scales"), ("landmark_scr
 have no scales (`landmark_states`)."""
 
 
+RESIDENT, RESIDENT_PLACES = "resident", "resident_places"
+RESIDENT_ROWS = tuple(f"{name}_resident" for name in STREAMS)
+RESIDENTS = (RESIDENT, RESIDENT_PLACES, *RESIDENT_ROWS)
+"""Those of the rows that stay near from step to step, where a step may fetch only few, `[L, B, Hkv, topk ..]`:
+positions in ascending order, then -1; the place of each among the rows, then the places that are free; K and V."""
+
+
 def landmark_states(names: Sequence[str], geometry: Geometry) -> Sequence[str]:
     """Those of `LANDMARKS` or `LANDMARK_SCRATCHES` that there are under a geometry."""
     if not geometry.by_query:
@@ -65,6 +72,11 @@ class Stream:
         """The state that holds the rows of every slot's prompt where the selected ones stay there, and those of later
         positions too where queries choose."""
         return f"{self.name}_store"
+
+    @property
+    def resident(self) -> str:
+        """The state that holds the rows of every slot that stay near, where a step may fetch only few."""
+        return f"{self.name}_resident"
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,11 @@ class LayerGroup:
             return ()
         landmarks = landmark_states(LANDMARKS, self.geometry)
         return tuple(map(self.state, (*(stream.store for stream in self.streams), *landmarks)))
+
+    @property
+    def resident_states(self) -> tuple[str, ...]:
+        """Those of `RESIDENTS`; none where a step may fetch all that it chooses."""
+        return () if self.geometry.fetch is None else tuple(map(self.state, RESIDENTS))
 
     @property
     def key(self) -> Stream:

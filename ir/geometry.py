@@ -58,6 +58,8 @@ class Geometry:
             from the rows of all positions, which are kept ("indexed").
         landmark_bits: of a number of the keys' copies by which a query chooses: 1, 2, 4, or 16, the keys themselves; 0
             where the prompt chooses.
+        fetch: where a query chooses, the most rows that a step brings from the store per KV head, 1 .. `topk`: it
+            attends to `topk` resident rows, which stay from step to step; None where it attends to all that it chooses.
         layer_topk: where layers select different numbers of positions, that of each layer which the geometry governs,
             in order; `topk` is then the most that any of them may select.
     """
@@ -74,6 +76,7 @@ class Geometry:
     window: int = 0
     policy: str = SNAPSTREAM
     landmark_bits: int = 0
+    fetch: int | None = None
     layer_topk: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -99,6 +102,8 @@ class Geometry:
             )
         if self.by_query:
             self._check_by_query()
+        elif self.fetch is not None:
+            raise UsageError("KV fetch limits what a step reads of a store, which there is with --kv-policy query only")
         if self.indexed and self.encoded and not self.by_query:
             raise UsageError(
                 f"--kv-dtype {self.dtype} encodes rows as they are copied into the cache, and with --kv-rows indexed "
@@ -139,6 +144,11 @@ class Geometry:
                 "--kv-policy query keeps all rows, to choose topk of them in every step, and topk is 0: raise "
                 "--kv-topk, or use --kv-policy snapstream"
             )
+        if self.fetch is not None and not 1 <= self.fetch <= self.topk:
+            raise UsageError(
+                f"a step fetches {self.fetch} rows of topk = {self.topk} from the store, it must be 1 .. topk: change "
+                "--kv-fetch, or leave it out for no limit"
+            )
 
     @classmethod
     def from_budget(
@@ -155,6 +165,7 @@ class Geometry:
         dtype: str = PLAIN,
         policy: str = SNAPSTREAM,
         landmark_bits: int = 0,
+        fetch: int | None = None,
     ) -> Geometry:
         """Splits ``budget`` rows: sink 4, recent min(512, max(obs + pool//2, budget//4)), topk the rest."""
         sink = DEFAULT_SINK if sink is None else sink
@@ -167,13 +178,13 @@ class Geometry:
                 f"raise --kv-budget or give --kv-sink and --kv-recent"
             )
         parts = (sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype)
-        return cls(*parts, policy=policy, landmark_bits=landmark_bits)
+        return cls(*parts, policy=policy, landmark_bits=landmark_bits, fetch=fetch)
 
     def windowed(self, window: int) -> Geometry:
         """The geometry of a layer that attends within a window of so many positions, fewer than max_context."""
         return replace(
             self, sink=0, recent=window, topk=0, rows=COMPACT, window=window, policy=SNAPSTREAM, landmark_bits=0,
-            layer_topk=(),
+            fetch=None, layer_topk=(),
         )  # fmt: skip
 
     def with_layers(self, layer_topk: Sequence[int]) -> Geometry:
@@ -219,8 +230,19 @@ class Geometry:
 
     @property
     def selects(self) -> bool:
-        """Whether the end of a prompt selects rows, for which the last queries are kept."""
+        """Whether the end of a prompt selects rows."""
         return self.topk > 0 and not self.by_query
+
+    @property
+    def observes(self) -> bool:
+        """Whether the last queries of a prompt are kept: they select rows, or the very last one chooses those that are
+        resident at first."""
+        return self.selects or self.fetch is not None
+
+    @property
+    def fetch_rows(self) -> int:
+        """The limit `fetch`; 0 where there is none."""
+        return self.fetch or 0
 
     @property
     def encoded(self) -> bool:
@@ -284,7 +306,7 @@ class Geometry:
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, without those from `window` on that have their defaults. Lists stand for tuples."""
         values = asdict(self) | {"layer_topk": list(self.layer_topk)}
-        defaults = {"window": 0, "policy": SNAPSTREAM, "landmark_bits": 0, "layer_topk": []}
+        defaults = {"window": 0, "policy": SNAPSTREAM, "landmark_bits": 0, "fetch": None, "layer_topk": []}
         return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
     @classmethod

@@ -78,6 +78,15 @@ def _chosen(n: Sizes) -> int:
     return min(n["topk"], _candidates(n))
 
 
+def _fetched(n: Sizes) -> int:
+    """Rows of a store that a step brings, where there is a limit or none."""
+    return min(n["fetch"] or n["topk"], _candidates(n))
+
+
+def _resident(n: Sizes) -> int:
+    return n["K"]
+
+
 def _most_selected(n: Sizes) -> int:
     return n["K"]
 
@@ -96,6 +105,7 @@ Length = Annotated[str, Number(_one, _prompt, _prompt)]
 TopK = Annotated[str, Number(_zero, _most_selected, _most_selected)]
 Scale = Annotated[float, Attribute()]
 Bits = Annotated[int, Attribute("landmark_bits")]
+Fetch = Annotated[int, Attribute("fetch_rows")]
 Sink = Annotated[int, Attribute("sink")]
 Recent = Annotated[int, Attribute("recent")]
 Window = Annotated[int, Attribute("window")]
@@ -363,6 +373,45 @@ class ChooseRows(Op):
     recent: Recent
 
 
+@dataclass(frozen=True)
+class FetchRows(Op):
+    """The rows that a step attends to besides sinks and ring where it may bring only few of a store: those of a
+    resident set of K, which stays from step to step.
+
+    A step wants what `ChooseRows` says. Of the rows that it wants and lacks it brings the `fetch` of largest mean
+    probability, ties to the lower position. They take empty places, and those of resident rows that it does not want,
+    of least probability first, of equal ones the higher position first. `resident` holds positions in ascending order,
+    then -1; a position that is no candidate is none. `places` says which rows of `k_resident` and `v_resident` these
+    are, then which are free: each of 0 .. K - 1 once. Of a slot that is not active, or has no candidates, nothing
+    changes. Rows may be encoded, all or none: those of a store are copied as they are.
+    """
+
+    op, kind, stored = "fetch", "fetch_rows", True
+    query: Query
+    key: Annotated[str, Operand("B Hkv R D:row", "read", fetched=True)]
+    scores: Annotated[str, Operand("B H T:f32", "read", along="T", reads=_candidates, by="position", fetched=True)]
+    k_store: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_fetched, by="scores", fetched=True)]
+    v_store: Annotated[str, Operand("B Hkv T Dv:row", "read", along="T", reads=_fetched, by="scores", fetched=True)]
+    position: PerSlot
+    active: Active
+    resident: Annotated[
+        str, Operand("B Hkv K:i64", "update", updated="resident_now", along="K", reads=_resident, writes=_resident)
+    ]
+    places: Annotated[
+        str, Operand("B Hkv K:i64", "update", updated="places_now", along="K", reads=_resident, writes=_resident)
+    ]
+    k_resident: Annotated[
+        str, Operand("B Hkv K D:row", "update", updated="k_fetched", along="K", writes=_fetched, by="places")
+    ]
+    v_resident: Annotated[
+        str, Operand("B Hkv K Dv:row", "update", updated="v_fetched", along="K", writes=_fetched, by="places")
+    ]
+    scale: Scale
+    sink: Sink
+    recent: Recent
+    fetch: Fetch
+
+
 # --------------------------------------------------------------------------------------------------- fused operations
 
 
@@ -418,6 +467,9 @@ class QueryAttention(Op):
     to row position[b] of the stores too, and the landmark of `new_key` to that of `codes` and `scales` (of 16 bits the
     key itself to that of `codes`, E = D, without scales); no position is a candidate in the step that writes it. Each
     landmark is read once. Rows of cache and store may be encoded, all or none; landmarks are those of keys before that.
+
+    Where there is a limit `fetch`, attention is over the resident rows that `FetchRows` leaves, in ascending order of
+    their positions, and not over rows of the stores. Without one `fetch` is 0 and there are none.
     """
 
     op, kind, stored = "query_attention", "query_attention", True
@@ -430,11 +482,11 @@ class QueryAttention(Op):
     v_cache: Annotated[str, Operand("B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one)]
     k_store: Annotated[
         str,
-        Operand("B Hkv T D:row", "update", updated="k_stored", along="T", reads=_chosen, writes=_one, by="position"),
+        Operand("B Hkv T D:row", "update", updated="k_stored", along="T", reads=_fetched, writes=_one, by="position"),
     ]
     v_store: Annotated[
         str,
-        Operand("B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_chosen, writes=_one, by="position"),
+        Operand("B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_fetched, writes=_one, by="position"),
     ]
     codes: Annotated[
         str,
@@ -457,6 +509,35 @@ class QueryAttention(Op):
     recent: Recent
     topk: Annotated[int, Attribute("topk")]
     bits: Bits
+    resident: Annotated[
+        str,
+        Operand(
+            "B Hkv K:i64", "update", updated="resident_now", along="K", reads=_resident, writes=_resident,
+            optional=True, omissible=True,
+        ),
+    ] = ""  # fmt: skip
+    places: Annotated[
+        str,
+        Operand(
+            "B Hkv K:i64", "update", updated="places_now", along="K", reads=_resident, writes=_resident,
+            optional=True, omissible=True,
+        ),
+    ] = ""  # fmt: skip
+    k_resident: Annotated[
+        str,
+        Operand(
+            "B Hkv K D:row", "update", updated="k_fetched", along="K", reads=_chosen, writes=_fetched, by="places",
+            optional=True, omissible=True,
+        ),
+    ] = ""  # fmt: skip
+    v_resident: Annotated[
+        str,
+        Operand(
+            "B Hkv K Dv:row", "update", updated="v_fetched", along="K", reads=_chosen, writes=_fetched, by="places",
+            optional=True, omissible=True,
+        ),
+    ] = ""  # fmt: skip
+    fetch: Fetch = 0
 
 
 @dataclass(frozen=True)
@@ -492,7 +573,7 @@ class ChunkAttention(Op):
 OPERATIONS: tuple[type[Op], ...] = (
     *(SelfAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention, Observe),
     *(ObservationScores, Pool, Select, KeptPositions, GatherRows),
-    *(Landmarks, LandmarkScores, ChooseRows),
+    *(Landmarks, LandmarkScores, ChooseRows, FetchRows),
     *(DecodeAttention, QueryAttention, ChunkAttention),
 )
 """In the order in which the documentation has them."""

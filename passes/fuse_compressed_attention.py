@@ -224,19 +224,25 @@ def _follows(op: ir.Operation, other: ir.Operation) -> bool:
 
 def _fuse_query(attention: ir.Operation) -> bool:
     """Attention over sinks and ring, and over rows of a store that a `kv.choose` of the same query picks by landmarks,
-    where all of them get a row in this step."""
+    or over resident rows that a `kv.fetch` leaves, where cache, store and landmarks all get a row in this step."""
     members = kv.members_of(attention)
-    choice = _made_by(members[1]["index"], "kv.choose") if len(members) == 2 and "index" in members[1] else None
-    scores = None if choice is None else _made_by(kv.operand_of(choice, "scores"), "kv.landmark_scores")
-    if choice is None or scores is None:
+    choice = producer(members[1]["index"]) if len(members) == 2 and "index" in members[1] else None
+    if choice is None or choice.name not in ("kv.choose", "kv.fetch"):
+        return False
+    scores = _made_by(kv.operand_of(choice, "scores"), "kv.landmark_scores")
+    if scores is None:
         return False
     ring, chosen, query = members[0], members[1], attention.operands[0]
     chooses, scored = kv.operands_of(choice), kv.operands_of(scores)
     position, active = chooses["position"], chooses["active"]
     landmarks = [scored[name] for name in ("codes", "scales") if name in scored]
-    updated = [ring["key"], ring["value"], chosen["key"], chosen["value"], *landmarks]
+    residents = [chooses[name] for name in ("resident", "places", "k_resident", "v_resident") if name in chooses]
+    kept = list(choice.results) if residents else []
+    stored = [chooses["k_store"], chooses["v_store"]] if residents else [chosen["key"], chosen["value"]]
+    updated = [ring["key"], ring["value"], *stored, *landmarks]
     updates = [op for op in (_made_by(value, "kv.update") for value in updated) if op is not None]
-    if len(updates) != len(updated) or len({root_of(op.operands[0]) for op in updates}) != len(updated):
+    roots = {root_of(value) for value in (*(op.operands[0] for op in updates), *residents)}
+    if len(updates) != len(updated) or len(roots) != len(updated) + len(residents):
         return False
     parts = [kv.operands_of(op) for op in updates]
     (k_new, v_new), encoders = _decoded([parts[0]["new"], parts[1]["new"]])
@@ -259,21 +265,26 @@ def _fuse_query(attention: ir.Operation) -> bool:
         masks == [_Range(validity, 0, rows), _Range(validity, rows, rows + topk)],
         len({op.attributes["scale"] for op in (attention, choice, scores)}) == 1,
         _one_group(attention, choice, scores, landmark, row, validity, *updates),
-        [*_readers(scores.results[0]), *_readers(choice.results[0])] == [choice, attention],
+        _readers(scores.results[0]) == [choice],
+        kept[1:] == [chosen[name] for name in ("index", "key", "value")]
+        if kept
+        else _readers(choice.results[0]) == [attention],
     )
     gone = [attention, choice, scores]
-    others = [reader for op in updates for reader in _readers(op.results[0]) if reader not in gone]
+    made_here = [*(op.results[0] for op in updates), *kept]
+    others = [reader for value in made_here for reader in _readers(value) if reader not in gone]
     if not all(fits) or not all(_follows(reader, attention) for reader in others):
         return False
     with ir.InsertionPoint(attention), attention.location:
         before, omitted = [part["cache"] for part in parts], [None] * (6 - len(parts))
         fused = kv.QueryAttention(
-            query, k_new, v_new, *before[:2], *before, *omitted, position, active,
+            query, k_new, v_new, *before[:2], *before, *omitted, position, active, *(residents or [None] * 4),
             attention.attributes["scale"], attention.results[0].type, *(value.type for value in updated), *omitted,
+            *([value.type for value in kept] or [None] * 4),
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
     slices = [producer(member["valid"]) for member in members]
-    _replace(list(zip([attention.results[0], *updated], fused.results, strict=True)))
+    _replace(list(zip([attention.results[0], *updated, *kept], fused.results, strict=True)))
     _erase(attention, choice, scores, *updates, landmark, *encoders, *slices, validity, row)
     count("query attentions fused")
     return True

@@ -25,7 +25,7 @@ PLAIN = "sscc.plain"
 UNFUSED = frozenset(
     f"kv.{name}"
     for name in (
-        *("row", "update", "validity", "cached_attention", "causal_attention", "landmark_scores", "choose"),
+        *("row", "update", "validity", "cached_attention", "causal_attention", "landmark_scores", "choose", "fetch"),
     )
 )
 """What attention over the cache is made of where it is not fused."""

@@ -99,11 +99,24 @@ from sscc.ir.builders import (
     index_constant,
     insert_slice,
     make_function,
+    not_negative,
     plus_one,
+    positions_tensor,
+    reshape,
     results_of,
     tensor_type,
 )
-from sscc.ir.cache_plan import CACHES, LANDMARK_SCRATCHES, LANDMARKS, SCRATCHES, STORES, landmark_states
+from sscc.ir.cache_plan import (
+    CACHES,
+    LANDMARK_SCRATCHES,
+    LANDMARKS,
+    RESIDENT,
+    RESIDENT_PLACES,
+    RESIDENT_ROWS,
+    SCRATCHES,
+    STORES,
+    landmark_states,
+)
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
@@ -208,7 +221,8 @@ class _Threader:
             g = self.geometry
             stores = self._rows(STORES, self.facts.batch) if g.indexed else []
             indexed = [*stores, self._selected()] if g.indexed and not g.by_query else []
-            kept = [*self._caches(), *((*stores, *self._landmarks()) if g.by_query else ())]
+            far = (*stores, *self._landmarks(), *self._residents()) if g.by_query else ()
+            kept = [*self._caches(), *far]
             attend = self._query_attention if g.by_query else self._decode_attention
             self._rebuild(kept, [*indexed, *self._decode_inputs()], attend)
         else:
@@ -298,6 +312,16 @@ class _Threader:
         made = kv.Landmarks(key, *self._landmark_types(key.type.shape[0], key.type.shape[2]))
         return [made.codes, made.scales]
 
+    def _residents(self) -> list[Argument]:
+        """The rows of every slot that stay near, where a step may fetch only few."""
+        if self.geometry.fetch is None:
+            return []
+        shape = [self.facts.batch, self.kv_heads, self.geometry.topk]
+        i64 = ir.IntegerType.get_signless(64)
+        numbers = [Argument("state", name, tensor_type(shape, i64)) for name in (RESIDENT, RESIDENT_PLACES)]
+        types = [self._stored([*shape, dim]) for dim in self.widths]
+        return [*numbers, *(Argument("state", *row) for row in zip(RESIDENT_ROWS, types, strict=True))]
+
     def _selected(self) -> Argument:
         """The selected positions: of the layer's last prompt, or where rows are indexed of every slot's."""
         slots = [self.facts.batch] if self.geometry.indexed else []
@@ -325,13 +349,17 @@ class _Threader:
         return added[:count], dict(zip(names, added[count:], strict=True))
 
     def _scratch(self) -> list[Argument]:
-        """Of a prompt's K and V, and of the queries that select rows at its end where any do."""
+        """Of a prompt's K and V, and of its last queries where they are kept."""
+        return [*self._rows(SCRATCHES, 1), *self._observed()]
+
+    def _observed(self) -> list[Argument]:
+        """Of the last queries of a prompt, and of what attention found for them."""
+        if not self.geometry.observes:
+            return []
         window = [1, self.heads, self.geometry.obs]
-        observed = [
-            self._state("observed", [*window, self.widths[0]]),
-            Argument("state", "log_sum_exp", tensor_type([*window, 1], ir.F32Type.get())),
-        ]
-        return [*self._rows(SCRATCHES, 1), *(observed if self.geometry.selects else [])]
+        sums = Argument("state", "log_sum_exp", tensor_type([*window, 1], ir.F32Type.get()))
+        queries = self._state("observed", [*window, self.widths[0]])
+        return [queries, sums]
 
     def _chunk_inputs(self) -> list[Argument]:
         index = ir.IndexType.get()
@@ -389,7 +417,9 @@ class _Threader:
     def _query_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
         (query, key, value), g, batch = qkv, self.geometry, self.facts.batch
-        k_cache, v_cache, k_store, v_store, *landmarks, position, _, active = added
+        k_cache, v_cache, k_store, v_store, *others, position, _, active = added
+        count = len(landmark_states(LANDMARKS, g))
+        landmarks, residents = others[:count], others[count:]
         row = kv.Row(position, position.type).row
         made = self._made_landmarks(key)
         rows = [self._encoded(key), self._encoded(value)]
@@ -404,10 +434,24 @@ class _Threader:
         scores_type = tensor_type([batch, self.heads, k_store.type.shape[2]], ir.F32Type.get())
         codes, scales = [*stored[2:], None][:2]
         scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
-        picks = tensor_type([batch, self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
-        selected = kv.Choose(query, k_new, scores, position, active, self.scale, picks).selected
-        out = self._attended(query, valid, [k_new, v_new], [*stored[:2], selected])
-        return out, [k_new, v_new, *stored]
+        if residents:
+            types = [value.type for value in residents]
+            residents = list(kv.Fetch(
+                query, k_new, scores, *stored[:2], position, active, *residents, self.scale, *types
+            ).results)  # fmt: skip
+            _, index, *attended = residents
+        else:
+            attended, index = stored[:2], self._choose(query, k_new, scores, position, active)
+        out = self._attended(query, valid, [k_new, v_new], [*attended, index])
+        return out, [k_new, v_new, *stored, *residents]
+
+    def _choose(
+        self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value
+    ) -> ir.Value:
+        """The positions [B, Hkv, K] that queries choose."""
+        picks = tensor_type([query.type.shape[0], self.kv_heads, self.geometry.topk], ir.IntegerType.get_signless(64))
+        selected: ir.Value = kv.Choose(query, key, scores, position, active, self.scale, picks).selected
+        return selected
 
     def _attended(self, query: ir.Value, valid: ir.Value, *segments: Sequence[ir.Value]) -> ir.Value:
         """Attention over segments, each K, V and perhaps an index, whose rows `valid` [B, R] numbers through."""
@@ -431,18 +475,17 @@ class _Threader:
     def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
         k_scratch, v_scratch, *others, start, length = added
-        landmarks = [] if self.geometry.selects else self._landmarks_added(key, others, start)
+        count = len(self._observed())
+        observed, landmarks = others[:count], self._landmarks_added(key, others[count:], start)
         if self.geometry.encodes_prompts:
             key, value = self._encoded(key), self._encoded(value)
         k_new = insert_slice(key, k_scratch, [0, 0, start, 0])
         v_new = insert_slice(value, v_scratch, [0, 0, start, 0])
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
         done = kv.CausalAttention(query, k_new, v_new, start, length, self.scale, self.attention.results[0].type, sums)
-        if not self.geometry.selects:
-            return done.out, [k_new, v_new, *landmarks]
-        last = zip(others, (query, done.log_sum_exp), strict=True)
+        last = zip(observed, (query, done.log_sum_exp) if observed else (), strict=True)
         observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
-        return done.out, [k_new, v_new, *observed]
+        return done.out, [k_new, v_new, *observed, *landmarks]
 
     def _landmarks_added(self, key: ir.Value, scratch: list[ir.Value], start: ir.Value) -> list[ir.Value]:
         """The scratch with the landmarks of a chunk's keys, where queries choose."""
@@ -456,8 +499,9 @@ class _Threader:
     def _compress(self) -> None:
         g, index_type = self.geometry, ir.IndexType.get()
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
-        scratch = self._scratch()
-        outputs = [*self._caches(), *([self._selected()] if g.selects else [])]
+        residents = self._residents()
+        scratch = [*self._scratch(), *(self._landmark_scratch() if residents else [])]
+        outputs = [*self._caches(), *([self._selected()] if g.selects else []), *residents]
         arguments = [
             *scratch,
             *(outputs if g.indexed else self._caches()),
@@ -484,8 +528,36 @@ class _Threader:
             ]
             if selected is not None and picks:
                 selected = insert_slice(selected, picks[0], [slot, 0, 0])
-            func.ReturnOp([*caches, *([] if selected is None else [selected])])
+            near: list[ir.Value] = []
+            if residents:
+                ring = extract_slice(caches[0], offsets, [1, *list(k_cache.type.shape)[1:]])
+                chosen = self._last_choice(observed, ring, length)
+                near = self._first_residents(chosen, (k_scratch, v_scratch), picks, slot)
+            func.ReturnOp([*caches, *([] if selected is None else [selected]), *near])
         self._note_group(function)
+
+    def _last_choice(self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value) -> ir.Value:
+        """The positions [1, Hkv, K] that the last query of a prompt chooses; `observed` as kept, then landmarks."""
+        queries, _, codes, scales = [*observed, None][:4]
+        one = index_constant(1)
+        row = arith.SubIOp(arith.MinSIOp(length, index_constant(self.geometry.obs)).result, one).result
+        query = extract_slice(queries, [0, 0, row, 0], [1, self.heads, 1, self.widths[0]])
+        last = arith.SubIOp(length, one).result
+        position = positions_tensor([1], last, last)
+        active = not_negative(position)  # as it always is: a step takes flags
+        scores_type = tensor_type([1, self.heads, codes.type.shape[2]], ir.F32Type.get())
+        scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
+        return self._choose(query, ring, scores, position, active)
+
+    def _first_residents(
+        self, chosen: ir.Value, scratches: Sequence[ir.Value], states: Sequence[ir.Value], slot: ir.Value
+    ) -> list[ir.Value]:
+        """The resident states, in which a slot has the chosen rows of its prompt."""
+        numbers, rows = states[:2], zip(states[2:], scratches, strict=True)
+        places = positions_tensor(chosen.type.shape, index_constant(0), index_constant(self.geometry.topk))
+        first = [insert_slice(n, state, [slot, 0, 0]) for n, state in zip((chosen, places), numbers, strict=True)]
+        index = reshape(chosen, list(chosen.type.shape)[1:])
+        return first + [self._filled(state, [slot, 0, 0, 0], scratch, index) for state, scratch in rows]
 
     def _scores(self, observed: Sequence[ir.Value], keys: ir.Value, length: ir.Value) -> ir.Value:
         scores_type = tensor_type([self.kv_heads, keys.type.shape[2]], ir.F32Type.get())

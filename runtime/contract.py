@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from sscc.ir import schedule as sch
-from sscc.ir.cache_plan import LANDMARKS, LayerGroup, landmark_states
+from sscc.ir.cache_plan import LANDMARKS, RESIDENT, RESIDENT_PLACES, LayerGroup, landmark_states
 from sscc.ir.choices import CURSOR, PLAIN_BITS, REUSED
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
@@ -174,6 +174,7 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
     the next layer of a prompt."""
     g, layers, scratch = group.geometry, len(group.layers), s.plan.scratch(group)
     known: dict[str, _Kind] = {}
+    chosen = (layers, s.batch, group.kv_heads, g.topk)
     for stream in group.streams:
         stored, width = ("i8", g.row_format.width(stream.width)) if g.encoded else (s.dtype, stream.width)
         rows = (s.batch, group.kv_heads, g.packed_rows) if g.packed else (layers, s.batch, group.kv_heads, g.cache_rows)
@@ -183,13 +184,18 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
             known[group.state(stream.store)] = ("state", stored, (layers, s.batch, *positions, width))
         else:
             known[scratch.state(stream.scratch)] = ("state", s.dtype, (1, *positions, stream.width))
+        if g.fetch is not None:
+            known[group.state(stream.resident)] = ("state", stored, (*chosen, width))
     if g.by_query:
         keys, width = (layers, s.batch, group.kv_heads, s.scratch_tokens), group.key.width
         landmark = s.dtype if g.landmark_bits == PLAIN_BITS else "i8", landmark_width(width, g.landmark_bits)
         for name, (dtype, size) in zip(landmark_states(LANDMARKS, g), (landmark, ("bf16", 1)), strict=False):
             known[group.state(name)] = ("state", dtype, (*keys, size))
-    elif g.selects:
+    if g.fetch is not None:
+        known |= {group.state(name): ("state", "i64", chosen) for name in (RESIDENT, RESIDENT_PLACES)}
+    if g.observes:
         known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, group.key.width))
+    if g.selects:
         slots = (s.batch,) if g.indexed else ()
         known[group.state("selected")] = ("state", "i64", (layers, *slots, group.kv_heads, g.topk))
     return known
@@ -305,5 +311,7 @@ def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
     if isinstance(step, sch.LandmarkScores):
         return [*ring, ("bits", g.landmark_bits)]
     if isinstance(step, sch.QueryAttention):
-        return [*ring, ("topk", g.topk), ("bits", g.landmark_bits)]
+        return [*ring, ("topk", g.topk), ("bits", g.landmark_bits), ("fetch", g.fetch_rows)]
+    if isinstance(step, sch.FetchRows):
+        return [*ring, ("fetch", g.fetch_rows)]
     return ring if isinstance(step, sch.DecodeAttention | sch.ChooseRows | sch.Select) else []

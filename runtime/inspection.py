@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
-from sscc.ir.cache_plan import CACHES, LANDMARKS, STORES
+from sscc.ir.cache_plan import CACHES, LANDMARKS, RESIDENT_ROWS, STORES
 from sscc.ir.errors import UsageError
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
@@ -27,6 +27,7 @@ ROWS = {
     **dict.fromkeys(CACHES, "cache"),
     **dict.fromkeys(STORES, "store"),
     **dict.fromkeys(LANDMARKS, "landmarks"),
+    **dict.fromkeys(RESIDENT_ROWS, "resident rows"),
 }
 """The states that hold rows of K and V, or landmarks, from one decode step to the next: what each is part of."""
 
@@ -80,7 +81,8 @@ class Inspection:
         weight_bytes: weights and constants.
         kv_bytes, full_kv_bytes: of one sequence, what a decode step reads, and uncompressed at max_context.
         held_kv_bytes: K and V that one sequence holds, its whole prompt too where the selected rows are indexed.
-        decode_row_bytes: what of the caches a step moves, by part ("cache", "store", "landmarks") and tier.
+        decode_row_bytes: what of the caches a step moves, by part ("cache", "store", "landmarks", "resident rows") and
+            tier.
         levels: of memory, by tier.
         decode_traffic_bytes: moved by one decode step of all slots, on the chip left out.
         decode_floor_bytes: weights and caches, once. decode_floor_tiers: the same by the tier that they lie in.
@@ -129,7 +131,12 @@ class Inspection:
 
 
 def inspect_artifact(
-    artifact: Artifact, target: Target | None = None, *, context: int | None = None, prompt: int | None = None
+    artifact: Artifact,
+    target: Target | None = None,
+    *,
+    context: int | None = None,
+    prompt: int | None = None,
+    staying: float = 0.0,
 ) -> Inspection:
     """Reads everything off the manifest and the schedule, and times the entries.
 
@@ -137,13 +144,14 @@ def inspect_artifact(
         target: to time on; the one that it was compiled for if None.
         context: tokens in each slot of the decode step, prompt and new ones; max_context if None.
         prompt: tokens of a prefill to time as well.
+        staying: of the rows that each step chooses, the share that stays near (`time_entry`).
 
     Raises:
         UsageError: a context or prompt that the program does not take.
     """
     program, signature = artifact.program, artifact.signature
     target = artifact.target if target is None else target
-    timing = time_decode(artifact, target, context)
+    timing = time_decode(artifact, target, context, staying=staying)
     prefill = None if prompt is None else time_prefill(artifact, target, prompt)
     geometry = signature.geometry
     state = sum(t.nbytes for t in program.tensors if t.role in ("state", "input", "output"))
@@ -190,7 +198,13 @@ def inspect_artifact(
 
 
 def time_decode(
-    artifact: Artifact, target: Target, context: int | None = None, *, prefetch: bool = True, record: bool = False
+    artifact: Artifact,
+    target: Target,
+    context: int | None = None,
+    *,
+    staying: float = 0.0,
+    prefetch: bool = True,
+    record: bool = False,
 ) -> Timing:
     """A decode step of all slots, each of which holds `context` tokens (max_context if None), most from its prompt."""
     geometry = artifact.signature.geometry
@@ -199,8 +213,9 @@ def time_decode(
     shared = [group for group in artifact.signature.plan if group.geometry.packed]
     means = {g.geometry.cache_rows: round(fmean(min(tokens, budget) for budget in g.budgets)) for g in shared}
     return time_entry(
-        artifact.program, DECODE, target, valid_rows=tokens, mean_rows=means, prefetch=prefetch, record=record
-    )
+        artifact.program, DECODE, target, valid_rows=tokens, mean_rows=means, staying=staying, prefetch=prefetch,
+        record=record,
+    )  # fmt: skip
 
 
 def time_prefill(artifact: Artifact, target: Target, prompt: int) -> Timing:

@@ -450,7 +450,7 @@ class Session:
                 parts |= {name: self.interpreter.tensor(name)[slot] for name in caches}
             else:
                 counts |= dict.fromkeys(caches, rows)
-            counts |= dict.fromkeys(group.row_states, length)
+            counts |= dict.fromkeys(group.row_states, length) | dict.fromkeys(group.resident_states, g.topk)
             if g.indexed and not g.by_query:
                 counts[group.state("selected")] = g.topk
         return parts | {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}

@@ -85,6 +85,13 @@ def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
         f"(default: {DEFAULT_LANDMARK_BITS})",
     )
     group.add_argument(
+        "--kv-fetch",
+        type=int,
+        metavar="ROWS",
+        help="with --kv-policy query: the most rows that a step brings from the store per KV head, up to --kv-topk; it "
+        "attends to these and to rows that stay from the step before (default: no limit)",
+    )
+    group.add_argument(
         "--kv-rows",
         metavar="WHERE",
         help=f"{KV_ROWS[0]} (default): picked rows are copied; {KV_ROWS[1]}: they stay in the prompt's K and V",

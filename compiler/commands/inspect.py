@@ -26,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sockets", type=int, metavar="N", help="sockets to model (default: the machine's)")
     parser.add_argument("--context", type=int, metavar="N", help="tokens in each slot (default: the longest context)")
     parser.add_argument("--prompt", type=int, metavar="N", help="time the prefill of N tokens too")
+    parser.add_argument(
+        "--staying",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of the rows that each step's query chooses, the share that stays near from the step before (default: 0)",
+    )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the decode step")
 
 
@@ -38,9 +45,9 @@ def main(args: argparse.Namespace) -> int:
     target = artifact.target if args.target is None else load_target(args.target)
     if args.sockets is not None:
         target = target.with_sockets(args.sockets)
-    found = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt)
+    found = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt, staying=args.staying)
     if args.trace is not None:
-        write_trace(time_decode(artifact, target, args.context, record=True), args.trace)
+        write_trace(time_decode(artifact, target, args.context, staying=args.staying, record=True), args.trace)
     print(json.dumps(asdict(found)) if args.json else "\n".join(described(found)))
     return 0
 
@@ -70,7 +77,8 @@ def _program(i: Inspection) -> Iterator[str]:
     if g.by_query:
         copies = "keys, which are their own landmarks (16 bits)"
         by = copies if g.landmark_bits == PLAIN_BITS else f"landmarks of {g.landmark_bits} bits"
-        yield f"selection  every step's query, by {by}"
+        limit = "" if g.fetch is None else f"; it fetches {g.fetch} rows at most, {g.topk} are resident"
+        yield f"selection  every step's query, by {by}{limit}"
     else:
         yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.layer_topk else ():

@@ -253,7 +253,9 @@ def make_golden(
             f"{len(prompt)} prompt tokens and {new_tokens_count} new ones exceed max-context {geometry.max_context}"
         )
     by_query = geometry.by_query
-    run = EagerQuerySelection(model, geometry, geometry.landmark_bits) if by_query else EagerSnapStream(model, geometry)
+    run = EagerSnapStream(model, geometry)
+    if by_query:
+        run = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch)
     logits = run.prefill(prompt)
     tensors: dict[str, Tensor] = {}
     for layer, (keys, values, selected) in enumerate(zip(run.k_cache, run.v_cache, run.selected, strict=True)):

@@ -16,7 +16,7 @@ from torch_mlir import ir
 
 from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, several, single, undefined
 from sscc.compiler.interpret.types import Types
-from sscc.ir import landmarks
+from sscc.ir import landmarks, resident_rows
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
@@ -293,17 +293,42 @@ def choose(
 ) -> Tensor:  # fmt: skip
     """[B, Hkv, K]: the positions that each slot attends to besides those of sinks and ring, `key` [B, Hkv, SR, D]."""
     selected = torch.full((*key.shape[:2], g.topk), -1)
-    candidates = _candidates(position, active, scores.shape[2], g)
-    for slot in range(query.shape[0]):
-        places = candidates[slot].nonzero()[:, 0]
-        if not len(places):
-            continue
-        exact = scores_of(query[slot], decoded(key[slot], _format(g)), scale, types.accumulate)[:, :, 0]
-        found = scores[slot][:, places].reshape(*exact.shape[:2], -1).to(types.accumulate)
-        weights = torch.cat([found, exact], 2).softmax(2)[:, :, : len(places)].mean(1)
+    for slot, places in _candidates_of_slots(position, active, scores.shape[2], g):
+        weights = wanted(query[slot], decoded(key[slot], _format(g)), scores[slot][:, places], scale, types)
         best = torch.argsort(weights, dim=1, descending=True, stable=True)[:, : g.topk]
         selected[slot, :, : best.shape[1]] = places[best.sort(1).values]
     return selected
+
+
+def _candidates_of_slots(position: Tensor, active: Tensor, rows: int, g: Geometry) -> list[tuple[int, Tensor]]:
+    """The candidates of each slot that has any."""
+    found = [(slot, row.nonzero()[:, 0]) for slot, row in enumerate(_candidates(position, active, rows, g))]
+    return [(slot, places) for slot, places in found if len(places)]
+
+
+def wanted(query: Tensor, key: Tensor, scores: Tensor, scale: float, types: Types) -> Tensor:
+    """[Hkv, n]: the mean probability of each candidate of a slot. Query [H, 1, D], key [Hkv, SR, D], scores [H, n]."""
+    exact = scores_of(query, key, scale, types.accumulate)[:, :, 0]
+    found = scores.reshape(*exact.shape[:2], -1).to(types.accumulate)
+    return torch.cat([found, exact], 2).softmax(2)[:, :, : scores.shape[1]].mean(1)
+
+
+def fetched(x: Operands, scale: float, g: Geometry, types: Types) -> tuple[Tensor, ...]:
+    """Resident positions, their places, K and V, as a step leaves them; operands as those of `FetchRows`."""
+    assert g.fetch is not None
+    after = tuple(x[name].clone() for name in ("resident", "places", "k_resident", "v_resident"))
+    resident, places, *rows = after
+    for slot, known in _candidates_of_slots(x["position"], x["active"], x["scores"].shape[2], g):
+        key = decoded(x["key"][slot], _format(g))
+        weights = wanted(x["query"][slot], key, x["scores"][slot][:, known], scale, types)
+        for head in range(x["key"].shape[1]):
+            held, where = (x[name][slot, head].numpy() for name in ("resident", "places"))
+            found = resident_rows.fetch(held, where, weights[head].numpy(), g.sink, g.fetch)
+            resident[slot, head], places[slot, head] = map(torch.from_numpy, (found.resident, found.places))
+            for place, at in found.rows:
+                for near, store in zip(rows, (x["k_store"], x["v_store"]), strict=True):
+                    near[slot, head, place] = store[slot, head, at]
+    return after
 
 
 # ------------------------------------------------------------------------------------------------- the operations
@@ -441,6 +466,11 @@ def _choose(op: ir.Operation, b: Builder) -> Compute:
     return lambda query, key, scores, position, active: choose(query, key, scores, position, active, scale, g, types)
 
 
+def _fetch(op: ir.Operation, b: Builder) -> Several:
+    scale, g, types = _scale(op), geometry_of(op), b.types
+    return _named(op, lambda x: fetched(x, scale, g, types))
+
+
 def _query_attention(op: ir.Operation, b: Builder) -> Several:
     scale, g, types = _scale(op), geometry_of(op), b.types
     exact = g.landmark_bits == PLAIN_BITS
@@ -458,13 +488,18 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
             scores = key_scores(x["query"], x["codes"], position, active, scale, g, types)
         else:
             scores = landmark_scores(x["query"], x["codes"], x["scales"], position, active, scale, g)
-        selected = choose(x["query"], ring["key"], scores, position, active, scale, g, types)
-        parts = [ring, {"key": stored["k_store"], "value": stored["v_store"], "index": selected}]
+        near: Sequence[Tensor] = ()
+        if g.fetch is None:
+            chosen = {"key": stored["k_store"], "value": stored["v_store"]}
+            chosen["index"] = choose(x["query"], ring["key"], scores, position, active, scale, g, types)
+        else:
+            near = fetched({**x, **stored, "key": ring["key"], "scores": scores}, scale, g, types)
+            chosen = dict(zip(("index", "key", "value"), near[1:], strict=True))
         masks = valid.split([g.sink_recent, g.topk], 1)
-        seen = [{**part, "valid": mask} for part, mask in zip(parts, masks, strict=True)]
+        seen = [{**part, "valid": mask} for part, mask in zip((ring, chosen), masks, strict=True)]
         out = cached_attention(x["query"], seen, scale, types, _format(g))
         caches = updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
-        return out, *caches, *stored.values()
+        return out, *caches, *stored.values(), *near
 
     return _named(op, attend)
 
@@ -486,6 +521,7 @@ HANDLERS: dict[str, Handler] = {
     "kv.landmarks": several(_landmarks),
     "kv.landmark_scores": single(_landmark_scores),
     "kv.choose": single(_choose),
+    "kv.fetch": several(_fetch),
     "kv.query_attention": several(_query_attention),
     "kv.chunk_attention": several(_chunk_attention),
 }

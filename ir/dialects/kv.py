@@ -44,7 +44,7 @@ class Kv(ext.Dialect, name="kv"):
     """Compressed-cache operations on tensors."""
 
 
-_TYPES = {"str": str, "int": int}
+_TYPES = {"str": str, "int": int, "int | None": int}
 _FIELDS = {field.name: _TYPES.get(str(field.type), list) for field in fields(Geometry)}
 _OPTIONAL = {field.name: field.default for field in fields(Geometry) if field.default is not MISSING}
 """Fields that a module may leave out."""
@@ -156,6 +156,9 @@ class Checked(Kv.Operation):
         patterns = {name: pattern.replace(":prompt", prompt) for name, pattern in patterns.items()}
         encoded = geometry.row_format if geometry.encoded else None
         sizes = check_signature(op.operation, patterns, known, encoded=encoded)
+        if cls.OPERATION_NAME in FETCHING and (geometry.fetch is None) == ("resident" in spec.operands):
+            there = "" if "resident" in spec.operands else "no "
+            raise SignatureMismatch(f"has {there}resident rows, {GEOMETRY} has fetch {geometry.fetch}")
         if "E" in sizes and sizes["E"] != landmark_width(sizes["D"], geometry.landmark_bits):
             raise SignatureMismatch(
                 f"landmarks of {geometry.landmark_bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"
@@ -210,6 +213,7 @@ Gather = _operation(operations.GatherRows)
 Landmarks = _operation(operations.Landmarks)
 LandmarkScores = _operation(operations.LandmarkScores)
 Choose = _operation(operations.ChooseRows)
+Fetch = _operation(operations.FetchRows)
 DecodeAttention = _operation(operations.DecodeAttention)
 QueryAttention = _operation(operations.QueryAttention)
 ChunkAttention = _operation(operations.ChunkAttention)
@@ -218,6 +222,8 @@ SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in 
 """By the operations' names, without members of their groups."""
 
 
+FETCHING = frozenset(("kv.fetch", "kv.query_attention"))
+"""Operations with resident rows, the latter one where a step may fetch only few."""
 DECODING = frozenset(name for name, spec in SPECS.items() if any(item.copy_of for item in spec.operands.values()))
 """Operations that read caches and update them, as operands apart."""
 

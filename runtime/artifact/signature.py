@@ -93,8 +93,11 @@ class Signature:
     def held_rows(self, group: LayerGroup) -> int:
         """Rows of K and V that a sequence owns in all layers of a group, per KV head."""
         g, layers = group.geometry, len(group.layers)
-        rows = g.packed_rows if g.packed else layers * g.cache_rows
+        rows = g.packed_rows if g.packed else layers * (g.cache_rows + self._resident_rows(group))
         return rows + (layers * self.scratch_tokens if g.indexed else 0)
+
+    def _resident_rows(self, group: LayerGroup) -> int:
+        return 0 if group.geometry.fetch is None else group.geometry.topk
 
     def landmark_bytes(self, group: LayerGroup, rows: int) -> int:
         """Bytes of the landmarks of so many positions, in all layers and KV heads of a group."""
@@ -129,7 +132,8 @@ class Signature:
         stores = {group: len(group.layers) * self.scratch_tokens for group in self.plan if group.geometry.indexed}
         store = sum(self.row_bytes(group) * rows for group, rows in stores.items())
         landmarks = sum(self.landmark_bytes(group, self.scratch_tokens) for group in self.plan)
-        ring = f"{format_bytes(self.held_bytes - store - landmarks)} of sinks and ring"
+        near = "sinks, ring and resident rows" if self.geometry.fetch else "sinks and ring"
+        ring = f"{format_bytes(self.held_bytes - store - landmarks)} of {near}"
         if self.geometry.by_query:
             return (
                 f"{format_bytes(self.held_bytes)} a sequence ({ring}, {format_bytes(landmarks)} of landmarks, "

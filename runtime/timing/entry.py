@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from sscc.ir.errors import UsageError
-from sscc.ir.schedule import Launch, Program
+from sscc.ir.schedule import Launch, Program, QueryAttention
 from sscc.ir.target import Target
 from sscc.runtime.scalars import executed, value_of
 from sscc.runtime.timing.kernel import Binding, KernelTimer, Settings, repeat_limit
@@ -22,6 +22,7 @@ def time_entry(
     *,
     valid_rows: int | None = None,
     mean_rows: Mapping[int, int] = MappingProxyType({}),
+    staying: float = 0.0,
     prefetch: bool = True,
     record: bool = False,
 ) -> Timing:
@@ -31,6 +32,8 @@ def time_entry(
         scalars: exactly the entry's scalar inputs.
         valid_rows: how many rows of each slot's caches hold a token, at most all; None for all. Every slot is active.
         mean_rows: by how many rows attention sees of a cache that layers share, how many a layer has in the mean.
+        staying: where each step's query chooses rows of a store, the share of them that stays near from the step
+            before, 0 .. 1: as measured on a model.
         prefetch: False holds every load of iteration i + 1 of a pipeline back until iteration i has ended.
         record: keep every firing, for a trace; implies a full replay.
 
@@ -44,9 +47,17 @@ def time_entry(
         raise UsageError(f"entry {entry!r} takes scalars {sorted(called.scalar_inputs)}, it was given {sorted(given)}")
     if valid_rows is not None and valid_rows < 0:
         raise UsageError(f"a cache cannot have {valid_rows} valid rows")
+    if not 0 <= staying <= 1:
+        raise UsageError(f"a share of {staying} of the chosen rows cannot stay, it must be 0 .. 1")
+    steps = (step for body in program.bodies for step in body.steps)
+    if staying and not any(isinstance(step, QueryAttention) and not step.fetch for step in steps):
+        raise UsageError(
+            "no step of the program reads the rows that it chooses straight from a store: a share of rows that stay "
+            "goes with --kv-policy query without --kv-fetch, at -O1 or -O2"
+        )
     for tier in {tensor.tier for tensor in program.tensors}:
         target.level(tier)
-    timer = KernelTimer(program, target, Settings(valid_rows, mean_rows, prefetch, record))
+    timer = KernelTimer(program, target, Settings(valid_rows, mean_rows, staying, prefetch, record))
     tensors = {tensor.name: tensor for tensor in program.tensors}
     kernels = {kernel.name: kernel for kernel in program.kernels}
     overhead = target.costs.launch_seconds.value + target.costs.boundary_seconds.value
@@ -71,11 +82,11 @@ def time_entry(
         launches=tuple(launches),
         launch_overhead=overhead,
         tensor_bytes={name: nbytes for name, nbytes in moved.items() if nbytes},
-        assumptions=tuple(_assumptions(target, valid_rows, prefetch)),
+        assumptions=tuple(_assumptions(target, valid_rows, staying, prefetch)),
     )
 
 
-def _assumptions(target: Target, valid_rows: int | None, prefetch: bool) -> Iterator[str]:
+def _assumptions(target: Target, valid_rows: int | None, staying: float, prefetch: bool) -> Iterator[str]:
     used = ["boundary_seconds", "launch_seconds", "firing_seconds"]
     used += [f"{level.name}.{what}" for level in target.memories for what in ("bandwidth", "latency")]
     used += ["clock", "simd_lanes", "simd_stages", "f32_flops"]
@@ -89,6 +100,8 @@ def _assumptions(target: Target, valid_rows: int | None, prefetch: bool) -> Iter
     yield "products run at the peak rate of their stage's compute units"
     rows = "all rows" if valid_rows is None else f"those that {valid_rows} tokens fill"
     yield f"every slot is active; decode attention reads every row of a cache and computes on {rows} of each slot"
+    if staying:
+        yield f"of the rows that a query chooses, {staying:g} stay from the step before and are read where the ring is"
     if target.sockets.value > 1:
         yield (
             f"{target.sockets.value:g} sockets are that many sockets' worth of bandwidth, arithmetic and capacity: "

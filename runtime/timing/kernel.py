@@ -47,6 +47,7 @@ class Settings:
 
     valid_rows: int | None
     mean_rows: Mapping[int, int]
+    staying: float
     prefetch: bool
     record: bool
 
@@ -232,7 +233,8 @@ class _StageCost:
         return scope
 
     def _measure(self, scalars: Mapping[str, int]) -> Cost:
-        work = measure(self._body, scalars, self._settings.valid_rows, self._settings.mean_rows)
+        settings = self._settings
+        work = measure(self._body, scalars, settings.valid_rows, settings.mean_rows, settings.staying)
         read: Counter[str] = Counter()
         written: Counter[str] = Counter()
         moved: Counter[str] = Counter()

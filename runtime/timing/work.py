@@ -12,7 +12,9 @@ Counting rules, where a step does not simply touch everything it sees once:
 * `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` reads `length` rows
   of K.
 * Where queries choose, scores by landmarks are of the candidates, the positions of a slot without sinks and ring:
-  `valid_rows` without them. Attention reads as many rows of the store as are chosen.
+  `valid_rows` without them. Attention reads as many rows of the store as are chosen, or where there is a limit as may
+  be fetched, and the resident rows where these are. Of chosen rows a share may be said to stay from step to step
+  (`staying`): they are read where sinks and ring are.
 * Encoded rows move as they are stored, bytes of codes and a scale, and are computed on as the numbers that they stand
   for: `ENCODE_OPS` element-wise operations per number where they are made, `DECODE_OPS` where they are attended to.
 * Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
@@ -39,6 +41,7 @@ from sscc.ir.schedule import (
     ChunkAttention,
     DecodeAttention,
     Dtype,
+    FetchRows,
     GatherRows,
     Landmarks,
     LandmarkScores,
@@ -95,6 +98,7 @@ def measure(
     scalars: Mapping[str, int],
     valid_rows: int | None = None,
     mean_rows: Mapping[int, int] = MappingProxyType({}),
+    staying: float = 0.0,
 ) -> Work:
     """Counts one firing.
 
@@ -103,9 +107,10 @@ def measure(
         valid_rows: rows of each slot's cache that hold a token; None for all of them.
         mean_rows: by how many rows attention sees of a cache that several layers share, how many are a layer's own in
             the mean of the layers.
+        staying: of the rows that a query chooses, where any may be fetched, the share that stays near.
 
     """
-    return _Meter(body, scalars, valid_rows, mean_rows).measure()
+    return _Meter(body, scalars, valid_rows, mean_rows, staying).measure()
 
 
 @dataclass(frozen=True)
@@ -123,9 +128,15 @@ class _Meter:
     """Walks the steps of a body. Bytes of affine accesses are capped at the region's size, others add up."""
 
     def __init__(
-        self, body: Body, scalars: Mapping[str, int], valid_rows: int | None, mean_rows: Mapping[int, int]
+        self,
+        body: Body,
+        scalars: Mapping[str, int],
+        valid_rows: int | None,
+        mean_rows: Mapping[int, int],
+        staying: float,
     ) -> None:
         self._body, self._scalars, self._valid, self._mean = body, scalars, valid_rows, mean_rows
+        self.staying = staying
         self._roots = {p.name: _Region(p.name, p.shape, p.dtype) for p in body.params}
         self._roots.update({local.name: _Region(local.name, local.shape, local.dtype) for local in body.locals})
         self._regions = dict(self._roots)
@@ -183,6 +194,12 @@ class _Meter:
         else:
             region = self._regions[name]
             self._extra[write][region.root] += count * DTYPE_BYTES[region.dtype]
+
+    def read_nearer(self, far: str, near: str, count: int) -> None:
+        """`count` elements that are read are not those of `far`, but lie where `near` does."""
+        nbytes = count * DTYPE_BYTES[self._regions[far].dtype]
+        self._capped[False][self._regions[far].root] -= nbytes
+        self._extra[False][self._regions[near].root] += nbytes
 
     def access(self, access: Access, dims: tuple[int, ...], *, write: bool = False) -> None:
         """The elements that an affine map reaches: per dimension of the region no more than its span. Of an indirect
@@ -308,7 +325,7 @@ def _rotate(meter: _Meter, rows: str) -> None:
     meter.vector(prod(shape), ROTATE_OPS * ceil(log2(max(shape[-1], 2))) + ENCODE_OPS)
 
 
-def _candidates(meter: _Meter, step: LandmarkScores | ChooseRows | QueryAttention, rows: int) -> int:
+def _candidates(meter: _Meter, step: LandmarkScores | ChooseRows | FetchRows | QueryAttention, rows: int) -> int:
     """Of how many of the `rows` positions of a slot a step chooses."""
     return max(meter.valid_rows(rows) - step.sink - step.recent, 0)
 
@@ -324,11 +341,12 @@ def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> No
     meter.vector(scores, LANDMARK_OPS)
 
 
-def _choose_rows(meter: _Meter, step: ChooseRows | QueryAttention) -> None:
+def _choose_rows(meter: _Meter, step: ChooseRows | FetchRows | QueryAttention) -> None:
     """The exact scores of sinks and ring, one softmax over these and those by landmarks, a streaming top-K."""
     (batch, heads, _, dim), (_, kv_heads, ring, _) = meter.shape(step.query), meter.shape(step.key)
-    if isinstance(step, ChooseRows):
-        rows, topk = meter.shape(step.scores)[2], meter.shape(step.selected)[2]
+    if isinstance(step, ChooseRows | FetchRows):
+        chosen = step.selected if isinstance(step, ChooseRows) else step.resident
+        rows, topk = meter.shape(step.scores)[2], meter.shape(chosen)[2]
     else:
         rows, topk = meter.shape(step.codes)[2], step.topk
     candidates = _candidates(meter, step, rows)
@@ -343,12 +361,17 @@ def _query_attention(meter: _Meter, step: QueryAttention) -> None:
         _rotate(meter, step.new_key)
     _landmark_scores(meter, step)
     _choose_rows(meter, step)
-    (batch, heads, _, _), ring = meter.shape(step.query), meter.shape(step.key)[2]
+    (batch, heads, _, _), (_, kv_heads, ring, _) = meter.shape(step.query), meter.shape(step.key)
     valid = meter.valid_rows(ring + step.topk)
     for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
         _convert(meter, cache, new, 1, ENCODE_OPS)
         _convert(meter, cache, new, valid, DECODE_OPS)
     _attend(meter, step.query, step.out, batch * heads * valid)
+    if meter.staying and not step.fetch:
+        chosen = min(step.topk, _candidates(meter, step, meter.shape(step.codes)[2]))
+        rows = batch * kv_heads * round(meter.staying * chosen)
+        for store, cache in ((step.k_store, step.k_cache), (step.v_store, step.v_cache)):
+            meter.read_nearer(store, cache, rows * meter.shape(store)[3])
 
 
 def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
@@ -429,6 +452,7 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     Landmarks: _landmarks,
     LandmarkScores: _landmark_scores,
     ChooseRows: _choose_rows,
+    FetchRows: _choose_rows,
     QueryAttention: _query_attention,
 }
 """What each kind of step computes, besides what it moves."""

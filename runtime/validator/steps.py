@@ -23,7 +23,7 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['Hkv']} KV heads")
     if isinstance(step, sch.CachedAttention) and not step.segments:
         refuse("it attends to no segment")
-    if isinstance(step, sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.QueryAttention):
+    if isinstance(step, sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.FetchRows | sch.QueryAttention):
         _check_ring(step, sizes, refuse)
     if isinstance(step, sch.Landmarks | sch.LandmarkScores | sch.QueryAttention):
         _check_landmarks(step, sizes, refuse)
@@ -53,7 +53,9 @@ def _check_landmarks(
 
 
 def _check_ring(
-    step: sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.QueryAttention, sizes: Sizes, refuse: Refuse
+    step: sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.FetchRows | sch.QueryAttention,
+    sizes: Sizes,
+    refuse: Refuse,
 ) -> None:
     ring = step.sink + step.recent
     rows = sizes.get("R", ring)
@@ -61,5 +63,11 @@ def _check_ring(
         refuse(f"the ring has sink {step.sink} and recent {step.recent} in {rows} rows")
     if isinstance(step, sch.QueryAttention) and step.topk < 0:
         refuse(f"it chooses {step.topk} rows")
+    if isinstance(step, sch.FetchRows) and step.fetch < 1:
+        refuse(f"it fetches {step.fetch} rows")
+    if isinstance(step, sch.QueryAttention):
+        near = {bool(name) for name in (step.resident, step.places, step.k_resident, step.v_resident)}
+        if near != {step.fetch > 0} or step.fetch < 0 or sizes.get("K", step.topk) != step.topk:
+            refuse(f"it chooses {step.topk} rows and fetches {step.fetch}, of {sizes.get('K', 'no')} resident rows")
     if ring > rows:
         refuse(f"rows 0 .. {ring - 1} of sink {step.sink} and recent {step.recent} are used, the cache has {rows} rows")

@@ -78,6 +78,8 @@ def test_nothing_is_evicted() -> None:
     [
         ({"kv_policy": "oracle"}, "--kv-policy is 'oracle', it must be snapstream or query"),
         ({"kv_landmark_bits": 2}, "goes with --kv-policy query"),
+        ({"kv_fetch": 2}, "goes with --kv-policy query"),
+        ({"kv_policy": "query", "kv_topk": 6, "kv_fetch": 7}, "fetches 7 rows of topk = 6 from the store"),
         ({"kv_policy": "query", "kv_landmark_bits": 3}, "KV landmarks have 3 bits, .* must have one of 1, 2, 4, 16"),
         ({"kv_policy": "query", "kv_rows": "compact"}, "--kv-policy query keeps all rows and chooses equally many"),
         ({"kv_policy": "query", "kv_topk": 0}, "--kv-policy query keeps all rows, .* topk is 0: raise --kv-topk"),
@@ -98,6 +100,34 @@ def test_landmarks_of_16_bits_are_keys(artifact_of: Compiled, capsys: Capture) -
     report = json.loads(capsys.readouterr().out)
     assert report["held_kv_bytes"] == (SR + SCRATCH) * ROW + SCRATCH * ROW // 2
     assert report["decode_row_bytes"]["landmarks"] == {"hbm": 2 * (48 - SR + 1) * ROW // 2}
+
+
+def test_a_share_of_the_chosen_rows_may_be_said_to_stay(artifact_of: Compiled, capsys: Capture) -> None:
+    path, of_snapstream = artifact_of(), "goes with --kv-policy query without --kv-fetch"
+    assert cli.main(["inspect", str(path), "--json", "--staying", "0.5"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["decode_row_bytes"]["store"] == {"ddr": 2 * (TOPK // 2 + 1) * ROW}
+    assert report["decode_row_bytes"]["cache"] == {"hbm": 2 * (SR + 1 + TOPK // 2) * ROW}
+    assert any("0.5 stay from the step before" in line for line in report["decode"]["assumptions"])
+    assert cli.main(["inspect", str(artifact_of("--kv-fetch", "2")), "--staying", "0.5"]) == UsageError.exit_code
+    assert of_snapstream in capsys.readouterr().err
+
+
+def test_few_rows_come_from_the_store_and_the_others_stay(artifact_of: Compiled, capsys: Capture) -> None:
+    path = artifact_of("--kv-fetch", "2")
+    assert cli.main(["inspect", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["held_kv_bytes"] == (SR + TOPK + SCRATCH) * ROW + SCRATCH * LANDMARK
+    moved = report["decode_row_bytes"]
+    assert moved["store"] == {"ddr": 2 * (2 + 1) * ROW}
+    assert moved["resident rows"] == {"hbm": 2 * (TOPK + 2) * ROW}
+    assert cli.main(["inspect", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "by landmarks of 2 bits; it fetches 2 rows at most, 6 are resident\n" in text
+    session = opened(path, "reference")
+    session.prefill(0, random_tokens(30))
+    near = TOPK * ROW + 2 * LAYERS * HEADS * TOPK * 8
+    assert session.snapshot_bytes(0) == SR * ROW + 30 * (ROW + LANDMARK) + near
 
 
 def test_a_dump_remembers_it(model: Path, tmp_path: Path) -> None:
@@ -182,7 +212,8 @@ def test_a_session_keeps_every_position(artifact_of: Compiled, capsys: Capture) 
         (), ("-O", "0"), ("-O", "1"), ("--weights", "int8"), ("--weights", "int4"), ("--kv-landmark-bits", "1"),
         ("--kv-landmark-bits", "4", "--dtype", "bf16"), ("--kv-landmark-bits", "16"),
         ("--kv-landmark-bits", "16", "--dtype", "bf16"), ("--kv-dtype", "int8"), ("--kv-dtype", "int8", "-O", "0"),
-        ("--kv-dtype", "int8", "--kv-landmark-bits", "16"), ("--kv-dtype", "int4"),
+        ("--kv-dtype", "int8", "--kv-landmark-bits", "16"), ("--kv-dtype", "int4"), ("--kv-fetch", "2"),
+        ("--kv-fetch", "2", "--kv-dtype", "int8"),
     ],
     ids=" ".join,
 )  # fmt: skip

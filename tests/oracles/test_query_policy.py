@@ -54,7 +54,7 @@ def eager(g: Geometry) -> Tensor:
     """The same by the definition."""
     model = random_model(FAMILY)
     model.set_attn_implementation("sscc")
-    run = EagerQuerySelection(model, g, g.landmark_bits)
+    run = EagerQuerySelection(model, g, g.landmark_bits, g.fetch)
     return torch.stack([run.prefill(PROMPT), *(run.decode(token) for token in TOKENS)])
 
 
@@ -88,6 +88,36 @@ def test_every_level_computes_the_definition(bits: int, dtype: str) -> None:
         torch.testing.assert_close(logits, eager(g), **CLOSE)
 
 
+@pytest.mark.parametrize(("fetch", "bits", "dtype"), [(1, 2, "model"), (2, 16, "model"), (2, 2, "int8")])
+def test_with_few_rows_fetched_every_level_computes_the_definition(fetch: int, bits: int, dtype: str) -> None:
+    g = replace(QUERY, fetch=fetch, landmark_bits=bits, dtype=dtype)
+    assert not torch.allclose(eager(g)[1:], eager(replace(g, fetch=None))[1:], atol=1e-2), "the limit does matter"
+    by_level = [fed(compiled(g, opt_level)[1]) for opt_level in (0, 1, 2)]
+    assert torch.equal(by_level[1], by_level[2])
+    for logits in by_level:
+        torch.testing.assert_close(logits, eager(g), **CLOSE)
+
+
+@pytest.mark.parametrize("opt_level", [0, 2])
+def test_where_all_chosen_rows_may_be_fetched_there_is_no_limit(opt_level: int) -> None:
+    free = replace(QUERY, fetch=QUERY.topk)
+    assert torch.equal(fed(compiled(free, opt_level)[1]), fed(compiled(QUERY, opt_level)[1]))
+
+
+def test_a_slot_begins_with_resident_rows_of_its_own_prompt() -> None:
+    """Whatever it held before, wherever it is, and whoever else decodes; a copied slot takes them along."""
+    _, session = compiled(replace(QUERY, fetch=1))
+    alone = fed(session)
+    fed(session, random_tokens(40, 7), random_tokens(6, 8), slot=2)
+    first = [session.prefill(2, PROMPT).clone()]
+    snapshot = session.snapshot(2)
+    session.prefill(0, random_tokens(9))
+    first += [session.decode({2: token, 0: number})[2].clone() for number, token in enumerate(TOKENS)]
+    assert torch.equal(torch.stack(first), alone)
+    session.restore(0, snapshot)
+    assert torch.equal(torch.stack([session.decode({0: token})[0].clone() for token in TOKENS]), alone[1:])
+
+
 def test_other_bits_choose_other_rows() -> None:
     one, two, four = (eager(replace(QUERY, landmark_bits=bits)) for bits in (1, 2, 4))
     assert not torch.allclose(one[1:], two[1:], atol=1e-3)
@@ -116,7 +146,7 @@ def test_without_sinks_and_in_bf16() -> None:
     assert torch.equal(fed(compiled(QUERY, 1, "bf16")[1]), fed(compiled(QUERY, 2, "bf16")[1]))
 
 
-@pytest.mark.parametrize("g", [QUERY, INT8, INT4], ids=["model", "int8", "int4"])
+@pytest.mark.parametrize("g", [QUERY, INT8, INT4, replace(INT8, fetch=2)], ids=["model", "int8", "int4", "int8 fetch"])
 def test_the_ir_itself_computes_the_same(g: Geometry) -> None:
     """What level graph computes, by every operation's own definition."""
     with mlir():

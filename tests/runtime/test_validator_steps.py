@@ -148,6 +148,29 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
          "i": (0, B * V * K)},
         {},
     ),
+    "fetch": (
+        sch.FetchRows("q", "k", "s", "ks", "vs", "p", "a", "r", "l", "kr", "vr", 0.5, 1, 2, 1),
+        (QUERY, read("k", B, V, 3, D), read("s", B, H, T), read("ks", B, V, T, D), read("vs", B, V, T, W), SLOTS[0],
+         SLOTS[2], update("r", B, V, K, dtype="i64"), update("l", B, V, K, dtype="i64"), update("kr", B, V, K, D),
+         update("vr", B, V, K, W)),
+        {"q": (B * H * D, 0), "k": (B * V * 3 * D, 0), "s": (B * H * (T - 3), 0), "p": (B, 0), "a": (B, 0),
+         "ks": (B * V * D, 0), "vs": (B * V * W, 0), "r": (B * V * K, B * V * K), "l": (B * V * K, B * V * K),
+         "kr": (0, B * V * D), "vr": (0, B * V * W)},
+        {},
+    ),
+    "query, rows that stay": (
+        sch.QueryAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "ks", "vs", "c", "", "p", "a", "o", 0.5, 1, R - 1,
+                           K, 16, "r", "l", "kr", "vr", 1),
+        (QUERY, *NEW, *CACHES, update("ks", B, V, T, D), update("vs", B, V, T, W), update("c", B, V, T, D), SLOTS[0],
+         SLOTS[2], write("o", B, H, 1, W), update("r", B, V, K, dtype="i64"), update("l", B, V, K, dtype="i64"),
+         update("kr", B, V, K, D), update("vr", B, V, K, W)),
+        {"q": (B * H * D, 0), **NEW_READS, "p": (B, 0), "a": (B, 0), "o": (0, B * H * W),
+         "kc": (B * V * R * D, B * V * D), "vc": (B * V * R * W, B * V * W),
+         "ks": (B * V * D, B * V * D), "vs": (B * V * W, B * V * W), "c": (B * V * (T - R) * D, B * V * D),
+         "r": (B * V * K, B * V * K), "l": (B * V * K, B * V * K),
+         "kr": (B * V * K * D, B * V * D), "vr": (B * V * K * W, B * V * W)},
+        {},
+    ),
     "query": (
         sch.QueryAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "ks", "vs", "c", "s", "p", "a", "o", 0.5, 1, R - 1,
                            K, 4),
@@ -192,7 +215,8 @@ def test_what_a_step_moves_and_needs(name: str) -> None:
     assert {name: use.stored for name, use in found.uses.items()} == {name: some[1] > 0 for name, some in moved.items()}
     assert {scalar: (low, high) for scalar, low, high, _ in found.needs} == needs
     rows = {"indexed": ["kp", "vp"], "cached by an index": ["k", "v"], "landmark scores": ["c", "s"]}.get(name, [])
-    rows = {"choose": ["s"], "query": ["ks", "vs", "c", "s"]}.get(name, rows)
+    rows = {"choose": ["s"], "query": ["ks", "vs", "c", "s"], "fetch": ["s", "ks", "vs", "kr", "vr"]}.get(name, rows)
+    rows = ["ks", "vs", "c", "kr", "vr"] if name == "query, rows that stay" else rows
     rows = {"UpdateRows": ["kc"], "GatherRows": ["x"]}.get(type(step).__name__, rows)
     assert found.data == tuple(f"body 'b', step 0 ({step.kind}): rows of {param!r}" for param in rows)
     partly = {field for field, operand in spec_of(type(step)).operands.items() if operand.mode == "part"}

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import ChooseRows, DecodeAttention, LandmarkScores, MoreRows, QueryAttention
+from sscc.ir.schedule import ChooseRows, DecodeAttention, FetchRows, LandmarkScores, MoreRows, QueryAttention
 from sscc.ir.sizes import align, dense_strides
 from sscc.runtime.backends.cpu.approximations import LOG2E
 from sscc.runtime.backends.cpu.decode_attention import check_rows, lower_decode_attention
@@ -30,6 +30,7 @@ from sscc.runtime.backends.cpu.landmark_scores import LandmarkSource, score_rows
 from sscc.runtime.backends.cpu.landmarks import LandmarkRows, check_landmarks, encode_landmark, encode_query
 from sscc.runtime.backends.cpu.mlir import F32, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
+from sscc.runtime.backends.cpu.resident_rows import ResidentRows, keep_rows
 from sscc.runtime.backends.cpu.row_choice import (
     CHUNK,
     Choice,
@@ -175,6 +176,17 @@ def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Fea
     room = operands[step.selected][0][2]
     choice = Choice.of(step, operands, operands[step.scores][0][2], room, features)
 
+    def pick(unit: Unit, slot: Slot) -> None:
+        selected = address(unit.context.f, unit.context.operands[step.selected], unit.slot, unit.kv_head)
+        choose_rows(unit, slot.candidates, selected, room)
+
+    phases = _phases(choice, step, _given_scores(choice, step), pick, choice.scoring_bytes)
+    return Lowered(phases, choice.shared_bytes)
+
+
+def _given_scores(choice: Choice, step: ChooseRows | FetchRows) -> Callable[[Unit, Slot, Value], None]:
+    """Emits exponentials of the scores that the step is given, and those of sinks and ring."""
+
     def logits(unit: Unit, first: Value, count: Value) -> None:
         f, scores = unit.context.f, unit.context.operands[step.scores]
         for head in range(choice.group):
@@ -192,19 +204,33 @@ def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Fea
                 score_ring(unit, step)
             _score_chunks(unit, slot, part, lambda first, count: logits(unit, first, count))
 
-    def pick(unit: Unit, slot: Slot) -> None:
-        selected = address(unit.context.f, unit.context.operands[step.selected], unit.slot, unit.kv_head)
-        choose_rows(unit, slot.candidates, selected, room)
+    return score
 
-    return Lowered(_phases(choice, step, score, pick, choice.scoring_bytes), choice.shared_bytes)
+
+def lower_fetch_rows(step: FetchRows, operands: dict[str, Meta], features: Features) -> Lowered:
+    """As `lower_choose_rows`, with the resident set in the place of the choice. See `FetchRows`.
+
+    A place that is none of a resident row is reported too.
+    """
+    check_operands(step.kind, operands, (step.query, step.scores, step.position))
+    check_rows(step.kind, step.key, operands[step.key], operands[step.query][0][3])
+    choice = Choice.of(step, operands, operands[step.scores][0][2], operands[step.resident][0][2], features)
+    rows = ResidentRows.of(step, operands, choice)
+
+    def pick(unit: Unit, slot: Slot) -> None:
+        keep_rows(unit, rows, step, slot, unit.context.private + choice.choosing_bytes)
+
+    phases = _phases(choice, step, _given_scores(choice, step), pick, choice.scoring_bytes, rows.scratch.nbytes)
+    return Lowered(phases, choice.shared_bytes)
 
 
 def _phases(
     choice: Choice,
-    step: ChooseRows | QueryAttention,
+    step: ChooseRows | FetchRows | QueryAttention,
     score: Callable[[Unit, Slot, Value], None],
     pick: Callable[[Unit, Slot], None],
     scoring_bytes: int,
+    picking_bytes: int = 0,
 ) -> tuple[Phase, ...]:
     """Scores in units of (slot, KV head, slice), then choices in units of (slot, KV head); both in one phase where each
     of these has one slice.
@@ -213,6 +239,7 @@ def _phases(
         score: emits the scores of a slice, by unit, slot and number of the slice.
         pick: emits a choice, by unit and slot.
         scoring_bytes: private scratch of `score`.
+        picking_bytes: private scratch of `pick` behind that of the choice.
     """
     pairs = choice.slots * choice.kv_heads
 
@@ -227,11 +254,11 @@ def _phases(
         pick(unit, slot)
 
     if choice.together:
-        private = choice.kept.nbytes + max(scoring_bytes, choice.choosing_bytes)
+        private = choice.kept.nbytes + max(scoring_bytes, choice.choosing_bytes + picking_bytes)
         return (Phase(pairs, lambda context: emit(context, 1, score, choose), private),)
     return (
         Phase(pairs * choice.slices, lambda context: emit(context, choice.slices, score), scoring_bytes),
-        Phase(pairs, lambda context: emit(context, 1, choose), choice.choosing_bytes),
+        Phase(pairs, lambda context: emit(context, 1, choose), choice.choosing_bytes + picking_bytes),
     )
 
 
@@ -256,6 +283,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
     Raises InputError for operands that do not fit.
     """
     rows, choice = _sizes(step, operands, features)
+    near = ResidentRows.of(step, operands, choice) if step.fetch else None
     inner, extra, own = _attention(step, operands, choice)
     known = operands | {name: meta for name, (meta, _) in extra.items()}
     attention = lower_decode_attention(inner, known, features)
@@ -282,8 +310,11 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
 
     def pick(unit: Unit, slot: Slot) -> None:
         f, context = unit.context.f, unit.context
-        chosen = address(f, operand_of(context, _CHOSEN), unit.slot, unit.kv_head)
-        choose_rows(unit, slot.candidates, chosen, step.topk)
+        if near is None:
+            chosen = address(f, operand_of(context, _CHOSEN), unit.slot, unit.kv_head)
+            choose_rows(unit, slot.candidates, chosen, step.topk)
+        else:
+            keep_rows(unit, near, step, slot, context.private + choice.choosing_bytes)
         with f.when(unit.kv_head.eq(0)):
             f.store(slot.length, address(f, operand_of(context, _LENGTH), unit.slot))
 
@@ -294,7 +325,9 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
 
         return replace(phase, emit=emit)
 
-    phases = (*_phases(choice, step, score, pick, private.nbytes), *(attend(phase) for phase in attention.phases))
+    picking = near.scratch.nbytes if near else 0
+    choosing = _phases(choice, step, score, pick, private.nbytes, picking)
+    phases = (*choosing, *(attend(phase) for phase in attention.phases))
     return Lowered(phases, choice.shared_bytes + own + attention.shared_bytes)
 
 
@@ -323,7 +356,11 @@ def _attention(
     length: Meta = ((choice.slots,), (1,), "i64")
     chosen_bytes = align(choice.slots * choice.kv_heads * step.topk * 8)
     extra = {_CHOSEN: (chosen, 0), _LENGTH: (length, chosen_bytes)}
+    if step.fetch:
+        extra, chosen_bytes = {_LENGTH: (length, 0)}, 0
     segments = (MoreRows(step.k_store, step.v_store, _CHOSEN),) if step.topk else ()
+    if step.fetch:
+        segments = (MoreRows(step.k_resident, step.v_resident, step.places),)
     inner = DecodeAttention(
         step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache, step.position,
         _LENGTH, step.active, step.out, step.scale, step.sink, step.recent, segments,

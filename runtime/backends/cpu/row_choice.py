@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import ChooseRows, LandmarkScores, QueryAttention
+from sscc.ir.schedule import ChooseRows, FetchRows, LandmarkScores, QueryAttention
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2_below, exp2_not_positive
 from sscc.runtime.backends.cpu.decode_attention_block import NEGATIVE_INFINITY, Block, Result, larger
@@ -28,6 +28,7 @@ from sscc.runtime.backends.cpu.phases import Context
 from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, row_stride
 from sscc.runtime.backends.cpu.selection import choice_bytes, choose
 
+Choosing = ChooseRows | FetchRows | QueryAttention
 CHUNK = 256
 """Candidates of a chunk. Their logits stay in the first-level cache until they are exponentials."""
 _FLOATS, _KEYS = vector(F32, LANES), vector(I32, LANES)
@@ -49,6 +50,7 @@ class Choice:
     Attributes:
         rows: that a slot has landmarks for.
         ring: how rows of sinks and ring are scored; `values` in it mean nothing.
+        ranks: whether candidates are scored however few they are.
     """
 
     slots: int
@@ -58,10 +60,11 @@ class Choice:
     recent: int
     topk: int
     ring: Block
+    ranks: bool = False
 
     @classmethod
     def of(
-        cls, step: ChooseRows | QueryAttention, meta: dict[str, Meta], rows: int, topk: int, features: Features
+        cls, step: Choosing, meta: dict[str, Meta], rows: int, topk: int, features: Features
     ) -> Choice:
         """Raises InputError for sizes that do not fit."""
         (slots, heads, _, depth), _, query = meta[step.query]
@@ -73,7 +76,8 @@ class Choice:
             raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent} in a cache of {held} rows")
         side = Rows.of(depth, (width,), key, features.bf16_dot and query == key == "bf16")
         ring = Block(side, side, heads // kv_heads, features)
-        return cls(slots, kv_heads, rows, step.sink, step.recent, topk, ring)
+        ranks = not isinstance(step, ChooseRows) and step.fetch > 0
+        return cls(slots, kv_heads, rows, step.sink, step.recent, topk, ring, ranks)
 
     @property
     def group(self) -> int:
@@ -136,12 +140,13 @@ class Choice:
         takes."""
         return self.group * self.peaks_bytes + self.chunks * LINE + choice_bytes(self.rows, self.topk)
 
-    def slot(self, context: Context, step: ChooseRows | QueryAttention | LandmarkScores, slot: Value) -> Slot:
+    def slot(self, context: Context, step: Choosing | LandmarkScores, slot: Value) -> Slot:
         return slot_of(context, step, slot, self.rows)
 
     def chooses(self, slot: Slot) -> Value:
-        """Whether a slot has more candidates than it may choose (i1); otherwise it chooses all, unseen."""
-        return slot.candidates > self.topk
+        """Whether a slot has more candidates than it may choose (i1); otherwise it chooses all, unseen. Where rows are
+        resident, whether it has any: which it fetches first is a choice too."""
+        return slot.candidates > (0 if self.ranks else self.topk)
 
 
 def chunks_of(rows: int, sink: int) -> int:
@@ -149,12 +154,12 @@ def chunks_of(rows: int, sink: int) -> int:
     return max(1, -(-(rows - sink) // CHUNK))
 
 
-def check_ring(step: LandmarkScores | ChooseRows | QueryAttention) -> None:
+def check_ring(step: LandmarkScores | Choosing) -> None:
     if step.sink < 0 or step.recent < 1:
         raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent}")
 
 
-def slot_of(context: Context, step: ChooseRows | QueryAttention | LandmarkScores, slot: Value, rows: int) -> Slot:
+def slot_of(context: Context, step: Choosing | LandmarkScores, slot: Value, rows: int) -> Slot:
     """A slot's numbers. An active one is reported, and holds nothing, where `rows` do not hold its candidates, nor, in
     the fused step, its position."""
     f = context.f
@@ -258,7 +263,7 @@ def _largest_lane(f: Function, value: Value) -> Value:
     return f.extract(value, 0)
 
 
-def score_ring(unit: Unit, step: ChooseRows | QueryAttention, new: tuple[Value, Value] | None = None) -> None:
+def score_ring(unit: Unit, step: Choosing, new: tuple[Value, Value] | None = None) -> None:
     """Maximum and sum of the exact scores of sinks and ring, all of which hold a position, by the kernels of attention.
 
     Args:
@@ -303,18 +308,18 @@ def choose_rows(unit: Unit, candidates: Value, target: Value, room: int) -> None
         with f.loop(candidates, room) as rest:
             f.store(f.constant(-1), target + rest.index * 8)
     with f.when(few.eq(0)):
-        tops = unit.context.private + choice.group * choice.peaks_bytes
-        _store_keys(unit, candidates, tops)
+        tops, chunks = store_keys(unit, candidates)
         keys, scratch, topk = unit.kept("exponentials", 0), tops + choice.chunks * LINE, f.constant(choice.topk)
-        chunks = f.ceildiv(candidates, CHUNK)
         choose(f, keys, choice.sink, candidates, topk, room, target, scratch, choice.rows, (tops, chunks))
 
 
-def _store_keys(unit: Unit, candidates: Value, tops: Value) -> None:
+def store_keys(unit: Unit, candidates: Value) -> tuple[Value, Value]:
     """Mean probabilities, times the group's size, as i32 in the same order; lowest up to a whole vector. The highest of
-    each lane of a chunk go to `tops`, but for a last chunk that is no whole number of vectors."""
+    each lane of a chunk, but for a last chunk that is no whole number of vectors, are behind the factors of chunks:
+    gives where, and how many vectors (`tops` of `selection.choose`)."""
     f, choice, chunks = unit.context.f, unit.choice, unit.context.f.ceildiv(candidates, CHUNK)
     factors = [unit.context.private + head * choice.peaks_bytes for head in range(choice.group)]
+    tops = unit.context.private + choice.group * choice.peaks_bytes
     kernel = _factors_kernel(f.module)
     for tile, (first, count) in enumerate(choice.ring.tiles):
         state = unit.at["ring"] + tile * 2 * LINE
@@ -341,6 +346,7 @@ def _store_keys(unit: Unit, candidates: Value, tops: Value) -> None:
         key = f.load(heads[0] + last * 4, _KEYS)
         f.store(f.select(f.first_lanes(candidates - last), key, _LOWEST_KEY), heads[0] + last * 4)
         f.store(f.constant(_LOWEST_KEY, _KEYS), tops + (chunks - 1) * LINE)
+    return tops, chunks
 
 
 def _factors_kernel(module: Module) -> Function:

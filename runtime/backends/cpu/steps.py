@@ -37,6 +37,7 @@ _LOWERINGS: dict[str, Callable[[Any, dict[str, Meta], Features], Lowered]] = {
     "gather_rows": gather_rows.lower_gather_rows,
     "landmarks": landmarks.lower_landmarks,
     "landmark_scores": query_attention.lower_landmark_scores,
+    "fetch_rows": query_attention.lower_fetch_rows,
     "choose_rows": query_attention.lower_choose_rows,
     "query_attention": query_attention.lower_query_attention,
 }

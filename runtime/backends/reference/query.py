@@ -6,10 +6,12 @@ KV head g.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from sscc.ir import landmarks
+from sscc.ir import landmarks, resident_rows
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import InputError
 from sscc.runtime.backends.reference.attention import SegmentRows, decode_attention, rows_with
@@ -130,13 +132,61 @@ def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scale: float, 
         key: [Hkv, SR, D], sinks and ring, all of which hold a position: otherwise there are no candidates.
         scores: [H, n], of the candidates.
     """
+    mass = masses(query, key, scores, scale, wide)
+    order = torch.sort(mass, dim=1, descending=True, stable=True).indices[:, :topk]
+    return order.sort(1).values
+
+
+def masses(query: Tensor, key: Tensor, scores: Tensor, scale: float, wide: torch.dtype) -> Tensor:
+    """The mean probability of each candidate, [Hkv, n]; arguments as those of `choose`."""
     kv_heads = key.shape[0]
     exact = exact_scores(query, key, scale, wide).reshape(kv_heads, -1, key.shape[1])
     approximate = scores.to(wide).reshape(kv_heads, -1, scores.shape[1])
     total = torch.cat([exact, approximate], 2).logsumexp(2, keepdim=True)
-    mass = (approximate - total).exp().mean(1)
-    order = torch.sort(mass, dim=1, descending=True, stable=True).indices[:, :topk]
-    return order.sort(1).values
+    return (approximate - total).exp().mean(1)
+
+
+def fetch_rows(
+    query: Tensor,
+    key: Tensor,
+    scores: Tensor,
+    k_store: Tensor,
+    v_store: Tensor,
+    position: Tensor,
+    active: Tensor,
+    resident: Tensor,
+    places: Tensor,
+    k_resident: Tensor,
+    v_resident: Tensor,
+    *,
+    scale: float,
+    sink: int,
+    recent: int,
+    fetch: int,
+    wide: torch.dtype,
+) -> None:
+    """The step `FetchRows` (shapes there)."""
+    states = (resident, places, k_resident, v_resident, k_store, v_store)
+    for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
+        mass = masses(query[slot], numbers(key[slot], query.shape[3]), scores[slot, :, begin:end], scale, wide)
+        update_residents(mass, sink, fetch, [state[slot] for state in states])
+
+
+def update_residents(mass: Tensor, sink: int, limit: int, states: Sequence[Tensor]) -> None:
+    """Brings a slot's resident set up to date, in place.
+
+    Args:
+        mass: [Hkv, n] of the candidates, from position `sink` on.
+        states: positions and places [Hkv, K], K and V [Hkv, K, ..], then those of the store [Hkv, T, ..].
+    """
+    resident, places, k_resident, v_resident, k_store, v_store = states
+    for head, weights in enumerate(mass.to(torch.float64).numpy()):
+        if places[head].sort().values.tolist() != list(range(places.shape[1])):
+            raise InputError(f"the places of resident rows are {places[head].tolist()}")
+        done = resident_rows.fetch(resident[head].numpy(), places[head].numpy(), weights, sink, limit)
+        resident[head], places[head] = torch.from_numpy(done.resident), torch.from_numpy(done.places)
+        for place, position in done.rows:
+            k_resident[head, place], v_resident[head, place] = k_store[head, position], v_store[head, position]
 
 
 # ---------------------------------------------------------------------------------------------------- all in one
@@ -157,28 +207,42 @@ def query_attention(
     position: Tensor,
     active: Tensor,
     out: Tensor,
+    resident: Tensor | None,
+    places: Tensor | None,
+    k_resident: Tensor | None,
+    v_resident: Tensor | None,
     *,
     scale: float,
     sink: int,
     recent: int,
     topk: int,
     bits: int,
+    fetch: int,
     wide: torch.dtype,
 ) -> None:
     """The step `QueryAttention` (shapes there)."""
     check_rows(position[active], k_store.shape[2])
     selected = torch.full((*key.shape[:2], topk), -1)
+    residents = [state for state in (resident, places, k_resident, v_resident) if state is not None]
     row = torch.where(position < sink, position, sink + (position - sink) % recent)
     ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
     for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
         found = _scores(query[slot], _landmarks_at(slot, begin, end, codes, scales), bits, scale, wide)
-        picks = choose(query[slot], numbers(ring[slot], query.shape[3]), found, topk, scale, wide)
-        selected[slot, :, : picks.shape[1]] = picks + begin
+        keys = numbers(ring[slot], query.shape[3])
+        if residents:
+            mass = masses(query[slot], keys, found, scale, wide)
+            update_residents(mass, sink, fetch, [state[slot] for state in (*residents, k_store, v_store)])
+        else:
+            picks = choose(query[slot], keys, found, topk, scale, wide)
+            selected[slot, :, : picks.shape[1]] = picks + begin
+    chosen = SegmentRows(k_store, v_store, selected)
+    if residents:
+        chosen = SegmentRows(residents[2], residents[3], residents[1])
     landmark = [new_key] if bits == PLAIN_BITS else landmarks_of(new_key, bits)
     new = (as_stored(new_key, k_store), as_stored(new_value, v_store), *landmark)
     decode_attention(
         query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
-        segments=[SegmentRows(k_store, v_store, selected)], sink=sink, recent=recent, scale=scale, wide=wide,
+        segments=[chosen], sink=sink, recent=recent, scale=scale, wide=wide,
     )  # fmt: skip
     stores = [store for store in (k_store, v_store, codes, scales) if store is not None]
     for store, rows in zip(stores, new, strict=True):

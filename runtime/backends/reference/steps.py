@@ -22,6 +22,7 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.Landmarks: step_of(query.make_landmarks),
     schedule.LandmarkScores: step_of(query.score_landmarks),
     schedule.ChooseRows: step_of(query.choose_rows),
+    schedule.FetchRows: step_of(query.fetch_rows),
     schedule.QueryAttention: step_of(query.query_attention),
     schedule.CausalAttention: step_of(prompt.causal_attention),
     schedule.Observe: step_of(prompt.observe),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
-from sscc.ir.schedule import ChooseRows, Landmarks, LandmarkScores, QueryAttention
+from sscc.ir.schedule import ChooseRows, FetchRows, Landmarks, LandmarkScores, QueryAttention
 from sscc.runtime.backends.cpu import query_attention
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.landmarks import lower_landmarks
@@ -269,6 +270,68 @@ def test_what_is_not_a_number_chooses_rows_that_exist() -> None:
     assert case["out"][0, 0].isnan().all()
 
 
+# ---------------------------------------------------------------------------------------------- rows that stay near
+
+RESIDENTS = ("resident", "places", "k_resident", "v_resident")
+FETCH = FetchRows(
+    "query", "k_cache", "scores", "k_store", "v_store", "position", "active", *RESIDENTS, 0.25, SINK, RECENT, 4
+)  # fmt: skip
+FETCHES = {**dict(zip(RESIDENTS, RESIDENTS, strict=True)), "fetch": 4}
+
+
+def with_residents(case: Tensors) -> Tensors:
+    """Resident sets of a few candidates, at random places; of a slot of few candidates, all but the last one."""
+    (slots, _, _, dim), kv_heads = case["query"].shape, case["k_cache"].shape[1]
+    resident, places = torch.full((slots, kv_heads, TOPK), -1), torch.empty(slots, kv_heads, TOPK, dtype=torch.int64)
+    for slot, position in enumerate(case["position"].tolist()):
+        candidates = max(position + 1 - SR, 0)
+        for head in range(kv_heads):
+            count = min(max(candidates - 1, 0), TOPK)
+            resident[slot, head, :count] = (torch.randperm(candidates)[:count] + SINK).sort().values
+            places[slot, head] = torch.randperm(TOPK)
+    rows = {name: as_stored(torch.randn(slots, kv_heads, TOPK, dim), case["k_store"]) for name in RESIDENTS[2:]}
+    return case | {"resident": resident, "places": places} | rows
+
+
+def fetch_rows(case: Tensors, step: FetchRows | QueryAttention, slot: int, ring: Tensor, scores: Tensor) -> None:
+    """What the reference makes of a slot's resident set, in f64, in place."""
+    mass = query.masses(case["query"][slot], ring, scores, step.scale, torch.float64)
+    query.update_residents(mass, SINK, step.fetch, [case[name][slot] for name in (*RESIDENTS, "k_store", "v_store")])
+
+
+@pytest.mark.parametrize(
+    ("heads", "dtype", "features", "row_format"),
+    [(10, BF16, HOST, None), (6, F32, AVX2, None), (6, F32, HOST, INT8), (6, F32, HOST, INT4)],
+)
+@pytest.mark.parametrize("fetch", [1, 4, TOPK])
+def test_resident_rows_give_way_to_few_better_ones(
+    fetch: int, heads: int, dtype: torch.dtype, features: Features, row_format: RowFormat | None
+) -> None:
+    names = ("query", "k_cache", "k_store", "v_store", "position", "active")
+    given = inputs(POSITIONS, heads, 2, 64, 2, dtype, 720, row_format)
+    case = with_residents({name: given[name] for name in names})
+    case["scores"] = 3 * torch.randn(len(POSITIONS), heads, 720)
+    step, want = replace(FETCH, fetch=fetch), {name: tensor.clone() for name, tensor in case.items()}
+    got = run_step(step, query_attention.lower_fetch_rows, case, {}, features, [*RESIDENTS])
+    for slot, position in enumerate(POSITIONS):
+        if case["active"][slot] and position + 1 > SR:
+            scores = case["scores"][slot, :, SINK : position + 1 - RECENT]
+            fetch_rows(want, step, slot, numbers(case["k_cache"][slot], case["query"].shape[3]), scores)
+    for name in RESIDENTS:
+        assert torch.equal(got[name], want[name]), name
+    assert not torch.equal(want["resident"], case["resident"])
+
+
+def test_a_place_that_does_not_exist_is_reported() -> None:
+    names = ("query", "k_cache", "k_store", "v_store", "position", "active")
+    given = inputs([700], 4, 2, 16, 2, F32, 720)
+    case = with_residents({name: given[name] for name in names}) | {"scores": torch.randn(1, 4, 720)}
+    case["places"][0, 1, 3] = TOPK
+    compiled = CompiledStages(FETCH, query_attention.lower_fetch_rows, case, (), HOST, checked=True)
+    compiled.run(case, {})
+    assert compiled.reported
+
+
 # -------------------------------------------------------------------------------------------------- all in one
 
 WRITES = ["k_cache", "v_cache", "k_store", "v_store", "codes", "scales", "out"]
@@ -283,10 +346,15 @@ def reference(case: Tensors, step: QueryAttention, selected: Tensor) -> Tensors:
     for slot in t["active"].nonzero()[:, 0].tolist():
         for name, rows in landmarks_of(t["new_key"], step.bits).items():
             t[name][slot, :, t["position"][slot]] = rows[slot, :, 0]
+    segment = SegmentRows(t["k_store"], t["v_store"], selected)
+    if step.fetch:
+        for slot, ring, scores in scored_slots(case, step):
+            fetch_rows(t, step, slot, ring, scores)
+        segment = SegmentRows(t["k_resident"], t["v_resident"], t["places"])
     attention.decode_attention(
         *(t[name] for name in ("query", "new_key", "new_value", step.key, step.value, "k_cache", "v_cache")),
         t["position"], t["position"] + 1, t["active"], t["out"],
-        segments=[SegmentRows(t["k_store"], t["v_store"], selected)], sink=SINK, recent=RECENT, scale=step.scale,
+        segments=[segment], sink=SINK, recent=RECENT, scale=step.scale,
         wide=torch.float64,
     )  # fmt: skip
     return t
@@ -296,6 +364,14 @@ def chosen(case: Tensors, step: QueryAttention) -> Tensor:
     """[B, Hkv, topk]: by the reference's definition, in f64."""
     slots, kv_heads = case["k_cache"].shape[:2]
     selected = torch.full((slots, kv_heads, step.topk), -1)
+    for slot, ring, scores in scored_slots(case, step):
+        picks = query.choose(case["query"][slot], ring, scores, step.topk, step.scale, torch.float64)
+        selected[slot, :, : picks.shape[1]] = picks + SINK
+    return selected
+
+
+def scored_slots(case: Tensors, step: QueryAttention) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Each slot that has candidates, its ring [Hkv, SR, D] with the new key, and the scores [H, n]."""
     for slot in case["active"].nonzero()[:, 0].tolist():
         position = int(case["position"][slot])
         if position + 1 <= SR:
@@ -306,15 +382,12 @@ def chosen(case: Tensors, step: QueryAttention) -> Tensor:
         ring[:, SINK + (position - SINK) % RECENT] = numbers(new, dim).double()
         names = [name for name in (step.codes, step.scales) if name]
         rows = (case[name][slot, :, SINK : position + 1 - RECENT] for name in names)
-        scores = scored(step, case["query"][slot], *rows)
-        picks = query.choose(case["query"][slot], ring, scores, step.topk, step.scale, torch.float64)
-        selected[slot, :, : picks.shape[1]] = picks + SINK
-    return selected
+        yield slot, ring, scored(step, case["query"][slot], *rows)
 
 
 def check_fused(case: Tensors, step: QueryAttention, features: Features) -> Tensors:
     compiled = CompiledStages(step, query_attention.lower_query_attention, case, (), features)
-    writes = [name for name in WRITES if name in case]
+    writes = [name for name in (*RESIDENTS, *WRITES) if name in case]
     got = check_pieces(compiled, case, {}, writes)
     assert not compiled.reported
     want = reference(case, step, chosen(case, step))
@@ -352,6 +425,32 @@ def test_the_fused_step_is_the_references(
 ) -> None:
     case = inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720, row_format)
     check_fused(case, of_bits(FUSED, bits), features)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "bits", "dtype", "features", "row_format"),
+    [
+        *((6, 2, 64, 2, BF16, HOST, None), (6, 6, 40, 16, F32, HOST, None), (6, 2, 16, 2, F32, AVX2, None)),
+        *((6, 2, 64, 2, BF16, HOST, INT8), (6, 6, 40, 16, F32, AVX2, INT4)),
+    ],
+)
+def test_the_fused_step_attends_to_resident_rows(
+    heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features, row_format: RowFormat | None
+) -> None:
+    case = with_residents(inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720, row_format))
+    check_fused(case, replace(of_bits(FUSED, bits), **FETCHES), features)  # type: ignore[arg-type]
+
+
+def test_where_all_rows_may_be_fetched_resident_rows_are_the_chosen_ones() -> None:
+    case = inputs(POSITIONS, 6, 2, 64, 2, F32, 720)
+    near = with_residents(case)
+    near["resident"].fill_(-1)
+    step = replace(FUSED, **{**FETCHES, "fetch": TOPK})  # type: ignore[arg-type]
+    results: list[Tensors] = []
+    for given, of_step in ((case, FUSED), (near, step)):
+        results.append({name: tensor.clone() for name, tensor in given.items()})
+        CompiledStages(of_step, query_attention.lower_query_attention, results[-1], (), HOST).run(results[-1], {})
+    assert torch.equal(results[0]["out"], results[1]["out"])
 
 
 def test_caches_behind_copies_get_the_new_row_only() -> None:
@@ -409,6 +508,8 @@ def test_code_stays_within_its_operands(kv_heads: int, dim: int, bits: int, feat
     rows = POSITIONS[0] + 1  # no row behind the last one
     for row_format in (None, INT8, INT4):
         case, step = inputs(POSITIONS[::-1], 6, kv_heads, dim, bits, F32, rows, row_format), of_bits(FUSED, bits)
+        CompiledStages(step, query_attention.lower_query_attention, case, (), features, checked=True).run(case, {})
+        case, step = with_residents(case), replace(step, **FETCHES)  # type: ignore[arg-type]
         CompiledStages(step, query_attention.lower_query_attention, case, (), features, checked=True).run(case, {})
 
 
