@@ -74,7 +74,11 @@ class Signature:
         are before a ring encodes them, and landmarks; 0 where they cannot."""
         if not self.continues:
             return 0
-        return sum(len(group.layers) * self._plain_row(group) + self.landmark_bytes(group, 1) for group in self.plan)
+        return sum(
+            len(group.layers) * (self.row_bytes(group) if group.geometry.encodes_prompts else self._plain_row(group))
+            + self.landmark_bytes(group, 1)
+            for group in self.plan
+        )
 
     @property
     def read_bytes(self) -> int:

@@ -1025,7 +1025,7 @@ ROWS = (
         _edit(Body, "attend", _param(3, shape=_FLOAT_ROWS)),
         (
             r"body 'attend', step 0 \(decode_attention\)",
-            r"key must be float \[B, Hkv, R, D\] or i8 \[B, Hkv, R, D \+ 4\] with .*'keys' is i8 \[2, 1, 6, 4\]",
+            "rows must be encoded alike: 'keys' is int4, 'values' is int8",  # four numbers of 4 bits take 4 bytes
         ),
     ),
     Broken(
