@@ -23,3 +23,5 @@ Tier = Literal["sram", "hbm", "ddr"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
 ON_CHIP, MAIN = TIERS[:2]
 """Where buffers are, and where tensors are as long as there is room."""
+ROW_CODES = {"int8": 8, "int4": 4}
+"""What rows of a cache may be encoded as (`sscc.ir.kv_rows`), and the bits of a code."""

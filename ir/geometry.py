@@ -16,16 +16,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sscc.ir.choices import LANDMARK_BITS
+from sscc.ir.choices import LANDMARK_BITS, ROW_CODES
 from sscc.ir.errors import UsageError
-from sscc.ir.kv_rows import FORMATS, RowFormat
+
+if TYPE_CHECKING:
+    from sscc.ir.kv_rows import RowFormat
 
 POOL_MODES = ("avg", "max")
 COMPACT, INDEXED = KV_ROWS = ("compact", "indexed")
 PLAIN = "model"
-KV_DTYPES = (PLAIN, *FORMATS)
+KV_DTYPES = (PLAIN, *ROW_CODES)
 SNAPSTREAM, QUERY = KV_POLICIES = ("snapstream", "query")
 DEFAULT_LANDMARK_BITS = 2
 DEFAULT_SINK = 4
@@ -252,6 +254,8 @@ class Geometry:
     @property
     def row_format(self) -> RowFormat:
         """How cache rows are encoded. Raises KeyError where they are not."""
+        from sscc.ir.kv_rows import FORMATS  # needs numpy, which telling options does not
+
         return FORMATS[self.dtype]
 
     @property

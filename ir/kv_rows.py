@@ -21,6 +21,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from sscc.ir.choices import ROW_CODES
+
 SMALLEST_SCALE = 2.0**-126
 """Numbers whose scale is below this one are stored as zeros. It is the smallest normal f32, and its inverse is
 finite."""
@@ -110,8 +112,8 @@ class RowFormat:
         return np.concatenate(found, -1)
 
 
-INT8, INT4 = RowFormat("int8", 8), RowFormat("int4", 4)
-FORMATS = {row_format.name: row_format for row_format in (INT8, INT4)}
+FORMATS = {name: RowFormat(name, bits) for name, bits in ROW_CODES.items()}
+INT8, INT4 = FORMATS["int8"], FORMATS["int4"]
 
 
 def format_of(dim: int, nbytes: int) -> RowFormat | None:

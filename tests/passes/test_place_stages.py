@@ -179,9 +179,11 @@ def test_scores_by_landmarks_are_work() -> None:
     operands = [q, n, n, c, c, c, c, s, s, *landmarks, p, a]
     types = [f"tensor<{shape}>" for shape in operands]
     names = [f"%{number}" for number in range(len(operands))]
+    there = [", ".join(["1"] * count + ["0"] * 4) for count in (len(operands), 7)]  # no resident rows
+    sizes = [f"operandSegmentSizes = array<i32: {there[0]}>", f"resultSegmentSizes = array<i32: {there[1]}>"]
     text = f"""module attributes {{kv.geometry = {{{geometry}, {policy}}}}} {{
       func.func private @k({", ".join(map(": ".join, zip(names, types, strict=True)))}) {{
-        %o:7 = "kv.query_attention"({", ".join(names)}) {{scale = 1.0 : f64}}
+        %o:7 = "kv.query_attention"({", ".join(names)}) {{{", ".join(sizes)}, scale = 1.0 : f64}}
           : ({", ".join(types)}) -> ({", ".join(f"tensor<{shape}>" for shape in [*results, *landmarks])})
         return
       }}

@@ -58,6 +58,9 @@ STEPS = (
     schedule.Landmarks("k", "c", "s", 2),
     schedule.LandmarkScores("q", "c", "s", "p", "a", "o", 0.125, 4, 8, 2),
     schedule.ChooseRows("q", "k", "s", "p", "a", "i", 0.125, 4, 8),
+    schedule.FetchRows(
+        *("q", "k", "s", "ks", "vs", "p", "a", "r", "l", "kr", "vr", 0.125, 4, 8, 2)  # type: ignore[arg-type]
+    ),
     schedule.QueryAttention(
         *("q", "k", "v", "kc", "vc", "kc", "vc", "ks", "vs", "c", "s", "p", "a", "o", 0.125, 4, 8, 16, 2)  # type: ignore[arg-type]
     ),
