@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar, Literal
@@ -241,6 +241,20 @@ class OpSpec:
         """That of one operand of a step, whose landmarks are what its number of bits says."""
         element, dims = self.step_patterns[name]
         return (landmark_element(self.settings(step)["bits"]) if element == "landmark" else element), dims
+
+    def matching(self, step: Op, dtype_of: Callable[[str], str]) -> Iterator[tuple[str, str, Pattern]]:
+        """A step's operands as (field, region, pattern), in the order in which shapes are matched: that of the fields,
+        but last those of encoded rows whose bytes alone do not say how many numbers they are."""
+        known: set[str] = set()
+        late = []
+        for field, region in self.regions(step).items():
+            element, dims = pattern = self.step_pattern(field, step)
+            if element in ("encoded", "row") and dtype_of(region) == "i8" and dims[-1] not in known:
+                late.append((field, region, pattern))
+            else:
+                yield field, region, pattern
+                known.update(dims)
+        yield from late
 
     def rows(self, sizes: Sizes) -> int:
         """How many rows attention is over: those of the cache and of all members."""

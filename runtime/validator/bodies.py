@@ -213,15 +213,8 @@ class _BodyProof:
         used = {field_name: spec.operands[field_name] for field_name in names}
         sizes: dict[str, int] = {}
         patterns = {field_name: spec.step_pattern(field_name, step) for field_name in names}
-        late = []
-        for field_name, name in names.items():
-            dtype, dims = pattern = patterns[field_name]
-            if dtype in ("encoded", "row") and self._place(name).dtype == "i8" and dims[-1] not in sizes:
-                late.append((name, field_name, pattern))  # bytes alone do not say how many numbers they are
-            else:
-                self._match(name, field_name, pattern, sizes)
-        for item in late:
-            self._match(*item, sizes)
+        for field_name, name, pattern in spec.matching(step, lambda region: self._place(region).dtype):
+            self._match(name, field_name, pattern, sizes)
         for elements in (("row", "any"), ("prompt",)):
             self._alike([names[name] for name, operand in used.items() if operand.element in elements])
         self._one_format({names[f]: sizes[dims[-1]] for f, (dtype, dims) in patterns.items() if dtype == "row"})

@@ -82,22 +82,10 @@ class Interface:
         """
         sizes: dict[str, int] = {}
         spec = spec_of_step(step)
-        regions = spec.regions(step)
-
-        def check(field: str) -> None:
-            self._match_one(step.kind, field, self.param(regions[field]), spec.step_pattern(field, step), sizes)
+        for field, name, pattern in spec.matching(step, lambda region: self.param(region).dtype):
+            self._match_one(step.kind, field, self.param(name), pattern, sizes)
             if spec.operands[field].mode != "read":
-                self.written(regions[field])
-
-        late = []
-        for field, name in regions.items():
-            dtype, dims = spec.step_pattern(field, step)
-            if dtype in ("encoded", "row") and self.param(name).dtype == "i8" and dims[-1] not in sizes:
-                late.append(field)  # bytes alone do not say how many numbers they are
-            else:
-                check(field)
-        for field in late:
-            check(field)
+                self.written(name)
         return sizes
 
     def _match_one(self, kind: str, field: str, param: Param, pattern: Pattern, sizes: dict[str, int]) -> None:
