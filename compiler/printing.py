@@ -121,9 +121,9 @@ class IrPrinter(Showing):
 
     def after(self, name: str, text: str, changed: bool) -> None:
         shown, changed = self.shown_after(text, changed)
-        wanted = bool(self._after & {name, ALL}) or (changed and CHANGE in self._after)
-        self._show(f"after {name}{'' if changed else ' (no change)'}", shown, wanted)
+        selected = bool(self._after & {name, ALL}) or (changed and CHANGE in self._after)
+        self._show(f"after {name}{'' if changed else ' (no change)'}", shown, selected)
 
-    def _show(self, when: str, text: str, wanted: bool) -> None:
-        if wanted and text:
+    def _show(self, when: str, text: str, selected: bool) -> None:
+        if selected and text:
             self._out.write(f"// ----- {when} -----\n{text}")

@@ -84,8 +84,8 @@ def _argument_names(text: str, op: Any) -> Iterator[str]:
     known = [_role_and_name(ir.DictAttr(attributes)) for attributes in op.attributes.get("arg_attrs", [])]
     short = Counter(short_name(name) for role, name in known if role in STORED)
     taken = set(_NAMED.findall(text))
-    for index, (role, given) in enumerate(known):
-        name = short_name(given) if role in STORED and short[short_name(given)] == 1 else given
+    for index, (role, full_name) in enumerate(known):
+        name = short_name(full_name) if role in STORED and short[short_name(full_name)] == 1 else full_name
         name = _NO_IDENTIFIER.sub("_", name) or f"arg{index}"
         base = name = f"_{name}" if name[:1].isdigit() else name
         number = 0

@@ -103,13 +103,13 @@ class RowFormat:
         codes, scales = np.split(rows, [self.code_bytes(dim)], axis=-1)
         kind: Any = "<f4" if self.bits == 8 else ml_dtypes.bfloat16
         factors = np.ascontiguousarray(scales).view(kind).astype(np.float32)
-        found = []
+        decoded_groups = []
         for number, (first, end) in enumerate(self.groups(dim)):
             part = codes[..., first * self.bits // 8 : end * self.bits // 8]
             if self.bits == 4:
                 part = np.concatenate([part << 4 >> 4, part >> 4], -1)
-            found.append(part.astype(np.float32) * factors[..., number : number + 1])
-        return np.concatenate(found, -1)
+            decoded_groups.append(part.astype(np.float32) * factors[..., number : number + 1])
+        return np.concatenate(decoded_groups, -1)
 
 
 FORMATS = {name: RowFormat(name, bits) for name, bits in ROW_CODES.items()}

@@ -165,8 +165,8 @@ class Several:
     @property
     def spelled(self) -> str:
         """The operands of a member, for a reader."""
-        found = group_operands(self.record)
-        return f"({', '.join(name if name in self.needed else f'perhaps {name}' for name in found)})"
+        names = group_operands(self.record)
+        return f"({', '.join(name if name in self.needed else f'perhaps {name}' for name in names)})"
 
 
 class Op:
@@ -226,10 +226,10 @@ class OpSpec:
     @functools.cached_property
     def patterns(self) -> dict[str, str]:
         """The pattern of every operand and then every result of the dialect's operation."""
-        found = dict.fromkeys(self.numbers, ":index")
+        patterns = dict.fromkeys(self.numbers, ":index")
         for name, operand in self.operands.items():
-            found[name] = found[operand.updated] = operand.pattern
-        return {name: found[name] for name in (*self.inputs, *self.results)}
+            patterns[name] = patterns[operand.updated] = operand.pattern
+        return {name: patterns[name] for name in (*self.inputs, *self.results)}
 
     @functools.cached_property
     def step_patterns(self) -> dict[str, Pattern]:
@@ -262,12 +262,12 @@ class OpSpec:
 
     def regions(self, step: Op) -> dict[str, str]:
         """What a step names, by the operands that it has."""
-        found = {name: getattr(step, name) for name in self.operands if name in self.fields}
+        regions = {name: getattr(step, name) for name in self.operands if name in self.fields}
         for group in self.several:
             for number, member in enumerate(getattr(step, group)):
                 names = group_operands(type(member))
-                found |= {f"{group}[{number}].{name}": getattr(member, name) for name in names}
-        return {name: found[name] for name, operand in self.operands.items() if found[name] or not operand.optional}
+                regions |= {f"{group}[{number}].{name}": getattr(member, name) for name in names}
+        return {name: regions[name] for name, operand in self.operands.items() if regions[name] or not operand.optional}
 
     def step(self, values: Mapping[str, Any]) -> Op:
         """The step with these values of fields and of operands of members; what it goes without is ""."""

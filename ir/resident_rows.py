@@ -43,11 +43,11 @@ def fetch(
     """
     room = len(resident)
     order = (np.argsort(-np.where(np.isnan(weights), np.inf, weights), kind="stable") + first).tolist()
-    wanted = order[:room]
+    best = order[:room]
     pairs = zip(resident.tolist(), places.tolist(), strict=True)
     held = {position: place for position, place in pairs if 0 <= position - first < len(order)}
-    fetched = [position for position in wanted if position not in held][:limit]
-    kept = [position for position in wanted if position in held]
+    fetched = [position for position in best if position not in held][:limit]
+    kept = [position for position in best if position in held]
     others = [position for position in order[room:] if position in held]
     kept += others[: room - len(kept) - len(fetched)]
     taken = {held[position] for position in kept}

@@ -200,8 +200,8 @@ class Target:
 
 def _figures_of(record: Any) -> dict[str, Figure]:
     """The figures of a part of a target, by name."""
-    found = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    return {name: value for name, value in found.items() if isinstance(value, Figure)}
+    field_values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return {name: value for name, value in field_values.items() if isinstance(value, Figure)}
 
 
 def load_target(target: str) -> Target:
@@ -230,10 +230,10 @@ def parse_target(text: str, origin: str) -> Target:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not JSON: {error}") from None
     if isinstance(data, dict):
-        found = data.pop("format", 1)
-        if found != FORMAT_VERSION:
+        version = data.pop("format", 1)
+        if version != FORMAT_VERSION:
             raise InputError(
-                f"{where} has format {quoted(repr(found))}, this sscc reads {FORMAT_VERSION}: `sscc targets --json` "
+                f"{where} has format {quoted(repr(version))}, this sscc reads {FORMAT_VERSION}: `sscc targets --json` "
                 "prints one to start from; what was compiled for another has to be compiled again"
             )
     target: Target = decode(data, Target, "it", where)
@@ -248,8 +248,8 @@ def _check(target: Target, where: str) -> None:
             raise InputError(f"{where}: {name} is {figure.value!r}, it must be a positive number up to {LARGEST:.0e}")
     names = tuple(level.name for level in target.levels)
     if len(names) < 2 or names != TIERS[: len(names)]:
-        found, known = ", ".join(names), ", ".join(TIERS)
-        raise InputError(f"{where}: its levels are {found}, they must be {known}, at least 2")
+        level_names, known = ", ".join(names), ", ".join(TIERS)
+        raise InputError(f"{where}: its levels are {level_names}, they must be {known}, at least 2")
     links = [link.name for link in target.links]
     for link in links:
         if not link.isidentifier():

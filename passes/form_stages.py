@@ -183,9 +183,9 @@ def _look_outside(body: Any, calls: Sequence[ir.Operation]) -> None:
     _sign(body, [argument.type for argument in block.arguments], StageBody(body).returned)
     for call, shown in zip(calls, operands, strict=True):
         with ir.InsertionPoint(call), call.location:
-            made = func.CallOp([result.type for result in call.results], body.name.value, shown).operation
-        made.attributes[df.STAGE] = call.attributes[df.STAGE]
-        for old, new in zip(call.results, made.results, strict=True):
+            new_call = func.CallOp([result.type for result in call.results], body.name.value, shown).operation
+        new_call.attributes[df.STAGE] = call.attributes[df.STAGE]
+        for old, new in zip(call.results, new_call.results, strict=True):
             old.replace_all_uses_with(new)
         call.erase()
 

@@ -139,17 +139,17 @@ def _fuse_decode(attention: ir.Operation) -> bool:
     """The segment whose K and V are updates becomes the cache; the others stay what they are, in the order of the rows
     that one validity numbers."""
     ranges = [(_range(segment["valid"]), segment) for segment in kv.members_of(attention)]
-    known = [(found, segment) for found, segment in ranges if found is not None]
+    known = [(columns, segment) for columns, segment in ranges if columns is not None]
     placed = sorted(known, key=lambda item: item[0].first)
-    ends = [0, *(found.end for found, _ in placed)]
-    if len(placed) != len(ranges) or [found.first for found, _ in placed] != ends[:-1]:
+    ends = [0, *(columns.end for columns, _ in placed)]
+    if len(placed) != len(ranges) or [columns.first for columns, _ in placed] != ends[:-1]:
         return False
     validity = placed[0][0].validity
-    if {found.validity for found, _ in placed} != {validity} or ends[-1] != validity.results[0].type.shape[1]:
+    if {columns.validity for columns, _ in placed} != {validity} or ends[-1] != validity.results[0].type.shape[1]:
         return False
     (_, cache), *rest = placed
     key, value = cache["key"], cache["value"]
-    k_update, v_update = (_made_by(made, "kv.update") for made in (key, value))
+    k_update, v_update = (_made_by(updated, "kv.update") for updated in (key, value))
     if k_update is None or v_update is None or "index" in cache:
         return False
     k, v = kv.operands_of(k_update), kv.operands_of(v_update)
@@ -165,7 +165,7 @@ def _fuse_decode(attention: ir.Operation) -> bool:
     read = [root_of(item) for other in others for item in other.values()]
     if k["cache"] == v["cache"] or any(item in caches for item in read):
         return False  # what is updated is something else too, perhaps as it was before
-    readers = [reader for made in (key, value) for reader in _readers(made) if reader != attention]
+    readers = [reader for updated in (key, value) for reader in _readers(updated) if reader != attention]
     if not all(_follows(reader, attention) for reader in readers):
         return False
     with ir.InsertionPoint(attention), attention.location:
@@ -248,14 +248,15 @@ def _fuse_query(attention: ir.Operation) -> bool:
     (k_new, v_new), encoders = _decoded([parts[0]["new"], parts[1]["new"]])
     landmark = _made_by(parts[4]["new"], "kv.landmarks")  # None where the key itself is one
     row = _made_by(parts[0]["row"], "kv.row")
-    masks = [found for found in (_range(member["valid"]) for member in members) if found is not None]
+    masks = [mask for mask in (_range(member["valid"]) for member in members) if mask is not None]
     if row is None or len(masks) != len(members):
         return False
-    key, made = (parts[4]["new"], [parts[4]["new"]]) if landmark is None else (landmark.operands[0], landmark.results)
+    newest = parts[4]["new"]
+    key, new_landmarks = (newest, [newest]) if landmark is None else (landmark.operands[0], landmark.results)
     rows, topk = kv.geometry_of(attention).sink_recent, kv.geometry_of(attention).topk
     validity = masks[0].validity
     fits = (
-        list(made) == [part["new"] for part in parts[4:]] and k_new == key,
+        list(new_landmarks) == [part["new"] for part in parts[4:]] and k_new == key,
         parts[0]["new"] == parts[2]["new"] and parts[1]["new"] == parts[3]["new"],
         [part["row"] for part in parts[:2]] == [row.results[0]] * 2 and row.operands[0] == position,
         {part["row"] for part in parts[2:]} == {position},
@@ -312,12 +313,12 @@ def _is_next(value: ir.Value, position: ir.Value) -> bool:
 def _fuse_chunk(attention: ir.Operation) -> None:
     query, key, value, start, length = attention.operands
     out, sums = attention.results
-    appends = [op for op in (_appended(made, start) for made in (key, value)) if op is not None]
+    appends = [op for op in (_appended(appended, start) for appended in (key, value)) if op is not None]
     if len(appends) != 2:
         return
     (k_rows, k_scratch), (v_rows, v_scratch) = (list(op.operands)[:2] for op in appends)
     (k_new, v_new), encoders = _decoded([k_rows, v_rows])
-    readers = [reader for made in (key, value) for reader in _readers(made)]
+    readers = [reader for appended in (key, value) for reader in _readers(appended)]
     if k_scratch == v_scratch or not all(_follows(reader, attention) for reader in readers):
         return
     with ir.InsertionPoint(attention), attention.location:
@@ -326,8 +327,8 @@ def _fuse_chunk(attention: ir.Operation) -> None:
             sums.type, key.type, value.type,
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
-    made = [fused.out, fused.log_sum_exp, fused.k_appended, fused.v_appended]
-    _replace(list(zip([out, sums, key, value], made, strict=True)))
+    replacements = [fused.out, fused.log_sum_exp, fused.k_appended, fused.v_appended]
+    _replace(list(zip([out, sums, key, value], replacements, strict=True)))
     _erase(attention, *appends, *encoders)
     count("chunk attentions fused")
 
@@ -339,5 +340,5 @@ def _appended(value: ir.Value, start: ir.Value) -> ir.Operation | None:
     if op is None or list(op.operands)[2:] != [start] or list(op.attributes["static_offsets"]) != [0, 0, dynamic, 0]:
         return None
     _, heads, _, width = value.type.shape
-    wanted = [1, heads, op.operands[0].type.shape[2], width]
-    return op if list(op.attributes["static_sizes"]) == wanted else None
+    expected_sizes = [1, heads, op.operands[0].type.shape[2], width]
+    return op if list(op.attributes["static_sizes"]) == expected_sizes else None

@@ -62,9 +62,9 @@ def _needs_order(op: ir.Operation) -> bool:
         return _is_read(op.results[0], op)
     tied = kv.ties_of(op)
     updated = [root_of(op.operands[index]) for index in tied.values()]
-    made = [source for source in map(producer, updated) if source is not None and computes(source)]
+    sources = [source for source in map(producer, updated) if source is not None and computes(source)]
     moved = any(_is_moved(op.results[result], op.operands[operand]) for result, operand in tied.items())
-    return bool(made) or moved or any(_is_read(v, op) for v in [*(op.results[index] for index in tied), *updated])
+    return bool(sources) or moved or any(_is_read(v, op) for v in [*(op.results[index] for index in tied), *updated])
 
 
 def _is_moved(updated: ir.Value, before: ir.Value) -> bool:

@@ -152,10 +152,10 @@ class ThreadCache(Pass):
 
 
 def _attention_of(function: Any) -> ir.Operation:
-    found = [op.operation for op in function.entry_block.operations if op.operation.name == "kv.self_attention"]
-    if len(found) != 1:
-        raise UnsupportedError(f"{function.location}: {function.name.value} has {len(found)} attention operators")
-    return found[0]
+    attentions = [op.operation for op in function.entry_block.operations if op.operation.name == "kv.self_attention"]
+    if len(attentions) != 1:
+        raise UnsupportedError(f"{function.location}: {function.name.value} has {len(attentions)} attention operators")
+    return attentions[0]
 
 
 def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
@@ -305,12 +305,12 @@ class _Threader:
         codes = tensor_type([*shape, landmark_width(self.widths[0], bits)], ir.IntegerType.get_signless(8))
         return [codes, tensor_type([*shape, 1], ir.BF16Type.get())]
 
-    def _made_landmarks(self, key: ir.Value) -> list[ir.Value]:
+    def _landmarks_of(self, key: ir.Value) -> list[ir.Value]:
         """The landmarks of keys [.., J, D]."""
         if self.geometry.landmark_bits == PLAIN_BITS:
             return [key]
-        made = kv.Landmarks(key, *self._landmark_types(key.type.shape[0], key.type.shape[2]))
-        return [made.codes, made.scales]
+        landmarks = kv.Landmarks(key, *self._landmark_types(key.type.shape[0], key.type.shape[2]))
+        return [landmarks.codes, landmarks.scales]
 
     def _residents(self) -> list[Argument]:
         """The rows of every slot that stay near, where a step may fetch only few."""
@@ -421,13 +421,13 @@ class _Threader:
         count = len(landmark_states(LANDMARKS, g))
         landmarks, residents = others[:count], others[count:]
         row = kv.Row(position, position.type).row
-        made = self._made_landmarks(key)
+        new_landmarks = self._landmarks_of(key)
         rows = [self._encoded(key), self._encoded(value)]
         k_new, v_new = (
             kv.Update(cache, new, row, active, cache.type).updated
             for cache, new in zip((k_cache, v_cache), rows, strict=True)
         )
-        new_rows = zip((k_store, v_store, *landmarks), (*rows, *made), strict=True)
+        new_rows = zip((k_store, v_store, *landmarks), (*rows, *new_landmarks), strict=True)
         stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, plus_one(position), active, flags).valid
@@ -491,7 +491,7 @@ class _Threader:
         """The scratch with the landmarks of a chunk's keys, where queries choose."""
         if not scratch:
             return []
-        new_rows = zip(self._made_landmarks(key), scratch, strict=True)
+        new_rows = zip(self._landmarks_of(key), scratch, strict=True)
         return [insert_slice(new, whole, [0, 0, start, 0]) for new, whole in new_rows]
 
     # ----------------------------------------------------------------------------------------- compression

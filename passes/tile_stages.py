@@ -230,11 +230,11 @@ class _Tiler:
         and once."""
         stages = [op.operation for op in block.operations if df.is_stage(op.operation)]
         streamed = [self._streamed(op) for op in stages]
-        readers = Counter(op.operands[index] for op, found in zip(stages, streamed, strict=True) for index in found)
+        readers = Counter(op.operands[index] for op, indices in zip(stages, streamed, strict=True) for index in indices)
         shared = {value for value, count in readers.items() if count > 1}
         loaded: dict[ir.Value, ir.Value] = {}
-        for op, found in zip(stages, streamed, strict=True):
-            self._stage(op, found, shared, loaded, kernel)
+        for op, indices in zip(stages, streamed, strict=True):
+            self._stage(op, indices, shared, loaded, kernel)
 
     def _streamed(self, op: ir.Operation) -> set[int]:
         """The operands that a stage reads from memory through a stream. Not what it updates too, where that overlaps
@@ -302,10 +302,10 @@ class _Tiler:
         """The divisor of `limit` that minimises the time that nothing hides; `rows` of matrices are cut."""
         load = self.target.seconds({self.target.main.name: nbytes})
         firing = self.target.costs.firing_seconds.value
-        wanted = sqrt(load / firing)
+        optimum = sqrt(load / firing)
 
         def cost(n: int) -> tuple[float, float]:
-            return load / n + n * firing, abs(n - wanted)
+            return load / n + n * firing, abs(n - optimum)
 
         divisors = [n for n in range(1, limit + 1) if limit % n == 0]
         best = min(divisors, key=cost)
@@ -337,11 +337,11 @@ class _Tiler:
                 types = list(callee.type.results)
                 call = func.CallOp(types, callee.name.value, tiles)
                 call.operation.attributes[df.STAGE] = op.attributes[df.STAGE]
-                made = [
+                next_accumulated = [
                     self._put(tile, into, axis, loop)
                     for tile, into, axis in zip(call.results, accumulated, plan.results, strict=True)
                 ]
-                scf.YieldOp(made)
+                scf.YieldOp(next_accumulated)
         loop.operation.attributes[df.TILES] = ir.UnitAttr.get()
         count("tiled stages")
         count("tiles", plan.count)
@@ -425,9 +425,10 @@ def _clone_tiled(op: ir.Operation, values: ValueMap, axes: dict[ir.Value, int], 
     )
     for old, new in zip(op.regions, clone.regions, strict=True):
         for block in old.blocks:
-            made = new.blocks.append(*[a.type for a in block.arguments], arg_locs=[op.location] * len(block.arguments))
-            inner: ValueMap = {**values, **dict(zip(block.arguments, made.arguments, strict=True))}
-            with ir.InsertionPoint(made):
+            types_of_arguments = [argument.type for argument in block.arguments]
+            new_block = new.blocks.append(*types_of_arguments, arg_locs=[op.location] * len(types_of_arguments))
+            inner: ValueMap = {**values, **dict(zip(block.arguments, new_block.arguments, strict=True))}
+            with ir.InsertionPoint(new_block):
                 for nested in block.operations:
                     _clone_scalar(nested.operation, inner)
     values.update(zip(op.results, clone.results, strict=True))

@@ -56,13 +56,13 @@ def tile_back(ops: Sequence[ir.Operation], results: Iterable[tuple[ir.Value, int
     for value, axis in results:
         tiling.require(value, axis)
     for op in reversed(ops):
-        wanted = {tiling.axes[result] for result in op.results if result in tiling.axes}
-        if not wanted or is_rematerialised(op):
+        axes = {tiling.axes[result] for result in op.results if result in tiling.axes}
+        if not axes or is_rematerialised(op):
             continue
-        if wanted == {WHOLE} and is_view(op):
+        if axes == {WHOLE} and is_view(op):
             tiling.require(op.operands[0], WHOLE)
             continue
-        if wanted == {WHOLE}:
+        if axes == {WHOLE}:
             raise NotTileable(f"'{op.name}' would be repeated for every tile")
         _back(op, tiling)
     return tiling
@@ -119,8 +119,8 @@ def _mentions(expression: Any, dim: int) -> bool:
 
 
 def _is_dim(expression: ir.AffineExpr, dim: int | None = None) -> bool:
-    found = isinstance(expression, ir.AffineDimExpr)
-    return found and (dim is None or ir.AffineDimExpr(expression).position == dim)
+    is_dim = isinstance(expression, ir.AffineDimExpr)
+    return is_dim and (dim is None or ir.AffineDimExpr(expression).position == dim)
 
 
 def _position(expression: Any) -> int:
@@ -190,8 +190,8 @@ def is_dequantisation(op: ir.Operation) -> bool:
     """Whether `op` turns codes of 8 bits, or halves of them, into floats: what `quantize-weights` makes."""
     if op.name != "linalg.generic" or is_reduction(op) or not isinstance(op.operands[0].type, ir.RankedTensorType):
         return False
-    read, made = op.operands[0].type.element_type, op.results[0].type.element_type
-    return str(read) == "i8" and str(made) in ("f32", "bf16")
+    operand_type, result_type = op.operands[0].type.element_type, op.results[0].type.element_type
+    return str(operand_type) == "i8" and str(result_type) in ("f32", "bf16")
 
 
 def is_reduction(op: ir.Operation) -> bool:

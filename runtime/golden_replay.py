@@ -222,8 +222,8 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
         yield _check(cache_name, rows, golden, dtype, valid)
         if selected is not None and selected.excused and not geometry.indexed:
             live = group.rows(session.interpreter.tensor(group.state(stream.cache)), index)[0]
-            wanted = golden.tensors[cache_name]
-            live[:, block] = geometry.row_format.encode(wanted[:, block]) if geometry.encoded else wanted[:, block]
+            expected = golden.tensors[cache_name]
+            live[:, block] = geometry.row_format.encode(expected[:, block]) if geometry.encoded else expected[:, block]
     for stream in group.streams if geometry.by_query else ():
         rows = session.interpreter.tensor(group.state(stream.store))[index, 0, :, :length]
         store = geometry.row_format.decode(rows) if geometry.encoded else rows

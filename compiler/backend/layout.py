@@ -292,8 +292,8 @@ class KernelAnalysis(Flow):
 
 def _accesses(stages: Iterable[StageLayout]) -> dict[str, sch.ParamAccess]:
     """How a kernel as a whole uses its parameters: what is only stored to is written, not updated."""
-    found: dict[str, set[sch.ParamAccess]] = {}
+    accesses: dict[str, set[sch.ParamAccess]] = {}
     for stage in stages:
         for param, view in zip(stage.body.params, (*stage.reads, *stage.writes), strict=True):
-            found.setdefault(view.tensor, set()).add(param.access)
-    return {name: "update" if len(kinds) > 1 else kinds.pop() for name, kinds in found.items()}
+            accesses.setdefault(view.tensor, set()).add(param.access)
+    return {name: "update" if len(kinds) > 1 else kinds.pop() for name, kinds in accesses.items()}

@@ -45,10 +45,10 @@ def main(args: argparse.Namespace) -> int:
     target = artifact.target if args.target is None else load_target(args.target)
     if args.sockets is not None:
         target = target.with_sockets(args.sockets)
-    found = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt, staying=args.staying)
+    inspection = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt, staying=args.staying)
     if args.trace is not None:
         write_trace(time_decode(artifact, target, args.context, staying=args.staying, record=True), args.trace)
-    print(json.dumps(asdict(found)) if args.json else "\n".join(described(found)))
+    print(json.dumps(asdict(inspection)) if args.json else "\n".join(described(inspection)))
     return 0
 
 

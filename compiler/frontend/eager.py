@@ -24,8 +24,8 @@ from sscc.compiler.frontend.query_selection import (
     choose,
     fetch_rows,
     make_landmarks,
+    masses,
     query_attention,
-    wanted,
 )
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
@@ -194,10 +194,11 @@ class EagerQuerySelection(EagerSnapStream):
         room = g.max_context - self.prompt_len
         self.k_cache.append(pad(k_rows, (0, 0, 0, room)))
         self.v_cache.append(pad(v_rows, (0, 0, 0, room)))
-        made = make_landmarks(k[0], self.bits)
-        self.landmarks.append(Landmarks(pad(made.levels, (0, 0, 0, room)), pad(made.scale, (0, room)), self.bits))
+        landmarks = make_landmarks(k[0], self.bits)
+        levels, row_scales = pad(landmarks.levels, (0, 0, 0, room)), pad(landmarks.scale, (0, room))
+        self.landmarks.append(Landmarks(levels, row_scales, self.bits))
         none = torch.full((k.shape[1], g.topk), -1)
-        chosen = none if self.fetch is None else choose(self._wanted(q[:, :, -1], layer, scale), g)[0]
+        chosen = none if self.fetch is None else choose(self._masses(q[:, :, -1], layer, scale), g)[0]
         self.selected.append(chosen)
         return algorithm.causal_attention(q[0], k_rows, v_rows, scale, window)[None]
 
@@ -205,25 +206,25 @@ class EagerQuerySelection(EagerSnapStream):
         landmarks, n, g = self.landmarks[layer], self.position, self.geometries[layer]
         if landmarks is None:
             return super()._decode_layer(q, k, v, layer, scale, window)
-        made = make_landmarks(k[0, :, 0], self.bits)
-        landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = made.levels, made.scale
+        newest = make_landmarks(k[0, :, 0], self.bits)
+        landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = newest.levels, newest.scale
         self.k_cache[layer][:, n - 1] = algorithm.stored(k[0, :, 0], g)
         self.v_cache[layer][:, n - 1] = algorithm.stored(v[0, :, 0], g)
         query = q[:, :, 0]
-        weights = self._wanted(query, layer, scale)
+        weights = self._masses(query, layer, scale)
         limit, resident = self.fetch, self.selected[layer][None]
         chosen = choose(weights, g) if limit is None else fetch_rows(resident, weights, limit, g)
         self.selected[layer] = chosen[0]
         keys, values = self.k_cache[layer][None, :, :n], self.v_cache[layer][None, :, :n]
         return query_attention(query, keys, values, chosen, torch.tensor([n]), scale, g)[:, :, None]
 
-    def _wanted(self, query: Tensor, layer: int, scale: float) -> Tensor:
+    def _masses(self, query: Tensor, layer: int, scale: float) -> Tensor:
         """How much the newest position's query [1, H, D] wants each position of a layer: [1, Hkv, n]."""
         n, landmarks = self.position, self.landmarks[layer]
         assert landmarks is not None
         seen = Landmarks(landmarks.levels[None, :, :n], landmarks.scale[None, :, :n], self.bits)
         keys = self.k_cache[layer][None, :, :n]
-        return wanted(query, keys, seen, torch.tensor([n]), scale, self.geometries[layer])
+        return masses(query, keys, seen, torch.tensor([n]), scale, self.geometries[layer])
 
 
 def make_golden(

@@ -119,9 +119,9 @@ class GgufFile:
 
     def _tokenizer_class(self) -> type[TokenizersBackend]:
         """The class that `AutoTokenizer` would choose, which first parses all metadata once more, for seconds."""
-        found: type[TokenizersBackend] = TOKENIZER_MAPPING.get(type(self.config), TokenizersBackend)
+        tokenizer_class: type[TokenizersBackend] = TOKENIZER_MAPPING.get(type(self.config), TokenizersBackend)
         # mistral-common, where it is installed, reads a format of its own.
-        return found if issubclass(found, TokenizersBackend) else TokenizersBackend
+        return tokenizer_class if issubclass(tokenizer_class, TokenizersBackend) else TokenizersBackend
 
 
 class GgufSource(TensorSource):

@@ -139,7 +139,7 @@ def exact_logits(q: Tensor, keys: Tensor, scale: float) -> Tensor:
     return _grouped(q, keys.shape[1]).to(torch.float32) @ keys.to(torch.float32).transpose(-1, -2) * scale
 
 
-def wanted(q: Tensor, keys: Tensor, landmarks: Landmarks, live: Tensor, scale: float, g: Geometry) -> Tensor:
+def masses(q: Tensor, keys: Tensor, landmarks: Landmarks, live: Tensor, scale: float, g: Geometry) -> Tensor:
     """How much each KV head wants each candidate: the mean over its query heads of one softmax per head.
 
     The softmax runs over the logits of all live positions: by landmarks for candidates, exact for sinks and ring, which

@@ -233,8 +233,8 @@ def gather(source: Tensor, index: Tensor) -> Tensor:
     """Rows of `source` [1, Hkv, T, D] at `index` [Hkv, J], encoded ones as they are; zeros where it is negative."""
     if index.numel() and int(index.max()) >= source.shape[2]:
         undefined(f"reads row {int(index.max())} of a scratch of {source.shape[2]}")
-    found = source[0].gather(1, index.clamp(min=0)[:, :, None].expand(*index.shape, source.shape[3]))
-    return torch.where(index[:, :, None] < 0, torch.zeros((), dtype=source.dtype), found)[None]
+    rows = source[0].gather(1, index.clamp(min=0)[:, :, None].expand(*index.shape, source.shape[3]))
+    return torch.where(index[:, :, None] < 0, torch.zeros((), dtype=source.dtype), rows)[None]
 
 
 # ------------------------------------------------------------------------------------------- rows that queries choose
@@ -254,8 +254,8 @@ def landmark_scores(
     queries = grouped_numbers(query, codes.shape[1])
     levels = landmarks.decode(codes.view(torch.uint8).numpy(), g.landmark_bits)
     of_rows = scales[..., 0].to(torch.float32).numpy()
-    found = landmarks.logits(*landmarks.encode_query(queries), levels, of_rows, g.landmark_bits, scale)
-    return _of_candidates(torch.from_numpy(found), position, active, g)
+    logits = landmarks.logits(*landmarks.encode_query(queries), levels, of_rows, g.landmark_bits, scale)
+    return _of_candidates(torch.from_numpy(logits), position, active, g)
 
 
 def key_scores(
@@ -294,7 +294,7 @@ def choose(
     """[B, Hkv, K]: the positions that each slot attends to besides those of sinks and ring, `key` [B, Hkv, SR, D]."""
     selected = torch.full((*key.shape[:2], g.topk), -1)
     for slot, places in _candidates_of_slots(position, active, scores.shape[2], g):
-        weights = wanted(query[slot], decoded(key[slot], _format(g)), scores[slot][:, places], scale, types)
+        weights = masses(query[slot], decoded(key[slot], _format(g)), scores[slot][:, places], scale, types)
         best = torch.argsort(weights, dim=1, descending=True, stable=True)[:, : g.topk]
         selected[slot, :, : best.shape[1]] = places[best.sort(1).values]
     return selected
@@ -302,15 +302,15 @@ def choose(
 
 def _candidates_of_slots(position: Tensor, active: Tensor, rows: int, g: Geometry) -> list[tuple[int, Tensor]]:
     """The candidates of each slot that has any."""
-    found = [(slot, row.nonzero()[:, 0]) for slot, row in enumerate(_candidates(position, active, rows, g))]
-    return [(slot, places) for slot, places in found if len(places)]
+    candidates = [(slot, row.nonzero()[:, 0]) for slot, row in enumerate(_candidates(position, active, rows, g))]
+    return [(slot, places) for slot, places in candidates if len(places)]
 
 
-def wanted(query: Tensor, key: Tensor, scores: Tensor, scale: float, types: Types) -> Tensor:
+def masses(query: Tensor, key: Tensor, scores: Tensor, scale: float, types: Types) -> Tensor:
     """[Hkv, n]: the mean probability of each candidate of a slot. Query [H, 1, D], key [Hkv, SR, D], scores [H, n]."""
     exact = scores_of(query, key, scale, types.accumulate)[:, :, 0]
-    found = scores.reshape(*exact.shape[:2], -1).to(types.accumulate)
-    return torch.cat([found, exact], 2).softmax(2)[:, :, : scores.shape[1]].mean(1)
+    candidate_scores = scores.reshape(*exact.shape[:2], -1).to(types.accumulate)
+    return torch.cat([candidate_scores, exact], 2).softmax(2)[:, :, : scores.shape[1]].mean(1)
 
 
 def fetched(x: Operands, scale: float, g: Geometry, types: Types) -> tuple[Tensor, ...]:
@@ -320,12 +320,12 @@ def fetched(x: Operands, scale: float, g: Geometry, types: Types) -> tuple[Tenso
     resident, places, *rows = after
     for slot, known in _candidates_of_slots(x["position"], x["active"], x["scores"].shape[2], g):
         key = decoded(x["key"][slot], _format(g))
-        weights = wanted(x["query"][slot], key, x["scores"][slot][:, known], scale, types)
+        weights = masses(x["query"][slot], key, x["scores"][slot][:, known], scale, types)
         for head in range(x["key"].shape[1]):
             held, where = (x[name][slot, head].numpy() for name in ("resident", "places"))
-            found = resident_rows.fetch(held, where, weights[head].numpy(), g.sink, g.fetch)
-            resident[slot, head], places[slot, head] = map(torch.from_numpy, (found.resident, found.places))
-            for place, at in found.rows:
+            step = resident_rows.fetch(held, where, weights[head].numpy(), g.sink, g.fetch)
+            resident[slot, head], places[slot, head] = map(torch.from_numpy, (step.resident, step.places))
+            for place, at in step.rows:
                 for near, store in zip(rows, (x["k_store"], x["v_store"]), strict=True):
                     near[slot, head, place] = store[slot, head, at]
     return after

@@ -52,8 +52,8 @@ class Example:
     @property
     def positions(self) -> int:
         """The context that it needs, in tokens; the same for every example of a task and a length."""
-        given = max(len(self.prompt) + len(self.spoken), self.length)
-        return given + max(self.max_new_tokens, len(self.continuation))
+        context = max(len(self.prompt) + len(self.spoken), self.length)
+        return context + max(self.max_new_tokens, len(self.continuation))
 
     @property
     def steps(self) -> int:
@@ -63,8 +63,8 @@ class Example:
     @property
     def prompt_sha256(self) -> str:
         """Of all tokens that are given, in hexadecimal digits."""
-        given = (self.prompt, self.continuation, self.spoken) if self.spoken else (self.prompt, self.continuation)
-        return hashlib.sha256(repr(given).encode()).hexdigest()
+        tokens = (self.prompt, self.continuation, self.spoken) if self.spoken else (self.prompt, self.continuation)
+        return hashlib.sha256(repr(tokens).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what another program needs to run the same example."""

@@ -261,11 +261,11 @@ PRESENT = "operandSegmentSizes"
 might have, or that might be omitted, a 1 or 0."""
 
 
-def members(record: type[Op], *given: Mapping[str, ir.Value]) -> list[ir.Value | None]:
+def members(record: type[Op], *present: Mapping[str, ir.Value]) -> list[ir.Value | None]:
     """What the class of an operation takes for these members of its group, each an operand by name."""
     (several,) = spec_of(record).several.values()
-    absent: list[Mapping[str, ir.Value]] = [{}] * (several.most - len(given))
-    return [member.get(name) for member in (*given, *absent) for name in group_operands(several.record)]
+    absent: list[Mapping[str, ir.Value]] = [{}] * (several.most - len(present))
+    return [member.get(name) for member in (*present, *absent) for name in group_operands(several.record)]
 
 
 def operand_of(op: ir.Operation, name: str) -> ir.Value:

@@ -69,8 +69,8 @@ def _check_value(
     for axis, (dim, size) in enumerate(zip(expected, type_.shape, strict=True)):
         in_bytes = row_format if axis == type_.rank - 1 else None  # of an encoded row a letter counts the numbers
         count = in_bytes.numbers(size) if in_bytes else size
-        wanted = int(dim) if dim.isdigit() else bound.setdefault(dim, count)
-        expected_size = in_bytes.width(wanted) if in_bytes else wanted
+        expected_count = int(dim) if dim.isdigit() else bound.setdefault(dim, count)
+        expected_size = in_bytes.width(expected_count) if in_bytes else expected_count
         if size != expected_size:
             raise SignatureMismatch(f"{name} is {type_}: dimension {axis} ({dim}) is {size}, expected {expected_size}")
     actual = str(type_.element_type)

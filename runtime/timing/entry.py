@@ -41,10 +41,10 @@ def time_entry(
         UsageError: other scalars than the entry takes. InputError: no such entry, a tier that the target has not, or a
             schedule that deadlocks. The schedule is one that the validator has accepted.
     """
-    given = dict(scalars or {})
+    inputs = dict(scalars or {})
     called = program.entry(entry)
-    if set(given) != set(called.scalar_inputs):
-        raise UsageError(f"entry {entry!r} takes scalars {sorted(called.scalar_inputs)}, it was given {sorted(given)}")
+    if set(inputs) != set(called.scalar_inputs):
+        raise UsageError(f"entry {entry!r} takes scalars {sorted(called.scalar_inputs)}, it was given {sorted(inputs)}")
     if valid_rows is not None and valid_rows < 0:
         raise UsageError(f"a cache cannot have {valid_rows} valid rows")
     if not 0 <= staying <= 1:
@@ -64,7 +64,7 @@ def time_entry(
     launches: list[LaunchTiming] = []
     moved: Counter[str] = Counter()
     now = 0.0
-    environment = dict(given)
+    environment = dict(inputs)
     for launch in executed(called.body, environment):
         assert isinstance(launch, Launch)  # the validator lets nothing else stand in an entry
         values = [value_of(operand, environment) for operand in launch.scalars]
@@ -78,7 +78,7 @@ def time_entry(
     return Timing(
         entry=entry,
         target=target,
-        scalars=given,
+        scalars=inputs,
         launches=tuple(launches),
         launch_overhead=overhead,
         tensor_bytes={name: nbytes for name, nbytes in moved.items() if nbytes},

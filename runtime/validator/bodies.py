@@ -272,7 +272,8 @@ class _BodyProof:
         encoded = [name for name in dims if self._place(name).dtype == "i8"]
         formats = {name: format_of(dims[name], self._place(name).shape[-1]) for name in encoded}
         if len(set(formats.values())) > 1:
-            detail = ", ".join(f"{name!r} is {found.name if found else 'none'}" for name, found in formats.items())
+            known = {name: row_format.name if row_format else "none" for name, row_format in formats.items()}
+            detail = ", ".join(f"{name!r} is {known[name]}" for name in formats)
             self._refuse(f"its rows must be encoded alike: {detail}")
 
     def _apart(self, names: Mapping[str, str], used: Mapping[str, Operand]) -> None:

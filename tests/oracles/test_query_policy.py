@@ -237,7 +237,7 @@ class Trial:
         self.landmarks = query_selection.make_landmarks(self.keys, bits)
         self.new_rows = [x.gather(2, self._last(x)) for x in (self.keys, self.values)]
         self.keys, self.values = (algorithm.stored(x, self.g) for x in (self.keys, self.values))
-        weights = query_selection.wanted(self.query, self.keys, self.landmarks, self.live, self.scale, self.g)
+        weights = query_selection.masses(self.query, self.keys, self.landmarks, self.live, self.scale, self.g)
         self.chosen = query_selection.choose(weights, self.g)
         levels, scale = self.landmarks.levels, self.landmarks.scale
         exact = bits == 16

@@ -124,11 +124,11 @@ def _outer(
     f: Function, tiles: AttentionTiling, pointers: Sequence[Value], rows: Sequence[Value], totals: Sequence[Value]
 ) -> list[Value]:
     """totals[i][v] + word at pointers[i] * rows[v]."""
-    made = []
+    sums = []
     for i, pointer in enumerate(pointers):
         word = _spread(f, pointer, tiles)
-        made += [_multiply(f, word, row, totals[i * len(rows) + v], tiles) for v, row in enumerate(rows)]
-    return made
+        sums += [_multiply(f, word, row, totals[i * len(rows) + v], tiles) for v, row in enumerate(rows)]
+    return sums
 
 
 def mask_kernel(module: Module, tiles: AttentionTiling, window: int = 0) -> Function:

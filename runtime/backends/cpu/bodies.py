@@ -213,9 +213,9 @@ class _Lowering:
         step = self.body.steps[number]
         if not isinstance(step, ObservationScores | Pool):
             return None
-        made = step.scores if isinstance(step, ObservationScores) else step.pooled
-        others = [n for n in range(len(self.body.steps)) if n != number and made in self._regions_of(n)]
-        if len(others) != 1 or others[0] < number or all(local.name != made for local in self.body.locals):
+        scores = step.scores if isinstance(step, ObservationScores) else step.pooled
+        others = [n for n in range(len(self.body.steps)) if n != number and scores in self._regions_of(n)]
+        if len(others) != 1 or others[0] < number or all(local.name != scores for local in self.body.locals):
             return None
         reader = self.body.steps[others[0]]
         return reader if isinstance(reader, Select) else self._selection_from(others[0])

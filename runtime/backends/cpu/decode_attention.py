@@ -72,8 +72,8 @@ class Attention:
 
     @property
     def splits(self) -> int:
-        wanted = -(-ATTENTION_UNITS // (self.slots * self.kv_heads))
-        return max(1, min(wanted, self.rows // SPLIT_ROWS))
+        units_per_head = -(-ATTENTION_UNITS // (self.slots * self.kv_heads))
+        return max(1, min(units_per_head, self.rows // SPLIT_ROWS))
 
     @property
     def units(self) -> int:
@@ -97,8 +97,8 @@ class Attention:
             for name in side:
                 check_rows(step.kind, name, meta[name], size)
                 if meta[name][2] != meta[side[0]][2]:
-                    found = f"{side[0]!r} is {meta[side[0]][2]} and {name!r} {meta[name][2]}"
-                    raise InputError(f"{step.kind} takes segments of one dtype, but {found}")
+                    detail = f"{side[0]!r} is {meta[side[0]][2]} and {name!r} {meta[name][2]}"
+                    raise InputError(f"{step.kind} takes segments of one dtype, but {detail}")
         (_, kv_heads, _, _), _, cache = meta[parts[0].key]
         values = meta[parts[0].value][2]
         dot = features.bf16_dot and query == cache == "bf16"
@@ -158,10 +158,10 @@ def _check_caches(step: DecodeAttention, meta: Mapping[str, Meta]) -> None:
     names = (step.key, step.k_cache, step.value, step.v_cache)
     key, k_cache, value, v_cache = (meta[name][2] for name in names)
     if (key, value) != (k_cache, v_cache) or (key == "i8") != (value == "i8"):
-        found = ", ".join(f"{name!r} is {meta[name][2]}" for name in dict.fromkeys(names))
+        dtypes = ", ".join(f"{name!r} is {meta[name][2]}" for name in dict.fromkeys(names))
         raise InputError(
             f"{step.kind} takes rows in the dtype of their cache, and keys and values both encoded (i8) or neither, "
-            f"but {found}"
+            f"but {dtypes}"
         )
 
 
@@ -272,14 +272,14 @@ def _rows(unit: Unit, step: DecodeAttention, parts: Sequence[Part]) -> UnitRows:
         def at(number: Value) -> Value:
             known = f.min(number, f.like(first + count - 1, number))
             r = f.select(known < written, known, known + (size - written))
-            found = sources[0].row(r)
+            row_address = sources[0].row(r)
             if sources[0].name != cache:
-                found = f.select(r.eq(row), r * unit.row_bytes(cache) + fresh, found)
+                row_address = f.select(r.eq(row), r * unit.row_bytes(cache) + fresh, row_address)
             for source in sources[1:]:
                 inside = (r >= source.part.first) & (r < source.part.first + source.part.count)
                 place = number + (size - written - source.part.first)  # of those inside, but for rows that are none
-                found = f.select(inside, source.row(place, inside & known.eq(number)), found)
-            return found
+                row_address = f.select(inside, source.row(place, inside & known.eq(number)), row_address)
+            return row_address
 
         return at
 
@@ -311,23 +311,23 @@ class RowSource:
         index = unit.at(part.index) if part.index else None
         return cls(unit, part, name, unit.context.f.address_of(unit.at(name)), index, zeros)
 
-    def row(self, number: Value, wanted: Value | None = None) -> Value:
+    def row(self, number: Value, mask: Value | None = None) -> Value:
         """The address, as i64, of a row of the segment, or of several whose numbers follow one another. Where there is
-        an index, one beyond the rows is reported if it is `wanted`; the number of one that is not may be any, and
+        an index, one beyond the rows is reported where `mask` is set; elsewhere the number may be any, and
         stands for a row of zeros."""
         unit, f = self.unit, self.unit.context.f
-        if self.index is None or self.zeros is None or wanted is None:
+        if self.index is None or self.zeros is None or mask is None:
             return number * unit.row_bytes(self.name) + self.base
         length = unit.context.operands[self.name].shape[2]
         if lanes_of(number.type):
             start = self.index + f.extract(number, 0) * unit.row_bytes(self.part.index)
-            index = f.load_masked(start, wanted, number.type)
-            report_index(f, f.reduce("or", wanted & (index >= length)))
+            index = f.load_masked(start, mask, number.type)
+            report_index(f, f.reduce("or", mask & (index >= length)))
         else:
             number = f.min(f.max(number, 0), self.part.count - 1)
             index = f.load(self.index + number * unit.row_bytes(self.part.index), I64)
-            report_index(f, wanted & (index >= length))
-        exists = wanted & (index >= 0) & (index < length)
+            report_index(f, mask & (index >= length))
+        exists = mask & (index >= 0) & (index < length)
         return f.select(exists, index * unit.row_bytes(self.name) + self.base, f.like(self.zeros, index))
 
 

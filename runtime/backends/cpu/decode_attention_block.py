@@ -255,10 +255,10 @@ def _fold_rows(f: Function, rows: Sequence[Value]) -> Value:
 
 def _scales(f: Function, keys: Rows, rows: Sequence[Value]) -> Value:
     """The scales of four encoded rows, in the order of `_fold_rows`."""
-    found = f.splat(0.0, FOLDED_ROWS)
+    scales = f.splat(0.0, FOLDED_ROWS)
     for i, row in enumerate(rows):
-        found = f.insert(keys.scale(f, row), found, i)
-    return f.shuffle(found, found, [*range(FOLDED_ROWS)] * (LANES // FOLDED_ROWS))
+        scales = f.insert(keys.scale(f, row), scales, i)
+    return f.shuffle(scales, scales, [*range(FOLDED_ROWS)] * (LANES // FOLDED_ROWS))
 
 
 def _fold_quarters(f: Function, rows: Sequence[Value]) -> Value:

@@ -56,10 +56,10 @@ def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Feat
         with f.loop(context.begin, context.end) as loop:
             place = (loop.index // kv_heads, loop.index % kv_heads)
             row = f.load(_element(context, step.row, *place[:1]), I64)
-            wanted = f.load(_element(context, step.active, *place[:1]), I8).ne(0)
+            active = f.load(_element(context, step.active, *place[:1]), I8).ne(0)
             exists = (row >= 0) & (row < rows)
-            report_index(f, wanted & exists.eq(0))
-            with f.when(wanted & exists):
+            report_index(f, active & exists.eq(0))
+            with f.when(active & exists):
                 source, target = _element(context, step.new, *place), _element(context, step.cache, *place, row)
                 if dtype == "i8":
                     copy_bytes(f, source, target, size)

@@ -126,8 +126,8 @@ def _decode_kernel(module: Module, dtype: str, rows: Rows) -> Function:
     f = module.function(name, [("source", PTR), ("target", PTR)])
     scale = f.broadcast(rows.scale(f, f["source"]), LANES) if rows.encoded else None
     for chunk in range(rows.chunks):
-        found = rows.load(f, f["source"], chunk)
-        parts = found if scale is None else [part * scale for part in found]
+        vectors = rows.load(f, f["source"], chunk)
+        parts = vectors if scale is None else [part * scale for part in vectors]
         start = chunk * rows.elements
         store_row(f, parts, f["target"] + start * SIZES[dtype], dtype, rows.size - start)
     f.returns()

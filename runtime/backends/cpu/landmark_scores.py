@@ -134,7 +134,7 @@ def _columns(f: Function, lines: Sequence[Value]) -> list[Value]:
         pairs = list(zip(lines[::2], lines[1::2], strict=True))
         halves = [_columns(f, [f.shuffle(*pair, range(odd, 2 * LANES, 2)) for pair in pairs]) for odd in range(2)]
         return [column for pair in zip(*halves, strict=True) for column in pair]
-    found = []
+    columns = []
     for column in range(count):
         places = [divmod(row * count + column, LANES) for row in range(LANES)]
         lanes = [line * LANES + lane if line < 2 else 0 for line, lane in places]
@@ -142,8 +142,8 @@ def _columns(f: Function, lines: Sequence[Value]) -> list[Value]:
         for number in range(2, count):
             lanes = [LANES + lane if line == number else row for row, (line, lane) in enumerate(places)]
             value = f.shuffle(value, lines[number], lanes)
-        found.append(value)
-    return found
+        columns.append(value)
+    return columns
 
 
 def _four_columns(f: Function, lines: Sequence[Value]) -> list[Value]:
@@ -154,8 +154,8 @@ def _four_columns(f: Function, lines: Sequence[Value]) -> list[Value]:
         return f.shuffle(a, b, [q + odd + i for q in range(0, LANES, 4) for i in (0, 2, LANES, LANES + 2)])
 
     halves = [(pick(lines[0], lines[1], odd), pick(lines[2], lines[3], odd)) for odd in range(2)]
-    found = [pick(*halves[word % 2], word // 2) for word in range(4)]
-    return [f.shuffle(value, value, [lane % 4 * 4 + lane // 4 for lane in range(LANES)]) for value in found]
+    columns = [pick(*halves[word % 2], word // 2) for word in range(4)]
+    return [f.shuffle(value, value, [lane % 4 * 4 + lane // 4 for lane in range(LANES)]) for value in columns]
 
 
 def _add_bytes(
@@ -169,17 +169,17 @@ def _add_bytes(
     """The sums of each block and head with the products of a column of each block, by AVX512_VNNI."""
     each, levels = 4 // rows.bits, rows.unsigned_levels
     nibbles = [[column & _NIBBLES, (column >> 4) & _NIBBLES] for column in columns]
-    found = [list(totals) for totals in sums]
+    new_sums = [list(totals) for totals in sums]
     for plane in range(rows.planes):
         shift = plane % each * rows.bits
         table = f.values([levels[i >> shift & (len(levels) - 1)] for i in range(16)] * 4, I8)
         place = (number * rows.planes + plane) * COLUMN_BYTES
         quads = [f.broadcast(f.load(query + place, I32), LANES) for query in queries]
-        for block, totals in enumerate(found):
+        for block, totals in enumerate(new_sums):
             chosen = [table, f.bitcast(nibbles[block][plane // each], BYTES)]
             taken = f.bitcast(f.intrinsic("llvm.x86.avx512.pshuf.b.512", chosen, BYTES), quads[0].type)
-            found[block] = [sum_quads(f, total, taken, quad) for total, quad in zip(totals, quads, strict=True)]
-    return found
+            new_sums[block] = [sum_quads(f, total, taken, quad) for total, quad in zip(totals, quads, strict=True)]
+    return new_sums
 
 
 def _add_numbers(

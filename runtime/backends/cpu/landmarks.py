@@ -65,8 +65,8 @@ class LandmarkRows:
     @property
     def unsigned_levels(self) -> list[int]:
         """Of each code, how much its level is above the lowest one."""
-        found = [int(level) for level in landmarks.levels(self.bits)]
-        return [level - found[0] for level in found]
+        levels = [int(level) for level in landmarks.levels(self.bits)]
+        return [level - levels[0] for level in levels]
 
     @property
     def lowest(self) -> int:
@@ -175,8 +175,8 @@ def _root_mean_square(f: Function, rows: Sequence[Value], dim: int) -> Value:
     for row in wide[1:]:
         total = total + row * row
     mean = f.reduce("add", total) / float(dim)
-    found = f.cast("arith.truncf", f.op("math.sqrt", [mean], F64), F32)
-    return f.select(found < landmarks.SMALLEST_SCALE, 0.0, found)
+    root = f.cast("arith.truncf", f.op("math.sqrt", [mean], F64), F32)
+    return f.select(root < landmarks.SMALLEST_SCALE, 0.0, root)
 
 
 def _codes(f: Function, row: Value, scale: Value, bits: int) -> Value:
@@ -198,8 +198,8 @@ def _packed(f: Function, codes: Value, bits: int, count: int) -> Value:
     while distance < per_byte:
         codes = codes | f.shuffle(codes, codes, [lane ^ distance for lane in range(LANES)])
         distance *= 2
-    found = f.cast("arith.trunci", f.shuffle(codes, codes, range(0, count * per_byte, per_byte)), I8)
-    return found if count > 1 else f.extract(found, 0)
+    packed = f.cast("arith.trunci", f.shuffle(codes, codes, range(0, count * per_byte, per_byte)), I8)
+    return packed if count > 1 else f.extract(packed, 0)
 
 
 # ---------------------------------------------------------------------------------------------------- queries

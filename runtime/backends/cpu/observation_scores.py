@@ -188,8 +188,8 @@ class _Slice:
         f = self.f
         with f.loop(0, self.s.row_bytes, 64) as place:
             target = self.at["sums"] + place.index
-            found = f.load(target, LANES) if self.s.step.log_sum_exp else self._combined(place.index)
-            f.store(found * -LOG2E, target)
+            log_sum_exp = f.load(target, LANES) if self.s.step.log_sum_exp else self._combined(place.index)
+            f.store(log_sum_exp * -LOG2E, target)
 
     def _combined(self, place: Value) -> Value:
         """The log-sum-exp of 16 rows from the peaks and totals of the slices."""

@@ -384,10 +384,10 @@ class _Block:
         f, a = self.f, self.a
         tiles, module, scores = a.tiles, f.module, self.at["scores"]
         place = panel * tiles.row_bytes
-        made = f.ceildiv(count, tiles.keys)
+        key_tiles = f.ceildiv(count, tiles.keys)
         query = self.at["query"] + panel * a.rows.panel_bytes
-        f.call(scores_kernel(module, tiles, tiles.words(a.depth)), query, *key, last, made, scores)
-        keys = made * tiles.keys
+        f.call(scores_kernel(module, tiles, tiles.words(a.depth)), query, *key, last, key_tiles, scores)
+        keys = key_tiles * tiles.keys
         hidden = first + keys - 1 > self._position(self.at["positions"] + place, 0)
         if a.window:
             hidden = hidden | (first < self._position(self.at["positions"] + place, tiles.panel - 1) - (a.window - 1))
@@ -434,5 +434,5 @@ class _Block:
             f.store(f.fma(peak, a.scale, log(f, total)), self.at["log_sum_exp"] + group.index * 64)
         with f.loop(0, self.count * a.group) as row:
             query, head = self._row(row.index)
-            found = f.load(self.at["log_sum_exp"] + row.index * 4, F32)
-            f.store(found, address(f, log_sum_exp, 0, head, self.first + query))
+            row_log_sum_exp = f.load(self.at["log_sum_exp"] + row.index * 4, F32)
+            f.store(row_log_sum_exp, address(f, log_sum_exp, 0, head, self.first + query))

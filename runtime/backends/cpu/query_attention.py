@@ -82,8 +82,8 @@ def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], featu
                 for head in range(group):
                     target = address(f, scores, slot, kv_head * group + head, first + step.sink)
                     with f.loop(0, count, LANES) as place:
-                        found = f.load(at["logits"] + head * (CHUNK * 4) + place.index * 4, vector(F32, LANES))
-                        f.store_masked(found, target + place.index * 4, f.first_lanes(count - place.index))
+                        logits = f.load(at["logits"] + head * (CHUNK * 4) + place.index * 4, vector(F32, LANES))
+                        f.store_masked(logits, target + place.index * 4, f.first_lanes(count - place.index))
 
     return Lowered((Phase(slots * kv_heads * chunks, score, private.nbytes),))
 
@@ -194,8 +194,8 @@ def _given_scores(choice: Choice, step: ChooseRows | FetchRows) -> Callable[[Uni
             target = unit.context.private + head * (CHUNK * 4)
             with f.loop(0, count, LANES) as place:
                 mask = f.first_lanes(count - place.index)
-                found = f.load_masked(source + place.index * 4, mask, vector(F32, LANES))
-                f.store(found * LOG2E, target + place.index * 4)
+                natural_logits = f.load_masked(source + place.index * 4, mask, vector(F32, LANES))
+                f.store(natural_logits * LOG2E, target + place.index * 4)
 
     def score(unit: Unit, slot: Slot, part: Value) -> None:
         f = unit.context.f
@@ -320,8 +320,8 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
 
     def attend(phase: Phase) -> Phase:
         def emit(context: Context) -> None:
-            found = {**context.operands, **{name: operand_of(context, name) for name in extra}}
-            phase.emit(replace(context, operands=found, shared=context.shared + (choice.shared_bytes + own)))
+            operands = {**context.operands, **{name: operand_of(context, name) for name in extra}}
+            phase.emit(replace(context, operands=operands, shared=context.shared + (choice.shared_bytes + own)))
 
         return replace(phase, emit=emit)
 

@@ -93,12 +93,12 @@ class _Keeper:
 
     def keep(self) -> None:
         f, at = self.f, self.at
-        wanted = f.min(self.candidates, self.room)
+        chosen_count = f.min(self.candidates, self.room)
         tops = store_keys(self.unit, self.candidates)
         keys, rows = self.unit.kept("exponentials", 0), self.rows.choice.rows
         self._choose(keys, self.sink, self.candidates, f.constant(self.room), at["chosen"], rows, tops)
-        fetched = self._fetched(wanted, keys)
-        kept, free = self._kept(wanted, keys, fetched)
+        fetched = self._fetched(chosen_count, keys)
+        kept, free = self._kept(chosen_count, keys, fetched)
         self._merge(kept, fetched, free)
 
     # -- lists
@@ -139,12 +139,12 @@ class _Keeper:
 
     # -- steps
 
-    def _fetched(self, wanted: Value, keys: Value) -> Value:
+    def _fetched(self, chosen_count: Value, keys: Value) -> Value:
         """Lists the positions that are fetched; how many."""
         f, at = self.f, self.at
-        self._set_marks(at["chosen"], wanted, 0)
+        self._set_marks(at["chosen"], chosen_count, 0)
         self._set_marks(self.resident, self.room, 1)
-        with f.loop(0, wanted, 1, [f.constant(0)]) as entry:
+        with f.loop(0, chosen_count, 1, [f.constant(0)]) as entry:
             position, count = self._number(at["chosen"], entry.index), entry.state[0]
             self._put(at["missing"], count, position)
             f.store(f.load(keys + (position - self.sink) * 4, I32), at["keys"] + count * 4)
@@ -158,11 +158,11 @@ class _Keeper:
         self._put(at["fetched"], count, f.constant(_NEVER))
         return count
 
-    def _kept(self, wanted: Value, keys: Value, fetched: Value) -> tuple[Value, Value]:
+    def _kept(self, chosen_count: Value, keys: Value, fetched: Value) -> tuple[Value, Value]:
         """Lists resident rows that stay, and free places; how many there are of both."""
         f, at = self.f, self.at
         self._set_marks(self.resident, self.room, 0)
-        self._set_marks(at["chosen"], wanted, 1)
+        self._set_marks(at["chosen"], chosen_count, 1)
         zero = f.constant(0)
         with f.loop(0, self.room, 1, [zero, zero]) as entry:
             (spare, held), position = entry.state, self._number(self.resident, entry.index)

@@ -91,8 +91,8 @@ class Choice:
     @property
     def slices(self) -> int:
         """Units per slot and KV head that share the chunks."""
-        wanted = -(-ATTENTION_UNITS // (self.slots * self.kv_heads))
-        return max(1, min(wanted, self.chunks))
+        units_per_head = -(-ATTENTION_UNITS // (self.slots * self.kv_heads))
+        return max(1, min(units_per_head, self.chunks))
 
     @property
     def units(self) -> int:
@@ -237,17 +237,17 @@ def _chunk_kernel(module: Module, heads: int, head_bytes: int, peaks_bytes: int)
     f = module.function(name, [("logits", PTR), ("count", I64), *((n, PTR) for n in ("target", "peaks", "totals"))])
     rows = [f["logits"] + head * (CHUNK * 4) for head in range(heads)]
     with f.loop(0, f["count"], LANES, [f.splat(NEGATIVE_INFINITY)] * heads) as loop:
-        found = [f.load(row + loop.index * 4, _FLOATS) for row in rows]
-        loop.carry(*(larger(f, value, largest) for value, largest in zip(found, loop.state, strict=True)))
+        logits = [f.load(row + loop.index * 4, _FLOATS) for row in rows]
+        loop.carry(*(larger(f, value, largest) for value, largest in zip(logits, loop.state, strict=True)))
     largest = [_largest_lane(f, value) for value in loop.results]
     peaks = [f.op("math.ceil", [f.select(m.eq(NEGATIVE_INFINITY), 0.0, m)], F32) for m in largest]
     bases = [f.broadcast(peak, LANES) for peak in peaks]
     with f.loop(0, f["count"], LANES, [f.splat(0.0)] * heads) as loop:
-        found = [f.load(row + loop.index * 4, _FLOATS) for row in rows]
-        found = [exp2_below(f, value, base) for value, base in zip(found, bases, strict=True)]
-        for head, value in enumerate(found):
+        logits = [f.load(row + loop.index * 4, _FLOATS) for row in rows]
+        exponentials = [exp2_below(f, value, base) for value, base in zip(logits, bases, strict=True)]
+        for head, value in enumerate(exponentials):
             f.store(value, f["target"] + head * head_bytes + loop.index * 4)
-        loop.carry(*(total + value for total, value in zip(loop.state, found, strict=True)))
+        loop.carry(*(total + value for total, value in zip(loop.state, exponentials, strict=True)))
     for head, total in enumerate(loop.results):
         f.store(peaks[head], f["peaks"] + head * peaks_bytes)
         f.store(f.reduce("add", total), f["totals"] + head * peaks_bytes)

@@ -63,8 +63,8 @@ def lower_pool(step: Pool, operands: dict[str, Meta], features: Features) -> Low
             first, last = slice_range(f, part, slices, length)
             scores, pooled = (address(f, context.operands[name], head) for name in (step.scores, step.pooled))
             with f.loop(first, last, 16) as place:
-                found = pooled_scores(f, scores, place.index, length, step.width, step.mode)
-                f.store_masked(found, pooled + place.index * 4, f.first_lanes(last - place.index))
+                window_scores = pooled_scores(f, scores, place.index, length, step.width, step.mode)
+                f.store_masked(window_scores, pooled + place.index * 4, f.first_lanes(last - place.index))
 
     return Lowered((Phase(kv_heads * slices, pool),))
 
@@ -107,8 +107,8 @@ def lower_select(step: Select, operands: dict[str, Meta], features: Features) ->
             end = f.max(length - step.recent, step.sink)
             with f.loop(step.sink, end, 16) as place:
                 mask = f.first_lanes(end - place.index)
-                found = f.load_masked(scores + place.index * 4, mask, SCORES)
-                store_keys(f, found, mask, keys + (place.index - step.sink) * 4)
+                candidate_scores = f.load_masked(scores + place.index * 4, mask, SCORES)
+                store_keys(f, candidate_scores, mask, keys + (place.index - step.sink) * 4)
             target = address(f, context.operands[step.selected], head.index)
             topk = context.scalars[step.topk]
             choose(f, keys, step.sink, end - step.sink, topk, room, target, context.private, limit)

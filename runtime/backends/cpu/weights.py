@@ -34,15 +34,15 @@ def aliased_params(program: Program) -> dict[str, frozenset[str]]:
     """Parameters of each kernel that a launch lets overlap with another one that the kernel writes."""
     tensors = {t.name: t for t in program.tensors}
     kernels = {k.name: k for k in program.kernels}
-    found: dict[str, set[str]] = {name: set() for name in kernels}
+    aliased: dict[str, set[str]] = {name: set() for name in kernels}
     for launch in _launches(program):
         pairs = list(zip(kernels[launch.kernel].params, launch.args, strict=True))
         for other, target in (pair for pair in pairs if pair[0].access != "read"):
             for param, view in pairs:
                 known = view.tensor in tensors and target.tensor in tensors
                 if other is not param and known and overlap(tensors[view.tensor], tensors[target.tensor]):
-                    found[launch.kernel].add(param.name)
-    return {name: frozenset(params) for name, params in found.items()}
+                    aliased[launch.kernel].add(param.name)
+    return {name: frozenset(params) for name, params in aliased.items()}
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
@@ -85,7 +85,7 @@ class AsItLies:
     """What anything else reads, or a window that has no strides: the weight as the schedule has it."""
 
 
-Wanted = InPanels | RowByRow | AsItLies
+WeightLayout = InPanels | RowByRow | AsItLies
 """How a stage wants a weight to lie."""
 
 
@@ -101,24 +101,24 @@ def packed_weights(program: Program) -> dict[str, PanelPacking]:
     aliased = aliased_params(program)
     stages = {k.name: _stages(k, bodies, aliased[k.name]) for k in program.kernels}
     for launch in _launches(program):
-        given = dict(zip((p.name for p in kernels[launch.kernel].params), launch.args, strict=True))
+        launch_views = dict(zip((p.name for p in kernels[launch.kernel].params), launch.args, strict=True))
         for stage in stages[launch.kernel]:
             for place, port in enumerate(stage.ports):
-                if isinstance(port, MemoryPort) and given[port.param].tensor in weights:
-                    use = _use(stage, place, port, given[port.param], kernels[launch.kernel])
-                    uses.setdefault(given[port.param].tensor, []).append(use)
-    found = {name: _packing(weights[name], users) for name, users in uses.items()}
-    return {name: packing for name, packing in found.items() if packing is not None}
+                if isinstance(port, MemoryPort) and launch_views[port.param].tensor in weights:
+                    use = _use(stage, place, port, launch_views[port.param], kernels[launch.kernel])
+                    uses.setdefault(launch_views[port.param].tensor, []).append(use)
+    packings = {name: _packing(weights[name], users) for name, users in uses.items()}
+    return {name: packing for name, packing in packings.items() if packing is not None}
 
 
 def _stages(kernel: Kernel, bodies: dict[str, Body], aliased: frozenset[str]) -> list[ResolvedStage]:
     return [s for pipeline in pipelines(kernel.body) for s in resolve_stages(kernel, pipeline, bodies, aliased)]
 
 
-def _use(stage: ResolvedStage, place: int, port: MemoryPort, given: View, kernel: Kernel) -> Use | AsItLies:
+def _use(stage: ResolvedStage, place: int, port: MemoryPort, launch_view: View, kernel: Kernel) -> Use | AsItLies:
     """The strides of a launch's view stand for those of the parameter: packed weights are whole or nothing."""
     shape = next(p.shape for p in kernel.params if p.name == port.param)
-    view = compose(port.view, shape, given, firings(stage.stage))
+    view = compose(port.view, shape, launch_view, firings(stage.stage))
     if view is None:
         return AsItLies()
     strides = tuple(p.view.strides for p in stage.ports)
@@ -129,9 +129,13 @@ def _use(stage: ResolvedStage, place: int, port: MemoryPort, given: View, kernel
 def _packing(tensor: Tensor, uses: list[Use | AsItLies]) -> PanelPacking | None:
     """What serves every use; None where nothing but the weight as it lies does. Gathers of rows read panels of whole
     rows."""
-    wanted = [(use, _wanted(use, tensor)) for use in uses]
-    served = [(use, want) for use, want in wanted if not (isinstance(use, AsItLies) or isinstance(want, AsItLies))]
-    products = [want.panels for _, want in served if isinstance(want, InPanels)]
+    layouts = [(use, _layout(use, tensor)) for use in uses]
+    served = [
+        (use, layout)
+        for use, layout in layouts
+        if not (isinstance(use, AsItLies) or isinstance(layout, AsItLies))
+    ]
+    products = [layout.panels for _, layout in served if isinstance(layout, InPanels)]
     if len(served) < len(uses) or not products or len(tensor.shape) < 2:
         return None
     widest = max(products, key=lambda panels: panels.n)
@@ -142,36 +146,36 @@ def _packing(tensor: Tensor, uses: list[Use | AsItLies]) -> PanelPacking | None:
         return None
     row = panels.n_stride if isinstance(panels, Panels) else tensor.shape[-1]
     packing = PanelPacking(panels, slice_elements, row)
-    return packing if all(_serves(packing, use, want, tensor) for use, want in served) else None
+    return packing if all(_serves(packing, use, layout, tensor) for use, layout in served) else None
 
 
-def _wanted(use: Use | AsItLies, tensor: Tensor) -> Wanted:
+def _layout(use: Use | AsItLies, tensor: Tensor) -> WeightLayout:
     if isinstance(use, AsItLies):
         return use
     regions = Regions(use.body, {p.name: s for p, s in zip(use.body.params, use.strides, strict=True)})
     try:
-        return _wanted_codes(use, regions) if tensor.dtype == "i8" else _wanted_rows(use, regions, tensor.dtype)
+        return _layout_of_codes(use, regions) if tensor.dtype == "i8" else _layout_of_rows(use, regions, tensor.dtype)
     except InternalError:  # a window of memory that is not dense
         return AsItLies()
 
 
-def _wanted_codes(use: Use, regions: Regions) -> Wanted:
+def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
     """Of the values of a quantised weight."""
-    made = {local: d for local, d in dequantised_locals(use.body, regions).items() if d.values == use.param}
-    if len(made) != 1 or _readers(use, regions) != 1:
+    dequantised = {local: d for local, d in dequantised_locals(use.body, regions).items() if d.values == use.param}
+    if len(dequantised) != 1 or _readers(use, regions) != 1:
         return AsItLies()
-    ((local, found),) = made.items()
+    ((local, codes),) = dequantised.items()
     for step in use.body.steps:
         if isinstance(step, Product):
             nest = nest_of(step, regions)
             panels = panels_for(nest, "f32") if nest.inputs[1].region == local else None
             if nest.inputs[1].region == local and (
-                panels is None or (panels.n, panels.k, panels.n_stride) != (found.rows, found.k, found.k)
+                panels is None or (panels.n, panels.k, panels.n_stride) != (codes.rows, codes.k, codes.k)
             ):
                 return AsItLies()
-    if found.group % 8 and found.group != found.k:
+    if codes.group % 8 and codes.group != codes.k:
         return AsItLies()
-    return InPanels(QuantisedPanels(found.rows, found.k, found.bits, found.group, bool(found.zeros)))
+    return InPanels(QuantisedPanels(codes.rows, codes.k, codes.bits, codes.group, bool(codes.zeros)))
 
 
 def _readers(use: Use, regions: Regions) -> int:
@@ -187,8 +191,8 @@ def _readers(use: Use, regions: Regions) -> int:
     return count
 
 
-def _wanted_rows(use: Use, regions: Regions, dtype: str) -> Wanted:
-    found: Wanted = AsItLies()  # where no step reads it
+def _layout_of_rows(use: Use, regions: Regions, dtype: str) -> WeightLayout:
+    layout: WeightLayout = AsItLies()  # where no step reads it
     for step in use.body.steps:
         if isinstance(step, Product):
             nest = nest_of(step, regions)
@@ -196,31 +200,31 @@ def _wanted_rows(use: Use, regions: Regions, dtype: str) -> Wanted:
                 return AsItLies()
             if nest.inputs[1].region == use.param:
                 panels = panels_for(nest, dtype)
-                if panels is None or (isinstance(found, InPanels) and found.panels != panels):
+                if panels is None or (isinstance(layout, InPanels) and layout.panels != panels):
                     return AsItLies()
                 apart = nest.indirect.stride if nest.indirect is not None else 0
-                if isinstance(found, InPanels) and found.apart != apart:
+                if isinstance(layout, InPanels) and layout.apart != apart:
                     return AsItLies()
-                found = InPanels(panels, apart)
+                layout = InPanels(panels, apart)
         elif isinstance(step, Vector | Reduction):
             nest = nest_of(step, regions)
             if any(a.region == use.param for a in nest.inputs):
                 return AsItLies()
             if any(g.region == use.param for g in nest.loads.values()):
-                found = found if isinstance(found, InPanels) else RowByRow()
+                layout = layout if isinstance(layout, InPanels) else RowByRow()
         elif any(regions.resolve(name).region == use.param for name in regions.names_in(step)):
             return AsItLies()
-    return found
+    return layout
 
 
-def _serves(packing: PanelPacking, use: Use, wanted: InPanels | RowByRow, tensor: Tensor) -> bool:
+def _serves(packing: PanelPacking, use: Use, layout: InPanels | RowByRow, tensor: Tensor) -> bool:
     """Whether packed slices hold what a use reads, as whole panels that begin where it begins."""
     whole = packing.panels
-    if isinstance(wanted, RowByRow):
+    if isinstance(layout, RowByRow):
         plain = isinstance(whole, Panels) and whole.n_stride == whole.k and tensor.shape[-2:] == (whole.n, whole.k)
         return plain and prod(tensor.shape) == packing.slice_elements and not use.offset and not use.coefficients
-    part = wanted.panels
-    if replace(part, n=whole.n) != whole or wanted.apart % packing.slice_elements:
+    part = layout.panels
+    if replace(part, n=whole.n) != whole or layout.apart % packing.slice_elements:
         return False
     rows = packing.row_elements * LANES
     whole_slice = part.n == whole.n

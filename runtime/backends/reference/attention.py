@@ -156,10 +156,10 @@ def rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Fetch
     rows, fresh = row[slots], new[slots, :, 0]
 
     def fetch(begin: int, end: int) -> Tensor:
-        found = source[:, :, begin:end].clone()
+        block = source[:, :, begin:end].clone()
         here = (rows >= begin) & (rows < end)
-        found[slots[here], :, rows[here] - begin] = fresh[here]
-        return found
+        block[slots[here], :, rows[here] - begin] = fresh[here]
+        return block
 
     return fetch
 
@@ -195,10 +195,10 @@ def _tile(
     segments: Sequence[Fetch], counts: Sequence[int], begin: int, end: int, wide: torch.dtype, dim: int
 ) -> Tensor:
     """Rows begin .. end - 1 of all segments as numbers, then zeros: [B, Hkv, KEY_TILE, dim]."""
-    found, first = [], 0
+    blocks, first = [], 0
     for fetch, count in zip(segments, counts, strict=True):
         low, high = (min(max(at - first, 0), count) for at in (begin, end))
         if low < high:
-            found.append(numbers(fetch(low, high), dim).to(wide))
+            blocks.append(numbers(fetch(low, high), dim).to(wide))
         first += count
-    return pad(torch.cat(found, 2), (0, 0, 0, KEY_TILE - (end - begin)))
+    return pad(torch.cat(blocks, 2), (0, 0, 0, KEY_TILE - (end - begin)))

@@ -46,13 +46,13 @@ def decode(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
     # A copy, because numbers may only be seen where their bytes are aligned.
     tail = rows[..., row_format.code_bytes(dim) :].clone(memory_format=torch.contiguous_format)
     scales = tail.view(_SCALES[row_format]).to(torch.float32)
-    found = []
+    decoded_groups = []
     for number, (first, end) in enumerate(row_format.groups(dim)):
         codes = rows[..., row_format.code_bytes(first) : row_format.code_bytes(end)]
         if row_format.bits == 4:
             codes = torch.cat([(codes << 4) >> 4, codes >> 4], -1)
-        found.append(codes.to(torch.float32) * scales[..., number : number + 1])
-    return torch.cat(found, -1)
+        decoded_groups.append(codes.to(torch.float32) * scales[..., number : number + 1])
+    return torch.cat(decoded_groups, -1)
 
 
 def numbers(rows: Tensor, dim: int) -> Tensor:
@@ -61,10 +61,10 @@ def numbers(rows: Tensor, dim: int) -> Tensor:
 
 
 def _format(dim: int, rows: Tensor) -> RowFormat:
-    found = format_of(dim, rows.shape[-1])
-    if found is None:
+    row_format = format_of(dim, rows.shape[-1])
+    if row_format is None:
         raise InputError(f"no encoded row of {dim} numbers has {rows.shape[-1]} bytes")
-    return found
+    return row_format
 
 
 def as_stored(rows: Tensor, cache: Tensor) -> Tensor:

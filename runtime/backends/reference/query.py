@@ -23,8 +23,8 @@ from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 
 def make_landmarks(key: Tensor, codes: Tensor, scales: Tensor, *, bits: int) -> None:
     """The step `Landmarks` (shapes there)."""
-    for target, found in zip((codes, scales), landmarks_of(key, bits), strict=True):
-        target.copy_(found)
+    for target, rows in zip((codes, scales), landmarks_of(key, bits), strict=True):
+        target.copy_(rows)
 
 
 def landmarks_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
@@ -81,8 +81,8 @@ def landmark_scores(query: Tensor, codes: Tensor, scales: Tensor, bits: int, sca
     queries, query_scales = landmarks.encode_query(grouped)
     levels = landmarks.decode(codes.view(torch.uint8).numpy(), bits)
     of_rows = scales[..., 0].to(torch.float32).numpy()
-    found = landmarks.logits(queries, query_scales, levels, of_rows, bits, scale)
-    return torch.from_numpy(found).reshape(query.shape[0], -1)
+    logits = landmarks.logits(queries, query_scales, levels, of_rows, bits, scale)
+    return torch.from_numpy(logits).reshape(query.shape[0], -1)
 
 
 def _candidates(
@@ -90,14 +90,14 @@ def _candidates(
 ) -> list[tuple[int, int, int]]:
     """(slot, begin, end) of the candidates of every active slot that has any. Raises InputError where they are beyond
     the rows of the landmarks."""
-    found = []
+    candidates = []
     for slot in active.nonzero()[:, 0].tolist():
         begin, end = sink, int(position[slot]) + 1 - recent
         if end > rows:
             raise InputError(f"position {int(position[slot])} of slot {slot} is scored by {rows} landmarks")
         if begin < end:
-            found.append((slot, begin, end))
-    return found
+            candidates.append((slot, begin, end))
+    return candidates
 
 
 # ---------------------------------------------------------------------------------------------------- the choice
@@ -119,8 +119,8 @@ def choose_rows(
     """The step `ChooseRows` (shapes there)."""
     selected.fill_(-1)
     for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
-        found, topk = scores[slot, :, begin:end], selected.shape[2]
-        picks = choose(query[slot], numbers(key[slot], query.shape[3]), found, topk, scale, wide)
+        candidate_scores, topk = scores[slot, :, begin:end], selected.shape[2]
+        picks = choose(query[slot], numbers(key[slot], query.shape[3]), candidate_scores, topk, scale, wide)
         selected[slot, :, : picks.shape[1]] = picks + begin
 
 
@@ -227,13 +227,13 @@ def query_attention(
     row = torch.where(position < sink, position, sink + (position - sink) % recent)
     ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
     for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
-        found = _scores(query[slot], _landmarks_at(slot, begin, end, codes, scales), bits, scale, wide)
+        candidate_scores = _scores(query[slot], _landmarks_at(slot, begin, end, codes, scales), bits, scale, wide)
         keys = numbers(ring[slot], query.shape[3])
         if residents:
-            mass = masses(query[slot], keys, found, scale, wide)
+            mass = masses(query[slot], keys, candidate_scores, scale, wide)
             update_residents(mass, sink, fetch, [state[slot] for state in (*residents, k_store, v_store)])
         else:
-            picks = choose(query[slot], keys, found, topk, scale, wide)
+            picks = choose(query[slot], keys, candidate_scores, topk, scale, wide)
             selected[slot, :, : picks.shape[1]] = picks + begin
     chosen = SegmentRows(k_store, v_store, selected)
     if residents:

@@ -81,8 +81,8 @@ def score_positions(
 
 def observation_scores(prompt: PromptScores, scores: Tensor, log_sum_exp: Tensor | None) -> None:
     """Writes scores[:, :length], from what attention found for the observed queries, or if that is None computes it."""
-    found = prompt.log_sum_exp() if log_sum_exp is None else prompt.kept(log_sum_exp)
-    for begin, tile in prompt.tiles(found):
+    sums = prompt.log_sum_exp() if log_sum_exp is None else prompt.kept(log_sum_exp)
+    for begin, tile in prompt.tiles(sums):
         scores[:, begin : begin + tile.shape[1]] = tile
     scores[:, prompt.scored : prompt.length] = 0
 

@@ -17,8 +17,8 @@ from sscc.compiler.frontend.query_selection import (
     fetch_rows,
     landmark_logits,
     make_landmarks,
+    masses,
     query_attention,
-    wanted,
 )
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
@@ -73,7 +73,7 @@ def test_the_choice_of_every_sequence_is_that_of_loops(bits: int) -> None:
     q, keys, _ = layer()
     live = torch.tensor([ROWS, 21, 9])
     landmarks = make_landmarks(keys, bits)
-    chosen = choose(wanted(q, keys, landmarks, live, SCALE, G), G)
+    chosen = choose(masses(q, keys, landmarks, live, SCALE, G), G)
     for sequence, n in enumerate(live.tolist()):
         own = Landmarks(landmarks.levels[sequence], landmarks.scale[sequence], bits)
         for head, positions in enumerate(by_loops(q[sequence], keys[sequence], own, n, G)):
@@ -84,7 +84,7 @@ def test_with_16_bits_it_is_the_choice_by_exact_products() -> None:
     q, keys, _ = layer()
     live = torch.full((3,), ROWS)
     exact = exact_logits(q, keys, SCALE).softmax(-1).mean(2)
-    weights = wanted(q, keys, make_landmarks(keys, 16), live, SCALE, G)
+    weights = masses(q, keys, make_landmarks(keys, 16), live, SCALE, G)
     assert torch.equal(weights[..., G.sink : ROWS - G.recent], exact[..., G.sink : ROWS - G.recent])
     assert (weights[..., : G.sink] == -1).all()
     assert (weights[..., ROWS - G.recent :] == -1).all()
@@ -94,7 +94,7 @@ def test_with_16_bits_it_is_the_choice_by_exact_products() -> None:
         bits: sum(
             len({*a} & {*b})
             for a, b in zip(
-                choose(wanted(q, keys, make_landmarks(keys, bits), live, SCALE, G), G).flatten(0, 1).tolist(),
+                choose(masses(q, keys, make_landmarks(keys, bits), live, SCALE, G), G).flatten(0, 1).tolist(),
                 best.flatten(0, 1).tolist(),
                 strict=True,
             )
@@ -151,7 +151,7 @@ def test_a_resident_set_changes_by_few_rows(limit: int) -> None:
 def test_keys_of_zeros_are_chosen_by_position() -> None:
     q, keys, _ = layer(1)
     keys[:, :, 2:30] = 0
-    chosen = choose(wanted(q, keys, make_landmarks(keys, 2), torch.tensor([30]), SCALE, G), G)
+    chosen = choose(masses(q, keys, make_landmarks(keys, 2), torch.tensor([30]), SCALE, G), G)
     assert chosen[0].tolist() == [list(range(2, 2 + G.topk))] * KV_HEADS
 
 
@@ -160,7 +160,7 @@ def test_a_head_that_looks_at_a_sink_votes_less() -> None:
     keys = torch.eye(8)[None, None, [0, 1, 2, 3, 4]]
     q = torch.stack([20 * torch.eye(8)[0] + 3 * torch.eye(8)[1], 2 * torch.eye(8)[2]])[None]
     g = replace(G, sink=1, recent=1, topk=1)
-    assert choose(wanted(q, keys, make_landmarks(keys, 16), torch.tensor([5]), 1.0, g), g).item() == 2
+    assert choose(masses(q, keys, make_landmarks(keys, 16), torch.tensor([5]), 1.0, g), g).item() == 2
     alone = exact_logits(q, keys, 1.0)[..., 1:4].softmax(-1).mean(2)
     assert 1 + alone.argmax() == 1
 
