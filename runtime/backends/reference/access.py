@@ -23,24 +23,14 @@ from sscc.runtime.backends.reference.views import injective
 class AccessMap:
     """A checked access map over an iteration space of sizes `dims`.
 
-    Raises InputError where the map does not fit the parameter, leaves its bounds or walks backwards, and where it has
-    an indirect axis that is not asked for.
+    Raises InputError where the map leaves the parameter's bounds or walks backwards.
     """
 
-    def __init__(
-        self, access: Access, dims: tuple[int, ...], interface: Interface, may_be_indirect: bool = False
-    ) -> None:
-        self.param = interface.param(access.param)
+    def __init__(self, access: Access, dims: tuple[int, ...], interface: Interface) -> None:
+        self.param = interface.params[access.param]
         self._body = interface.body.name
         self._dims = dims
         shape = self.param.shape
-        if len(access.map) != len(shape) or any(len(row) != len(dims) + 1 for row in access.map):
-            interface.refuse(
-                f"an access map of {self.param.name!r} must have {len(shape)} rows of {len(dims) + 1} numbers, "
-                f"it is {access.map}"
-            )
-        if any(size < 1 for size in dims):
-            interface.refuse(f"an iteration space has dimensions {list(dims)}, each must be at least 1")
         # A dimension of size 1 contributes nothing, whatever its coefficient.
         self._rows = [[c if n > 1 else 0 for c, n in zip(row, dims, strict=False)] for row in access.map]
         self._constants = [row[-1] for row in access.map]
@@ -54,11 +44,7 @@ class AccessMap:
         self._index: AccessMap | None = None
         if access.indirect is not None:
             self._axis = access.indirect.axis
-            if not may_be_indirect or not 0 <= self._axis < len(shape) or any(access.map[self._axis]):
-                interface.refuse(f"{self.param.name!r} cannot be accessed through axis {self._axis} by an index")
             self._index = AccessMap(access.indirect.index, dims, interface)
-            if self._index.param.dtype != "i64":
-                interface.refuse(f"the index {self._index.param.name!r} is {self._index.param.dtype}, it must be i64")
 
     def _check_bounds(self, interface: Interface) -> None:
         for axis, (row, constant, size) in enumerate(zip(self._rows, self._constants, self.param.shape, strict=True)):

@@ -34,7 +34,7 @@ def check_dtypes(step: CachedAttention | DecodeAttention, interface: Interface) 
         keys, values = [step.k_cache, step.key, *keys], [step.v_cache, step.value, *values]
     for first, *others in (keys, values):
         for name in others:
-            if interface.param(name).dtype != interface.param(first).dtype:
+            if interface.params[name].dtype != interface.params[first].dtype:
                 interface.refuse(f"{step.kind} reads rows of {name!r} and of {first!r}, which has another dtype")
 
 

@@ -26,8 +26,7 @@ class BodyCode:
         checked: locals are NaN at the start of every firing.
 
     Raises:
-        InputError: a name that does not exist or stands twice, a window that leaves what it looks at, steps whose
-            operands do not fit.
+        InputError: a window that leaves what it looks at, an access map that leaves its parameter.
     """
 
     def __init__(self, body: Body, numerics: Numerics, *, checked: bool = False) -> None:
@@ -59,13 +58,11 @@ class BodyCode:
         return self._interface.numerics.require(name)
 
     def _window(self, window: Window) -> None:
-        view, target = window.view, self._interface.param(window.view.tensor)
+        view, target = window.view, self._interface.params[window.view.tensor]
 
         def refuse(reason: str) -> NoReturn:
             self._interface.refuse(f"window {window.name!r}: {reason}")
 
-        if view.terms:
-            refuse("it has dynamic terms")
         strided = StridedView(view, prod(target.shape), target.access, refuse)
         if view.tensor in self._fixed:
             self._fixed[window.name] = strided.at(self._fixed[view.tensor], view.offset)

@@ -6,36 +6,27 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import For, If, Item, Launch, Pipeline, Scalar, ScalarOperand, View
 from sscc.runtime.scalars import scalar_function
 
 Environment = dict[str, int]
 Getter = Callable[[Environment], int]
 Action = Callable[[Environment], None]
-Leaf = Callable[["Launch | Pipeline", set[str]], Action]
+Leaf = Callable[["Launch | Pipeline"], Action]
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-def getter(operand: ScalarOperand, known: set[str], where: str) -> Getter:
-    """A function of the environment that gives an operand's value. Raises InputError for an unknown name."""
-    if isinstance(operand, int):
-        return lambda _: operand
-    if operand not in known:
-        raise InputError(f"the schedule is malformed: {where} uses scalar {operand!r} before it is defined")
-    return operator.itemgetter(operand)
+def getter(operand: ScalarOperand) -> Getter:
+    """A function of the environment that gives an operand's value; it raises KeyError where nothing has set it."""
+    return operator.itemgetter(operand) if isinstance(operand, str) else lambda _: operand
 
 
-def compile_scalar(item: Scalar, known: set[str], where: str) -> Action:
-    """Raises InputError for an unknown operation, a wrong number of arguments or an unknown name."""
-    try:
-        function = scalar_function(item.op, len(item.args))
-    except InputError as error:
-        raise InputError(f"the schedule is malformed: {where}: {error}") from None
-    getters = [getter(arg, known, where) for arg in item.args]
-    known.add(item.name)
+def compile_scalar(item: Scalar) -> Action:
+    """The function that sets a scalar."""
+    function = scalar_function(item.op, len(item.args))
+    getters = [getter(arg) for arg in item.args]
 
     def action(environment: Environment) -> None:
         environment[item.name] = int(function(*[get(environment) for get in getters]))
@@ -43,25 +34,24 @@ def compile_scalar(item: Scalar, known: set[str], where: str) -> Action:
     return action
 
 
-def compile_block(items: Sequence[Item], known: set[str], where: str, leaf: Leaf) -> list[Action]:
-    """Compiles items in order; adds the scalars that they define to `known`. `leaf` compiles what is no control."""
-    return [_compile_item(item, known, where, leaf) for item in items]
+def compile_block(items: Sequence[Item], leaf: Leaf) -> list[Action]:
+    """Compiles items in order. `leaf` compiles what is no control."""
+    return [_compile_item(item, leaf) for item in items]
 
 
-def _compile_item(item: Item, known: set[str], where: str, leaf: Leaf) -> Action:
+def _compile_item(item: Item, leaf: Leaf) -> Action:
     if isinstance(item, Scalar):
-        return compile_scalar(item, known, where)
+        return compile_scalar(item)
     if isinstance(item, For):
-        return _for(item, known, where, leaf)
+        return _for(item, leaf)
     if isinstance(item, If):
-        return _if(item, known, where, leaf)
-    return leaf(item, known)
+        return _if(item, leaf)
+    return leaf(item)
 
 
-def _for(item: For, known: set[str], where: str, leaf: Leaf) -> Action:
-    lower, upper = getter(item.lower, known, where), getter(item.upper, known, where)
-    known.add(item.index)
-    body = compile_block(item.body, known, where, leaf)
+def _for(item: For, leaf: Leaf) -> Action:
+    lower, upper = getter(item.lower), getter(item.upper)
+    body = compile_block(item.body, leaf)
 
     def action(environment: Environment) -> None:
         for index in range(lower(environment), upper(environment)):
@@ -72,9 +62,9 @@ def _for(item: For, known: set[str], where: str, leaf: Leaf) -> Action:
     return action
 
 
-def _if(item: If, known: set[str], where: str, leaf: Leaf) -> Action:
-    condition = getter(item.condition, known, where)
-    body = compile_block(item.body, known, where, leaf)
+def _if(item: If, leaf: Leaf) -> Action:
+    condition = getter(item.condition)
+    body = compile_block(item.body, leaf)
 
     def action(environment: Environment) -> None:
         if condition(environment):
@@ -85,14 +75,11 @@ def _if(item: If, known: set[str], where: str, leaf: Leaf) -> Action:
 
 
 class Offset:
-    """``offset + sum(terms)`` of a view, as a function of scalars.
+    """``offset + sum(terms)`` of a view, as a function of scalars."""
 
-    Raises InputError for a name that is not in `known`.
-    """
-
-    def __init__(self, view: View, known: set[str], where: str) -> None:
+    def __init__(self, view: View) -> None:
         self._base = view.offset
-        self._terms = [(getter(name, known, where), factor) for name, factor in view.terms]
+        self._terms = [(getter(name), factor) for name, factor in view.terms]
 
     @property
     def static(self) -> bool:

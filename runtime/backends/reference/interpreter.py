@@ -12,7 +12,7 @@ from typing import NoReturn
 import torch
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.ir.schedule import Body, Entry, Kernel, Launch, Param, Pipeline, Program, View, pipelines
+from sscc.ir.schedule import Entry, Kernel, Launch, Param, Pipeline, Program, View, pipelines
 from sscc.runtime.backends.reference.bodies import BodyCode
 from sscc.runtime.backends.reference.control import Action, Environment, Memo, Offset, compile_block, getter
 from sscc.runtime.backends.reference.kernels import KernelCode
@@ -35,8 +35,9 @@ class ReferenceInterpreter:
             body's locals at every firing, and a buffer's slot when its producer begins it.
 
     Raises:
-        InputError: the program is malformed (unknown names, views out of bounds, steps whose parameters do
-            not fit) or the weights are not the ones it was compiled for.
+        InputError: a view or an access map leaves its tensor, an address lies outside of memory, or the weights are not
+            the ones it was compiled for. That the program is well formed otherwise (names, shapes, dtypes, counts) is
+            the validator's to prove, before.
     """
 
     def __init__(
@@ -51,8 +52,6 @@ class ReferenceInterpreter:
         self._numerics = Numerics(precision)
         self._memory = Memory(program, weights, self._numerics, poison=checked)
         self._written = Written(program) if checked else None
-        _check_unique("bodies", program.bodies)
-        _check_unique("kernels", program.kernels)
         bodies = {body.name: BodyCode(body, self._numerics, checked=checked) for body in program.bodies}
         self._kernels = {k.name: KernelCode(k, bodies, self._memory, checked=checked) for k in program.kernels}
         self._entries = {entry.name: _EntryCode(entry, self) for entry in program.entries}
@@ -84,14 +83,6 @@ class ReferenceInterpreter:
             self._written.reset()
 
 
-def _check_unique(what: str, items: Sequence[Body] | Sequence[Kernel]) -> None:
-    seen: set[str] = set()
-    for item in items:
-        if item.name in seen:
-            raise InputError(f"the schedule is malformed: two {what} are called {item.name!r}")
-        seen.add(item.name)
-
-
 class _EntryCode:
     """One entry as a list of closures."""
 
@@ -102,11 +93,8 @@ class _EntryCode:
         self._numerics = owner._numerics
         self._written = owner._written
         self._where = f"entry {entry.name!r}"
-        for name in (*entry.inputs, *entry.outputs):
-            self._require_tensor(name)
-        known = set(entry.scalar_inputs)
-        self._actions = compile_block(entry.body, known, self._where, self._leaf)
-        self._scalar_outputs = [getter(operand, known, self._where) for operand in entry.scalar_outputs]
+        self._actions = compile_block(entry.body, self._leaf)
+        self._scalar_outputs = [getter(operand) for operand in entry.scalar_outputs]
 
     def run(
         self, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int]
@@ -145,24 +133,20 @@ class _EntryCode:
 
     # -- compilation
 
-    def _require_tensor(self, name: str) -> None:
-        if name not in self._memory.declared:
-            raise InputError(f"the schedule is malformed: {self._where} uses tensor {name!r}, which does not exist")
-
-    def _leaf(self, item: Launch | Pipeline, known: set[str]) -> Action:
-        if isinstance(item, Pipeline):
-            self._refuse(f"it holds pipeline {item.name!r}, which must stand in a kernel")
-        if item.kernel not in self._kernels:
-            self._refuse(f"it launches unknown kernel {item.kernel!r}")
+    def _leaf(self, item: Launch | Pipeline) -> Action:
+        assert isinstance(item, Launch)  # pipelines stand in kernels alone
         code = self._kernels[item.kernel]
-        launch = self._launch(item, code, known)
+        launch = self._launch(item, code)
         return launch if self._written is None else self._guarded(launch, item, code.kernel, self._written)
 
-    def _launch(self, item: Launch, code: KernelCode, known: set[str]) -> Action:
+    def _launch(self, item: Launch, code: KernelCode) -> Action:
         where = f"{self._where}, launch of {item.kernel!r}"
-        arguments = self._arguments(item, code.kernel, known, where)
+        arguments = {
+            param.name: _Argument(view, self._memory.tensors[view.tensor], param, where)
+            for param, view in zip(code.kernel.params, item.args, strict=True)
+        }
         operands = zip(code.kernel.scalars, item.scalars, strict=True)
-        scalars = [(name, getter(value, known, where)) for name, value in operands]
+        scalars = [(name, getter(value)) for name, value in operands]
         if all(argument.static for argument in arguments.values()):
             action = code.bind({name: argument.at({}) for name, argument in arguments.items()})
             return lambda environment: action({name: get(environment) for name, get in scalars})
@@ -177,27 +161,6 @@ class _EntryCode:
             action({name: get(environment) for name, get in scalars})
 
         return launch
-
-    def _arguments(self, item: Launch, kernel: Kernel, known: set[str], where: str) -> dict[str, _Argument]:
-        if len(item.args) != len(kernel.params) or len(item.scalars) != len(kernel.scalars):
-            raise InputError(
-                f"the schedule is malformed: {where} passes {len(item.args)} tensors and {len(item.scalars)} scalars, "
-                f"the kernel takes {len(kernel.params)} and {len(kernel.scalars)}"
-            )
-        pairs = zip(kernel.params, item.args, strict=True)
-        return {param.name: self._argument(param, view, known, where) for param, view in pairs}
-
-    def _argument(self, param: Param, view: View, known: set[str], where: str) -> _Argument:
-        self._require_tensor(view.tensor)
-        declared = self._memory.declared[view.tensor]
-        if view.shape != param.shape or declared.dtype != param.dtype:
-            raise InputError(
-                f"the schedule is malformed: {where}: parameter {param.name!r} is {param.dtype} "
-                f"{list(param.shape)}, the view of {view.tensor!r} is {declared.dtype} {list(view.shape)}"
-            )
-        if param.access != "read" and declared.role in ("weight", "constant", "input"):
-            raise InputError(f"the schedule is malformed: {where} writes {declared.role} {view.tensor!r}")
-        return _Argument(view, self._memory.tensors[view.tensor], param, known, where)
 
     def _guarded(self, launch: Action, item: Launch, kernel: Kernel, written: Written) -> Action:
         pairs: list[tuple[View, str]] = [(v, p.access) for v, p in zip(item.args, kernel.params, strict=True)]
@@ -215,17 +178,14 @@ class _EntryCode:
 
         return guarded
 
-    def _refuse(self, reason: str) -> NoReturn:
-        raise InputError(f"the schedule is malformed: {self._where}: {reason}")
-
 
 class _Argument:
     """A view of a tensor as the argument of a kernel's parameter."""
 
-    def __init__(self, view: View, tensor: torch.Tensor, param: Param, known: set[str], where: str) -> None:
+    def __init__(self, view: View, tensor: torch.Tensor, param: Param, where: str) -> None:
         self._tensor = tensor
         self._where = where
-        self._offset = Offset(view, known, where)
+        self._offset = Offset(view)
         self._view = StridedView(view, tensor.numel(), param.access, self._refuse)
         self.static = self._offset.static
         self.offset = self._offset.at

@@ -49,8 +49,6 @@ class Memory:
         self.declared: dict[str, Tensor] = {}
         self.tensors: dict[str, torch.Tensor] = {}
         for tensor in program.tensors:
-            if tensor.name in self.declared:
-                raise InputError(f"the schedule is malformed: two tensors are called {tensor.name!r}")
             external = tensor.role in ("weight", "constant")
             self.declared[tensor.name] = tensor
             self.tensors[tensor.name] = self._external(tensor, weights) if external else self._placed(tensor)

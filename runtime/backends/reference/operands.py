@@ -26,18 +26,17 @@ def step_of(
     to accumulate in.
 
     Args:
-        check: raises InputError for what neither patterns nor the validator refuse.
+        check: raises InputError for what the validator does not refuse.
     """
     accumulates = "wide" in inspect.signature(function).parameters
 
     def compile_step(step: Op, interface: Interface) -> Bind:
-        interface.match(step)
         check(step, interface)
         spec = spec_of(type(step))
         fixed: dict[str, Any] = {name: getattr(step, name) for name in spec.attributes}
         if accumulates:
             fixed["wide"] = interface.numerics.accumulate
-        numbers = {name: interface.scalar(getattr(step, name)) for name in spec.numbers}
+        numbers = {name: getattr(step, name) for name in spec.numbers}
 
         def bind(views: Views) -> Fire:
             operands = {name: views.get(getattr(step, name)) for name in spec.operands}

@@ -30,11 +30,10 @@ class PipelineCode:
         kernel: the one that it stands in.
         bodies: by name.
         memory: holds the slots of the buffers.
-        known: scalars that are set where it stands.
         checked: a slot is NaN when its producer begins it.
 
     Raises:
-        InputError: anything malformed.
+        InputError: a view that leaves what it looks at, a buffer that lies outside of memory.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class PipelineCode:
         kernel: Kernel,
         bodies: Mapping[str, BodyCode],
         memory: Memory,
-        known: set[str],
         *,
         checked: bool,
     ) -> None:
@@ -52,22 +50,16 @@ class PipelineCode:
         params = {param.name: param for param in kernel.params}
         buffers = {buffer.name: buffer for buffer in pipeline.buffers}
         self._names = [stage.name for stage in pipeline.stages]
-        if len(buffers.keys() - params.keys()) != len(pipeline.buffers) or len(set(self._names)) != len(self._names):
-            self._refuse("two of its stages, or of its buffers and the kernel's parameters, share a name")
-        inner = {*known, pipeline.index}
-        self._lower = getter(pipeline.lower, known, self._where)
-        self._upper = getter(pipeline.upper, known, self._where)
-        self._scalars = [compile_scalar(item, inner, self._where) for item in pipeline.scalars]
+        self._lower, self._upper = getter(pipeline.lower), getter(pipeline.upper)
+        self._scalars = [compile_scalar(item) for item in pipeline.scalars]
         slots = {name: memory.slots(buffer) for name, buffer in buffers.items()}
-        place = Place(self._where, params, buffers, slots, inner, checked)
-        self._stages: list[StageCode] = []
-        for number, stage in enumerate(pipeline.stages):
-            if stage.body not in bodies:
-                self._refuse(f"stage {stage.name!r} fires unknown body {stage.body!r}")
-            self._stages.append(StageCode(stage, number, bodies[stage.body], place))
+        place = Place(self._where, params, buffers, slots, checked)
+        self._stages = [
+            StageCode(stage, number, bodies[stage.body], place) for number, stage in enumerate(pipeline.stages)
+        ]
         self._uses = [use for stage in self._stages for use in stage.uses]
         self._plans: Memo[int, tuple[list[int], list[list[Condition]]]] = Memo(_PLANS)
-        self._outer = frozenset(known)
+        self._own_scalars = {pipeline.index, *(item.name for item in pipeline.scalars)}
 
     def bind(self, views: Views) -> Action:
         """Fixes the kernel's arguments. Raises InputError where a port looks at a window of one that is not dense."""
@@ -82,7 +74,7 @@ class PipelineCode:
         literal = isinstance(pipeline.lower, int) and isinstance(pipeline.upper, int)
         if not literal or len(self._range({})) != 1 or len(stages) != 1 or not stages[0].static:
             return False
-        return all(operand in self._outer for operand in stages[0].stage.scalars if isinstance(operand, str))
+        return self._own_scalars.isdisjoint(stages[0].stage.scalars)
 
     def _once(self, stage: BoundStage) -> Action:
         fires = stage.bind(0)

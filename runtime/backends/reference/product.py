@@ -15,20 +15,15 @@ from torch import Tensor
 from sscc.ir.schedule import Product
 from sscc.runtime.backends.reference.access import AccessMap
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
-from sscc.runtime.backends.reference.numerics import FLOATS
-from sscc.runtime.backends.reference.vector import check_output, check_reduced
+from sscc.runtime.backends.reference.vector import check_output
 from sscc.runtime.backends.reference.views import overlap
 
 
 def compile_product(step: Product, interface: Interface) -> Bind:
     """Any contraction of two floating parameters into a third. Shapes follow from the access maps."""
-    a, output = (AccessMap(access, step.dims, interface) for access in (step.a, step.output))
-    b = AccessMap(step.b, step.dims, interface, may_be_indirect=True)
+    a, b, output = (AccessMap(access, step.dims, interface) for access in (step.a, step.b, step.output))
     free = [dim for dim in range(len(step.dims)) if dim not in step.reduce]
     check_output(output, interface, free)
-    check_reduced(step.reduce, step.dims, output, interface)
-    if any(access.param.dtype not in FLOATS for access in (a, b, output)):
-        interface.refuse(f"a product takes floats, not {a.param.dtype} times {b.param.dtype}")
     batch = [dim for dim in free if a.uses(dim) and b.uses(dim)]
     rows = [dim for dim in free if a.uses(dim) and not b.uses(dim)]
     columns = [dim for dim in free if b.uses(dim) and not a.uses(dim)]

@@ -9,7 +9,6 @@ nearest one, NaN 0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -179,17 +178,17 @@ def _truncate(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.bitwise_and(x, 1).to(dtype) if dtype is torch.bool else x.to(dtype)
 
 
-CONVERT: dict[str, tuple[str, str, Callable[[Tensor, Any], Tensor]]] = {
-    "truncf": ("float", "float", _float_to_float),
-    "extf": ("float", "float", _float_to_float),
-    "sitofp": ("integer", "float", _signed_to_float),
-    "uitofp": ("integer", "float", _unsigned_to_float),
-    "fptosi": ("float", "integer", _float_to_signed),
-    "fptoui": ("float", "integer", _float_to_unsigned),
-    "extsi": ("integer", "integer", _signed_extend),
-    "extui": ("integer", "integer", _unsigned_extend),
-    "trunci": ("integer", "integer", _truncate),
-    "index_cast": ("integer", "integer", _signed_extend),
-    "index_castui": ("integer", "integer", _unsigned_extend),
+CONVERT: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
+    "truncf": _float_to_float,
+    "extf": _float_to_float,
+    "sitofp": _signed_to_float,
+    "uitofp": _unsigned_to_float,
+    "fptosi": _float_to_signed,
+    "fptoui": _float_to_unsigned,
+    "extsi": _signed_extend,
+    "extui": _unsigned_extend,
+    "trunci": _truncate,
+    "index_cast": _signed_extend,
+    "index_castui": _unsigned_extend,
 }
-"""Operation -> kind of the argument, kind of the result, function of the argument and the result's torch dtype."""
+"""Functions of the argument and of the result's dtype."""

@@ -37,7 +37,6 @@ class Place:
         params: the kernel's tensor parameters.
         buffers: the pipeline's.
         slots: the places of each buffer.
-        known: scalars of the kernel and of the pipeline, and its index.
         checked: a slot is NaN when its producer begins it.
     """
 
@@ -45,7 +44,6 @@ class Place:
     params: Mapping[str, Param]
     buffers: Mapping[str, Buffer]
     slots: Mapping[str, Sequence[torch.Tensor]]
-    known: set[str]
     checked: bool
 
     def refuse(self, reason: str) -> NoReturn:
@@ -62,30 +60,17 @@ class StageCode:
         place: where it stands.
 
     Raises:
-        InputError: ports or scalars that do not fit the body, windows that leave what they look at, names that do
-            not exist, waits for a buffer that no port touches.
+        InputError: a port whose view leaves what it looks at.
     """
 
     def __init__(self, stage: Stage, number: int, body: BodyCode, place: Place) -> None:
         self.stage, self.body, self.place = stage, body, place
         params, scalars = body.body.params, body.body.scalars
-        if len(stage.ports) != len(params) or len(stage.scalars) != len(scalars):
-            self.refuse(
-                f"it has {len(stage.ports)} ports and {len(stage.scalars)} scalars, body {stage.body!r} takes "
-                f"{len(params)} and {len(scalars)}"
-            )
-        if min((*stage.grid, 1)) < 1:
-            self.refuse(f"its grid is {list(stage.grid)}, each size must be at least 1")
         self.axes = {f"t{axis}": axis for axis in range(len(stage.grid))}
-        if self.axes.keys() & place.known:
-            self.refuse(f"{sorted(self.axes.keys() & place.known)} are indices of its grid and scalars around it")
         self.points = list(itertools.product(*map(range, stage.grid)))
         self.ports = [PortCode(port, param, self) for port, param in zip(stage.ports, params, strict=True)]
         self._scalars(dict(zip(scalars, stage.scalars, strict=True)))
         self.uses = [self._use(port, number) for port in self.ports if port.buffer is not None]
-        for name in stage.waits:
-            if name not in (use.buffer for use in self.uses):
-                self.refuse(f"it waits for buffer {name!r}, which none of its ports touches")
 
     @property
     def static(self) -> bool:
@@ -102,9 +87,8 @@ class StageCode:
 
     def _scalars(self, scalars: Mapping[str, ScalarOperand]) -> None:
         """Splits the body's scalars into those of an iteration and those of a tile."""
-        where = f"{self.place.where}, stage {self.stage.name!r}"
         inner = {name: self.axes[v] for name, v in scalars.items() if isinstance(v, str) and v in self.axes}
-        self.steady = {name: getter(v, self.place.known, where) for name, v in scalars.items() if name not in inner}
+        self.steady = {name: getter(v) for name, v in scalars.items() if name not in inner}
         self.tiled = [{name: point[axis] for name, axis in inner.items()} for point in self.points] if inner else []
 
     def _use(self, port: PortCode, number: int) -> BufferUse:
@@ -114,21 +98,14 @@ class StageCode:
 
 
 class PortCode:
-    """One port of a stage, checked against the body's parameter that it stands for."""
+    """One port of a stage, and the body's parameter that it stands for."""
 
     def __init__(self, port: Port, param: Param, stage: StageCode) -> None:
         self._stage, self._param = stage, param
         self.port, self.writes = port, param.access != "read"
         view, place = port.view, stage.place
         self.buffer = place.buffers.get(view.tensor)
-        target = self.buffer or place.params.get(view.tensor)
-        if target is None:
-            self.refuse(f"there is no parameter or buffer {view.tensor!r}")
-        if view.shape != param.shape or target.dtype != param.dtype:
-            self.refuse(f"it takes {param.dtype} {list(param.shape)}, the view is {target.dtype} {list(view.shape)}")
-        if self.writes and isinstance(target, Param) and target.access == "read":
-            self.refuse(f"it writes parameter {view.tensor!r}, which is declared read")
-        self._check_counts()
+        target = self.buffer or place.params[view.tensor]
         self.strided = StridedView(view, prod(target.shape), param.access, self.refuse)
         dense = view.shape == target.shape and view.strides == dense_strides(target.shape)
         self.identity = dense and view.offset == 0 and not view.terms
@@ -156,20 +133,13 @@ class PortCode:
     def refuse(self, reason: str) -> NoReturn:
         self._stage.refuse(f"port of {self._param.name!r}: {reason}")
 
-    def _check_counts(self) -> None:
-        per, lag = self.port.per, self.port.lag
-        if self.buffer is None and (per, lag) != (0, 0):
-            self.refuse(f"it has per {per} and lag {lag}, but {self.port.view.tensor!r} is no buffer")
-        if self.buffer is not None and (per < 1 or lag < 0):
-            self.refuse(f"it has per {per} and lag {lag} on buffer {self.buffer.name!r}, they must be at least 1 and 0")
-
     def _place_terms(self, view: View) -> None:
         """Splits the offset into what a tile adds and what the scalars around give."""
         axes = self._stage.axes
         inner = [(axes[name], factor) for name, factor in view.terms if name in axes]
         outer = tuple((name, factor) for name, factor in view.terms if name not in axes)
         self.tiles = [sum(point[axis] * factor for axis, factor in inner) for point in self._stage.points]
-        self.offset = Offset(replace(view, terms=outer), self._stage.place.known, self._stage.place.where)
+        self.offset = Offset(replace(view, terms=outer))
 
 
 class BoundStage:

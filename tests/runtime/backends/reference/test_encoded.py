@@ -248,36 +248,6 @@ def refused(step: Any, message: str, **shapes: tuple[str, tuple[int, ...]]) -> N
         run_steps((step,), {}, writes)
 
 
-@pytest.mark.parametrize("out", [("i8", (2, 3, 5, 8)), ("f32", (2, 3, 5, 12)), ("i8", (2, 3, 4, 12)), ("i8", (2, 12))])
-def test_an_output_that_does_not_hold_encoded_rows_is_refused(out: Any) -> None:
-    message = r"quantize_rows takes out as i8 \[B, Hkv, J, D \+ 4\] with .*'D': 8.* but parameter 'y' is "
-    refused(QuantizeRows("x", "y"), message, x=("f32", (2, 3, 5, 8)), y=out)
-
-
-def test_encoding_what_is_encoded_is_refused() -> None:
-    message = "quantize_rows takes source as float .* but parameter 'x' is i8"
-    refused(QuantizeRows("x", "y"), message, x=("i8", (2, 3, 5, 8)), y=("i8", (2, 3, 5, 12)))
-
-
-@pytest.mark.parametrize(
-    ("cache", "new", "message"),
-    [
-        (("i8", 12), ("f32", 8), r"takes new as float or i8 \[B, Hkv, 1, D\] with .*'D': 12"),
-        (("i8", 12), ("i8", 11), r"takes new as float or i8 \[B, Hkv, 1, D\] with .*'D': 12"),
-        (("i64", 8), ("i64", 8), "takes cache as float or i8 .* 'cache' is i64"),
-    ],
-)
-def test_an_update_of_rows_that_differ_is_refused(cache: Any, new: Any, message: str) -> None:
-    refused(
-        UpdateRows("cache", "new", "row", "active"),
-        message,
-        cache=(cache[0], (2, 3, 5, cache[1])),
-        new=(new[0], (2, 3, 1, new[1])),
-        row=("i64", (2,)),
-        active=("i1", (2,)),
-    )
-
-
 SLOTS: dict[str, tuple[str, tuple[int, ...]]] = {
     "query": ("f32", (2, 4, 1, 8)),
     "new_key": ("f32", (2, 2, 1, 8)),
@@ -287,26 +257,6 @@ SLOTS: dict[str, tuple[str, tuple[int, ...]]] = {
     "active": ("i1", (2,)),
     "out": ("f32", (2, 4, 1, 6)),
 }
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"k_cache": ("i8", (2, 2, 9, 8))},
-            r"takes key as float .* or i8 \[B, Hkv, R, D \+ 4\] with .*'D': 8.* 'k_cache'",
-        ),
-        (
-            {"v_cache": ("i8", (2, 2, 9, 6))},
-            r"takes value as float .* or i8 \[B, Hkv, R, Dv \+ 4\] with .*'Dv': 6.* 'v_cache'",
-        ),
-        ({"new_key": ("i8", (2, 2, 1, 12))}, "takes new_key as float .* but parameter 'new_key' is i8"),
-        ({"query": ("i8", (2, 4, 1, 12))}, "takes query as float .* but parameter 'query' is i8"),
-    ],
-)
-def test_decode_attention_on_rows_that_do_not_fit_is_refused(change: Any, message: str) -> None:
-    caches = {"k_cache": ("i8", (2, 2, 9, 12)), "v_cache": ("i8", (2, 2, 9, 10))}
-    refused(DECODE, message, **{**SLOTS, **caches, **change})
 
 
 def test_a_copy_that_is_not_encoded_as_its_cache_is_refused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -171,20 +170,6 @@ def test_a_position_that_has_no_row_is_refused() -> None:
     inputs, caches = step_inputs(4, [-1, 3], torch.float32)
     with pytest.raises(InputError, match=r"cache of 7 rows is updated at rows \[-1\]"):
         run_steps((INDEXED,), inputs, {**caches, "out": torch.zeros(2, 4, 1, 6)})
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"segments": (replace(ROWS, key="v_store"),)}, r"takes segments\[0\].key as float \[B, Hkv, T0, D\]"),
-        ({"segments": (replace(ROWS, index="position"),)}, r"takes segments\[0\].index as i64 \[B, Hkv, R0\]"),
-        ({"k_cache": "query"}, r"takes k_cache as float \[B, Hkv, R, D\]"),
-    ],
-)
-def test_a_step_that_does_not_fit_is_refused(change: Any, message: str) -> None:
-    inputs, caches = step_inputs(4, [3], torch.float32)
-    with pytest.raises(InputError, match=message):
-        run_steps((replace(INDEXED, **change),), inputs, {**caches, "out": torch.zeros(1, 4, 1, 6)})
 
 
 def test_a_prompt_of_another_dtype_than_the_cache_is_refused() -> None:
