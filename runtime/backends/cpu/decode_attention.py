@@ -17,15 +17,13 @@ from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import decay
 from sscc.runtime.backends.cpu.decode_attention_block import NEGATIVE_INFINITY, Block, Result, Scratch
 from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, in_order, store_row
-from sscc.runtime.backends.cpu.encoded_rows import check_encoded, write_row
+from sscc.runtime.backends.cpu.encoded_rows import write_row
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import ADDRESSES, ATTENTION_UNITS, LINE, SPLIT_ROWS
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import F32, I8, I64, Function, Value, lanes_of, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
-
-Meta = tuple[tuple[int, ...], tuple[int, ...], str]
-"""Shape, strides in elements, dtype."""
+from sscc.runtime.backends.cpu.row_copies import Meta, check_strides
 
 
 @dataclass(frozen=True)
@@ -87,18 +85,16 @@ class Attention:
         meta: Mapping[str, Meta],
         features: Features,
     ) -> Attention:
-        """Raises InputError where a row of an operand is not contiguous, or neither f32 nor bf16 nor, of keys and
-        values, encoded, or where segments are of several dtypes."""
-        for name in (step.query, step.out):
-            check_rows(step.kind, name, meta[name])
+        """Raises InputError where a row of an operand is not contiguous, or where segments are of several dtypes."""
+        sides = [part.key for part in parts], [part.value for part in parts]
+        check_strides(step.kind, meta, (step.query, step.out, *sides[0], *sides[1]))
+        for first, *others in sides:
+            for name in others:
+                if meta[name][2] != meta[first][2]:
+                    detail = f"{first!r} is {meta[first][2]} and {name!r} {meta[name][2]}"
+                    raise InputError(f"{step.kind} takes segments of one dtype, but {detail}")
         (slots, heads, _, depth), _, query = meta[step.query]
         width = meta[step.out][0][3]
-        for side, size in (([part.key for part in parts], depth), ([part.value for part in parts], width)):
-            for name in side:
-                check_rows(step.kind, name, meta[name], size)
-                if meta[name][2] != meta[side[0]][2]:
-                    detail = f"{side[0]!r} is {meta[side[0]][2]} and {name!r} {meta[name][2]}"
-                    raise InputError(f"{step.kind} takes segments of one dtype, but {detail}")
         (_, kv_heads, _, _), _, cache = meta[parts[0].key]
         values = meta[parts[0].value][2]
         dot = features.bf16_dot and query == cache == "bf16"
@@ -108,22 +104,6 @@ class Attention:
         return cls(slots, kv_heads, sum(part.count for part in parts), block)
 
 
-def check_rows(kind: str, name: str, meta: Meta, encoded: int = 0) -> None:
-    """Raises InputError unless an operand is f32 or bf16 and its last axis has stride 1.
-
-    Args:
-        encoded: where it is not 0, encoded rows of this many numbers are taken too.
-    """
-    shape, strides, dtype = meta
-    if encoded and dtype == "i8":
-        check_encoded(kind, name, meta, encoded)
-        return
-    if dtype not in ("f32", "bf16"):
-        raise InputError(f"{kind} takes rows of f32 or bf16, but {name!r} is {dtype}")
-    if shape[-1] > 1 and strides[-1] != 1:
-        raise InputError(f"{kind} reads and writes rows at stride 1, but {name!r} has strides {list(strides)}")
-
-
 # ---------------------------------------------------------------------------------------------------- lowering
 
 
@@ -131,16 +111,16 @@ def lower_decode_attention(step: DecodeAttention, meta: Mapping[str, Meta], feat
     """The step on operands of static shapes and strides, named as in the step.
 
     A negative position of an active slot is reported, and an index beyond its rows, which gives a row of zeros, as a
-    negative one does. Raises InputError where a row is not contiguous, or where keys, values and caches are of dtypes
-    that do not go together.
+    negative one does. Raises InputError where a row is not contiguous, or where what is read of a cache is of another
+    dtype than the cache.
     """
     parts = parts_of((step, *step.segments), meta)
     attention = Attention.of(step, parts, meta, features)
-    sides = (step.new_key, step.k_cache, attention.block.keys), (step.new_value, step.v_cache, attention.block.values)
-    for new, cache, rows in sides:
-        check_rows(step.kind, new, meta[new])
-        check_rows(step.kind, cache, meta[cache], rows.size)
-    _check_caches(step, meta)
+    check_strides(step.kind, meta, (step.new_key, step.new_value, step.k_cache, step.v_cache))
+    for read, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
+        if meta[read][2] != meta[cache][2]:
+            detail = f"{read!r} is {meta[read][2]}, {cache!r} is {meta[cache][2]}"
+            raise InputError(f"{step.kind} takes rows in the dtype of their cache, but {detail}")
 
     def emit(context: Context) -> None:
         with context.f.loop(context.begin, context.end) as loop:
@@ -152,17 +132,6 @@ def lower_decode_attention(step: DecodeAttention, meta: Mapping[str, Meta], feat
                 write_result(unit, context.operands[step.out])
 
     return with_merge(attention, step.out, emit)
-
-
-def _check_caches(step: DecodeAttention, meta: Mapping[str, Meta]) -> None:
-    names = (step.key, step.k_cache, step.value, step.v_cache)
-    key, k_cache, value, v_cache = (meta[name][2] for name in names)
-    if (key, value) != (k_cache, v_cache) or (key == "i8") != (value == "i8"):
-        dtypes = ", ".join(f"{name!r} is {meta[name][2]}" for name in dict.fromkeys(names))
-        raise InputError(
-            f"{step.kind} takes rows in the dtype of their cache, and keys and values both encoded (i8) or neither, "
-            f"but {dtypes}"
-        )
 
 
 def with_merge(attention: Attention, out: str, emit: Callable[[Context], None]) -> Lowered:

@@ -4,52 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sscc.ir.errors import InputError
-from sscc.ir.kv_rows import INT8
 from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, UpdateRows
 from sscc.runtime.backends.cpu.decode_attention import (
     Attention,
-    Meta,
     Part,
     RowSource,
     Unit,
     attend_block,
     begin_unit,
-    check_rows,
     parts_of,
     with_merge,
     write_result,
     zero_row,
 )
-from sscc.runtime.backends.cpu.encoded_rows import check_encoded, copy_bytes
+from sscc.runtime.backends.cpu.encoded_rows import copy_bytes
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import I8, I64, PTR, Value
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
-from sscc.runtime.backends.cpu.row_copies import copy_row
+from sscc.runtime.backends.cpu.row_copies import Meta, check_strides, copy_row
 
 
 def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Features) -> Lowered:
     """One unit per slot and KV head. A row that the cache does not have is reported.
 
-    Raises InputError where a row is not contiguous, or only one of cache and new row is encoded.
+    Raises InputError where a row is not contiguous.
     """
+    check_strides(step.kind, meta, (step.cache, step.new))
     (slots, kv_heads, rows, size), _, dtype = meta[step.cache]
     new = meta[step.new][2]
-    if (dtype == "i8") != (new == "i8"):
-        raise InputError(
-            f"{step.kind} takes encoded rows (i8) in a cache of them only, but {step.cache!r} is {dtype} and "
-            f"{step.new!r} is {new}"
-        )
-    for name in (step.cache, step.new):
-        if dtype != "i8":
-            check_rows(step.kind, name, meta[name])
-        elif size > 1 and meta[name][1][-1] != 1:
-            strides = list(meta[name][1])
-            raise InputError(f"{step.kind} reads and writes rows at stride 1, but {name!r} has strides {strides}")
-    if meta[step.new][0][-1] != size:
-        # Of equal widths, bytes are copied whatever they stand for: an encoded row, or the codes of a landmark.
-        check_encoded(step.kind, step.new, meta[step.new], INT8.numbers(size))
 
     def emit(context: Context) -> None:
         f = context.f

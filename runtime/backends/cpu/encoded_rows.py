@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import INT4, INT8, SMALLEST_SCALE, RowFormat, format_of
 from sscc.ir.schedule import QuantizeRows
 from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, load_f32, store_row
@@ -10,19 +9,7 @@ from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import ROW_BLOCK
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I8, I16, I32, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
-from sscc.runtime.backends.cpu.row_copies import SIZES, Meta, address, check_operands, copy_row
-
-
-def check_encoded(kind: str, name: str, meta: Meta, size: int) -> None:
-    """Raises InputError unless an operand is of encoded rows of `size` numbers that lie at stride 1."""
-    shape, strides, dtype = meta
-    if dtype != "i8" or size < 1 or not format_of(size, shape[-1]):
-        raise InputError(
-            f"{kind} takes encoded rows of {size} numbers as {INT8.width(size)} of i8, but {name!r} has {shape[-1]} of "
-            f"{dtype} (with codes of 4 bits it would be {INT4.width(size)})"
-        )
-    if strides[-1] != 1:
-        raise InputError(f"{kind} reads and writes rows at stride 1, but {name!r} has strides {list(strides)}")
+from sscc.runtime.backends.cpu.row_copies import SIZES, Meta, address, check_strides, copy_row
 
 
 def encode_row(
@@ -147,15 +134,10 @@ def copy_bytes(f: Function, source: Value, target: Value, count: int) -> None:
 def lower_quantize_rows(step: QuantizeRows, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (slot, KV head, block of rows). See `QuantizeRows`.
 
-    Raises InputError for operands that do not fit.
+    Raises InputError where a row is not contiguous.
     """
-    check_operands(step.kind, operands, (step.source,))
+    check_strides(step.kind, operands, (step.source, step.out))
     (slots, heads, count, size), _, dtype = operands[step.source]
-    if dtype not in ("f32", "bf16"):
-        raise InputError(f"{step.kind} takes rows of f32 or bf16, but {step.source!r} is {dtype}")
-    if step.out not in operands:
-        raise InputError(f"{step.kind} has no operand {step.out!r}")
-    check_encoded(step.kind, step.out, operands[step.out], size)
     blocks = -(-count // ROW_BLOCK)
 
     def encode(context: Context) -> None:

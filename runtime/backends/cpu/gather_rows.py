@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sscc.ir.schedule import GatherRows
-from sscc.runtime.backends.cpu.encoded_rows import check_encoded, copy_bytes, write_row
+from sscc.runtime.backends.cpu.encoded_rows import copy_bytes, write_row
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import ROW_BLOCK
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import I64, Function, Value
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
-from sscc.runtime.backends.cpu.row_copies import Meta, address, check_operands, zero_row
+from sscc.runtime.backends.cpu.row_copies import Meta, address, check_strides, zero_row
 
 
 def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (KV head, block of rows). See `GatherRows`.
 
-    An index beyond the source is reported. Raises InputError for operands that do not fit.
+    An index beyond the source is reported. Raises InputError where a row is not contiguous.
     """
-    source, out = operands.get(step.source), operands.get(step.out)
-    if not source or not out or not _same_bytes(source, out):
-        check_operands(step.kind, operands, (step.source,))
-        if source and out and out[2] == "i8":
-            check_encoded(step.kind, step.out, out, source[0][-1])
-        else:
-            check_operands(step.kind, operands, (step.out,))
+    check_strides(step.kind, operands, (step.source, step.out))
     _, heads, count, _ = operands[step.out][0]
     blocks = -(-count // ROW_BLOCK)
 
@@ -40,11 +34,6 @@ def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Fea
                 _copy_or_zero(f, source, out, (0, head), position, row.index)
 
     return Lowered((Phase(heads * blocks, gather),))
-
-
-def _same_bytes(source: Meta, out: Meta) -> bool:
-    """Whether both are encoded rows of one size, whatever they stand for."""
-    return source[2] == out[2] == "i8" and source[0][-1] == out[0][-1] and source[1][-1] == out[1][-1] == 1
 
 
 def _copy_or_zero(

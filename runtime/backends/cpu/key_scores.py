@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sscc.ir.errors import InputError
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
-from sscc.runtime.backends.cpu.decode_attention import check_rows
 from sscc.runtime.backends.cpu.decode_attention_block import Block, Scratch
 from sscc.runtime.backends.cpu.decode_attention_chunks import Rows
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.mlir import Function, Value
-from sscc.runtime.backends.cpu.row_copies import Meta
+from sscc.runtime.backends.cpu.row_copies import Meta, check_strides
 
 
 @dataclass(frozen=True)
@@ -31,14 +29,10 @@ class KeyRows:
 
     @classmethod
     def of(cls, kind: str, name: str, operands: dict[str, Meta], query: str, group: int, features: Features) -> KeyRows:
-        """Raises InputError where an operand holds no rows of floats of the width of the query's."""
-        if name not in operands:
-            raise InputError(f"{kind} has no operand {name!r}")
-        check_rows(kind, name, operands[name])
+        """Raises InputError where a row is not contiguous."""
+        check_strides(kind, operands, (name,))
         (*_, dim), _, queries = operands[query]
-        shape, _, dtype = operands[name]
-        if shape[3] != dim:
-            raise InputError(f"{kind} takes keys of {shape[3]} numbers, its query has {dim}")
+        dtype = operands[name][2]
         side = Rows(dim, dtype, features.bf16_dot and queries == dtype == "bf16")
         return cls(Block(side, side, group, features))
 

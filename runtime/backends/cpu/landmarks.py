@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sscc.ir import landmarks
-from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import INT8
 from sscc.ir.schedule import Landmarks
 from sscc.ir.sizes import align
@@ -25,7 +24,7 @@ from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import LINE, ROW_BLOCK
 from sscc.runtime.backends.cpu.mlir import BF16, F32, F64, I8, I16, I32, PTR, Function, Module, Value, lanes_of, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
-from sscc.runtime.backends.cpu.row_copies import Meta, address, check_operands
+from sscc.runtime.backends.cpu.row_copies import Meta, address, check_strides
 
 COLUMN_BYTES = 4
 
@@ -85,28 +84,13 @@ class LandmarkRows:
         return align(-(-self.dim // LANES) * LINE) + align(INT8.width(self.dim))
 
 
-def check_landmarks(kind: str, operands: dict[str, Meta], codes: str, scales: str, dim: int, bits: int) -> None:
-    """Raises InputError unless two operands are codes and scales of landmarks of so many bits of `dim` numbers."""
-    for name in (codes, scales):
-        if name not in operands:
-            raise InputError(f"{kind} has no operand {name!r}")
-    shape, strides, dtype = operands[codes]
-    if bits not in landmarks.MAGNITUDES or dim * bits != 8 * shape[-1]:
-        raise InputError(f"{kind} keeps keys of {dim} numbers in {bits} bits, {shape[-1]} bytes")
-    if dtype != "i8" or operands[scales][2] != "bf16" or operands[scales][0][-1] != 1:
-        raise InputError(f"{kind} takes codes in i8 and a scale in bf16, not {dtype} and {operands[scales][2]}")
-    if shape[-1] > 1 and strides[-1] != 1:
-        raise InputError(f"{kind} takes codes at stride 1, but {codes!r} has strides {list(strides)}")
-
-
 def lower_landmarks(step: Landmarks, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (slot, KV head, block of rows). See `Landmarks`.
 
-    Raises InputError for operands that do not fit.
+    Raises InputError where a row is not contiguous.
     """
-    check_operands(step.kind, operands, (step.key,))
+    check_strides(step.kind, operands, (step.key, step.codes))
     (slots, heads, count, dim), _, dtype = operands[step.key]
-    check_landmarks(step.kind, operands, step.codes, step.scales, dim, step.bits)
     blocks = -(-count // ROW_BLOCK)
 
     def encode(context: Context) -> None:

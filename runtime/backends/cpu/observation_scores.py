@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import ObservationScores
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2, log
 from sscc.runtime.backends.cpu.attention_tiles import (
@@ -70,10 +69,6 @@ class Scorer:
     def of(cls, step: ObservationScores, operands: dict[str, Meta], features: Features) -> Scorer:
         (_, heads, window, depth), _, query_type = operands[step.observed]
         (_, kv_heads, limit, _), _, key_type = operands[step.key]
-        if heads % kv_heads:
-            raise InputError(f"{step.kind}: {heads} query heads do not divide into groups of {kv_heads} KV heads")
-        if step.scale <= 0:
-            raise InputError(f"{step.kind} takes a positive scale, not {step.scale}")
         tiles = tiling(features, (query_type, key_type), depth)
         group = heads // kv_heads
         rows = QueryRows(tiles, depth, -(-group * window // tiles.panel))

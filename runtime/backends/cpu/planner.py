@@ -17,7 +17,6 @@ from sscc.runtime.backends.cpu.draft import PlanDraft, Track
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.hazards import Pending
 from sscc.runtime.backends.cpu.mlir import Module
-from sscc.runtime.backends.cpu.names import check_names
 from sscc.runtime.backends.cpu.pipelines import KernelCall, plan_pipeline
 from sscc.runtime.backends.cpu.storage import Packings
 from sscc.runtime.backends.cpu.weights import packed_weights
@@ -45,7 +44,6 @@ def plan_program(
         module: an empty one to write functions to; None for one of the usual kind.
         packings: how weights are packed, as `packed_weights` finds it; found here if None.
     """
-    check_names(program)
     packed = packed_weights(program) if packings is None else packings
     draft = PlanDraft(program, features, Module() if module is None else module, packed)
     entries = tuple(_entry(draft, entry) for entry in program.entries)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
 from sscc.runtime.backends.cpu.approximations import log
 from sscc.runtime.backends.cpu.attention_tiles import (
@@ -34,7 +33,7 @@ from sscc.runtime.backends.cpu.attention_tiles import (
     tiling,
 )
 from sscc.runtime.backends.cpu.decode_attention_chunks import Rows
-from sscc.runtime.backends.cpu.encoded_rows import check_encoded, decode_rows, write_row
+from sscc.runtime.backends.cpu.encoded_rows import decode_rows, write_row
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import KEY_WALK_ROWS, LARGEST_BLOCK_ROWS, LARGEST_QUERY_BLOCK, ROW_BLOCK
 from sscc.runtime.backends.cpu.mlir import F32, I32, Function, Value, vector
@@ -44,7 +43,7 @@ from sscc.runtime.backends.cpu.row_copies import (
     Meta,
     ScratchPieces,
     address,
-    check_operands,
+    check_strides,
     copy_row,
     pack_pairs,
     pack_rows,
@@ -60,7 +59,7 @@ def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], featu
     Does nothing where start < 0 or start + C exceeds T (the reference interpreter refuses that).
     Raises InputError for operands that do not fit.
     """
-    check_operands(step.kind, operands, (step.new_key, step.new_value))
+    check_strides(step.kind, operands, (step.new_key, step.new_value))
     attention = _Attention.of(step, operands, features, step.k_scratch, step.v_scratch)
     appends = (_Append(step.new_key, step.k_scratch), _Append(step.new_value, step.v_scratch))
     blocks = -(-attention.chunk // ROW_BLOCK)
@@ -86,7 +85,7 @@ def lower_causal_attention(step: CausalAttention, operands: dict[str, Meta], fea
 
 def lower_observe(step: Observe, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase, in units of (head, 32 queries). See `Observe`. Raises InputError for operands that do not fit."""
-    check_operands(step.kind, operands, (step.observed, step.query))
+    check_strides(step.kind, operands, (step.observed, step.query))
     (_, heads, chunk, depth), _, query_type = operands[step.query]
     (_, _, window, _), _, observed_type = operands[step.observed]
     blocks = -(-chunk // ROW_BLOCK)
@@ -161,25 +160,12 @@ class _Attention:
         key: str,
         value: str,
     ) -> _Attention:
-        check_operands(step.kind, operands, (step.query, step.out, *([step.log_sum_exp] if step.log_sum_exp else [])))
+        sums = [step.log_sum_exp] if step.log_sum_exp else []
+        check_strides(step.kind, operands, (step.query, step.out, key, value, *sums))
         (_, heads, chunk, depth), _, query_type = operands[step.query]
         columns = operands[step.out][0][3]
-        for name, size in ((key, depth), (value, columns)):
-            if name in operands and operands[name][2] == "i8":
-                check_encoded(step.kind, name, operands[name], size)
-            else:
-                check_operands(step.kind, operands, (name,))
         (_, kv_heads, limit, _), _, key_type = operands[key]
         value_type = operands[value][2]
-        if (key_type == "i8") != (value_type == "i8"):
-            raise InputError(
-                f"{step.kind} takes keys and values both encoded (i8) or neither, but {key!r} is {key_type} and "
-                f"{value!r} is {value_type}"
-            )
-        if heads % kv_heads:
-            raise InputError(f"{step.kind}: {heads} query heads do not divide into groups of {kv_heads} KV heads")
-        if step.scale <= 0:
-            raise InputError(f"{step.kind} takes a positive scale, not {step.scale}")
         numbers = (query_type, query_type) if key_type == "i8" else (key_type, value_type)  # decoded as queries are
         tiles = tiling(features, (query_type, *numbers), depth)
         group = heads // kv_heads

@@ -18,16 +18,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sscc.ir.choices import PLAIN_BITS
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import ChooseRows, DecodeAttention, FetchRows, LandmarkScores, MoreRows, QueryAttention
 from sscc.ir.sizes import align, dense_strides
 from sscc.runtime.backends.cpu.approximations import LOG2E
-from sscc.runtime.backends.cpu.decode_attention import check_rows, lower_decode_attention
+from sscc.runtime.backends.cpu.decode_attention import lower_decode_attention
 from sscc.runtime.backends.cpu.encoded_rows import write_row
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.key_scores import KeyRows, put_queries, score_keys
 from sscc.runtime.backends.cpu.landmark_scores import LandmarkSource, score_rows, staging_bytes
-from sscc.runtime.backends.cpu.landmarks import LandmarkRows, check_landmarks, encode_landmark, encode_query
+from sscc.runtime.backends.cpu.landmarks import LandmarkRows, encode_landmark, encode_query
 from sscc.runtime.backends.cpu.mlir import F32, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.resident_rows import ResidentRows, keep_rows
@@ -36,7 +35,6 @@ from sscc.runtime.backends.cpu.row_choice import (
     Choice,
     Slot,
     Unit,
-    check_ring,
     choose_rows,
     chunks_of,
     chunks_of_slice,
@@ -44,7 +42,7 @@ from sscc.runtime.backends.cpu.row_choice import (
     slot_of,
     take_chunk,
 )
-from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, check_operands, row_stride
+from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, check_strides, row_stride
 
 _CHOSEN, _LENGTH = "%chosen", "%length"
 """Operands that attention reads from shared scratch: the chosen positions, and the positions that a slot holds."""
@@ -56,14 +54,11 @@ _CHOSEN, _LENGTH = "%chosen", "%length"
 def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (slot, KV head, chunk of candidates). See `LandmarkScores`.
 
-    A position beyond the landmarks is reported. Raises InputError for operands that do not fit.
+    A position beyond the landmarks is reported. Raises InputError where a row is not contiguous.
     """
-    check_operands(step.kind, operands, (step.query, step.scores, step.position))
-    check_ring(step)
+    check_strides(step.kind, operands, (step.query, step.scores, step.position))
     slots, heads, _, _ = operands[step.query][0]
     _, kv_heads, limit, _ = operands[step.codes][0]
-    if heads % kv_heads:
-        raise InputError(f"{step.kind}: {heads} query heads do not divide into groups of {kv_heads} KV heads")
     group = heads // kv_heads
     rows = _landmark_rows(step, operands, group, features)
     chunks = chunks_of(limit, step.sink)
@@ -91,14 +86,11 @@ def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], featu
 def _landmark_rows(
     step: LandmarkScores | QueryAttention, operands: dict[str, Meta], group: int, features: Features
 ) -> LandmarkRows | KeyRows:
-    """Raises InputError for landmarks that do not fit."""
+    """Raises InputError where a row is not contiguous."""
     if step.bits == PLAIN_BITS:
-        if step.scales:
-            raise InputError(f"{step.kind} has landmarks of {step.bits} bits with scales")
         return KeyRows.of(step.kind, step.codes, operands, step.query, group, features)
-    dim = operands[step.query][0][3]
-    check_landmarks(step.kind, operands, step.codes, step.scales, dim, step.bits)
-    return LandmarkRows(dim, step.bits, features.int8_dot)
+    check_strides(step.kind, operands, (step.codes,))
+    return LandmarkRows(operands[step.query][0][3], step.bits, features.int8_dot)
 
 
 def _scoring_scratch(rows: LandmarkRows | KeyRows, group: int, logits: int) -> ScratchPieces:
@@ -169,10 +161,9 @@ def _source(context: Context, step: LandmarkScores | QueryAttention, slot: Value
 def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Features) -> Lowered:
     """Two phases: exponentials in units of (slot, KV head, slice), the choice in units of (slot, KV head).
 
-    See `ChooseRows`. A position beyond the scores is reported. Raises InputError for operands that do not fit.
+    See `ChooseRows`. A position beyond the scores is reported. Raises InputError where a row is not contiguous.
     """
-    check_operands(step.kind, operands, (step.query, step.scores, step.position, step.selected))
-    check_rows(step.kind, step.key, operands[step.key], operands[step.query][0][3])
+    check_strides(step.kind, operands, (step.query, step.scores, step.position, step.selected, step.key))
     room = operands[step.selected][0][2]
     choice = Choice.of(step, operands, operands[step.scores][0][2], room, features)
 
@@ -212,8 +203,7 @@ def lower_fetch_rows(step: FetchRows, operands: dict[str, Meta], features: Featu
 
     A place that is none of a resident row is reported too.
     """
-    check_operands(step.kind, operands, (step.query, step.scores, step.position))
-    check_rows(step.kind, step.key, operands[step.key], operands[step.query][0][3])
+    check_strides(step.kind, operands, (step.query, step.scores, step.position, step.key))
     choice = Choice.of(step, operands, operands[step.scores][0][2], operands[step.resident][0][2], features)
     rows = ResidentRows.of(step, operands, choice)
 
@@ -334,16 +324,9 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
 def _sizes(
     step: QueryAttention, operands: dict[str, Meta], features: Features
 ) -> tuple[LandmarkRows | KeyRows, Choice]:
-    check_operands(step.kind, operands, (step.query, step.new_key, step.new_value, step.position))
-    dim = operands[step.query][0][3]
-    for name, size in ((step.key, dim), (step.k_store, dim), (step.v_store, operands[step.out][0][3])):
-        check_rows(step.kind, name, operands[name], size)
-    if step.topk < 0:
-        raise InputError(f"{step.kind} chooses {step.topk} rows")
+    rows = (step.query, step.new_key, step.new_value, step.key, step.k_store, step.v_store)
+    check_strides(step.kind, operands, (*rows, step.position))
     choice = Choice.of(step, operands, operands[step.codes][0][2], step.topk, features)
-    if step.sink + step.recent != operands[step.key][0][2]:
-        held = operands[step.key][0][2]
-        raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent} in a cache of {held} rows")
     return _landmark_rows(step, operands, choice.group, features), choice
 
 

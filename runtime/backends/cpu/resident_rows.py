@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sscc.ir.errors import InputError
-from sscc.ir.kv_rows import INT8
 from sscc.ir.schedule import FetchRows, QueryAttention
-from sscc.runtime.backends.cpu.decode_attention import check_rows
 from sscc.runtime.backends.cpu.encoded_rows import copy_bytes
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import I8, I32, I64, Value, vector
 from sscc.runtime.backends.cpu.row_choice import Choice, Slot, Unit, store_keys
-from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, check_operands, copy_row
+from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, check_strides, copy_row
 from sscc.runtime.backends.cpu.selection import choice_bytes, choose, key_bytes
 
 _NEVER = (1 << 63) - 1
@@ -40,18 +37,9 @@ class ResidentRows:
 
     @classmethod
     def of(cls, step: FetchRows | QueryAttention, operands: dict[str, Meta], choice: Choice) -> ResidentRows:
-        """Raises InputError for operands that do not fit."""
-        if step.fetch < 1:
-            raise InputError(f"{step.kind} fetches {step.fetch} rows")
-        near, stores = (step.k_resident, step.v_resident), (step.k_store, step.v_store)
-        check_operands(step.kind, operands, (step.resident, step.places))
-        for pair in zip(near, stores, strict=True):
-            for name in pair:  # encoded ones of any format are copied as the bytes that they are
-                check_rows(step.kind, name, operands[name], INT8.numbers(operands[pair[1]][0][3]))
-            if len({operands[name][2] == "i8" for name in pair}) > 1:
-                raise InputError(f"{step.kind} has rows of which some are encoded: {' or '.join(pair)}")
-        if {operands[name][0][2] for name in (step.resident, step.places, *near)} != {choice.topk}:
-            raise InputError(f"{step.kind} has another number of resident rows than {choice.topk}")
+        """Raises InputError where a row is not contiguous."""
+        rows = (step.k_resident, step.v_resident, step.k_store, step.v_store)
+        check_strides(step.kind, operands, (step.resident, step.places, *rows))
         return cls(choice, min(step.fetch, choice.topk))
 
     @property

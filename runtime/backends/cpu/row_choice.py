@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import ChooseRows, FetchRows, LandmarkScores, QueryAttention
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2_below, exp2_not_positive
@@ -66,14 +65,8 @@ class Choice:
     def of(
         cls, step: Choosing, meta: dict[str, Meta], rows: int, topk: int, features: Features
     ) -> Choice:
-        """Raises InputError for sizes that do not fit."""
         (slots, heads, _, depth), _, query = meta[step.query]
-        (_, kv_heads, held, width), _, key = meta[step.key]
-        check_ring(step)
-        if heads % kv_heads:
-            raise InputError(f"{step.kind}: {heads} query heads do not divide into groups of {kv_heads} KV heads")
-        if step.sink + step.recent > held:
-            raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent} in a cache of {held} rows")
+        (_, kv_heads, _, width), _, key = meta[step.key]
         side = Rows.of(depth, (width,), key, features.bf16_dot and query == key == "bf16")
         ring = Block(side, side, heads // kv_heads, features)
         ranks = not isinstance(step, ChooseRows) and step.fetch > 0
@@ -152,11 +145,6 @@ class Choice:
 def chunks_of(rows: int, sink: int) -> int:
     """Chunks of the candidates of a slot, at most, of which none is behind `rows`."""
     return max(1, -(-(rows - sink) // CHUNK))
-
-
-def check_ring(step: LandmarkScores | Choosing) -> None:
-    if step.sink < 0 or step.recent < 1:
-        raise InputError(f"{step.kind} has sink {step.sink} and recent {step.recent}")
 
 
 def slot_of(context: Context, step: Choosing | LandmarkScores, slot: Value, rows: int) -> Slot:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import ObservationScores, Pool, Select
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.mlir import F32, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.observation_scores import Scorer, holds, slice_range, slices_of
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
-from sscc.runtime.backends.cpu.row_copies import Meta, address, check_operands
+from sscc.runtime.backends.cpu.row_copies import Meta, address, check_strides
 
 SCORES = vector(F32, 16)
 KEYS = vector(I32, 16)
@@ -29,7 +28,7 @@ def lower_observation_scores(step: ObservationScores, operands: dict[str, Meta],
     nothing where the length is not 1 .. T. Raises InputError for operands that do not fit.
     """
     names = (step.observed, step.key, step.scores, *([step.log_sum_exp] if step.log_sum_exp else []))
-    check_operands(step.kind, operands, names)
+    check_strides(step.kind, operands, names)
     scorer = Scorer.of(step, operands, features)
     phases = [Phase(scorer.units, scorer.emit_scores, private_bytes=scorer.scratch.nbytes)]
     if not step.log_sum_exp:
@@ -40,19 +39,12 @@ def lower_observation_scores(step: ObservationScores, operands: dict[str, Meta],
 # ----------------------------------------------------------------------------------------------------- pooling
 
 
-def check_pool(kind: str, width: int, mode: str) -> None:
-    """Raises InputError for a mode that does not exist and for a width that is not odd."""
-    if mode not in ("avg", "max") or width < 1 or width % 2 == 0:
-        raise InputError(f"{kind} pools with mode {mode!r} and width {width}; modes are avg and max, widths odd")
-
-
 def lower_pool(step: Pool, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (KV head, slice of positions). See `Pool`; writes pooled[:, :length] only.
 
     Does nothing where the length is not 1 .. T. Raises InputError for operands that do not fit.
     """
-    check_operands(step.kind, operands, (step.scores, step.pooled))
-    check_pool(step.kind, step.width, step.mode)
+    check_strides(step.kind, operands, (step.scores, step.pooled))
     kv_heads, limit = operands[step.scores][0]
     slices = slices_of(limit)
 
@@ -93,9 +85,7 @@ def lower_select(step: Select, operands: dict[str, Meta], features: Features) ->
     Shared scratch: an i32 per score. Does nothing where the length is not 1 .. T. Raises InputError for operands
     that do not fit.
     """
-    check_operands(step.kind, operands, (step.scores, step.selected))
-    if step.sink < 0 or step.recent < 0:
-        raise InputError(f"{step.kind} takes a sink and a recent that are not negative, not {step.sink}, {step.recent}")
+    check_strides(step.kind, operands, (step.scores, step.selected))
     (kv_heads, limit), (_, room) = operands[step.scores][0], operands[step.selected][0]
     row = key_bytes(limit)
 

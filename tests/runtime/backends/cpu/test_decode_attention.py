@@ -249,7 +249,7 @@ def test_nan_in_a_row_that_is_seen_is_not_hidden() -> None:
 def test_rows_that_are_not_contiguous_are_refused() -> None:
     tensors = decode_inputs(4, 2, 16, 16)
     tensors["v_cache"] = torch.zeros(5, 2, 300, 32)[..., ::2]
-    with pytest.raises(InputError, match=r"rows at stride 1, but 'v_cache' has strides \[19200, 9600, 32, 2\]"):
+    with pytest.raises(InputError, match="'v_cache' with stride 1 along its last axis, not 2"):
         decode(tensors)
 
 
@@ -362,18 +362,10 @@ def test_an_infinity_in_a_new_row_shows_where_rows_are_encoded() -> None:
 def test_encoded_rows_that_do_not_fit_are_refused() -> None:
     floats = decode_inputs(4, 2, 16, 16)
     tensors = with_encoded_caches(floats)
-    with pytest.raises(InputError, match="takes encoded rows of 16 numbers as 20 of i8, but 'k_cache' has 16 of i8"):
-        decode(tensors | {"k_cache": tensors["k_cache"][..., :16].contiguous()})
-    with pytest.raises(InputError, match=r"both encoded \(i8\) or neither, but 'k_cache' is i8, 'v_cache' is f32"):
-        decode(tensors | {"v_cache": floats["v_cache"]})
     behind = floats | {"key": floats["k_cache"], "k_cache": floats["k_cache"].to(BF16)}
     with pytest.raises(InputError, match=r"rows in the dtype of their cache, .* 'key' is f32, 'k_cache' is bf16"):
         decode(behind, step=replace(DECODE, key="key"))
-    with pytest.raises(InputError, match="decode_attention takes rows of f32 or bf16, but 'query' is i8"):
-        decode(tensors | {"query": encoded(floats["query"])})
-    with pytest.raises(InputError, match="decode_attention takes rows of f32 or bf16, but 'new_value' is i8"):
-        decode(tensors | {"new_value": encoded(floats["new_value"])})
-    with pytest.raises(InputError, match=r"at stride 1, but 'v_cache' has strides \[24000, 12000, 40, 2\]"):
+    with pytest.raises(InputError, match="'v_cache' with stride 1 along its last axis, not 2"):
         decode(tensors | {"v_cache": torch.zeros(5, 2, 300, 40, dtype=torch.int8)[..., ::2]})
     indexed, _ = indexed_inputs(1, F32)
     indexed |= {name: encoded(indexed[name]) for name in ("k_cache", "v_cache")}
@@ -544,24 +536,6 @@ def test_update_rows_copies_encoded_rows(features: Features, size: int) -> None:
     step = UpdateRows("cache", "new", "row", "active")
     CompiledStep(lower_update_rows(step, meta, features), meta, features)(tensors, 5)
     assert torch.equal(tensors["cache"], want)
-
-
-def test_update_rows_takes_encoded_rows_to_a_cache_of_them_only() -> None:
-    step = UpdateRows("cache", "new", "row", "active")
-    floats = {
-        "cache": torch.zeros(1, 1, 7, 8),
-        "new": torch.zeros(1, 1, 1, 8),
-        "row": torch.zeros(1, dtype=torch.int64),
-        "active": torch.ones(1, dtype=torch.bool),
-    }
-    for name, cache_dtype, new_dtype in (("cache", "i8", "f32"), ("new", "f32", "i8")):
-        tensors = floats | {name: encoded(floats[name])}
-        message = rf"encoded rows \(i8\) in a cache of them only, but 'cache' is {cache_dtype} and 'new' is {new_dtype}"
-        with pytest.raises(InputError, match=message):
-            lower_update_rows(step, meta_of(tensors), HOST)
-    both = {"cache": encoded(floats["cache"]), "new": torch.zeros(1, 1, 1, 11, dtype=torch.int8)}
-    with pytest.raises(InputError, match="takes encoded rows of 8 numbers as 12 of i8, but 'new' has 11 of i8"):
-        lower_update_rows(step, meta_of(floats | both), HOST)
 
 
 @pytest.mark.parametrize(("dtype", "new"), DTYPES)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from sscc.ir import kv_rows
-from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import ChooseRows, FetchRows, Landmarks, LandmarkScores, QueryAttention
 from sscc.runtime.backends.cpu import query_attention
@@ -21,7 +20,7 @@ from sscc.runtime.backends.cpu.row_choice import CHUNK
 from sscc.runtime.backends.reference import attention, query
 from sscc.runtime.backends.reference.attention import SegmentRows
 from sscc.runtime.backends.reference.encoded_rows import as_stored, encode, numbers
-from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, meta_of, run_step, strided
+from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, run_step, strided
 
 Tensors = dict[str, Tensor]
 AnyStep = TypeVar("AnyStep", LandmarkScores, QueryAttention)
@@ -523,20 +522,3 @@ def test_a_position_that_the_store_does_not_have_is_reported_and_nothing_is_writ
     assert compiled.reported
     for name in ("k_store", "v_store", "codes", "scales"):
         assert torch.equal(case[name][2].nan_to_num(7.0), before[name][2].nan_to_num(7.0)), name
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"bits": 4}, r"keeps keys of 16 numbers in 4 bits, 4 bytes"),
-        ({"recent": 0}, "has sink 3 and recent 0"),
-        ({"recent": 5}, "has sink 3 and recent 5 in a cache of 9 rows"),
-        ({"topk": -1}, "chooses -1 rows"),
-        ({"bits": 16}, "has landmarks of 16 bits with scales"),
-        ({"bits": 16, "scales": ""}, "takes rows of f32 or bf16, but 'codes' is i8"),
-    ],
-)
-def test_a_step_that_does_not_fit_is_refused(change: dict[str, int | str], message: str) -> None:
-    case = inputs([700], 4, 2, 16, 2, F32, 720)
-    with pytest.raises(InputError, match=message):
-        query_attention.lower_query_attention(replace(FUSED, **change), meta_of(case), GENERIC)  # type: ignore[arg-type]
