@@ -191,6 +191,7 @@ class Function:
 
     Attributes:
         params: its parameters by name.
+        inlined: whether LLVM may copy it into those that call it, where it is short.
     """
 
     def __init__(
@@ -200,6 +201,7 @@ class Function:
         self.name = name
         self.results = list(results)
         self.exported = exported
+        self.inlined = not exported
         self.types = [type for _, type in params]
         self.params = {name: Value(f"%{name}", type, self) for name, type in params}
         self._lines: list[str] = []
@@ -562,7 +564,7 @@ class Function:
         """The function's attributes. Exported functions are not inlined either: the engine would copy them into the
         wrappers that it generates."""
         attributes = [] if self.exported else ["llvm.linkage = #llvm.linkage<internal>"]
-        if self.exported or len(self._lines) > INLINED_LINES:
+        if not self.inlined or len(self._lines) > INLINED_LINES:
             attributes.append("llvm.no_inline")
         return f" attributes {{{', '.join(attributes)}}}" if attributes else ""
 
