@@ -40,8 +40,7 @@ class EvalOptions:
         tasks: names of TASKS, "perplexity" (of `text`), or "ruler:" and a task of RULER.
         files: JSON lines with examples of one's own.
         lengths: tokens of prompts.
-        budgets, methods, kv_dtypes, selection, layer_topks, landmark_bits, pools, fetches: the cells
-            (`make_cells`).
+        budgets, methods, kv_dtypes, selection, layer_topks, landmark_bits, pools, fetches: the cells (`make_cells`).
         equal_bytes: whether there are also cells of SnapStream that hold as much as those that choose by query.
         examples: per task and length; of `files` the first ones of each task, all if None.
         seed: of the examples.
@@ -87,7 +86,6 @@ class EvalOptions:
             ("--score-tokens", 1, [self.scored]),
             ("--max-prompt", 2, [self.longest]),
             ("--threads", 1, [self.threads]),
-            ("--kv-fetch", 1, self.fetches),
         ):
             for value in values:
                 if value is not None and value < low:

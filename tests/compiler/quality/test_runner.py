@@ -340,7 +340,7 @@ class TestOptions:
             ({"methods": ("query",), "landmark_bits": ()}, "give --kv-landmark-bits"),
             ({"methods": ("full",), "pools": (7, 15)}, "--kv-pool compares snapkv and snapstream: add one"),
             ({"fetches": (4,)}, "--kv-fetch is of the method query: add it"),
-            ({"methods": ("query",), "fetches": (0,)}, "--kv-fetch has 0, it must be at least 1"),
+            ({"methods": ("query",), "fetches": (4, 4)}, "--kv-fetch has the same one twice"),
             ({"equal_bytes": True}, "--equal-bytes compares with the method query: add it"),
         ],
     )
