@@ -82,7 +82,7 @@ def test_limits_of_what_is_fetched_stand_beside_none() -> None:
     assert {cell.series for cell in found} == {"query 2-bit", "query 2-bit fetch 4", "query 2-bit fetch 16"}
     for fetch in (0, 26):
         with pytest.raises(UsageError, match=f"a step fetches {fetch} rows of topk = 25 from the store, it must be 1"):
-            make_cells(("query",), (64,), ("model",), Selection(), (), (2,), fetches=(fetch,), max_context=99, new_tokens=1)
+            make_cells(("query",), (64,), ("model",), Selection(), (), (2,), **{**bounds, "fetches": (fetch,)})
 
 
 def test_each_width_of_pooling_is_a_cell_of_the_methods_that_pool() -> None:
