@@ -374,13 +374,13 @@ class Function:
         return self.op("vector.broadcast", [value], type, signature=f"{value.type} to {type}")
 
     def reduce(self, kind: str, value: Value) -> Value:
-        """All lanes combined: kind is add, mul, maximumf, minimumf, maxsi, minsi, or, and.
+        """All lanes combined: kind is add, mul, maximumf, minimumf, maxsi or minsi.
 
         A tree of halves, so that the order does not depend on the CPU.
         """
         lanes = lanes_of(value.type)
         combine: dict[str, Callable[[Value, Value], Value]] = {
-            **{"add": self.add, "mul": self.mul, "or": Value.__or__, "and": Value.__and__},
+            **{"add": self.add, "mul": self.mul},
             **{"maximumf": self.max, "minimumf": self.min, "maxsi": self.max, "minsi": self.min},
         }
         while lanes > 1:
@@ -400,6 +400,10 @@ class Function:
     def compress(self, value: Value, mask: Value) -> Value:
         """The lanes of the mask, moved together to the front; what is behind them is unspecified."""
         return self.intrinsic("llvm.experimental.vector.compress", [value, mask, value], value.type)
+
+    def any(self, mask: Value) -> Value:
+        """Whether a lane of a mask holds, i1."""
+        return self.bitcast(mask, f"i{lanes_of(mask.type)}").ne(0)
 
     def count(self, mask: Value) -> Value:
         """How many of 16 lanes a mask has, i64."""
