@@ -107,6 +107,12 @@ RUNS = {
         "common_words --lengths 1024 --budgets 128 --kv-recent 16 --kv-pool 15 --methods full snapstream query",
         100,
     ),
+    "smollm2-query-more": EvalRun(
+        "smollm2",
+        "--dtype bf16 --tasks niah_multivalue variable_tracking --lengths 1024 --budgets 128 192 --kv-recent 16 "
+        "--kv-landmark-bits 2 4 --methods full query",
+        100,
+    ),
     "smollm2-query-perplexity": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 128 "
