@@ -6,8 +6,8 @@ The fused step has the phases of `DecodeAttention`, over sinks, ring and an inde
    first slice scores sinks and ring, too, and writes the new row and its landmark, which no unit of this step reads;
 2. in units of (slot, KV head): factors, mean probabilities, and the choice.
 
-Where there are slots and heads enough to need no slices, these are one phase, and what is between stays in the cache of
-who computes it.
+Who has scored all slices of a slot and KV head chooses at once, while its exponentials are in the cache. Where there
+are slots and heads enough to need no slices, the two are one phase.
 
 Work is bounded by the slot's length; a slot that has no more candidates than it may choose scores none.
 """
@@ -28,7 +28,7 @@ from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.key_scores import KeyRows, put_queries, score_keys
 from sscc.runtime.backends.cpu.landmark_scores import LandmarkSource, score_rows, staging_bytes
 from sscc.runtime.backends.cpu.landmarks import LandmarkRows, check_landmarks, encode_landmark, encode_query
-from sscc.runtime.backends.cpu.mlir import F32, Value, vector
+from sscc.runtime.backends.cpu.mlir import F32, I64, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.resident_rows import ResidentRows, keep_rows
 from sscc.runtime.backends.cpu.row_choice import (
@@ -232,8 +232,8 @@ def _phases(
     scoring_bytes: int,
     picking_bytes: int = 0,
 ) -> tuple[Phase, ...]:
-    """Scores in units of (slot, KV head, slice), then choices in units of (slot, KV head); both in one phase where each
-    of these has one slice.
+    """Scores in units of (slot, KV head, slice), then choices in units of (slot, KV head) for those that nobody has
+    scored alone; one phase where each of these has one slice.
 
     Args:
         score: emits the scores of a slice, by unit, slot and number of the slice.
@@ -241,24 +241,36 @@ def _phases(
         scoring_bytes: private scratch of `score`.
         picking_bytes: private scratch of `pick` behind that of the choice.
     """
-    pairs = choice.slots * choice.kv_heads
+    choosing_bytes = choice.choosing_bytes + picking_bytes
+    private = max(scoring_bytes, choosing_bytes)
 
-    def emit(context: Context, slices: int, *parts: Callable[[Unit, Slot, Value], None]) -> None:
+    def emit(context: Context, slices: int, work: Callable[[Unit, Slot, Value], None]) -> None:
         with context.f.loop(context.begin, context.end) as loop:
             unit = Unit.of(choice, context, loop.index // slices)
-            slot = choice.slot(context, step, unit.slot)
-            for part in parts:
-                part(unit, slot, loop.index % slices)
+            work(unit, choice.slot(context, step, unit.slot), loop.index % slices)
+
+    def score_and_choose(unit: Unit, slot: Slot, part: Value) -> None:
+        f = unit.context.f
+        score(unit, slot, part)
+        if choice.together:
+            pick(unit, slot)
+            return
+        with f.when(part.eq(choice.slices - 1)):
+            f.store(f.cast("arith.extui", unit.alone, I64), unit.chosen)
+            with f.when(unit.alone):
+                pick(unit, slot)
 
     def choose(unit: Unit, slot: Slot, _: Value) -> None:
-        pick(unit, slot)
+        f = unit.context.f
+        with f.when(f.load(unit.chosen, I64).eq(0)):
+            pick(unit, slot)
 
     if choice.together:
-        private = choice.kept.nbytes + max(scoring_bytes, choice.choosing_bytes + picking_bytes)
-        return (Phase(pairs, lambda context: emit(context, 1, score, choose), private),)
+        private += choice.kept.nbytes
+        return (Phase(choice.pairs, lambda context: emit(context, 1, score_and_choose), private),)
     return (
-        Phase(pairs * choice.slices, lambda context: emit(context, choice.slices, score), scoring_bytes),
-        Phase(pairs, lambda context: emit(context, 1, choose), choice.choosing_bytes + picking_bytes),
+        Phase(choice.units, lambda context: emit(context, choice.slices, score_and_choose), private),
+        Phase(choice.pairs, lambda context: emit(context, 1, choose), choosing_bytes),
     )
 
 
@@ -305,7 +317,8 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
         with f.when(choice.chooses(slot)):
             with f.when(part.eq(0)):
                 score_ring(unit, step, new)
-            _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at, scale)
+            with f.when(part.eq(0) | unit.alone.eq(0)):
+                _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at, scale)
             _score_chunks(unit, slot, part, logits)
 
     def pick(unit: Unit, slot: Slot) -> None:
