@@ -25,8 +25,9 @@ from sscc.runtime.backends.cpu.approximations import LOG2E
 from sscc.runtime.backends.cpu.decode_attention import check_rows, lower_decode_attention
 from sscc.runtime.backends.cpu.encoded_rows import write_row
 from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.figures import LINE, STREAMED_LINES
 from sscc.runtime.backends.cpu.key_scores import KeyRows, put_queries, score_keys
-from sscc.runtime.backends.cpu.landmark_scores import LandmarkSource, score_rows, staging_bytes
+from sscc.runtime.backends.cpu.landmark_scores import Ahead, LandmarkSource, score_rows, staging_bytes
 from sscc.runtime.backends.cpu.landmarks import LandmarkRows, check_landmarks, encode_landmark, encode_query
 from sscc.runtime.backends.cpu.mlir import F32, I64, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
@@ -144,6 +145,7 @@ def _score(
     count: Value,
     at: dict[str, Value],
     scale: float,
+    ahead: Ahead | None = None,
 ) -> None:
     """Logits of the rows first .. first + count - 1 by the queries that `_encode_queries` left: [group][CHUNK]."""
     f, codes = context.f, context.operands[step.codes]
@@ -153,7 +155,7 @@ def _score(
         score_keys(f, rows, keys, stride, count, scale, at["keys"], at["logits"], CHUNK * 4)
         return
     source = _source(context, step, slot, kv_head).from_row(first)
-    score_rows(f, rows, source, count, at["queries"], group, at["staging"], at["logits"], CHUNK * 4)
+    score_rows(f, rows, source, count, at["queries"], group, at["staging"], at["logits"], CHUNK * 4, ahead)
 
 
 def _source(context: Context, step: LandmarkScores | QueryAttention, slot: Value, kv_head: Value) -> LandmarkSource:
@@ -286,6 +288,18 @@ def _score_chunks(unit: Unit, slot: Slot, part: Value, logits: Callable[[Value, 
         take_chunk(unit, chunk.index, count, unit.context.private)
 
 
+def _stream(unit: Unit, slot: Slot, part: Value, chunk: Value) -> Ahead | None:
+    """What is asked for while a chunk of a slice is scored: the slice's part of the stream, chunk by chunk, or of a
+    large one its beginning."""
+    f, choice, stream = unit.context.f, unit.choice, unit.context.stream
+    if stream is None:
+        return None
+    share, rounds = stream.nbytes // choice.units, CHUNK // (2 * LANES)
+    lines = min(-(-share // (-(-choice.chunks // choice.slices) * rounds * LINE)), STREAMED_LINES)
+    place = chunk - chunks_of_slice(f, choice, slot.candidates, part)[0]
+    return Ahead(stream.pointer + unit.number(part) * share + place * (rounds * lines * LINE), lines)
+
+
 # -------------------------------------------------------------------------------------------------- all in one
 
 
@@ -309,7 +323,8 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
         f, context, at = unit.context.f, unit.context, private.at(unit.context.private)
 
         def logits(first: Value, count: Value) -> None:
-            _score(context, step, rows, choice.group, unit.slot, unit.kv_head, first + step.sink, count, at, scale)
+            place, ahead = (unit.slot, unit.kv_head), _stream(unit, slot, part, first // CHUNK)
+            _score(context, step, rows, choice.group, *place, first + step.sink, count, at, scale, ahead)
 
         new = _new_row(unit, step, slot)
         with f.when(part.eq(0) & (slot.length > 0)):

@@ -203,6 +203,10 @@ class Unit:
         inner = replace(context, private=context.private + nbytes) if choice.together else context
         return cls(choice, inner, pair, pair // choice.kv_heads, pair % choice.kv_heads, choice.kept.at(kept))
 
+    def number(self, part: Value) -> Value:
+        """The number of a slice of the pair among all units that score."""
+        return self.pair * self.choice.slices + part
+
     @property
     def alone(self) -> Value:
         """Whether the pair's first slice is among the units of the call (i1): of a call with the last one, all are."""
