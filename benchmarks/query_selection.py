@@ -51,7 +51,8 @@ PHASES = {
     2: ("scoring and choosing", "attention"),
 }
 """Of the stage of attention, by how many there are: where there are slots and heads enough, a unit does what takes two
-phases elsewhere."""
+phases elsewhere. Where not, who scores a slot and KV head alone chooses in the phase of scoring too, so that there is
+left for the second one only what several threads have scored."""
 
 
 @dataclass

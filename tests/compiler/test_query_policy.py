@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.backends.cpu.features import GENERIC
+from sscc.runtime.backends.cpu.plan import PlanArgument, PlanRun
+from sscc.runtime.backends.cpu.planner import plan_program
 from sscc.runtime.golden_replay import replay
 from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, fed, loaded, opened
 from tests.compiler.test_windows import eager_model, random_model
@@ -276,3 +280,25 @@ def test_windowed_layers_keep_their_ring_and_choose_nothing(tmp_path: Path) -> N
     session.release(0)
     got = fed(session, prompt, tokens, slot=1)
     assert np.linalg.norm(got - expected) <= 1e-4 * np.linalg.norm(expected)
+
+
+# --------------------------------------------------------------------------------------------------- native plans
+
+
+def test_the_weights_of_the_next_stage_can_be_asked_for_while_rows_are_scored(artifact_of: Compiled) -> None:
+    plan = plan_program(Artifact.load(artifact_of()).program, GENERIC).plan
+
+    def runs_of(stage: str) -> list[PlanRun]:
+        labels = ((run, plan.labels[run.label]) for run in plan.runs)
+        return [run for run, label in labels if label.startswith("decode") and label.endswith(stage)]
+
+    def region(argument: PlanArgument) -> str:
+        return plan.regions[argument.region].name
+
+    (product,) = runs_of("o_proj")
+    (weight,) = (argument for argument in product.arguments if region(argument).endswith("o_proj.weight"))
+    for scoring in runs_of("query_attention"):
+        streamed = scoring.arguments[-1]
+        assert (region(streamed), streamed.offset) == (region(weight), weight.offset)
+        assert streamed.extent == weight.extent * prod(trips for _, trips in product.grid)
+        assert streamed.terms == tuple(term for term in weight.terms if term[0] not in dict(product.grid))

@@ -26,7 +26,7 @@ from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module, Value
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions, Strides, is_tangled, nest_of, untangle
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.partition import Member, Split, StepGroup, group_steps
-from sscc.runtime.backends.cpu.phases import Context, Operand, Phase
+from sscc.runtime.backends.cpu.phases import Context, Operand, Phase, Stream
 from sscc.runtime.backends.cpu.positions import Positions
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
@@ -68,12 +68,15 @@ class Variant:
         positions: C, where a firing works on C positions of a prompt of which the last ones may be padding. The
             functions then take one more scalar, behind the body's own: how many positions are not padding. What they
             leave in the places of the others is undefined.
+        stream_bytes: of what the next stage reads (`Stream`), where that is not 0. The functions then take a pointer to
+            it, behind the shared scratch.
     """
 
     body: Body
     strides: tuple[Strides, ...]
     packed: tuple[tuple[str, Panels | QuantisedPanels], ...] = ()
     positions: int | None = None
+    stream_bytes: int = 0
 
     @property
     def regions(self) -> Regions:
@@ -98,6 +101,7 @@ class _Lowering:
         self.regions = variant.regions
         self.packed = dict(variant.packed)
         self.positions = variant.positions
+        self.stream_bytes = variant.stream_bytes
         self.features = features
         self.routines: list[Routine] = []
         self.private_bytes = 0
@@ -238,8 +242,10 @@ class _Lowering:
             if base is None:
                 base = self._shared_local(f, piece.region, shared)
             operands[name] = Operand(base + piece.constant * DTYPE_BYTES[dtype], shape, strides, dtype)
+        behind = f["args"] + 8 * (len(self.body.params) + 1)
+        stream = Stream(f.load(behind, PTR), self.stream_bytes) if self.stream_bytes else None
         context = Context(
-            f, operands, self._scalars(f), f["begin"], f["end"], f["scratch"], shared + shared_base
+            f, operands, self._scalars(f), f["begin"], f["end"], f["scratch"], shared + shared_base, stream
         )  # fmt: skip
         phase.emit(context)
         f.returns()

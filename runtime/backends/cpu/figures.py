@@ -32,6 +32,9 @@ AHEAD_UNITS = 64
 AHEAD_BYTES = 2 << 10
 """Bytes that a prefetch is ahead of the loads of quantised panels."""
 
+STREAMED_LINES = 8
+"""Lines of the next stage's weights that are asked for while 32 landmarks are scored, at most."""
+
 ENOUGH = 2
 """Units that a barrier is never worth having more than: a stage fires many tiles, each with its own units."""
 REPLICATED_ELEMENTS = 1 << 14

@@ -42,6 +42,14 @@ class LandmarkSource:
         return LandmarkSource(codes, self.codes_stride, scales, self.scales_stride)
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """What is asked for while rows are scored, `lines` cache lines with each two blocks of 16 rows."""
+
+    pointer: Value
+    lines: int
+
+
 def staging_bytes(rows: LandmarkRows) -> int:
     """Private scratch of `score_rows`."""
     return rows.columns * LINE + LINE
@@ -57,17 +65,19 @@ def score_rows(
     staging: Value,
     out: Value,
     out_bytes: int,
+    ahead: Ahead | None = None,
 ) -> None:
     """Logits of `count` rows, for each of `heads` queries: [heads][out_bytes] f32, up to whole vectors of 16, where
     what is beyond `count` may be anything."""
     dense = source.codes_stride == rows.columns * COLUMN_BYTES == rows.nbytes
     whole = count // LANES if dense and source.scales_stride == SIZES["bf16"] else f.constant(0)
     tiles = [(first, min(heads - first, HEADS)) for first in range(0, heads, HEADS)]
+    asked, lines = (source.codes, 0) if ahead is None else (ahead.pointer, ahead.lines)
 
     def score(codes: Value, scales: Value, blocks: Value | int, target: Value) -> None:
         for first, size in tiles:
-            kernel = _score_kernel(f.module, rows, size, out_bytes)
-            f.call(kernel, codes, scales, queries + first * rows.query_bytes, blocks, target + first * out_bytes)
+            kernel = _score_kernel(f.module, rows, size, out_bytes, lines if first == 0 else 0)
+            f.call(kernel, codes, scales, queries + first * rows.query_bytes, blocks, target + first * out_bytes, asked)
 
     score(source.codes, source.scales, whole, out)
     staged_scales = staging + rows.columns * LINE
@@ -79,17 +89,20 @@ def score_rows(
         score(staging, staged_scales, 1, out + block.index * 4)
 
 
-def _score_kernel(module: Module, rows: LandmarkRows, heads: int, out_bytes: int) -> Function:
-    """Logits of blocks of 16 rows that lie one after another, each a whole number of columns."""
-    name = f"landmark_scores_{rows.dim}_{rows.bits}{'_dot' if rows.dot else ''}_{heads}_{out_bytes}"
+def _score_kernel(module: Module, rows: LandmarkRows, heads: int, out_bytes: int, lines: int) -> Function:
+    """Logits of blocks of 16 rows that lie one after another, each a whole number of columns; asks for `lines` lines
+    with each two blocks that are scored together."""
+    name = f"landmark_scores_{rows.dim}_{rows.bits}{'_dot' if rows.dot else ''}_{heads}_{out_bytes}_{lines}"
     if module.has(name):
         return module.get(name)
-    params = [("codes", PTR), ("scales", PTR), ("queries", PTR), ("blocks", I64), ("out", PTR)]
+    params = [("codes", PTR), ("scales", PTR), ("queries", PTR), ("blocks", I64), ("out", PTR), ("asked", PTR)]
     f = module.function(name, params)
     pairs = f.constant(0)
     if rows.dot and heads + rows.columns <= PAIRED:
         pairs = f["blocks"] // 2 * 2
         with f.loop(0, pairs, 2) as pair:
+            for line in range(lines):
+                f.prefetch(f["asked"] + pair.index * (lines * LINE // 2) + line * LINE, 2)
             _score_blocks(f, rows, heads, out_bytes, pair.index, 2)
     with f.loop(pairs, f["blocks"]) as block:
         _score_blocks(f, rows, heads, out_bytes, block.index, 1)

@@ -28,6 +28,15 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Stream:
+    """What the next stage reads from memory, from the first byte to the last. A phase that waits for arithmetic may ask
+    for it meanwhile, each of its units for as large a part as the unit is of the phase."""
+
+    pointer: Value
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Context:
     """What a phase's emitter gets.
 
@@ -38,6 +47,7 @@ class Context:
         begin, end: the units to compute.
         private: scratch of this thread, 64-byte aligned, undefined at the start of a call.
         shared: scratch that all threads see, 64-byte aligned, kept between the phases of a step.
+        stream: what may be asked for.
     """
 
     f: Function
@@ -47,6 +57,7 @@ class Context:
     end: Value
     private: Value
     shared: Value
+    stream: Stream | None = None
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from sscc.ir.schedule import DTYPE_BYTES, ChunkAttention, Kernel, Pipeline, ScalarOperand, Tensor, View
+from sscc.ir.schedule import DTYPE_BYTES, ChunkAttention, Kernel, Pipeline, QueryAttention, ScalarOperand, Tensor, View
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu import plan as plans
 from sscc.runtime.backends.cpu.bodies import Variant
@@ -250,7 +250,9 @@ class _PipelinePlan:
             if pointer.region in draft.packed
         )
         live = self.live if packed and stage.stage.when == "each" else None
-        code = draft.code(Variant(stage.body, tuple(strides), packed, None if live is None else live[0]))
+        streams = self._streams_after(stage)
+        streamed = sum(stream.extent for stream in streams)
+        code = draft.code(Variant(stage.body, tuple(strides), packed, None if live is None else live[0], streamed))
         trips = [(register, extent) for register, extent in zip(grid, stage.stage.grid, strict=True) if extent > 1]
         scalars = tuple(draft.operand(o, env) for o in stage.stage.scalars) + (() if live is None else live[1:])
         private = stage.stage.name in self.replicated
@@ -258,7 +260,7 @@ class _PipelinePlan:
         pairs = list(zip(pointers, stage.body.params, strict=True))
         reads = {pointer.span for pointer, param in pairs if param.access != "write"} | {shared.span}
         writes = {pointer.span for pointer, param in pairs if param.access != "read"} | {shared.span}
-        arguments = tuple(self._argument(pointer) for pointer in (*pointers, shared))
+        arguments = tuple(self._argument(pointer) for pointer in (*pointers, shared, *streams))
         items: list[plans.Item] = []
         for routine in code.routines:
             items += self.track.touch(*(_seen(spans) for spans in (reads, writes)))
@@ -275,6 +277,21 @@ class _PipelinePlan:
             draft.runs.append(run)
             items.append(plans.Execute(len(draft.runs) - 1))
         return items
+
+    def _streams_after(self, stage: ResolvedStage) -> list[_Pointer]:
+        """The packed weight that is read next in the iteration, if a stage leaves memory idle, as scores by landmarks
+        do; none where its tiles do not lie one after another."""
+        if not any(isinstance(step, QueryAttention) for step in stage.body.steps):
+            return []
+        for other in self.stages[self.stages.index(stage) + 1 :]:
+            grid = self.draft.grid(len(other.stage.grid))
+            env = {**self.env, **{f"t{d}": register for d, register in enumerate(grid)}}
+            for port, param in zip(other.ports, other.body.params, strict=True):
+                if isinstance(port, MemoryPort) and other.stage.when == stage.stage.when:
+                    _, pointer = self._memory(other, port, param.dtype, env)
+                    if pointer.region in self.draft.packed:
+                        return _all_tiles(pointer, other.stage.trips, grid)
+        return []
 
     def _shared(self, nbytes: int, trips: list[tuple[int, int]], private: bool) -> _Pointer:
         """Scratch of a stage that its phases share: a piece for each firing."""
@@ -356,6 +373,14 @@ class _PipelinePlan:
         extent = _extent(view.shape, view.strides) * size
         offset = base + view.offset * size
         return view.strides, _Pointer(region, offset, extent, tuple((r, c * size) for r, c in terms), key)
+
+
+def _all_tiles(pointer: _Pointer, trips: int, grid: Sequence[int]) -> list[_Pointer]:
+    """A pointer to a tile, made one to all tiles of a grid, where they lie one after another."""
+    steps = [by for register, by in pointer.terms if register in grid]
+    terms = tuple((register, by) for register, by in pointer.terms if register not in grid)
+    dense = steps == [pointer.extent] * (trips > 1)
+    return [replace(pointer, extent=pointer.extent * trips, terms=terms)] if dense else []
 
 
 def _packed_pointer(tensor: Tensor, packing: PanelPacking, view: View, terms: list[tuple[int, int]]) -> _Pointer:

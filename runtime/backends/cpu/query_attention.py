@@ -6,8 +6,8 @@ The fused step has the phases of `DecodeAttention`, over sinks, ring and an inde
    first slice scores sinks and ring, too, and writes the new row and its landmark, which no unit of this step reads;
 2. in units of (slot, KV head): factors, mean probabilities, and the choice.
 
-Where there are slots and heads enough to need no slices, these are one phase, and what is between stays in the cache of
-who computes it.
+Who has scored all slices of a slot and KV head chooses at once, while its exponentials are in the cache. Where there
+are slots and heads enough to need no slices, the two are one phase.
 
 Work is bounded by the slot's length; a slot that has no more candidates than it may choose scores none.
 """
@@ -24,10 +24,11 @@ from sscc.runtime.backends.cpu.approximations import LOG2E
 from sscc.runtime.backends.cpu.decode_attention import lower_decode_attention
 from sscc.runtime.backends.cpu.encoded_rows import write_row
 from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.figures import LINE, STREAMED_LINES
 from sscc.runtime.backends.cpu.key_scores import KeyRows, put_queries, score_keys
-from sscc.runtime.backends.cpu.landmark_scores import LandmarkSource, score_rows, staging_bytes
+from sscc.runtime.backends.cpu.landmark_scores import Ahead, LandmarkSource, score_rows, staging_bytes
 from sscc.runtime.backends.cpu.landmarks import LandmarkRows, encode_landmark, encode_query
-from sscc.runtime.backends.cpu.mlir import F32, Value, vector
+from sscc.runtime.backends.cpu.mlir import F32, I64, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.resident_rows import ResidentRows, keep_rows
 from sscc.runtime.backends.cpu.row_choice import (
@@ -136,6 +137,7 @@ def _score(
     count: Value,
     at: dict[str, Value],
     scale: float,
+    ahead: Ahead | None = None,
 ) -> None:
     """Logits of the rows first .. first + count - 1 by the queries that `_encode_queries` left: [group][CHUNK]."""
     f, codes = context.f, context.operands[step.codes]
@@ -145,7 +147,7 @@ def _score(
         score_keys(f, rows, keys, stride, count, scale, at["keys"], at["logits"], CHUNK * 4)
         return
     source = _source(context, step, slot, kv_head).from_row(first)
-    score_rows(f, rows, source, count, at["queries"], group, at["staging"], at["logits"], CHUNK * 4)
+    score_rows(f, rows, source, count, at["queries"], group, at["staging"], at["logits"], CHUNK * 4, ahead)
 
 
 def _source(context: Context, step: LandmarkScores | QueryAttention, slot: Value, kv_head: Value) -> LandmarkSource:
@@ -222,8 +224,8 @@ def _phases(
     scoring_bytes: int,
     picking_bytes: int = 0,
 ) -> tuple[Phase, ...]:
-    """Scores in units of (slot, KV head, slice), then choices in units of (slot, KV head); both in one phase where each
-    of these has one slice.
+    """Scores in units of (slot, KV head, slice), then choices in units of (slot, KV head) for those that nobody has
+    scored alone; one phase where each of these has one slice.
 
     Args:
         score: emits the scores of a slice, by unit, slot and number of the slice.
@@ -231,24 +233,36 @@ def _phases(
         scoring_bytes: private scratch of `score`.
         picking_bytes: private scratch of `pick` behind that of the choice.
     """
-    pairs = choice.slots * choice.kv_heads
+    choosing_bytes = choice.choosing_bytes + picking_bytes
+    private = max(scoring_bytes, choosing_bytes)
 
-    def emit(context: Context, slices: int, *parts: Callable[[Unit, Slot, Value], None]) -> None:
+    def emit(context: Context, slices: int, work: Callable[[Unit, Slot, Value], None]) -> None:
         with context.f.loop(context.begin, context.end) as loop:
             unit = Unit.of(choice, context, loop.index // slices)
-            slot = choice.slot(context, step, unit.slot)
-            for part in parts:
-                part(unit, slot, loop.index % slices)
+            work(unit, choice.slot(context, step, unit.slot), loop.index % slices)
+
+    def score_and_choose(unit: Unit, slot: Slot, part: Value) -> None:
+        f = unit.context.f
+        score(unit, slot, part)
+        if choice.together:
+            pick(unit, slot)
+            return
+        with f.when(part.eq(choice.slices - 1)):
+            f.store(f.cast("arith.extui", unit.alone, I64), unit.chosen)
+            with f.when(unit.alone):
+                pick(unit, slot)
 
     def choose(unit: Unit, slot: Slot, _: Value) -> None:
-        pick(unit, slot)
+        f = unit.context.f
+        with f.when(f.load(unit.chosen, I64).eq(0)):
+            pick(unit, slot)
 
     if choice.together:
-        private = choice.kept.nbytes + max(scoring_bytes, choice.choosing_bytes + picking_bytes)
-        return (Phase(pairs, lambda context: emit(context, 1, score, choose), private),)
+        private += choice.kept.nbytes
+        return (Phase(choice.pairs, lambda context: emit(context, 1, score_and_choose), private),)
     return (
-        Phase(pairs * choice.slices, lambda context: emit(context, choice.slices, score), scoring_bytes),
-        Phase(pairs, lambda context: emit(context, 1, choose), choice.choosing_bytes + picking_bytes),
+        Phase(choice.units, lambda context: emit(context, choice.slices, score_and_choose), private),
+        Phase(choice.pairs, lambda context: emit(context, 1, choose), choosing_bytes),
     )
 
 
@@ -262,6 +276,18 @@ def _score_chunks(unit: Unit, slot: Slot, part: Value, logits: Callable[[Value, 
         count = f.min(slot.candidates - start, CHUNK)
         logits(start, count)
         take_chunk(unit, chunk.index, count, unit.context.private)
+
+
+def _stream(unit: Unit, slot: Slot, part: Value, chunk: Value) -> Ahead | None:
+    """What is asked for while a chunk of a slice is scored: the slice's part of the stream, chunk by chunk, or of a
+    large one its beginning."""
+    f, choice, stream = unit.context.f, unit.choice, unit.context.stream
+    if stream is None:
+        return None
+    share, rounds = stream.nbytes // choice.units, CHUNK // (2 * LANES)
+    lines = min(-(-share // (-(-choice.chunks // choice.slices) * rounds * LINE)), STREAMED_LINES)
+    place = chunk - chunks_of_slice(f, choice, slot.candidates, part)[0]
+    return Ahead(stream.pointer + unit.number(part) * share + place * (rounds * lines * LINE), lines)
 
 
 # -------------------------------------------------------------------------------------------------- all in one
@@ -287,7 +313,8 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
         f, context, at = unit.context.f, unit.context, private.at(unit.context.private)
 
         def logits(first: Value, count: Value) -> None:
-            _score(context, step, rows, choice.group, unit.slot, unit.kv_head, first + step.sink, count, at, scale)
+            place, ahead = (unit.slot, unit.kv_head), _stream(unit, slot, part, first // CHUNK)
+            _score(context, step, rows, choice.group, *place, first + step.sink, count, at, scale, ahead)
 
         new = _new_row(unit, step, slot)
         with f.when(part.eq(0) & (slot.length > 0)):
@@ -295,7 +322,8 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
         with f.when(choice.chooses(slot)):
             with f.when(part.eq(0)):
                 score_ring(unit, step, new)
-            _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at, scale)
+            with f.when(part.eq(0) | unit.alone.eq(0)):
+                _encode_queries(context, step, rows, choice.group, unit.slot, unit.kv_head, at, scale)
             _score_chunks(unit, slot, part, logits)
 
     def pick(unit: Unit, slot: Slot) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sscc.ir.schedule import ChooseRows, FetchRows, LandmarkScores, QueryAttention
+from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2_below, exp2_not_positive
 from sscc.runtime.backends.cpu.decode_attention_block import NEGATIVE_INFINITY, Block, Result, larger
@@ -84,12 +85,17 @@ class Choice:
     @property
     def slices(self) -> int:
         """Units per slot and KV head that share the chunks."""
-        units_per_head = -(-ATTENTION_UNITS // (self.slots * self.kv_heads))
+        units_per_head = -(-ATTENTION_UNITS // self.pairs)
         return max(1, min(units_per_head, self.chunks))
 
     @property
+    def pairs(self) -> int:
+        """Of slots and KV heads."""
+        return self.slots * self.kv_heads
+
+    @property
     def units(self) -> int:
-        return self.slots * self.kv_heads * self.slices
+        return self.pairs * self.slices
 
     @property
     def together(self) -> bool:
@@ -109,8 +115,9 @@ class Choice:
 
     @property
     def shared_bytes(self) -> int:
-        """Of all that is kept in shared scratch."""
-        return 0 if self.together else self.slots * self.kv_heads * self.kept.nbytes
+        """Of all that is kept in shared scratch, and behind it an i64 for each slot and KV head: whether who has scored
+        it has chosen for it."""
+        return 0 if self.together else self.pairs * self.kept.nbytes + align(self.pairs * 8)
 
     @property
     def head_bytes(self) -> int:
@@ -165,11 +172,13 @@ class Unit:
     """Slot and KV head under construction.
 
     Attributes:
+        pair: their number.
         at: where the parts of `Choice.kept` are.
     """
 
     choice: Choice
     context: Context
+    pair: Value
     slot: Value
     kv_head: Value
     at: dict[str, Value]
@@ -180,7 +189,21 @@ class Unit:
         nbytes = choice.kept.nbytes
         kept = context.private if choice.together else context.shared + pair * nbytes
         inner = replace(context, private=context.private + nbytes) if choice.together else context
-        return cls(choice, inner, pair // choice.kv_heads, pair % choice.kv_heads, choice.kept.at(kept))
+        return cls(choice, inner, pair, pair // choice.kv_heads, pair % choice.kv_heads, choice.kept.at(kept))
+
+    def number(self, part: Value) -> Value:
+        """The number of a slice of the pair among all units that score."""
+        return self.pair * self.choice.slices + part
+
+    @property
+    def alone(self) -> Value:
+        """Whether the pair's first slice is among the units of the call (i1): of a call with the last one, all are."""
+        return self.pair * self.choice.slices >= self.context.begin
+
+    @property
+    def chosen(self) -> Value:
+        """Where it stands whether who has scored the pair has chosen for it."""
+        return self.context.shared + (self.choice.pairs * self.choice.kept.nbytes + self.pair * 8)
 
     def query_head(self, head: int) -> Value:
         """The number of a head of the group among all heads."""
