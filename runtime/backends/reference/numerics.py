@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from sscc.ir.choices import PRECISIONS
 from sscc.ir.errors import UsageError
 
-PRECISIONS = ("f32", "f64")
 FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 INTEGERS = {"i8": torch.int8, "i32": torch.int32, "i64": torch.int64, "index": torch.int64}
 BOOLEAN = "i1"
