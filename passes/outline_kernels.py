@@ -72,11 +72,11 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
-from sscc.ir.builders import Argument, make_function
+from sscc.ir.builders import STORED, Argument, arguments_of, make_function
 from sscc.ir.errors import UsageError
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import ValueMap, clone_all, clone_with, functions, is_rematerialised, outer_values, producer
-from sscc.ir.views import computes, is_view
+from sscc.ir.views import computes, is_view, root_of
 from sscc.passes.base import Pass, count
 from sscc.passes.build_entries import entries
 
@@ -130,7 +130,7 @@ def outline_operations(module: ir.Module) -> list[str]:
     for entry in list(entries(module)):
         for op in [op for op in walk(entry) if computes(op)]:
             names.append(f"{verb(op)}.{len(names)}")
-            _outline(module, op, names[-1])
+            outline(module, op, names[-1])
     for entry in entries(module):
         _erase_unused(entry)
     return names
@@ -156,9 +156,13 @@ def inline_calls(entry: Any, parts: dict[str, Any]) -> None:
         inline_calls(entry, parts)
 
 
-def _outline(module: ir.Module, op: ir.Operation, name: str) -> None:
+def outline(module: ir.Module, op: ir.Operation, name: str, *, named: bool = False) -> None:
+    """Makes `op`, with what is nested in it, a kernel of this name, which is called where it stood; `named`: whether
+    parts of weights and constants are arguments with their role and name."""
     inputs = [value for value in outer_values(op) if not _follows(value)]
     arguments = [Argument("input", f"x{index}", value.type) for index, value in enumerate(inputs)]
+    if named:
+        arguments = [_stored(value) or plain for value, plain in zip(inputs, arguments, strict=True)]
     results = [Argument("output", f"y{index}", value.type) for index, value in enumerate(op.results)]
     kernel = make_function(module, name, arguments, results, op.location, {KERNEL: ir.UnitAttr.get()})
     values: ValueMap = dict(zip(inputs, kernel.arguments, strict=True))
@@ -170,6 +174,16 @@ def _outline(module: ir.Module, op: ir.Operation, name: str) -> None:
     for old, new in zip(op.results, call.results, strict=True):
         old.replace_all_uses_with(new)
     op.erase()
+
+
+def _stored(value: ir.Value) -> Argument | None:
+    """The role and name of the weight or constant of which `value` is a part; None where it is none."""
+    root = root_of(value)
+    if not isinstance(root.owner, ir.Block) or root.owner.owner.operation.name != "func.func":
+        return None
+    function = root.owner.owner
+    whole = arguments_of(function)[list(function.arguments).index(root)]
+    return Argument(whole.role, whole.name, value.type) if whole.role in STORED else None
 
 
 def _follows(value: ir.Value) -> bool:

@@ -3,6 +3,9 @@
 The operations of the algorithm (`kv`) say in which order memory is updated and read, and some write only a part of
 their result. Fused, an operation does both by itself. As stages of one pipeline, joined by streams that are filled
 once, they cannot: the order between two accesses of the same memory is that of launches.
+
+A loop of such a kernel in which nothing needs order stays whole, and is a kernel of stages by itself: the chunks of a
+prompt, for one, where only what follows the last of them needs order.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from sscc.ir.views import computes, is_view, root_of
 from sscc.passes.base import count
 from sscc.passes.build_entries import entries
 from sscc.passes.merge_equal_kernels import MergeEqualKernels
-from sscc.passes.outline_kernels import KERNEL, inline_calls, outline_operations
+from sscc.passes.outline_kernels import KERNEL, inline_calls, outline, outline_operations
 
 PLAIN = "sscc.plain"
 """On a kernel: it is one operation, which reads and writes memory."""
@@ -29,6 +32,8 @@ UNFUSED = frozenset(
     )
 )
 """What attention over the cache is made of where it is not fused."""
+WHOLE = "sscc.whole"
+"""On a loop of a kernel that is taken apart: it becomes a kernel by itself, of a name that begins so."""
 
 
 def is_plain(function: Any) -> bool:
@@ -44,14 +49,32 @@ def make_plain(module: ir.Module) -> None:
     unfused = {name: kernel for name, kernel in unfused.items() if name in called}
     if not unfused:
         return
+    for kernel in unfused.values():
+        _mark_loops(kernel.entry_block, f"{kernel.name.value}.loop")
     for entry in entries(module):
         inline_calls(entry, unfused)
     for kernel in unfused.values():
         kernel.operation.erase()
+    loops = [op for entry in entries(module) for op in walk(entry) if WHOLE in op.attributes]
+    for number, loop in enumerate(loops):
+        name = loop.attributes[WHOLE].value
+        del loop.attributes[WHOLE]
+        outline(module, loop, f"{name}.{number}", named=True)
     for name in outline_operations(module):
         next(f for f in functions(module) if f.name.value == name).attributes[PLAIN] = ir.UnitAttr.get()
     count("kernels made plain", len(unfused))
     MergeEqualKernels().run(module)
+
+
+def _mark_loops(block: ir.Block, name: str) -> None:
+    """Marks with `name` the outermost loops in which operations compute and nothing needs order."""
+    for op in [op.operation for op in block.operations]:
+        inner = list(walk(op)) if op.name == "scf.for" else []
+        if any(map(computes, inner)) and not any(map(_needs_order, inner)):
+            op.attributes[WHOLE] = ir.StringAttr.get(name)
+        elif op.name in ("scf.for", "scf.if"):
+            for region in op.regions:
+                _mark_loops(region.blocks[0], name)
 
 
 def _needs_order(op: ir.Operation) -> bool:

@@ -353,13 +353,13 @@ class _Threader:
         return [*self._rows(SCRATCHES, 1), *self._observed()]
 
     def _observed(self) -> list[Argument]:
-        """Of the last queries of a prompt, and of what attention found for them."""
+        """Of the last queries of a prompt, and where they select of what attention found for them."""
         if not self.geometry.observes:
             return []
         window = [1, self.heads, self.geometry.obs]
         sums = Argument("state", "log_sum_exp", tensor_type([*window, 1], ir.F32Type.get()))
         queries = self._state("observed", [*window, self.widths[0]])
-        return [queries, sums]
+        return [queries, sums] if self.geometry.selects else [queries]
 
     def _chunk_inputs(self) -> list[Argument]:
         index = ir.IndexType.get()
@@ -483,7 +483,7 @@ class _Threader:
         v_new = insert_slice(value, v_scratch, [0, 0, start, 0])
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
         done = kv.CausalAttention(query, k_new, v_new, start, length, self.scale, self.attention.results[0].type, sums)
-        last = zip(observed, (query, done.log_sum_exp) if observed else (), strict=True)
+        last = zip(observed, (query, done.log_sum_exp), strict=False)
         observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
         return done.out, [k_new, v_new, *observed, *landmarks]
 
@@ -538,7 +538,7 @@ class _Threader:
 
     def _last_choice(self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value) -> ir.Value:
         """The positions [1, Hkv, K] that the last query of a prompt chooses; `observed` as kept, then landmarks."""
-        queries, _, codes, scales = [*observed, None][:4]
+        queries, codes, scales = [*observed, None][:3]
         one = index_constant(1)
         row = arith.SubIOp(arith.MinSIOp(length, index_constant(self.geometry.obs)).result, one).result
         query = extract_slice(queries, [0, 0, row, 0], [1, self.heads, 1, self.widths[0]])

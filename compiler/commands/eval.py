@@ -112,6 +112,14 @@ def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
         help=f"of query: bits of a key's numbers to choose by, 1, 2, 4 or 16 ({_shown(defaults.LANDMARK_BITS)})",
     )
     group.add_argument(
+        "--kv-fetch",
+        nargs="+",
+        type=int,
+        default=[],
+        metavar="ROWS",
+        help="of query: the most rows that a step brings anew per KV head, beside a cell without a limit",
+    )
+    group.add_argument(
         "--equal-bytes",
         action="store_true",
         help="also compare query in encoded rows with snapstream that holds as many bytes in plain ones",
@@ -166,6 +174,7 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
         layer_topks=tuple(map(LayerTopk.parse, args.kv_topk_per_layer)),
         landmark_bits=tuple(args.kv_landmark_bits),
         pools=pools,
+        fetches=tuple(args.kv_fetch),
         equal_bytes=args.equal_bytes,
         examples=examples,
         seed=args.seed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,9 @@ class Cell:
     @property
     def _by_query(self) -> str:
         """What tells cells apart that choose by query."""
-        return f" {self.geometry.landmark_bits}-bit" if self.geometry.by_query else ""
+        g = self.geometry
+        fetch = "" if g.fetch is None else f" fetch {g.fetch}"
+        return f" {g.landmark_bits}-bit{fetch}" if g.by_query else ""
 
     @property
     def series(self) -> str:
@@ -89,6 +92,7 @@ def make_cells(
     layer_topks: Sequence[LayerTopk] = (),
     landmark_bits: Sequence[int] = (DEFAULT_LANDMARK_BITS,),
     pools: Sequence[int] = (),
+    fetches: Sequence[int] = (),
     *,
     max_context: int,
     new_tokens: int,
@@ -100,6 +104,7 @@ def make_cells(
         landmark_bits: for selection by query, whose budgets have a cell for each.
         pools: widths of pooling, of which each has a cell for every budget of the methods that pool; instead of that of
             `selection`.
+        fetches: for selection by query, limits of the rows that a step brings, each beside the same cell without one.
         new_tokens: the most that any example generates; SnapKV's window stays while they are made.
 
     Raises:
@@ -118,7 +123,7 @@ def make_cells(
                     kinds = [replace(selection, pool=pool) for pool in pools] if method in POOLING else []
                     for kind in kinds or [selection]:
                         rows = _rows(method, budget, kind, max_context, new_tokens)
-                        for policy in _policies(method, landmark_bits):
+                        for policy in _policies(method, landmark_bits, fetches):
                             geometry = _geometry(rows | policy, kind, dtype, max_context)
                             cells.append(Cell(method, geometry, one_of_pools=bool(kinds)))
         for layer_topk in layer_topks:
@@ -137,11 +142,14 @@ def _shared_rows(layer_topk: LayerTopk, selection: Selection) -> dict[str, Any]:
     return {"kv_sink": selection.sink, "kv_recent": recent}
 
 
-def _policies(method: str, landmark_bits: Sequence[int]) -> list[dict[str, Any]]:
+def _policies(method: str, landmark_bits: Sequence[int], fetches: Sequence[int]) -> list[dict[str, Any]]:
     """The options of `CompileOptions` that say who chooses the selected rows: a cell for each of these."""
     if method != QUERY:
         return [{}]
-    return [{"kv_policy": QUERY, "kv_landmark_bits": bits} for bits in landmark_bits]
+    return [
+        {"kv_policy": QUERY, "kv_landmark_bits": bits, "kv_fetch": fetch}
+        for bits, fetch in product(landmark_bits, [None, *fetches])
+    ]
 
 
 def _rows(method: str, budget: int, selection: Selection, max_context: int, new_tokens: int) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class EvalOptions:
         tasks: names of TASKS, "perplexity" (of `text`), or "ruler:" and a task of RULER.
         files: JSON lines with examples of one's own.
         lengths: tokens of prompts.
-        budgets, methods, kv_dtypes, selection, layer_topks, landmark_bits, pools: the cells (`make_cells`).
+        budgets, methods, kv_dtypes, selection, layer_topks, landmark_bits, pools, fetches: the cells (`make_cells`).
         equal_bytes: whether there are also cells of SnapStream that hold as much as those that choose by query.
         examples: per task and length; of `files` the first ones of each task, all if None.
         seed: of the examples.
@@ -65,6 +65,7 @@ class EvalOptions:
     layer_topks: tuple[LayerTopk, ...] = ()
     landmark_bits: tuple[int, ...] = defaults.LANDMARK_BITS
     pools: tuple[int, ...] = ()
+    fetches: tuple[int, ...] = ()
     equal_bytes: bool = False
     examples: int | None = defaults.EXAMPLES
     seed: int = 0
@@ -98,6 +99,7 @@ class EvalOptions:
             ("budgets", self.budgets),
             ("kv-landmark-bits", self.landmark_bits),
             ("kv-pool", self.pools),
+            ("kv-fetch", self.fetches),
         ):
             if len(set(items)) < len(items):
                 raise UsageError(f"--{name} has the same one twice")
@@ -124,6 +126,8 @@ class EvalOptions:
         if QUERY not in self.methods:
             if self.equal_bytes:
                 raise UsageError(f"--equal-bytes compares with the method {QUERY}: add it to --methods")
+            if self.fetches:
+                raise UsageError(f"--kv-fetch is of the method {QUERY}: add it to --methods")
             return
         if not self.landmark_bits:
             raise UsageError(f"the method {QUERY} needs landmarks: give --kv-landmark-bits")
@@ -149,6 +153,7 @@ class EvalOptions:
             "landmark_bits": list(self.landmark_bits) if QUERY in self.methods else None,
             "equal_bytes": self.equal_bytes or None,
             "pools": list(self.pools) or None,
+            "fetches": list(self.fetches) or None,
             "layer_topks": [str(each) for each in self.layer_topks] or None,  # not in earlier journals either
             "seed": self.seed,
             "score_tokens": self.scored,
@@ -207,6 +212,7 @@ def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
         options.layer_topks,
         options.landmark_bits,
         options.pools,
+        options.fetches,
         max_context=max(example.positions for example in examples),
         new_tokens=most_new_tokens(examples),
     )

@@ -4,7 +4,8 @@ Modules and functions here are written to like those of `mlir.py`, and emit the 
 and store. The bounds of a pointer travel with it: from an argument, a local or scratch (`Function.limit`) through
 offsets, loops and calls. A pointer that was itself loaded from memory may point into any of the arguments of its body.
 An access that leaves its bounds is noted, once, and diverted to a place of its own, so that the process goes on and the
-interpreter can say what happened.
+interpreter can say what happened. Comparing and noting are functions that every access calls: written out at each of
+them they would be nine tenths of the code, which LLVM takes its time over.
 """
 
 from __future__ import annotations
@@ -16,7 +17,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sscc.ir.errors import InternalError
-from sscc.runtime.backends.cpu.mlir import I1, I64, PTR, Function, Loop, Module, Value, bits_of, element_of, lanes_of
+from sscc.runtime.backends.cpu.mlir import (
+    I1,
+    I64,
+    PTR,
+    Function,
+    Loop,
+    Module,
+    Value,
+    bits_of,
+    element_of,
+    lanes_of,
+    vector,
+)
 
 _WHERE, _TABLE, _COUNT = "check.where", "check.table", "check.count"
 """Parameters that every private function has behind its own: the step, and the bounds of the body's arguments."""
@@ -77,8 +90,66 @@ class CheckedModule(Module):
         return self._begin(name, [*params, *hidden], results, exported)
 
     def _make(self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str], exported: bool) -> Function:
-        return CheckedFunction(self, name, params, results, exported, self.violations)
+        return CheckedFunction(self, name, params, results, exported)
 
+    # What every access calls. Each of these functions is written when the first access needs it, and is not checked.
+
+    def within(self) -> Function:
+        """(pointer, begin, end, low, high, site, where) -> the pointer, where the bytes from `begin` up to `end` lie
+        within `low` and `high`, or are none; else the place where an access does no harm."""
+        return self._written("check.within", _ACCESS, [PTR], self._within)
+
+    def member(self) -> Function:
+        """(pointer, begin, end, table, count, site, where) -> likewise, within one of the `count` pairs of bounds that
+        the table has."""
+        params = [*_ACCESS[:3], (_TABLE, PTR), (_COUNT, I64), *_ACCESS[5:]]
+        return self._written("check.member", params, [PTR], self._member)
+
+    def lanes(self, lanes: int) -> Function:
+        """(mask) -> the first lane that a mask names, and the one behind the last; of an empty mask, `lanes` and 0."""
+
+        def write(f: Function) -> None:
+            mask, numbers = f["mask"], f.values(range(lanes), I64)
+            first = f.reduce("minsi", f.select(mask, numbers, f.like(lanes, numbers)))
+            f.returns(first, f.reduce("maxsi", f.select(mask, numbers, f.like(-1, numbers))) + 1)
+
+        return self._written(f"check.lanes.{lanes}", [("mask", vector(I1, lanes))], [I64, I64], write)
+
+    def _written(
+        self, name: str, params: Sequence[tuple[str, str]], results: Sequence[str], write: Callable[[Function], None]
+    ) -> Function:
+        if not self.has(name):
+            self._functions[name] = Function(self, name, params, results, exported=False)
+            self._functions[name].inlined = False
+            write(self._functions[name])
+        return self.get(name)
+
+    def _within(self, f: Function) -> None:
+        begin, end = f["begin"], f["end"]
+        inside = (begin >= f["low"]) & (end <= f["high"]) | (end <= begin)
+        self._divert(f, inside, begin - f["low"], f["high"] - f["low"])
+
+    def _member(self, f: Function) -> None:
+        begin, end = f["begin"], f["end"]
+        with f.loop(0, f[_COUNT], 1, [end <= begin]) as loop:
+            entry = f.offset(f[_TABLE], loop.index * 16)
+            low, high = f.load(entry, I64), f.load(f.offset(entry, 8), I64)
+            loop.carry(loop.state[0] | ((begin >= low) & (end <= high)))
+        self._divert(f, loop.results[0], f.constant(0), f.constant(-1))
+
+    def _divert(self, f: Function, inside: Value, offset: Value, extent: Value) -> None:
+        """The end of a check: notes the first access that is not inside."""
+        note, diverted = (
+            f.op("llvm.inttoptr", [f.constant(address)], PTR, signature="i64 to !llvm.ptr")
+            for address in (self.violations.note_address, self.violations.diverted_address)
+        )
+        with f.when(inside ^ f.constant(1, I1)), f.when(f.load(note, I64).eq(0)):
+            for i, word in enumerate((f["site"], f[_WHERE], offset, extent, f["end"] - f["begin"])):
+                f.store(word, f.offset(note, 8 * i))
+        f.returns(f.select(inside, f["pointer"], diverted))
+
+
+_ACCESS = [("pointer", PTR), *((name, I64) for name in ("begin", "end", "low", "high", "site", _WHERE))]
 
 Bounds = tuple[Value, Value]
 """The first address and the one behind the last."""
@@ -89,15 +160,15 @@ class CheckedFunction(Function):
 
     def __init__(
         self,
-        module: Module,
+        module: CheckedModule,
         name: str,
         params: Sequence[tuple[str, str]],
         results: Sequence[str],
         exported: bool,
-        violations: Violations,
     ) -> None:
         super().__init__(module, name, params, results, exported)
-        self._violations = violations
+        self._module = module
+        self._violations = module.violations
         self._free: set[str] = set()
         self._bounds: dict[str, Bounds] = {}
         self._late: list[tuple[Value, Callable[[], int]]] = []
@@ -180,42 +251,20 @@ class CheckedFunction(Function):
         """The pointer, or where the access leaves its bounds, the place where it does no harm."""
         if pointer.name in self._free:
             return pointer
-        size = max(1, bits_of(element_of(type)) // 8)
+        size, module = max(1, bits_of(element_of(type)) // 8), self._module
         begin = self.address_of(pointer)
-        end = begin + size * max(1, lanes_of(type))
-        if mask is not None:
-            begin, end = self._touched(begin, size, mask)
-        bounds = self._bounds.get(pointer.name)
-        inside = self._member(begin, end) if bounds is None else (begin >= bounds[0]) & (end <= bounds[1])
-        if mask is not None:
-            inside = inside | (end <= begin)
-        note = self._fixed(self._violations.note_address)
-        with self.when(inside ^ self.constant(1, I1)), self.when(super().load(note, I64).eq(0)):
-            self._note(note, what, begin, end, bounds)
-        return super().select(inside, pointer, self._fixed(self._violations.diverted_address))
-
-    def _note(self, note: Value, what: str, begin: Value, end: Value, bounds: Bounds | None) -> None:
+        if mask is None:
+            end = begin + size * max(1, lanes_of(type))
+        else:
+            first, behind = super().call(module.lanes(lanes_of(mask.type)), mask)
+            begin, end = begin + first * size, begin + behind * size
         self._violations.sites.append(f"{what} ({_caller()})")
-        low, high = bounds if bounds is not None else (begin, begin - 1)
-        words = (self.constant(len(self._violations.sites)), self._here[_WHERE], begin - low, high - low, end - begin)
-        for i, word in enumerate(words):
-            super().store(word, super().offset(note, 8 * i))
-
-    def _touched(self, begin: Value, size: int, mask: Value) -> Bounds:
-        """The bytes from the first lane that a mask names to behind the last one."""
-        lanes = lanes_of(mask.type)
-        numbers = self.values(range(lanes), I64)
-        first = self.reduce("minsi", super().select(mask, numbers, self.like(lanes, numbers)))
-        last = self.reduce("maxsi", super().select(mask, numbers, self.like(-1, numbers)))
-        return begin + first * size, begin + (last + 1) * size
-
-    def _member(self, begin: Value, end: Value) -> Value:
-        """Whether an access lies in one of the body's operands."""
-        with super().loop(0, self._here[_COUNT], 1, [self.constant(0, I1)]) as loop:
-            entry = super().offset(self._here[_TABLE], loop.index * 16)
-            low, high = super().load(entry, I64), super().load(super().offset(entry, 8), I64)
-            loop.carry(loop.state[0] | ((begin >= low) & (end <= high)))
-        return loop.results[0]
+        bounds = self._bounds.get(pointer.name)
+        check = module.member() if bounds is None else module.within()
+        limits = bounds or (self._here[_TABLE], self._here[_COUNT])
+        site = self.constant(len(self._violations.sites))
+        (result,) = super().call(check, pointer, begin, end, *limits, site, self._here[_WHERE])
+        return result
 
     # -- plumbing
 
@@ -237,11 +286,6 @@ class CheckedFunction(Function):
         elif value.type == PTR and origin.name in self._free:
             self._free.add(value.name)
         return value
-
-    def _fixed(self, address: int) -> Value:
-        pointer = self.op("llvm.inttoptr", [self.constant(address)], PTR, signature="i64 to !llvm.ptr")
-        self._free.add(pointer.name)
-        return pointer
 
 
 def _caller() -> str:

@@ -19,7 +19,7 @@ from sscc.runtime.backends.cpu.decode_attention_block import NEGATIVE_INFINITY, 
 from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, in_order, store_row
 from sscc.runtime.backends.cpu.encoded_rows import write_row
 from sscc.runtime.backends.cpu.features import LANES, Features
-from sscc.runtime.backends.cpu.figures import ADDRESSES, ATTENTION_UNITS, LINE, SPLIT_ROWS
+from sscc.runtime.backends.cpu.figures import ADDRESSES, AHEAD_ROWS, ATTENTION_UNITS, LINE, SPLIT_ROWS
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import F32, I8, I64, Function, Value, lanes_of, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
@@ -100,8 +100,15 @@ class Attention:
         dot = features.bf16_dot and query == cache == "bf16"
         scattered = any(part.index for part in parts)
         keys = Rows.of(depth, meta[parts[0].key][0], cache, dot)
-        block = Block(keys, Rows.of(width, meta[parts[0].value][0], values), heads // kv_heads, features, scattered)
+        ahead = isinstance(step, DecodeAttention) and _is_dense(parts[-1], meta)
+        value_rows = Rows.of(width, meta[parts[0].value][0], values)
+        block = Block(keys, value_rows, heads // kv_heads, features, scattered, ahead)
         return cls(slots, kv_heads, sum(part.count for part in parts), block)
+
+
+def _is_dense(part: Part, meta: Mapping[str, Meta]) -> bool:
+    """Whether a segment has an index of which `ADDRESSES` can be loaded at once."""
+    return bool(part.index) and meta[part.index][1][2] == 1 and part.count >= ADDRESSES
 
 
 # ---------------------------------------------------------------------------------------------------- lowering
@@ -201,14 +208,17 @@ class Unit:
 class UnitRows:
     """The rows of a unit: numbers first .. first + count - 1 of the rows that its slot sees.
 
-    `keys` and `values` give the address, as i64, of the row of a number; with `lanes` > 1 of that many at once. Row
-    number `new` is the new row, and `has_new` whether it is among the unit's.
+    `keys` and `values` give the address, as i64, of the row of a number; with `lanes` > 1 of that many at once. Where
+    `Block.ahead`, `later` gives addresses of keys and of values that an index names, of `ADDRESSES` from a number on or
+    nearest to it: they may be asked for, and not read. Row number `new` is the new row, and `has_new` whether it is
+    among the unit's.
     """
 
     first: Value
     count: Value
     keys: Callable[[Value], Value]
     values: Callable[[Value], Value]
+    later: Callable[[Value], list[Value]]
     lanes: int
     new: Value
     has_new: Value
@@ -234,8 +244,11 @@ def _rows(unit: Unit, step: DecodeAttention, parts: Sequence[Part]) -> UnitRows:
     first, count, row, written = _visible(unit, step, unit.attention.rows - size)
     zeros = zero_row(unit) if any(part.index for part in parts) else None
 
+    def source(part: Part, side: str) -> RowSource:
+        return RowSource.of(unit, part, getattr(part, side), zeros)
+
     def rows_of(side: str, cache: str) -> Callable[[Value], Value]:
-        sources = [RowSource.of(unit, part, getattr(part, side), zeros) for part in parts]
+        sources = [source(part, side) for part in parts]
         fresh = f.address_of(unit.at(cache))
 
         def at(number: Value) -> Value:
@@ -252,10 +265,14 @@ def _rows(unit: Unit, step: DecodeAttention, parts: Sequence[Part]) -> UnitRows:
 
         return at
 
+    def later(number: Value) -> list[Value]:
+        place = number + (size - written - parts[-1].first)
+        return [source(parts[-1], side).nearest(place) for side in ("key", "value")]
+
     dense = all(unit.row_bytes(part.index) == DTYPE_BYTES["i64"] for part in parts if part.index)
     lanes = ADDRESSES if dense else 1
     keys, values = rows_of("key", step.k_cache), rows_of("value", step.v_cache)
-    return UnitRows(first, count, keys, values, lanes, row, _between(first, row, count))
+    return UnitRows(first, count, keys, values, later, lanes, row, _between(first, row, count))
 
 
 @dataclass(frozen=True)
@@ -291,13 +308,21 @@ class RowSource:
         if lanes_of(number.type):
             start = self.index + f.extract(number, 0) * unit.row_bytes(self.part.index)
             index = f.load_masked(start, mask, number.type)
-            report_index(f, f.reduce("or", mask & (index >= length)))
+            report_index(f, f.any(mask & (index >= length)))
         else:
             number = f.min(f.max(number, 0), self.part.count - 1)
             index = f.load(self.index + number * unit.row_bytes(self.part.index), I64)
             report_index(f, mask & (index >= length))
         exists = mask & (index >= 0) & (index < length)
         return f.select(exists, index * unit.row_bytes(self.name) + self.base, f.like(self.zeros, index))
+
+    def nearest(self, number: Value) -> Value:
+        """Addresses, as i64, of the `ADDRESSES` rows that the index names from a number on, or nearest to it. Some may
+        not exist."""
+        unit, f = self.unit, self.unit.context.f
+        start = f.max(f.min(number, self.part.count - ADDRESSES), 0)
+        index = f.load(unit.at(self.part.index) + start * DTYPE_BYTES["i64"], vector(I64, ADDRESSES))
+        return index * unit.row_bytes(self.name) + self.base
 
 
 def _between(first: Value, row: Value, count: Value) -> Value:
@@ -344,6 +369,8 @@ def attend(unit: Unit, query: Operand, rows: UnitRows, scale: float) -> None:
     with f.loop(0, rows.count, size) as loop:
         start = rows.first + loop.index
         _list_rows(f, rows, rows.values, scratch.values, start, size)
+        if unit.attention.block.ahead:
+            _list_later(f, rows, scratch, start + AHEAD_ROWS, size)
         count = f.min(rows.count - loop.index, size)
         attend_block(unit, count, scale, lambda: _list_rows(f, rows, rows.keys, scratch.keys, start + size, size))
 
@@ -358,6 +385,14 @@ def _list_rows(
         if rows.lanes > 1:
             number = f.broadcast(number, rows.lanes) + f.lanes(rows.lanes, I64)
         f.store(address_of(number), entries + loop.index * 8)
+
+
+def _list_later(f: Function, rows: UnitRows, scratch: Scratch, start: Value, size: int) -> None:
+    """Lists `size` rows that are asked for while a block is attended to."""
+    with f.loop(0, size, ADDRESSES) as loop:
+        lists = (scratch.later_keys, scratch.later_values)
+        for entries, found in zip(lists, rows.later(start + loop.index), strict=True):
+            f.store(found, entries + loop.index * 8)
 
 
 def _write_new_row(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:

@@ -38,6 +38,7 @@ class Block:
         features: what may be used.
         scattered: rows lie anywhere, so that the CPU cannot foresee which one is next: values are asked for while keys
             are read, and the other way round.
+        ahead: of scattered rows, those of a later block are asked for instead.
     """
 
     keys: Rows
@@ -45,6 +46,7 @@ class Block:
     group: int
     features: Features
     scattered: bool = False
+    ahead: bool = False
 
     @property
     def rows(self) -> int:
@@ -78,7 +80,7 @@ class Block:
     @property
     def scratch_bytes(self) -> int:
         """Of `Scratch`."""
-        lists, tile = 2 * self.rows * 8, self.tile_heads * (self.partial_bytes + self.rows * 4)
+        lists, tile = (4 if self.ahead else 2) * self.rows * 8, self.tile_heads * (self.partial_bytes + self.rows * 4)
         return lists + self.group * self.keys.padded_bytes + tile + LINE
 
     @property
@@ -92,6 +94,7 @@ class Scratch:
 
     Attributes:
         keys, values: lists of addresses, `Block.rows` of each.
+        later_keys, later_values: lists of those that are asked for; where not `Block.ahead`, the same.
         queries: [group, keys.padded_bytes].
         partial: per head of a tile, the scores' partial sums.
         weights: [heads of a tile, rows of a block] f32.
@@ -101,7 +104,9 @@ class Scratch:
     def __init__(self, block: Block, pointer: Value) -> None:
         self.keys = pointer
         self.values = pointer + block.rows * 8
-        self.queries = self.values + block.rows * 8
+        self.later_keys = self.values + block.rows * 8 if block.ahead else self.keys
+        self.later_values = self.later_keys + block.rows * 8
+        self.queries = self.later_values + block.rows * 8
         self.partial = self.queries + block.group * block.keys.padded_bytes
         self.weights = self.partial + block.tile_heads * block.partial_bytes
         self.shrink = self.weights + block.tile_heads * block.rows * 4
@@ -156,7 +161,7 @@ def scores(f: Function, block: Block, tile: int, count: Value, scratch: Scratch)
     first, heads = block.tiles[tile]
     kernel = _scores_kernel(f.module, block, heads, prefetch=block.scattered and tile == 0)
     query = scratch.queries + first * block.keys.padded_bytes
-    f.call(kernel, scratch.keys, scratch.values, query, count, scratch.partial)
+    f.call(kernel, scratch.keys, scratch.later_values, query, count, scratch.partial)
 
 
 def weights(f: Function, block: Block, tile: int, count: Value, scale: float, scratch: Scratch, result: Result) -> None:
@@ -174,10 +179,10 @@ def logits(
 
 
 def values(f: Function, block: Block, tile: int, count: Value, scratch: Scratch, result: Result) -> None:
-    """Adds the weighted value rows; asks for scattered rows in the list of keys meanwhile."""
+    """Adds the weighted value rows; asks for scattered rows, keys of the next block or of a later one, meanwhile."""
     first, heads = block.tiles[tile]
     kernel = _values_kernel(f.module, block, heads, prefetch=block.scattered and tile == len(block.tiles) - 1)
-    f.call(kernel, scratch.values, scratch.keys, scratch.weights, scratch.shrink, result.head(first), count)
+    f.call(kernel, scratch.values, scratch.later_keys, scratch.weights, scratch.shrink, result.head(first), count)
 
 
 # --------------------------------------------------------------------------------------------------- kernels

@@ -45,6 +45,8 @@ SPLIT_ROWS = 128
 """Rows of the smallest split of a cache."""
 ADDRESSES = 8
 """Addresses of rows that are computed at once."""
+AHEAD_ROWS = 96
+"""Cached rows that lie anywhere are asked for so many rows before their turn."""
 FOLDED_ROWS = 4
 """Cached rows whose scores are computed together."""
 UNROLLED_ROWS = 8

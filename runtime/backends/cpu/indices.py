@@ -24,6 +24,6 @@ def cut_index(f: Function, index: Value, extent: int, mask: Value | None = None)
     cut = f.max(f.min(index, extent - 1), 0)
     beyond = f.compare("ne", cut, index)
     if lanes_of(beyond.type):
-        beyond = f.reduce("or", beyond if mask is None else beyond & mask)
+        beyond = f.any(beyond if mask is None else beyond & mask)
     report_index(f, beyond)
     return cut

@@ -191,6 +191,7 @@ class Function:
 
     Attributes:
         params: its parameters by name.
+        inlined: whether LLVM may copy it into those that call it, where it is short.
     """
 
     def __init__(
@@ -200,6 +201,7 @@ class Function:
         self.name = name
         self.results = list(results)
         self.exported = exported
+        self.inlined = not exported
         self.types = [type for _, type in params]
         self.params = {name: Value(f"%{name}", type, self) for name, type in params}
         self._lines: list[str] = []
@@ -372,13 +374,13 @@ class Function:
         return self.op("vector.broadcast", [value], type, signature=f"{value.type} to {type}")
 
     def reduce(self, kind: str, value: Value) -> Value:
-        """All lanes combined: kind is add, mul, maximumf, minimumf, maxsi, minsi, or, and.
+        """All lanes combined: kind is add, mul, maximumf, minimumf, maxsi or minsi.
 
         A tree of halves, so that the order does not depend on the CPU.
         """
         lanes = lanes_of(value.type)
         combine: dict[str, Callable[[Value, Value], Value]] = {
-            **{"add": self.add, "mul": self.mul, "or": Value.__or__, "and": Value.__and__},
+            **{"add": self.add, "mul": self.mul},
             **{"maximumf": self.max, "minimumf": self.min, "maxsi": self.max, "minsi": self.min},
         }
         while lanes > 1:
@@ -398,6 +400,10 @@ class Function:
     def compress(self, value: Value, mask: Value) -> Value:
         """The lanes of the mask, moved together to the front; what is behind them is unspecified."""
         return self.intrinsic("llvm.experimental.vector.compress", [value, mask, value], value.type)
+
+    def any(self, mask: Value) -> Value:
+        """Whether a lane of a mask holds, i1."""
+        return self.bitcast(mask, f"i{lanes_of(mask.type)}").ne(0)
 
     def count(self, mask: Value) -> Value:
         """How many of 16 lanes a mask has, i64."""
@@ -562,7 +568,7 @@ class Function:
         """The function's attributes. Exported functions are not inlined either: the engine would copy them into the
         wrappers that it generates."""
         attributes = [] if self.exported else ["llvm.linkage = #llvm.linkage<internal>"]
-        if self.exported or len(self._lines) > INLINED_LINES:
+        if not self.inlined or len(self._lines) > INLINED_LINES:
             attributes.append("llvm.no_inline")
         return f" attributes {{{', '.join(attributes)}}}" if attributes else ""
 

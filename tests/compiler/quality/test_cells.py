@@ -71,6 +71,20 @@ def test_options_reach_the_geometry() -> None:
     assert rows(cell.geometry) == (2, 126, 0)
 
 
+def test_limits_of_what_is_fetched_stand_beside_none() -> None:
+    bounds = {"fetches": (4, 16), "max_context": 99, "new_tokens": 1}
+    found = make_cells(("query",), (64,), ("model",), Selection(), (), (2,), **bounds)
+    assert [(cell.name, cell.geometry.fetch) for cell in found] == [
+        ("query 64 2-bit", None),
+        ("query 64 2-bit fetch 4", 4),
+        ("query 64 2-bit fetch 16", 16),
+    ]
+    assert {cell.series for cell in found} == {"query 2-bit", "query 2-bit fetch 4", "query 2-bit fetch 16"}
+    for fetch in (0, 26):
+        with pytest.raises(UsageError, match=f"a step fetches {fetch} rows of topk = 25 from the store, it must be 1"):
+            make_cells(("query",), (64,), ("model",), Selection(), (), (2,), **{**bounds, "fetches": (fetch,)})
+
+
 def test_each_width_of_pooling_is_a_cell_of_the_methods_that_pool() -> None:
     pools = (7, 31)
     found = make_cells(METHODS[:4], (128,), ("model",), Selection(), (), (), pools, max_context=1100, new_tokens=10)

@@ -91,10 +91,22 @@ def test_it_says_what_the_definition_says(model: Path, evaluation: Evaluation) -
     assert any(few.records[e.name].tokens != full.records[e.name].tokens for e in evaluation.examples)
 
 
+def test_a_limit_of_what_a_step_fetches_stands_beside_none(model: Path, options: EvalOptions, tmp_path: Path) -> None:
+    limited = replace(options, budgets=(BUDGET,), methods=("query",), landmark_bits=(2,), fetches=(1,))
+    found = evaluate(limited, tmp_path)
+    free, few = found.cells
+    assert (few.cell.name, few.cell.geometry.fetch) == (f"query {BUDGET} 2-bit fetch 1", 1)
+    assert few.kv_bytes > free.kv_bytes, "resident rows are held beside the store"
+    for example in found.examples:
+        assert few.records[example.name].tokens == by_definition(model, few.cell.geometry, example.prompt)
+    assert any(few.records[e.name].tokens != free.records[e.name].tokens for e in found.examples)
+
+
 def by_definition(folder: Path, geometry: Geometry, prompt: Sequence[int]) -> list[int]:
     """The greedy tokens of the definition, from the prompt's last token fed again."""
     checkpoint = open_checkpoint(folder)
-    run = EagerQuerySelection(load_model(checkpoint, torch.float32), geometry, geometry.landmark_bits)
+    model = load_model(checkpoint, torch.float32)
+    run = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch)
     run.prefill(prompt)
     tokens = [int(run.decode(prompt[-1], len(prompt) - 1).argmax())]
     while len(tokens) < NEW:

@@ -339,6 +339,8 @@ class TestOptions:
             ({"methods": ("query",), "landmark_bits": (2, 2)}, "--kv-landmark-bits has the same one twice"),
             ({"methods": ("query",), "landmark_bits": ()}, "give --kv-landmark-bits"),
             ({"methods": ("full",), "pools": (7, 15)}, "--kv-pool compares snapkv and snapstream: add one"),
+            ({"fetches": (4,)}, "--kv-fetch is of the method query: add it"),
+            ({"methods": ("query",), "fetches": (4, 4)}, "--kv-fetch has the same one twice"),
             ({"equal_bytes": True}, "--equal-bytes compares with the method query: add it"),
         ],
     )

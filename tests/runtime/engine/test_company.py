@@ -36,6 +36,7 @@ CACHES = {
     "f32": ("llama3-rope", PLAIN, "f32"),
     "bf16": ("llama", PLAIN, "bf16"),
     "int8-rows": ("llama3-rope", Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, dtype="int8"), "f32"),
+    "int4-rows": ("llama3-rope", replace(PLAIN, dtype="int4"), "f32"),
     "indexed": ("llama3-rope", Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, rows="indexed"), "f32"),
     "windows": ("windows-alone", PLAIN, "f32"),
     "query-windows": ("windows-among-others", BY_QUERY, "f32"),
@@ -44,8 +45,9 @@ CACHES = {
         Geometry(2, 9, 7, 4, 3, "avg", CONTEXT, rows="indexed", dtype="int8", policy="query", landmark_bits=2),
         "f32",
     ),
+    "query-int4-fetch": ("llama3-rope", replace(BY_QUERY, dtype="int4", fetch=2), "f32"),
 }
-CONTINUING = {"indexed", "windows", "query-windows", "query-int8"}
+CONTINUING = {"indexed", "windows", "query-windows", "query-int8", "query-int4-fetch"}
 THREADS = 2
 BATCH = 3
 LIMIT = 60.0
@@ -224,11 +226,22 @@ def test_a_replayed_token_sees_the_compressed_cache(program: ServedProgram) -> N
         logits = session.prefill(1, prompt)
         replayed = session.replay(1)
         distance = np.linalg.norm(replayed - logits) / np.linalg.norm(logits)
-        # A short prompt is whole in the cache; what remains is rounding, and that of rows of 8 bits.
+        # A short prompt is whole in the cache; what remains is rounding, and that of rows of 8 or 4 bits.
         tolerance = 3e-2 if session.signature.geometry.encoded or session.signature.dtype == "bf16" else 1e-5
+        tolerance = 0.38 if program.name == "int4-rows" else tolerance
         assert (distance < tolerance) == alike
         assert session.position(1) == len(prompt)
         assert np.array_equal(session.replay(1), replayed)
+
+
+def test_the_next_turn_of_a_conversation_continues_the_one_before(program: ServedProgram) -> None:
+    session = Session(program.compiled.artifact.signature, program.ours)
+    with Engine(session, options=EngineOptions(prompt_cache_bytes=10**7)) as engine:
+        first = tuple(random_tokens(23, seed=3))
+        answer = engine.generate(Request(first, 9, eos=frozenset())).tokens
+        turn = Request((*first, *answer, *random_tokens(4)), 12, eos=frozenset())
+        assert engine.generate(turn).tokens == program.expected(turn)
+        assert engine.metrics().cached_prompt_tokens == (21 if program.name in CONTINUING else 0)
 
 
 @pytest.mark.parametrize("rows", [7, 21, 35, 41])

@@ -53,7 +53,8 @@ class CompiledStages:
         names = [f"phase{i}" for i in range(len(self.lowered.phases))]
         for name, phase in zip(names, self.lowered.phases, strict=True):
             self._function(name, phase)
-        self._jit = Jit(self._module, features.cpu)
+        # Whether an access is within bounds does not depend on how LLVM orders it.
+        self._jit = Jit(self._module, features.cpu, optimise=0 if checked else 3)
         signature = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _INTEGER, _INTEGER, _POINTER)
         self._calls = [signature(self._jit.addresses[name]) for name in names]
         self._shared = aligned(self.lowered.shared_bytes)
