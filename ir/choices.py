@@ -9,6 +9,8 @@ OPT_LEVELS = (0, 1, 2)
 """The values of the option ``-O``."""
 DTYPES = ("f32", "bf16")
 """What activations and caches may be stored as."""
+PRECISIONS = ("f32", "f64")
+"""What the interpreters in torch compute in: f32, every dtype is itself; f64, every float is held and computed so."""
 CURSOR = ("phase", "chunk")
 """What the entry `prefill` takes and gives back: where the next call goes on."""
 REUSED = "reused"

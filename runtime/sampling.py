@@ -207,11 +207,11 @@ class Sampler:
 
     Args:
         sampling: how to pick.
-        prompt, logprobs: those of `BatchSampler.start`, checked at the first pick.
+        prompt: that of `BatchSampler.start`, checked at the first pick.
     """
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int] | Array = (), logprobs: int | None = None) -> None:
-        self._start = (sampling, prompt, logprobs)
+    def __init__(self, sampling: Sampling, prompt: Sequence[int] | Array = ()) -> None:
+        self._start = (sampling, prompt)
         self._batch: BatchSampler | None = None  # made when the vocabulary is known
 
     def pick(self, logits: Array) -> int:
@@ -230,10 +230,6 @@ class Sampler:
         if bad is not None:
             raise _damaged("the largest logit", logits)
         return int(tokens[0])
-
-    def logprobs(self) -> TokenLogprobs | None:
-        """Of the last token; None before the first and where they were not asked for."""
-        return None if self._batch is None else self._batch.logprobs(0)
 
 
 _ONE = np.ones(1, np.bool_)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.commands.compile import _add_cache_arguments, _add_graph_arguments
 from sscc.compiler.options import CompileOptions
-from sscc.ir.choices import LEVELS, OPT_LEVELS
+from sscc.ir.choices import LEVELS, OPT_LEVELS, PRECISIONS
 from sscc.ir.errors import CheckError, UsageError
 from sscc.ir.weight_format import WeightFormat
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 DUMP = ".mlir"
 DEFAULT_STEPS = 4
-PRECISIONS = ("f32", "f64")  # the same as in sscc.compiler.interpret.types, which would import torch
 TOLERANCE = {"f32": 1e-5, "bf16": 5e-2, "f64": 1e-9}
 """Largest ||a - b|| / ||b|| of a step's logits, by the dtype in which they are computed. A pass may change the order of
 sums and, in bf16, where intermediate values are rounded."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch_mlir import ir
 
+from sscc.ir.choices import PRECISIONS
 from sscc.ir.errors import UnsupportedError, UsageError
 
-PRECISIONS = ("f32", "f64")
 _DTYPES = {
     "f64": torch.float64,
     "f32": torch.float32,

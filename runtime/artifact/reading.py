@@ -52,7 +52,6 @@ from sscc.runtime.artifact.tensor_files import (
     Specs,
     Stack,
     Unpacked,
-    digest_of,
     layout_of,
     read_specs,
     read_tensors,
@@ -136,11 +135,6 @@ class Artifact:
         return layout_of(self.program, "weight")
 
     @property
-    def checkpoint_spec(self) -> Specs:
-        """Names, shapes and dtypes of the tensors that a checkpoint must hold to run on this artifact."""
-        return {source: stack.source for stack in self.layout.values() for source in stack.sources}
-
-    @property
     def tokenizer(self) -> Path | None:
         """The folder with the tokenizer's files, if the artifact has one."""
         return self.path / "tokenizer" if self.tokenizer_files else None
@@ -206,9 +200,7 @@ class Artifact:
             )
         return packings
 
-    def weights(
-        self, resolver: Resolver | None = None, *, packed: bool = False, check_digest: bool = False
-    ) -> dict[str, Array]:
+    def weights(self, resolver: Resolver | None = None, *, packed: bool = False) -> dict[str, Array]:
         """Every tensor that the program wants besides its own memory: weights and constants, by `Tensor.name`.
 
         Those in the artifact's files are memory-mapped and read-only, unless they have to be unpacked; their addresses
@@ -217,7 +209,6 @@ class Artifact:
         Args:
             resolver: gives the weights instead of the embedded ones, plain or packed; required in mode "reference".
             packed: leave packed weights as the files hold them.
-            check_digest: refuse weights that are not the ones it was compiled with (reads all their bytes).
 
         Raises InputError where there are no weights, their files are damaged, one is missing, or a shape differs.
         Floating dtypes are converted to the program's.
@@ -230,8 +221,6 @@ class Artifact:
         where = str(self.path) if resolver is None else "the checkpoint"
         plain = specs_of(layout)
         unpacked = reading(Unpacked(tensors, self.packings, {n: spec.shape for n, spec in plain.items()}), where)
-        if check_digest and digest_of(_alone(plain), unpacked) != record.digest:
-            raise InputError(f"the weights are not the ones that {self.path} was compiled with: their digest differs")
         if not packed:
             return {**stack_tensors(_alone(plain), unpacked), **self._constants()}
         stored = stored_specs(layout, self.packings)

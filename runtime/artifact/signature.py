@@ -56,11 +56,10 @@ class Signature:
     def prefill_scalars(
         self, length: int, slot: int = 0, cursor: tuple[int, int] = (0, 0), steps: int | None = None, reused: int = 0
     ) -> dict[str, int]:
-        """The scalars of a call of `prefill`, in the order of the entry's: of a prompt of `length` tokens at most
-        `steps` chunk steps, all that it takes if None, from `cursor` on."""
-        most = self.prefill_steps(length, reused)
+        """The scalars of a call of `prefill`, in the order of the entry's: of a prompt of `length` tokens `steps` chunk
+        steps, all that it takes if None, from `cursor` on."""
         scalars = {"length": length, "slot": slot, **dict(zip(CURSOR, cursor, strict=True))}
-        scalars["steps"] = most if steps is None else min(steps, most)
+        scalars["steps"] = self.prefill_steps(length, reused) if steps is None else steps
         return scalars | ({REUSED: reused} if self.continues else {})
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from sscc.ir import schedule as sch
 from sscc.ir.kv_rows import format_of, numbers_in
 from sscc.ir.opspec import Op, Operand, Pattern, Sizes, spec_of_step
+from sscc.ir.sizes import dense_strides
 from sscc.runtime.validator.failure import Limits, check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Range
 from sscc.runtime.validator.programs import Integer, VectorProgram
@@ -21,14 +22,6 @@ from sscc.runtime.validator.steps import check_sizes
 
 _FLOATS = ("f32", "bf16")
 _COMBINE = ("addf", "mulf", "maximumf", "minimumf")
-
-
-def dense(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides."""
-    strides = [1] * len(shape)
-    for axis in reversed(range(len(shape) - 1)):
-        strides[axis] = strides[axis + 1] * shape[axis + 1]
-    return tuple(strides)
 
 
 def well_formed(view: sch.View) -> bool:
@@ -148,7 +141,7 @@ class _BodyProof:
             if any(size < 1 for size in item.shape):
                 self._refuse(f"{item.name!r} has shape {list(item.shape)}")
             check_numbers(self._where, repr(item.name), (prod(item.shape),))
-            self._places[item.name] = _Place(item.name, item.shape, dense(item.shape), 0, item.dtype)
+            self._places[item.name] = _Place(item.name, item.shape, dense_strides(item.shape), 0, item.dtype)
             defined = isinstance(item, sch.Param) and item.access != "write"
             self._state[item.name] = _State(prod(item.shape), defined)
         for window in body.windows:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from sscc.ir import schedule as sch
-from sscc.runtime.validator.bodies import BodyFacts, ParamUse, dense, view_pairs, well_formed
+from sscc.ir.sizes import dense_strides
+from sscc.runtime.validator.bodies import BodyFacts, ParamUse, view_pairs, well_formed
 from sscc.runtime.validator.failure import check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Linear, Scope
 from sscc.runtime.validator.regions import Region, overlap
@@ -251,7 +252,7 @@ class PipelineView:
 
 def is_dense(view: sch.View) -> bool:
     """Whether a view shows its elements row after row, whatever the strides along dimensions of one element."""
-    pairs = zip(view.strides, dense(view.shape), view.shape, strict=True)
+    pairs = zip(view.strides, dense_strides(view.shape), view.shape, strict=True)
     return all(stride == dense_stride or size == 1 for stride, dense_stride, size in pairs)
 
 

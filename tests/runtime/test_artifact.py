@@ -140,12 +140,11 @@ def test_what_is_written_is_loaded(out: Path) -> None:
     artifact = Artifact.load(out, verify=True)
     assert artifact.program == program()
     assert artifact.signature == SIGNATURE
-    assert artifact.checkpoint_spec == {name: TensorSpec.of(tensor) for name, tensor in CHECKPOINT.items()}
     assert artifact.manifest.model["scale"] == float("inf")
     assert artifact.manifest.looping == LOOPING
     assert [record.looped for record in artifact.manifest.looping] == [True, False]
     assert artifact.tokenizer == out / "tokenizer"
-    weights = artifact.weights(check_digest=True)
+    weights = artifact.weights()
     constants = {"inv_freq": np.arange(10, dtype=np.float32).reshape(2, 5), "mask": CONSTANTS["mask"]}
     assert weights.keys() == {**WEIGHTS, **constants}.keys()
     for name, tensor in {**WEIGHTS, **constants}.items():
@@ -217,7 +216,7 @@ def test_shards(tmp_path: Path) -> None:
     write(tmp_path / "m.rdu", shard_bytes=1)
     names = [path.name for path in sorted((tmp_path / "m.rdu" / "weights").glob("model-*"))]
     assert names == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
-    weights = Artifact.load(tmp_path / "m.rdu").weights(check_digest=True)
+    weights = Artifact.load(tmp_path / "m.rdu").weights()
     assert np.array_equal(weights["w"], STACKED)
 
 
@@ -306,7 +305,7 @@ def test_referenced_weights_need_a_checkpoint(tmp_path: Path) -> None:
         asked.append(layout)
         return WEIGHTS
 
-    assert np.array_equal(artifact.weights(resolve, check_digest=True)["w"], STACKED)
+    assert np.array_equal(artifact.weights(resolve)["w"], STACKED)
     assert asked == [LAYOUT]
 
 
@@ -321,8 +320,6 @@ def test_another_checkpoint_of_the_same_spec_runs(out: Path) -> None:
     assert np.array_equal(weights["w"], STACKED + 1)
     assert weights["w"].dtype == np.float32
     assert weights["b"].dtype == ml_dtypes.bfloat16
-    with pytest.raises(InputError, match="their digest differs"):
-        artifact.weights(resolve, check_digest=True)
 
 
 @pytest.mark.parametrize(

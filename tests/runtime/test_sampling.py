@@ -373,10 +373,11 @@ def test_logprobs_are_those_of_the_model(dtype: Any, vocab_size: int) -> None:
 
 
 def test_logprobs_leave_out_what_cannot_be() -> None:
-    sampler = Sampler(Sampling(), (), 4)
-    assert sampler.logprobs() is None
-    sampler.pick(np.array([0.0, -np.inf, 0.0, -np.inf]))
-    told = sampler.logprobs()
+    batch = BatchSampler(1, 4)
+    batch.start(0, Sampling(), (), 4)
+    assert batch.logprobs(0) is None
+    batch.pick(np.array([[0.0, -np.inf, 0.0, -np.inf]], np.float32), np.ones(1, bool))
+    told = batch.logprobs(0)
     assert told is not None
     assert [token for token, _ in told.top] == [0, 2]
     assert told.logprob == pytest.approx(-np.log(2), abs=1e-12)

@@ -19,9 +19,7 @@ from sscc.runtime.backends.cpu import (
 )
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.phases import Lowered
-
-Meta = tuple[tuple[int, ...], tuple[int, ...], str]
-"""Shape, strides in elements and dtype of an operand."""
+from sscc.runtime.backends.cpu.row_copies import Meta
 
 _LOWERINGS: dict[str, Callable[[Any, dict[str, Meta], Features], Lowered]] = {
     "update_rows": decode_attention_rows.lower_update_rows,

@@ -55,7 +55,7 @@ class BodyCode:
         return [self._poison, *fires] if self._checked and self._locals else fires
 
     def _dtype(self, name: str) -> torch.dtype:
-        return self._interface.numerics.require(name)
+        return self._interface.numerics.dtype(name)
 
     def _window(self, window: Window) -> None:
         view, target = window.view, self._interface.params[window.view.tensor]

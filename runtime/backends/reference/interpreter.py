@@ -124,7 +124,7 @@ class _EntryCode:
 
     def _check_input(self, name: str, value: torch.Tensor) -> None:
         declared = self._memory.declared[name]
-        dtypes = {Numerics().require(declared.dtype), self._numerics.require(declared.dtype)}
+        dtypes = {Numerics().dtype(declared.dtype), self._numerics.dtype(declared.dtype)}
         if tuple(value.shape) != declared.shape or value.dtype not in dtypes:
             raise UsageError(
                 f"{self._where} takes {name!r} as {declared.dtype} {list(declared.shape)}, "

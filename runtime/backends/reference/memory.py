@@ -85,7 +85,7 @@ class Memory:
         return self._view(self._arena, tensor.address, tensor.shape, tensor.dtype)
 
     def _view(self, arena: torch.Tensor, address: int, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
-        held = self._numerics.require(dtype)
+        held = self._numerics.dtype(dtype)
         begin = address * self._numerics.address_scale
         return arena[begin : begin + prod(shape) * held.itemsize].view(held).view(shape)
 
@@ -93,14 +93,14 @@ class Memory:
         if tensor.name not in weights:
             raise InputError(f"no {tensor.role} {tensor.name!r} was given")
         value = weights[tensor.name].detach()
-        dtype = Numerics().require(tensor.dtype)
+        dtype = Numerics().dtype(tensor.dtype)
         if tuple(value.shape) != tensor.shape or value.dtype is not dtype:
             raise InputError(
                 f"{tensor.role} {tensor.name!r} is {value.dtype} {list(value.shape)}, "
                 f"the program was compiled for {dtype} {list(tensor.shape)}"
             )
         value = value.contiguous()
-        return value.to(self._numerics.require(tensor.dtype)) if tensor.dtype in FLOATS else value
+        return value.to(self._numerics.dtype(tensor.dtype)) if tensor.dtype in FLOATS else value
 
 
 def poison(tensor: torch.Tensor) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from sscc.ir.choices import PRECISIONS
 from sscc.ir.errors import UsageError
 
-PRECISIONS = ("f32", "f64")
 FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 INTEGERS = {"i8": torch.int8, "i32": torch.int32, "i64": torch.int64, "index": torch.int64}
 BOOLEAN = "i1"
@@ -38,15 +38,8 @@ class Numerics:
         """Factor on arena addresses that keeps disjoint tensors disjoint after their elements grew."""
         return _LARGEST_GROWTH if self.precision == "f64" else 1
 
-    def dtype(self, name: str) -> torch.dtype | None:
-        """The torch dtype that holds values of schedule dtype `name`; None if there is no such dtype."""
+    def dtype(self, name: str) -> torch.dtype:
+        """The torch dtype that holds values of schedule dtype `name`."""
         if name in FLOATS:
             return torch.float64 if self.precision == "f64" else FLOATS[name]
-        return torch.bool if name == BOOLEAN else INTEGERS.get(name)
-
-    def require(self, name: str) -> torch.dtype:
-        """Like `dtype`, for names that the schedule's own types already restrict."""
-        dtype = self.dtype(name)
-        if dtype is None:
-            raise UsageError(f"dtype {name!r} is not one of {[*FLOATS, *INTEGERS, BOOLEAN]}")
-        return dtype
+        return torch.bool if name == BOOLEAN else INTEGERS[name]

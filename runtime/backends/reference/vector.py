@@ -95,7 +95,7 @@ class PointProgram:
                 self._slots[arg] = slot
             return self._slots[arg]
         assert literal_type is not None  # a literal stands where its type is known
-        return self._new(literal_type, torch.tensor(arg, dtype=self._interface.numerics.require(literal_type)))
+        return self._new(literal_type, torch.tensor(arg, dtype=self._interface.numerics.dtype(literal_type)))
 
     # -- instructions
 
@@ -124,7 +124,7 @@ class PointProgram:
             return _OF_ONE_TYPE[instr.op], [result] * len(instr.args)
         if instr.op in _COMPARE:
             return _COMPARE[instr.op], [first, first]
-        convert, dtype = scalar_ops.CONVERT[instr.op], self._interface.numerics.require(result)
+        convert, dtype = scalar_ops.CONVERT[instr.op], self._interface.numerics.dtype(result)
         return lambda x: convert(x, dtype), [first]
 
     def _first_type(self, instr: Instr, skip: int = 0) -> str:
@@ -218,7 +218,7 @@ def compile_reduction(step: Reduction, interface: Interface) -> Bind:
     kept = [dim for dim in range(len(step.dims)) if dim not in step.reduce]
     output = _output(step, interface, kept)
     combine, join = _COMBINE[step.combine]
-    accumulate = torch.promote_types(interface.numerics.accumulate, interface.numerics.require(program.result_type))
+    accumulate = torch.promote_types(interface.numerics.accumulate, interface.numerics.dtype(program.result_type))
     init = torch.tensor(step.init, dtype=accumulate)
 
     def bind(views: Views) -> Fire:

@@ -12,7 +12,6 @@ from torch_mlir import ir
 
 from sscc.compiler.cli import main
 from sscc.compiler.commands import bisect
-from sscc.compiler.interpret import types
 from sscc.compiler.interpret.bisection import Trial
 from sscc.ir.builders import index_constant
 from sscc.ir.context import mlir, parse_module
@@ -208,8 +207,7 @@ def test_two_files_are_dumps_and_take_no_passes(dump: Path, tmp_path: Path, caps
     assert capsys.readouterr().err.count("two files are compared as they are") == 2
 
 
-def test_precisions_are_those_of_the_interpreter() -> None:
-    assert bisect.PRECISIONS == types.PRECISIONS
+def test_every_dtype_has_a_tolerance() -> None:
     assert bisect.TOLERANCE.keys() == {"f32", "bf16", "f64"}
 
 
