@@ -67,7 +67,8 @@ writes it; so does the chunk where those of a prompt are.
 When it does not apply: another mask, a segment that is left out or read twice, other scalars or positions, or another
 reader of what lies in between. The operations then stay as they are, and their kernel becomes kernels of one operation
 each, marked `sscc.plain`, which read and write memory as at -O0: only launches order what one operation updates and
-another one reads.
+another one reads. A loop in which nothing needs order, as that over the chunks of a prompt at whose end a query chooses
+the first resident rows (`--kv-fetch`), becomes a kernel of stages.
 
 Preserves: results.
 """

@@ -2,8 +2,8 @@
 
 What: with `granularity=layer`, what an entry calls (embedding, each layer, head) becomes a kernel, whatever those
 parts call inlined. With `granularity=operation`, everything is inlined into the entry, and every operation that
-computes becomes a kernel, called where it stood; reshapes, slices and transposes stay in the entry: they move
-nothing, they are strided windows on what a kernel reads or writes.
+computes becomes a kernel, called where it stood, with those of its results that are read; reshapes, slices and
+transposes stay in the entry: they move nothing, they are strided windows on what a kernel reads or writes.
 
 Why: a kernel is what the machine loads and launches. One per layer keeps everything between its operations on the
 chip. One per operation (-O0) is slow and simple: the baseline that every other level must agree with.
@@ -157,22 +157,24 @@ def inline_calls(entry: Any, parts: dict[str, Any]) -> None:
 
 
 def outline(module: ir.Module, op: ir.Operation, name: str, *, named: bool = False) -> None:
-    """Makes `op`, with what is nested in it, a kernel of this name, which is called where it stood; `named`: whether
-    parts of weights and constants are arguments with their role and name."""
+    """Makes `op`, with what is nested in it, a kernel of this name, which is called where it stood. Its results are
+    those that somebody reads. `named`: parts of weights and constants are arguments with their role and name."""
     inputs = [value for value in outer_values(op) if not _follows(value)]
     arguments = [Argument("input", f"x{index}", value.type) for index, value in enumerate(inputs)]
     if named:
         arguments = [_stored(value) or plain for value, plain in zip(inputs, arguments, strict=True)]
-    results = [Argument("output", f"y{index}", value.type) for index, value in enumerate(op.results)]
+    read = [index for index, value in enumerate(op.results) if any(True for _ in value.uses)]
+    read = read or list(range(len(op.results)))  # a dump may hold an operation that nobody reads
+    results = [Argument("output", f"y{number}", op.results[index].type) for number, index in enumerate(read)]
     kernel = make_function(module, name, arguments, results, op.location, {KERNEL: ir.UnitAttr.get()})
     values: ValueMap = dict(zip(inputs, kernel.arguments, strict=True))
     with ir.InsertionPoint(kernel.entry_block), op.location:
         clone = clone_with(op, values)
-        func.ReturnOp(list(clone.results))
+        func.ReturnOp([clone.results[index] for index in read])
     with ir.InsertionPoint(op), op.location:
-        call = func.CallOp([result.type for result in op.results], name, inputs)
-    for old, new in zip(op.results, call.results, strict=True):
-        old.replace_all_uses_with(new)
+        call = func.CallOp([result.type for result in results], name, inputs)
+    for index, new in zip(read, call.results, strict=True):
+        op.results[index].replace_all_uses_with(new)
     op.erase()
 
 

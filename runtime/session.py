@@ -330,7 +330,9 @@ class Session:
 
         Returns the logits [V] that follow the prompt as later steps see it; prefill's own are made by full attention
         and say nothing about the cache. The last position's row is written anew, from what the layers see of the
-        compressed cache, and decoding goes on from that. Raises UsageError once a token was fed after the prompt.
+        compressed cache, and decoding goes on from that. Asked again it gives the same logits; but where a step fetches
+        few rows (`Geometry.fetch`), it leaves other resident rows, as every step does, from which the next one begins:
+        `restore` of a snapshot taken before repeats it. Raises UsageError once a token was fed after the prompt.
         """
         self._check_fresh(slot, "replayed")
         active = np.zeros(self.signature.batch, np.bool_)

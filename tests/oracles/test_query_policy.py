@@ -219,6 +219,14 @@ def test_a_kernel_of_a_layer_has_one_operation_for_all_of_it() -> None:
         assert not {CachedAttention, ChooseRows} & kinds(opt_level)
 
 
+def test_with_few_rows_fetched_only_the_end_of_a_prompt_is_not_fused() -> None:
+    program, _ = compiled(replace(QUERY, fetch=2))
+    names = [kernel.name.partition(".")[0] for kernel in program.kernels]
+    assert {"prefill", "landmark_scores", "choose", "gather"} <= set(names)
+    assert not {"matmul", "chunk_attention", "causal_attention"} & set(names), "the chunks are one kernel"
+    assert not [tensor.name for tensor in program.tensors if tensor.name == "log_sum_exp"], "nothing would read it"
+
+
 # ---------------------------------------------------------------------------------------------------- one operation
 
 

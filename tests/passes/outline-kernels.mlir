@@ -209,3 +209,20 @@ module attributes {kv.geometry = #geometry} {
     return %0 : !h
   }
 }
+
+// -----
+
+// CASE: what nobody reads stays inside
+// PASSES: outline-kernels
+module attributes {kv.geometry = #geometry} {
+  // CHECK-LABEL: func.func public @prefill(
+  // CHECK: %{{[a-z0-9_]+}} = call @causal_attention.0(
+  // CHECK-LABEL: func.func private @causal_attention.0(
+  // CHECK-SAME: -> (tensor<1x4x4x8xf32> {sscc.output = "y0"})
+  func.func public @prefill(%q: tensor<1x4x4x8xf32> {sscc.input = "q"}, %k: tensor<1x2x8x8xf32> {sscc.input = "k"}, %start: index {sscc.input = "start"}, %n: index {sscc.input = "length"})
+      -> (tensor<1x4x4x8xf32> {sscc.output = "o"}) {
+    %o:2 = "kv.causal_attention"(%q, %k, %k, %start, %n) {scale = 0.5 : f64}
+      : (tensor<1x4x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, index, index) -> (tensor<1x4x4x8xf32>, tensor<1x4x4x1xf32>)
+    return %o#0 : tensor<1x4x4x8xf32>
+  }
+}
