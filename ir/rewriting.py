@@ -48,11 +48,12 @@ def outer_values(op: ir.Operation) -> list[ir.Value]:
     """Values that `op` or an operation nested in it reads and that are defined outside of it, in order."""
     if not op.regions:  # most operations
         return list(dict.fromkeys(op.operands))
-    inside = {result for inner in walk(op) for result in inner.results}
-    inside |= {argument for inner in (op, *walk(op)) for region in inner.regions for block in region.blocks
+    ops = (op, *walk(op))
+    inside = {result for inner in ops[1:] for result in inner.results}
+    inside |= {argument for inner in ops for region in inner.regions for block in region.blocks
                for argument in block.arguments}  # fmt: skip
     seen: dict[ir.Value, None] = {}
-    for inner in (op, *walk(op)):
+    for inner in ops:
         for operand in inner.operands:
             if operand not in inside:
                 seen.setdefault(operand)

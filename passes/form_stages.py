@@ -90,7 +90,7 @@ from sscc.ir.rewriting import (
 )
 from sscc.ir.sizes import dense_strides
 from sscc.ir.structure import structure
-from sscc.ir.views import MOVED, RESHAPES, computes, is_view, permutation_of, reshaped_strides
+from sscc.ir.views import MOVED, RESHAPES, SLICES, computes, is_view, permutation_of, reshaped_strides
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.outline_kernels import KERNEL, verb
 from sscc.passes.plain_kernels import is_plain
@@ -331,8 +331,12 @@ class _Groups:
         self.ops = [op.operation for op in block.operations]
         self.work = [op for op in self.ops if computes(op)]
         self.order = {op: index for index, op in enumerate(self.ops)}
-        # The views, which stand between operations that compute. They are listed once, because groups ask often.
-        self.between = {op: None for op in self.ops if is_view(op) and op.name != "tensor.insert_slice"}
+        # What groups ask often is found once: the views, which stand between operations that compute, with what
+        # they show; those of them that change how memory is seen; and who reads a value.
+        views = [op for op in self.ops if is_view(op) and op.name != "tensor.insert_slice"]
+        self.between = {op: producer(op.operands[0]) for op in views}
+        self.looks = [op for op in views if op.name not in SLICES and not is_rematerialised(op)]
+        self.readers: dict[ir.Value, list[ir.Operation]] = {}
         self.group = {op: [op] for op in self.work}
 
     def single(self) -> list[list[ir.Operation]]:
@@ -357,14 +361,12 @@ class _Groups:
         return first if all(self.group[reader] is first for reader in readers) and self.group[op] is not first else None
 
     def _readers(self, value: ir.Value) -> list[ir.Operation]:
-        readers = []
-        for use in value.uses:
-            user = self._outermost(use.owner.operation)
-            if user in self.between:
-                readers += self._readers(user.results[0])
-            else:
-                readers.append(user)
-        return readers
+        if value not in self.readers:
+            readers = self.readers[value] = []
+            for use in value.uses:
+                user = self._outermost(use.owner.operation)
+                readers += self._readers(user.results[0]) if user in self.between else [user]
+        return self.readers[value]
 
     def _may_join(self, op: ir.Operation, target: list[ir.Operation]) -> bool:
         members = [*self.group[op], *target]
@@ -390,26 +392,23 @@ class _Groups:
 
     def _sorted(self, members: Sequence[ir.Operation]) -> list[ir.Operation]:
         """`members` and the views between them, in program order."""
-        inside = set(members)
-        for op in self.between:
-            if op not in inside:
-                source = producer(op.operands[0])
-                if source in inside and any(reader in members for reader in self._readers(op.results[0])):
-                    inside.add(op)
+        readers, inside = set(members), set(members)
+        for op, source in self.between.items():
+            if source in inside and op not in inside and not readers.isdisjoint(self._readers(op.results[0])):
+                inside.add(op)
         return sorted(inside, key=self.order.__getitem__)
 
     def with_views(self, group: Sequence[ir.Operation]) -> list[ir.Operation]:
         """`group` with the reshapes and transpositions that only it reads, so that the stage reads memory as it lies.
         Such a view of something that is not dense itself (a part of a stream) stays outside of the stage."""
         inside = set(group)
-        for op in reversed(self.ops):
-            looks = op.name in RESHAPES or permutation_of(op) is not None
-            if op not in inside and looks and not is_rematerialised(op):
+        for op in reversed(self.looks):
+            if op not in inside:
                 readers = [self._outermost(use.owner.operation) for use in op.results[0].uses]
                 if readers and all(reader in inside for reader in readers):
                     inside.add(op)
-        for op in [op for op in self.ops if op in inside and op not in group]:
-            if producer(op.operands[0]) not in inside and not _lies_dense(op.operands[0]):
+        for op in [op for op in self.looks if op in inside and op not in group]:
+            if self.between[op] not in inside and not _lies_dense(op.operands[0]):
                 inside.remove(op)
         return sorted(inside, key=self.order.__getitem__)
 

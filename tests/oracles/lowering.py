@@ -13,9 +13,9 @@ from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.driver import compile_model
 from sscc.compiler.interpret.module import signature_of
 from sscc.compiler.options import CompileOptions
-from sscc.ir.context import mlir, parse_module
+from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import get_facts, get_looping, set_facts
+from sscc.ir.levels import get_facts, get_looping, passes_done, set_facts
 from sscc.ir.schedule import Program
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import passes_between
@@ -48,10 +48,18 @@ def captured(dtype: str, chunk: int) -> str:
 
 def lowered(g: Geometry, dtype: str, level: str, opt_level: int, chunk: int = CHUNK) -> ir.Module:
     """The model with a cache of this geometry, at `level`; inside an MLIR context."""
+    module = parse_module(_graph(g, dtype, chunk), "the graph")
+    run_passes(module, passes_between(passes_done(module), level, opt_level))
+    return module
+
+
+@cache
+def _graph(g: Geometry, dtype: str, chunk: int) -> str:
+    """The same at level graph, with which every `-O` level begins."""
     module = parse_module(captured(dtype, chunk), "the capture")
     set_facts(module, get_facts(module)[0], g)
-    run_passes(module, passes_between((), level, opt_level))
-    return module
+    run_passes(module, passes_between((), "graph", 2))
+    return print_module(module)
 
 
 def compiled(g: Geometry, opt_level: int = 2, dtype: str = "f32", chunk: int = CHUNK) -> tuple[Program, TorchSession]:

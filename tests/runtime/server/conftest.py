@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import gc
+import ssl
 from collections.abc import Iterator
+from functools import cache
+from unittest import mock
 
 import pytest
 
 from tests.runtime.server.fake import Running, running
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _light() -> Iterator[None]:
+    """What these tests would otherwise spend most of their time on: a server that is idle collects garbage, which in a
+    process that has captured models means seconds in which it answers nobody; and every client reads all certificates,
+    though nothing here is encrypted."""
+    gc.collect()
+    gc.freeze()
+    with mock.patch.object(ssl, "create_default_context", cache(ssl.create_default_context)):
+        yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="package")

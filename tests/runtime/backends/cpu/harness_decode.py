@@ -13,6 +13,7 @@ from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Module
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand
+from tests.runtime.backends.cpu.harness_prefill import optimisation
 from tests.runtime.backends.cpu.scalar_words import ScalarWords
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1", torch.int8: "i8"}
@@ -52,7 +53,7 @@ class CompiledStep:
             }
             phase.emit(Context(f, operands, {}, f["begin"], f["end"], f["scratch"], pointers[-1]))
             f.returns()
-        self.jit = Jit(module, features.cpu)
+        self.jit = Jit(module, features.cpu, optimisation(features))
         self._functions = [_FUNCTION(self.jit.addresses[f"phase{i}"]) for i in range(len(lowered.phases))]
         self._shared = _scratch(lowered.shared_bytes)
         self._words = ScalarWords()

@@ -31,6 +31,12 @@ def meta_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Meta]:
     return {name: (tuple(t.shape), tuple(t.stride()), DTYPES[t.dtype]) for name, t in tensors.items()}
 
 
+def optimisation(features: Features) -> int:
+    """LLVM's level for a step by itself: what `sscc compile` takes, for the code that this CPU gets; that of other CPUs
+    differs in what is generated, and LLVM would spend another two thirds of the time on it."""
+    return 3 if features == Features.of_host() else 0
+
+
 class CompiledStages:
     """A step, lowered and compiled; every phase is `fn(args**, scalars*, begin, end, private*)`, with the shared
     scratch behind the operands in args. Where code is checked, a run raises what leaves an operand or scratch."""
@@ -53,8 +59,7 @@ class CompiledStages:
         names = [f"phase{i}" for i in range(len(self.lowered.phases))]
         for name, phase in zip(names, self.lowered.phases, strict=True):
             self._function(name, phase)
-        # Whether an access is within bounds does not depend on how LLVM orders it.
-        self._jit = Jit(self._module, features.cpu, optimise=0 if checked else 3)
+        self._jit = Jit(self._module, features.cpu, 0 if checked else optimisation(features))
         signature = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _INTEGER, _INTEGER, _POINTER)
         self._calls = [signature(self._jit.addresses[name]) for name in names]
         self._shared = aligned(self.lowered.shared_bytes)
