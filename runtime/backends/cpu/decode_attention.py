@@ -391,8 +391,8 @@ def _list_later(f: Function, rows: UnitRows, scratch: Scratch, start: Value, siz
     """Lists `size` rows that are asked for while a block is attended to."""
     with f.loop(0, size, ADDRESSES) as loop:
         lists = (scratch.later_keys, scratch.later_values)
-        for entries, found in zip(lists, rows.later(start + loop.index), strict=True):
-            f.store(found, entries + loop.index * 8)
+        for entries, addresses in zip(lists, rows.later(start + loop.index), strict=True):
+            f.store(addresses, entries + loop.index * 8)
 
 
 def _write_new_row(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:
