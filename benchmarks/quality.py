@@ -119,6 +119,12 @@ RUNS = {
         "--kv-recent 16 --kv-pool 15 --methods full snapstream query",
         40,
     ),
+    "smollm2-query-perplexity-more": EvalRun(
+        "smollm2",
+        "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 128 192 256 "
+        "--kv-recent 16 --kv-landmark-bits 2 4 --methods full query",
+        40,
+    ),
     "smollm2-query-long": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks list_copy answer_recall extraction --lengths 1024 --budgets 128 --kv-recent 16 "
