@@ -56,7 +56,7 @@ show 'sscc bisect ir/05-build-entries.mlir --checkpoint model.pt --prompt-tokens
 
 show "grep -A 200 'KERNEL decode.layer' small.rdu/schedule.txt | grep -E 'KERNEL|pipeline| stage .*(_proj|attention)' | cut -c 1-110"
 show "python -c '
-from sscc.runtime.schedule import Program, launches
+from sscc.ir.schedule import Program, launches
 program = Program.from_json(open(\"small.rdu/schedule.json\").read())
 calls = list(launches(program.entry(\"decode\").body))
 (pipeline,) = next(kernel for kernel in program.kernels if kernel.name == calls[1].kernel).body

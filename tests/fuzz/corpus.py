@@ -66,6 +66,7 @@ _RECIPES = {
     "bf16": _Recipe(dtype="bf16"),
     "int8-rows": _Recipe(options={"kv_dtype": "int8"}),
     "int8-rows-O0": _Recipe(opt_level=0, slow=False, options={"kv_dtype": "int8"}),
+    "int4-rows": _Recipe(options={"kv_dtype": "int4"}),
     "indexed": _Recipe(options={"kv_rows": "indexed"}),
     "query": _Recipe(options={"kv_policy": "query"}),
     "int8-weights": _Recipe(opt_level=1, options={"weights": "int8:4"}),

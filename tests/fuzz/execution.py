@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.ir.kv_rows import decode
+from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import Program, Tensor
 from sscc.ir.target import load_target
 from sscc.runtime.artifact.signature import Signature
@@ -31,8 +31,9 @@ MACHINE = load_target("rdu")
 DATA_BYTES = 64 << 20
 """A program with more weights than this has none: the files beside it are those of its base."""
 
-CLOSE = {"f32": 1e-3, "bf16": 6e-2, "i8": 2e-2}
-"""Largest difference, of the largest number, by dtype: a mutation may cancel what its base does not."""
+CLOSE = {"f32": 1e-3, "bf16": 6e-2, "int8": 2e-2, "int4": 0.3}
+"""Largest difference, of the largest number, by dtype, and by format of encoded rows (two codes): a mutation may cancel
+what its base does not."""
 
 ROUNDING = 2.0**-22
 """What another order of the terms may change in a sum of products, per unit of the sum of their magnitudes."""
@@ -98,9 +99,11 @@ def data_of(tensor: Tensor, salt: int = 0) -> Array:
 def _rows(tensor: Tensor, rng: np.random.Generator) -> Array:
     """Codes, with a scale behind them where they could be encoded rows."""
     codes: Array = rng.integers(-8, 8, tensor.shape, dtype=np.int8)
-    if tensor.role == "state" and tensor.shape and tensor.shape[-1] > 4:
-        scales = rng.uniform(0.01, 0.1, (*tensor.shape[:-1], 1)).astype(np.float32)
-        codes[..., -4:] = scales.view(np.int8)
+    format_ = _row_format(tensor)
+    if format_ is not None:
+        scales = rng.uniform(0.01, 0.1, (*tensor.shape[:-1], 1))
+        stored = scales.astype(np.float32 if format_ == INT8 else ml_dtypes.bfloat16).view(np.int8)
+        codes[..., -stored.shape[-1] :] = stored
     return codes
 
 
@@ -248,11 +251,12 @@ def differences(one: RunResult, other: RunResult, program: Program, situation: S
 
 
 def _difference(a: Any, b: Any, tensor: Tensor) -> str:
-    if tensor.dtype in ("i64", "i1") or (tensor.dtype == "i8" and not _encoded(tensor)):
+    format_ = _row_format(tensor)
+    if tensor.dtype in ("i64", "i1") or (tensor.dtype == "i8" and format_ is None):
         wrong = np.argwhere(a != b)
         return f"{len(wrong)} of {a.size} differ, the first at {wrong[0].tolist()}" if len(wrong) else ""
-    if tensor.dtype == "i8":
-        a, b = decode(a), decode(b)
+    if format_ is not None:
+        a, b = format_.decode(a), format_.decode(b)
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
     defined = np.isfinite(x)
     if not defined.any():
@@ -260,12 +264,15 @@ def _difference(a: Any, b: Any, tensor: Tensor) -> str:
     with np.errstate(all="ignore"):
         distance = np.where(defined, np.abs(x - y), 0.0)
     largest = float(np.abs(x[defined]).max())
-    far = ~(distance <= CLOSE[tensor.dtype] * largest + 1e-30)
+    far = ~(distance <= CLOSE[tensor.dtype if format_ is None else format_.name] * largest + 1e-30)
     if not far.any():
         return ""
     place = tuple(np.argwhere(far)[0].tolist())
     return f"{int(far.sum())} of {a.size} differ, at {list(place)} {x[place]:g} and {y[place]:g}"
 
 
-def _encoded(tensor: Tensor) -> bool:
-    return tensor.role == "state" and len(tensor.shape) > 0 and tensor.shape[-1] > 4
+def _row_format(tensor: Tensor) -> RowFormat | None:
+    """How a state's rows could be encoded: those of 4 bits have 4 numbers in 4 bytes, as the corpus' heads have."""
+    if tensor.dtype != "i8" or tensor.role != "state" or not tensor.shape or tensor.shape[-1] < INT4.width(4):
+        return None
+    return INT4 if tensor.shape[-1] == INT4.width(4) else INT8
