@@ -278,13 +278,15 @@ def passes_done(module: ir.Module) -> tuple[str, ...]:
 
 
 def walk(op: Any) -> Iterator[ir.Operation]:
-    """All operations inside `op`, outermost first, in program order."""
-    for region in op.operation.regions:
-        for block in region.blocks:
-            for inner in [item.operation for item in block.operations]:
-                yield inner
-                if inner.regions:
-                    yield from walk(inner)
+    """All operations inside `op`, outermost first, in program order, as they are when the walk begins."""
+    found: list[ir.Operation] = []
+
+    def note(inner: ir.Operation) -> Any:
+        found.append(inner)
+        return ir.WalkResult.ADVANCE
+
+    op.operation.walk(note, ir.WalkOrder.PRE_ORDER)
+    return iter(found[1:])
 
 
 def check_legal(module: ir.Module, level: str) -> None:

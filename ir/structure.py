@@ -19,7 +19,7 @@ def structure(function: Any, without: Set[str] = frozenset()) -> str:
     """
     numbers: dict[ir.Value, int] = {}
     lines = [str(function.type)]
-    _describe(function.operation, numbers, lines, without)
+    _describe(function.operation, numbers, lines, without, _Texts())
     return "\n".join(lines)
 
 
@@ -30,25 +30,37 @@ def describe(op: ir.Operation, operands: Mapping[ir.Value, str]) -> str:
         operands: what stands for each of the values from outside that it reads.
     """
     numbers: dict[ir.Value, Any] = dict(operands)
-    lines = [_line(op, numbers, frozenset())]
-    _describe(op, numbers, lines, frozenset())
+    texts = _Texts()
+    lines = [_line(op, numbers, frozenset(), texts)]
+    _describe(op, numbers, lines, frozenset(), texts)
     return "\n".join(lines)
 
 
-def _line(op: ir.Operation, numbers: Mapping[ir.Value, Any], without: Set[str]) -> str:
+class _Texts(dict[Any, str]):
+    """Attributes and types as text. In one function most of them are those of operations before."""
+
+    def __missing__(self, item: Any) -> str:
+        text = self[item] = str(item)
+        return text
+
+
+def _line(op: ir.Operation, numbers: Mapping[ir.Value, Any], without: Set[str], texts: _Texts) -> str:
     operands = [numbers[value] for value in op.operands]
-    attributes = [f"{name}={op.attributes[name]}" for name in sorted(op.attributes) if name not in without]
-    return f"{op.name} {operands} {attributes} {[str(result.type) for result in op.results]}"
+    attributes = [f"{name}={texts[value]}" for name, value in sorted(op.attributes.items()) if name not in without]
+    return f"{op.name} {operands} {attributes} {[texts[result.type] for result in op.results]}"
 
 
-def _describe(op: ir.Operation, numbers: dict[ir.Value, Any], lines: list[str], without: Set[str]) -> None:
+def _describe(
+    op: ir.Operation, numbers: dict[ir.Value, Any], lines: list[str], without: Set[str], texts: _Texts
+) -> None:
     for region in op.regions:
         for block in region.blocks:
             for argument in block.arguments:
                 numbers[argument] = len(numbers)
             for inner in block.operations:
                 operation = inner.operation
-                lines.append(_line(operation, numbers, without))
+                lines.append(_line(operation, numbers, without, texts))
                 for result in operation.results:
                     numbers[result] = len(numbers)
-                _describe(operation, numbers, lines, without)
+                if operation.regions:
+                    _describe(operation, numbers, lines, without, texts)

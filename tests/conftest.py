@@ -63,6 +63,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="make the files under tests/goldens anew")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Of several processes each has its share of the processors. Native code runs on teams of threads, with barriers
+    between what they do: a thread on a processor that another process keeps busy would be waited for at every one."""
+    worker = getattr(config, "workerinput", None)
+    if worker is not None and hasattr(os, "sched_setaffinity"):
+        number, processes = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+        processors = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, processors[number::processes] or [processors[number % len(processors)]])
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Shares files out to processes: those of a line of SAME_MODELS together, the others one by one."""
