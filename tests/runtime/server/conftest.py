@@ -22,7 +22,6 @@ def _light() -> Iterator[None]:
     gc.freeze()
     with mock.patch.object(ssl, "create_default_context", cache(ssl.create_default_context)):
         yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="package")
