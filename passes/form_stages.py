@@ -90,7 +90,7 @@ from sscc.ir.rewriting import (
 )
 from sscc.ir.sizes import dense_strides
 from sscc.ir.structure import structure
-from sscc.ir.views import MOVED, RESHAPES, SLICES, computes, is_view, permutation_of, reshaped_strides
+from sscc.ir.views import MOVED, RESHAPES, SLICES, computes, is_view, permutation_of, reshaped_strides, root_of
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.outline_kernels import KERNEL, verb
 from sscc.passes.plain_kernels import is_plain
@@ -256,6 +256,7 @@ class StageBody:
         inside = [value for op in self.all_ops for index, value in enumerate(op.operands)
                   if index in kv.fetched_by(op)]  # fmt: skip
         inside += [op.operands[0] for op in walk(self.function) if op.name == "tensor.extract"]
+        inside = [root_of(value) for value in inside]
         return {arguments.index(value) for value in inside if value in arguments} | set(self.tied.values())
 
 

@@ -56,6 +56,7 @@ from sscc.ir.schedule import (
     Segment,
     Select,
     Step,
+    TopK,
     UpdateRows,
     Vector,
 )
@@ -425,6 +426,11 @@ def _select(meter: _Meter, step: Select) -> None:
     _top_k(meter, step.selected, meter.scalar(step.length), meter.scalar(step.topk))
 
 
+def _topk(meter: _Meter, step: TopK) -> None:
+    """A pass over the row for each number that is chosen."""
+    meter.vector(prod(meter.shape(step.source)), meter.shape(step.indices)[1])
+
+
 def _gather_rows(meter: _Meter, step: GatherRows) -> None:
     if meter.dtype(step.source) != "i8":
         _convert(meter, step.out, step.source, meter.shape(step.out)[2], ENCODE_OPS)
@@ -446,6 +452,7 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     ObservationScores: _score,
     Pool: _pool,
     Select: _select,
+    TopK: _topk,
     GatherRows: _gather_rows,
     DecodeAttention: _decode_attention,
     ChunkAttention: _chunk_attention,
