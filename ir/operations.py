@@ -4,8 +4,7 @@ Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R 
 selected ones unless they are indexed) or of a segment, SR those of sinks and ring, K selected ones, T rows of the
 prompt scratch, of a store, of what is updated or of what a segment takes its rows from, E bytes of a landmark's codes,
 C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Of a mixture of
-experts: S rows, each of one token and one of its experts, X experts, I and O numbers that go in and out, N scores to
-choose among, Top chosen ones.
+experts: S tokens, X experts, I and O numbers that go in and out, N scores to choose among, Top chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
@@ -417,16 +416,17 @@ class FetchRows(Op):
 
 
 class ExpertProduct(Op):
-    """Each row times the matrix of its expert: out[s, o] = sum over i of x[s, i] * weight[expert[s], o, i], accumulated
-    in f32 or wider, rounded once. Matrices that no row names are not read. `expert` holds numbers of 0 .. X - 1.
+    """Each token's rows times the matrices of its experts, out[s, j, o] = sum over i of x[s, j, i] *
+    weight[expert[s, j], o, i], accumulated in f32 or wider, rounded once. J is Top, or 1 where all experts of a token
+    get the same row. Matrices that nobody names are not read. `expert` holds numbers of 0 .. X - 1.
 
     In a schedule it is a product whose second operand has an indirect axis."""
 
     op = "expert_product"
-    x: Annotated[str, Operand("S I:f", "read")]
+    x: Annotated[str, Operand("S J I:f", "read")]
     weight: Annotated[str, Operand("X O I:f", "read", fetched=True)]
-    expert: Annotated[str, Operand("S:i64", "read")]
-    out: Annotated[str, Operand("S O:f", "write")]
+    expert: Annotated[str, Operand("S Top:i64", "read")]
+    out: Annotated[str, Operand("S Top O:f", "write")]
 
 
 @dataclass(frozen=True)

@@ -378,12 +378,14 @@ def _kept_positions(e: _BodyEmitter, op: ir.Operation) -> None:
 
 
 def _expert_product(e: _BodyEmitter, op: ir.Operation) -> None:
-    (rows, depth), columns = op.operands[0].type.shape, op.results[0].type.shape[1]
-    row, column, summed = identity_map(3)
-    expert = sch.Indirect(0, sch.Access(e.operand(op, 2), (row,)))
-    b = sch.Access(e.operand(op, 1), ((0, 0, 0, 0), column, summed), expert)
-    output = sch.Access(e.written(op.results[0]), (row, column))
-    e.steps.append(sch.Product((rows, columns, depth), (2,), sch.Access(e.operand(op, 0), (row, summed)), b, output))
+    (_, rows, depth), (tokens, chosen, columns) = op.operands[0].type.shape, op.results[0].type.shape
+    token, choice, column, summed = identity_map(4)
+    zero = (0,) * 5
+    a = sch.Access(e.operand(op, 0), (token, zero if rows == 1 else choice, summed))
+    expert = sch.Indirect(0, sch.Access(e.operand(op, 2), (token, choice)))
+    b = sch.Access(e.operand(op, 1), (zero, column, summed), expert)
+    output = sch.Access(e.written(op.results[0]), (token, choice, column))
+    e.steps.append(sch.Product((tokens, chosen, columns, depth), (3,), a, b, output))
 
 
 def _concat(e: _BodyEmitter, op: ir.Operation) -> None:

@@ -24,17 +24,18 @@ from sscc.ir.errors import UnsupportedError
 
 @torch.library.custom_op("sscc::expert_product", mutates_args=())
 def expert_product(x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
-    """Each row times the matrix of its expert.
+    """Each token's rows times the matrices of its experts.
 
     Args:
-        x: [S, I].
+        x: [T, k, I], or [T, 1, I] where all experts of a token get the same row.
         weight: [X, O, I], a matrix per expert, of x's dtype.
-        expert: [S] integers of 0 .. X - 1.
+        expert: [T, k] integers of 0 .. X - 1.
 
     Returns:
-        [S, O] of x's dtype: row s is ``weight[expert[s]] @ x[s]``.
+        [T, k, O] of x's dtype: ``weight[expert[t, j]] @ x[t, j]``.
     """
-    out = x.new_empty(x.shape[0], weight.shape[1])
+    x = x.expand(*expert.shape, -1)
+    out = x.new_empty(*expert.shape, weight.shape[1])
     for number in expert.unique().tolist():
         rows = expert == number
         out[rows] = x[rows] @ weight[number].T
@@ -43,7 +44,7 @@ def expert_product(x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
 
 @expert_product.register_fake
 def _(x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[1])
+    return x.new_empty(*expert.shape, weight.shape[1])
 
 
 @torch.library.custom_op("sscc::topk", mutates_args=())
@@ -91,20 +92,16 @@ def experts_forward(
     if hidden_states.dim() != 2 or top_k_index.dim() != 2 or top_k_weights.shape != top_k_index.shape:
         shapes = [list(tensor.shape) for tensor in (hidden_states, top_k_index, top_k_weights)]
         raise UnsupportedError(f"{name} gets tensors of {shapes}, expected tokens [T, H], experts and weights [T, k]")
-    tokens, chosen = top_k_index.shape
-    expert = top_k_index.reshape(-1)
-    x = hidden_states[:, None].expand(tokens, chosen, -1).reshape(tokens * chosen, -1)
-    x = _linear(self, "gate_up_proj" if self.has_gate else "up_proj", x, expert)
+    x = _linear(self, "gate_up_proj" if self.has_gate else "up_proj", hidden_states[:, None], top_k_index)
     x = self._apply_gate(x) if self.has_gate else self.act_fn(x)
-    x = _linear(self, "down_proj", x, expert)
+    x = _linear(self, "down_proj", x, top_k_index)
     if self.has_post_expert_norm:
         x = self.post_expert_norm(x)
-    x = x * top_k_weights.reshape(-1, 1)
-    return x.view(tokens, chosen, -1).sum(dim=1).to(hidden_states.dtype)
+    return (x * top_k_weights[..., None]).sum(dim=1).to(hidden_states.dtype)
 
 
 def _linear(module: Any, name: str, x: Tensor, expert: Tensor) -> Tensor:
-    """Rows [S, I] through the matrices `name` of a module of experts, with its biases."""
+    """Rows [T, k or 1, I] through the matrices `name` of a module of experts, with its biases: [T, k, O]."""
     weight: Tensor = getattr(module, name)
     if module.is_transposed:
         weight = weight.transpose(1, 2)

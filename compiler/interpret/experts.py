@@ -12,10 +12,12 @@ from sscc.compiler.interpret.types import Types
 
 
 def expert_product(x: Tensor, weight: Tensor, expert: Tensor, types: Types) -> Tensor:
-    """[S, O]: each row of `x` [S, I] times the matrix of its expert, of `weight` [X, O, I]."""
+    """[S, Top, O]: each token's rows of `x` [S, Top or 1, I] times the matrices of its experts [S, Top], of `weight`
+    [X, O, I]."""
     if bool(((expert < 0) | (expert >= len(weight))).any()):
         undefined(f"names experts {expert.tolist()}, there are {len(weight)}")
-    out, dtype = x.new_empty(x.shape[0], weight.shape[1]), types.sums(x.dtype)
+    x, dtype = x.expand(*expert.shape, -1), types.sums(x.dtype)
+    out = x.new_empty(*expert.shape, weight.shape[1])
     for number in expert.unique().tolist():
         rows = expert == number
         out[rows] = (x[rows].to(dtype) @ weight[number].to(dtype).T).to(x.dtype)
