@@ -300,8 +300,10 @@ class _Lowering:
                 Elementwise(f, nest, places, scalars, split, None if dim is None else (dim, self._live(f))).emit()
             else:
                 needed = max(needed, matmul.private_bytes(self.regions.dtypes))
-                whole = not matmul.shape.groups and positions.product(member.nest, matmul.shape.rows)
-                live = self._live(f) if whole else None
+                rows = matmul.shape.groups[:1] if matmul.sorts_rows else matmul.shape.rows
+                apart = positions.product(member.nest, rows)
+                whole = bool(apart) and (matmul.sorts_rows or not matmul.shape.groups)
+                live = self._live(f) * apart if whole else None
                 matmul.emit(f, places, split, f["scratch"] + scratch, live)
         return needed
 
