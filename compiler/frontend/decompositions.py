@@ -108,7 +108,7 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
     return (0.5 * wide * (1 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
 
 
-def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor] | Any:
     """The k largest along the last axis, in descending order also where any order will do. Others are left alone."""
     if not largest or dim not in (-1, x.dim() - 1):
         return _keep()
@@ -117,7 +117,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
     return values.reshape(shape), indices.reshape(shape)
 
 
-def max_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def max_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | Any:
     """The maximum along the last axis and where it first is; along another one the operator is left alone."""
     if dim not in (-1, x.dim() - 1) or not x.is_floating_point():
         return _keep()
@@ -125,7 +125,7 @@ def max_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]
     return (values, indices) if keepdim else (values.squeeze(-1), indices.squeeze(-1))
 
 
-def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
+def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor | Any:
     """`x` with `value` wherever `index` names along the last axis; along another one the operator is left alone.
 
     torch-mlir lowers a scatter to a loop over one element after another, which no stage can be. Routers write a few of
@@ -138,7 +138,7 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
     return torch.where(named, torch.full_like(x, value), x)
 
 
-def compare(name: str, x: Tensor, value: float) -> Tensor:
+def compare(name: str, x: Tensor, value: float) -> Tensor | Any:
     """A comparison of floats with a number, in the dtype of `x` as eager has it: torch-mlir's is one of f64."""
     if not x.is_floating_point():
         return _keep()

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from sscc.compiler.driver import compile_model
+from sscc.compiler.options import CompileOptions, cache_options
+from sscc.ir.weight_format import WeightFormat
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.session import Session
-from tests.families import EXPERTS, CompiledModel, Compiler, feed, greedy, random_tokens
+from tests.families import BATCH, CHUNK, EXPERTS, GEOMETRY, CompiledModel, Compiler, feed, greedy, random_tokens
 from tests.test_families import EXACT, eager_generate
 from tests.torch_session import TorchSession
 
 NEW_TOKENS = 12
+WEIGHTS = {"int8:16": WeightFormat(8, 16), "int4:16:zero-point": WeightFormat(4, 16, True)}
 
 
 def native(program: CompiledModel) -> TorchSession:
@@ -51,3 +59,25 @@ def test_company_changes_no_bit(compiled: Compiler) -> None:
         assert torch.equal(alone.decode({slot: 5})[slot], together)
         for other, again in enumerate(prompts):
             session.prefill(other, again)
+
+
+@pytest.mark.parametrize("text", WEIGHTS)
+def test_quantised_experts(text: str, compiled: Compiler, tmp_path: Path) -> None:
+    """Codes of a matrix per expert, multiplied as they are stored: every level and interpreter agrees, within the
+    rounding of a row to integers."""
+    checkpoint, sessions = compiled.checkpoint("experts-softmax"), []
+    for level in (0, 2):
+        output = tmp_path / f"{level}.rdu"
+        options = cache_options(GEOMETRY) | {"batch": BATCH, "prefill_chunk": CHUNK, "weight_format": WEIGHTS[text]}
+        compile_model(CompileOptions(checkpoint, output, opt_level=level, **options))
+        artifact = Artifact.load(output)
+        ours = (Session.from_artifact(artifact, interpreter=name) for name in ("reference", "native"))
+        sessions += map(TorchSession, ours)
+    encoded = {tensor.name.rpartition(".")[2] for tensor in artifact.program.tensors if "experts" in tensor.name}
+    assert encoded == {"values", "scales"} | ({"zeros"} if WEIGHTS[text].zero_point else set())
+    packed = packed_weights(artifact.program)
+    assert all(packed[tensor.name].quantised for tensor in artifact.program.tensors if ".values" in tensor.name)
+    prompt, tokens = random_tokens(10), random_tokens(4, seed=1)
+    first, *others = (feed(session, prompt, tokens) for session in sessions)
+    for other in others:
+        assert (other - first).norm() / first.norm() < 2e-3

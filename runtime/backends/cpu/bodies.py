@@ -191,7 +191,8 @@ class _Lowering:
         """Bytes of a parameter, from its first to its last element as its stages pass it."""
         if param in self.packed:
             panels = self.packed[param]
-            return max(1, prod(self.regions.shapes[param]) // (panels.n * panels.k)) * panels.packed_bytes
+            bits = panels.bits if isinstance(panels, QuantisedPanels) else 8
+            return max(1, prod(self.regions.shapes[param]) * 8 // (panels.n * panels.k * bits)) * panels.packed_bytes
         shape, strides = self.regions.shapes[param], self.regions.strides[param]
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         return (1 + last) * DTYPE_BYTES[self.regions.dtypes[param]]
