@@ -24,6 +24,7 @@ from sscc.compiler.frontend.capture import (
     Captured,
     capture,
     check_attention,
+    check_experts,
     check_positions,
     check_tables,
     check_windows,
@@ -37,6 +38,7 @@ from sscc.compiler.frontend.capture import (
 from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_checkpoint
 from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.distinct import find_kinds
+from sscc.compiler.frontend.experts import expert_modules
 from sscc.compiler.frontend.importer import import_capture
 from sscc.compiler.frontend.model_config import config_from_dict, config_to_dict
 from sscc.compiler.frontend.probe import golden_for, probe
@@ -247,6 +249,7 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
     def check(prefill: Captured) -> None:
         check_attention(prefill, layer_count(config), kinds)
         check_windows(prefill, lambda layer: layer_window(config, layer, context))
+        check_experts(prefill, expert_modules(model))
 
     try:
         return capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds, check=check)

@@ -71,7 +71,9 @@ def _errors(sources: list[tuple[str, Stack]], read: Reader) -> Mapping[str, Erro
     for source, stack in sources:
         weight, encoding = read(source, stack.source), _encoding(stack)
         try:
-            errors[source] = measure_error(weight.T if encoding.transposed else weight, encoding.format)
+            errors[source] = measure_error(
+                weight.swapaxes(-1, -2) if encoding.transposed else weight, encoding.format
+            )
         except InputError as error:
             raise InputError(f"tensor {source!r}: {error}") from None
     return errors

@@ -3,7 +3,8 @@
 Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R rows of a cache (sinks, ring, and the
 selected ones unless they are indexed) or of a segment, SR those of sinks and ring, K selected ones, T rows of the
 prompt scratch, of a store, of what is updated or of what a segment takes its rows from, E bytes of a landmark's codes,
-C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call.
+C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Of a mixture of
+experts: S tokens, X experts, I and O numbers that go in and out, N scores to choose among, Top chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
@@ -102,7 +103,6 @@ ChunkOut = Annotated[str, Operand("1 H C Dv:f", "write", padded=True)]
 ChunkSums = Annotated[str, Operand("1 H C 1:f32", "write", flat=True, optional=True, padded=True)]
 Start = Annotated[str, Number(_zero, _last_start, _last_start)]
 Length = Annotated[str, Number(_one, _prompt, _prompt)]
-TopK = Annotated[str, Number(_zero, _most_selected, _most_selected)]
 Scale = Annotated[float, Attribute()]
 Bits = Annotated[int, Attribute("landmark_bits")]
 Fetch = Annotated[int, Attribute("fetch_rows")]
@@ -293,7 +293,7 @@ class Select(Op):
     scores: Annotated[str, Operand("Hkv T:f32", "read", along="T", reads=_length)]
     selected: Annotated[str, Operand("Hkv K:i64", "write")]
     length: Length
-    topk: TopK
+    topk: Annotated[str, Number(_zero, _most_selected, _most_selected)]
     sink: Sink
     recent: Recent
 
@@ -410,6 +410,36 @@ class FetchRows(Op):
     sink: Sink
     recent: Recent
     fetch: Fetch
+
+
+# ------------------------------------------------------------------------------------------------ mixture of experts
+
+
+class ExpertProduct(Op):
+    """Each token's rows times the matrices of its experts, out[s, j, o] = sum over i of x[s, j, i] *
+    weight[expert[s, j], o, i], accumulated in f32 or wider, rounded once. J is Top, or 1 where all experts of a token
+    get the same row. Matrices that nobody names are not read. `expert` holds numbers of 0 .. X - 1.
+
+    In a schedule it is a product whose second operand has an indirect axis."""
+
+    op = "expert_product"
+    x: Annotated[str, Operand("S J I:f", "read")]
+    weight: Annotated[str, Operand("X O I:f", "read", fetched=True)]
+    expert: Annotated[str, Operand("S Top:i64", "read")]
+    out: Annotated[str, Operand("S Top O:f", "write")]
+
+
+@dataclass(frozen=True)
+class TopK(Op):
+    """The Top largest of N numbers per row, in descending order, and where they are; of equal ones the lower index
+    first. Where a number is NaN, the indices of its row are Top different ones of 0 .. N - 1, whichever. `values` of a
+    step is "" where nobody wants them."""
+
+    op, kind = "topk", "topk"
+    order = ("source", "values", "indices")
+    source: Annotated[str, Operand("S N:f", "read")]
+    indices: Annotated[str, Operand("S Top:i64", "write")]
+    values: Annotated[str, Operand("S Top:f", "write", optional=True)] = ""
 
 
 # --------------------------------------------------------------------------------------------------- fused operations
@@ -574,6 +604,7 @@ OPERATIONS: tuple[type[Op], ...] = (
     *(SelfAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention, Observe),
     *(ObservationScores, Pool, Select, KeptPositions, GatherRows),
     *(Landmarks, LandmarkScores, ChooseRows, FetchRows),
+    *(ExpertProduct, TopK),
     *(DecodeAttention, QueryAttention, ChunkAttention),
 )
 """In the order in which the documentation has them."""

@@ -42,6 +42,7 @@ from sscc.ir.operations import (
     QueryAttention,
     Segment,
     Select,
+    TopK,
     UpdateRows,
 )
 
@@ -63,6 +64,7 @@ __all__ = [
     "QueryAttention",
     "Segment",
     "Select",
+    "TopK",
     "UpdateRows",
 ]
 """What comes from elsewhere and belongs to a schedule: the steps of the algorithm, and the members of their groups."""
@@ -302,8 +304,8 @@ class Reduction:
 class Product:
     """out[..] = sum over `reduce` of a[..] * b[..], accumulated in f32 (or wider), rounded once on writing.
 
-    `b` may have an indirect axis, as where each group of tokens goes through the expert whose number a tensor has:
-    out[g, m, n] = sum over k of a[g, m, k] * b[expert[g], n, k]. Only the slices of b that are named are read.
+    `b` may have an indirect axis, as where each row goes through the expert whose number a tensor has:
+    out[s, n] = sum over k of a[s, k] * b[expert[s], n, k]. Only the slices of b that are named are read.
     """
 
     kind: ClassVar[str] = "product"
@@ -331,6 +333,7 @@ Step = Union[
     LandmarkScores,
     ChooseRows,
     FetchRows,
+    TopK,
     DecodeAttention,
     QueryAttention,
     ChunkAttention,

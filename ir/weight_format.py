@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from sscc.ir.errors import InputError, UsageError
 
 BITS = (8, 4)
+RANKS = (2, 3)
+"""Of weights: a matrix, and one per expert."""
 PARTS = ("values", "scales", "zeros")
 ZERO_POINT = "zero-point"
 DEFAULT_GROUP = 32
@@ -71,11 +73,12 @@ class WeightFormat:
         """What is added to codes, and to zero points, where they are stored."""
         return self.half if self.bits == 4 else 0
 
-    def stored(self, part: str, rows: int, columns: int) -> tuple[int, int]:
-        """The shape of a part of a weight [rows, columns], `columns` a multiple of the group."""
+    def stored(self, part: str, *shape: int) -> tuple[int, ...]:
+        """The shape of a part of a weight [.., rows, columns], `columns` a multiple of the group."""
+        *rows, columns = shape
         if part == "values":
-            return rows, columns * self.bits // 8
-        return rows, columns // self.group
+            return *rows, columns * self.bits // 8
+        return *rows, columns // self.group
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Encoding:
 
     Attributes:
         part: one of PARTS.
-        transposed: the source is [K, N] instead of [N, K], written ``int4:32/values/transposed``.
+        transposed: the source is [.., K, N] instead of [.., N, K], written ``int4:32/values/transposed``.
     """
 
     format: WeightFormat
@@ -112,10 +115,11 @@ class Encoding:
         """The schedule's dtype of the stored tensor."""
         return _PART_DTYPES[self.part]
 
-    def source_shape(self, stored: tuple[int, ...]) -> tuple[int, int]:
-        """The shape of the source of a stored tensor. Raises InputError where that is not of rank 2."""
-        if len(stored) != 2:
+    def source_shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the source of a stored tensor. Raises InputError where that is not of rank 2, or of rank 3 as
+        of experts."""
+        if len(stored) not in RANKS:
             raise InputError(f"a tensor of shape {list(stored)} cannot be the {self.part} of {self.format}")
-        rows, columns = stored
+        *experts, rows, columns = stored
         length = columns * 8 // self.format.bits if self.part == "values" else columns * self.format.group
-        return (length, rows) if self.transposed else (rows, length)
+        return (*experts, length, rows) if self.transposed else (*experts, rows, length)

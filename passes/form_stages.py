@@ -90,7 +90,7 @@ from sscc.ir.rewriting import (
 )
 from sscc.ir.sizes import dense_strides
 from sscc.ir.structure import structure
-from sscc.ir.views import MOVED, RESHAPES, SLICES, computes, is_view, permutation_of, reshaped_strides
+from sscc.ir.views import MOVED, RESHAPES, SLICES, computes, is_view, permutation_of, reshaped_strides, root_of
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.outline_kernels import KERNEL, verb
 from sscc.passes.plain_kernels import is_plain
@@ -256,7 +256,17 @@ class StageBody:
         inside = [value for op in self.all_ops for index, value in enumerate(op.operands)
                   if index in kv.fetched_by(op)]  # fmt: skip
         inside += [op.operands[0] for op in walk(self.function) if op.name == "tensor.extract"]
-        return {arguments.index(value) for value in inside if value in arguments} | set(self.tied.values())
+        roots = [root for value in inside for root in _made_of(value)]
+        return {arguments.index(value) for value in roots if value in arguments} | set(self.tied.values())
+
+
+def _made_of(value: ir.Value) -> list[ir.Value]:
+    """What a value is a part of, through views, and where that is a dequantised weight, its stored parts."""
+    root = root_of(value)
+    op = producer(root)
+    if op is None or not is_dequantisation(op):
+        return [root]
+    return [part for operand in list(op.operands)[:-1] for part in _made_of(operand)]
 
 
 def body_blocks(kernel: Any) -> list[ir.Block]:
@@ -371,6 +381,8 @@ class _Groups:
     def _may_join(self, op: ir.Operation, target: list[ir.Operation]) -> bool:
         members = [*self.group[op], *target]
         readers = [reader for result in op.results for reader in self._readers(result)]
+        if is_dequantisation(op) and [reader.name for reader in readers] == ["kv.expert_product"]:
+            return True
         if any(member.name.startswith("kv.") for member in members):
             return all(kv.shares_part(op, reader) for reader in readers)
         if any(is_contraction(reader) for reader in readers) and not (is_cast(op) or is_dequantisation(op)):

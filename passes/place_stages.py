@@ -280,6 +280,8 @@ def _points(op: ir.Operation) -> int:
         if op.name == "kv.query_attention":  # products of bytes, four at a time: a product and a sum for each four
             points += int(slots * heads * width * kv.operand_of(op, "codes").type.shape[2]) // 2
         return points
+    if op.name == "kv.expert_product":
+        return 2 * int(prod(op.results[0].type.shape) * op.operands[0].type.shape[2])
     tensors = [v.type for v in [*op.operands, *op.results] if isinstance(v.type, ir.RankedTensorType)]
     shapes = [prod(type_.shape) for type_ in tensors]
     if is_contraction(op):

@@ -64,10 +64,10 @@ After, with `bits=4`::
       } -> tensor<9x2x16x2xf32>
       %w = tensor.collapse_shape %d .. : tensor<9x2x16x2xf32> into tensor<9x64xf32>
 
-When it does not apply: a weight that something else reads too (an embedding, whose rows are looked up), that is not of
-rank 2, or along whose summed axis the groups do not fit, stays as it is. What reads a weight in another function does
-not matter here: a head that is tied to the embedding gets a quantised copy. A module with entries is refused, as their
-arguments would no longer fit.
+When it does not apply: a weight that something else reads too (an embedding, whose rows are looked up), that is neither
+a matrix nor a matrix per expert, or along whose summed axis the groups do not fit, stays as it is. What reads a weight
+in another function does not matter here: a head that is tied to the embedding gets a quantised copy. A module with
+entries is refused, as their arguments would no longer fit.
 
 Preserves: the order of all other arguments; what is new follows them. Locations.
 """
@@ -75,7 +75,7 @@ Preserves: the order of all other arguments; what is new follows them. Locations
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -87,7 +87,7 @@ from sscc.ir.errors import UsageError
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import functions
 from sscc.ir.views import permutation_of
-from sscc.ir.weight_format import Encoding, WeightFormat
+from sscc.ir.weight_format import RANKS, Encoding, WeightFormat
 from sscc.passes.base import Pass, count
 from sscc.passes.tiling import is_contraction
 
@@ -124,7 +124,7 @@ def _quantize_function(function: Any, weight_format: WeightFormat) -> None:
     removed_indices: list[int] = []
     for index, (argument, value) in enumerate(list(zip(arguments, block.arguments, strict=True))):
         axis = _summed_axis(value) if argument.role == "weight" else None
-        if axis is None or value.type.rank != 2:
+        if axis is None or value.type.rank not in RANKS:
             continue
         if value.type.shape[axis] % weight_format.group:
             count("weights that groups do not fit")
@@ -151,11 +151,16 @@ def _quantize_function(function: Any, weight_format: WeightFormat) -> None:
 
 def _parts(weight: Argument, axis: int, weight_format: WeightFormat) -> Iterator[Argument]:
     """The stored arguments that a weight becomes."""
-    rows, columns = weight.type.shape[1 - axis], weight.type.shape[axis]
+    *outer, columns = _summed_last(weight.type.shape, axis)
     for part in weight_format.parts:
-        encoding = Encoding(weight_format, part, transposed=axis == 0)
-        type_ = tensor_type(weight_format.stored(part, rows, columns), ELEMENTS[encoding.dtype]())
+        encoding = Encoding(weight_format, part, transposed=axis != weight.type.rank - 1)
+        type_ = tensor_type(weight_format.stored(part, *outer, columns), ELEMENTS[encoding.dtype]())
         yield Argument(weight.role, f"{weight.name}.{part}", type_, weight.made_of, str(encoding))
+
+
+def _summed_last(shape: Sequence[int], axis: int) -> list[int]:
+    """The shape of a weight with the summed axis, one of the last two, as the last one."""
+    return [*shape[:-2], shape[-1], shape[-2]] if axis == len(shape) - 2 else list(shape)
 
 
 # ----------------------------------------------------------------------------------------------------------- readers
@@ -179,6 +184,8 @@ def _axis_of(use: Any) -> int | None:
 
 def _product_axis(op: ir.Operation, operand: int) -> int | None:
     """The axis of its second operand that a product sums over; None for another operand, operation, or form of sum."""
+    if operand == 1 and op.name == "kv.expert_product":
+        return 2
     if operand != 1 or not is_contraction(op):
         return None
     summed = list(linalg.infer_contraction_dimensions(op).k)
@@ -193,25 +200,27 @@ def _product_axis(op: ir.Operation, operand: int) -> int | None:
 def _dequantized(parts: list[ir.Value], type_: Any, axis: int, weight_format: WeightFormat) -> ir.Value:
     """The weight that values, scales and perhaps zeros stand for, built at the current insertion point."""
     values, *per_group = parts
-    rows, columns = type_.shape[1 - axis], type_.shape[axis]
-    packed = [rows, columns // weight_format.group, weight_format.group * weight_format.bits // 8]
+    *outer, columns = dense_shape = _summed_last(type_.shape, axis)
+    packed = [*outer, columns // weight_format.group, weight_format.group * weight_format.bits // 8]
     shape = packed if weight_format.bits == 8 else [*packed, 2]
+    kept = [[d] for d in range(len(outer))]
     codes = tensor.ExpandShapeOp(
-        tensor_type(packed, values.type.element_type), values, [[0], [1, 2]], [], packed
+        tensor_type(packed, values.type.element_type), values, [*kept, [len(outer), len(outer) + 1]], [], packed
     ).result
-    number = functools.partial(_number, weight_format=weight_format, dtype=type_.element_type)
+    number = functools.partial(_number, weight_format=weight_format, dtype=type_.element_type, last=len(shape) - 1)
     numbers = elementwise([codes, *per_group], tensor_type(shape, type_.element_type), number)
-    groups = [[0], list(range(1, len(shape)))]
-    dense = tensor.CollapseShapeOp(tensor_type([rows, columns], type_.element_type), numbers, groups).result
-    return dense if axis == 1 else _transposed(dense)
+    groups = [*kept, list(range(len(outer), len(shape)))]
+    dense = tensor.CollapseShapeOp(tensor_type(dense_shape, type_.element_type), numbers, groups).result
+    return dense if axis == len(dense_shape) - 1 else _transposed(dense)
 
 
 def _number(
-    value: ir.Value, scale: ir.Value, zero: ir.Value | None = None, *, weight_format: WeightFormat, dtype: ir.Type
+    value: ir.Value, scale: ir.Value, zero: ir.Value | None = None, *, weight_format: WeightFormat, dtype: ir.Type,
+    last: int
 ) -> ir.Value:
     """One element: (code - zero) * scale in f32, rounded to `dtype`."""
     f32 = ir.F32Type.get()
-    code = value if weight_format.bits == 8 else _nibble(value)
+    code = value if weight_format.bits == 8 else _nibble(value, last)
     number = arith.SIToFPOp(f32, code).result
     if zero is not None:
         number = arith.SubFOp(number, arith.SIToFPOp(f32, zero).result).result
@@ -221,10 +230,10 @@ def _number(
     return number if dtype == f32 else arith.TruncFOp(dtype, number).result
 
 
-def _nibble(byte: ir.Value) -> ir.Value:
-    """The code in the low or the high half of a byte: the last iteration dimension says which."""
+def _nibble(byte: ir.Value, last: int) -> ir.Value:
+    """The code in the low or the high half of a byte: the iteration dimension `last` says which."""
     i8 = byte.type
-    half = arith.IndexCastOp(i8, linalg.IndexOp(3).result).result
+    half = arith.IndexCastOp(i8, linalg.IndexOp(last).result).result
     bits = arith.MulIOp(half, arith.ConstantOp(i8, NIBBLE_BITS).result).result
     shifted = arith.ShRSIOp(byte, bits).result
     code: ir.Value = arith.AndIOp(shifted, arith.ConstantOp(i8, (1 << NIBBLE_BITS) - 1).result).result
@@ -232,10 +241,11 @@ def _nibble(byte: ir.Value) -> ir.Value:
 
 
 def _transposed(value: ir.Value) -> ir.Value:
-    rows, columns = value.type.shape
-    empty = tensor.EmptyOp([columns, rows], value.type.element_type).result
+    *outer, rows, columns = value.type.shape
+    empty = tensor.EmptyOp([*outer, columns, rows], value.type.element_type).result
+    permutation = [*range(len(outer)), len(outer) + 1, len(outer)]
     transposition = linalg.TransposeOp(
-        result=[empty.type], input=value, init=empty, permutation=ir.DenseI64ArrayAttr.get([1, 0])
+        result=[empty.type], input=value, init=empty, permutation=ir.DenseI64ArrayAttr.get(permutation)
     )
     linalg.fill_builtin_region(transposition.operation)
     result: ir.Value = transposition.operation.results[0]

@@ -20,7 +20,7 @@ from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
 from sscc.ir.target import Target
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.timing import KernelSummary, Timing, time_entry
+from sscc.runtime.timing import ExpertReads, KernelSummary, Timing, expert_reads, time_entry
 
 DECODE, PREFILL = "decode", "prefill"
 ROWS = {
@@ -79,6 +79,7 @@ class Inspection:
         state_bytes: tensors that persist between calls, inputs and outputs among them.
         temporary_bytes: the region that temporaries share.
         weight_bytes: weights and constants.
+        experts: what a decode step reads of layers that choose among experts, by their sizes.
         kv_bytes, full_kv_bytes: of one sequence, what a decode step reads, and uncompressed at max_context.
         held_kv_bytes: K and V that one sequence holds, its whole prompt too where the selected rows are indexed.
         decode_row_bytes: what of the caches a step moves, by part ("cache", "store", "landmarks", "resident rows") and
@@ -108,6 +109,7 @@ class Inspection:
     state_bytes: int
     temporary_bytes: int
     weight_bytes: int
+    experts: tuple[ExpertReads, ...]
     kv_bytes: int
     held_kv_bytes: int
     full_kv_bytes: int
@@ -174,6 +176,7 @@ def inspect_artifact(
         state_bytes=state,
         temporary_bytes=max(0, program.arena_bytes - state),
         weight_bytes=sum(tensor.nbytes for tensor in weights),
+        experts=expert_reads(program, DECODE),
         kv_bytes=signature.read_bytes,
         held_kv_bytes=signature.held_bytes,
         full_kv_bytes=signature.full_kv_bytes(geometry.max_context),

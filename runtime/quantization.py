@@ -19,6 +19,8 @@ What is stored, and what it stands for in f32 (scales are widened first; each op
     4 bits   values i8 [N, K / 2]: c + h, the even k in the low half of a byte, the odd one in the high half
     both     scales bf16 [N, K / group]; zeros i8 [N, K / group]: z, and z + h with 4 bits, so in units of the values
 
+A weight of rank 3, a matrix [N, K] per expert, is its matrices one below the other: [X, N, K], and so are its parts.
+
 Without zero points, zeros stands for 0, and for h = 8 with 4 bits. bf16 has the range of f32, so no scale is lost; what
 it lacks in precision costs steps that are up to 2^-7 wider, not an error of that size.
 """
@@ -72,8 +74,10 @@ def encode(source: Array, encoding: Encoding) -> Array:
     Raises:
         InputError: the source holds a number that is not finite, or K is not a multiple of the group.
     """
-    weight = source.T if encoding.transposed else source
-    return np.concatenate([getattr(block, encoding.part) for _, block in _blocks(weight, encoding.format)])
+    weight = _as_summed(source, encoding)
+    blocks = _blocks(weight.reshape(-1, weight.shape[-1]), encoding.format)
+    part = np.concatenate([getattr(block, encoding.part) for _, block in blocks])
+    return part.reshape(*weight.shape[:-1], part.shape[-1])
 
 
 def quantize(weight: Array, weight_format: WeightFormat) -> Quantized:
@@ -98,19 +102,24 @@ def dequantize(quantized: Quantized, weight_format: WeightFormat) -> Array:
 
 def round_trip(source: Array, encoding: Encoding) -> Array:
     """What a source is after it has been quantised: f32 of its shape. Raises InputError as `encode` does."""
-    weight = source.T if encoding.transposed else source
-    restored = dequantize(quantize(weight, encoding.format), encoding.format)
-    return restored.T if encoding.transposed else restored
+    weight = _as_summed(source, encoding)
+    rows = quantize(weight.reshape(-1, weight.shape[-1]), encoding.format)
+    return _as_summed(dequantize(rows, encoding.format).reshape(weight.shape), encoding)
 
 
 def measure_error(weight: Array, weight_format: WeightFormat) -> Error:
-    """How far W [N, K] is from what it becomes. Raises InputError as `encode` does."""
+    """How far W [.., N, K] is from what it becomes. Raises InputError as `encode` does."""
     total = Error()
-    for block, quantised in _blocks(weight, weight_format):
+    for block, quantised in _blocks(weight.reshape(-1, weight.shape[-1]), weight_format):
         exact = block.astype(np.float64)
         difference = dequantize(quantised, weight_format) - exact
         total += Error(float(np.vdot(difference, difference)), float(np.vdot(exact, exact)))
     return total
+
+
+def _as_summed(source: Array, encoding: Encoding) -> Array:
+    """[.., N, K] of a source, and the source of that."""
+    return source.swapaxes(-1, -2) if encoding.transposed else source
 
 
 # ------------------------------------------------------------------------------------------------------- the formula

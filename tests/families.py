@@ -16,15 +16,19 @@ from transformers import (
     AutoModelForCausalLM,
     CohereCompassTextConfig,
     Gemma3TextConfig,
+    Glm4MoeConfig,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
     Phi3Config,
+    PhimoeConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
     SmolLM3Config,
     Starcoder2Config,
@@ -137,6 +141,32 @@ WINDOWED: dict[str, PreTrainedConfig] = {
     ),
 }
 
+# Layers that choose among experts: by softmax, renormalised or not, with a shared expert that has a gate; by sigmoid
+# with a bias and in groups, scaled, behind a dense layer; by masked softmax, one expert after the other.
+_CHOOSING: dict[str, Any] = {"num_key_value_heads": 2, "num_experts_per_tok": 2}
+EXPERTS: dict[str, PreTrainedConfig] = {
+    "experts-softmax": MixtralConfig(**SHAPE, **_CHOOSING, num_local_experts=5),
+    "experts-shared": Qwen2MoeConfig(
+        **(SHAPE | {"num_hidden_layers": 1}),
+        **_CHOOSING,
+        num_experts=6,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+    ),
+    "experts-in-groups": Glm4MoeConfig(
+        **(SHAPE | {"num_hidden_layers": 3}),
+        **_CHOOSING,
+        head_dim=8,
+        n_routed_experts=8,
+        moe_intermediate_size=16,
+        n_group=4,
+        topk_group=2,
+        first_k_dense_replace=1,
+        routed_scaling_factor=1.5,
+    ),
+    "experts-one-by-one": PhimoeConfig(**(SHAPE | {"num_hidden_layers": 1}), **_CHOOSING, num_local_experts=4),
+}
+
 # SR = 76 rows hold a prompt of 12 and 64 new tokens; a prompt of 130 overflows all 88.
 GEOMETRY = Geometry(sink=4, recent=72, topk=12, obs=6, pool=3, pool_mode="avg", max_context=CONTEXT)
 # A chunk divides neither prompts nor context. Where any shape will do it is this one, so that tests share exports.
@@ -151,11 +181,18 @@ def random_model(family: str, dtype: torch.dtype = torch.float32, exact: bool = 
     """
     torch.manual_seed(3)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        deepcopy((FAMILIES | TWO_KINDS | WINDOWED)[family]), attn_implementation="eager", dtype=torch.float32
+        deepcopy((FAMILIES | TWO_KINDS | WINDOWED | EXPERTS)[family]),
+        attn_implementation="eager",
+        experts_implementation="eager",
+        dtype=torch.float32,
     )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
+        kept = model.state_dict()
+        for name, buffer in model.named_buffers():  # biases of routers
+            if name in kept:
+                buffer.add_(torch.randn_like(buffer) * 0.1)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype).to(torch.float32 if exact else dtype)
     return model.requires_grad_(False).eval()

@@ -218,31 +218,34 @@ class _BodyEmitter:
 
     def _generic(self, op: ir.Operation) -> None:
         block = op.regions[0].blocks[0]
-        outputs = len(op.results)
-        if outputs != 1:
-            raise UnsupportedError(f"an operation with {outputs} results")
-        count = len(block.arguments) - outputs
+        wanted = [index for index, value in enumerate(op.results) if any(True for _ in value.uses)]
+        if len(wanted) != 1:  # torch-mlir finds a maximum and where it is at once, for those who want only one of them
+            raise UnsupportedError(f"an operation with {len(wanted)} results")
+        (number,) = wanted
+        result, count = op.results[number], len(block.arguments) - len(op.results)
         inputs = list(op.operands)[:count]
-        init = list(op.operands)[count]
+        init = list(op.operands)[count + number]
         filled = fill_value(op)
         if filled is not None:
-            self.literals[op.results[0]] = self.literals[filled]
-            if op.results[0] not in self.returned:
+            self.literals[result] = self.literals[filled]
+            if result not in self.returned:
                 return
         maps = [ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"]]
-        types = [value.type for value in [*inputs, op.results[0]]]
-        dims = loop_sizes(maps, types)
+        maps = [*maps[:count], maps[count + number]]
+        dims = loop_sizes(maps, [value.type for value in [*inputs, result]])
         reduced = tuple(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
         known = (value for value in outer_values(op) if value in self.views or value in self.scalars)
         outside = {value: self.name(value) for value in known}
         body = BodyTranslator(block, outside, self.literals)
         accesses = self._accesses(op, inputs, maps, body)
-        output = sch.Access(self.written(op.results[0]), access_map(maps[-1], len(dims)))
+        output = sch.Access(self.written(result), access_map(maps[-1], len(dims)))
         if not reduced:
-            body.bind_output(block.arguments[count], self.literals.get(init))
-            self.steps.append(sch.Vector(dims, tuple(accesses), output, *body.program()))
+            body.bind_output(block.arguments[count + number], self.literals.get(init))
+            value = body.terminator.operands[number]
+            self.steps.append(sch.Vector(dims, tuple(accesses), output, *body.program_for(value)))
             return
-        self._reduction(op, dims, reduced, accesses, output, init, body)
+        combination = _combiner(body, block.arguments[count + number], number)
+        self._reduction(combination, dims, reduced, accesses, output, init, body)
 
     def _accesses(
         self, op: ir.Operation, inputs: list[ir.Value], maps: list[Any], body: BodyTranslator
@@ -260,7 +263,7 @@ class _BodyEmitter:
 
     def _reduction(
         self,
-        op: ir.Operation,
+        combination: tuple[str, ir.Value],
         dims: tuple[int, ...],
         reduced: tuple[int, ...],
         accesses: list[sch.Access],
@@ -270,7 +273,7 @@ class _BodyEmitter:
     ) -> None:
         if init not in self.literals:
             raise UnsupportedError("a reduction that starts from a tensor instead of a constant")
-        combine, value = _combiner(op)
+        combine, value = combination
         if combine not in COMBINERS:
             raise UnsupportedError(f"a reduction by '{combine}'")
         start = float(self.literals[init])
@@ -309,12 +312,10 @@ class _BodyEmitter:
         )
 
 
-def _combiner(op: ir.Operation) -> tuple[str, ir.Value]:
-    """The combining operation of a reduction's body, and the value it combines with the accumulator."""
-    block = op.regions[0].blocks[0]
-    accumulator = block.arguments[len(block.arguments) - 1]
-    *_, terminator = block.operations
-    last = terminator.operation.operands[0].owner
+def _combiner(body: BodyTranslator, accumulator: ir.Value, number: int) -> tuple[str, ir.Value]:
+    """The combining operation of a reduction's body, for one of its results, and what it combines with the
+    accumulator."""
+    last = body.terminator.operands[number].owner
     if isinstance(last, ir.Block):
         return "none", accumulator
     operands = list(last.operation.operands)
@@ -376,6 +377,17 @@ def _kept_positions(e: _BodyEmitter, op: ir.Operation) -> None:
     e.vector(tuple(op.results[0].type.shape), [], e.written(op.results[0]), program)
 
 
+def _expert_product(e: _BodyEmitter, op: ir.Operation) -> None:
+    (_, rows, depth), (tokens, chosen, columns) = op.operands[0].type.shape, op.results[0].type.shape
+    token, choice, column, summed = identity_map(4)
+    zero = (0,) * 5
+    a = sch.Access(e.operand(op, 0), (token, zero if rows == 1 else choice, summed))
+    expert = sch.Indirect(0, sch.Access(e.operand(op, 2), (token, choice)))
+    b = sch.Access(e.operand(op, 1), (zero, column, summed), expert)
+    output = sch.Access(e.written(op.results[0]), (token, choice, column))
+    e.steps.append(sch.Product((tokens, chosen, columns, depth), (3,), a, b, output))
+
+
 def _concat(e: _BodyEmitter, op: ir.Operation) -> None:
     axis = op.attributes["dim"].value
     out = e.written(op.results[0])
@@ -428,5 +440,6 @@ _STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {
     "kv.row": _row,
     "kv.validity": _validity,
     "kv.kept_positions": _kept_positions,
+    "kv.expert_product": _expert_product,
     **{name: _step for name, spec in kv.SPECS.items() if spec.record.kind},
 }

@@ -42,12 +42,8 @@ class BodyTranslator:
         if init is not None:
             self.known[argument] = init
 
-    def program(self) -> tuple[tuple[Instr, ...], str]:
-        """All instructions and the name of the yielded value."""
-        return self.program_for(self.terminator.operands[0])
-
     def program_for(self, value: ir.Value) -> tuple[tuple[Instr, ...], str]:
-        """The instructions that `value` needs, and its name."""
+        """The instructions that `value` needs, in order, and its name."""
         for op in self._needed(value):
             if op.results[0] not in self.known:
                 self._translate(op)

@@ -127,6 +127,12 @@ def _bounds(i: Inspection) -> Iterator[str]:
         f"decode     moves {format_bytes(moved)} a step, at least {format_bytes(floor)} "
         f"(weights and caches once): {moved / floor:.2f}x"
     )
+    for reads in i.experts:
+        mean, most = (format_bytes(reads.bytes_of(count)) for count in (reads.mean, reads.most))
+        yield (
+            f"experts    {reads.chosen} of {reads.experts} a token; a step reads {reads.mean:.1f} of each layer's in "
+            f"the mean ({mean}, were all choices alike) and at most {reads.most} ({most}, which it is timed with)"
+        )
     if i.signature.geometry.by_query:
         parts = [(part, tier, nbytes) for part, tiers in i.decode_row_bytes.items() for tier, nbytes in tiers.items()]
         listed = ", ".join(f"{format_bytes(nbytes)} of {part} in {tier.upper()}" for part, tier, nbytes in parts)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
+from sscc.compiler.frontend.experts import expert_modules
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
 _EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
@@ -60,8 +61,9 @@ def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
 
 
 def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
-    """Refuses a built model whose layers choose among experts or mix tokens by more than attention, whatever its class
-    is called: a dense config of a class for such models passes.
+    """Refuses a built model whose layers mix tokens by more than attention, or choose among experts that do not go
+    through transformers' interface, whatever its class is called: a dense config of a class for such models passes.
+    What stands beside experts that do (routers, shared experts) is captured like any other module.
 
     Raises:
         UnsupportedError: naming the first such module, and the config's fields about it.
@@ -69,12 +71,17 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
-    sparse = next((name for name, _ in model.named_parameters() if _EXPERTS.search(name)), None)
-    if sparse is None:
+    blocks = tuple(f"{name.rpartition('.')[0]}." for name in expert_modules(model))
+    sparse = (name for name, _ in model.named_parameters() if _EXPERTS.search(name) and not name.startswith(blocks))
+    bypassing = next(sparse, None)
+    if bypassing is None:
         return
     numbers = [f"{name} = {value}" for name, value in _numbers(config) if re.search(r"experts$", name) and value > 1]
     fields = f" ({', '.join(numbers[:3])})" if numbers else ""
-    raise UnsupportedError(f"{config.model_type} cannot be compiled: mixture of experts{fields}: {sparse} is one's")
+    raise UnsupportedError(
+        f"{config.model_type} cannot be compiled: mixture of experts{fields} that do not go through transformers' "
+        f"interface: {bypassing} is one's"
+    )
 
 
 def suspicions(config: PreTrainedConfig) -> Iterator[str]:

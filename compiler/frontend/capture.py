@@ -9,7 +9,8 @@ checkpoint holds (rotary frequencies, embedding scales) are computed from the co
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.levels import LayerKinds, renamed
 
 WRAPPER_PREFIX = "model."
+EXPERT_PRODUCTS = 2
 LOOKUPS: frozenset[object] = frozenset(
     {
         torch.ops.aten.embedding.default,
@@ -366,6 +368,26 @@ def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
             raise UnsupportedError(
                 f"layer {layer} attends within a sliding window of {expected or 'all'} positions by its config, and "
                 f"tells its attention function of {window or 'all'}: sscc would compile something else"
+            )
+
+
+def check_experts(captured: Captured, modules: Sequence[str]) -> None:
+    """Refuses a program in which a module of experts does not multiply by its matrices exactly once each.
+
+    Args:
+        modules: the paths of the modules of experts in the captured layers.
+
+    Raises:
+        UnsupportedError: naming the first such module.
+    """
+    target = torch.ops.sscc.expert_product.default
+    stacks = [list(node.meta["nn_module_stack"].values()) for node in captured.graph.nodes if node.target is target]
+    calls = Counter(stack[-1][0].removeprefix(WRAPPER_PREFIX) for stack in stacks)
+    for name in dict.fromkeys((*modules, *calls)):
+        if calls[name] != (EXPERT_PRODUCTS if name in modules else 0):
+            raise UnsupportedError(
+                f"{name} multiplies by matrices of experts {calls[name]} times, expected are {EXPERT_PRODUCTS} "
+                "products: in and out again"
             )
 
 

@@ -13,6 +13,7 @@ from copy import deepcopy
 import torch
 import transformers
 
+from sscc.compiler.frontend import experts  # noqa: F401, registers the implementation of that name
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.frontend.quiet import one_line
 from sscc.ir.errors import InputError, UnsupportedError
@@ -25,7 +26,7 @@ MAX_BUFFER_BYTES = 1 << 30  # buffers are computed, not read: rotary frequencies
 
 def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> torch.nn.Module:
     """The untouched transformers model of `config` with its parameters on the meta device and its buffers
-    computed on the CPU, calling our attention operator.
+    computed on the CPU, calling our operators for attention and experts.
 
     Raises:
         InputError: transformers cannot build it, or it is larger than any model.
@@ -34,7 +35,11 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     _check_sizes(config, build_skeleton(config))
     with _building(config), _parameters_on_meta():
         model: torch.nn.Module = transformers.AutoModelForCausalLM.from_config(
-            _own(config), attn_implementation=IMPLEMENTATION, dtype=dtype, trust_remote_code=False
+            _own(config),
+            attn_implementation=IMPLEMENTATION,
+            experts_implementation=IMPLEMENTATION,
+            dtype=dtype,
+            trust_remote_code=False,
         )
     return model.eval()
 

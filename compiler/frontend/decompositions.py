@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -15,6 +15,10 @@ from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+
+from sscc.compiler.frontend import experts  # noqa: F401, registers the operators that decompositions call
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def decompose(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -52,6 +56,8 @@ def _retraced(
     # By torch's rules in Python composite operators become others than by its C++ code. An export asks them too.
     with values[0].fake_mode, enable_python_dispatcher():
         retraced = trace(*values)
+    for node in retraced.graph.find_nodes(op="call_function", target=torch.ops.prims.device_put.default):
+        node.replace_all_uses_with(node.args[0])  # a program is on one device
     retraced.graph.eliminate_dead_code()
     return retraced
 
@@ -79,6 +85,11 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     ours: dict[Any, Callable[..., Any]] = {
         torch.ops.aten.native_layer_norm.default: native_layer_norm,
         torch.ops.aten.gelu.default: gelu,
+        torch.ops.aten.topk.default: topk,
+        torch.ops.aten.max.dim: max_dim,
+        torch.ops.aten.scatter.value: scatter_value,
+        torch.ops.aten.masked_fill.Scalar: masked_fill,
+        **{getattr(torch.ops.aten, name).Scalar: partial(compare, name) for name in COMPARISONS},
     }
     # aten.full is not decomposed: its decomposition fills uninitialised memory in place, which is no tensor value.
     theirs = {op: rule for op, rule in get_decomposition_table().items() if op != torch.ops.aten.full.default}
@@ -95,6 +106,50 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
         inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * (wide * wide * wide))
         return (0.5 * wide * (1 + torch.tanh(inner))).to(x.dtype)
     return (0.5 * wide * (1 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
+
+
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor] | Any:
+    """The k largest along the last axis, in descending order also where any order will do. Others are left alone."""
+    if not largest or dim not in (-1, x.dim() - 1):
+        return _keep()
+    values, indices = torch.ops.sscc.topk(x.reshape(-1, x.shape[-1]), k)
+    shape = (*x.shape[:-1], k)
+    return values.reshape(shape), indices.reshape(shape)
+
+
+def max_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | Any:
+    """The maximum along the last axis and where it first is; along another one the operator is left alone."""
+    if dim not in (-1, x.dim() - 1) or not x.is_floating_point():
+        return _keep()
+    values, indices = topk(x, 1)
+    return (values, indices) if keepdim else (values.squeeze(-1), indices.squeeze(-1))
+
+
+def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor | Any:
+    """`x` with `value` wherever `index` names along the last axis; along another one the operator is left alone.
+
+    torch-mlir lowers a scatter to a loop over one element after another, which no stage can be. Routers write a few of
+    some groups or experts, so comparing each with each is little.
+    """
+    if dim not in (-1, x.dim() - 1) or index.shape[:-1] != x.shape[:-1]:
+        return _keep()
+    place = torch.arange(x.shape[-1], device=x.device)
+    named = (index[..., None, :] == place[:, None]).to(torch.float32).sum(-1) > 0
+    return torch.where(named, torch.full_like(x, value), x)
+
+
+def compare(name: str, x: Tensor, value: float) -> Tensor | Any:
+    """A comparison of floats with a number, in the dtype of `x` as eager has it: torch-mlir's is one of f64."""
+    if not x.is_floating_point():
+        return _keep()
+    result: Tensor = getattr(torch.ops.aten, name).Tensor(x, torch.full_like(x, value))
+    return result
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: float) -> Tensor:
+    """`x` with `value` where the mask is set. Of torch's own decomposition a conversion of an f64 stays, which
+    torch-mlir does not lower."""
+    return torch.where(mask, torch.full_like(x, value), x)
 
 
 def native_layer_norm(

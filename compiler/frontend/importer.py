@@ -1,4 +1,4 @@
-"""Import: captured torch programs become one MLIR module in the torch dialect, with `kv.self_attention`.
+"""Import: captured torch programs become one MLIR module in the torch dialect, with operations of the `kv` dialect.
 
 Every placeholder is a function argument with an attribute that tells what it is (`sscc.weight`,
 `sscc.constant` or `sscc.input`), and every operation keeps ``"module.path"("file.py":line:0)`` as its location.
@@ -7,7 +7,9 @@ Every placeholder is a function argument with an attribute that tells what it is
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import PurePath
+from typing import Any
 
 import torch.fx
 from torch_mlir import ir
@@ -15,12 +17,11 @@ from torch_mlir.extras.fx_importer import ContextCache, FxImporter
 
 from sscc.compiler.frontend.capture import Capture, Captured
 from sscc.ir.context import mlir
-from sscc.ir.dialects.kv import SelfAttention
+from sscc.ir.dialects.kv import ExpertProduct, SelfAttention, TopK
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import ProgramFacts, check_legal, set_facts, set_kinds, set_level, walk
 
-ATTENTION_OPERATOR = "torch.sscc.attention"
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 _LIBRARY = re.compile(r"/torch/")
 
@@ -68,7 +69,7 @@ def import_capture(captured: Capture, facts: ProgramFacts, geometry: Geometry) -
         for function in module.body.operations:
             entry = captured.prefill if function.name.value == "prefill" else captured.decode
             _name_arguments(function, entry)
-        _raise_attention(module)
+        _raise_operators(module)
         set_facts(module, facts, geometry)
         set_kinds(module, captured.kinds)
         set_level(module, "import")
@@ -86,36 +87,60 @@ def _name_arguments(function: ir.OpView, entry: Captured) -> None:
     function.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
 
 
-def _raise_attention(module: ir.Module) -> None:
-    """Replaces `torch.operator "torch.sscc.attention"` by `kv.self_attention` on builtin tensors."""
+def _raise_operators(module: ir.Module) -> None:
+    """Replaces every `torch.operator "torch.sscc..."` by its operation of the `kv` dialect, on builtin tensors."""
     for op in list(walk(module)):
         if op.name != "torch.operator":
             continue
         name = op.attributes["name"].value
-        if name != ATTENTION_OPERATOR:
+        if name not in _RAISED:
             raise UnsupportedError(f"{op.location}: the operator {name} has no lowering")
         with ir.InsertionPoint(op), op.location:
-            operands = [_to_builtin(value) for value in op.operands[:3]]
-            query, value = (ir.RankedTensorType(operands[i].type) for i in (0, 2))
-            out = ir.RankedTensorType.get([*query.shape[:3], value.shape[3]], query.element_type)
-            layer, scale, *window = (operand.owner.attributes["value"] for operand in op.operands[3:])
-            attention = SelfAttention(*operands, layer, scale, out)
-            if window and window[0].value:
-                attention.operation.attributes["window"] = window[0]
-            result = ir.Operation.create(
-                "torch_c.from_builtin_tensor", results=[op.results[0].type], operands=[attention.out]
-            ).result
-        op.results[0].replace_all_uses_with(result)
+            raised = _RAISED[name](op)
+            for old, new in zip(op.results, raised.operation.results, strict=True):
+                from_builtin = ir.Operation.create("torch_c.from_builtin_tensor", results=[old.type], operands=[new])
+                old.replace_all_uses_with(from_builtin.result)
         op.erase()
 
+
+def _attention(op: ir.Operation) -> Any:
+    operands = [_to_builtin(value) for value in op.operands[:3]]
+    query, value = (ir.RankedTensorType(operands[i].type) for i in (0, 2))
+    out = ir.RankedTensorType.get([*query.shape[:3], value.shape[3]], query.element_type)
+    layer, scale, *window = (operand.owner.attributes["value"] for operand in op.operands[3:])
+    attention = SelfAttention(*operands, layer, scale, out)
+    if window and window[0].value:
+        attention.operation.attributes["window"] = window[0]
+    return attention
+
+
+def _expert_product(op: ir.Operation) -> Any:
+    return ExpertProduct(*map(_to_builtin, op.operands), _builtin_type(op.results[0]))
+
+
+def _topk(op: ir.Operation) -> Any:
+    return TopK(_to_builtin(op.operands[0]), *map(_builtin_type, op.results))
+
+
+_RAISED: dict[str, Callable[[ir.Operation], Any]] = {
+    "torch.sscc.attention": _attention,
+    "torch.sscc.expert_product": _expert_product,
+    "torch.sscc.topk": _topk,
+}
+"""By the operator: the operation that it becomes, made at the current insertion point."""
 
 _VTENSOR = re.compile(r"!torch\.vtensor<\[([0-9,]*)\],(\w+)>")
 
 
-def _to_builtin(value: ir.Value) -> ir.Value:
+def _builtin_type(value: ir.Value) -> ir.RankedTensorType:
     match = _VTENSOR.fullmatch(str(value.type))
     if match is None:
-        raise UnsupportedError(f"an attention operand has the type {value.type}, expected a static tensor")
+        raise UnsupportedError(f"an operator of sscc has a value of type {value.type}, expected a static tensor")
     shape = [int(size) for size in match.group(1).split(",")]
-    type_ = ir.RankedTensorType.get(shape, ir.Type.parse(match.group(2)))
+    element = match.group(2).replace("si", "i")  # torch's integers are signed, those of linalg have no sign
+    return ir.RankedTensorType.get(shape, ir.Type.parse(element))
+
+
+def _to_builtin(value: ir.Value) -> ir.Value:
+    type_ = _builtin_type(value)
     return ir.Operation.create("torch_c.to_builtin_tensor", results=[type_], operands=[value]).result

@@ -1,22 +1,68 @@
-"""Names in a checkpoint and names in the model: transformers renames parameters between its versions.
+"""Names in a checkpoint and names in the model: transformers renames parameters between its versions, and joins some.
 
-A model of today reads checkpoints of every age, because transformers keeps a table of renamings per model class (GPT-
-NeoX's `embed_out.` is `lm_head.` now) and adds or drops the base model's prefix (the first GPT-2 has none). The same
-rules apply here, so that the rest of the compiler knows the model's names only.
+A model of today reads checkpoints of every age, because transformers keeps a table per model class: of renamings (GPT-
+NeoX's `embed_out.` is `lm_head.` now), and of tensors that are stored apart and are one parameter (the matrices of
+experts). It adds or drops the base model's prefix, too (the first GPT-2 has none). The same rules apply here, so that
+the rest of the compiler knows the model's parameters only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightRenaming
+from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
 from sscc.compiler.frontend.construction import build_skeleton
+from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.sources import TensorInfo, TensorSource
+from sscc.ir.errors import InputError
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A parameter that is stored in parts.
+
+    Attributes:
+        converter: transformers' rule that joins them.
+        parts: stored name -> the pattern of the rule that it matches, in the order of numbers in the names.
+    """
+
+    converter: WeightConverter
+    parts: dict[str, str] = field(default_factory=dict)
+
+    def join(self, name: str, model: PreTrainedModel, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        """The parameter `name`, of parts that `read` gives. Raises InputError where they do not fit together."""
+        converter = deepcopy(self.converter)
+        for part, pattern in self.parts.items():
+            converter.add_tensor(name, part, pattern, read(part))
+        try:
+            result: torch.Tensor = converter.convert(name, model=model, config=model.config)[name]
+        except Exception as error:  # whatever the rules of transformers raise
+            first = next(iter(self.parts))
+            raise InputError(
+                f"{name} cannot be joined of {len(self.parts)} tensors ({first}, ..): {one_line(error)}"
+            ) from None
+        return result
+
+
+@dataclass(frozen=True)
+class StoredNames:
+    """What a checkpoint holds of a model.
+
+    Attributes:
+        renamed: the model's name of every stored tensor that is one -> its stored name; what the model does not know
+            keeps its own name.
+        joined: the model's name of every parameter that is stored in parts.
+    """
+
+    renamed: dict[str, str]
+    joined: dict[str, Joined] = field(default_factory=dict)
 
 
 class RenamedSource(TensorSource):
@@ -27,35 +73,60 @@ class RenamedSource(TensorSource):
         self._config = config
 
     @cached_property
-    def _stored(self) -> dict[str, str]:
-        """Name in the model -> name in the source."""
+    def _stored(self) -> StoredNames:
         return stored_names(self._config, self._source.names())
 
-    def names(self) -> dict[str, TensorInfo]:
+    @cached_property
+    def _model(self) -> PreTrainedModel:
+        return build_skeleton(self._config)
+
+    @cached_property
+    def _infos(self) -> dict[str, TensorInfo]:
         held = self._source.names()
-        return {name: held[stored] for name, stored in self._stored.items()}
+        found = {name: held[stored] for name, stored in self._stored.renamed.items()}
+        for name, joined in self._stored.joined.items():
+            made = joined.join(name, self._model, lambda part: _meta(held, part))
+            found[name] = (tuple(made.shape), made.dtype)
+        return found
+
+    def names(self) -> dict[str, TensorInfo]:
+        return self._infos
 
     def tensor(self, name: str) -> torch.Tensor:
-        return self._source.tensor(self._stored[name])
+        joined = self._stored.joined.get(name)
+        if joined is not None:
+            return joined.join(name, self._model, self._source.tensor)
+        return self._source.tensor(self._stored.renamed[name])
 
 
-def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> dict[str, str]:
-    """The model's name of every stored tensor -> its stored name, by transformers' own rules.
+def _meta(held: Mapping[str, TensorInfo], name: str) -> torch.Tensor:
+    shape, dtype = held[name]
+    return torch.empty(shape, dtype=dtype, device="meta")
 
-    Renamings only: where transformers would join or split tensors, names stay as they are stored.
+
+def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames:
+    """How the model calls what a checkpoint holds, by transformers' own rules.
+
+    Where transformers would split a stored tensor into several, its name stays as it is stored.
     """
     names = list(stored)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        return {name: name for name in names}
+        return StoredNames({name: name for name in names})
     model = build_skeleton(config)
-    known = set(model.state_dict())
-    renamings = [item for item in get_model_conversion_mapping(model) if isinstance(item, WeightRenaming)]
-    by_model_name = {name: name for name in names if name in known}
-    for name in names:
-        if name not in known:
-            renamed = _model_name(name, renamings, known, model.base_model_prefix)
-            by_model_name.setdefault(name if renamed in by_model_name else renamed, name)
-    return by_model_name
+    known, prefix = model.state_dict(), model.base_model_prefix
+    rules = get_model_conversion_mapping(model)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    joining = [rule for rule in rules if isinstance(rule, WeightConverter) and len(rule.target_patterns) == 1]
+    found = StoredNames({name: name for name in names if name in known})
+    for name in sorted((name for name in names if name not in known), key=dot_natural_key):
+        whole, pattern = rename_source_key(name, renamings, joining, prefix, known)
+        if pattern is not None and whole in known and whole not in found.renamed:
+            rule = next(rule for rule in joining if pattern in rule.source_patterns)
+            found.joined.setdefault(whole, Joined(rule)).parts[name] = pattern
+            continue
+        renamed = _model_name(name, renamings, set(known), prefix)
+        found.renamed.setdefault(name if renamed in found.renamed else renamed, name)
+    return found
 
 
 def _model_name(name: str, renamings: list[WeightRenaming], known: set[str], prefix: str) -> str:

@@ -129,6 +129,7 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
         pieces = _in_pieces(forward, ids)
         if checkpoint.program is None:
             model.set_attn_implementation("eager")  # type: ignore[operator]
+            model.set_experts_implementation("eager")  # type: ignore[operator]
             theirs = forward(ids, torch.arange(ids.shape[1])[None]).float()
             difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])
             if difference:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch_mlir import ir
 
-from sscc.compiler.interpret import cache, control, elementwise, structured, tensors
+from sscc.compiler.interpret import cache, control, elementwise, experts, structured, tensors
 from sscc.compiler.interpret.build import Builder, Handler, RunnableFunction
 from sscc.compiler.interpret.types import Types, shape_of
 from sscc.compiler.signatures import program_signature, query_heads
@@ -29,6 +29,7 @@ OPERATIONS: dict[str, Handler] = {
     **structured.HANDLERS,
     **tensors.HANDLERS,
     **cache.HANDLERS,
+    **experts.HANDLERS,
 }
 """Every operation that can be evaluated, by its name."""
 

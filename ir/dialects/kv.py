@@ -163,6 +163,8 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(
                 f"landmarks of {geometry.landmark_bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"
             )
+        if cls.OPERATION_NAME == "kv.expert_product" and sizes["J"] not in (1, sizes["Top"]):
+            raise SignatureMismatch(f"has {sizes['J']} rows for the {sizes['Top']} experts of a token")
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
         if "start" in spec.numbers and "T" in sizes and sizes["T"] % sizes["C"]:
@@ -214,6 +216,8 @@ Landmarks = _operation(operations.Landmarks)
 LandmarkScores = _operation(operations.LandmarkScores)
 Choose = _operation(operations.ChooseRows)
 Fetch = _operation(operations.FetchRows)
+ExpertProduct = _operation(operations.ExpertProduct)
+TopK = _operation(operations.TopK)
 DecodeAttention = _operation(operations.DecodeAttention)
 QueryAttention = _operation(operations.QueryAttention)
 ChunkAttention = _operation(operations.ChunkAttention)

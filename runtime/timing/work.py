@@ -4,7 +4,8 @@ Counting rules, where a step does not simply touch everything it sees once:
 
 * A parameter that several steps read comes in once per firing; it counts at most with its own size.
 * A gather (`load`, `GatherRows`) moves one element, or row, per point; at most the whole table.
-* A product with an indirect axis reads a slice per index, at most all of them: of experts those that are named.
+* A product with an indirect axis reads a slice per index, at most all of them: of experts as many as may be named.
+  Where a step makes the slices from codes, it makes and reads those alone.
 * `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache:
   the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. Of its other
   segments it fetches the valid rows only: `valid_rows` without those in front. Of a cache that layers with budgets of
@@ -25,6 +26,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil, log2, prod
 from types import MappingProxyType
 from typing import Any
@@ -56,6 +58,7 @@ from sscc.ir.schedule import (
     Segment,
     Select,
     Step,
+    TopK,
     UpdateRows,
     Vector,
 )
@@ -143,6 +146,8 @@ class _Meter:
         for window in body.windows:
             source = self._regions[window.view.tensor]
             self._regions[window.name] = _Region(source.root, window.view.shape, source.dtype)
+        products = (step for step in body.steps if isinstance(step, Product) and step.b.indirect is not None)
+        self._named = {step.b.param: _named(step) for step in products}
         self._capped: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         self._extra: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         self._products: Counter[Dtype] = Counter()
@@ -201,17 +206,28 @@ class _Meter:
         self._capped[False][self._regions[far].root] -= nbytes
         self._extra[False][self._regions[near].root] += nbytes
 
-    def access(self, access: Access, dims: tuple[int, ...], *, write: bool = False) -> None:
-        """The elements that an affine map reaches: per dimension of the region no more than its span. Of an indirect
-        axis as many places as there are indices, which may all differ; what is not named is not read."""
+    def share(self, made: str) -> Fraction:
+        """Of what a step makes, the share that anybody reads: all, or of slices those that a product may name."""
+        root = self._regions[made].root
+        for name, (axis, named) in self._named.items():
+            if self._regions[name].root == root and root in {local.name for local in self._body.locals}:
+                return Fraction(min(named, self.shape(name)[axis]), self.shape(name)[axis])
+        return Fraction(1)
+
+    def access(
+        self, access: Access, dims: tuple[int, ...], *, write: bool = False, share: Fraction = Fraction(1)
+    ) -> None:
+        """The elements that an affine map reaches, or a share of them: per dimension of the region no more than its
+        span. Of an indirect axis as many places as there are indices, which may all differ; what is not named is not
+        read."""
         spans, rows = [_span(row, dims) for row in access.map], access.map
         if access.indirect is not None:
             axis, index = access.indirect.axis, access.indirect.index
             self.access(index, dims)
-            named = prod(size for d, size in enumerate(dims) if any(row[d] for row in index.map))
-            spans[axis], rows = min(named, self.shape(access.param)[axis]), (*rows, *index.map)
+            spans[axis], rows = min(_indices(index, dims), self.shape(access.param)[axis]), (*rows, *index.map)
         used = [size for d, size in enumerate(dims) if any(row[d] for row in rows)]
-        self.elements(access.param, min(prod(spans), prod(used)) if prod(dims) else 0, write=write)
+        count = min(prod(spans), prod(used)) if prod(dims) else 0
+        self.elements(access.param, int(count * share), write=write)
 
     def dtype(self, name: str) -> Dtype:
         return self._regions[name].dtype
@@ -224,6 +240,17 @@ class _Meter:
             self._vectors.append((points, operations))
 
 
+def _indices(index: Access, dims: tuple[int, ...]) -> int:
+    """How many numbers a product finds in the tensor of an indirect axis."""
+    return prod(size for d, size in enumerate(dims) if any(row[d] for row in index.map))
+
+
+def _named(step: Product) -> tuple[int, int]:
+    """The indirect axis of a product, and how many of its places may be named."""
+    assert step.b.indirect is not None
+    return step.b.indirect.axis, _indices(step.b.indirect.index, step.dims)
+
+
 def _span(row: tuple[int, ...], dims: tuple[int, ...]) -> int:
     moving = [(abs(factor), size) for factor, size in zip(row, dims, strict=False) if factor]
     return min(1 + sum(factor * (size - 1) for factor, size in moving), prod(size for _, size in moving))
@@ -233,10 +260,11 @@ def _span(row: tuple[int, ...], dims: tuple[int, ...]) -> int:
 
 
 def _elementwise(meter: _Meter, step: Vector | Reduction, extra: int) -> None:
-    points = prod(step.dims)
+    share = meter.share(step.output.param)
+    points = int(prod(step.dims) * share)
     for access in step.inputs:
-        meter.access(access, step.dims)
-    meter.access(step.output, step.dims, write=True)
+        meter.access(access, step.dims, share=share)
+    meter.access(step.output, step.dims, write=True, share=share)
     for instr in step.body:
         if instr.op == "load":
             meter.elements(str(instr.args[0]), points)
@@ -425,6 +453,11 @@ def _select(meter: _Meter, step: Select) -> None:
     _top_k(meter, step.selected, meter.scalar(step.length), meter.scalar(step.topk))
 
 
+def _topk(meter: _Meter, step: TopK) -> None:
+    """A pass over the row for each number that is chosen."""
+    meter.vector(prod(meter.shape(step.source)), meter.shape(step.indices)[1])
+
+
 def _gather_rows(meter: _Meter, step: GatherRows) -> None:
     if meter.dtype(step.source) != "i8":
         _convert(meter, step.out, step.source, meter.shape(step.out)[2], ENCODE_OPS)
@@ -446,6 +479,7 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     ObservationScores: _score,
     Pool: _pool,
     Select: _select,
+    TopK: _topk,
     GatherRows: _gather_rows,
     DecodeAttention: _decode_attention,
     ChunkAttention: _chunk_attention,

@@ -9,7 +9,7 @@ from math import prod
 
 from sscc.ir import schedule as sch
 from sscc.ir.target import Target
-from sscc.ir.weight_format import Encoding
+from sscc.ir.weight_format import RANKS, Encoding
 from sscc.runtime.validator.entries import EntryFacts
 from sscc.runtime.validator.failure import check_numbers, megabytes, refuse
 from sscc.runtime.validator.kernels import KernelFacts
@@ -77,10 +77,10 @@ def _check_room(where: str, sizes: Sequence[tuple[int, str]], room: int) -> None
 
 
 def _check_encoding(where: str, tensor: sch.Tensor) -> None:
-    """A part of a weight of rank 2, of the part's dtype."""
+    """A part of a weight of a rank that there is, of the part's dtype."""
     encoding = Encoding.parse(tensor.encoding)
     rank = len(tensor.shape) - (len(tensor.sources) > 1)
-    if tensor.role != "weight" or tensor.dtype != encoding.dtype or rank != 2:
+    if tensor.role != "weight" or tensor.dtype != encoding.dtype or rank not in RANKS:
         refuse(where, f"a {tensor.role} of {tensor.dtype} {list(tensor.shape)} cannot be {tensor.encoding!r}")
 
 

@@ -35,6 +35,8 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it attends within a window of {step.window} positions")
     if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
         refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
+    if isinstance(step, sch.TopK) and sizes["Top"] > sizes["N"]:
+        refuse(f"it chooses {sizes['Top']} of {sizes['N']} numbers")
     if isinstance(step, sch.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):
         refuse(f"it pools with mode {step.mode!r} and width {step.width}")
 

@@ -17,7 +17,7 @@ from tests.runtime.programs import DTYPES, one_stage, run_kernel
 
 STEPS = tuple(kind for kind in get_args(Step) if issubclass(kind, Op))
 SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3, "J": 5}
-SIZES |= {"R0": 4, "T0": 7, "R1": 3, "T1": 8, "E": 1}
+SIZES |= {"R0": 4, "T0": 7, "R1": 3, "T1": 8, "E": 1, "S": 5, "Top": 3}
 SCALARS = (
     {"start": 4, "length": 7, "topk": 3},
     {"start": 8, "length": 12, "topk": 2},

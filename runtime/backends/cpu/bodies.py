@@ -191,7 +191,8 @@ class _Lowering:
         """Bytes of a parameter, from its first to its last element as its stages pass it."""
         if param in self.packed:
             panels = self.packed[param]
-            return max(1, prod(self.regions.shapes[param]) // (panels.n * panels.k)) * panels.packed_bytes
+            bits = panels.bits if isinstance(panels, QuantisedPanels) else 8
+            return max(1, prod(self.regions.shapes[param]) * 8 // (panels.n * panels.k * bits)) * panels.packed_bytes
         shape, strides = self.regions.shapes[param], self.regions.strides[param]
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         return (1 + last) * DTYPE_BYTES[self.regions.dtypes[param]]
@@ -300,8 +301,10 @@ class _Lowering:
                 Elementwise(f, nest, places, scalars, split, None if dim is None else (dim, self._live(f))).emit()
             else:
                 needed = max(needed, matmul.private_bytes(self.regions.dtypes))
-                whole = not matmul.shape.groups and positions.product(member.nest, matmul.shape.rows)
-                live = self._live(f) if whole else None
+                rows = matmul.shape.groups[:1] if matmul.sorts_rows else matmul.shape.rows
+                apart = positions.product(member.nest, rows)
+                whole = bool(apart) and (matmul.sorts_rows or not matmul.shape.groups)
+                live = self._live(f) * apart if whole else None
                 matmul.emit(f, places, split, f["scratch"] + scratch, live)
         return needed
 

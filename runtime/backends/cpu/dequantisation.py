@@ -6,14 +6,16 @@ Native code never makes that local. Where the step is recognised, the products t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from sscc.ir.schedule import Body, Product, Reduction, Vector
+from sscc.ir.weight_format import RANKS
 from sscc.runtime.backends.cpu.nests import Nest, Regions, nest_of
 
 
 @dataclass(frozen=True)
 class Dequantised:
-    """A local [rows, k] that is ``(code - zero) * scale``, groups along k.
+    """A local [rows, k], or one such matrix per expert, that is ``(code - zero) * scale``, groups along k.
 
     Attributes:
         values, scales, zeros: parameters of the body; zeros is "" without zero points.
@@ -75,11 +77,11 @@ def _recognise(nest: Nest, regions: Regions) -> Dequantised | None:
     if any(a.coefficients != tuple(c // group for c in out) for a in others):
         return None
     shape = regions.shapes[values.region]
-    rows = shape[0]
-    if len(shape) != 2 or elements % rows:
+    all_rows = prod(shape[:-1])
+    if len(shape) not in RANKS or elements % all_rows:
         return None
     zeros = others[1].region if zero_point else ""
-    return Dequantised(values.region, others[0].region, zeros, bits, group, rows, elements // rows)
+    return Dequantised(values.region, others[0].region, zeros, bits, group, shape[-2], elements // all_rows)
 
 
 def _dense(nest: Nest) -> int | None:

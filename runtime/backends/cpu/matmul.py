@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
+from sscc.ir.sizes import align
+from sscc.runtime.backends.cpu import products, quantised_products
 from sscc.runtime.backends.cpu.elementwise import Range, RegionPointers
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.indices import cut_index
@@ -12,10 +15,8 @@ from sscc.runtime.backends.cpu.mlir import I64, Function, Value
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, merged
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
-from sscc.runtime.backends.cpu.product_blocks import PackedProduct
-from sscc.runtime.backends.cpu.products import packed_product
+from sscc.runtime.backends.cpu.product_blocks import SIZE, Listed, PackedProduct
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_products import quantised_product
 
 
 @dataclass(frozen=True)
@@ -79,17 +80,31 @@ class Matmul:
         """Of one run of columns."""
         panels = replace(self.panels, n=self.nest.dims[self.shape.columns[-1]])
         if isinstance(panels, Panels):
-            return packed_product(a, out, panels, self.features)
-        return quantised_product(a, out, panels, self.features)
+            return products.packed_product(a, out, panels, self.features)
+        return quantised_products.quantised_product(a, out, panels, self.features)
 
     @property
     def _row(self) -> int:
         """Elements from one row of b to the next, as the nest counts them."""
         return self.panels.n_stride if isinstance(self.panels, Panels) else self.panels.k
 
+    @property
+    def sorts_rows(self) -> bool:
+        """Whether each group is one row: those that name the same slice of b are then multiplied by it together, so
+        that it is read once."""
+        return bool(self.shape.groups) and not self.shape.rows and len(self.shape.columns) == 1
+
+    @property
+    def _most_rows(self) -> int:
+        """Groups."""
+        return prod(self.nest.dims[d] for d in self.shape.groups)
+
     def private_bytes(self, dtypes: Mapping[str, str]) -> int:
         """Scratch that the product needs."""
         a, out = self._operand(self.nest.inputs[0], dtypes, None), self._operand(self.nest.output, dtypes, None)
+        if self.sorts_rows:
+            blocks = max(product.scratch_bytes for product in self._listed(dtypes, None, None))
+            return self._sorted(None).nbytes + blocks
         return self._product(a, out).scratch_bytes
 
     def emit(
@@ -102,8 +117,12 @@ class Matmul:
     ) -> None:
         """Emits the product for all groups and columns, or those of a range of one of its column dimensions.
 
-        Only the first `live` rows have to be written; None means all of them.
+        Only the first `live` rows have to be written; None means all of them. Where rows are sorted, they are those of
+        the first group dimension.
         """
+        if self.sorts_rows:
+            self._slices(f, places, split, scratch, live)
+            return
         self._columns(f, places, split, (scratch, live), (*self.shape.groups, *self.shape.columns[:-1]), {})
 
     def _columns(
@@ -151,11 +170,128 @@ class Matmul:
         slices = axis.stride // (self.panels.n * self.panels.k)
         return weights + number * (slices * self.panels.packed_bytes)
 
+    def _slices(
+        self, f: Function, places: RegionPointers, split: tuple[int, Range] | None, scratch: Value, live: Value | None
+    ) -> None:
+        """Slice after slice, each with the rows that name it. Which block a row is in changes no bit of it."""
+        axis, b = self.nest.indirect, self.nest.inputs[1]
+        assert axis is not None
+        rows = self._sorted(scratch)
+        self._sort(f, places, rows, live)
+        dtypes = {name: place.dtype for name, place in places.items()}
+        a, out = (places[access.region].at(f, f.constant(0)) for access in (self.nest.inputs[0], self.nest.output))
+        lower, upper = _bounds(self.nest, self.shape.columns[-1], split)
+        apart = axis.stride // (self.panels.n * self.panels.k) * self.panels.packed_bytes
+        products = self._listed(dtypes, a, out)
+        sizes = [product.blocks.tile.rows for product in products]
+        with f.loop(0, axis.size) as number:
+            first = f.load(rows.starts + number.index * 8, I64)
+            count = f.load(rows.starts + (number.index + 1) * 8, I64) - first
+            weights = places[b.region].pointer + number.index * apart
+            listed = Listed(count, rows.a + first * 8, rows.out + first * 8)
+            for product, size, more in zip(products, sizes, [*sizes[1:], 0], strict=True):
+                suits = count >= size
+                with f.when(suits & (count < more) if more else suits):
+                    product.emit(f, weights, lower, upper, scratch + rows.nbytes, listed=listed)
+
+    def _sort(self, f: Function, places: RegionPointers, rows: _SortedRows, live: Value | None) -> None:
+        """Where the rows of each slice are, one slice after another, in their own order."""
+        axis, index = self.nest.indirect, self.nest.inputs[2]
+        assert axis is not None
+        a, out = self.nest.inputs[0], self.nest.output
+        sizes = {access.region: SIZE[places[access.region].dtype] for access in (a, out)}
+
+        def visit(visited: Callable[[Value, dict[int, Value]], None]) -> None:
+            """Every row with the number of its slice."""
+
+            def enter(dims: tuple[int, ...], at: dict[int, Value]) -> None:
+                if dims:
+                    every = live if live is not None and dims == self.shape.groups else self.nest.dims[dims[0]]
+                    with f.loop(0, every) as loop:
+                        enter(dims[1:], {**at, dims[0]: loop.index})
+                    return
+                place = places[index.region].at(f, _at(f, index, at))
+                visited(cut_index(f, f.load(place, I64), axis.size), at)
+
+            enter(self.shape.groups, {})
+
+        def counted(number: Value, at: dict[int, Value]) -> None:
+            there = rows.starts + (number + 2) * 8
+            f.store(f.load(there, I64) + 1, there)
+
+        def placed(number: Value, at: dict[int, Value]) -> None:
+            # The place of the slice's next row: where the slice that follows begins, in the end.
+            there = rows.starts + (number + 1) * 8
+            place = f.load(there, I64)
+            f.store(_at(f, a, at) * sizes[a.region], rows.a + place * 8)
+            f.store(_at(f, out, at) * sizes[out.region], rows.out + place * 8)
+            f.store(place + 1, there)
+
+        with f.loop(0, axis.size + 2) as entry:
+            f.store(f.constant(0), rows.starts + entry.index * 8)
+        visit(counted)
+        with f.loop(0, axis.size, 1, [f.constant(0)]) as entry:
+            there = rows.starts + (entry.index + 2) * 8
+            total = entry.state[0] + f.load(there, I64)
+            f.store(total, there)
+            entry.carry(total)
+        visit(placed)
+
+    def _sorted(self, scratch: Value | None) -> _SortedRows:
+        assert self.nest.indirect is not None
+        counts, rows = align((self.nest.indirect.size + 2) * 8), align(self._most_rows * 8)
+        if scratch is None:
+            return _SortedRows(None, None, None, counts + 2 * rows)  # type: ignore[arg-type]
+        return _SortedRows(scratch, scratch + counts, scratch + (counts + rows), counts + 2 * rows)
+
+    def _listed(self, dtypes: Mapping[str, str], a: Value | None, out: Value | None) -> list[PackedProduct]:
+        """The product for few and for many rows that name one slice."""
+        (column,), m = self.shape.columns, self._most_rows
+        panels, accesses = replace(self.panels, n=self.nest.dims[column]), (self.nest.inputs[0], self.nest.output)
+        left = Operand(a, (m, panels.k), (0, 1), dtypes[accesses[0].region])  # type: ignore[arg-type]
+        stride = accesses[1].coefficients[column]
+        right = Operand(out, (m, panels.n), (0, stride), dtypes[accesses[1].region])  # type: ignore[arg-type]
+        if isinstance(panels, Panels):
+            sizes = products.listed_rows(left, panels, self.features)
+            made = [products.packed_product(left, right, panels, self.features, rows) for rows in sizes if rows <= m]
+        else:
+            sizes = quantised_products.listed_rows(self.features)
+            made = [
+                quantised_products.quantised_product(left, right, panels, self.features, rows)
+                for rows in sizes
+                if rows <= m
+            ]
+        return made
+
     def _operand(self, access: LinearAccess, dtypes: Mapping[str, str], pointer: Value | None) -> Operand:
         last = self.shape.depth if access is self.nest.inputs[0] else self.shape.columns[-1]
         dims = (*self.shape.rows, last)
         shape, strides = tuple(self.nest.dims[d] for d in dims), tuple(access.coefficients[d] for d in dims)
         return Operand(pointer, shape, strides, dtypes[access.region])  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class _SortedRows:
+    """Scratch for the rows of a product, sorted by the slices that they name.
+
+    Attributes:
+        starts: per slice the number of its first row, and of the one behind the last slice's.
+        a, out: per row where it begins, in bytes, in the left operand and in the result.
+        nbytes: of all of them.
+    """
+
+    starts: Value
+    a: Value
+    out: Value
+    nbytes: int
+
+
+def _at(f: Function, access: LinearAccess, index: Mapping[int, Value]) -> Value:
+    """The element that an access reaches, dimensions without an index at 0."""
+    at = f.constant(access.constant)
+    for d, value in index.items():
+        at = at + value * access.coefficients[d]
+    return at
 
 
 def matmul_of(nest: Nest, packed: Mapping[str, Panels | QuantisedPanels], features: Features) -> Matmul | None:

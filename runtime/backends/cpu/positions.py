@@ -20,12 +20,17 @@ class Positions:
         self.count = count
         self._strides: dict[str, int] = {}  # elements from a position to the next, of regions that have positions
 
-    def product(self, nest: Nest, rows: tuple[int, ...]) -> bool:
-        """Whether a product's rows, its dimensions `rows`, are the positions."""
-        fits = len(rows) == 1 and nest.dims[rows[0]] == self.count
-        if fits:
-            self._mark(nest.output, rows[0])
-        return fits
+    def product(self, nest: Nest, rows: tuple[int, ...]) -> int:
+        """How many of a product's rows, its dimensions `rows`, belong to each position: 0 where rows are not positions,
+        more than 1 where dimensions inside one of the step as it was written, that of the positions, are merged."""
+        if len(rows) != 1:
+            return 0
+        (dim,), extent = rows, nest.dims[rows[0]]
+        outermost = (divisor for d, divisor, size in nest.original if d == dim and size == self.count)
+        apart = next((divisor for divisor in (1, *outermost) if divisor * self.count == extent), 0)
+        if apart:
+            self._mark(nest.output, dim, apart)
+        return apart
 
     def dimension(self, nest: Nest) -> int | None:
         """The dimension of another nest that runs through positions; None where there is none."""
@@ -37,8 +42,9 @@ class Positions:
                     return d
         return None
 
-    def _mark(self, output: LinearAccess, dim: int) -> None:
-        stride = output.coefficients[dim]
+    def _mark(self, output: LinearAccess, dim: int, indices: int = 1) -> None:
+        """Notes a region whose positions are so many `indices` of a dimension apart."""
+        stride = output.coefficients[dim] * indices
         if self._strides.setdefault(output.region, stride) != stride:
             self._strides[output.region] = 0  # two steps write it in different layouts, so none is known
 

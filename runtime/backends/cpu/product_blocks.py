@@ -6,7 +6,7 @@ panels of weights is read once for all of these blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -101,9 +101,8 @@ class PackedProduct:
         name: of the kernels, without tile and dtype.
         make: the kernel of a tile that writes a dtype, a private function with the parameters packed rows, first panel,
             bytes of a panel, units of a panel, out (columns dense), bytes from a row of it to the next.
-        pack: for blocks of so many rows, what writes one; its parameters are the pointer of the left operand, count,
-            inner and outer of `row_address`, the first row, then `depths`, then where the block goes. It may write up
-            to `SPILL` bytes more.
+        pack: for blocks of so many rows, what writes one; its parameters are the pointer of the left operand, those of
+            `RowPlaces`, the first row, then `depths`, then where the block goes. It may write up to `SPILL` bytes more.
         depths: what `pack` has to know about the summed dimension.
     """
 
@@ -114,7 +113,7 @@ class PackedProduct:
     blocks: Blocks
     name: str
     make: Callable[[Module, Tile, str], Function]
-    pack: Callable[[Module, int], Function]
+    pack: Callable[[Module, int, RowPlaces], Function]
     depths: tuple[int, ...]
 
     @property
@@ -130,6 +129,7 @@ class PackedProduct:
         end: Value | int,
         scratch: Value,
         live: Value | None = None,
+        listed: Listed | None = None,
     ) -> None:
         """out[.., n] for begin <= n < end, as calls of private functions; columns outside of it keep their bytes.
 
@@ -139,24 +139,27 @@ class PackedProduct:
             begin, end: begin is a multiple of 16, end one too or N.
             scratch: pointer to `scratch_bytes` of memory, 64-byte aligned.
             live: how many rows, from the first on, have to be written; None means all of them.
+            listed: the rows, where they are not those of the operands' shapes.
         """
         a, out, blocks = self.a, self.out, self.blocks
-        rows_of_a, rows_of_out = _rows(a), _rows(out)
-        multiply = _multiply(f.module, self, _is_direct(out))
+        rows_of_a: Sequence[Value | int] = _rows(a) if listed is None else (listed.a,)
+        rows_of_out: Sequence[Value | int] = _rows(out) if listed is None else (listed.out,)
+        places, m = (STRIDED, f.integer(blocks.m)) if listed is None else (LISTED, listed.count)
+        multiply = _multiply(f.module, self, places, listed is None and _is_direct(out))
         packed = a.pointer if blocks.in_place else scratch
         columns = (out.strides[-1] * SIZE[out.dtype], f.integer(begin), f.integer(end))
-        count = f.integer(blocks.count)
+        count = f.integer(blocks.count) if listed is None else f.ceildiv(listed.count, blocks.tile.rows)
         if live is not None:
             count = f.min(f.ceildiv(live, blocks.tile.rows), count)
         with f.loop(0, count, blocks.held) as outer:
             last = f.min(outer.index + blocks.held, count)
             if not blocks.in_place:
-                pack = self.pack(f.module, blocks.tile.rows)
+                pack = self.pack(f.module, blocks.tile.rows, places)
                 with f.loop(outer.index, last) as block:
-                    first = f.min(block.index * blocks.tile.rows, blocks.m - blocks.tile.rows)
+                    first = f.min(block.index * blocks.tile.rows, m - blocks.tile.rows)
                     target = scratch + (block.index - outer.index) * blocks.block_bytes
                     f.call(pack, a.pointer, *rows_of_a, first, *self.depths, target)
-            left = (packed, f.integer(blocks.block_bytes), outer.index, last, f.integer(blocks.m))
+            left = (packed, f.integer(blocks.block_bytes), outer.index, last, m)
             right = (weights, f.integer(self.panel_bytes), f.integer(self.units))
             f.call(multiply, *left, *right, out.pointer, *rows_of_out, *columns, scratch + blocks.packed_bytes)
 
@@ -166,13 +169,47 @@ def rounded(f: Function, value: Value, dtype: str) -> Value:
     return value if dtype == "f32" else f.bitcast(f.narrow(value, BF16), with_element(value.type, I16))
 
 
-def row_address(pointer: Value, row: Value, count: Value, inner: Value, outer: Value) -> Value:
-    """Where a row begins: row // count * outer + row % count * inner bytes further."""
-    return pointer + (row // count * outer + row % count * inner)
+@dataclass(frozen=True)
+class RowPlaces:
+    """How a generated function is told where the rows of an operand begin.
+
+    Attributes:
+        name: a suffix for the names of functions.
+        params: what it is given, besides the operand.
+    """
+
+    name: str
+    params: tuple[tuple[str, str], ...]
+
+    def address(self, f: Function, pointer: Value, row: Value) -> Value:
+        """Where a row begins."""
+        if self is LISTED:
+            return pointer + f.load(f["rows"] + row * 8, I64)
+        return pointer + (row // f["count"] * f["outer"] + row % f["count"] * f["inner"])
+
+
+STRIDED = RowPlaces("", (("count", I64), ("inner", I64), ("outer", I64)))
+"""Row r begins r // count * outer + r % count * inner bytes further."""
+LISTED = RowPlaces("_listed", (("rows", PTR),))
+"""Row r begins as many bytes further as number r of i64 says."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Rows of a product that lie anywhere, known when the program runs.
+
+    Attributes:
+        count: how many, an i64: at least the rows of a block, at most the product's.
+        a, out: pointers to what `LISTED` takes, of the left operand and of the result.
+    """
+
+    count: Value
+    a: Value
+    out: Value
 
 
 def _rows(operand: Operand) -> tuple[int, int, int]:
-    """(count, inner, outer) of `row_address`."""
+    """What `STRIDED` takes: count, inner, outer."""
     size = SIZE[operand.dtype]
     dims = [(n, s) for n, s in zip(operand.shape[:-1], operand.strides[:-1], strict=True) if n > 1]
     if len(dims) == 2 and dims[0][1] == dims[1][0] * dims[1][1]:
@@ -191,20 +228,22 @@ def _is_direct(out: Operand) -> bool:
     return out.strides[-1] == 1 and outer == count * inner
 
 
-def _multiply(module: Module, product: PackedProduct, direct: bool) -> Function:
-    """Packed blocks first .. last - 1 times the panels of columns begin .. end - 1, as a private function.
+def _multiply(module: Module, product: PackedProduct, places: RowPlaces, direct: bool) -> Function:
+    """Packed blocks first .. last - 1 times the panels of columns begin .. end - 1, as a private function. `direct`:
+    tiles are written where they belong.
 
     Groups of panels outside, blocks inside, so that weights come from memory once.
     """
     tile, dtype = product.blocks.tile, product.out.dtype
-    name = f"{product.name}_{tile.rows}x{tile.panels}x{tile.unroll}_{dtype}_rows{'' if direct else '_strided'}"
+    how = places.name or ("" if direct else "_strided")
+    name = f"{product.name}_{tile.rows}x{tile.panels}x{tile.unroll}_{dtype}_rows{how}"
     if module.has(name):
         return module.get(name)
     alone = replace(tile, panels=1)
     makers = {part: product.make(module, part, dtype) for part in (tile, alone)}
     params = [("packed", PTR), ("block_bytes", I64), ("first", I64), ("last", I64), ("m", I64)]
     params += [("weights", PTR), ("panel_bytes", I64), ("units", I64)]
-    params += [("out", PTR), ("count", I64), ("inner", I64), ("outer", I64), ("column", I64)]
+    params += [("out", PTR), *places.params, ("column", I64)]
     f = module.function(name, [*params, ("begin", I64), ("end", I64), ("tile", PTR)])
     columns = f["end"] - f["begin"]
     groups = f["begin"] + columns // (tile.panels * LANES) * (tile.panels * LANES)
@@ -221,16 +260,18 @@ def _multiply(module: Module, product: PackedProduct, direct: bool) -> Function:
                 f.call(makers[part], *operands, out, f["inner"])
             else:
                 f.call(makers[part], *operands, f["tile"], step * SIZE[dtype])
-                _scatter(f, row, part, column.index, f.min(f["end"] - column.index, step), dtype)
+                _scatter(f, places, row, part, column.index, f.min(f["end"] - column.index, step), dtype)
     f.returns()
     return f
 
 
-def _scatter(f: Function, row: Value, tile: Tile, begin: Value, count: Value, dtype: str) -> None:
+def _scatter(
+    f: Function, places: RowPlaces, row: Value, tile: Tile, begin: Value, count: Value, dtype: str
+) -> None:
     """Copies a computed tile to the rows from `row` on and the columns begin .. begin + count - 1 of an output, which
     may have any strides."""
     with f.loop(0, tile.rows) as r:
-        target = row_address(f["out"], row + r.index, f["count"], f["inner"], f["outer"])
+        target = places.address(f, f["out"], row + r.index)
         with f.loop(0, count) as c:
             at = (r.index * (tile.panels * LANES) + c.index) * SIZE[dtype]
             f.store(f.load(f["tile"] + at, STORED[dtype]), target + (begin + c.index) * f["column"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.figures import LISTED_ROWS
 from sscc.runtime.backends.cpu.mlir import I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
@@ -16,35 +17,41 @@ from sscc.runtime.backends.cpu.product_blocks import (
     STORED,
     Blocks,
     PackedProduct,
+    RowPlaces,
     Tile,
     check_operands,
     even_rows,
-    row_address,
     row_count,
 )
 from sscc.runtime.backends.cpu.product_kernels import Kind, block_rows, kernel, kind_of, tile_for, unit_bytes
 from sscc.runtime.backends.cpu.transposition import store_columns
 
 
-def packed_product(a: Operand, out: Operand, panels: Panels, features: Features) -> PackedProduct:
-    """The product with weights that are packed like that.
+def packed_product(a: Operand, out: Operand, panels: Panels, features: Features, rows: int = 0) -> PackedProduct:
+    """The product with weights that are packed like that, in blocks of so many rows (0: of those that suit it).
 
     Raises:
         InternalError: for operands of other shapes, dtypes or strides.
     """
     check_operands(a, panels.n, panels.k, out)
-    kind, blocks = kind_of(a.dtype, panels.dtype, features), _blocks(a, panels, features)
+    kind, blocks = kind_of(a.dtype, panels.dtype, features), _blocks(a, panels, features, rows)
     make, pack = partial(_kernel, kind), partial(_pack_block, a.dtype, kind)
     return PackedProduct(
         a, out, panels.panel_bytes, panels.units, blocks, f"product_{kind}", make, pack, (panels.k,)
     )
 
 
-def _blocks(a: Operand, panels: Panels, features: Features) -> Blocks:
+def listed_rows(a: Operand, panels: Panels, features: Features) -> list[int]:
+    """Rows of blocks of which one suits each number of listed rows: the largest that has no more."""
+    most = block_rows(kind_of(a.dtype, panels.dtype, features), features)
+    return [*(rows for rows in LISTED_ROWS if rows < most), most]
+
+
+def _blocks(a: Operand, panels: Panels, features: Features, given: int) -> Blocks:
     m, kind = row_count(a), kind_of(a.dtype, panels.dtype, features)
-    rows = even_rows(m, block_rows(kind, features))
+    rows = given or even_rows(m, block_rows(kind, features))
     same = a.dtype == ("bf16" if kind == "dot" else "f32")
-    in_place = m == 1 and same and (kind == "single" or panels.k % 2 == 0)
+    in_place = not given and m == 1 and same and (kind == "single" or panels.k % 2 == 0)
     block_bytes = rows * panels.units * unit_bytes(kind)
     return Blocks(m, tile_for(rows, kind, panels.units, features), block_bytes, in_place)
 
@@ -53,14 +60,13 @@ def _kernel(kind: Kind, module: Module, tile: Tile, dtype: str) -> Function:
     return kernel(module, kind, tile, dtype)
 
 
-def _pack_block(dtype: str, kind: Kind, module: Module, rows: int) -> Function:
+def _pack_block(dtype: str, kind: Kind, module: Module, rows: int, places: RowPlaces) -> Function:
     """Rows first .. first + rows - 1 in the form that kernels read, as a private function."""
-    name = f"product_pack_{dtype}_{kind}_{rows}"
+    name = f"product_pack_{dtype}_{kind}_{rows}{places.name}"
     if module.has(name):
         return module.get(name)
-    integers = ("count", "inner", "outer", "first", "k")
-    f = module.function(name, [("a", PTR), *((n, I64) for n in integers), ("out", PTR)])
-    sources = [row_address(f["a"], f["first"] + r, f["count"], f["inner"], f["outer"]) for r in range(rows)]
+    f = module.function(name, [("a", PTR), *places.params, ("first", I64), ("k", I64), ("out", PTR)])
+    sources = [places.address(f, f["a"], f["first"] + r) for r in range(rows)]
     step = 2 * LANES if kind == "dot" else LANES
     whole = f["k"] - f["k"] % step
     with f.loop(0, whole, step) as at:

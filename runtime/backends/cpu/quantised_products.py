@@ -38,20 +38,27 @@ _EXACT_K = 512  # 255 * 128 * 512 < 2**24: so many products of a code and a part
 _LANES32 = vector(I32, LANES)
 
 
-def quantised_product(a: Operand, out: Operand, panels: QuantisedPanels, features: Features) -> PackedProduct:
+def quantised_product(
+    a: Operand, out: Operand, panels: QuantisedPanels, features: Features, rows: int = 0
+) -> PackedProduct:
     """As `products.packed_product`."""
     check_operands(a, panels.n, panels.k, out)
     dot = features.int8_dot
     name = f"product_int{panels.bits}g{panels.group}{'z' if panels.zero_point else ''}_{'dot' if dot else 'plain'}"
     make, pack = partial(_kernel, name, panels, dot), partial(pack_block, a.dtype, dot, panels.group % (2 * LANES) == 0)
     depths = (panels.groups, panels.group, panels.quads, 1 if panels.zero_point else panels.offset)
-    blocks = _blocks(a, panels, features)
+    blocks = _blocks(a, panels, features, rows)
     return PackedProduct(a, out, panels.panel_bytes, panels.groups, blocks, name, make, pack, depths)
 
 
-def _blocks(a: Operand, panels: QuantisedPanels, features: Features) -> Blocks:
+def listed_rows(features: Features) -> list[int]:
+    """As `products.listed_rows`."""
+    return [tile.rows for tile in reversed(_tiles(features))]
+
+
+def _blocks(a: Operand, panels: QuantisedPanels, features: Features, given: int) -> Blocks:
     m = row_count(a)
-    tile = next(tile for tile in _tiles(features) if tile.rows <= m)
+    tile = next(tile for tile in _tiles(features) if tile.rows <= (given or m))
     return Blocks(m, tile, panels.groups * group_bytes(tile.rows, panels.quads, features.int8_dot))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import LINE
 from sscc.runtime.backends.cpu.mlir import F32, I8, I32, I64, PTR, Function, Module, Value, lanes_of, vector
-from sscc.runtime.backends.cpu.product_blocks import SIZE, STORED, row_address
+from sscc.runtime.backends.cpu.product_blocks import SIZE, STORED, RowPlaces
 from sscc.runtime.backends.cpu.quantised_packing import QUAD
 from sscc.runtime.backends.cpu.transposition import interleave
 
@@ -28,15 +28,15 @@ def sum_quads(f: Function, sums: Value, unsigned: Value, signed: Value) -> Value
     return f.intrinsic("llvm.x86.avx512.vpdpbusd.512", operands, _LANES32)
 
 
-def pack_block(dtype: str, dot: bool, whole: bool, module: Module, rows: int) -> Function:
+def pack_block(dtype: str, dot: bool, whole: bool, module: Module, rows: int, places: RowPlaces) -> Function:
     """Rows first .. first + rows - 1 as kernels read them, as a private function. `rows` is 1, 2, 4 or 8; `whole` says
     that groups are multiples of 32."""
-    name = f"product_quantise_{dtype}_{'dot' if dot else 'plain'}{'_whole' if whole else ''}_{rows}"
+    name = f"product_quantise_{dtype}_{'dot' if dot else 'plain'}{'_whole' if whole else ''}_{rows}{places.name}"
     if module.has(name):
         return module.get(name)
-    integers = ("count", "inner", "outer", "first", "groups", "group", "quads", "zero")
-    f = module.function(name, [("a", PTR), *((n, I64) for n in integers), ("out", PTR)])
-    sources = [row_address(f["a"], f["first"] + r, f["count"], f["inner"], f["outer"]) for r in range(rows)]
+    integers = ("first", "groups", "group", "quads", "zero")
+    f = module.function(name, [("a", PTR), *places.params, *((n, I64) for n in integers), ("out", PTR)])
+    sources = [places.address(f, f["a"], f["first"] + r) for r in range(rows)]
     step = (f["quads"] * (8 if dot else 32) + 12) * rows
     zero = f.cast("arith.trunci", f["zero"], I32)
     with f.loop(0, f["groups"]) as group:

@@ -11,7 +11,7 @@ from sscc.runtime.backends.cpu.row_copies import Meta, address, check_strides
 
 SCORES = vector(F32, 16)
 KEYS = vector(I32, 16)
-_LOWEST_KEY = -(1 << 31)
+LOWEST_KEY = -(1 << 31)
 """Of no score."""
 GROUPED = 8
 """Keys that are chosen for each vector of groups: groups are at least twice as many as the chosen keys."""
@@ -117,7 +117,7 @@ def store_keys(f: Function, scores: Value, mask: Value, target: Value) -> None:
     sign = f.op("arith.shrsi", [bits, f.constant(31, KEYS)], KEYS)
     keys = bits ^ (sign & 0x7FFFFFFF)
     keys = f.select(f.compare("ne", scores, scores), 0x7FFFFFFF, keys)
-    f.store(f.select(mask, keys, _LOWEST_KEY), target)
+    f.store(f.select(mask, keys, LOWEST_KEY), target)
 
 
 def choice_bytes(rows: int, room: int) -> int:
@@ -181,7 +181,7 @@ def _choose_kernel(module: Module) -> Function:
     vectors = f.select(enough, f["top_vectors"], f.ceildiv(f["candidates"], 16))
     group = f.max(vectors // f.ceildiv(f["count"], GROUPED), 1)
     with f.loop(0, vectors, group) as loop:
-        with f.loop(loop.index, f.min(loop.index + group, vectors), 1, [f.constant(_LOWEST_KEY, KEYS)]) as part:
+        with f.loop(loop.index, f.min(loop.index + group, vectors), 1, [f.constant(LOWEST_KEY, KEYS)]) as part:
             part.carry(f.max(part.state[0], f.load(source + part.index * 64, KEYS)))
         f.store(part.results[0], f["highest"] + loop.index // group * 64)
     bound = _lowest_chosen(f, f["highest"], f.ceildiv(vectors, group) * 16, f["count"], BOUND_BITS)
@@ -195,7 +195,7 @@ def _choose_kernel(module: Module) -> Function:
 def _lowest_chosen(f: Function, keys: Value, number: Value, count: Value, bits: int) -> Value:
     """The count-th highest key, or where `bits` are not all 32, these of its highest bits, the others zero: found bit
     by bit, counting keys that are not below a guess. An i64."""
-    with f.loop(0, bits, 1, [f.constant(_LOWEST_KEY)]) as bit:
+    with f.loop(0, bits, 1, [f.constant(LOWEST_KEY)]) as bit:
         guess = bit.state[0] + (f.constant(1 << 31) >> bit.index)
         enough = _count_from(f, keys, number, guess) >= count
         bit.carry(f.select(enough, guess, bit.state[0]))
@@ -205,7 +205,7 @@ def _lowest_chosen(f: Function, keys: Value, number: Value, count: Value, bits: 
 def _keep_from(f: Function, bound: Value) -> Value:
     """Copies the keys from `bound` on and their places, in order, and the lowest key up to a whole vector."""
     # No candidate has the lowest key, which stands behind the last one.
-    limit = f.broadcast(f.cast("arith.trunci", f.max(bound, _LOWEST_KEY + 1), I32), 16)
+    limit = f.broadcast(f.cast("arith.trunci", f.max(bound, LOWEST_KEY + 1), I32), 16)
     with f.loop(0, f["candidates"], 16, [f.constant(0), f.lanes()]) as group:
         survivors, places = group.state
         kept = f.load(f["keys"] + group.index * 4, KEYS) >= limit
@@ -216,7 +216,7 @@ def _keep_from(f: Function, bound: Value) -> Value:
     with f.loop(0, survivors) as number:
         place = f.cast("arith.extui", f.load(f["places"] + number.index * 4, I32), I64)
         f.store(f.load(f["keys"] + place * 4, I32), f["survivors"] + number.index * 4)
-    f.store(f.constant(_LOWEST_KEY, KEYS), f["survivors"] + survivors * 4)
+    f.store(f.constant(LOWEST_KEY, KEYS), f["survivors"] + survivors * 4)
     return survivors
 
 

@@ -16,6 +16,7 @@ from sscc.runtime.backends.cpu import (
     prefill_attention,
     query_attention,
     selection,
+    topk,
 )
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.phases import Lowered
@@ -38,6 +39,7 @@ _LOWERINGS: dict[str, Callable[[Any, dict[str, Meta], Features], Lowered]] = {
     "fetch_rows": query_attention.lower_fetch_rows,
     "choose_rows": query_attention.lower_choose_rows,
     "query_attention": query_attention.lower_query_attention,
+    "topk": topk.lower_topk,
 }
 
 

@@ -165,6 +165,7 @@ def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
     if len(dequantised) != 1 or _readers(use, regions) != 1:
         return AsItLies()
     ((local, codes),) = dequantised.items()
+    apart = 0
     for step in use.body.steps:
         if isinstance(step, Product):
             nest = nest_of(step, regions)
@@ -173,9 +174,11 @@ def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
                 panels is None or (panels.n, panels.k, panels.n_stride) != (codes.rows, codes.k, codes.k)
             ):
                 return AsItLies()
+            if nest.inputs[1].region == local and nest.indirect is not None:
+                apart = nest.indirect.stride * codes.bits // 8
     if codes.group % 8 and codes.group != codes.k:
         return AsItLies()
-    return InPanels(QuantisedPanels(codes.rows, codes.k, codes.bits, codes.group, bool(codes.zeros)))
+    return InPanels(QuantisedPanels(codes.rows, codes.k, codes.bits, codes.group, bool(codes.zeros)), apart)
 
 
 def _readers(use: Use, regions: Regions) -> int:

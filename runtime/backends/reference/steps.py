@@ -6,7 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from sscc.ir import schedule
-from sscc.runtime.backends.reference import attention, cache, encoded_rows, product, prompt, query, selection, vector
+from sscc.runtime.backends.reference import (
+    attention,
+    cache,
+    encoded_rows,
+    product,
+    prompt,
+    query,
+    selection,
+    topk,
+    vector,
+)
 from sscc.runtime.backends.reference.interface import Bind, Interface
 from sscc.runtime.backends.reference.operands import step_of
 
@@ -30,4 +40,5 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.ObservationScores: step_of(selection.score_positions),
     schedule.Pool: step_of(selection.pool),
     schedule.Select: step_of(selection.select),
+    schedule.TopK: step_of(topk.topk),
 }

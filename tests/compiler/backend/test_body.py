@@ -31,7 +31,7 @@ def body(arguments: str, work: str, names: dict[str, str] | None = None) -> Iter
 
 def program(arguments: str, work: str, names: dict[str, str] | None = None) -> tuple[tuple[Instr, ...], str]:
     with body(arguments, work, names) as lowered:
-        return lowered.program()
+        return lowered.program_for(lowered.terminator.operands[0])
 
 
 def test_instructions_are_named_as_in_mlir() -> None:
@@ -140,5 +140,6 @@ def test_a_value_from_outside_is_refused() -> None:
             "the test",
         )
         generic = module.body.operations[0].entry_block.operations[2]
+        lowered = BodyTranslator(generic.operation.regions[0].blocks[0], {}, {})
         with pytest.raises(UnsupportedError, match="a loop body reads f32 from outside"):
-            BodyTranslator(generic.operation.regions[0].blocks[0], {}, {}).program()
+            lowered.program_for(lowered.terminator.operands[0])

@@ -17,7 +17,7 @@ from tests.families import FAMILIES, random_model
 
 def test_names_of_today_stay() -> None:
     names = list(random_model("llama").state_dict())
-    assert stored_names(FAMILIES["llama"], names) == {name: name for name in names}
+    assert stored_names(FAMILIES["llama"], names).renamed == {name: name for name in names}
 
 
 @pytest.mark.parametrize(
@@ -29,20 +29,20 @@ def test_names_of_today_stay() -> None:
     ],
 )
 def test_renamed_and_unprefixed_names(config: PreTrainedConfig, stored: str, known: str) -> None:
-    assert stored_names(config, [stored]) == {known: stored}
+    assert stored_names(config, [stored]).renamed == {known: stored}
 
 
 def test_what_the_model_does_not_know_keeps_its_name() -> None:
-    assert stored_names(GPT2Config(n_layer=1), ["h.0.attn.masked_bias_of_old"]) == {
+    assert stored_names(GPT2Config(n_layer=1), ["h.0.attn.masked_bias_of_old"]).renamed == {
         "h.0.attn.masked_bias_of_old": "h.0.attn.masked_bias_of_old"
     }
-    assert stored_names(T5Config(), ["shared.weight"]) == {"shared.weight": "shared.weight"}
+    assert stored_names(T5Config(), ["shared.weight"]).renamed == {"shared.weight": "shared.weight"}
 
 
 def test_a_name_of_today_wins_over_one_of_old() -> None:
     """A checkpoint that holds both: nothing is lost, the model's own name is its own tensor."""
     both = ["embed_out.weight", "lm_head.weight"]
-    assert stored_names(GPTNeoXConfig(num_hidden_layers=1), both) == {name: name for name in both}
+    assert stored_names(GPTNeoXConfig(num_hidden_layers=1), both).renamed == {name: name for name in both}
 
 
 def test_an_old_folder_reads_under_the_names_of_today(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""kv: the operations of a mixture of experts from their definitions in `sscc.ir.operations`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch_mlir import ir
+
+from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, several, single, undefined
+from sscc.compiler.interpret.types import Types
+
+
+def expert_product(x: Tensor, weight: Tensor, expert: Tensor, types: Types) -> Tensor:
+    """[S, Top, O]: each token's rows of `x` [S, Top or 1, I] times the matrices of its experts [S, Top], of `weight`
+    [X, O, I]."""
+    if bool(((expert < 0) | (expert >= len(weight))).any()):
+        undefined(f"names experts {expert.tolist()}, there are {len(weight)}")
+    x, dtype = x.expand(*expert.shape, -1), types.sums(x.dtype)
+    out = x.new_empty(*expert.shape, weight.shape[1])
+    for number in expert.unique().tolist():
+        rows = expert == number
+        out[rows] = (x[rows].to(dtype) @ weight[number].to(dtype).T).to(x.dtype)
+    return out
+
+
+def topk(source: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row of `source` [S, N] in descending order, ties to the lower index, and where they
+    are."""
+    values, indices = source.sort(dim=1, descending=True, stable=True)
+    return values[:, :count], indices[:, :count]
+
+
+def _expert_product(op: ir.Operation, b: Builder) -> Compute:
+    types = b.types
+    return lambda x, weight, expert: expert_product(x, weight, expert, types)
+
+
+def _topk(op: ir.Operation, b: Builder) -> Several:
+    count = op.results[0].type.shape[1]
+
+    def compute(source: Tensor) -> Sequence[Tensor]:
+        return topk(source, count)
+
+    return compute
+
+
+HANDLERS: dict[str, Handler] = {"kv.expert_product": single(_expert_product), "kv.topk": several(_topk)}

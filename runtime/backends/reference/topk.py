@@ -1,0 +1,13 @@
+"""The largest few numbers of each row."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def topk(source: Tensor, indices: Tensor, values: Tensor | None) -> None:
+    """The step `TopK` (shapes there). A stable sort keeps equal numbers in order."""
+    found, places = source.sort(dim=1, descending=True, stable=True)
+    indices.copy_(places[:, : indices.shape[1]])
+    if values is not None:
+        values.copy_(found[:, : indices.shape[1]])

@@ -1,0 +1,86 @@
+"""How many experts a call of an entry reads: the most that it may name, and how many in the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from sscc.ir.schedule import Body, Launch, Param, Product, Program, Vector, launches, pipelines
+
+
+@dataclass(frozen=True)
+class ExpertReads:
+    """The layers that choose `chosen` of `experts` for each of `tokens`.
+
+    Attributes:
+        nbytes: of the matrices of all experts of all these layers, codes and scales where they are quantised.
+    """
+
+    experts: int
+    chosen: int
+    tokens: int
+    nbytes: int
+
+    @property
+    def most(self) -> int:
+        """Experts of a layer that are read where tokens choose as differently as they can."""
+        return min(self.experts, self.tokens * self.chosen)
+
+    @property
+    def mean(self) -> float:
+        """Experts of a layer that are read in the mean, where every choice of a token is as likely as any other one and
+        tokens choose independently: X (1 - (1 - k / X)^T)."""
+        return float(self.experts * (1 - (1 - self.chosen / self.experts) ** self.tokens))
+
+    def bytes_of(self, experts: float) -> int:
+        """Bytes of so many experts of each layer."""
+        return round(self.nbytes * experts / self.experts)
+
+
+def expert_reads(program: Program, entry: str) -> tuple[ExpertReads, ...]:
+    """What an entry's products with an indirect axis may read, by the numbers of experts, choices and tokens."""
+    bodies = {body.name: body for body in program.bodies}
+    kernels = {kernel.name: kernel for kernel in program.kernels}
+    tensors = {tensor.name: tensor for tensor in program.tensors}
+    found: dict[tuple[int, int, int], set[str]] = {}
+    for launch in launches(program.entry(entry).body):
+        kernel = kernels[launch.kernel]
+        for stage in (stage for pipeline in pipelines(kernel.body) for stage in pipeline.stages):
+            body = bodies[stage.body]
+            for step in body.steps:
+                if isinstance(step, Product) and step.b.indirect is not None:
+                    ports = dict(zip((param.name for param in body.params), stage.ports, strict=True))
+                    names = {ports[param].view.tensor for param in _made_of(body, step.b.param) if param in ports}
+                    found.setdefault(_sizes(body, step), set()).update(_stored(launch, kernel.params, names))
+    return tuple(
+        ExpertReads(*sizes, sum(tensors[name].nbytes for name in names if tensors[name].role == "weight"))
+        for sizes, names in sorted(found.items())
+    )
+
+
+def _sizes(body: Body, step: Product) -> tuple[int, int, int]:
+    """Experts, choices of a token, tokens."""
+    assert step.b.indirect is not None
+    shapes = {param.name: param.shape for param in body.params}
+    shapes |= {local.name: local.shape for local in body.locals}
+    shapes |= {window.name: window.view.shape for window in body.windows}
+    rows = step.b.indirect.index.map
+    moved = [size for d, size in enumerate(step.dims) if any(row[d] for row in rows)]
+    return shapes[step.b.param][step.b.indirect.axis], moved[-1] if moved else 1, prod(moved[:-1])
+
+
+def _made_of(body: Body, name: str) -> Iterator[str]:
+    """The parameters that an operand is, or is made of."""
+    name = next((window.view.tensor for window in body.windows if window.name == name), name)
+    makers = [step for step in body.steps if isinstance(step, Vector) and step.output.param == name]
+    if not makers:
+        yield name
+    for step in makers:
+        for access in step.inputs:
+            yield from _made_of(body, access.param)
+
+
+def _stored(launch: Launch, params: Sequence[Param], names: set[str]) -> set[str]:
+    """The tensors that a launch shows as these parameters of its kernel."""
+    return {view.tensor for param, view in zip(params, launch.args, strict=True) if param.name in names}

@@ -1,0 +1,83 @@
+"""Decoders with experts, compiled, against transformers: all levels, both interpreters, in chunks and in company."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sscc.compiler.driver import compile_model
+from sscc.compiler.options import CompileOptions, cache_options
+from sscc.ir.weight_format import WeightFormat
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.backends.cpu.weights import packed_weights
+from sscc.runtime.session import Session
+from tests.families import BATCH, CHUNK, EXPERTS, GEOMETRY, CompiledModel, Compiler, feed, greedy, random_tokens
+from tests.test_families import EXACT, eager_generate
+from tests.torch_session import TorchSession
+
+NEW_TOKENS = 12
+WEIGHTS = {"int8:16": WeightFormat(8, 16), "int4:16:zero-point": WeightFormat(4, 16, True)}
+
+
+def native(program: CompiledModel) -> TorchSession:
+    return TorchSession(Session.from_artifact(program.artifact, interpreter="native"))
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_experts_are_transformers_own(family: str, compiled: Compiler) -> None:
+    """A prompt of two chunks, the second one partly padding."""
+    program = compiled(family)
+    prompt = random_tokens(10)
+    tokens, logits = eager_generate(program.model, prompt, NEW_TOKENS)
+    for session in (program.session(), native(program)):
+        ours, our_logits = greedy(session, prompt, NEW_TOKENS)
+        assert (our_logits - logits).abs().max() < EXACT
+        assert ours == tokens
+    assert len(set(tokens)) > 4, "a model that repeats itself shows little: take another seed"
+
+
+def test_every_level_agrees(compiled: Compiler) -> None:
+    prompt, tokens = random_tokens(10), random_tokens(4, seed=1)
+    programs = (compiled("experts-in-groups", opt_level=level) for level in (0, 1, 2))
+    zero, one, two = (feed(native(program), prompt, tokens) for program in programs)
+    assert torch.equal(one, two)
+    assert (zero - two).norm() / two.norm() < 1e-5
+
+
+def test_company_changes_no_bit(compiled: Compiler) -> None:
+    """Slots whose tokens go to the same experts share a block of rows."""
+    program = compiled("experts-softmax")
+    session, alone = native(program), native(program)
+    prompts = [random_tokens(9, seed=seed) for seed in range(3)]
+    for slot, prompt in enumerate(prompts):
+        session.prefill(slot, prompt)
+    for slot, prompt in enumerate(prompts):
+        alone.prefill(slot, prompt)
+        together = session.decode(dict.fromkeys(range(3), 5))[slot].clone()
+        assert torch.equal(alone.decode({slot: 5})[slot], together)
+        for other, again in enumerate(prompts):
+            session.prefill(other, again)
+
+
+@pytest.mark.parametrize("text", WEIGHTS)
+def test_quantised_experts(text: str, compiled: Compiler, tmp_path: Path) -> None:
+    """Codes of a matrix per expert, multiplied as they are stored: every level and interpreter agrees, within the
+    rounding of a row to integers."""
+    checkpoint, sessions = compiled.checkpoint("experts-softmax"), []
+    for level in (0, 2):
+        output = tmp_path / f"{level}.rdu"
+        options = cache_options(GEOMETRY) | {"batch": BATCH, "prefill_chunk": CHUNK, "weight_format": WEIGHTS[text]}
+        compile_model(CompileOptions(checkpoint, output, opt_level=level, **options))
+        artifact = Artifact.load(output)
+        ours = (Session.from_artifact(artifact, interpreter=name) for name in ("reference", "native"))
+        sessions += map(TorchSession, ours)
+    encoded = {tensor.name.rpartition(".")[2] for tensor in artifact.program.tensors if "experts" in tensor.name}
+    assert encoded == {"values", "scales"} | ({"zeros"} if WEIGHTS[text].zero_point else set())
+    packed = packed_weights(artifact.program)
+    assert all(packed[tensor.name].quantised for tensor in artifact.program.tensors if ".values" in tensor.name)
+    prompt, tokens = random_tokens(10), random_tokens(4, seed=1)
+    first, *others = (feed(session, prompt, tokens) for session in sessions)
+    for other in others:
+        assert (other - first).norm() / first.norm() < 2e-3
