@@ -201,7 +201,7 @@ def test_a_stack_of_encoded_layers() -> None:
         ),
         (Tensor("v", (24, 8), "f32", "weight", "hbm", 0, ("w",), "int8:32/scales"), "a weight of f32"),
         (Tensor("v", (24, 256), "i8", "constant", "hbm", 0, ("w",), "int8:32/values"), "a constant of i8"),
-        (Tensor("v", (2, 24, 256), "i8", "weight", "hbm", 0, ("w",), "int8:32/values"), "cannot be 'int8:32/values'"),
+        (Tensor("v", (2, 2, 24, 256), "i8", "weight", "hbm", 0, ("w",), "int8:32/values"), "cannot be 'int8:32/values'"),
         (Tensor("v", (2, 256), "i8", "weight", "hbm", 0, ("w", "x"), "int8:32/values"), "cannot be 'int8:32/values'"),
     ],
 )

@@ -189,6 +189,12 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
          "ks": (V * T * D, V * C * D), "vs": (V * T * W, V * C * W), "l": (0, H * C)},
         {"start": (0, T - C), "n": (1, T)},
     ),
+    "top k": (
+        sch.TopK("s", "i", "v"),
+        (read("s", C, T), write("i", C, K, dtype="i64"), write("v", C, K)),
+        {"s": (C * T, 0), "i": (0, C * K), "v": (0, C * K)},
+        {},
+    ),
 }  # fmt: skip
 """A step, the parameters of its body, the elements of each that it reads and writes, the scalars that it needs."""
 
