@@ -201,14 +201,27 @@ def test_a_stack_of_encoded_layers() -> None:
         ),
         (Tensor("v", (24, 8), "f32", "weight", "hbm", 0, ("w",), "int8:32/scales"), "a weight of f32"),
         (Tensor("v", (24, 256), "i8", "constant", "hbm", 0, ("w",), "int8:32/values"), "a constant of i8"),
-        (Tensor("v", (2, 2, 24, 256), "i8", "weight", "hbm", 0, ("w",), "int8:32/values"), "cannot be 'int8:32/values'"),
+        (Tensor("v", (2, 2, 9, 64), "i8", "weight", "hbm", 0, ("w",), "int8:32/values"), "cannot be 'int8:32/values'"),
         (Tensor("v", (2, 256), "i8", "weight", "hbm", 0, ("w", "x"), "int8:32/values"), "cannot be 'int8:32/values'"),
     ],
 )
 def test_the_validator_refuses_encodings_that_do_not_fit(tensor: Tensor, message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_tensors(program(tensor))
-    check_tensors(program(Tensor("v", (2, 24, 256), "i8", "weight", "hbm", 0, ("w", "x"), "int8:32/values")))
+    for sources in (("w",), ("w", "x")):  # a matrix per expert, and one per layer
+        check_tensors(program(Tensor("v", (2, 24, 256), "i8", "weight", "hbm", 0, sources, "int8:32/values")))
+
+
+def test_a_matrix_per_expert_is_quantised_as_each_matrix_alone() -> None:
+    weight = np.random.default_rng(0).standard_normal((3, 24, 64)).astype(np.float32)
+    for name, source in (("int4:32/values", weight), ("int4:32/values/transposed", weight.swapaxes(1, 2))):
+        encoding = Encoding.parse(name)
+        whole = encode(source, encoding)
+        assert whole.shape == (3, 24, 32)
+        assert encoding.source_shape(whole.shape) == source.shape
+        for expert, matrix in enumerate(source):
+            assert np.array_equal(whole[expert], encode(matrix, encoding))
+            assert np.array_equal(round_trip(source, encoding)[expert], round_trip(matrix, encoding))
 
 
 def test_a_source_that_cannot_be_encoded_is_named() -> None:
