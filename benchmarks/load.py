@@ -129,7 +129,9 @@ async def poisson(url: str, work: Sequence[LoadRequest], rate: float, seed: int,
 async def _asking(url: str, limit: float) -> AsyncIterator[Callable[[LoadRequest], Awaitable[Answer]]]:
     """A function that sends a request and reads its answer to the end; an answer may pause for `limit` seconds."""
     begin = time.perf_counter()
-    async with httpx2.AsyncClient(timeout=limit, limits=httpx2.Limits(max_connections=None)) as client:
+    # A connection for each request: some servers close one that was idle, perhaps just when it is used again.
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx2.AsyncClient(timeout=limit, limits=limits) as client:
 
         async def ask(request: LoadRequest) -> Answer:
             start = time.perf_counter()
