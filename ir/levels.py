@@ -279,14 +279,14 @@ def passes_done(module: ir.Module) -> tuple[str, ...]:
 
 def walk(op: Any) -> Iterator[ir.Operation]:
     """All operations inside `op`, outermost first, in program order, as they are when the walk begins."""
-    found: list[ir.Operation] = []
+    ops: list[ir.Operation] = []
 
     def note(inner: ir.Operation) -> Any:
-        found.append(inner)
+        ops.append(inner)
         return ir.WalkResult.ADVANCE
 
     op.operation.walk(note, ir.WalkOrder.PRE_ORDER)
-    return iter(found[1:])
+    return iter(ops[1:])
 
 
 def check_legal(module: ir.Module, level: str) -> None:

@@ -218,10 +218,10 @@ class _BodyEmitter:
 
     def _generic(self, op: ir.Operation) -> None:
         block = op.regions[0].blocks[0]
-        wanted = [index for index, value in enumerate(op.results) if any(True for _ in value.uses)]
-        if len(wanted) != 1:  # torch-mlir finds a maximum and where it is at once, for those who want only one of them
-            raise UnsupportedError(f"an operation with {len(wanted)} results")
-        (number,) = wanted
+        used = [index for index, value in enumerate(op.results) if any(True for _ in value.uses)]
+        if len(used) != 1:  # torch-mlir finds a maximum and where it is at once, for those who want only one of them
+            raise UnsupportedError(f"an operation with {len(used)} results")
+        (number,) = used
         result, count = op.results[number], len(block.arguments) - len(op.results)
         inputs = list(op.operands)[:count]
         init = list(op.operands)[count + number]

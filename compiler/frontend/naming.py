@@ -8,7 +8,7 @@ the rest of the compiler knows the model's parameters only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,20 +29,21 @@ class Joined:
     """A parameter that is stored in parts.
 
     Attributes:
-        converter: transformers' rule that joins them.
+        converter: transformers' rule that joins them. model: whose parameter it is, names and shapes.
         parts: stored name -> the pattern of the rule that it matches, in the order of numbers in the names.
     """
 
     converter: WeightConverter
+    model: PreTrainedModel
     parts: dict[str, str] = field(default_factory=dict)
 
-    def join(self, name: str, model: PreTrainedModel, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+    def join(self, name: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
         """The parameter `name`, of parts that `read` gives. Raises InputError where they do not fit together."""
         converter = deepcopy(self.converter)
         for part, pattern in self.parts.items():
             converter.add_tensor(name, part, pattern, read(part))
         try:
-            result: torch.Tensor = converter.convert(name, model=model, config=model.config)[name]
+            result: torch.Tensor = converter.convert(name, model=self.model, config=self.model.config)[name]
         except Exception as error:  # whatever the rules of transformers raise
             first = next(iter(self.parts))
             raise InputError(
@@ -77,17 +78,13 @@ class RenamedSource(TensorSource):
         return stored_names(self._config, self._source.names())
 
     @cached_property
-    def _model(self) -> PreTrainedModel:
-        return build_skeleton(self._config)
-
-    @cached_property
     def _infos(self) -> dict[str, TensorInfo]:
         held = self._source.names()
-        found = {name: held[stored] for name, stored in self._stored.renamed.items()}
+        infos = {name: held[stored] for name, stored in self._stored.renamed.items()}
         for name, joined in self._stored.joined.items():
-            made = joined.join(name, self._model, lambda part: _meta(held, part))
-            found[name] = (tuple(made.shape), made.dtype)
-        return found
+            whole = joined.join(name, lambda part: _meta(held, part))
+            infos[name] = (tuple(whole.shape), whole.dtype)
+        return infos
 
     def names(self) -> dict[str, TensorInfo]:
         return self._infos
@@ -95,7 +92,7 @@ class RenamedSource(TensorSource):
     def tensor(self, name: str) -> torch.Tensor:
         joined = self._stored.joined.get(name)
         if joined is not None:
-            return joined.join(name, self._model, self._source.tensor)
+            return joined.join(name, self._source.tensor)
         return self._source.tensor(self._stored.renamed[name])
 
 
@@ -117,19 +114,19 @@ def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     joining = [rule for rule in rules if isinstance(rule, WeightConverter) and len(rule.target_patterns) == 1]
-    found = StoredNames({name: name for name in names if name in known})
+    stored_as = StoredNames({name: name for name in names if name in known})
     for name in sorted((name for name in names if name not in known), key=dot_natural_key):
         whole, pattern = rename_source_key(name, renamings, joining, prefix, known)
-        if pattern is not None and whole in known and whole not in found.renamed:
+        if pattern is not None and whole in known and whole not in stored_as.renamed:
             rule = next(rule for rule in joining if pattern in rule.source_patterns)
-            found.joined.setdefault(whole, Joined(rule)).parts[name] = pattern
+            stored_as.joined.setdefault(whole, Joined(rule, model)).parts[name] = pattern
             continue
-        renamed = _model_name(name, renamings, set(known), prefix)
-        found.renamed.setdefault(name if renamed in found.renamed else renamed, name)
-    return found
+        renamed = _model_name(name, renamings, known, prefix)
+        stored_as.renamed.setdefault(name if renamed in stored_as.renamed else renamed, name)
+    return stored_as
 
 
-def _model_name(name: str, renamings: list[WeightRenaming], known: set[str], prefix: str) -> str:
+def _model_name(name: str, renamings: list[WeightRenaming], known: Container[str], prefix: str) -> str:
     """What the model calls the tensor stored as `name`; `name` itself where it knows no such tensor."""
     renamed = name
     for renaming in renamings:

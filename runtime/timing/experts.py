@@ -43,7 +43,7 @@ def expert_reads(program: Program, entry: str) -> tuple[ExpertReads, ...]:
     bodies = {body.name: body for body in program.bodies}
     kernels = {kernel.name: kernel for kernel in program.kernels}
     tensors = {tensor.name: tensor for tensor in program.tensors}
-    found: dict[tuple[int, int, int], set[str]] = {}
+    read: dict[tuple[int, int, int], set[str]] = {}
     for launch in launches(program.entry(entry).body):
         kernel = kernels[launch.kernel]
         for stage in (stage for pipeline in pipelines(kernel.body) for stage in pipeline.stages):
@@ -52,10 +52,10 @@ def expert_reads(program: Program, entry: str) -> tuple[ExpertReads, ...]:
                 if isinstance(step, Product) and step.b.indirect is not None:
                     ports = dict(zip((param.name for param in body.params), stage.ports, strict=True))
                     names = {ports[param].view.tensor for param in _made_of(body, step.b.param) if param in ports}
-                    found.setdefault(_sizes(body, step), set()).update(_stored(launch, kernel.params, names))
+                    read.setdefault(_sizes(body, step), set()).update(_stored(launch, kernel.params, names))
     return tuple(
         ExpertReads(*sizes, sum(tensors[name].nbytes for name in names if tensors[name].role == "weight"))
-        for sizes, names in sorted(found.items())
+        for sizes, names in sorted(read.items())
     )
 
 

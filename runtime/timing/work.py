@@ -206,12 +206,12 @@ class _Meter:
         self._capped[False][self._regions[far].root] -= nbytes
         self._extra[False][self._regions[near].root] += nbytes
 
-    def share(self, made: str) -> Fraction:
+    def share(self, name: str) -> Fraction:
         """Of what a step makes, the share that anybody reads: all, or of slices those that a product may name."""
-        root = self._regions[made].root
-        for name, (axis, named) in self._named.items():
-            if self._regions[name].root == root and root in {local.name for local in self._body.locals}:
-                return Fraction(min(named, self.shape(name)[axis]), self.shape(name)[axis])
+        root = self._regions[name].root
+        for operand, (axis, named) in self._named.items():
+            if self._regions[operand].root == root and root in {local.name for local in self._body.locals}:
+                return Fraction(min(named, self.shape(operand)[axis]), self.shape(operand)[axis])
         return Fraction(1)
 
     def access(

@@ -76,12 +76,12 @@ class Matmul:
     panels: Panels | QuantisedPanels
     features: Features
 
-    def _product(self, a: Operand, out: Operand) -> PackedProduct:
-        """Of one run of columns."""
+    def _product(self, a: Operand, out: Operand, rows: int = 0) -> PackedProduct:
+        """Of one run of columns, in blocks of so many rows (0: of those that suit it)."""
         panels = replace(self.panels, n=self.nest.dims[self.shape.columns[-1]])
         if isinstance(panels, Panels):
-            return products.packed_product(a, out, panels, self.features)
-        return quantised_products.quantised_product(a, out, panels, self.features)
+            return products.packed_product(a, out, panels, self.features, rows)
+        return quantised_products.quantised_product(a, out, panels, self.features, rows)
 
     @property
     def _row(self) -> int:
@@ -163,9 +163,7 @@ class Matmul:
         if axis is None:
             return weights
         access = self.nest.inputs[2]
-        at = f.constant(access.constant)
-        for d in self.shape.groups:
-            at = at + index[d] * access.coefficients[d]
+        at = _at(f, access, {d: index[d] for d in self.shape.groups})
         number = cut_index(f, f.load(places[access.region].at(f, at), I64), axis.size)
         slices = axis.stride // (self.panels.n * self.panels.k)
         return weights + number * (slices * self.panels.packed_bytes)
@@ -246,22 +244,16 @@ class Matmul:
 
     def _listed(self, dtypes: Mapping[str, str], a: Value | None, out: Value | None) -> list[PackedProduct]:
         """The product for few and for many rows that name one slice."""
-        (column,), m = self.shape.columns, self._most_rows
-        panels, accesses = replace(self.panels, n=self.nest.dims[column]), (self.nest.inputs[0], self.nest.output)
-        left = Operand(a, (m, panels.k), (0, 1), dtypes[accesses[0].region])  # type: ignore[arg-type]
-        stride = accesses[1].coefficients[column]
-        right = Operand(out, (m, panels.n), (0, stride), dtypes[accesses[1].region])  # type: ignore[arg-type]
+        (column,), panels, m = self.shape.columns, self.panels, self._most_rows
+        a_access, out_access = self.nest.inputs[0], self.nest.output
+        left = Operand(a, (m, panels.k), (0, 1), dtypes[a_access.region])  # type: ignore[arg-type]
+        columns, stride = self.nest.dims[column], out_access.coefficients[column]
+        right = Operand(out, (m, columns), (0, stride), dtypes[out_access.region])  # type: ignore[arg-type]
         if isinstance(panels, Panels):
             sizes = products.listed_rows(left, panels, self.features)
-            made = [products.packed_product(left, right, panels, self.features, rows) for rows in sizes if rows <= m]
         else:
             sizes = quantised_products.listed_rows(self.features)
-            made = [
-                quantised_products.quantised_product(left, right, panels, self.features, rows)
-                for rows in sizes
-                if rows <= m
-            ]
-        return made
+        return [self._product(left, right, rows) for rows in sizes if rows <= m]
 
     def _operand(self, access: LinearAccess, dtypes: Mapping[str, str], pointer: Value | None) -> Operand:
         last = self.shape.depth if access is self.nest.inputs[0] else self.shape.columns[-1]

@@ -47,11 +47,11 @@ def listed_rows(a: Operand, panels: Panels, features: Features) -> list[int]:
     return [*(rows for rows in LISTED_ROWS if rows < most), most]
 
 
-def _blocks(a: Operand, panels: Panels, features: Features, given: int) -> Blocks:
+def _blocks(a: Operand, panels: Panels, features: Features, block: int) -> Blocks:
     m, kind = row_count(a), kind_of(a.dtype, panels.dtype, features)
-    rows = given or even_rows(m, block_rows(kind, features))
+    rows = block or even_rows(m, block_rows(kind, features))
     same = a.dtype == ("bf16" if kind == "dot" else "f32")
-    in_place = not given and m == 1 and same and (kind == "single" or panels.k % 2 == 0)
+    in_place = not block and m == 1 and same and (kind == "single" or panels.k % 2 == 0)
     block_bytes = rows * panels.units * unit_bytes(kind)
     return Blocks(m, tile_for(rows, kind, panels.units, features), block_bytes, in_place)
 

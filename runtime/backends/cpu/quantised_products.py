@@ -56,9 +56,9 @@ def listed_rows(features: Features) -> list[int]:
     return [tile.rows for tile in reversed(_tiles(features))]
 
 
-def _blocks(a: Operand, panels: QuantisedPanels, features: Features, given: int) -> Blocks:
+def _blocks(a: Operand, panels: QuantisedPanels, features: Features, block: int) -> Blocks:
     m = row_count(a)
-    tile = next(tile for tile in _tiles(features) if tile.rows <= (given or m))
+    tile = next(tile for tile in _tiles(features) if tile.rows <= (block or m))
     return Blocks(m, tile, panels.groups * group_bytes(tile.rows, panels.quads, features.int8_dot))
 
 

@@ -16,11 +16,10 @@ from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import I8, I32, I64, Value, vector
 from sscc.runtime.backends.cpu.row_choice import Choice, Slot, Unit, store_keys
 from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, check_strides, copy_row
-from sscc.runtime.backends.cpu.selection import choice_bytes, choose, key_bytes
+from sscc.runtime.backends.cpu.selection import LOWEST_KEY, choice_bytes, choose, key_bytes
 
 _NEVER = (1 << 63) - 1
 """Behind the last position of a list."""
-_LOWEST_KEY = -(1 << 31)
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class _Keeper:
 
     def _end_keys(self, count: Value) -> None:
         """The lowest keys behind the last of a list, up to a whole vector."""
-        self.f.store(self.f.constant(_LOWEST_KEY, vector(I32, LANES)), self.at["keys"] + count * 4)
+        self.f.store(self.f.constant(LOWEST_KEY, vector(I32, LANES)), self.at["keys"] + count * 4)
 
     # -- steps
 

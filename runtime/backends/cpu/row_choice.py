@@ -26,13 +26,12 @@ from sscc.runtime.backends.cpu.landmark_scores import HEADS
 from sscc.runtime.backends.cpu.mlir import F32, I8, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Context
 from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, row_stride
-from sscc.runtime.backends.cpu.selection import choice_bytes, choose
+from sscc.runtime.backends.cpu.selection import LOWEST_KEY, choice_bytes, choose
 
 Choosing = ChooseRows | FetchRows | QueryAttention
 CHUNK = 256
 """Candidates of a chunk. Their logits stay in the first-level cache until they are exponentials."""
 _FLOATS, _KEYS = vector(F32, LANES), vector(I32, LANES)
-_LOWEST_KEY = -(1 << 31)
 
 
 @dataclass(frozen=True)
@@ -342,7 +341,7 @@ def store_keys(unit: Unit, candidates: Value) -> tuple[Value, Value]:
     with f.loop(0, chunks) as chunk:
         weights = [f.broadcast(f.load(at + chunk.index * 4, F32), LANES) for at in factors]
         start = chunk.index * CHUNK
-        lowest = f.constant(_LOWEST_KEY, _KEYS)
+        lowest = f.constant(LOWEST_KEY, _KEYS)
         with f.loop(start, f.min(start + CHUNK, candidates), LANES, [lowest]) as place:
             mass = f.load(heads[0] + place.index * 4, _FLOATS) * weights[0]
             for source, weight in zip(heads[1:], weights[1:], strict=True):
@@ -355,8 +354,8 @@ def store_keys(unit: Unit, candidates: Value) -> tuple[Value, Value]:
     last = candidates // LANES * LANES
     with f.when(last < candidates):
         key = f.load(heads[0] + last * 4, _KEYS)
-        f.store(f.select(f.first_lanes(candidates - last), key, _LOWEST_KEY), heads[0] + last * 4)
-        f.store(f.constant(_LOWEST_KEY, _KEYS), tops + (chunks - 1) * LINE)
+        f.store(f.select(f.first_lanes(candidates - last), key, LOWEST_KEY), heads[0] + last * 4)
+        f.store(f.constant(LOWEST_KEY, _KEYS), tops + (chunks - 1) * LINE)
     return tops, chunks
 
 

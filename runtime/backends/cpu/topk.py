@@ -47,10 +47,10 @@ def _take_first(f: Function, keys: Value, count: int) -> Value:
     state = [f.splat(LOWEST_KEY, LANES, I32), f.splat(_BEHIND, LANES, I32)]
     with f.loop(0, count, LANES, state) as at:
         best, places = at.state
-        found = f.load(keys + at.index * 4, KEYS)
+        loaded = f.load(keys + at.index * 4, KEYS)
         here = f.broadcast(f.cast("arith.trunci", at.index, I32), LANES) + f.lanes(LANES)
-        higher = found > best
-        at.carry(f.select(higher, found, best), f.select(higher, here, places))
+        higher = loaded > best
+        at.carry(f.select(higher, loaded, best), f.select(higher, here, places))
     best, places = at.results
     highest = f.broadcast(f.reduce("maxsi", best), LANES)
     place = f.cast("arith.extsi", f.reduce("minsi", f.select(best.eq(highest), places, _BEHIND)), I64)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 def topk(source: Tensor, indices: Tensor, values: Tensor | None) -> None:
     """The step `TopK` (shapes there). A stable sort keeps equal numbers in order."""
-    found, places = source.sort(dim=1, descending=True, stable=True)
+    descending, places = source.sort(dim=1, descending=True, stable=True)
     indices.copy_(places[:, : indices.shape[1]])
     if values is not None:
-        values.copy_(found[:, : indices.shape[1]])
+        values.copy_(descending[:, : indices.shape[1]])
