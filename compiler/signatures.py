@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
-from sscc.ir.cache_plan import CACHES, STREAMS, CachePlan, LayerGroup, Stream, state_name
+from sscc.ir.cache_plan import CACHES, STREAMS_OF_A_GROUP, CachePlan, LayerGroup, state_name, streams_of
 from sscc.ir.dialects import kv
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
@@ -48,17 +48,10 @@ def _group(facts: GroupFacts, heads: Mapping[str, int], states: States) -> Layer
     """A group: its caches have its KV heads and widths."""
     if facts.name not in heads:
         raise InputError(f"nothing in the module attends in the layers {list(facts.layers)}: it cannot be run")
-    shapes = [_shape(states, facts.name, name) for name in CACHES]
-    kv_heads = shapes[0][-3]
-    g = facts.geometry
-    widths = [g.row_format.numbers(shape[-1]) if g.encoded else shape[-1] for shape in shapes]
-    streams = tuple(Stream(name, width) for name, width in zip(STREAMS, widths, strict=True))
+    g, names = facts.geometry, [state_name(name, facts.name) for name in CACHES]
+    streams = streams_of(names, states, g.row_format if g.encoded else None)
+    if tuple(stream.name for stream in streams) not in STREAMS_OF_A_GROUP:
+        missing = next(name for name in names if name not in states)
+        raise InputError(f"the module's entries have no state {missing}: it cannot be run")
+    kv_heads = states[state_name(streams[0].cache, facts.name)][-3]
     return LayerGroup(facts.name, facts.layers, facts.geometry, heads[facts.name], kv_heads, streams)
-
-
-def _shape(states: States, group: str, name: str) -> tuple[int, ...]:
-    """The shape of a state of a group. Raises InputError where there is none."""
-    whole = state_name(name, group)
-    if whole not in states:
-        raise InputError(f"the module's entries have no state {whole}: it cannot be run")
-    return states[whole]

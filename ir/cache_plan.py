@@ -7,32 +7,37 @@ within a sliding window are a group of their own, whose geometry the window deci
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Geometry
 
+if TYPE_CHECKING:
+    from sscc.ir.kv_rows import RowFormat
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
-STREAMS = ("k", "v")
-"""Names of what layers keep rows of."""
-CACHES, SCRATCHES, STORES = (tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "store"))
+K_AND_V = ("k", "v")
+STREAMS_OF_A_GROUP = (K_AND_V,)
+"""Names of what layers keep rows of: what a group may have, in order."""
+STREAMS = tuple(name for names in STREAMS_OF_A_GROUP for name in names)
+CACHES, SCRATCHES, STORES, RESIDENT_ROWS = (
+    tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "store", "resident")
+)
 """The states of each stream: the rows that are kept; those of the prompt in progress; those of every slot's
-positions, where they stay."""
+positions, where they stay; those that stay near from step to step, where a step may fetch only few."""
 LANDMARKS, LANDMARK_SCRATCHES = ("landmarks", "landmark_scales"), ("landmark_scratch", "landmark_scale_scratch")
 """Those of landmarks, by which queries choose: of every slot, and of the prompt in progress. Landmarks that are keys
 have no scales (`landmark_states`)."""
 
 
 RESIDENT, RESIDENT_PLACES = "resident", "resident_places"
-RESIDENT_ROWS = tuple(f"{name}_resident" for name in STREAMS)
-RESIDENTS = (RESIDENT, RESIDENT_PLACES, *RESIDENT_ROWS)
-"""Those of the rows that stay near from step to step, where a step may fetch only few, `[L, B, Hkv, topk ..]`:
-positions in ascending order, then -1; the place of each among the rows, then the places that are free; K and V."""
+"""Those that say which positions' rows stay near, `[L, B, Hkv, topk]`: positions in ascending order, then -1; the place
+of each among the rows, then the places that are free."""
 
 
 def landmark_states(names: Sequence[str], geometry: Geometry) -> Sequence[str]:
@@ -40,6 +45,15 @@ def landmark_states(names: Sequence[str], geometry: Geometry) -> Sequence[str]:
     if not geometry.by_query:
         return ()
     return names[:1] if geometry.landmark_bits == PLAIN_BITS else names
+
+
+def streams_of(
+    names: Sequence[str], shapes: Mapping[str, Sequence[int]], row_format: RowFormat | None = None
+) -> tuple[Stream, ...]:
+    """The streams that have a state among `shapes`; `names` says what it is called, for each of `STREAMS`. Its rows
+    are encoded where there is a format."""
+    widths = {stream: shapes[name][-1] for stream, name in zip(STREAMS, names, strict=True) if name in shapes}
+    return tuple(Stream(name, row_format.numbers(size) if row_format else size) for name, size in widths.items())
 
 
 def state_name(name: str, group: str) -> str:
@@ -88,7 +102,7 @@ class LayerGroup:
         layers: which, ascending.
         geometry: the rows that each of them keeps.
         heads: query heads; kv_heads: those of K and V.
-        streams: in the order of `STREAMS`.
+        streams: called as one of `STREAMS_OF_A_GROUP`.
     """
 
     name: str
@@ -128,8 +142,11 @@ class LayerGroup:
 
     @property
     def resident_states(self) -> tuple[str, ...]:
-        """Those of `RESIDENTS`; none where a step may fetch all that it chooses."""
-        return () if self.geometry.fetch is None else tuple(map(self.state, RESIDENTS))
+        """What says which rows stay near, then those rows; none where a step may fetch all that it chooses."""
+        if self.geometry.fetch is None:
+            return ()
+        rows = (stream.resident for stream in self.streams)
+        return tuple(map(self.state, (RESIDENT, RESIDENT_PLACES, *rows)))
 
     @property
     def key(self) -> Stream:

@@ -122,10 +122,9 @@ from sscc.ir.cache_plan import (
     LANDMARKS,
     SCRATCHES,
     STORES,
-    STREAMS,
     CachePlan,
     LayerGroup,
-    Stream,
+    streams_of,
 )
 from sscc.ir.choices import CURSOR, REUSED
 from sscc.ir.errors import UnsupportedError
@@ -297,12 +296,11 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
     known = []
     for group in groups:
         shapes = {a.name: a.type.shape for a in _states(parts[f"prefill.layer.{group.layers[0]}"])}
-        rows = [shapes[name] for name in SCRATCHES]
         g = group.geometry
-        widths = [g.row_format.numbers(shape[3]) if g.encodes_prompts else shape[3] for shape in rows]
-        streams = tuple(Stream(name, width) for name, width in zip(STREAMS, widths, strict=True))
+        streams = streams_of(SCRATCHES, shapes, g.row_format if g.encodes_prompts else None)
+        kv_heads = shapes[streams[0].scratch][1]
         # Query heads are in no state but the observed ones, which layers share where they share K and V.
-        known.append(LayerGroup(group.name, group.layers, group.geometry, 0, rows[0][1], streams))
+        known.append(LayerGroup(group.name, group.layers, group.geometry, 0, kv_heads, streams))
     return CachePlan(tuple(known))
 
 

@@ -107,14 +107,12 @@ from sscc.ir.builders import (
     tensor_type,
 )
 from sscc.ir.cache_plan import (
-    CACHES,
+    K_AND_V,
     LANDMARK_SCRATCHES,
     LANDMARKS,
     RESIDENT,
     RESIDENT_PLACES,
-    RESIDENT_ROWS,
-    SCRATCHES,
-    STORES,
+    Stream,
     landmark_states,
 )
 from sscc.ir.choices import PLAIN_BITS
@@ -209,7 +207,9 @@ class _Threader:
         self.entry = function.attributes["sscc.entry"].value
         query, key, value, _ = (v.type for v in [*self.attention.operands, self.attention.results[0]])
         self.element = key.element_type
-        self.heads, self.kv_heads, self.widths = query.shape[1], key.shape[1], (key.shape[3], value.shape[3])
+        self.heads, self.kv_heads = query.shape[1], key.shape[1]
+        widths = (key.shape[3], value.shape[3])
+        self.streams = [Stream(*item) for item in zip(K_AND_V, widths, strict=True)]
         self.scale = self.attention.attributes["scale"]
 
     def rewrite(self) -> None:
@@ -219,7 +219,7 @@ class _Threader:
             self._check_rows()
         if self.entry == "decode":
             g = self.geometry
-            stores = self._rows(STORES, self.facts.batch) if g.indexed else []
+            stores = self._rows([s.store for s in self.streams], self.facts.batch) if g.indexed else []
             indexed = [*stores, self._selected()] if g.indexed and not g.by_query else []
             far = (*stores, *self._landmarks(), *self._residents()) if g.by_query else ()
             kept = [*self._caches(), *far]
@@ -231,13 +231,13 @@ class _Threader:
 
     def _check_landmarks(self) -> None:
         try:
-            check_bits(self.geometry.landmark_bits, self.widths[0])
+            check_bits(self.geometry.landmark_bits, self.streams[0].width)
         except UsageError as error:
             raise UsageError(f"{self.attention.location}: {error}") from None
 
     def _check_rows(self) -> None:
         bits = self.geometry.row_format.bits
-        for width in self.widths:
+        for width in (stream.width for stream in self.streams):
             if width * bits % 8:
                 raise UnsupportedError(
                     f"{self.attention.location}: rows of {width} numbers do not fill bytes with codes of {bits} bits: "
@@ -274,12 +274,12 @@ class _Threader:
         return encoded
 
     def _caches(self) -> list[Argument]:
-        return [self._cache(name, dim) for name, dim in zip(CACHES, self.widths, strict=True)]
+        return [self._cache(stream.cache, stream.width) for stream in self.streams]
 
     def _rows(self, names: Sequence[str], slots: int) -> list[Argument]:
-        """K and V of all positions, where they stay."""
+        """The rows of all positions, where they stay."""
         rows = [slots, self.kv_heads, self.facts.scratch_rows(self.geometry)]
-        shapes = [[*rows, dim] for dim in self.widths]
+        shapes = [[*rows, stream.width] for stream in self.streams]
         encodes = self.geometry.encodes_prompts
         types = [self._stored(shape) if encodes else tensor_type(shape, self.element) for shape in shapes]
         return [Argument("state", name, type_) for name, type_ in zip(names, types, strict=True)]
@@ -301,8 +301,8 @@ class _Threader:
         """Of codes and scales of so many keys per slot and KV head; of the keys, where these are their landmarks."""
         shape, bits = [slots, self.kv_heads, rows], self.geometry.landmark_bits
         if bits == PLAIN_BITS:
-            return [tensor_type([*shape, self.widths[0]], self.element)]
-        codes = tensor_type([*shape, landmark_width(self.widths[0], bits)], ir.IntegerType.get_signless(8))
+            return [tensor_type([*shape, self.streams[0].width], self.element)]
+        codes = tensor_type([*shape, landmark_width(self.streams[0].width, bits)], ir.IntegerType.get_signless(8))
         return [codes, tensor_type([*shape, 1], ir.BF16Type.get())]
 
     def _landmarks_of(self, key: ir.Value) -> list[ir.Value]:
@@ -319,8 +319,8 @@ class _Threader:
         shape = [self.facts.batch, self.kv_heads, self.geometry.topk]
         i64 = ir.IntegerType.get_signless(64)
         numbers = [Argument("state", name, tensor_type(shape, i64)) for name in (RESIDENT, RESIDENT_PLACES)]
-        types = [self._stored([*shape, dim]) for dim in self.widths]
-        return [*numbers, *(Argument("state", *row) for row in zip(RESIDENT_ROWS, types, strict=True))]
+        rows = [(stream.resident, self._stored([*shape, stream.width])) for stream in self.streams]
+        return [*numbers, *(Argument("state", *row) for row in rows)]
 
     def _selected(self) -> Argument:
         """The selected positions: of the layer's last prompt, or where rows are indexed of every slot's."""
@@ -349,8 +349,8 @@ class _Threader:
         return added[:count], dict(zip(names, added[count:], strict=True))
 
     def _scratch(self) -> list[Argument]:
-        """Of a prompt's K and V, and of its last queries where they are kept."""
-        return [*self._rows(SCRATCHES, 1), *self._observed()]
+        """Of a prompt's rows, and of its last queries where they are kept."""
+        return [*self._rows([s.scratch for s in self.streams], 1), *self._observed()]
 
     def _observed(self) -> list[Argument]:
         """Of the last queries of a prompt, and where they select of what attention found for them."""
@@ -358,7 +358,7 @@ class _Threader:
             return []
         window = [1, self.heads, self.geometry.obs]
         sums = Argument("state", "log_sum_exp", tensor_type([*window, 1], ir.F32Type.get()))
-        queries = self._state("observed", [*window, self.widths[0]])
+        queries = self._state("observed", [*window, self.streams[0].width])
         return [queries, sums] if self.geometry.selects else [queries]
 
     def _chunk_inputs(self) -> list[Argument]:
@@ -398,21 +398,22 @@ class _Threader:
     def _decode_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
         added, own = self._own(added)
-        k_all, v_all, *indexed, position, prompt_len, active = added
-        k_cache, v_cache = (self._window(cache, own) for cache in (k_all, v_all))
+        *states, position, prompt_len, active = added
+        wholes, indexed = states[: len(self.streams)], states[len(self.streams) :]
+        caches = [self._window(cache, own) for cache in wholes]
         if TOPK in own:  # as many selected rows are valid as if the prompt were that long
             most = arith.AddIOp(own[TOPK], index_constant(self.geometry.sink_recent)).result
             prompt_len = at_most(prompt_len, most)
         row = kv.Row(position, position.type).row
-        k_new = kv.Update(k_cache, self._encoded(key), row, active, k_cache.type).updated
-        v_new = kv.Update(v_cache, self._encoded(value), row, active, v_cache.type).updated
+        rows = zip(caches, (key, value), strict=True)
+        now = [kv.Update(cache, self._encoded(new), row, active, cache.type).updated for cache, new in rows]
         flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, prompt_len, active, flags).valid
-        out = self._attended(query, valid, [k_new, v_new], *([indexed] if indexed else []))
+        out = self._attended(query, valid, now, *([indexed] if indexed else []))
         if FIRST in own:
             offsets = [0, 0, own[FIRST], 0]
-            k_new, v_new = insert_slice(k_new, k_all, offsets), insert_slice(v_new, v_all, offsets)
-        return out, [k_new, v_new]
+            now = [insert_slice(new, whole, offsets) for new, whole in zip(now, wholes, strict=True)]
+        return out, now
 
     def _query_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
@@ -474,25 +475,26 @@ class _Threader:
 
     def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         query, key, value = qkv
-        k_scratch, v_scratch, *others, start, length = added
+        *states, start, length = added
+        scratches, others = states[: len(self.streams)], states[len(self.streams) :]
         count = len(self._observed())
         observed, landmarks = others[:count], self._landmarks_added(key, others[count:], start)
         if self.geometry.encodes_prompts:
             key, value = self._encoded(key), self._encoded(value)
-        k_new = insert_slice(key, k_scratch, [0, 0, start, 0])
-        v_new = insert_slice(value, v_scratch, [0, 0, start, 0])
+        k_new, v_new = now = self._appended([key, value], scratches, start)
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
         done = kv.CausalAttention(query, k_new, v_new, start, length, self.scale, self.attention.results[0].type, sums)
         last = zip(observed, (query, done.log_sum_exp), strict=False)
         observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
-        return done.out, [k_new, v_new, *observed, *landmarks]
+        return done.out, [*now, *observed, *landmarks]
+
+    def _appended(self, rows: Sequence[ir.Value], wholes: Sequence[ir.Value], start: ir.Value) -> list[ir.Value]:
+        """States of a prompt with the rows of a chunk in them."""
+        return [insert_slice(new, whole, [0, 0, start, 0]) for new, whole in zip(rows, wholes, strict=True)]
 
     def _landmarks_added(self, key: ir.Value, scratch: list[ir.Value], start: ir.Value) -> list[ir.Value]:
         """The scratch with the landmarks of a chunk's keys, where queries choose."""
-        if not scratch:
-            return []
-        new_rows = zip(self._landmarks_of(key), scratch, strict=True)
-        return [insert_slice(new, whole, [0, 0, start, 0]) for new, whole in new_rows]
+        return self._appended(self._landmarks_of(key), scratch, start) if scratch else []
 
     # ----------------------------------------------------------------------------------------- compression
 
@@ -510,29 +512,28 @@ class _Threader:
         location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
         name = f"prefill.compress.{self.layer}"
         function = make_function(self.module, name, arguments, outputs, location, {"sscc.entry": _text("prefill")})
-        k_scratch, v_scratch, *observed = list(function.arguments)[: len(scratch)]
-        k_cache, v_cache, *others = list(function.arguments)[len(scratch) :]
-        others, own = self._own(others)
+        count, states = len(self.streams), list(function.arguments)[: len(scratch)]
+        scratches, observed = states[:count], states[count:]
+        others = list(function.arguments)[len(scratch) :]
+        wholes, (others, own) = others[:count], self._own(others[count:])
         *picks, slot, length = others
         with ir.InsertionPoint(function.entry_block), location:
             selected = None
             if g.selects:
-                scores = self._scores(observed, k_scratch, length)
+                scores = self._scores(observed, scratches[0], length)
                 topk = own[TOPK] if TOPK in own else index_constant(g.topk)
                 selected = kv.Select(scores, length, topk, selected_type).selected
             index = self._positions(length, selected)
             offsets: list[Offset] = [slot, 0, own.get(FIRST, 0), 0]
-            caches = [
-                self._filled(cache, offsets, scratch, index)
-                for scratch, cache in ((k_scratch, k_cache), (v_scratch, v_cache))
-            ]
+            filled = zip(wholes, scratches, strict=True)
+            caches = [self._filled(cache, offsets, scratch, index) for cache, scratch in filled]
             if selected is not None and picks:
                 selected = insert_slice(selected, picks[0], [slot, 0, 0])
             near: list[ir.Value] = []
             if residents:
-                ring = extract_slice(caches[0], offsets, [1, *list(k_cache.type.shape)[1:]])
+                ring = extract_slice(caches[0], offsets, [1, *list(wholes[0].type.shape)[1:]])
                 chosen = self._last_choice(observed, ring, length)
-                near = self._first_residents(chosen, (k_scratch, v_scratch), picks, slot)
+                near = self._first_residents(chosen, scratches, picks, slot)
             func.ReturnOp([*caches, *([] if selected is None else [selected]), *near])
         self._note_group(function)
 
@@ -541,7 +542,7 @@ class _Threader:
         queries, codes, scales = [*observed, None][:3]
         one = index_constant(1)
         row = arith.SubIOp(arith.MinSIOp(length, index_constant(self.geometry.obs)).result, one).result
-        query = extract_slice(queries, [0, 0, row, 0], [1, self.heads, 1, self.widths[0]])
+        query = extract_slice(queries, [0, 0, row, 0], [1, self.heads, 1, self.streams[0].width])
         last = arith.SubIOp(length, one).result
         position = positions_tensor([1], last, last)
         active = not_negative(position)  # as it always is: a step takes flags

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     CohereCompassTextConfig,
+    DeepseekV3Config,
     Gemma3TextConfig,
     Glm4MoeConfig,
     GPT2Config,
@@ -167,6 +168,40 @@ EXPERTS: dict[str, PreTrainedConfig] = {
     "experts-one-by-one": PhimoeConfig(**(SHAPE | {"num_hidden_layers": 1}), **_CHOOSING, num_local_experts=4),
 }
 
+# Multi-head latent attention, whose values have another width than its keys: with a low-rank query, interleaved rotary
+# pairs and experts; with a whole query and dense layers.
+LATENT: dict[str, PreTrainedConfig] = {
+    "latent-among-experts": DeepseekV3Config(
+        **(SHAPE | {"num_hidden_layers": 3}),
+        num_key_value_heads=4,
+        q_lora_rank=12,
+        kv_lora_rank=16,
+        qk_nope_head_dim=8,
+        qk_rope_head_dim=4,
+        v_head_dim=6,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        n_shared_experts=1,
+        n_group=4,
+        topk_group=2,
+        first_k_dense_replace=1,
+        routed_scaling_factor=1.5,
+    ),
+    "latent-whole-query": DeepseekV3Config(
+        **SHAPE,
+        num_key_value_heads=4,
+        q_lora_rank=None,
+        kv_lora_rank=16,
+        qk_nope_head_dim=8,
+        qk_rope_head_dim=4,
+        v_head_dim=10,
+        first_k_dense_replace=2,
+        rope_interleave=False,
+        rope_parameters=YARN_ROPE | {"mscale_all_dim": 0.7},
+    ),
+}
+
 # SR = 76 rows hold a prompt of 12 and 64 new tokens; a prompt of 130 overflows all 88.
 GEOMETRY = Geometry(sink=4, recent=72, topk=12, obs=6, pool=3, pool_mode="avg", max_context=CONTEXT)
 # A chunk divides neither prompts nor context. Where any shape will do it is this one, so that tests share exports.
@@ -181,7 +216,7 @@ def random_model(family: str, dtype: torch.dtype = torch.float32, exact: bool = 
     """
     torch.manual_seed(3)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        deepcopy((FAMILIES | TWO_KINDS | WINDOWED | EXPERTS)[family]),
+        deepcopy((FAMILIES | TWO_KINDS | WINDOWED | EXPERTS | LATENT)[family]),
         attn_implementation="eager",
         experts_implementation="eager",
         dtype=torch.float32,

@@ -259,9 +259,6 @@ def _fields(config: PreTrainedConfig) -> Iterator[str]:
         # A cap on the logits of the head is a part of the program like any other.
         if re.search(r"att\w*soft_?cap", name) and value:
             yield f"soft-capped attention ({name} = {value})"
-    for name in ("kv_lora_rank", "kv_a_proj_rank"):
-        if getattr(config, name, None):
-            yield f"multi-head latent attention (MLA) in layer 0 ({name} = {getattr(config, name)})"
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk and "chunked_attention" not in _listed_types(config):
         yield f"chunked attention (attention_chunk_size = {chunk})"

@@ -37,6 +37,7 @@ def decompose(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         module = _retraced(module, lambda run: run)
         if any(works_in_place(node) for node in module.graph.nodes):
             module = _retraced(module, lambda run: functionalize(run, remove="mutations"))
+    join_slices(module)
     return module
 
 
@@ -67,6 +68,45 @@ def works_in_place(node: torch.fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
+def join_slices(module: torch.fx.GraphModule) -> None:
+    """Tensors that are written slice by slice become concatenations of the slices, where these are all of the tensor.
+
+    Such a tensor begins as uninitialised memory, which is no value; and torch-mlir would lower each write to a gather
+    of the whole, element by element.
+    """
+    scatter = torch.ops.aten.slice_scatter.default
+    for node in reversed(module.graph.find_nodes(op="call_function", target=scatter)):  # the last write first
+        inner: Any = node.args[0]
+        slices = [_written(node)]
+        while inner.op == "call_function" and inner.target is scatter:
+            slices.append(_written(inner))
+            inner = inner.args[0]
+        ordered = sorted(slices, key=lambda written: written[1])
+        ends = [0, *(end for _, _, end, _ in ordered)]
+        starts = [*(start for _, start, _, _ in ordered), node.meta["val"].shape[slices[0][0]]]
+        if starts != ends or len({dim for dim, *_ in slices}) > 1:
+            continue
+        with module.graph.inserting_before(node):
+            joined = module.graph.call_function(
+                torch.ops.aten.cat.default, ([source for *_, source in ordered], slices[0][0])
+            )
+        joined.meta = dict(node.meta)
+        node.replace_all_uses_with(joined)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _written(node: Any) -> tuple[int, int, int, torch.fx.Node]:
+    """What a slice_scatter writes: the axis, the first index and the one behind the last, and the source. Of one that
+    leaves gaps the end is -1, which is behind no index."""
+    whole, source, *numbers = node.args
+    given: list[Any] = list(numbers)
+    dim, start, end, step = given + [0, None, None, 1][len(given) :]
+    size = whole.meta["val"].shape[dim]
+    first, last, step = slice(start, end, step).indices(size)
+    return dim % whole.meta["val"].dim(), first, last if step == 1 else -1, source
+
+
 @cache
 def _kept_whole() -> tuple[Any, ...]:
     """Composite operators that torch-mlir lowers itself: torch would take them apart before it asks any table."""
@@ -89,6 +129,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         torch.ops.aten.max.dim: max_dim,
         torch.ops.aten.scatter.value: scatter_value,
         torch.ops.aten.masked_fill.Scalar: masked_fill,
+        torch.ops.aten.copy.default: copy,
         **{getattr(torch.ops.aten, name).Scalar: partial(compare, name) for name in COMPARISONS},
     }
     # aten.full is not decomposed: its decomposition fills uninitialised memory in place, which is no tensor value.
@@ -150,6 +191,12 @@ def masked_fill(x: Tensor, mask: Tensor, value: float) -> Tensor:
     """`x` with `value` where the mask is set. Of torch's own decomposition a conversion of an f64 stays, which
     torch-mlir does not lower."""
     return torch.where(mask, torch.full_like(x, value), x)
+
+
+def copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """`source` in the dtype and shape of `x`, whose numbers nothing depends on: they may be uninitialised memory's."""
+    source = source.to(x.dtype)
+    return source if source.shape == x.shape else source.expand(x.shape)
 
 
 def native_layer_norm(

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from sscc.ir.cache_plan import STREAMS, CachePlan, LayerGroup, Stream, check_layers
+from sscc.ir.cache_plan import STREAMS_OF_A_GROUP, CachePlan, LayerGroup, Stream, check_layers
 from sscc.ir.errors import InputError, UsageError, quoted
 from sscc.ir.geometry import Geometry
 from sscc.ir.looping import Looping
@@ -210,8 +210,9 @@ def _group(data: Any, where: str) -> LayerGroup:
     if heads % kv_heads:
         raise InputError(f"the manifest is malformed: {where}heads is {heads}, no multiple of its {kv_heads} KV heads")
     streams = [_stream(stream, f"{where}streams.") for stream in _take(data, "streams", list, where)]
-    if [stream.name for stream in streams] != list(STREAMS):
-        raise InputError(f"the manifest is malformed: {where}streams must be k and v")
+    if tuple(stream.name for stream in streams) not in STREAMS_OF_A_GROUP:
+        known = " or ".join(" and ".join(names) for names in STREAMS_OF_A_GROUP)
+        raise InputError(f"the manifest is malformed: {where}streams must be {known}")
     layers = _integers(_take(data, "layers", list, where), f"{where}layers", 0)
     geometry = _geometry(data, where)
     if geometry.layer_topk and len(geometry.layer_topk) != len(layers):

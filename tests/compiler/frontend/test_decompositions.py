@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -57,3 +58,41 @@ def test_nothing_works_in_place_and_the_function_stays() -> None:
         module = decompose(program.graph_module)
     assert not any(works_in_place(node) for node in module.graph.nodes)
     assert torch.allclose(module(x)[0], InPlace()(x), atol=1e-6)
+
+
+class Written(torch.nn.Module):
+    """A tensor of `parts`, each written where it belongs, in the order given."""
+
+    def __init__(self, *parts: slice) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, *sources: Tensor) -> Tensor:
+        whole = sources[0].new_empty(2, 3, 12)
+        for part, source in zip(self.parts, sources, strict=True):
+            whole[..., part].copy_(source)
+        return whole * 2
+
+
+@pytest.mark.parametrize("parts", [(slice(0, 8), slice(8, None)), (slice(-4, 12), slice(3), slice(3, 8))], ids=str)
+def test_slices_of_uninitialised_memory_are_joined(parts: tuple[slice, ...]) -> None:
+    """One of them is broadcast."""
+    sources = [torch.randn(2, 3, len(range(12)[part])) for part in parts]
+    sources[-1] = sources[-1][:, :1]
+    with torch.no_grad():
+        module = decompose(exported(Written(*parts), *sources).graph_module)
+    assert set(operators(module.graph)) <= {"aten.expand.default", "aten.cat.default", "aten.mul.Tensor"}
+    assert torch.equal(module(*sources)[0], Written(*parts)(*sources))
+
+
+@pytest.mark.parametrize(
+    "parts", [(slice(0, 8), slice(9, 12)), (slice(0, 8), slice(7, 12)), (slice(0, 12, 2),)], ids=str
+)
+def test_slices_with_gaps_or_in_common_stay(parts: tuple[slice, ...]) -> None:
+    sources = [torch.randn(2, 3, len(range(12)[part])) for part in parts]
+    with torch.no_grad():
+        module = decompose(exported(Written(*parts), *sources).graph_module)
+    assert operators(module.graph).count("aten.slice_scatter.default") == len(parts)
+    result, expected = module(*sources)[0], Written(*parts)(*sources)
+    written = [i for part in parts for i in range(12)[part]]
+    assert torch.equal(result[..., written], expected[..., written])

@@ -1,0 +1,65 @@
+"""Multi-head latent attention, compiled with the K and V that each head makes of the latent row, against transformers:
+all levels and both interpreters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sscc.runtime.session import Session
+from tests.families import LATENT, CompiledModel, Compiler, feed, greedy, random_tokens, selected
+from tests.test_families import EXACT, eager_generate
+from tests.torch_session import TorchSession
+
+NEW_TOKENS = 12
+
+
+def native(program: CompiledModel) -> TorchSession:
+    return TorchSession(Session.from_artifact(program.artifact, interpreter="native"))
+
+
+@pytest.mark.parametrize("family", LATENT)
+def test_while_all_rows_stay_it_is_transformers_own(family: str, compiled: Compiler) -> None:
+    """A prompt of two chunks, the second one partly padding."""
+    program = compiled(family)
+    prompt = random_tokens(10)
+    tokens, logits = eager_generate(program.model, prompt, NEW_TOKENS)
+    for session in (program.session(checked=True), native(program)):
+        ours, our_logits = greedy(session, prompt, NEW_TOKENS)
+        assert (our_logits - logits).abs().max() < EXACT
+        assert ours == tokens
+    assert len(set(tokens)) > 4, "a model that repeats itself shows little: take another seed"
+
+
+def test_values_have_a_width_of_their_own(compiled: Compiler) -> None:
+    program, config = compiled("latent-among-experts"), LATENT["latent-among-experts"]
+    (group,) = program.artifact.signature.plan
+    assert (group.heads, group.kv_heads) == (config.num_attention_heads, config.num_attention_heads)
+    widths = {stream.name: stream.width for stream in group.streams}
+    assert widths == {"k": config.qk_nope_head_dim + config.qk_rope_head_dim, "v": config.v_head_dim}
+
+
+def test_every_level_agrees(compiled: Compiler) -> None:
+    prompt, tokens = random_tokens(10), random_tokens(4, seed=1)
+    programs = (compiled("latent-among-experts", opt_level=level) for level in (0, 1, 2))
+    zero, one, two = (feed(native(program), prompt, tokens) for program in programs)
+    assert torch.equal(one, two)
+    assert (zero - two).norm() / two.norm() < 1e-5
+
+
+@pytest.mark.parametrize("family", LATENT)
+def test_with_less_room_it_is_the_independent_snapstream(family: str, compiled: Compiler) -> None:
+    """Each head selects for itself, as heads of other attention do."""
+    program = compiled(family)
+    session, oracle = program.session(), program.oracle()
+    oracle.kv_heads = LATENT[family].num_attention_heads
+    prompt, tokens = random_tokens(130), random_tokens(6, seed=1)
+    assert (session.prefill(0, prompt) - oracle.prefill(prompt)).abs().max() < EXACT
+    assert oracle.count_near_ties(selected(session), 1e-4) <= 1
+    oracle.adopt(selected(session))
+    for token in tokens:
+        ours, theirs = session.decode({0: token})[0], oracle.decode(token)
+        assert (ours - theirs).abs().max() < EXACT
+    with torch.no_grad():
+        full = program.model(input_ids=torch.tensor([prompt + tokens])).logits[0, -1]
+    assert (ours - full).abs().max() > 100 * EXACT, "compression changed nothing, so this test shows nothing"
