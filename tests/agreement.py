@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
@@ -70,7 +71,9 @@ def agreement(model_type: str, folder: Path) -> str:
         raise Disagreement(f"logits differ by {distance:.1e} normwise, from new token {first} on")
     if ours.argmax(1).tolist() != tokens:
         raise Disagreement("tokens differ")
-    return ""
+    compiled = open_checkpoint(checkpoint, weights=False).config
+    assert compiled is not None
+    return "" if compiled.model_type == model_type else compiled.model_type
 
 
 def _refuse_config(config: PreTrainedConfig, folder: Path, shape: dict[str, object]) -> None:

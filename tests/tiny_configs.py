@@ -131,6 +131,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["attention", "attention"], "mamba_n_heads": 8},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8},
     "ministral": {"head_dim": 8},
