@@ -14,9 +14,10 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from sscc.compiler.frontend.experts import expert_modules
+from sscc.compiler.frontend.model_config import causal_class, model_parts
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
 _EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
@@ -87,7 +88,7 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
 def suspicions(config: PreTrainedConfig) -> Iterator[str]:
     """Possible reasons why a model cannot be captured, from what transformers' class says of itself. They explain a
     refusal and never cause one, because none is certain: StableLM uses the attention interface without saying so."""
-    cls = _model_class(config)
+    cls = causal_class(config)
     if cls is None:
         return
     if any("alibi" in name.lower() for name in vars(sys.modules[cls.__module__])):
@@ -104,11 +105,14 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
     if config.is_encoder_decoder:
         yield "it is an encoder-decoder (is_encoder_decoder)"
         return
-    parts = [name for name in config.sub_configs if hasattr(getattr(config, name, None), "num_hidden_layers")]
+    parts = model_parts(config)
     if parts:
-        yield f"it is composed of several models ({', '.join(parts)}): bring its text decoder alone"
+        yield (
+            f"it is composed of several models ({', '.join(parts)}), and transformers has no causal language model "
+            "for a text decoder of it alone"
+        )
         return
-    cls = _model_class(config)
+    cls = causal_class(config)
     if cls is None:
         yield "transformers has no causal language model for it"
         return
@@ -135,7 +139,7 @@ def _different_attributes(config: PreTrainedConfig) -> set[str]:
 def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator[str]:
     """Models that are more than one causal stack of equal decoder layers."""
     for name in ("use_bidirectional_attention", "prefix_lm"):
-        if getattr(config, name, None):
+        if getattr(config, name, None) not in (None, False, "vision"):  # that is of the tokens of images alone
             yield f"its attention is not causal ({name} = {getattr(config, name)})"
     # GPT-NeoX says is_decoder = False and is causal all the same: the switch counts where the model heeds it.
     if hasattr(sys.modules[cls.__module__], "create_bidirectional_mask") and not getattr(config, "is_decoder", True):
@@ -151,13 +155,6 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
         yield f"layer {layers - shared} and later ones share the K and V of earlier layers (num_kv_shared_layers)"
     if cls._is_stateful and not set(_listed_types(config)) & FULL_LAYERS:
         yield "state-space or recurrent layers"
-
-
-def _model_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
-    """transformers' own class for the config."""
-    mapped = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    cls: type[PreTrainedModel] | None = mapped[0] if isinstance(mapped, tuple) else mapped
-    return cls
 
 
 def _has_sinks(cls: type) -> bool:

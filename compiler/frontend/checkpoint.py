@@ -7,6 +7,7 @@ No hub is ever asked and no code from a file is ever run.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +22,10 @@ from sscc.compiler.frontend.model_config import (
     config_bytes,
     config_from_dict,
     config_to_dict,
+    model_parts,
     parse_json,
     read_config,
+    text_decoder,
     token_ids,
 )
 from sscc.compiler.frontend.naming import RenamedSource
@@ -38,6 +41,8 @@ from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_toke
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.files import file_digest, output_errors, replacing
 
+logger = logging.getLogger("sscc")
+
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHOWN = 5  # names listed in one message
 
@@ -48,7 +53,7 @@ class Checkpoint:
 
     Attributes:
         path: the file or folder it came from.
-        config: transformers' config; None for a `.pt2`.
+        config: transformers' config, of a composite model that of its text decoder; None for a `.pt2`.
         program: the exported program; None unless a `.pt2`.
         source: where the weights are read; None without weights.
         load_tokenizer: called once, gives the tokenizer's files.
@@ -171,7 +176,8 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
         raise UsageError(f"{path} has its own config.json: leave out the other config, {config}")
     if not own.is_file() and config is None:
         raise InputError(f"{path} has no config.json: it is not a Hugging Face folder, or give the config separately")
-    parsed = read_config(config or own)
+    whole = read_config(config or own)
+    parsed = _decoder_of(path, whole)
     source = None
     if weights:
         try:
@@ -183,8 +189,22 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
                 f"{path} holds no weights: looked for model.safetensors, pytorch_model.bin and their index files"
             )
         _check_weight_dtypes(path, source)
-        source = RenamedSource(source, parsed)
+        source = RenamedSource(source, parsed, part=parsed is not whole)
     return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(path))
+
+
+def _decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
+    """The config of what is compiled: of a composite model its text decoder."""
+    text = text_decoder(config)
+    if text is not config:
+        logger.warning(
+            "sscc: %s holds %s, which is composed of several models (%s): of these the text decoder is compiled, %s",
+            path,
+            config.model_type,
+            ", ".join(model_parts(config)),
+            text.model_type,
+        )
+    return text
 
 
 def _open_gguf(path: Path, config: Path | None, weights: bool) -> Checkpoint:
@@ -211,7 +231,8 @@ def _open_config(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     _refuse_config(path, config)
     if weights:
         raise UsageError(f"{path} is a config without weights: give the checkpoint, or compile without weights")
-    return Checkpoint(path, read_config(path), None, None, lambda: folder_tokenizer(path.parent))
+    parsed = _decoder_of(path, read_config(path))
+    return Checkpoint(path, parsed, None, None, lambda: folder_tokenizer(path.parent))
 
 
 def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
@@ -219,12 +240,13 @@ def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     if not isinstance(values, Mapping):
         raise InputError(f"{path} holds a {type(values).__name__}, it must hold a dict with config and state_dict")
     packed = isinstance(values.get("state_dict"), Mapping)
-    parsed = _torch_config(path, values.get("config") if packed else None, config)
+    whole = _torch_config(path, values.get("config") if packed else None, config)
+    parsed = _decoder_of(path, whole)
     source: TensorSource | None = None
     if weights:
         source = DictSource(state_dict(values["state_dict"] if packed else values, str(path)))
         _check_weight_dtypes(path, source)
-        source = RenamedSource(source, parsed)
+        source = RenamedSource(source, parsed, part=parsed is not whole)
     files = packed_tokenizer(path, values.get("tokenizer") if packed else None)
     if not files and config is not None:
         return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(config.parent))

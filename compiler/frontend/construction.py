@@ -6,14 +6,17 @@ a model that transformers itself cannot build. Each of these is refused before a
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from typing import Any
 
 import torch
 import transformers
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the implementation of that name
+from sscc.compiler.frontend.model_config import causal_class
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.frontend.quiet import one_line
 from sscc.ir.errors import InputError, UnsupportedError
@@ -34,22 +37,59 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     """
     _check_sizes(config, build_skeleton(config))
     with _building(config), _parameters_on_meta():
-        model: torch.nn.Module = transformers.AutoModelForCausalLM.from_config(
-            _own(config),
-            attn_implementation=IMPLEMENTATION,
-            experts_implementation=IMPLEMENTATION,
-            dtype=dtype,
-            trust_remote_code=False,
+        model = _from_config(
+            config, attn_implementation=IMPLEMENTATION, experts_implementation=IMPLEMENTATION, dtype=dtype
         )
+    _supply_positions(model)
     return model.eval()
+
+
+def _supply_positions(model: torch.nn.Module) -> None:
+    """Gives the positions that the model is called with to its modules that look positions up.
+
+    The decoders of BART's kin ignore them and count their tokens, which would start again in every chunk and every
+    step. What they count goes to a module whose forward takes `position_ids` and `past_key_values_length`: there the
+    numbers are replaced, and what is looked up gets the shape [b, s, D].
+    """
+    given: list[torch.Tensor] = []
+
+    def note(module: torch.nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        given[:] = [keywords["position_ids"]]
+
+    def replace(
+        module: torch.nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return args, keywords | {"position_ids": given[0]}
+
+    def shape(module: torch.nn.Module, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
+        return found.reshape(*given[0].shape, found.shape[-1])
+
+    lookups = [module for module in model.modules() if _looks_up_positions(module)]
+    if lookups:
+        model.register_forward_pre_hook(note, with_kwargs=True)
+    for module in lookups:
+        module.register_forward_pre_hook(replace, with_kwargs=True)
+        module.register_forward_hook(shape)
+
+
+def _looks_up_positions(module: torch.nn.Module) -> bool:
+    names = inspect.signature(type(module).forward).parameters
+    return isinstance(module, torch.nn.Embedding) and {"position_ids", "past_key_values_length"} <= names.keys()
 
 
 def build_skeleton(config: transformers.PreTrainedConfig) -> transformers.PreTrainedModel:
     """A model of names and shapes: parameters and buffers on the meta device. Raises as `build_model`."""
     with _building(config), _parameters_on_meta(), torch.device("meta"):
-        model: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
-            _own(config), trust_remote_code=False
-        )
+        return _from_config(config)
+
+
+def _from_config(config: transformers.PreTrainedConfig, **keywords: Any) -> transformers.PreTrainedModel:
+    model: transformers.PreTrainedModel
+    cls = causal_class(config)
+    if cls is None or type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        model = transformers.AutoModelForCausalLM.from_config(_own(config), trust_remote_code=False, **keywords)
+    else:
+        model = cls._from_config(_own(config), **keywords)
     return model
 
 

@@ -10,12 +10,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import PreTrainedConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from sscc.compiler.frontend.quiet import one_line
 from sscc.ir.errors import InputError, UnsupportedError
@@ -121,6 +123,39 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
         raise InputError(f"{origin} is not a valid {model_type} config: {one_line(error)}") from error
     _refuse_foreign_forms(config, origin)
     return config
+
+
+def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
+    """transformers' own class of causal language models for a config; None where it has none.
+
+    The config of a text decoder inside a composite model may have a class that transformers lists for the whole alone
+    (Emu3's).
+    """
+    listed = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if listed is None:
+        package = type(config).__module__.rpartition(".")[0].rpartition(".")[2]
+        wholes = [name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if model_type_to_module_name(name) == package]
+        classes = [MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[name], None) for name in wholes]
+        listed = next((cls for cls in classes if getattr(cls, "config_class", None) is type(config)), None)
+    cls: type[PreTrainedModel] | None = listed[0] if isinstance(listed, tuple) else listed
+    return cls
+
+
+def model_parts(config: PreTrainedConfig) -> list[str]:
+    """The fields of a config that hold configs of whole models."""
+    return [name for name in config.sub_configs if hasattr(getattr(config, name, None), "num_hidden_layers")]
+
+
+def text_decoder(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The config of the text decoder inside a composite model (vision and language, say); `config` itself where it is
+    that of no composite model, or of one whose text decoder transformers cannot build alone."""
+    text = getattr(config, "text_config", None)
+    if "text_config" not in model_parts(config) or causal_class(text) is None:
+        return config
+    text = deepcopy(text)
+    text.tie_word_embeddings = getattr(config, "tie_word_embeddings", False)  # the whole decides it, and ties both
+    text.dtype = text.dtype or config.dtype
+    return text
 
 
 def config_to_dict(config: PreTrainedConfig) -> dict[str, Any]:

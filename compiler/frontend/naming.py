@@ -8,20 +8,24 @@ the rest of the compiler knows the model's parameters only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
 from sscc.compiler.frontend.construction import build_skeleton
+from sscc.compiler.frontend.model_config import causal_class
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.sources import TensorInfo, TensorSource
 from sscc.ir.errors import InputError
+
+_TEXT_DECODER = re.compile(r"(^|\.)language_model\.")
 
 
 @dataclass(frozen=True)
@@ -67,15 +71,30 @@ class StoredNames:
 
 
 class RenamedSource(TensorSource):
-    """A source under the model's names; what the model does not know keeps its own name."""
+    """A source under the model's names; what the model does not know keeps its own name.
 
-    def __init__(self, source: TensorSource, config: PreTrainedConfig) -> None:
+    Args:
+        part: the model is the text decoder of a composite model, and the source the whole's.
+    """
+
+    def __init__(self, source: TensorSource, config: PreTrainedConfig, part: bool = False) -> None:
         self._source = source
         self._config = config
+        self._part = part
 
     @cached_property
     def _stored(self) -> StoredNames:
-        return stored_names(self._config, self._source.names())
+        names = list(self._source.names())
+        if not self._part:
+            return stored_names(self._config, names)
+        whole = text_names(names)
+        alone = stored_names(self._config, whole)
+        renamed = {name: whole[stored] for name, stored in alone.renamed.items()}
+        joined = {
+            name: replace(each, parts={whole[part]: pattern for part, pattern in each.parts.items()})
+            for name, each in alone.joined.items()
+        }
+        return StoredNames(renamed, joined)
 
     @cached_property
     def _infos(self) -> dict[str, TensorInfo]:
@@ -101,13 +120,26 @@ def _meta(held: Mapping[str, TensorInfo], name: str) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def text_names(stored: Iterable[str]) -> dict[str, str]:
+    """Of the names in the checkpoint of a composite model those of its text decoder: the name that the decoder alone
+    would have it under -> the stored one.
+
+    Composite models of transformers hold their text decoder as `language_model`, anywhere in the path; its head may
+    stand beside it. In checkpoints that do not know the word all names are its own, or are names of nothing.
+    """
+    names = list(stored)
+    inside = {_TEXT_DECODER.sub(r"\1", name): name for name in names if _TEXT_DECODER.search(name)}
+    heads = {name: name for name in names if name.startswith("lm_head.")}
+    return heads | inside if inside else {name: name for name in names}
+
+
 def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames:
     """How the model calls what a checkpoint holds, by transformers' own rules.
 
     Where transformers would split a stored tensor into several, its name stays as it is stored.
     """
     names = list(stored)
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if causal_class(config) is None:
         return StoredNames({name: name for name in names})
     model = build_skeleton(config)
     known, prefix = model.state_dict(), model.base_model_prefix

@@ -1,0 +1,103 @@
+"""Whether a tiny model of a type, compiled and run by the native interpreter, decodes as transformers' own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+
+from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.options import CompileOptions, cache_options
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact.reading import Artifact
+from tests.native import native_session
+from tests.tiny_configs import CONTEXT, VOCABULARY, WINDOW, random_model, tiny_config
+
+GEOMETRY = Geometry(sink=4, recent=72, topk=12, obs=6, pool=3, pool_mode="avg", max_context=CONTEXT)
+CHUNK = 7
+PROMPT = 40
+"""Tokens: several chunks, and more than any window."""
+NEW_TOKENS = 24
+EXACT = 1e-4
+"""How far a row of logits may be from transformers', of its norm: both sum in f32, in another order."""
+
+assert PROMPT > max(WINDOW, 2 * CHUNK)
+assert PROMPT + NEW_TOKENS <= GEOMETRY.sink_recent
+
+
+class Disagreement(Exception):
+    """A compiled model computes something else than transformers."""
+
+
+def agreement(model_type: str, folder: Path) -> str:
+    """Compiles the tiny model of a type and decodes greedily with it.
+
+    Args:
+        folder: for checkpoint and artifact.
+
+    Returns:
+        The type of the text decoder that was compiled of a composite model, else "".
+
+    Raises:
+        Disagreement: tokens differ, or logits by more than rounding.
+        SsccError: it does not compile.
+    """
+    config = tiny_config(model_type)
+    checkpoint, output = folder / "checkpoint", folder / "model.rdu"
+    shape = cache_options(GEOMETRY) | {"batch": 2, "prefill_chunk": CHUNK, "dtype": "f32"}
+    try:
+        model = random_model(config)
+    except Exception:
+        # transformers builds no such model, and neither need we, where a config says enough to be refused.
+        _refuse_config(config, folder, shape)
+        raise
+    model.save_pretrained(checkpoint)
+    compile_model(CompileOptions(checkpoint, output, native_code=False, **shape))
+    artifact = Artifact.load(output)
+    prompt = torch.randint(0, VOCABULARY, (PROMPT,), generator=torch.Generator().manual_seed(PROMPT)).tolist()
+    tokens, theirs = eager_generate(model, prompt, NEW_TOKENS)
+    session = native_session(artifact, threads=1)
+    rows = [session.prefill(1, prompt)]
+    for token in tokens[:-1]:
+        rows.append(session.decode({1: token})[1].clone())
+    ours = torch.stack(rows)
+    distance = ((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).max().item()
+    if not distance <= EXACT:
+        first = int(((ours - theirs).norm(dim=1) > EXACT * theirs.norm(dim=1)).nonzero()[0])
+        raise Disagreement(f"logits differ by {distance:.1e} normwise, from new token {first} on")
+    if ours.argmax(1).tolist() != tokens:
+        raise Disagreement("tokens differ")
+    compiled = open_checkpoint(checkpoint, weights=False).config
+    assert compiled is not None
+    return "" if compiled.model_type == model_type else compiled.model_type
+
+
+def _refuse_config(config: PreTrainedConfig, folder: Path, shape: dict[str, object]) -> None:
+    """Raises UnsupportedError where a config is refused."""
+    config.save_pretrained(folder)
+    options = CompileOptions(folder / "config.json", folder / "model.mlir", weights="none", compile_to="import", **shape)  # type: ignore[arg-type]
+    try:
+        compile_model(options)
+    except UnsupportedError:
+        raise
+    except Exception:
+        return
+
+
+def eager_generate(model: PreTrainedModel, prompt: list[int], count: int) -> tuple[list[int], Tensor]:
+    """transformers' own greedy `generate`: `count` tokens and the logits [count, V] they were chosen by."""
+    model.generation_config = GenerationConfig()  # no token ends a text, none is forced or suppressed
+    out = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=count,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+        pad_token_id=0,
+    )
+    return out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits).float()

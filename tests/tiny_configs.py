@@ -1,0 +1,205 @@
+"""Every causal language model that transformers knows, as a config of some thousand parameters.
+
+A tiny config is the default one of its type, in which every field that `SIZES` names has the size that stands there.
+Where layers differ, it keeps one of each kind. What a type needs besides stands in `CHANGES`, as data. Tests and
+`benchmarks/coverage.py` use the same configs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+VOCABULARY = 96
+CONTEXT = 192
+LAYERS = 2
+WINDOW = 10
+"""Positions that a query of a layer with a window or chunks sees: more than a chunk of prefill, fewer than a prompt."""
+
+CAUSAL_TYPES = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def _sizes(size: int, names: str) -> dict[str, int]:
+    return dict.fromkeys(names.split(), size)
+
+
+SIZES: dict[str, int] = {
+    **_sizes(
+        VOCABULARY, "vocab_size vocab_size_per_layer_input unpadded_vocab_size decoder_vocab_size audio_vocab_size"
+    ),
+    **_sizes(
+        CONTEXT,
+        "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions max_source_positions "
+        "model_max_length context_length original_max_position_embeddings",
+    ),
+    **_sizes(
+        32,
+        "hidden_size d_model n_embd emb_dim embedding_dim embedding_size input_embedding_size output_embedding_size "
+        "word_embed_proj_dim attention_hidden_size lru_width backbone_hidden_size dim",
+    ),
+    **_sizes(
+        48,
+        "intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim n_inner dff dim_ff d_inner feed_forward_size "
+        "intermediate_size_mlp dense_intermediate_size prefix_dense_intermediate_size ffn_hidden_size "
+        "block_ffn_dim",
+    ),
+    **_sizes(
+        16,
+        "moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size expert_ffn_hidden_size "
+        "moe_shared_expert_intermediate_size shared_experts_intermediate_size kv_lora_rank o_lora_rank "
+        "hidden_size_per_layer_input router_hidden_size moe_latent_size",
+    ),
+    **_sizes(12, "q_lora_rank qk_head_dim"),
+    **_sizes(
+        8,
+        "head_dim d_head dim_head attention_head_dim attention_head_size kv_channels qk_nope_head_dim swa_head_dim "
+        "global_head_dim swa_v_head_dim index_head_dim indexer_head_dim index_topk indexer_budget linear_head_dim "
+        "linear_key_head_dim linear_value_head_dim mamba_d_state mamba_d_head mamba_headdim mamba_head_dim state_size "
+        "ssm_state_size",
+    ),
+    **_sizes(6, "v_head_dim"),
+    **_sizes(
+        6,
+        "num_experts n_routed_experts num_local_experts moe_num_experts",
+    ),
+    **_sizes(
+        4,
+        "num_attention_heads n_head n_heads decoder_attention_heads encoder_attention_heads attention_heads num_heads "
+        "qk_rope_head_dim rotary_dim num_decoder_attention_heads num_encoder_attention_heads linear_num_heads "
+        "linear_num_value_heads swa_num_attention_heads mamba_dt_rank time_step_rank",
+    ),
+    **_sizes(
+        LAYERS,
+        "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers "
+        "num_encoder_layers index_n_heads indexer_n_heads linear_num_key_heads depth layers",
+    ),
+    **_sizes(
+        WINDOW,
+        "sliding_window sliding_window_size window_size attention_window_size attention_chunk_size local_attention "
+        "local_attention_window_len",
+    ),
+}
+"""Field -> what it becomes, unless the default config leaves it out (None)."""
+
+AT_MOST: dict[str, int] = {
+    **_sizes(
+        2,
+        "num_experts_per_tok num_experts_per_token moe_topk moe_k top_k_experts n_group num_expert_group "
+        "num_key_value_heads num_kv_heads swa_num_key_value_heads num_global_key_value_heads indexer_kv_heads",
+    ),
+    **_sizes(
+        1,
+        "topk_group first_k_dense_replace num_dense_layers num_kv_shared_layers n_shared_experts num_shared_experts "
+        "moe_num_shared_experts",
+    ),
+}
+"""Field -> what it becomes unless it is less. Heads of K and V that are as many as those of queries remain as many."""
+
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id")
+"""Fields that a token of the vocabulary must stand in."""
+CAUSAL: dict[str, Any] = {"is_decoder": True, "is_encoder_decoder": False, "causal": True}
+"""What models that can do more must say to be decoders."""
+REQUIRED: dict[str, dict[str, Any]] = {}
+"""Type -> what its config cannot be made without."""
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers")
+KV_HEADS = ("num_key_value_heads", "num_kv_heads", "swa_num_key_value_heads")
+SPREAD = ("initializer_range", "init_std", "embed_init_std")
+"""With a wide initialisation a random model prefers some tokens to others clearly."""
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "bamba": {"mamba_n_heads": 8},
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": theta, "mrope_section": [2, 1, 1]}
+            for kind, theta in (("sliding_attention", 1e4), ("full_attention", 1e5))
+        },
+    },
+    "deepseek_v2": {"n_group": 2, "topk_group": 1, "num_experts_per_tok": 2},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4},
+        "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 16, "moe_num_experts": 6, "moe_top_k": 2},
+    },
+    "dots3_note_text": {"head_dim": 12},
+    "dots1": {"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "gemma4_text": {"hidden_size_per_layer_input": 0},
+    "gemma4_unified_text": {"hidden_size_per_layer_input": 0},
+    "granitemoehybrid": {"layer_types": ["attention", "attention"], "mamba_n_heads": 8},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 8},
+    "ministral": {"head_dim": 8},
+    "nemotron": {"num_key_value_heads": 2},
+    "reformer": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"]},
+    "roc_bert": {"enable_pronunciation": False, "enable_shape": False, "concat_input": False},
+    "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
+}
+"""Type -> fields of its own, of what it is made of too. Where a default says how many and no more (None), transformers
+builds no model."""
+
+
+def tiny_config(model_type: str) -> PreTrainedConfig:
+    """The tiny config of a type of `CAUSAL_TYPES`."""
+    cls = CONFIG_MAPPING[model_type]
+    return cls.from_dict(_shrunk(cls(**REQUIRED.get(model_type, {})).to_dict()))
+
+
+def _shrunk(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A config's dictionary with tiny sizes, and one layer of each kind."""
+    counts = [name for name in LAYER_COUNTS if isinstance(values.get(name), int)]
+    layers = values[counts[0]] if counts else 0
+    own: dict[int, Any] = {int(layer): fields for layer, fields in (values.get("per_layer_config") or {}).items()}
+    lists = {name: value for name, value in values.items() if isinstance(value, list) and len(value) == layers > 1}
+    rows = [(own.get(layer), *(value[layer] for value in lists.values())) for layer in range(layers)]
+    kept = [rows.index(row) for number, row in enumerate(rows) if rows.index(row) == number]
+    kept = kept if len(kept) >= LAYERS else kept * LAYERS
+    tiny: dict[str, Any] = {}
+    for name, value in values.items():
+        if name == "per_layer_config":
+            tiny[name] = {place: _shrunk(own[layer]) for place, layer in enumerate(kept) if layer in own}
+        elif isinstance(value, Mapping):
+            tiny[name] = _shrunk(value)
+        elif name in lists:
+            tiny[name] = [_size(name, value[layer], values) for layer in kept]
+        else:
+            tiny[name] = CAUSAL[name] if name in CAUSAL else _size(name, value, values)
+    tiny |= {name: len(kept) for name in counts}
+    return tiny | CHANGES.get(str(values.get("model_type")), {})
+
+
+def _size(name: str, value: Any, config: Mapping[str, Any]) -> Any:
+    """What a field of a config becomes."""
+    if name in TOKENS:
+        return value if value is None or value in range(VOCABULARY) else 0
+    if name in SPREAD:
+        return 0.3
+    if type(value) is not int:
+        return value
+    if name in KV_HEADS and value == config.get("num_attention_heads", config.get("n_head")):
+        return SIZES["num_attention_heads"]
+    if name == "head_dim" and value == config.get("qk_rope_head_dim"):
+        return SIZES["qk_rope_head_dim"]
+    return min(value, AT_MOST[name]) if name in AT_MOST else SIZES.get(name, value)
+
+
+def random_model(config: PreTrainedConfig) -> PreTrainedModel:
+    """transformers' own model of a config in f32, with its own eager attention; no parameter is left at its neutral
+    value."""
+    torch.manual_seed(3)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+        kept = model.state_dict()
+        for name, buffer in model.named_buffers():  # biases of routers
+            if name in kept and buffer.is_floating_point():
+                buffer.add_(torch.randn_like(buffer) * 0.1)
+    return model.requires_grad_(False).eval()
