@@ -12,56 +12,74 @@ from sscc.ir.errors import InputError, UsageError
 BITS = (8, 4)
 RANKS = (2, 3)
 """Of weights: a matrix, and one per expert."""
-PARTS = ("values", "scales", "zeros")
+PARTS = ("values", "scales", "zeros", "minimums")
 ZERO_POINT = "zero-point"
+MINIMUM = "minimum"
 DEFAULT_GROUP = 32
-_PART_DTYPES = {"values": "i8", "scales": "bf16", "zeros": "i8"}
+SCALE_DTYPES = ("bf16", "f16", "f32")
 _TRANSPOSED = "transposed"
 
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """How weights are quantised, written ``int4:32`` or ``int4:32:zero-point``.
+    """How weights are quantised, written ``int4:32``, ``int4:32:zero-point`` or ``int4:32:minimum:f16``.
 
     Attributes:
         bits: of a code, 8 or 4.
         group: elements along K that share a scale, an even number.
-        zero_point: whether a group has a zero point too.
+        zero_point: whether a group has a zero point too, an integer.
+        minimum: whether a group has instead what its lowest code stands for, a number of the scales' dtype; of 4 bits.
+        scales: the dtype of scales (and minimums), one of SCALE_DTYPES.
 
     Raises:
-        UsageError: another number of bits, or a group that is odd or below 2.
+        UsageError: another number of bits, a group that is odd or below 2, or parts that exclude each other.
     """
 
     bits: int
     group: int = DEFAULT_GROUP
     zero_point: bool = False
+    minimum: bool = False
+    scales: str = SCALE_DTYPES[0]
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
             raise UsageError(f"weights of {self.bits} bits are not known, there are {' and '.join(map(str, BITS))}")
         if self.group < 2 or self.group % 2:
             raise UsageError(f"a group of {self.group} weights is not possible, it must be an even number")
+        if self.minimum and (self.zero_point or self.bits != 4):
+            raise UsageError("a minimum goes with weights of 4 bits, and in place of a zero point")
+        if self.scales not in SCALE_DTYPES:
+            raise UsageError(f"scales of {self.scales!r} are not known, there are {', '.join(SCALE_DTYPES)}")
 
     @classmethod
     def parse(cls, text: str) -> WeightFormat:
-        """Reads ``int8``, ``int4:64``, ``int8:zero-point``, ``int4:32:zero-point``. Raises UsageError for others."""
+        """Reads what ``__str__`` writes, with or without a group, and with a dtype of scales that is the default.
+        Raises UsageError for anything else."""
         kind, *words = text.split(":")
-        zero_point = words[-1:] == [ZERO_POINT]
-        numbers = words[:-1] if zero_point else words
-        if kind not in [f"int{bits}" for bits in BITS] or len(numbers) > 1 or not all(map(str.isdecimal, numbers)):
+        scales = words.pop() if words[-1:] and words[-1] in SCALE_DTYPES else SCALE_DTYPES[0]
+        base = words.pop() if words[-1:] and words[-1] in (ZERO_POINT, MINIMUM) else ""
+        if kind not in [f"int{bits}" for bits in BITS] or len(words) > 1 or not all(map(str.isdecimal, words)):
             raise UsageError(
                 f"weights {text!r} are not known: give int8 or int4, then :GROUP (elements that share a scale, "
-                f"{DEFAULT_GROUP} by default), then :{ZERO_POINT} if groups are to have one"
+                f"{DEFAULT_GROUP} by default), then :{ZERO_POINT} or :{MINIMUM} if groups are to have one, then "
+                f":{' or :'.join(SCALE_DTYPES)} for the dtype of scales"
             )
-        return cls(int(kind.removeprefix("int")), int(numbers[0]) if numbers else DEFAULT_GROUP, zero_point)
+        group = int(words[0]) if words else DEFAULT_GROUP
+        return cls(int(kind.removeprefix("int")), group, base == ZERO_POINT, base == MINIMUM, scales)
 
     def __str__(self) -> str:
-        return f"int{self.bits}:{self.group}" + (f":{ZERO_POINT}" if self.zero_point else "")
+        base = f":{ZERO_POINT}" if self.zero_point else f":{MINIMUM}" if self.minimum else ""
+        return f"int{self.bits}:{self.group}{base}" + (f":{self.scales}" if self.scales != SCALE_DTYPES[0] else "")
 
     @property
     def parts(self) -> tuple[str, ...]:
         """What a weight is stored as."""
-        return PARTS if self.zero_point else PARTS[:2]
+        base = PARTS[2:3] if self.zero_point else PARTS[3:] if self.minimum else ()
+        return (*PARTS[:2], *base)
+
+    def dtype(self, part: str) -> str:
+        """The schedule's dtype of a part."""
+        return self.scales if part in ("scales", "minimums") else "i8"
 
     @property
     def half(self) -> int:
@@ -113,7 +131,7 @@ class Encoding:
     @property
     def dtype(self) -> str:
         """The schedule's dtype of the stored tensor."""
-        return _PART_DTYPES[self.part]
+        return self.format.dtype(self.part)
 
     def source_shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the source of a stored tensor. Raises InputError where that is not of rank 2, or of rank 3 as

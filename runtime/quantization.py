@@ -6,23 +6,29 @@ scale s and a code c of `bits` bits per element, from -h to h - 1 with h = 2^(bi
     symmetric        m = the largest element by magnitude   s = bf16(-m / h)             c = round(w / s)
     with zero point  lo = min(w, 0), hi = max(w, 0)         s = bf16((hi - lo) / (2h - 1))
                      z = round(-h - lo / s)                 c = round(w / s) + z
+    with minimum     lo = min(w, 0), hi = max(w)            s = bf16((hi - m) / (2h - 1))
+                     m = bf16(lo)                           c = round((w - m) / s) - h
 
 c and z are clamped to the range of codes, halves round to even, bf16 rounds away from zero (so that no element lies
-more than h steps from zero), and codes are found with the rounded scale. So an element is at most one step, |s|, from
+more than h steps from zero), and codes are found with the rounded scale. In the place of bf16 stands the
+format's dtype of scales, f16 or f32. So an element is at most one step, |s|, from
 what it becomes; half a step, unless its code was clamped. The element of largest magnitude has the code -h: that
 uses all 2^bits codes, and the scale has the sign that this needs. Of two
-elements of that magnitude, m is the negative one. Zero stays zero.
+elements of that magnitude, m is the negative one. Zero stays zero, with a
+minimum within half a step.
 
 What is stored, and what it stands for in f32 (scales are widened first; each operation rounds):
 
     8 bits   values i8 [N, K]: c               (values - zeros) * scales
     4 bits   values i8 [N, K / 2]: c + h, the even k in the low half of a byte, the odd one in the high half
     both     scales bf16 [N, K / group]; zeros i8 [N, K / group]: z, and z + h with 4 bits, so in units of the values
+    minimum  minimums of the scales' dtype [N, K / group]: m                    values * scales + minimums
 
 A weight of rank 3, a matrix [N, K] per expert, is its matrices one below the other: [X, N, K], and so are its parts.
 
 Without zero points, zeros stands for 0, and for h = 8 with 4 bits. bf16 has the range of f32, so no scale is lost; what
-it lacks in precision costs steps that are up to 2^-7 wider, not an error of that size.
+it lacks in precision costs steps that are up to 2^-7 wider, not an error of that size. f16 lacks the range: a weight
+whose scale is beyond it is refused.
 """
 
 from __future__ import annotations
@@ -45,11 +51,12 @@ _BLOCK_ELEMENTS = 1 << 22
 
 @dataclass(frozen=True)
 class Quantized:
-    """A weight [N, K] as it is stored; `zeros` is None without zero points. The module's docstring has the shapes."""
+    """A weight [N, K] as it is stored; None for a part that its format lacks. The module's docstring has the shapes."""
 
     values: Array
     scales: Array
-    zeros: Array | None
+    zeros: Array | None = None
+    minimums: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ def quantize(weight: Array, weight_format: WeightFormat) -> Quantized:
     """Quantises W [N, K] of a floating dtype. Raises InputError as `encode` does."""
     blocks = [quantised for _, quantised in _blocks(weight, weight_format)]
     columns = {part: np.concatenate([getattr(block, part) for block in blocks]) for part in weight_format.parts}
-    return Quantized(columns["values"], columns["scales"], columns.get("zeros"))
+    return Quantized(**columns)
 
 
 def dequantize(quantized: Quantized, weight_format: WeightFormat) -> Array:
@@ -94,9 +101,12 @@ def dequantize(quantized: Quantized, weight_format: WeightFormat) -> Array:
     if weight_format.bits == 4:
         codes = np.stack([codes & 15, (codes >> 4) & 15], axis=-1)
     grouped = codes.reshape(rows, -1, weight_format.group).astype(np.float32)
-    zeros = quantized.zeros
-    grouped -= np.float32(weight_format.offset) if zeros is None else zeros.astype(np.float32)[..., None]
+    zeros, minimums = quantized.zeros, quantized.minimums
+    if minimums is None:
+        grouped -= np.float32(weight_format.offset) if zeros is None else zeros.astype(np.float32)[..., None]
     grouped *= quantized.scales.astype(np.float32)[..., None]
+    if minimums is not None:
+        grouped += minimums.astype(np.float32)[..., None]
     return grouped.reshape(rows, -1)
 
 
@@ -140,23 +150,32 @@ def _blocks(weight: Array, weight_format: WeightFormat) -> Iterator[tuple[Array,
 
 def _quantize_block(block: Array, f: WeightFormat) -> Quantized:
     grouped = block.reshape(len(block), -1, f.group)
-    scales, zeros = _with_zero_point(grouped, f) if f.zero_point else (_symmetric(grouped, f), None)
+    zeros = minimums = None
+    if f.zero_point:
+        scales, zeros = _with_zero_point(grouped, f)
+    elif f.minimum:
+        scales, minimums = _with_minimum(grouped, f)
+        grouped = grouped - minimums.astype(np.float32)[..., None]
+    else:
+        scales = _symmetric(grouped, f)
     steps = scales.astype(np.float32)[..., None]
     codes = np.rint(grouped / np.where(steps == 0, np.float32(1), steps))
     if zeros is not None:
         codes += zeros[..., None]
+    if minimums is not None:
+        codes -= np.float32(f.half)
     np.clip(codes, -f.half, f.half - 1, out=codes)
     stored = (codes + f.offset).astype(np.int8).reshape(block.shape)
     if f.bits == 4:
         stored = stored[:, 0::2] | (stored[:, 1::2] << 4)
-    return Quantized(stored, scales, None if zeros is None else (zeros + f.offset).astype(np.int8))
+    return Quantized(stored, scales, None if zeros is None else (zeros + f.offset).astype(np.int8), minimums)
 
 
 def _symmetric(grouped: Array, f: WeightFormat) -> Array:
     """Scales [N, groups]."""
     low, high = grouped.min(axis=-1), grouped.max(axis=-1)
     extreme = np.where(high > -low, high, low)
-    return _round_away(extreme / np.float32(-f.half))
+    return _round_away(extreme / np.float32(-f.half), f)
 
 
 def _with_zero_point(grouped: Array, f: WeightFormat) -> tuple[Array, Array]:
@@ -164,13 +183,31 @@ def _with_zero_point(grouped: Array, f: WeightFormat) -> tuple[Array, Array]:
     low = np.minimum(grouped.min(axis=-1), np.float32(0))
     high = np.maximum(grouped.max(axis=-1), np.float32(0))
     last = np.float32(2 * f.half - 1)
-    scales = _round_away(high / last - low / last)  # high - low may be beyond f32
+    scales = _round_away(high / last - low / last, f)  # high - low may be beyond f32
     steps = scales.astype(np.float32)
     zeros = np.rint(-f.half - low / np.where(steps == 0, np.float32(1), steps))
     return scales, np.clip(zeros, -f.half, f.half - 1)
 
 
-def _round_away(scales: Array) -> Array:
-    """f32 as bf16, away from zero: the upper half of the bits, and one more where the lower half says something."""
-    bits = np.ascontiguousarray(scales + np.float32(0)).view(np.uint32)  # -0 becomes 0
-    return ((bits + np.uint32(0xFFFF)) >> np.uint32(16)).astype(np.uint16).view(ml_dtypes.bfloat16)
+def _with_minimum(grouped: Array, f: WeightFormat) -> tuple[Array, Array]:
+    """Scales and minimums, both [N, groups]."""
+    last = np.float32(2 * f.half - 1)
+    minimums = _round_away(np.minimum(grouped.min(axis=-1), np.float32(0)), f)  # downwards, being negative
+    return _round_away(grouped.max(axis=-1) / last - minimums.astype(np.float32) / last, f), minimums
+
+
+def _round_away(numbers: Array, f: WeightFormat) -> Array:
+    """f32 in the dtype of scales, away from zero. Raises InputError for one that is beyond it."""
+    exact = np.ascontiguousarray(numbers + np.float32(0))  # -0 becomes 0
+    if f.scales == "f32":
+        return exact
+    if f.scales == "bf16":  # the upper half of the bits, and one more where the lower half says something
+        bits = exact.view(np.uint32)
+        return ((bits + np.uint32(0xFFFF)) >> np.uint32(16)).astype(np.uint16).view(ml_dtypes.bfloat16)
+    with np.errstate(over="ignore"):
+        rounded = exact.astype(np.float16)
+    away = np.nextafter(rounded, np.copysign(np.float16(np.inf), rounded))
+    rounded = np.where(np.abs(rounded.astype(np.float32)) < np.abs(exact), away, rounded)
+    if not np.isfinite(rounded).all():
+        raise InputError("a weight is too large for scales of f16")
+    return rounded

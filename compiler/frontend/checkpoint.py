@@ -24,13 +24,16 @@ from sscc.compiler.frontend.model_config import (
     config_to_dict,
     model_parts,
     parse_json,
+    quantization_of,
     read_config,
     text_decoder,
     token_ids,
 )
 from sscc.compiler.frontend.naming import RenamedSource
+from sscc.compiler.frontend.quantised_source import QuantisedSource, quantised_weights
 from sscc.compiler.frontend.sources import (
     DictSource,
+    StoredForm,
     TensorInfo,
     TensorSource,
     load_weights_only,
@@ -40,6 +43,7 @@ from sscc.compiler.frontend.sources import (
 from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_tokenizer
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.files import file_digest, output_errors, replacing
+from sscc.runtime.quantization import Quantized
 
 logger = logging.getLogger("sscc")
 
@@ -78,7 +82,7 @@ class Checkpoint:
     def digest(self) -> str:
         """sha256 (hex) over config, names and weight bytes; reads every weight once.
 
-        A folder, its shards and its packed `.pt` share a digest. A `.gguf` is digested as stored (quantized).
+        A folder, its shards and its packed `.pt` share a digest. Quantized weights are digested as they are stored.
         """
         if self.program is not None:
             return file_digest(self.path)
@@ -91,8 +95,9 @@ class Checkpoint:
 
     @cached_property
     def default_dtype(self) -> torch.dtype:
-        """The activation dtype that fits the weights: bf16 if most of them are bf16, else f32."""
-        if self.source is None:
+        """The activation dtype that fits the weights: bf16 if most of them are bf16, else f32. Where they are
+        quantized the config says it."""
+        if self.source is None or (self.config is not None and quantization_of(self.config)):
             return torch.bfloat16 if getattr(self.config, "dtype", None) == torch.bfloat16 else torch.float32
         elements = {True: 0, False: 0}
         for shape, dtype in self.source.names().values():
@@ -112,7 +117,7 @@ class Checkpoint:
         return token_ids(getattr(self.config, "eos_token_id", None), "config")
 
     def names(self) -> dict[str, TensorInfo]:
-        """name -> (shape, dtype as stored; f32 for a `.gguf`); empty without weights."""
+        """name -> (shape, dtype as stored; f32 where it is quantized); empty without weights."""
         return {} if self.source is None else self.source.names()
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -131,6 +136,16 @@ class Checkpoint:
         return self.source.tensor(name)
 
 
+    def stored_form(self, name: str) -> StoredForm | None:
+        """How a weight is stored whose numbers are computed; None for one stored as they are, or not at all."""
+        return self.source.stored_form(name) if self.source is not None and name in self.names() else None
+
+    def codes(self, name: str) -> Quantized:
+        """The parts of a weight whose stored form has a format. Raises InputError where they cannot be read."""
+        assert self.source is not None
+        return self.source.codes(name)
+
+
 # ------------------------------------------------------------------------------------------------------- opening
 
 
@@ -144,7 +159,8 @@ def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = T
 
     Raises:
         InputError: missing, truncated or damaged. UsageError: options that do not fit the form of `path`.
-        UnsupportedError: pickled code, quantized weights, an architecture that is not known or not decoder-only.
+        UnsupportedError: pickled code, weights quantized in a way that is not read, an architecture that is not known
+            or not decoder-only.
     """
     path = Path(path)
     if not path.exists():
@@ -188,8 +204,7 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
             raise InputError(
                 f"{path} holds no weights: looked for model.safetensors, pytorch_model.bin and their index files"
             )
-        _check_weight_dtypes(path, source)
-        source = RenamedSource(source, parsed, part=parsed is not whole)
+        source = _model_weights(path, source, whole, parsed)
     return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(path))
 
 
@@ -205,6 +220,17 @@ def _decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
             text.model_type,
         )
     return text
+
+
+def _model_weights(
+    path: Path, source: TensorSource, whole: PreTrainedConfig, decoder: PreTrainedConfig
+) -> TensorSource:
+    """The tensors of a file under the decoder's names, those that are stored in parts put together."""
+    quantization = quantization_of(whole)
+    if quantization:
+        source = QuantisedSource(source, quantised_weights(source, quantization, str(path)))
+    _check_weight_dtypes(path, source)
+    return RenamedSource(source, decoder, part=decoder is not whole)
 
 
 def _open_gguf(path: Path, config: Path | None, weights: bool) -> Checkpoint:
@@ -245,8 +271,7 @@ def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     source: TensorSource | None = None
     if weights:
         source = DictSource(state_dict(values["state_dict"] if packed else values, str(path)))
-        _check_weight_dtypes(path, source)
-        source = RenamedSource(source, parsed, part=parsed is not whole)
+        source = _model_weights(path, source, whole, parsed)
     files = packed_tokenizer(path, values.get("tokenizer") if packed else None)
     if not files and config is not None:
         return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(config.parent))

@@ -37,7 +37,7 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     """
     _check_sizes(config, build_skeleton(config))
     with _building(config), _parameters_on_meta():
-        model = _from_config(
+        model: torch.nn.Module = _from_config(
             config, attn_implementation=IMPLEMENTATION, experts_implementation=IMPLEMENTATION, dtype=dtype
         )
     _supply_positions(model)

@@ -19,6 +19,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrain
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from sscc.compiler.frontend.quantization_config import check_quantization
 from sscc.compiler.frontend.quiet import one_line
 from sscc.ir.errors import InputError, UnsupportedError
 
@@ -103,7 +104,8 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
 
     Raises:
         InputError: no `model_type`, or a field that transformers refuses.
-        UnsupportedError: an architecture transformers does not know, an encoder-decoder, or a quantized checkpoint.
+        UnsupportedError: an architecture transformers does not know, an encoder-decoder, or weights quantized in
+            a way that is not read.
     """
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or not model_type:
@@ -149,19 +151,20 @@ def model_parts(config: PreTrainedConfig) -> list[str]:
 def text_decoder(config: PreTrainedConfig) -> PreTrainedConfig:
     """The config of the text decoder inside a composite model (vision and language, say); `config` itself where it is
     that of no composite model, or of one whose text decoder transformers cannot build alone."""
-    text = getattr(config, "text_config", None)
+    text: Any = getattr(config, "text_config", None)
     if "text_config" not in model_parts(config) or causal_class(text) is None:
         return config
     text = deepcopy(text)
     text.tie_word_embeddings = getattr(config, "tie_word_embeddings", False)  # the whole decides it, and ties both
     text.dtype = text.dtype or config.dtype
-    return text
+    decoder: PreTrainedConfig = text
+    return decoder
 
 
 def config_to_dict(config: PreTrainedConfig) -> dict[str, Any]:
-    """The config as plain data, without the two fields that say where and when it was read."""
+    """The config as plain data, without the fields that say where and when it was read, and how weights are stored."""
     values: dict[str, Any] = config.to_dict()
-    for name in ("transformers_version", "_name_or_path"):
+    for name in ("transformers_version", "_name_or_path", "quantization_config"):
         values.pop(name, None)
     return values
 
@@ -195,12 +198,12 @@ def _decoded(values: dict[str, Any]) -> dict[str, Any]:
 def _refuse_foreign_forms(config: PreTrainedConfig, origin: str) -> None:
     if config.is_encoder_decoder:
         raise UnsupportedError(f"{origin}: {config.model_type} is an encoder-decoder, only decoder-only models compile")
-    quantization = getattr(config, "quantization_config", None)
-    if not quantization:
-        return
-    fields = quantization if isinstance(quantization, dict) else vars(quantization)
-    method = fields.get("quant_method") or "unknown method"
-    raise UnsupportedError(
-        f"{origin}: the weights are quantized ({method}): dequantize them to f32, f16 or bf16 and remove "
-        f"quantization_config"
-    )
+    quantization = quantization_of(config)
+    if quantization:
+        check_quantization(quantization, origin)
+
+
+def quantization_of(config: PreTrainedConfig) -> dict[str, Any]:
+    """The fields of `quantization_config`; empty for weights that are stored as they are."""
+    quantization: dict[str, Any] = getattr(config, "quantization_config", None) or {}
+    return quantization

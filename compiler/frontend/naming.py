@@ -8,11 +8,12 @@ the rest of the compiler knows the model's parameters only.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -21,9 +22,13 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, dot
 
 from sscc.compiler.frontend.construction import build_skeleton
 from sscc.compiler.frontend.model_config import causal_class
+from sscc.compiler.frontend.quantised_source import QuantisedSource
 from sscc.compiler.frontend.quiet import one_line
-from sscc.compiler.frontend.sources import TensorInfo, TensorSource
+from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.ir.errors import InputError
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.reference.arrays import to_array, to_tensors
+from sscc.runtime.quantization import Quantized
 
 _TEXT_DECODER = re.compile(r"(^|\.)language_model\.")
 
@@ -113,6 +118,52 @@ class RenamedSource(TensorSource):
         if joined is not None:
             return joined.join(name, self._source.tensor)
         return self._source.tensor(self._stored.renamed[name])
+
+    def stored_form(self, name: str) -> StoredForm | None:
+        """Of a joined parameter: that of its parts, with a format where codes are joined as numbers are."""
+        joined = self._stored.joined.get(name)
+        if joined is None:
+            return self._source.stored_form(self._stored.renamed[name])
+        forms = {self._source.stored_form(part) for part in joined.parts}
+        form = forms.pop()
+        if form is None or forms:
+            return None
+        return form if self._joins_codes(name, joined, form) else replace(form, format=None)
+
+    def _joins_codes(self, name: str, joined: Joined, form: StoredForm) -> bool:
+        """Whether the rule that joins numbers, applied to each part of codes, gives the parts of what is joined."""
+        if form.format is None or form.transposed:
+            return False
+        shape, _ = self.names()[name]
+        held = self._source.names()
+        for kind in form.format.parts:
+            stored = {part: (form.format.stored(kind, *held[part][0]), torch.int8) for part in joined.parts}
+            try:
+                whole = joined.join(name, partial(_meta, stored))
+            except InputError:
+                return False
+            if tuple(whole.shape) != form.format.stored(kind, *shape):
+                return False
+        return True
+
+    def codes(self, name: str) -> Quantized:
+        joined = self._stored.joined.get(name)
+        if joined is None:
+            return self._source.codes(self._stored.renamed[name])
+        parts = {part: self._source.codes(part) for part in joined.parts}
+        whole: dict[str, Array | None] = {}
+        for kind in (item.name for item in fields(Quantized)):
+            given = {part: getattr(codes, kind) for part, codes in parts.items()}
+            tensors = to_tensors({part: array for part, array in given.items() if array is not None})
+            whole[kind] = to_array(joined.join(name, tensors.__getitem__)) if tensors else None
+        return Quantized(**whole)  # type: ignore[arg-type]  # values and scales are never None
+
+    def update_digest(self, digest: hashlib._Hash) -> None:
+        """Feeds what is stored, where numbers would have to be computed."""
+        if isinstance(self._source, QuantisedSource):
+            self._source.update_digest(digest)
+        else:
+            super().update_digest(digest)
 
 
 def _meta(held: Mapping[str, TensorInfo], name: str) -> torch.Tensor:

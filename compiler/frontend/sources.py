@@ -14,6 +14,7 @@ import warnings
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from sscc.compiler.frontend.model_config import read_json
-from sscc.ir.errors import InputError, UnsupportedError
+from sscc.ir.errors import InputError, InternalError, UnsupportedError
+from sscc.ir.weight_format import WeightFormat
+from sscc.runtime.quantization import Quantized
 
 TensorInfo = tuple[tuple[int, ...], torch.dtype]  # shape, dtype
 
@@ -51,6 +54,21 @@ PICKLE_HOWTO = (
 )
 
 
+@dataclass(frozen=True)
+class StoredForm:
+    """How a weight is stored that is no tensor of numbers.
+
+    Attributes:
+        text: its format in words, for a report.
+        format: the format of the program that holds exactly the same; None where there is none.
+        transposed: whether the weight is [.., K, N], K being the axis along which groups share a scale.
+    """
+
+    text: str
+    format: WeightFormat | None = None
+    transposed: bool = False
+
+
 class TensorSource(ABC):
     """Named tensors of one checkpoint."""
 
@@ -61,6 +79,14 @@ class TensorSource(ABC):
     @abstractmethod
     def tensor(self, name: str) -> torch.Tensor:
         """One tensor on the CPU, in its own dtype; `name` is one of `names()`."""
+
+    def stored_form(self, name: str) -> StoredForm | None:
+        """How the weight is stored whose numbers `tensor` computes; None for one that is stored as they are."""
+        return None
+
+    def codes(self, name: str) -> Quantized:
+        """The parts of a weight whose stored form has a format, of shape [.., N, K] (sscc.runtime.quantization)."""
+        raise InternalError(f"{name!r} is not stored as codes")
 
     def update_digest(self, digest: hashlib._Hash) -> None:
         """Feeds names, dtypes, shapes and bytes, in the order of names, one tensor in memory at a time."""

@@ -64,6 +64,34 @@ def test_what_is_stored(f: WeightFormat) -> None:
         assert quantised.zeros.max() <= 15
 
 
+@pytest.mark.parametrize("scales", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("base", ["", ":zero-point", ":minimum"])
+def test_dtypes_of_scales(scales: str, base: str) -> None:
+    """The wider the scales, the nearer is the lowest code to the element that it was made for; none lies beyond it."""
+    f = WeightFormat.parse(f"int4:32{base}:{scales}")
+    weight = normal(shift=0.5)
+    quantised = quantize(weight, f)
+    moved = np.abs(dequantize(quantised, f) - weight).reshape(*quantised.scales.shape, 32)
+    steps = np.abs(quantised.scales.astype(np.float32))[..., None]
+    # Without a base the largest element opposite to the one that the scale was made for may be clamped.
+    assert (moved <= steps * (1.001 if not base else 0.501 if base == ":minimum" else 1.001)).all()
+    expected = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[scales]
+    assert quantised.scales.dtype.name == expected
+    if base == ":minimum":
+        assert quantised.minimums is not None
+        assert quantised.minimums.dtype.name == expected
+        assert (quantised.minimums.astype(np.float32) <= weight.reshape(moved.shape).min(axis=-1)).all()
+
+
+def test_scales_of_f16_have_a_range() -> None:
+    f = WeightFormat.parse("int8:32:f16")
+    assert np.isfinite(dequantize(quantize(normal(scale=1e6), f), f)).all()
+    with pytest.raises(InputError, match="too large for scales of f16"):
+        quantize(normal(scale=1e9), f)
+    smallest = quantize(np.full((1, 32), 1e-9, np.float32), f)
+    assert smallest.scales.astype(np.float64)[0, 0] == -(2.0**-24)  # away from zero
+
+
 def test_by_hand() -> None:
     # The element of largest magnitude is 4, so the scale is -4 / 8, and 4 has the code -8. -3.9 would be 8: clamped.
     weight = np.array([[4.0, -0.5, 0.25, -3.9]], np.float32)
@@ -73,6 +101,17 @@ def test_by_hand() -> None:
     assert codes_of(weight, f).tolist() == [[-8, 1, 0, 7]]  # -0.25 / 0.5 is a half, which rounds to even
     assert quantised.values.view(np.uint8).tolist() == [[0 + 16 * 9, 8 + 16 * 15]]
     assert dequantize(quantised, f).tolist() == [[4.0, -0.5, 0.0, -3.5]]
+
+
+def test_minimums_by_hand() -> None:
+    # From -1 on there are 15 steps of 1.
+    weight = np.array([[-1.0, 14.0, 0.0, 6.4]], np.float32)
+    f = WeightFormat(4, 4, minimum=True)
+    quantised = quantize(weight, f)
+    assert quantised.minimums is not None
+    assert quantised.minimums.astype(float).tolist() == [[-1.0]]
+    assert codes_of(weight, f).tolist() == [[-8, 7, -7, -1]]
+    assert dequantize(quantised, f).tolist() == [[-1.0, 14.0, 0.0, 6.0]]
 
 
 def test_zero_points_by_hand() -> None:

@@ -366,8 +366,8 @@ def test_configs_that_are_refused(folder: Path) -> None:
         open_checkpoint(_edit_config(folder, model_type="llama", hidden_size="wide"))
     with pytest.raises(InputError, match=r"not a valid llama config.*33.*multiple"):
         open_checkpoint(_edit_config(folder, hidden_size=33))
-    with pytest.raises(UnsupportedError, match=r"weights are quantized .fp8."):
-        open_checkpoint(_edit_config(folder, hidden_size=32, quantization_config={"quant_method": "fp8"}))
+    with pytest.raises(UnsupportedError, match=r"weights are quantized by quant_method 'hqq', which is not read"):
+        open_checkpoint(_edit_config(folder, hidden_size=32, quantization_config={"quant_method": "hqq"}))
     with pytest.raises(UnsupportedError, match=r"t5 is an encoder-decoder"):
         open_checkpoint(_edit_config(folder, model_type="t5"))
     with pytest.raises(InputError, match=r"has no model_type"):

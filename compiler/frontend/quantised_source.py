@@ -1,0 +1,533 @@
+"""Checkpoints whose weights are published in 8 or 4 bits: which tensors make up a weight, and what they stand for.
+
+`quantised_weights` finds them by the names and shapes of the stored tensors, in the layout of the method that
+`quantization_config` names; `QuantisedSource` gives each as one tensor of f32 numbers under the name of the parameter,
+computed when it is asked for. What a program could hold as it is stored it gives as codes, too.
+
+The layouts are the published ones, of weights [N, K] with groups of g along K:
+
+    fp8                 X.weight e4m3 [N, K]; X.weight_scale_inv [ceil(N / a), ceil(K / b)], blocks of a x b, or one
+    mxfp4               X_blocks u8 [E, N, K / 32, 16], the even k in the low half of a byte, e2m1; X_scales u8
+                        [E, N, K / 32], exponents of 2 plus 127; the parameter X is [E, K, N]
+    gptq                X.qweight i32 [K bits / 32, N], low bits first; X.qzeros i32 [K / g, N bits / 32], one less than
+                        the zero point (gptq_v2: the zero point); X.scales [K / g, N]; X.g_idx i32 [K], the groups
+    awq                 X.qweight i32 [K, N / 8], columns 0 2 4 6 1 3 5 7 from the low bits on; X.qzeros i32
+                        [K / g, N / 8] alike; X.scales [K / g, N]
+    compressed-tensors  X.weight_packed i32 [N, K bits / 32], low bits first, codes plus 2^(bits - 1), X.weight_shape,
+                        perhaps X.weight_zero_point i32, packed alike along N, and X.weight_g_idx; or X.weight i8 or
+                        e4m3 [N, K]; X.weight_scale [N, K / g], [N, 1], one number, or one per block
+
+A weight is (code - zero point) * scale, in f32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from sscc.compiler.frontend.quantization_config import AWQ, COMPRESSED, FP8, GPTQ, MXFP4
+from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
+from sscc.ir.errors import InputError
+from sscc.ir.weight_format import WeightFormat
+from sscc.runtime.backends.reference.arrays import to_array
+from sscc.runtime.quantization import Quantized
+
+Read = Callable[[str], torch.Tensor]
+Held = Mapping[str, TensorInfo]
+
+WORD_BITS = 32
+LARGEST_GROUP = 128
+"""Longer groups are cut, their scale repeated: a product rounds what it multiplies by the largest number of a group."""
+
+_FP8 = torch.float8_e4m3fn
+_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # in which of the 8 places of a word each column lies
+_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+_MXFP4_BYTES = 16  # of a group of 32
+_SCALE_DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
+
+
+@dataclass(frozen=True)
+class QuantisedWeight:
+    """A weight that several stored tensors make up.
+
+    Attributes:
+        shape: of its numbers. parts: the names of the stored tensors.
+        numbers: computes them, f32 of the shape.
+        codes: computes them as `form.format` holds them; None where the form has no format.
+
+    Both raise InputError naming a stored tensor whose contents cannot be.
+    """
+
+    shape: tuple[int, ...]
+    parts: tuple[str, ...]
+    form: StoredForm
+    numbers: Callable[[Read], torch.Tensor]
+    codes: Callable[[Read], Quantized] | None = None
+
+
+class QuantisedSource(TensorSource):
+    """A source in which weights are stored in parts: each of them is one tensor here, all others are as they were."""
+
+    def __init__(self, source: TensorSource, weights: Mapping[str, QuantisedWeight]) -> None:
+        self._source = source
+        self._weights = weights
+        parts = {part for weight in weights.values() for part in weight.parts}
+        self._names = {name: info for name, info in source.names().items() if name not in parts}
+        self._names |= {name: (weight.shape, torch.float32) for name, weight in weights.items()}
+
+    def names(self) -> dict[str, TensorInfo]:
+        return self._names
+
+    def tensor(self, name: str) -> torch.Tensor:
+        weight = self._weights.get(name)
+        return self._source.tensor(name) if weight is None else weight.numbers(self._source.tensor)
+
+    def stored_form(self, name: str) -> StoredForm | None:
+        weight = self._weights.get(name)
+        return None if weight is None else weight.form
+
+    def codes(self, name: str) -> Quantized:
+        weight = self._weights.get(name)
+        if weight is None or weight.codes is None:
+            return super().codes(name)
+        return weight.codes(self._source.tensor)
+
+    def update_digest(self, digest: hashlib._Hash) -> None:
+        """Feeds what is stored: computing numbers would only take time."""
+        self._source.update_digest(digest)
+
+
+def quantised_weights(source: TensorSource, fields: Mapping[str, Any], origin: str) -> dict[str, QuantisedWeight]:
+    """The weights of a source that are stored in parts, by the names of their parameters.
+
+    Args:
+        fields: a `quantization_config` that `check_quantization` let pass.
+
+    Raises:
+        InputError: a part is missing, or has another shape or dtype than the others ask for; or no weight is stored so.
+        UnsupportedError: a layout of the method that is not read.
+    """
+    held = source.names()
+    finder = _FINDERS[fields["quant_method"]]
+    weights = dict(finder(_Parts(held, origin), fields, source.tensor))
+    if not weights:
+        raise InputError(f"{origin}: quantization_config says {fields['quant_method']}, but no weight is stored so")
+    return weights
+
+
+class _Parts:
+    """The stored tensors, asked for with the shape and the dtype that they must have."""
+
+    def __init__(self, held: Held, origin: str) -> None:
+        self.held = held
+        self._origin = origin
+
+    def ending(self, suffix: str) -> list[str]:
+        """The names without this ending of the tensors that have it."""
+        return sorted(name.removesuffix(suffix) for name in self.held if name.endswith(suffix))
+
+    def shape(self, name: str, dtypes: tuple[torch.dtype, ...], rank: int | None = None) -> tuple[int, ...]:
+        """The shape of a stored tensor that must be there. Raises InputError."""
+        if name not in self.held:
+            raise InputError(f"{self._origin} lacks tensor {name!r}, a part of a quantized weight")
+        shape, dtype = self.held[name]
+        if dtype not in dtypes:
+            words = " or ".join(_word(dtype) for dtype in dtypes)
+            raise InputError(f"{self._origin}: tensor {name!r} is {_word(dtype)}, it must be {words}")
+        if (rank is not None and len(shape) != rank) or 0 in shape:
+            raise InputError(f"{self._origin}: tensor {name!r} has shape {list(shape)}, it must have {rank} dimensions")
+        return shape
+
+    def expect(self, name: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...], of: str) -> None:
+        """Raises InputError where a stored tensor is missing or does not fit to the weight that it is a part of."""
+        if self.shape(name, dtypes) != shape:
+            raise self.wrong(name, f"{of} asks for {list(shape)}")
+
+    def wrong(self, name: str, why: str) -> InputError:
+        return InputError(f"{self._origin}: tensor {name!r} has shape {list(self.held[name][0])}, {why}")
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+Found = Iterator[tuple[str, QuantisedWeight]]
+
+
+# ------------------------------------------------------------------------------------------------------- small floats
+
+
+def _find_fp8(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
+    block = fields.get("weight_block_size")
+    if block is not None and not (
+        isinstance(block, list) and len(block) == 2 and all(type(side) is int and 0 < side < 1 << 31 for side in block)
+    ):
+        raise InputError(f"quantization_config: weight_block_size is {block!r:.80}, it must be two positive numbers")
+    for stem in parts.ending(".weight_scale_inv"):
+        weight, scale = f"{stem}.weight", f"{stem}.weight_scale_inv"
+        shape = parts.shape(weight, (_FP8,), 2)
+        grid = parts.shape(scale, (*_SCALE_DTYPES, torch.float8_e8m0fnu))
+        sides = (shape[0], shape[1]) if np.prod(grid) == 1 and block is None else block
+        if sides is None:
+            raise parts.wrong(scale, "and quantization_config has no weight_block_size")
+        if np.prod(grid) != 1 or block is not None:
+            blocks = tuple(-(-size // side) for size, side in zip(shape, sides, strict=True))
+            parts.expect(scale, blocks, (*_SCALE_DTYPES, torch.float8_e8m0fnu), f"{list(shape)} in blocks of {sides}")
+        yield weight, _scaled_floats(weight, scale, shape, (sides[0], sides[1]))
+
+
+def _scaled_floats(weight: str, scale: str, shape: tuple[int, ...], block: tuple[int, int]) -> QuantisedWeight:
+    form = StoredForm(f"fp8 with a scale for every {block[0]} x {block[1]}")
+    numbers = partial(_scaled_numbers, weight, scale, (shape[0], shape[1]), block)
+    return QuantisedWeight(shape, (weight, scale), form, numbers)
+
+
+def _scaled_numbers(
+    weight: str, scale: str, shape: tuple[int, int], block: tuple[int, int], read: Read
+) -> torch.Tensor:
+    values = read(weight).to(torch.float32)
+    scales = _finite(scale, read).to(torch.float32).reshape(-(-shape[0] // block[0]), -(-shape[1] // block[1]))
+    for number, first in enumerate(range(0, shape[1], block[1])):  # no copy of the scales is as large as the weight
+        band = scales[:, number].repeat_interleave(block[0])[: shape[0]]
+        values[:, first : first + block[1]] *= band[:, None]
+    return values
+
+
+def _find_mxfp4(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
+    for stem in parts.ending("_blocks"):
+        blocks, scales = f"{stem}_blocks", f"{stem}_scales"
+        experts, rows, groups, size = parts.shape(blocks, (torch.uint8,), 4)
+        if size != _MXFP4_BYTES:
+            raise parts.wrong(blocks, f"a group must have {_MXFP4_BYTES} bytes")
+        parts.expect(scales, (experts, rows, groups), (torch.uint8,), f"{blocks!r}")
+        shape = (experts, groups * size * 2, rows)
+        yield (
+            stem,
+            QuantisedWeight(
+                shape, (blocks, scales), StoredForm("mxfp4"), partial(_mxfp4_numbers, blocks, scales, shape)
+            ),
+        )
+
+
+def _mxfp4_numbers(blocks: str, scales: str, shape: tuple[int, int, int], read: Read) -> torch.Tensor:
+    experts, columns, rows = shape
+    stored, exponents = read(blocks), read(scales)
+    if bool((exponents == 255).any()):
+        raise InputError(f"tensor {scales!r} holds 255, an exponent that stands for no number")
+    out = torch.empty(shape)
+    for expert in range(experts):
+        low_first = torch.stack([stored[expert] & 15, stored[expert] >> 4], -1).reshape(rows, -1, 2 * _MXFP4_BYTES)
+        scaled = torch.ldexp(_E2M1[low_first.to(torch.int32)], exponents[expert].to(torch.int32)[..., None] - 127)
+        out[expert] = scaled.reshape(rows, columns).T
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------------ integers
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """Integers from 0 to 2^bits - 1, and what makes numbers of them.
+
+    Attributes:
+        values: u8 [N, K]. scales: [N, groups] of a floating dtype.
+        zeros: integers [N, groups], what stands for zero in units of the values; None for 2^(bits - 1).
+    """
+
+    values: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None = None
+
+
+def _integer_weight(
+    parts: tuple[str, ...],
+    shape: tuple[int, int],
+    groups: int,
+    bits: int,
+    scale_dtype: torch.dtype,
+    *,
+    method: str,
+    zero_point: bool,
+    index: str | None,
+    unpack: Callable[[Read], _Codes],
+) -> QuantisedWeight:
+    """A weight of codes.
+
+    Args:
+        groups: along K.
+        index: the stored tensor that says of which group each column is; None where groups lie side by side.
+        unpack: reads the codes, which are from 0 to 2^bits - 1.
+    """
+    group = shape[1] // groups
+    cut = group
+    if group > LARGEST_GROUP:
+        cut = next((size for size in (128, 64, 32, 16, 8) if group % size == 0), group)
+    words = f"{method}, {bits} bits, groups of {group}{', with zero points' if zero_point else ''}"
+    fits = cut % 2 == 0
+    held = WeightFormat(bits, cut, zero_point, scales=_SCALE_DTYPES[scale_dtype]) if fits else None
+    ordered = index is None
+    numbers = partial(_integer_numbers, shape, groups, bits, index, unpack)
+    if held is None or not ordered:
+        return QuantisedWeight(
+            shape, parts, StoredForm(words if ordered else f"{words}, columns out of order"), numbers
+        )
+    codes = partial(_kept_codes, held, group // cut, unpack)
+    return QuantisedWeight(shape, parts, StoredForm(words, held), numbers, codes)
+
+
+def _order(parts: _Parts, index: str, k: int, groups: int, read: Read) -> str | None:
+    """The stored tensor that says of which group each column is; None where they lie side by side."""
+    if index not in parts.held:
+        return None
+    parts.expect(index, (k,), (torch.int32, torch.int64), f"a weight of {k} columns")
+    of_column = read(index).to(torch.int64)
+    beside = torch.arange(k) // (k // groups)
+    return None if torch.equal(of_column, beside) or bool((of_column == -1).all()) else index
+
+
+def _integer_numbers(
+    shape: tuple[int, int], groups: int, bits: int, index: str | None, unpack: Callable[[Read], _Codes], read: Read
+) -> torch.Tensor:
+    """(code - zero point) * scale, f32."""
+    codes = unpack(read)
+    numbers = codes.values.to(torch.float32)
+    scales = codes.scales.to(torch.float32)
+    zeros = torch.full_like(scales, 1 << (bits - 1)) if codes.zeros is None else codes.zeros.to(torch.float32)
+    if index is None:
+        grouped = numbers.reshape(shape[0], groups, -1)
+        grouped -= zeros[..., None]
+        grouped *= scales[..., None]
+        return numbers
+    of_column = read(index).to(torch.int64)
+    if bool(((of_column < 0) | (of_column >= groups)).any()):
+        raise InputError(f"tensor {index!r} names a group that is none of {groups}")
+    for group in range(groups):  # what is gathered for all columns at once would be as large as the weight
+        columns = of_column == group
+        numbers[:, columns] = (numbers[:, columns] - zeros[:, group, None]) * scales[:, group, None]
+    return numbers
+
+
+def _kept_codes(held: WeightFormat, times: int, unpack: Callable[[Read], _Codes], read: Read) -> Quantized:
+    """Codes as a program holds them: from -h on with 8 bits, two in a byte with 4 bits."""
+    codes = unpack(read)
+    values = codes.values.numpy().view(np.uint8)
+    low = held.half if held.bits == 8 else 0
+    stored = values ^ np.uint8(128) if held.bits == 8 else values[:, 0::2] | (values[:, 1::2] << 4)
+    zeros = None
+    if codes.zeros is not None:
+        zeros = np.repeat((codes.zeros.numpy().astype(np.int16) - low).astype(np.int8), times, axis=1)
+    return Quantized(stored.view(np.int8), np.repeat(to_array(codes.scales), times, axis=1), zeros)
+
+
+def _find_gptq(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
+    bits = fields.get("bits")
+    if bits not in (4, 8):
+        raise InputError(f"quantization_config: bits is {bits!r}, it must be 4 or 8")
+    in_word = WORD_BITS // bits
+    one_less = fields.get("checkpoint_format", "gptq") != "gptq_v2"
+    for stem in parts.ending(".qweight"):
+        names = [f"{stem}.{part}" for part in ("qweight", "qzeros", "scales")]
+        words, n = parts.shape(names[0], (torch.int32,), 2)
+        k = words * in_word
+        groups, _ = parts.shape(names[2], tuple(_SCALE_DTYPES), 2)
+        parts.expect(names[2], (groups, n), tuple(_SCALE_DTYPES), f"{names[0]!r}")
+        parts.expect(names[1], (groups, -(-n // in_word)), (torch.int32,), f"{names[2]!r}")
+        if k % groups:
+            raise parts.wrong(names[2], f"{k} rows cannot be cut into so many groups")
+        index = f"{stem}.g_idx"
+        names += [index] if index in parts.held else []
+        yield (
+            f"{stem}.weight",
+            _integer_weight(
+                tuple(names),
+                (n, k),
+                groups,
+                bits,
+                parts.held[names[2]][1],
+                method="GPTQ",
+                zero_point=True,
+                index=_order(parts, index, k, groups, read),
+                unpack=partial(_unpack_gptq, names[0], names[1], names[2], n, bits, one_less),
+            ),
+        )
+
+
+def _unpack_gptq(weight: str, zeros: str, scales: str, n: int, bits: int, one_less: bool, read: Read) -> _Codes:
+    points = _unpacked(read(zeros), bits)[:, :n].to(torch.int16)
+    if one_less:
+        points = (points + 1) & ((1 << bits) - 1)
+    values = _unpacked(read(weight).T.contiguous(), bits)
+    return _Codes(values, _finite(scales, read).T.contiguous(), points.T.contiguous())
+
+
+def _find_awq(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
+    for stem in parts.ending(".qweight"):
+        names = [f"{stem}.{part}" for part in ("qweight", "qzeros", "scales")]
+        k, words = parts.shape(names[0], (torch.int32,), 2)
+        n = words * len(_AWQ_ORDER)
+        groups, _ = parts.shape(names[2], tuple(_SCALE_DTYPES), 2)
+        parts.expect(names[2], (groups, n), tuple(_SCALE_DTYPES), f"{names[0]!r}")
+        parts.expect(names[1], (groups, words), (torch.int32,), f"{names[2]!r}")
+        if k % groups:
+            raise parts.wrong(names[2], f"{k} rows cannot be cut into so many groups")
+        yield (
+            f"{stem}.weight",
+            _integer_weight(
+                tuple(names),
+                (n, k),
+                groups,
+                4,
+                parts.held[names[2]][1],
+                method="AWQ",
+                zero_point=True,
+                index=None,
+                unpack=partial(_unpack_awq, names[0], names[1], names[2]),
+            ),
+        )
+
+
+def _unpack_awq(weight: str, zeros: str, scales: str, read: Read) -> _Codes:
+    values, points = (_awq_columns(_unpacked(read(name), 4)).T.contiguous() for name in (weight, zeros))
+    return _Codes(values, _finite(scales, read).T.contiguous(), points)
+
+
+def _awq_columns(values: torch.Tensor) -> torch.Tensor:
+    return values.reshape(len(values), -1, len(_AWQ_ORDER))[..., list(_AWQ_ORDER)].reshape(values.shape)
+
+
+def _find_compressed(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
+    for stem in parts.ending(".weight_packed"):
+        yield f"{stem}.weight", _packed_weight(parts, stem, read)
+    for stem in parts.ending(".weight_scale"):
+        weight = f"{stem}.weight"
+        if weight not in parts.held:
+            parts.shape(f"{stem}.weight_packed", (torch.int32,))
+        elif parts.held[weight][1] == _FP8:
+            yield weight, _compressed_fp8(parts, weight, fields)
+        else:
+            yield weight, _plain_codes(parts, stem)
+
+
+def _packed_weight(parts: _Parts, stem: str, read: Read) -> QuantisedWeight:
+    packed, scale, shape_name = (f"{stem}.{part}" for part in ("weight_packed", "weight_scale", "weight_shape"))
+    rows, words = parts.shape(packed, (torch.int32,), 2)
+    parts.expect(shape_name, (2,), (torch.int64, torch.int32), "a matrix")
+    n, k = (int(size) for size in read(shape_name))
+    bits = next((bits for bits in (4, 8) if k > 0 and words == -(-k * bits // WORD_BITS) and rows == n), None)
+    if bits is None:
+        raise parts.wrong(packed, f"{shape_name!r} says {[n, k]}, which is neither 4 nor 8 bits a weight")
+    _, groups = parts.shape(scale, tuple(_SCALE_DTYPES), 2)
+    parts.expect(scale, (n, groups), tuple(_SCALE_DTYPES), f"{packed!r}")
+    if k % groups:
+        raise parts.wrong(scale, f"rows of {k} cannot be cut into so many groups")
+    names, zeros, index = [packed, scale, shape_name], f"{stem}.weight_zero_point", f"{stem}.weight_g_idx"
+    if zeros in parts.held:
+        parts.expect(zeros, (-(-n // (WORD_BITS // bits)), groups), (torch.int32,), f"{scale!r}")
+    names += [name for name in (zeros, index) if name in parts.held]
+    return _integer_weight(
+        tuple(names),
+        (n, k),
+        groups,
+        bits,
+        parts.held[scale][1],
+        method=COMPRESSED,
+        zero_point=zeros in parts.held,
+        index=_order(parts, index, k, groups, read),
+        unpack=partial(_unpack_compressed, packed, scale, zeros if zeros in parts.held else None, (n, k), bits),
+    )
+
+
+def _unpack_compressed(
+    weight: str, scales: str, zeros: str | None, shape: tuple[int, int], bits: int, read: Read
+) -> _Codes:
+    points = None if zeros is None else _unpacked(read(zeros).T.contiguous(), bits)[:, : shape[0]].T.contiguous()
+    return _Codes(_unpacked(read(weight), bits)[:, : shape[1]].contiguous(), _finite(scales, read), points)
+
+
+def _plain_codes(parts: _Parts, stem: str) -> QuantisedWeight:
+    weight, scale, zeros = (f"{stem}.{part}" for part in ("weight", "weight_scale", "weight_zero_point"))
+    n, k = parts.shape(weight, (torch.int8, _FP8), 2)
+    grid = parts.shape(scale, tuple(_SCALE_DTYPES))
+    groups = grid[-1] if len(grid) == 2 else 1
+    if grid not in ((n, groups), (1,), (), (1, 1)) or k % groups:
+        raise parts.wrong(scale, f"{weight!r} of shape {[n, k]} asks for [{n}, groups] or one number")
+    names = [weight, scale]
+    if zeros in parts.held:
+        parts.expect(zeros, grid, (torch.int8,), f"{scale!r}")
+        names.append(zeros)
+    return _integer_weight(
+        tuple(names),
+        (n, k),
+        groups,
+        8,
+        parts.held[scale][1],
+        method=COMPRESSED,
+        zero_point=zeros in parts.held,
+        index=None,
+        unpack=partial(_unpack_plain, weight, scale, zeros if zeros in parts.held else None, n, groups),
+    )
+
+
+def _unpack_plain(weight: str, scales: str, zeros: str | None, n: int, groups: int, read: Read) -> _Codes:
+    def spread(part: torch.Tensor) -> torch.Tensor:
+        return part.reshape(-1, groups).expand(n, groups).contiguous()
+
+    points = None if zeros is None else spread(read(zeros)).to(torch.int16) + 128
+    return _Codes(read(weight).view(torch.uint8) ^ 128, spread(_finite(scales, read)), points)
+
+
+def _compressed_fp8(parts: _Parts, weight: str, fields: Mapping[str, Any]) -> QuantisedWeight:
+    scale = f"{weight}_scale"
+    shape = parts.shape(weight, (_FP8,), 2)
+    grid = parts.shape(scale, tuple(_SCALE_DTYPES))
+    if prod(grid) == 1:
+        return _scaled_floats(weight, scale, shape, (shape[0], shape[1]))
+    if grid in ((shape[0], 1), (shape[0],)):
+        return _scaled_floats(weight, scale, shape, (1, shape[1]))
+    for side in _block_sides(fields):
+        if grid == tuple(-(-size // by) for size, by in zip(shape, side, strict=True)):
+            return _scaled_floats(weight, scale, shape, side)
+    raise parts.wrong(scale, f"{weight!r} of shape {list(shape)} asks for one number, one per row or per block")
+
+
+def _block_sides(fields: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """Sides of blocks that the groups of a compressed-tensors config name."""
+    groups = fields.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        sides = weights.get("block_structure") if isinstance(weights, Mapping) else None
+        if isinstance(sides, list) and len(sides) == 2 and all(type(side) is int and side > 0 for side in sides):
+            yield sides[0], sides[1]
+        size = weights.get("group_size") if isinstance(weights, Mapping) else None
+        if type(size) is int and size > 0:
+            yield 1, size
+
+
+def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """Words of i32 [rows, columns], low bits first, as u8 [rows, columns * 32 / bits]."""
+    raw = words.contiguous().view(torch.uint8)  # bytes of a word follow each other from the low bits on
+    return raw if bits == 8 else torch.stack([raw & 15, raw >> 4], -1).reshape(len(words), -1)
+
+
+def _finite(name: str, read: Read) -> torch.Tensor:
+    """Scales. Raises InputError where one is no finite number."""
+    scales = read(name)
+    if not bool(torch.isfinite(scales.to(torch.float32)).all()):
+        raise InputError(f"tensor {name!r} holds a scale that is not finite")
+    return scales
+
+
+_FINDERS: Mapping[str, Callable[[_Parts, Mapping[str, Any], Read], Found]] = {
+    FP8: _find_fp8,
+    MXFP4: _find_mxfp4,
+    GPTQ: _find_gptq,
+    AWQ: _find_awq,
+    COMPRESSED: _find_compressed,
+}

@@ -1,0 +1,87 @@
+"""What `quantization_config` of a config.json says about the weights beside it: a method and its fields.
+
+A field that is known is honoured, or is listed as one that changes no weight. Any other is refused by its name, with
+the method: whoever ignores a field may read other numbers than were meant. Fields without a value (null, false, empty)
+ask for nothing.
+
+Activations, which some methods round while a model runs, are not rounded here: weights are what a checkpoint holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sscc.ir.errors import InputError, UnsupportedError
+
+FP8, MXFP4, GPTQ, AWQ, COMPRESSED = "fp8", "mxfp4", "gptq", "awq", "compressed-tensors"
+
+_GPTQ_MAKING = "damp_percent damp_auto_increment static_groups true_sequential model_name_or_path model_file_base_name"
+_GPTQ_RUNNING = "use_exllama exllama_config max_input_length use_cuda_fp16 disable_exllama use_triton backend"
+_CALIBRATION = "dataset tokenizer batch_size pad_token_id model_seqlen cache_block_outputs meta version"
+_MODULES = "block_name_to_quantize module_name_preceding_first_block modules_in_block_to_quantize lm_head"
+
+_HARMLESS: Mapping[str, str] = {
+    FP8: "activation_scheme modules_to_not_convert ignored_layers dequantize scale_fmt",
+    MXFP4: "modules_to_not_convert dequantize",
+    GPTQ: f"{_GPTQ_MAKING} {_GPTQ_RUNNING} {_CALIBRATION} {_MODULES} group_size desc_act sym is_marlin_format",
+    AWQ: f"group_size modules_to_not_convert fuse_max_seq_len do_fuse modules_to_fuse {_GPTQ_RUNNING} {_CALIBRATION}",
+    COMPRESSED: "config_groups ignore global_compression_ratio quantization_status kv_cache_scheme version",
+}
+"""Fields that say what the tensors say as well, or how the weights were made or are multiplied elsewhere."""
+
+_VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    FP8: {"fmt": ("e4m3",)},
+    MXFP4: {},
+    GPTQ: {"bits": (4, 8), "checkpoint_format": ("gptq", "gptq_v2"), "pack_dtype": ("int32",), "format": ("gptq",)},
+    AWQ: {"bits": (4,), "version": ("gemm", "GEMM"), "zero_point": (True,), "format": ("gemm",), "backend": ("gemm",)},
+    COMPRESSED: {
+        "format": (
+            *("dense", "int-quantized", "naive-quantized", "pack-quantized"),
+            *("float-quantized", "mixed-precision"),
+        ),
+    },
+}
+"""Fields that have to have one of these values, where they are there."""
+
+_FREE: Mapping[str, tuple[str, ...]] = {FP8: ("weight_block_size",)}
+"""Fields that the reading of tensors honours, and checks."""
+
+
+def check_quantization(fields: Mapping[str, Any], origin: str) -> str:
+    """The method of a `quantization_config`, one whose weights can be read.
+
+    Raises:
+        InputError: it names no method.
+        UnsupportedError: another method, or a field of it that would not be honoured.
+    """
+    method = fields.get("quant_method")
+    if not isinstance(method, str) or not method:
+        if fields.get("load_in_4bit") or fields.get("load_in_8bit"):
+            method = "bitsandbytes"  # its older configs do not name it
+        else:
+            raise InputError(f"{origin}: quantization_config names no quant_method")
+    if method not in _HARMLESS:
+        kind = next((f" ({name})" for name in ("load_in_4bit", "load_in_8bit", "quant_algo") if fields.get(name)), "")
+        raise UnsupportedError(
+            f"{origin}: the weights are quantized by quant_method {method!r}{kind}, which is not read; "
+            f"{', '.join(_HARMLESS)} are: dequantize them to f32, f16 or bf16 and remove quantization_config"
+        )
+    harmless = {"quant_method", *_HARMLESS[method].split(), *_FREE.get(method, ())}
+    for name, value in fields.items():
+        listed = _VALUES[method].get(name)
+        if listed is not None and (value is None or value in listed):
+            continue
+        if listed is not None:
+            raise UnsupportedError(
+                f"{origin}: quant_method {method!r} with {name} = {value!r:.80} is not read, "
+                f"{name} may be {' or '.join(map(str, listed))}"
+            )
+        if name == "sparsity_config" and isinstance(value, Mapping) and value.get("format") == "dense":
+            continue  # sparse in the making of the weights, and stored whole
+        if name not in harmless and value not in (None, False, "", [], {}):
+            raise UnsupportedError(
+                f"{origin}: quant_method {method!r} with the field {name} = {value!r:.80} is not known: its effect on "
+                "the weights would be lost"
+            )
+    return method

@@ -1,0 +1,330 @@
+"""Quantised checkpoints as they are published: what their weights stand for, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import GptOssConfig, LlamaConfig, PreTrainedConfig
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.frontend.construction import build_skeleton
+from sscc.ir.errors import InputError, UnsupportedError
+from sscc.runtime.quantization import dequantize
+from tests.compiler.frontend import published
+
+Stored = dict[str, torch.Tensor]
+Make = Callable[[torch.Generator, tuple[int, int]], tuple[Stored, torch.Tensor]]
+
+LLAMA = LlamaConfig(
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=1,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    vocab_size=32,
+    max_position_embeddings=64,
+)
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {},
+    "ignore": ["lm_head"],
+}
+CASES: dict[str, tuple[dict[str, Any], Make, str]] = {
+    "gptq": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False},
+        published.gptq,
+        "int4:32:zero-point:f16",
+    ),
+    "gptq8": (
+        {"quant_method": "gptq", "bits": 8, "group_size": 16, "checkpoint_format": "gptq_v2"},
+        lambda g, s: published.gptq(g, s, bits=8, group=16, second=True),
+        "int8:16:zero-point:f16",
+    ),
+    "desc_act": (
+        {"quant_method": "gptq", "bits": 4, "desc_act": True},
+        lambda g, s: published.gptq(g, s, shuffled=True, scales=torch.bfloat16),
+        "",
+    ),
+    "awq": (
+        {"quant_method": "awq", "bits": 4, "version": "gemm", "zero_point": True, "group_size": 16},
+        lambda g, s: published.awq(g, s, group=16),
+        "int4:16:zero-point:f16",
+    ),
+    "packed4": (COMPRESSED, published.packed, "int4:32"),
+    "packed8": (COMPRESSED, lambda g, s: published.packed(g, s, bits=8, scales=torch.float16), "int8:32:f16"),
+    "packed4z": (COMPRESSED, lambda g, s: published.packed(g, s, group=16, zero_point=True), "int4:16:zero-point"),
+    "int8": (COMPRESSED | {"format": "int-quantized"}, published.plain, "int8:K"),
+    "int8z": (
+        COMPRESSED | {"format": "int-quantized"},
+        lambda g, s: published.plain(g, s, zero_point=True),
+        "int8:K:zero-point",
+    ),
+    "fp8": (
+        {"quant_method": "fp8", "weight_block_size": [24, 10], "activation_scheme": "dynamic", "fmt": "e4m3"},
+        lambda g, s: published.fp8(g, s, block=(24, 10)),
+        "",
+    ),
+    "float": (
+        COMPRESSED | {"format": "float-quantized"},
+        lambda g, s: published.fp8(g, s, block=(1, s[1]), suffix=".weight_scale"),
+        "",
+    ),
+}
+
+
+def is_quantised(name: str) -> bool:
+    return name.endswith("_proj.weight")
+
+
+def write(folder: Path, make: Make, quantization: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """A folder whose projections are quantised; returns the numbers of all parameters."""
+    folder.mkdir(exist_ok=True)
+    generator = torch.Generator().manual_seed(3)
+    stored: Stored = {}
+    numbers: dict[str, torch.Tensor] = {}
+    for name, value in build_skeleton(LLAMA).state_dict().items():
+        if not is_quantised(name):
+            stored[name] = numbers[name] = torch.randn(value.shape, generator=generator)
+            continue
+        parts, numbers[name] = make(generator, tuple(value.shape))
+        stored |= {name.removesuffix(".weight") + ending: part for ending, part in parts.items()}
+    save_file(stored, folder / "model.safetensors")
+    write_config(folder, LLAMA, quantization)
+    return numbers
+
+
+def write_config(folder: Path, config: PreTrainedConfig, quantization: object) -> None:
+    (folder / "config.json").write_text(json.dumps(config.to_dict() | {"quantization_config": quantization}))
+
+
+def change(folder: Path, **parts: torch.Tensor | None) -> None:
+    """Replaces stored tensors; None takes one away. `__` stands for a dot."""
+
+    stored = load_file(folder / "model.safetensors")
+    for ending, value in parts.items():
+        name = "model.layers.0.self_attn.q_proj." + ending
+        stored.pop(name)
+        if value is not None:
+            stored[name] = value
+    save_file(stored, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_weight_is_what_its_parts_stand_for(case: str, tmp_path: Path) -> None:
+    quantization, make, _ = CASES[case]
+    numbers = write(tmp_path, make, quantization)
+    checkpoint = open_checkpoint(tmp_path)
+    assert set(checkpoint.names()) == set(numbers)
+    for name, expected in numbers.items():
+        found = checkpoint.tensor(name)
+        assert (tuple(found.shape), found.dtype) == checkpoint.names()[name]
+        assert torch.equal(found, expected), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_codes_are_kept_where_a_format_holds_them(case: str, tmp_path: Path) -> None:
+    quantization, make, text = CASES[case]
+    numbers = write(tmp_path, make, quantization)
+    checkpoint = open_checkpoint(tmp_path)
+    for name, expected in numbers.items():
+        form = checkpoint.stored_form(name)
+        if not is_quantised(name):
+            assert form is None
+            continue
+        assert form is not None
+        if not text:
+            assert form.format is None
+            continue
+        assert str(form.format) == text.replace("K", str(expected.shape[1]))
+        codes = checkpoint.codes(name)
+        assert codes.values.shape == form.format.stored("values", *expected.shape)
+        assert torch.equal(torch.from_numpy(dequantize(codes, form.format)), expected)
+
+
+def test_long_groups_are_cut(tmp_path: Path) -> None:
+    """A scale of a whole row is written down for every 128 weights of it."""
+    from sscc.compiler.frontend.quantised_source import quantised_weights
+    from sscc.compiler.frontend.sources import DictSource
+
+    stored, numbers = published.plain(torch.Generator().manual_seed(1), (8, 384))
+    source = DictSource({f"x{ending}": part for ending, part in stored.items()})
+    weight = quantised_weights(source, COMPRESSED, "here")["x.weight"]
+    assert str(weight.form.format) == "int8:128"
+    assert weight.codes is not None
+    codes = weight.codes(source.tensor)
+    assert codes.scales.shape == (8, 3)
+    assert torch.equal(torch.from_numpy(dequantize(codes, weight.form.format)), numbers)
+
+
+def test_fp8_as_transformers_dequantises_it(tmp_path: Path) -> None:
+    write(
+        tmp_path, lambda g, s: published.fp8(g, s, block=(8, 8)), {"quant_method": "fp8", "weight_block_size": [8, 8]}
+    )
+    checkpoint = open_checkpoint(tmp_path)
+
+    stored = load_file(tmp_path / "model.safetensors")
+    theirs = Fp8Dequantize(None)
+    for name in filter(is_quantised, checkpoint.names()):
+        expected = theirs._dequantize_one(stored[name], stored[f"{name}_scale_inv"], torch.float32)
+        assert torch.equal(checkpoint.tensor(name), expected)
+
+
+def test_mxfp4_as_transformers_dequantises_it(tmp_path: Path) -> None:
+    config = GptOssConfig(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_local_experts=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        vocab_size=32,
+    )
+    generator, stored = torch.Generator().manual_seed(2), {}
+    for name, meta in build_skeleton(config).state_dict().items():
+        if name.endswith("_proj") and meta.dim() == 3:
+            parts = published.mxfp4(generator, tuple(meta.shape))
+            stored |= {name + ending: part for ending, part in parts.items()}
+        else:
+            stored[name] = torch.randn(meta.shape, generator=generator).to(torch.bfloat16)
+    save_file(stored, tmp_path / "model.safetensors")
+    write_config(tmp_path, config, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
+    checkpoint = open_checkpoint(tmp_path)
+    found = [name for name in checkpoint.names() if name + "_blocks" in stored]
+    assert len(found) == 2
+    for name in found:
+        expected = convert_moe_packed_tensors(stored[name + "_blocks"], stored[name + "_scales"], dtype=torch.float32)
+        assert torch.equal(checkpoint.tensor(name), expected)
+        assert checkpoint.stored_form(name).text == "mxfp4"
+
+
+def test_the_dtype_is_the_configs(tmp_path: Path) -> None:
+    quantization, make, _ = CASES["gptq"]
+    write(tmp_path, make, quantization)
+    assert open_checkpoint(tmp_path).default_dtype == torch.float32
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | {"dtype": "bfloat16"}))
+    assert open_checkpoint(tmp_path).default_dtype == torch.bfloat16
+
+
+def test_a_digest_is_of_what_is_stored(tmp_path: Path) -> None:
+    quantization, make, _ = CASES["gptq"]
+    write(tmp_path, make, quantization)
+    before = open_checkpoint(tmp_path).digest
+    assert open_checkpoint(tmp_path).digest == before
+    write_config(tmp_path, LLAMA, quantization | {"damp_percent": 0.1})
+    assert open_checkpoint(tmp_path).digest == before
+    change(tmp_path, scales=torch.ones(2, 64, dtype=torch.float16))
+    assert open_checkpoint(tmp_path).digest != before
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("quantization", "words"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, r"'bitsandbytes' \(load_in_4bit\), which is not read"),
+        ({"load_in_8bit": True}, "'bitsandbytes'"),
+        ({"quant_method": "hqq"}, "'hqq', which is not read; fp8, mxfp4, gptq, awq, compressed-tensors are"),
+        ({"quant_method": "gptq", "bits": 3}, "'gptq' with bits = 3 is not read, bits may be 4 or 8"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*": {}}}, "'gptq' with the field dynamic = .* not known"),
+        (
+            {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
+            "checkpoint_format = 'marlin' is not read",
+        ),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version = 'gemv'"),
+        ({"quant_method": "awq", "bits": 4, "zero_point": False}, "zero_point = False"),
+        (COMPRESSED | {"format": "marlin-24"}, "format = 'marlin-24'"),
+        (COMPRESSED | {"transform_config": {"config_groups": {"a": 1}}}, "the field transform_config"),
+        (COMPRESSED | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "the field sparsity_config"),
+    ],
+)
+def test_methods_and_fields_that_are_refused(quantization: dict[str, Any], words: str, tmp_path: Path) -> None:
+    write(tmp_path, CASES["gptq"][1], quantization)
+    with pytest.raises(UnsupportedError, match=words):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "words"),
+    [
+        ({"bits": 4}, "names no quant_method"),
+        ({"quant_method": 4}, "names no quant_method"),
+        ("gptq", "is not a valid llama config"),
+        ({"quant_method": "gptq"}, "bits is None"),
+        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, r"weight_block_size is \[0, 128\]"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size is 128"),
+        ({"quant_method": "fp8"}, "says fp8, but no weight is stored so"),
+    ],
+)
+def test_configs_that_cannot_be(quantization: Any, words: str, tmp_path: Path) -> None:
+    write(tmp_path, CASES["gptq"][1], quantization)
+    with pytest.raises(InputError, match=words):
+        open_checkpoint(tmp_path)
+
+
+FULL = (64, 64)
+
+
+@pytest.mark.parametrize(
+    ("case", "ending", "value", "words"),
+    [
+        ("gptq", "qzeros", None, "lacks tensor '.*q_proj.qzeros'"),
+        ("gptq", "qzeros", torch.zeros(2, 7, dtype=torch.int32), r"q_proj.qzeros' has shape \[2, 7\], .* \[2, 8\]"),
+        ("gptq", "scales", torch.zeros(2, 65, dtype=torch.float16), r"q_proj.scales' has shape \[2, 65\]"),
+        ("gptq", "scales", torch.zeros(3, 64, dtype=torch.float16), r"q_proj.qzeros' has shape \[2, 8\]"),
+        ("gptq", "scales", torch.zeros(2, 64, dtype=torch.float64), "q_proj.scales' is float64, it must be float16"),
+        ("gptq", "qweight", torch.zeros(8, 64, dtype=torch.int64), "q_proj.qweight' is int64, it must be int32"),
+        ("gptq", "qweight", torch.zeros(8, dtype=torch.int32), r"q_proj.qweight' has shape \[8\], it must have 2"),
+        ("gptq", "g_idx", torch.zeros(63, dtype=torch.int32), r"q_proj.g_idx' has shape \[63\]"),
+        ("awq", "qzeros", torch.zeros(1, 8, dtype=torch.int32), r"q_proj.qzeros' has shape \[1, 8\]"),
+        ("packed4", "weight_shape", torch.tensor([64, 1 << 40]), "q_proj.weight_packed' .* neither 4 nor 8 bits"),
+        ("packed4", "weight_shape", torch.tensor([64, -64]), "q_proj.weight_packed' .* neither 4 nor 8 bits"),
+        ("packed4", "weight_packed", None, "lacks tensor '.*q_proj.weight_packed'"),
+        ("packed4", "weight_scale", torch.zeros(64, 3, dtype=torch.bfloat16), "rows of 64 cannot be cut"),
+        ("int8", "weight_scale", torch.zeros(63, 1, dtype=torch.bfloat16), r"q_proj.weight_scale' has shape \[63, 1\]"),
+        ("fp8", "weight_scale_inv", torch.zeros(3, 6), r"weight_scale_inv' has shape \[3, 6\], .* asks for \[3, 7\]"),
+        ("fp8", "weight", torch.zeros(FULL), "q_proj.weight' is float32, it must be float8_e4m3fn"),
+        ("float", "weight_scale", torch.zeros(2, 2), r"weight_scale' has shape \[2, 2\]"),
+    ],
+)
+def test_parts_that_do_not_fit(case: str, ending: str, value: torch.Tensor | None, words: str, tmp_path: Path) -> None:
+    quantization, make, _ = CASES[case]
+    write(tmp_path, make, quantization)
+    change(tmp_path, **{ending: value})
+    with pytest.raises(InputError, match=words):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("case", "ending", "value", "words"),
+    [
+        ("gptq", "scales", torch.full((2, 64), torch.inf, dtype=torch.float16), "scale that is not finite"),
+        ("desc_act", "g_idx", torch.full((64,), 2, dtype=torch.int32), "names a group that is none of 2"),
+        ("fp8", "weight_scale_inv", torch.full((3, 7), torch.nan), "scale that is not finite"),
+    ],
+)
+def test_contents_that_cannot_be(case: str, ending: str, value: torch.Tensor, words: str, tmp_path: Path) -> None:
+    quantization, make, _ = CASES[case]
+    write(tmp_path, make, quantization)
+    change(tmp_path, **{ending: value})
+    with pytest.raises(InputError, match=rf"q_proj.{ending}' .*{words}"):
+        open_checkpoint(tmp_path).tensor("model.layers.0.self_attn.q_proj.weight")
+
+
+def test_a_float8_weight_without_its_scale(tmp_path: Path) -> None:
+    quantization, make, _ = CASES["fp8"]
+    write(tmp_path, make, quantization)
+    change(tmp_path, weight_scale_inv=None)
+    with pytest.raises(UnsupportedError, match=r"q_proj.weight' is float8_e4m3fn, weights must be"):
+        open_checkpoint(tmp_path)
